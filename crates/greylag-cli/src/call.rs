@@ -1,4 +1,4 @@
-//! From a command to calls and output.
+//! Runs a command: calls and output.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -114,7 +114,7 @@ impl Call {
     }
 
     async fn leave(&mut self, change: Change) -> Result<(), Failure> {
-        // Before the command, so that nothing between the two is missed.
+        // Events are followed before the command is sent, so that none is missed.
         let follow = if change.wait { Some(Follow::start(self).await?) } else { None };
         let reply = self.client.leave(v1::LeaveRequest { address: change.member }).await;
         let members = self.answer(reply)?.members;
@@ -160,7 +160,7 @@ impl Call {
             };
             match event {
                 Ok(Some(event)) => self.print(&json::Event::from(&event), || table::event(&event))?,
-                // The node has ended, and said so.
+                // The node has ended, and closed the stream.
                 Ok(None) => break,
                 Err(status) => return Err(Failure::from_status(&self.address, &status)),
             }
@@ -173,13 +173,13 @@ impl Call {
         reply.map(Response::into_inner).map_err(|status| Failure::from_status(&self.address, &status))
     }
 
-    /// One line of JSON, or text for people.
+    /// Prints one line of JSON, or text for people.
     pub(crate) fn print(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
         print(self.json, value, text)
     }
 }
 
-/// One line of JSON, or text for people.
+/// Prints one line of JSON, or text for people.
 pub(crate) fn print(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
     let mut line = if json {
         serde_json::to_string(value).map_err(|error| Failure::Refused(format!("cannot write JSON: {error}")))?

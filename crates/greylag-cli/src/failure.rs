@@ -7,16 +7,16 @@ use std::time::Duration;
 use greylag_management::{DialError, HandshakeError};
 use tonic::{Code, Status};
 
-/// Why a command did not do what it was asked.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The node answered, and refused or failed. Exit code 1.
     Refused(String),
-    /// The command line makes no sense. Exit code 2, as for everything that clap refuses.
+    /// The command line is invalid. Exit code 2, as for everything that clap refuses.
     Usage(String),
     /// No node answers at the address. Exit code 3.
     Unreachable(String),
-    /// Not done in time; it may still be. Exit code 4.
+    /// Not done in time, but it may still happen. Exit code 4.
     TimedOut(String),
     /// A process answers at the address, and the two ends do not trust each other. Exit code 6.
     Untrusted(String),
@@ -24,7 +24,7 @@ pub(crate) enum Failure {
     OutputClosed,
 }
 
-/// What a program may be built without.
+/// Optional parts of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Feature {
     JournalSled,
@@ -32,7 +32,7 @@ pub(crate) enum Feature {
 }
 
 impl Feature {
-    /// Its name where the program is built.
+    /// Name of the cargo feature.
     fn name(self) -> &'static str {
         match self {
             Self::JournalSled => "journal-sled",
@@ -40,7 +40,7 @@ impl Feature {
         }
     }
 
-    /// Whether this program has it.
+    /// Whether this program was built with it.
     #[cfg(feature = "stores")]
     pub(crate) fn is_built(self) -> bool {
         match self {
@@ -49,7 +49,7 @@ impl Feature {
         }
     }
 
-    /// The failure of a command that needs it, and how to get a program that has it.
+    /// The failure of a command that needs this feature, with advice how to get a program that has it.
     pub(crate) fn is_missing(self) -> Failure {
         let name = self.name();
         Failure::Usage(format!(
@@ -59,11 +59,11 @@ impl Feature {
     }
 }
 
-/// `health` found something amiss.
+/// Exit code of `health` when there are problems.
 pub(crate) const UNHEALTHY: u8 = 5;
 
 impl Failure {
-    /// From the answer to a call of the node at `address`.
+    /// The failure for the status of a call to the node at `address`.
     pub(crate) fn from_status(address: &str, status: &Status) -> Self {
         let message = status.message();
         if let Some(error) = dial_error(status) {
@@ -74,7 +74,7 @@ impl Failure {
                 Self::Unreachable(format!("the connection to {address} was lost: {}; is the node gone?", cause(status)))
             }
             Code::Unavailable => Self::Refused(format!("{address}: {message}")),
-            // The port of another service says which it is; an older node says nothing.
+            // The text is that of another service's port, which names itself; an older node sends none.
             Code::Unimplemented if !message.is_empty() => {
                 Self::Unreachable(format!("no admin service answers at {address}: {message}"))
             }
@@ -107,12 +107,12 @@ impl Failure {
         Self::Unreachable(format!("no admin service answers at {address}: {error}{advice}"))
     }
 
-    /// `what` was not done within the limit.
+    /// The failure for `what` that was not done within `limit`.
     pub(crate) fn timed_out(what: &str, limit: Duration) -> Self {
         Self::TimedOut(format!("{what} within {limit:?}; it may still happen (see --timeout)"))
     }
 
-    /// Says so on standard error.
+    /// Prints the failure on standard error; answers the exit code.
     pub(crate) fn report(self) -> ExitCode {
         let (text, code) = match self {
             Self::Refused(text) => (text, 1),
@@ -122,13 +122,13 @@ impl Failure {
             Self::Untrusted(text) => (text, 6),
             Self::OutputClosed => return ExitCode::SUCCESS,
         };
-        // If standard error is gone too, the exit code still tells.
+        // If standard error is closed too, the exit code still tells the failure.
         let _ = writeln!(std::io::stderr(), "greylag: {text}");
         ExitCode::from(code)
     }
 }
 
-/// What kept the two ends from speaking, if they never did.
+/// The error of dialling, if the connection failed.
 fn dial_error(status: &Status) -> Option<&DialError> {
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {
@@ -140,12 +140,12 @@ fn dial_error(status: &Status) -> Option<&DialError> {
     None
 }
 
-/// Whether the call lost its connection: an answer of the service comes without an error of this side.
+/// Whether the connection was lost: a status sent by the service has no source.
 fn is_transport(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
 
-/// The innermost reason: the system's own error.
+/// The innermost cause: the system's own error.
 fn cause(status: &Status) -> String {
     let mut innermost: &dyn std::error::Error = status;
     while let Some(next) = innermost.source() {
@@ -158,7 +158,7 @@ fn cause(status: &Status) -> String {
 mod tests {
     use super::*;
 
-    /// What the node answered, and what became of it: the exit codes that docs/cli.md promises.
+    /// Each answer of a node leads to the exit code that docs/cli.md promises.
     #[test]
     fn every_answer_has_its_exit_code() {
         let older = Failure::from_status("here:1", &Status::new(Code::Unimplemented, ""));

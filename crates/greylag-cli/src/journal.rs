@@ -1,7 +1,7 @@
-//! `greylag journal`: looks into stores of events, proves them whole or equal, moves them, and serves one.
+//! `greylag journal`: inspects stores of events, verifies that they are whole or equal, moves them, and serves one.
 //!
-//! Which stores there are is chosen when the program is built: a build for members and shards alone takes neither sled
-//! nor PostgreSQL with it. A command that needs a store that is not there names the feature that brings it.
+//! The kinds of stores are chosen when the program is built: a build for members and shards alone has neither sled nor
+//! PostgreSQL. A command that needs a kind that is not built in names the feature to build with.
 
 #[cfg(feature = "stores")]
 mod record;
@@ -23,7 +23,7 @@ use crate::failure::Failure;
 #[cfg(not(feature = "journal-sled"))]
 use crate::failure::Feature;
 
-/// Runs the command; without a limit it takes the time it takes.
+/// Runs the command. Without a limit it may take any time.
 #[cfg_attr(not(feature = "journal-sled"), allow(unused_variables, reason = "what serves a journal is not built"))]
 pub(crate) async fn run(command: Journal, tls: &Tls, json: bool, limit: Option<Duration>) -> Result<ExitCode, Failure> {
     match command {
@@ -45,7 +45,7 @@ pub(crate) async fn run(command: Journal, tls: &Tls, json: bool, limit: Option<D
     }
 }
 
-/// `shards remove-internal-data`: what coordinators keep is events in a store.
+/// `shards remove-internal-data`, which is run here because coordinators keep their data as events in a store.
 pub(crate) async fn remove_internal_data(
     remove: RemoveInternalData,
     json: bool,
@@ -60,7 +60,7 @@ pub(crate) async fn remove_internal_data(
     }
 }
 
-/// Why a command cannot be done here: the feature that it needs, or what is wrong with its store.
+/// The error of a command that this program cannot do: the missing feature, or an invalid store.
 #[cfg(not(feature = "journal-sled"))]
 fn missing(command: &Journal) -> Failure {
     let store = match command {

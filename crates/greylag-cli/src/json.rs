@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use greylag_management::v1;
 use serde::Serialize;
 
-/// A status as it is written: `Up`, `WeaklyUp`.
+/// A status as text: `Up`, `WeaklyUp`.
 pub(crate) fn status(status: v1::Status) -> &'static str {
     match status {
         v1::Status::Unknown => "Unknown",
@@ -20,7 +20,7 @@ pub(crate) fn status(status: v1::Status) -> &'static str {
     }
 }
 
-/// Empty text on the wire means that there is none.
+/// The text; `None` if it is empty, which on the wire means absent.
 fn some(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
@@ -31,7 +31,7 @@ fn sorted<V: Clone>(map: &std::collections::HashMap<String, V>) -> BTreeMap<Stri
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Member {
-    /// As every other field names members, and for readers whose numbers are too short for a uid.
+    /// `host:port#uid`, as other fields name members, and for readers whose numbers are too small for a uid.
     unique: String,
     address: String,
     uid: u64,
@@ -213,12 +213,12 @@ impl From<&v1::WatchEvent> for Event {
     }
 }
 
-/// What a command that changes something did.
+/// Result of a command that changes something.
 #[derive(Debug, Serialize)]
 pub(crate) struct Done {
     command: &'static str,
     members: Vec<String>,
-    /// The command waited until the change was complete.
+    /// Whether the command waited until the change was complete.
     completed: bool,
 }
 

@@ -1,8 +1,9 @@
 //! `greylag`: looks at a running cluster and, where its nodes allow it, changes it.
 //!
 //! Every command but `journal` and `shards remove-internal-data` calls the admin service of one node
-//! (`greylag-management`), so what it prints is that node's view. Those two open stores of events by themselves, and ask no
-//! node; which stores are built in is said by the features of the program. Shapes of `--json` and exit codes are promises; `docs/cli.md` writes them down.
+//! (`greylag-management`), so what it prints is that node's view. Those two open stores of events themselves and call
+//! no node; the features of the program decide which kinds of stores are built in. The shapes of `--json` and the exit
+//! codes are promises, described in `docs/cli.md`.
 
 mod arguments;
 mod call;
@@ -23,7 +24,7 @@ use crate::failure::Failure;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // Only `journal serve` works for many callers at a time; every other command needs one thread.
+    // Only `journal serve` works for many callers at a time; one thread is enough for every other command.
     let mut runtime = match cli.command {
         Command::Journal(Journal::Serve(_)) => tokio::runtime::Builder::new_multi_thread(),
         _ => tokio::runtime::Builder::new_current_thread(),

@@ -1,4 +1,4 @@
-//! `greylag shards`: looks at entity types through the admin service of one node.
+//! `greylag shards`: shows entity types through the admin service of one node.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -24,7 +24,7 @@ pub(crate) async fn run(call: &mut Call, command: Shards) -> Result<ExitCode, Fa
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the node may take, so that its partial answer comes within the limit of the command.
+/// Time limit for the node, short enough that its partial answer comes within the limit of the command.
 fn patience_ms(call: &Call) -> u32 {
     u32::try_from((call.limit * 4 / 5).as_millis()).unwrap_or(u32::MAX).max(1)
 }
@@ -175,7 +175,7 @@ async fn entities(call: &mut Call, asked: Entities) -> Result<(), Failure> {
         let request = v1::ShardEntitiesRequest { entity_type, region: region.clone(), from, timeout_ms };
         let reply = call.client.shard_entities(request).await;
         let reply = call.answer(reply)?;
-        // The pages are of one incarnation.
+        // All pages must come from one incarnation.
         region.clone_from(&reply.region);
         from = reply.next.clone();
         show_page(call, reply, asked.all)?;

@@ -27,12 +27,12 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Nothing reads better as a dash.
+/// The text, or a dash if it is empty.
 pub(crate) fn or_dash(text: String) -> String {
     if text.is_empty() { "-".to_owned() } else { text }
 }
 
-/// `MEMBERS` and what the members' duties are.
+/// `MEMBERS`, and the members' duties.
 pub(crate) fn members(reply: &v1::MembersReply) -> String {
     let own = format!("{}#{}", reply.self_address, reply.self_uid);
     let duties = |unique: &str| {
@@ -88,7 +88,7 @@ fn reachable(member: &v1::Member) -> String {
     }
 }
 
-/// `healthy`, or what is amiss, a line each.
+/// `healthy`, or the problems, a line each.
 pub(crate) fn health(reply: &v1::HealthReply) -> String {
     let mut text = if reply.healthy { "healthy".to_owned() } else { "not healthy".to_owned() };
     for problem in &reply.problems {
@@ -104,8 +104,8 @@ pub(crate) fn health(reply: &v1::HealthReply) -> String {
     text
 }
 
-/// How many messages were not delivered, by reason, the most first. A total alone would read like a loss, which a
-/// question to a node that has just left and a queue that was full for a moment, and tried again, are not.
+/// Counts of undelivered messages by reason, the largest first. A total alone would look like a loss, but a question to
+/// a node that has just left, or a message that was sent again after its queue was full, is none.
 fn undelivered(by_reason: &HashMap<String, u64>) -> String {
     let mut reasons: Vec<_> = by_reason.iter().map(|(reason, count)| (*count, reason)).collect();
     reasons.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));

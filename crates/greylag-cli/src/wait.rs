@@ -1,7 +1,7 @@
 //! `--wait`: follows the cluster's events until the requested change has happened.
 //!
-//! Every event is only a reason to look again at the members, so no event's meaning matters here
-//! and none can be missed: the stream is opened before the command is given.
+//! Every event is only a reason to read the members again, so the kinds of events do not matter. None can be missed:
+//! the stream is opened before the command is sent.
 
 use greylag_management::v1;
 
@@ -19,7 +19,7 @@ impl Follow {
         Ok(Self { events: call.answer(begun)? })
     }
 
-    /// Waits until the members are as wanted. A node that ends is a member no more.
+    /// Waits until the members satisfy a condition. A node that ends is no member any more.
     pub(crate) async fn until(
         mut self,
         call: &mut Call,
@@ -30,7 +30,7 @@ impl Follow {
         while !wanted(&last) {
             match self.events.message().await {
                 Ok(Some(event)) => ends |= event.kind == "ClusterShuttingDown",
-                // The node that was asked has ended in order: it left, and that may be the requested change.
+                // The called node has ended in order; its leaving may be the requested change.
                 Ok(None) | Err(_) if ends => {
                     last.members.retain(|member| name(member) != format!("{}#{}", last.self_address, last.self_uid));
                     return if wanted(&last) { Ok(()) } else { Err(ended(call)) };
@@ -40,7 +40,7 @@ impl Follow {
             }
             match call.members().await {
                 Ok(members) => last = members,
-                // The stream says in what way the node went.
+                // The next event of the stream tells how the node ended.
                 Err(_) if ends => {}
                 Err(failure) => return Err(failure),
             }
@@ -57,17 +57,17 @@ fn name(member: &v1::Member) -> String {
     format!("{}#{}", member.address, member.uid)
 }
 
-/// The member with this unique address is Up.
+/// Condition: the member with this unique address is Up.
 pub(crate) fn is_up(unique: &str) -> impl Fn(&v1::MembersReply) -> bool {
     move |reply| reply.members.iter().any(|member| name(member) == unique && member.status() == v1::Status::Up)
 }
 
-/// None of these unique addresses is a member.
+/// Condition: none of these unique addresses is a member.
 pub(crate) fn are_gone(unique: &[String]) -> impl Fn(&v1::MembersReply) -> bool {
     move |reply| !reply.members.iter().any(|member| unique.contains(&name(member)))
 }
 
-/// Every member is ready for the shutdown, or on its way out.
+/// Condition: every member is ready for the shutdown, or on its way out.
 pub(crate) fn are_ready(reply: &v1::MembersReply) -> bool {
     reply.members.iter().all(|member| {
         matches!(

@@ -19,7 +19,7 @@ async fn members_are_listed_as_a_table_and_as_json() {
     let table = one.run(&["members"]).await;
     assert_eq!(code(&table), 0, "{}", said(&table));
     for wanted in ["ADDRESS", "STATUS", &one.address(), &two.address(), "Up", "shop", "self,leader,oldest"] {
-        // Which of the two leads depends on its port.
+        // The leader depends on the ports.
         assert!(said(&table).contains(wanted) || wanted.contains("leader"), "{wanted}: {}", said(&table));
     }
     let listed = json(&two.run(&["members", "--json"]).await);
@@ -78,7 +78,7 @@ async fn health_exits_with_0_only_if_nothing_is_amiss() {
     let well = json(&one.run(&["health", "--json"]).await);
     assert_eq!((well["healthy"].as_bool(), &well["self_status"]), (Some(true), &Value::from("Up")), "{well}");
     assert_eq!((well["ready"].as_bool(), told["ready"].as_bool()), (Some(true), Some(false)), "{well}");
-    // What a layer above says of itself is told by the node that it is on.
+    // The reason of a layer above is reported by the node that has it.
     one.cluster.add_readiness_check(|| Readiness { degraded: vec!["journal: low".to_owned()], ..Readiness::default() });
     let well = one.run(&["health"]).await;
     assert!(
@@ -110,13 +110,13 @@ async fn a_running_node_joins_when_told_to() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leave_waits_until_the_member_is_gone_whichever_node_is_asked() {
     let (one, two) = Node::pair().await;
-    // The one that leaves is asked about itself: its end is the answer.
+    // The leaving node itself is asked: its end is the answer.
     let left = json(&two.run(&["leave", &two.address(), "--wait", "--json"]).await);
     assert_eq!(left["members"][0], two.unique());
     let three = Node::writable().await;
     three.cluster.join_seed_nodes(vec![one.cluster.self_address().address().clone()]).await.unwrap();
     three.cluster.wait_up().await.unwrap();
-    // Another one is asked, and one incarnation is named.
+    // Another node is asked, about one incarnation.
     let left = one.run(&["leave", &three.unique(), "--wait"]).await;
     assert!(code(&left) == 0 && said(&left).contains("left"), "{}", said(&left));
     assert!(one.cluster.view().members.iter().all(|member| member.address != *three.cluster.self_address()));
@@ -167,7 +167,7 @@ async fn watch_begins_with_the_members_and_tells_a_line_an_event() {
     one.cluster.wait_for(|view| view.members.len() == 2 && view.converged).await.unwrap();
     late.cluster.shutdown().await;
     one.cluster.shutdown().await;
-    // The node's end is the end of the stream, and of the program.
+    // The stream, and with it the program, ends with the node.
     while let Some(line) = tokio::time::timeout(Duration::from_secs(60), lines.next_line()).await.unwrap().unwrap() {
         seen.push(serde_json::from_str::<Value>(&line).expect("JSON"));
     }
@@ -184,7 +184,7 @@ async fn watch_begins_with_the_members_and_tells_a_line_an_event() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_goes_wrong_is_told_apart_by_the_exit_code() {
-    // Bound and closed again: no process listens there.
+    // The port is bound and closed again, so no process listens there.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let unreachable = greylag(&closed, &["members"]).await;
     assert_eq!(code(&unreachable), 3, "{}", said(&unreachable));
@@ -221,7 +221,7 @@ async fn what_goes_wrong_is_told_apart_by_the_exit_code() {
     node.end().await;
 }
 
-/// A node that is killed, or cut off, does not say goodbye.
+/// A node that is killed or cut off closes no stream: the lost connection is reported as such.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_is_lost_is_told_from_a_node_that_ended() {
     let node = Node::writable().await;
@@ -248,7 +248,7 @@ async fn a_connection_that_is_lost_is_told_from_a_node_that_ended() {
     node.end().await;
 }
 
-/// `greylag members | head -1` is no failure.
+/// In `greylag members | head -1` the closed output is no failure.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_has_gone_is_no_failure() {
     let node = Node::writable().await;
@@ -258,7 +258,7 @@ async fn a_reader_that_has_gone_is_no_failure() {
     let mut lines = BufReader::new(watch.stdout.take().expect("piped")).lines();
     assert!(lines.next_line().await.unwrap().is_some(), "the members");
     drop(lines);
-    // Something to tell, without a reader.
+    // An event to print, after the reader has closed the output.
     node.cluster.join_self().await.unwrap();
     let ended = tokio::time::timeout(Duration::from_secs(60), watch.wait()).await.expect("it ends");
     assert_eq!(ended.unwrap().code(), Some(0));
@@ -274,7 +274,7 @@ async fn the_address_may_stand_in_the_environment() {
     node.end().await;
 }
 
-/// A program that is given the port of the other service is told which port it found, and where the right one is named.
+/// A program that dials the port of the other service is told which port it found, and where the right one is named.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_port_that_nodes_dial_and_the_admin_port_are_told_apart() {
     let node = Node::writable().await;
@@ -299,7 +299,7 @@ async fn the_port_that_nodes_dial_and_the_admin_port_are_told_apart() {
     node.end().await;
 }
 
-/// Sends on the reason of each failed dial of a node.
+/// Forwards the reason of each failed dial of a node.
 struct Failures(tokio::sync::mpsc::UnboundedSender<String>);
 
 impl TransportListener for Failures {

@@ -51,7 +51,7 @@ async fn producers_and_consumers_are_shown() {
     let deadline = Instant::now() + PATIENCE;
     let shown = loop {
         let shown = json(&greylag(&admin, &["delivery", "--json"]).await);
-        // What the producer shows is what it had seen when it last did something.
+        // The producer shows its state as of its last action.
         if shown["producers"][0]["confirmed"] == 3 {
             break shown;
         }

@@ -1,4 +1,4 @@
-//! What a program that was built without a feature says of a command that needs it.
+//! Errors of a program that was built without a feature that the command needs.
 
 mod common;
 
@@ -13,8 +13,8 @@ fn has(feature: &str) -> bool {
     if feature == SLED { has_sled } else { has_postgres }
 }
 
-/// Each command that touches a store, with what it needs. None of them finds anything where it looks, so a program that
-/// has the feature fails as well: by another code, or other words.
+/// Each command on a store, with the feature that it needs. No store exists, so a program that has the feature fails,
+/// too, but with another code or text.
 #[tokio::test]
 async fn a_command_whose_feature_is_missing_names_it_and_how_to_get_it() {
     let nowhere = "sled:/nowhere/at/all";
@@ -45,12 +45,12 @@ async fn a_command_whose_feature_is_missing_names_it_and_how_to_get_it() {
             }
         }
     }
-    // What is no store at all is told as such, whatever the program has.
+    // An unknown kind of store is refused as such, with any features.
     let output = program().args(["journal", "inspect", "mysql://h/x"]).output().await.expect("it starts");
     assert!(code(&output) == 2 && said(&output).contains("sled:/path/to/directory"), "{}", said(&output));
 }
 
-/// Members and shards need no feature: so a node that does not answer is all that is told.
+/// Members and shards need no feature, so the only error is that no node answers.
 #[tokio::test]
 async fn members_need_no_feature() {
     let output = program().args(["--address", "127.0.0.1:1", "members"]).output().await.expect("it starts");

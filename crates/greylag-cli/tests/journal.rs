@@ -121,7 +121,7 @@ async fn a_store_and_an_id_are_inspected_and_events_are_printed() {
     assert_eq!(said(&text).lines().count(), 1);
 }
 
-/// Each failure names the store, leaves it as it was, and says what to do.
+/// Each failure names the store, leaves it as it was, and has advice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_done_is_told_by_exit_code_and_words() {
     let directory = tempfile::tempdir().unwrap();
@@ -145,7 +145,7 @@ async fn what_cannot_be_done_is_told_by_exit_code_and_words() {
 
     let user = open(directory.path()).await;
     let target = tempfile::tempdir().unwrap();
-    // Together: each waits a while for the lock.
+    // Run at the same time, since each waits a while for the lock.
     let (to, empty) = (url(target.path()), url(target.path()));
     let (verify, copy_to, copy_from) = (["verify", &store], ["copy", &store, &to], ["copy", &empty, &store]);
     let outputs = tokio::join!(journal(&verify), journal(&copy_to), journal(&copy_from));
@@ -160,8 +160,8 @@ async fn what_cannot_be_done_is_told_by_exit_code_and_words() {
     user.close().await.unwrap();
 }
 
-/// sled to PostgreSQL and back; equal at each end; an interrupted copy goes on; a planted difference is named;
-/// a database in use is refused.
+/// A journal is copied from sled to PostgreSQL and back, and is equal at each end; an interrupted copy continues; a
+/// planted difference is named; a database in use is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_journal_moves_to_postgresql_and_back() {
     let Some(server) = Postgres::start() else { return };
@@ -170,7 +170,7 @@ async fn a_journal_moves_to_postgresql_and_back() {
     let (sled, returned) = (url(directory.path()), url(back.path()));
     let postgres = format!("postgres://{USER}:{PASSWORD}@127.0.0.1:{}/postgres?schema=moved", server.port());
 
-    // A copy that stops at the third id, as if it had been interrupted there.
+    // A copy that fails at the third id, like an interrupted one.
     server.psql("create schema moved").unwrap();
     let made = journal(&["copy", &returned, &postgres]).await;
     assert_eq!(code(&made), 3, "there is nothing to copy yet: {}", said(&made));
@@ -200,7 +200,7 @@ async fn a_journal_moves_to_postgresql_and_back() {
         assert!(!verified.to_string().contains(PASSWORD), "{verified}");
     }
 
-    // One byte of one event, its checksum left as it was; then one of a kind that no checksum covers.
+    // Changes a byte of an event without its checksum; then a column that no checksum covers.
     server.psql("update moved.event set payload = '8' where persistence_id = 'Account|1' and seq_nr = 3").unwrap();
     let damaged = journal(&["verify", &postgres, "--json"]).await;
     let told: Value = serde_json::from_slice(&damaged.stdout).unwrap();
@@ -217,7 +217,7 @@ async fn a_journal_moves_to_postgresql_and_back() {
 
     let settings = greylag_journal_postgres::PostgresJournalSettings { schema: "moved".into(), ..Default::default() };
     let user = greylag_journal_postgres::PostgresJournal::open(&server.config(), settings).await.unwrap();
-    // Its pool keeps the connection; opening alone leaves none behind.
+    // After this call the pool keeps a connection; opening the journal leaves none.
     user.head(&id("Account|1")).await.unwrap();
     let (verify, copy_from, copy_to) =
         (["verify", &postgres], ["copy", &postgres, &returned], ["copy", &returned, &postgres]);

@@ -33,7 +33,7 @@ async fn open(path: &Path) -> SledJournal {
     SledJournal::open(path, SledJournalSettings::test()).await.unwrap()
 }
 
-/// One event under an id, and a snapshot if there is to be one.
+/// Stores one event of an id, and a snapshot if `with_snapshot`.
 async fn write(journal: &SledJournal, name: &str, with_snapshot: bool) {
     let event = NewEvent {
         codec_id: CodecId::JSON,
@@ -79,7 +79,7 @@ async fn scenario_79_internal_data_are_removed_type_by_type() {
     assert!(code(&usage) == 2 && said(&usage).contains("Usage:"), "{}", said(&usage));
     let bad = remove(directory.path(), &["a|b"]).await;
     assert_eq!(code(&bad), 2, "{}", said(&bad));
-    // Its coordinator wrote a moment ago, so a cluster may run; what was named before it is removed.
+    // Its coordinator wrote a moment ago, so the cluster may be running. Types named before it are removed.
     let running = remove(directory.path(), &["Nothing", "Both", "OnlyEvents"]).await;
     assert_eq!(code(&running), 1, "{}", said(&running));
     for wanted in ["seems to be running", "/sharding/BothCoordinator", "--force", "removed before: Nothing"] {

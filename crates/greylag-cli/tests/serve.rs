@@ -22,7 +22,7 @@ async fn journal(arguments: &[&str]) -> Output {
     tokio::time::timeout(PATIENCE, output).await.expect("it ends").expect("it starts")
 }
 
-/// A program that serves a directory, and where.
+/// A program that serves a directory, with its address.
 struct Service {
     program: Child,
     address: String,
@@ -86,7 +86,7 @@ async fn a_directory_is_served_until_the_program_is_told_to_end() {
         let second = journal(&["serve", "--listen", "127.0.0.1:0", "--dir", path(directory.path())]).await;
         assert_eq!(code(&second), 3);
         assert!(said(&second).contains("another process has it"), "{}", said(&second));
-        // A client that stays does not keep the program from ending in order.
+        // A connected client does not keep the program from ending in order.
         assert_eq!(service.signal(signal).await, Some(0));
         let away = journal(&["health", &service.address, "--timeout", "200ms"]).await;
         assert_eq!(code(&away), 3, "{}", said(&away));
@@ -110,7 +110,7 @@ async fn an_address_that_others_can_reach_needs_a_choice() {
     assert_eq!(code(&trusted), 0, "{}", said(&trusted));
     let plain = journal(&["health", &service.address]).await;
     assert_eq!(code(&plain), 6, "{}", said(&plain));
-    // Its files end with it.
+    // The authority's files are deleted when it is dropped.
     let others = Authority::new();
     let stranger = others.sign("host", &["127.0.0.1"]);
     let foreign = journal(&[&["health", service.address.as_str()][..], &shows(&stranger)].concat()).await;

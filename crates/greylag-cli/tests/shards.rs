@@ -49,7 +49,7 @@ fn admin(node: &Node) -> String {
     node.management_address().expect("it is on").to_string()
 }
 
-/// Asks until the answer is as it should be.
+/// Repeats a command until its answer satisfies `is_right`.
 async fn json_at_last(node: &Node, arguments: &[&str], is_right: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -107,7 +107,7 @@ async fn regions_shards_and_entities_are_shown_from_any_node() {
         }
     }
     assert_eq!(found, (0..40).map(|id| id.to_string()).collect());
-    // A page may begin anywhere, and a region is found by its address alone.
+    // A page may begin at any shard, and a region may be named by its address without uid.
     let own = both[0].split('#').next().unwrap();
     let all = json(&greylag(&admin(&two), &["shards", "entities", "Cart", "--region", own, "--json"]).await);
     let (shard, ids) = (&all["shards"][0]["shard"], all["shards"][0]["entities"].as_array().unwrap());

@@ -1,4 +1,4 @@
-//! The built binary against admin services by TLS: which callers are believed, and what is said to the others.
+//! The built binary against admin services by TLS: which callers are trusted, and the errors of the others.
 
 mod common;
 
@@ -14,14 +14,14 @@ use greylag_transport::{PeerSubject, Tls, TlsSettings};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
-/// Where all nodes of these tests run.
+/// Host of all nodes of these tests.
 const HOST: &str = "127.0.0.1";
 
 fn settings(files: &Files) -> TlsSettings {
     TlsSettings::new(&files.key, &files.cert, &files.ca)
 }
 
-/// A node whose admin service shows this certificate. Callers may change things, if they come through.
+/// A node whose admin service presents this certificate, and lets trusted callers change the cluster.
 async fn node(tls: TlsSettings) -> Node {
     let node = Node::start(ManagementSettings::at("127.0.0.1:0").with_writes().with_tls(Tls::Files(tls))).await;
     node.cluster.join_self().await.unwrap();
@@ -33,7 +33,7 @@ fn path(path: &Path) -> &str {
     path.to_str().expect("made for the test")
 }
 
-/// Believes this authority and shows this certificate.
+/// Options that trust this authority and present this certificate.
 fn shows(files: &Files) -> [&str; 6] {
     ["--tls-ca", path(&files.ca), "--tls-cert", path(&files.cert), "--tls-key", path(&files.key)]
 }
@@ -54,8 +54,7 @@ async fn a_caller_of_the_same_authority_is_let_in() {
     node.end().await;
 }
 
-/// Cluster T40: an operator whose command does not come through has changed nothing and learnt nothing, and is told
-/// what to do about it.
+/// Cluster T40: if caller and service do not trust each other, nothing is changed or shown, and the error has advice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_ends_that_do_not_trust_each_other_are_told_apart() {
     let (authority, foreign) = (Authority::new(), Authority::new());
@@ -147,8 +146,8 @@ async fn what_a_caller_has_to_show_can_be_chosen() {
     }
 }
 
-/// Cluster T40: the files are read again while the service runs. A running `watch` goes on; a new call meets the new
-/// certificate, and the new authority.
+/// Cluster T40: the files are read again while the service runs. A running `watch` goes on; a new call gets the new
+/// certificate and needs one of the new authority.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_is_replaced_on_disk_without_a_restart() {
     let (authority, successor) = (Authority::new(), Authority::new());
@@ -169,7 +168,7 @@ async fn a_certificate_is_replaced_on_disk_without_a_restart() {
         let called = node.run(&[&["members"][..], &shows(&after)].concat()).await;
         match code(&called) {
             0 => break,
-            // Its turn to read has not come, or it came between two files.
+            // The files were not read again yet, or were read between two replacements.
             6 => assert!(tokio::time::Instant::now() < end, "it is never read: {}", said(&called)),
             _ => panic!("{}", said(&called)),
         }
@@ -177,7 +176,7 @@ async fn a_certificate_is_replaced_on_disk_without_a_restart() {
     let refused = node.run(&[&["members"][..], &shows(&before)].concat()).await;
     assert_eq!(code(&refused), 6, "{}", said(&refused));
 
-    // What cannot be used is not used, and says so.
+    // An unusable file is not used, and reported.
     std::fs::write(&files.cert, "-----BEGIN CERTIFICATE-----\nnonsense").unwrap();
     assert_eq!(node.admin.reload_tls().unwrap_err().file, files.cert);
     assert_eq!(code(&node.run(&[&["members"][..], &shows(&after)].concat()).await), 0);
@@ -192,7 +191,7 @@ async fn a_certificate_is_replaced_on_disk_without_a_restart() {
     node.end().await;
 }
 
-/// A caller that begins a handshake and never ends it keeps no other caller out, nor the service from ending.
+/// A caller that begins a handshake and never ends it keeps neither other callers out, nor the service from ending.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_callers_keep_nobody_out() {
     let authority = Authority::new();
@@ -209,7 +208,7 @@ async fn silent_callers_keep_nobody_out() {
     assert!(matches!(heard, Ok(0) | Err(_)), "{heard:?}");
 }
 
-/// Cluster T40: plain text on an address that others reach has to be meant.
+/// Cluster T40: plain text on an address that others can reach needs a setting that says so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_that_others_reach_wants_a_choice() {
     let authority = Authority::new();

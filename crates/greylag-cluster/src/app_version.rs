@@ -1,7 +1,7 @@
-//! The version of the application, as members tell each other.
+//! The version of the application, which members tell each other.
 //!
-//! Rolling updates prefer nodes that run the newest one, so versions need a total order that
-//! follows what people mean by them. Source: cluster M31.
+//! Rolling updates prefer nodes that run the newest version, so versions need a total order that follows what people
+//! mean by them. Source: cluster M31.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 /// A version such as `1.2.0`, `1.2-M1`, `1.0.0+3-x`, or a single word.
 ///
-/// Ordered by its numbers, then commits after the tag, then: no text comes after any text.
+/// Ordered by the numbers, then the commits after the tag, then the rest, where no text comes after any text.
 #[derive(Debug, Clone)]
 pub struct AppVersion {
-    /// Members of one build share it.
+    /// Shared by the members of one build.
     text: Arc<str>,
     /// Major, minor, patch, commits after the tag.
     numbers: [u64; 4],
-    /// So many bytes at the end of the text are what the numbers leave over.
+    /// The length in bytes of the part at the end of the text that is not parsed into numbers.
     rest: usize,
 }
 

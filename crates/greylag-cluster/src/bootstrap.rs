@@ -1,11 +1,11 @@
 //! Founds one cluster among nodes that find each other by discovery, although its answers differ.
 //!
-//! The operator who writes a list of seed nodes makes it the same on all nodes; answers of discovery
-//! differ. Two nodes with different answers may each be the first of its own sorted list, and the
-//! majorities of two lists need not meet. So the first of a list does not found the cluster by itself:
-//! it asks the others for their votes. A process gives its vote to one candidate at a time, to the
-//! first of its *own* list, and takes it back only when that candidate says that it will never use it.
-//! A candidate that holds `required_contacts` votes may found. More than half of all processes cannot
+//! An operator writes the same list of seed nodes on all nodes; answers of discovery differ. Two nodes with different
+//! answers may each be the first of its own sorted list, and the majorities of two lists need not meet. So the first of
+//! a list does not found the cluster by itself: it asks the others for their votes. A process gives its vote to one
+//! candidate at a time, to the first of its *own* list, and takes the vote back only when that candidate says that it
+//! will never use the vote. A candidate that holds `required_contacts` votes may found. More than half of all processes
+//! cannot vote for two candidates.
 //! vote for two.
 //!
 //! ```text
@@ -16,8 +16,8 @@
 //!   voter ◀── Withdrawn{ballot} ── one that has not founded, and now never uses that ballot
 //! ```
 //!
-//! Meanwhile every process tries to join whatever cluster exists already; the founder uses the
-//! procedure of seed nodes, which asks once more whether there is one.
+//! Meanwhile every process tries to join any cluster that exists already; the founder uses the procedure of seed nodes,
+//! which asks once more whether a cluster exists.
 //!
 //! Source: cluster M24, M25b. The argument and its limits: `docs/design/bootstrap.md`.
 
@@ -32,14 +32,14 @@ use greylag_transport::Destination;
 use crate::core::LogLevel;
 use crate::error::ConfigError;
 
-/// How a node that discovers others begins.
+/// Settings of a node that finds the others by discovery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootstrapSettings {
-    /// So many nodes must be discovered, and vote for one of them, before a cluster is founded. It
-    /// must be more than half of the processes that will ever start at the same time, or two
-    /// clusters can come of different answers. No default; 0 is refused.
+    /// The number of nodes that must be discovered, and vote for one of them, before a cluster is founded. The number
+    /// must be more than half of the processes that will ever start at the same time, or different answers can result
+    /// in two clusters. No default; 0 is refused.
     pub required_contacts: usize,
-    /// An answer counts once it was the same for so long. Default 5 s.
+    /// An answer counts once it was the same for this long. Default 5 s.
     pub stable_margin: Duration,
     /// The time between look-ups. Default 1 s.
     pub lookup_interval: Duration,
@@ -48,7 +48,7 @@ pub struct BootstrapSettings {
 }
 
 impl BootstrapSettings {
-    /// The defaults, with so many required contacts.
+    /// The defaults, with this number of required contacts.
     pub fn new(required_contacts: usize) -> Self {
         let second = Duration::from_secs(1);
         Self { required_contacts, stable_margin: 5 * second, lookup_interval: second, ask_interval: second }
@@ -92,65 +92,65 @@ impl Default for BootstrapSettings {
     }
 }
 
-/// What the nodes say to each other.
+/// A message between two nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BootstrapMessage {
-    /// My list begins with me: vote for me.
+    /// Asks for a vote: the sender's list begins with the sender.
     Ask,
-    /// You have my vote, by this ballot, until you give it back.
+    /// Gives the sender's vote to the receiver, under this ballot, until the receiver gives it back.
     Vote {
-        /// Counts this voter's votes.
+        /// Counts the sender's votes.
         ballot: u64,
     },
-    /// I want that vote back.
+    /// Asks for the vote back.
     Withdraw {
-        /// Which one.
+        /// The ballot of that vote.
         ballot: u64,
     },
-    /// You have it back; I never use it.
+    /// Gives the vote back: the sender of this message never uses it.
     Withdrawn {
-        /// Which one.
+        /// The ballot of that vote.
         ballot: u64,
     },
 }
 
-/// An input to the [`Bootstrap`] machine: what discovery found, messages of other nodes, and that time passed.
+/// An input to the [`Bootstrap`] machine: answers of discovery, messages of other nodes, and the passing of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BootstrapInput {
-    /// Something may be due.
+    /// Time has passed: handle the deadlines that are due.
     Tick,
-    /// Discovery answered. An empty answer is one.
+    /// Discovery answered. An empty answer counts as an answer.
     Discovered(Vec<NodeAddress>),
-    /// Discovery did not answer: nothing is known that was not before.
+    /// Discovery did not answer: the former answer still holds.
     LookupFailed,
-    /// Another node spoke.
+    /// A message of another node came.
     Received {
-        /// Who.
+        /// The node that sent it.
         from: UniqueAddress,
-        /// What.
+        /// The message.
         message: BootstrapMessage,
     },
     /// This node is a member of a cluster.
     Joined,
 }
 
-/// What the driver is asked to do, in this order.
+/// An effect that the driver carries out, in the order of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BootstrapEffect {
-    /// Look up, and say what came of it.
+    /// Look up; answer by [`BootstrapInput::Discovered`] or [`BootstrapInput::LookupFailed`].
     Lookup,
     /// Send a message.
     Send {
-        /// To whom.
+        /// The receiver.
         to: Destination,
-        /// What.
+        /// The message.
         message: BootstrapMessage,
     },
-    /// Join whatever cluster these nodes belong to; this node is not among them, so it founds none.
+    /// Join any cluster that these nodes belong to; this node is not among them, so it founds none.
     Join(Vec<NodeAddress>),
     /// Join through these nodes, of which this one is the first, so it may found a cluster.
     Found(Vec<NodeAddress>),
-    /// Tell people.
+    /// Write to the log.
     Log(LogLevel, String),
 }
 
@@ -161,26 +161,26 @@ struct Given {
     ballot: u64,
 }
 
-/// How often people are told why nothing happens.
+/// Interval of log lines about why nothing happens.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The machine of one node.
+/// Decides, on one node, when to join and when to found a cluster.
 #[derive(Debug)]
 pub struct Bootstrap {
     node: UniqueAddress,
     settings: BootstrapSettings,
-    /// The newest answer, sorted, and since when it is the same.
+    /// The newest answer, sorted, and the time since when it has been the same.
     answer: Option<(Vec<NodeAddress>, Instant)>,
     /// The answer that was the same for long enough. Sorted, never empty.
     list: Vec<NodeAddress>,
-    /// Where this node's own vote is, itself included.
+    /// The vote of this node and its candidate, which may be this node.
     vote: Option<Given>,
     last_ballot: u64,
-    /// The votes that this node holds: by whom, and by which ballot.
+    /// The votes that this node holds: the ballot by voter.
     votes: BTreeMap<UniqueAddress, u64>,
-    /// Ballots that were given back, and all before them.
+    /// The newest ballot given back to each voter; earlier ones count as given back, too.
     returned: BTreeMap<UniqueAddress, u64>,
-    /// This node may found a cluster, or has; its votes are never given back.
+    /// Whether this node may found a cluster, or has; its votes are never given back.
     founds: bool,
     joined: bool,
     lookup_at: Instant,
@@ -189,7 +189,7 @@ pub struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// A node that has looked up nothing.
+    /// A machine of a node that has not looked up yet.
     pub fn new(node: UniqueAddress, settings: BootstrapSettings, now: Instant) -> Self {
         Self {
             node,
@@ -208,7 +208,7 @@ impl Bootstrap {
         }
     }
 
-    /// Takes one input.
+    /// Handles one input.
     pub fn handle(&mut self, now: Instant, input: BootstrapInput, out: &mut Vec<BootstrapEffect>) {
         match input {
             BootstrapInput::Tick => self.on_tick(now, out),
@@ -218,13 +218,13 @@ impl Bootstrap {
             BootstrapInput::Received { .. } => {}
             BootstrapInput::Joined => {
                 self.joined = true;
-                // Of no use any more, and callers of years would gather in it.
+                // Drop the record: it is of no use any more, and callers of years would accumulate in it.
                 self.returned.clear();
             }
         }
     }
 
-    /// When something is due; `None` once this node is a member.
+    /// When a `Tick` next has work to do; `None` once this node is a member.
     pub fn next_deadline(&self) -> Option<Instant> {
         (!self.joined).then(|| {
             let asks = (self.is_candidate() || self.wants_vote_back()).then_some(self.ask_at);
@@ -232,19 +232,19 @@ impl Bootstrap {
         })
     }
 
-    /// The first of the list: who should found, in this node's view.
+    /// The first of the list: the node that should found, in this node's view.
     fn first(&self) -> Option<&NodeAddress> {
         self.list.first()
     }
 
-    /// This node holds its own vote and is the first of its list.
+    /// Whether this node holds its own vote and is the first of its list.
     fn is_candidate(&self) -> bool {
         self.first() == Some(self.node.address())
             && self.vote.as_ref().is_some_and(|vote| vote.candidate == self.node)
             && !self.founds
     }
 
-    /// This node's vote is with a candidate that is not the first of this node's list any more.
+    /// Whether this node's vote is with a candidate that is not the first of this node's list any more.
     fn wants_vote_back(&self) -> bool {
         self.vote.as_ref().is_some_and(|vote| Some(vote.candidate.address()) != self.first()) && !self.founds
     }
@@ -266,7 +266,7 @@ impl Bootstrap {
         }
     }
 
-    /// Asks for votes, or for the own one back.
+    /// Asks for votes, or for the own vote back.
     fn ask(&mut self, now: Instant, out: &mut Vec<BootstrapEffect>) {
         self.ask_at = now + self.settings.ask_interval;
         if self.is_candidate() {
@@ -285,7 +285,7 @@ impl Bootstrap {
             _ => now,
         };
         self.answer = Some((sorted.clone(), since));
-        // Only an answer, never its absence, can show that it is still the same.
+        // Check here only: an answer, and never its absence, can show that the list is still the same.
         let is_stable = now.saturating_duration_since(since) >= self.settings.stable_margin;
         if self.joined || !is_stable || sorted.len() < self.settings.required_contacts || sorted == self.list {
             return;
@@ -301,17 +301,17 @@ impl Bootstrap {
         self.settle_own_vote(now, out);
     }
 
-    /// The list without this node: who joins through it founds nothing.
+    /// The list without this node: a node that joins through it founds nothing.
     fn others(&self) -> Vec<NodeAddress> {
         self.list.iter().filter(|address| *address != self.node.address()).cloned().collect()
     }
 
-    /// The list with this node before all others, where the procedure of seed nodes wants it.
+    /// The list with this node first, as the procedure of seed nodes requires of a founder.
     fn list_to_found(&self) -> Vec<NodeAddress> {
         std::iter::once(self.node.address().clone()).chain(self.others()).collect()
     }
 
-    /// Votes for itself, or takes that back, as its list says; then founds if it may.
+    /// Gives the own vote to this node or takes it back, depending on the list; then founds if allowed.
     fn settle_own_vote(&mut self, now: Instant, out: &mut Vec<BootstrapEffect>) {
         let own = self.vote.as_ref().is_some_and(|vote| vote.candidate == self.node);
         if own && self.wants_vote_back() {
@@ -351,7 +351,7 @@ impl Bootstrap {
         message: BootstrapMessage,
         out: &mut Vec<BootstrapEffect>,
     ) {
-        // Another process at its address: the one before is gone, and its vote with it.
+        // Drop votes of a former process at the sender's address: it is gone, and its vote with it.
         self.votes.retain(|voter, _| voter.address() != from.address() || *voter == from);
         match message {
             BootstrapMessage::Ask => self.on_ask(from, out),
@@ -371,7 +371,7 @@ impl Bootstrap {
                 }
                 out.push(BootstrapEffect::Send { to: from.into(), message: BootstrapMessage::Withdrawn { ballot } });
             }
-            // A founder keeps the votes it has: their voters join it.
+            // A founder keeps its votes: their voters join it.
             BootstrapMessage::Withdraw { .. } => {}
             BootstrapMessage::Withdrawn { ballot } => {
                 if self.vote == Some(Given { candidate: from, ballot }) {
@@ -386,7 +386,7 @@ impl Bootstrap {
         let ballot = match &self.vote {
             _ if self.joined => return,
             Some(vote) if vote.candidate == from => vote.ballot,
-            // The process that had the vote is gone: another one runs at its address.
+            // Vote anew: the process that had the vote is gone, and another one runs at its address.
             Some(vote) if vote.candidate.address() == from.address() => self.give_vote(from.clone()),
             None if self.first() == Some(from.address()) => self.give_vote(from.clone()),
             _ => return,
@@ -394,7 +394,7 @@ impl Bootstrap {
         out.push(BootstrapEffect::Send { to: from.into(), message: BootstrapMessage::Vote { ballot } });
     }
 
-    /// In words: what this node waits for.
+    /// Says in words what this node waits for.
     fn why_not(&self) -> String {
         let required = self.settings.required_contacts;
         let found = self.answer.as_ref().map_or(0, |(answer, _)| answer.len());

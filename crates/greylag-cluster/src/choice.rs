@@ -1,7 +1,7 @@
-//! Members to draw one from.
+//! Draws random members.
 //!
-//! A gossip goes to one of all members but a few. Drawn as one bit each, it costs a word for every
-//! 64 members, once a second. Source: cluster M11, C5.
+//! Gossip goes to a random one of all members but a few. With one bit per member, a draw costs one word per 64 members,
+//! once a second. Source: cluster M11, C5.
 
 use greylag_core::UniqueAddress;
 use rand::{Rng, RngExt};
@@ -9,7 +9,7 @@ use rand::{Rng, RngExt};
 use crate::places::Places;
 use crate::seen::Seen;
 
-/// Some of the members that stand in `places`.
+/// A subset of the members in `places`.
 pub(crate) struct Choice<'a> {
     places: &'a Places,
     bits: Vec<u64>,
@@ -32,7 +32,7 @@ impl<'a> Choice<'a> {
         Self { places, bits, len }
     }
 
-    /// Those of the chosen members that are not in `seen`, which stands in the same places.
+    /// The chosen members that are not in `seen`, which has the same places.
     pub(crate) fn without(&self, seen: &Seen) -> Self {
         let bits: Vec<u64> = self.bits.iter().zip(seen.bits()).map(|(ours, theirs)| ours & !theirs).collect();
         let len = bits.iter().map(|word| word.count_ones() as usize).sum();
@@ -76,7 +76,7 @@ mod tests {
         format!("n{number:03}:1#{}", number * 7919 % 1009 + 1).parse().unwrap()
     }
 
-    /// cluster M11: it draws whom a list of the same members would yield, at any size.
+    /// cluster M11: a draw yields the same as a draw from a list of the same members, at any size.
     #[test]
     fn a_draw_is_that_of_a_list() {
         for members in [0, 1, 2, 63, 64, 65, 128, 200] {

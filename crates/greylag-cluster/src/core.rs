@@ -1,16 +1,14 @@
 //! The membership machine of one node.
 //!
-//! The machine joins, gossips, watches its peers, acts when it leads, leaves, and knows when it was
-//! declared dead. Heartbeats, proofs of death and the resolver are machines of their own, nested here
-//! as plain fields. Every change goes through one function, which publishes the difference and tells
-//! the nested machines.
+//! The machine joins, gossips, watches its peers, acts when it leads, leaves, and notices when it was declared dead.
+//! Heartbeats, proofs of death and the resolver are machines of their own, nested here as plain fields. Every change
+//! goes through one function, which publishes the difference and informs the nested machines.
 //!
-//! **Deaths are spread at once.** A node that proves a death gossips it right away, a node that changes
-//! its state while a proven death awaits removal gossips to the leader at once, and a leader that
-//! finds the state converged removes the dead member without waiting for its next tick. This is
-//! safe because ticks only pace: what a gossip may change and what a leader may do depends on the
-//! state alone (M14, M17, M20), never on when it is looked at; a network that is quick by chance
-//! shows the same runs.
+//! **Deaths are spread at once.** A node that proves a death gossips it right away, a node that changes its state while
+//! a proven death awaits removal gossips to the leader at once, and a leader that finds the state converged removes the
+//! dead member without waiting for its next tick. This is safe because ticks only pace: a gossip's permitted changes
+//! and a leader's permitted actions depend on the state alone (M14, M17, M20), never on time; a network that is fast by
+//! chance shows the same runs.
 //!
 //! Source: cluster §2, §3, §4 (S20).
 
@@ -59,7 +57,7 @@ use islands::Islands;
 use join::{JoinProcess, joining};
 use trust::Trust;
 
-/// Where this node is in its life.
+/// The stage of this node's life.
 #[derive(Debug)]
 enum Life {
     Idle,
@@ -68,16 +66,16 @@ enum Life {
     Ended,
 }
 
-/// How far this node's own exit is.
+/// The stage of this node's own exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Exiting {
     NotYet,
-    /// The tasks run; nothing is marked seen meanwhile, so the others wait.
+    /// The exit tasks run; this node marks nothing seen meanwhile, so the others wait.
     Running,
     Done,
 }
 
-/// When periodic work is due next.
+/// The next due times of periodic work.
 #[derive(Debug, Clone, Copy)]
 struct Rounds {
     gossip_at: Instant,
@@ -87,7 +85,7 @@ struct Rounds {
     reaper_at: Instant,
 }
 
-/// The membership machine of one node. Not a member until told to join.
+/// The membership machine of one node. Becomes a member only when told to join.
 #[derive(Debug)]
 pub struct ClusterCore {
     node: UniqueAddress,
@@ -96,46 +94,46 @@ pub struct ClusterCore {
     life: Life,
     gossip: Arc<Gossip>,
     view: Arc<MembershipView>,
-    /// The table that subscribers were last told of.
+    /// The table that was last published to subscribers.
     shown_reachability: Shared<Reachability>,
-    /// The confirmed exits that the view was made with.
+    /// The confirmed exits when the view was made.
     shown_exits: ConfirmedExits,
     exits: ConfirmedExits,
-    /// Confirmations about members that are not Exiting yet in this node's view (cluster M26).
+    /// Confirmed exits of members that are not Exiting yet in this node's view (cluster M26).
     early_exits: ConfirmedExits,
     exiting: Exiting,
     rounds: Rounds,
     heartbeat: HeartbeatCore,
     proofs: Proofs,
     sbr: Option<Sbr>,
-    /// A downing provider of the user, in the resolver's stead.
+    /// The user's downing provider, which replaces the resolver.
     provider: Option<Provider>,
     trust: Trust,
-    /// Leader ticks without convergence in a row.
+    /// Consecutive leader ticks without convergence.
     blocked_ticks: u32,
-    /// Why this node ends, and for how many leader ticks it still gossips, once it is Down.
+    /// Once this node is Down: why it ends, and the number of leader ticks that it has gossiped since.
     downed: Option<(ShutdownReason, u32)>,
-    /// When members that left in order are quarantined.
+    /// When each member that left in order is to be quarantined.
     quarantine_at: BTreeMap<UniqueAddress, Instant>,
-    /// The host of this process, where it can be known.
+    /// The host of this process, where the system tells it.
     host_id: Option<Arc<str>>,
-    /// Members whose addresses other processes claim, and the member that holds this node's own.
+    /// Members whose addresses other processes claim, and the member that holds this node's own address.
     held: Held,
-    /// Deaths witnessed of processes that are no members yet.
+    /// Processes whose death was witnessed before this node knew them as members.
     witnessed: VecDeque<UniqueAddress>,
     islands: Islands,
-    /// The application's version, and whether joins wait until it is told (cluster M31).
+    /// The application's version, and whether joins wait until it is set (cluster M31).
     app_version: AppVersion,
     awaits_app_version: bool,
-    /// Settings of other layers that must fit (cluster M25a).
+    /// Settings of other layers that must be equal on all nodes (cluster M25a).
     join_keys: BTreeMap<String, String>,
-    /// The orderly shutdown is past the phase in which this node leaves (cluster F10).
+    /// Whether the orderly shutdown is past the phase in which this node leaves (cluster F10).
     accuses_nobody: bool,
     stats: GossipStats,
     stats_at: Option<Instant>,
-    /// When this node, let in but hearing no member, sends its Join again.
+    /// When this node, which was let in but hears no member, sends its Join again.
     rejoin_at: Option<Instant>,
-    /// The wall clock at some instant.
+    /// The wall clock, in ms since 1970, at some instant.
     wall: (Instant, u64),
 }
 
@@ -188,28 +186,28 @@ impl ClusterCore {
         }
     }
 
-    /// The same on this host: kernel boot id and network namespace (cluster T12).
+    /// Sets the host of this process: kernel boot id and network namespace (cluster T12).
     #[must_use]
     pub fn on_host(self, host_id: Option<&str>) -> Self {
         Self { host_id: host_id.map(Into::into), ..self }
     }
 
-    /// This process.
+    /// The address of this process.
     pub fn node(&self) -> &UniqueAddress {
         &self.node
     }
 
-    /// What this node shows.
+    /// The view that this node publishes.
     pub fn view(&self) -> &Arc<MembershipView> {
         &self.view
     }
 
-    /// What it gossips.
+    /// The state that this node gossips.
     pub fn gossip(&self) -> &Arc<Gossip> {
         &self.gossip
     }
 
-    /// Takes one input. What makes no sense here is dropped.
+    /// Handles one input. An input that makes no sense in the present state is ignored.
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Effect>) {
         if let Input::WallClock(ms) = input {
             self.wall = (now, ms);
@@ -251,7 +249,7 @@ impl ClusterCore {
         debug_assert!(self.gossip.is_sound(), "{:?}", self.gossip);
     }
 
-    /// Whether a simulation has switched this clause off.
+    /// Whether a simulation has disabled this clause.
     fn omits(&self, clause: Sabotage) -> bool {
         self.settings.sabotage == Some(clause)
     }
@@ -287,7 +285,7 @@ impl ClusterCore {
         }
         let is_gossip = matches!(message, Message::GossipEnvelope { .. } | Message::GossipStatus { .. });
         let is_member = self.gossip.members.contains_key(&from);
-        // Gossip of strangers passes here: where it is read, gossip of another cluster is reported.
+        // Gossip of strangers passes here: the code that reads it reports gossip of another cluster.
         if !message.is_for_strangers() && !is_gossip && !is_member && matches!(self.life, Life::Member) {
             out.push(Effect::Dropped { from, reason: DeadLetterReason::NotAMember });
             return;
@@ -357,7 +355,7 @@ impl ClusterCore {
             Life::Joining(_) => self.on_join_tick(now, out),
             Life::Member => {}
         }
-        // A process whose join has just formed a cluster is a member, and what a member does first is due at once.
+        // Run the member's tick now: the process may just have become a member by forming a cluster.
         if let Life::Member = self.life {
             self.on_member_tick(now, out);
         }
@@ -385,7 +383,7 @@ impl ClusterCore {
         self.tick_islands(now, out);
         self.tick_stats(now, out);
         if let Life::Member = self.life {
-            // The first heartbeat to a peer that this tick put on the ring is due at once.
+            // Tick again: the first heartbeat to a peer that this tick put on the ring is due at once.
             self.tell_heartbeat(now, HeartbeatInput::Tick, out);
         }
     }
@@ -413,14 +411,14 @@ impl ClusterCore {
         }
     }
 
-    /// Looks at the detectors and changes the own row. Source: cluster F8, F10.
+    /// Updates the own row of the reachability table from the detectors. Source: cluster F8, F10.
     fn reap(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let status = |peer: &UniqueAddress| self.gossip.reachability.status(&self.node, peer);
         let is_available = |peer: &UniqueAddress| self.heartbeat.is_available(now, peer);
         let watched = self.heartbeat.monitored().filter(|peer| self.gossip.members.contains_key(peer));
         let silent = watched.filter(|peer| status(peer) == Status::Reachable && !is_available(peer));
         let mut silent: Vec<UniqueAddress> = silent.cloned().collect();
-        // Accused peers come back here also when this node watches them no more: it watched them until they answered
+        // Include accused peers that this node does not watch any more: it keeps their detectors until they answer
         // (cluster F3).
         let accused = self.gossip.reachability.accused_by(&self.node);
         let back = accused.filter(|peer| status(peer) == Status::Unreachable && is_available(peer));
@@ -448,7 +446,7 @@ impl ClusterCore {
         self.view.self_status().is_none_or(|status| status >= MemberStatus::Exiting)
     }
 
-    /// Whether this node ends, and so accuses no peer for what it does not hear any more. Source: cluster F10.
+    /// Whether this node ends, and so accuses no peer for being silent. Source: cluster F10.
     fn accuses_nobody(&self) -> bool {
         self.accuses_nobody || self.is_leaving_for_good()
     }
@@ -461,7 +459,7 @@ impl ClusterCore {
         }
         let mut gossip = Gossip::clone(&self.gossip);
         if gossip.reachability.set(&self.node, peer, Status::Terminated) {
-            // A process that announced its end belongs to a normal stop, also where its removal comes later.
+            // Log an announced end at info level: it belongs to a normal stop, even if the removal comes later.
             let (level, why) =
                 if harmless { (LogLevel::Info, "has ended") } else { (LogLevel::Warn, "is quarantined") };
             out.push(Effect::Log(level, format!("{peer} {why}; it stays unreachable")));
@@ -472,7 +470,7 @@ impl ClusterCore {
     // --- the resolver ---------------------------------------------------------------------------
 
     fn tick_sbr(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        // A verdict on a part of the marks would be another one than the verdict on all of them.
+        // Hold the decision while marks are deferred: a verdict on some of them would differ from that on all.
         let held = self.trust.pauses(now) || self.trust.defers(now);
         let suspect = self.trust.is_suspect();
         let Some(sbr) = &mut self.sbr else { return };
@@ -487,8 +485,8 @@ impl ClusterCore {
         out.push(Effect::Publish(ClusterEvent::DowningDecision(Box::new(decision))));
         self.down(now, &downed, out);
         if !downed.is_empty() {
-            // The others wait for the decision: a node that has not heard of one 3 s after an instability
-            // has lasted too long downs itself (cluster S13).
+            // Spread the decision at once: a node that has not heard of one 3 s after an instability has lasted too
+            // long downs itself (cluster S13).
             self.gossip_to_many(out);
         }
     }
@@ -506,7 +504,7 @@ impl ClusterCore {
 
     // --- every change ---------------------------------------------------------------------------
 
-    /// A change that this node makes.
+    /// Applies a change that this node makes.
     fn change(&mut self, now: Instant, mut gossip: Gossip, out: &mut Vec<Effect>) {
         self.undo_illegal_steps(&mut gossip, out);
         let mark_seen = self.marks_seen(&gossip);
@@ -514,7 +512,7 @@ impl ClusterCore {
         self.become_state(now, gossip, out);
     }
 
-    /// No member takes a step that cluster M2 does not know. One that would is a bug here.
+    /// Undoes status steps that cluster M2 does not allow: each is a bug of this node.
     fn undo_illegal_steps(&self, gossip: &mut Gossip, out: &mut Vec<Effect>) {
         let illegal = |pair| match pair {
             (Some(before), Some(after)) => {
@@ -534,14 +532,14 @@ impl ClusterCore {
         }
     }
 
-    /// While the tasks of its own exit run, this node marks nothing seen: the others must not
+    /// Whether this node marks a state as seen: not while the tasks of its own exit run, so that the others do not
     /// remove it yet. Source: cluster M26.
     fn marks_seen(&self, gossip: &Gossip) -> bool {
         let exits = gossip.members.get(&self.node).is_some_and(|member| member.status == MemberStatus::Exiting);
         !exits || self.exiting == Exiting::Done
     }
 
-    /// Every change of state ends here.
+    /// Replaces the state; every change goes through here.
     fn become_state(&mut self, now: Instant, mut gossip: Gossip, out: &mut Vec<Effect>) {
         if !gossip.seen.stands_in(gossip.members.places()) {
             gossip.seen.move_to(gossip.members.places().clone());
@@ -550,11 +548,11 @@ impl ClusterCore {
         self.refresh(now, out);
     }
 
-    /// Publishes what follows from the state, and tells the nested machines.
+    /// Publishes the consequences of a new state, and informs the nested machines.
     fn refresh(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.settle_exits();
         let reachability_changed = self.shown_reachability != self.gossip.reachability;
-        // Most changes are only about who has seen the state, and cost little (cluster C5).
+        // Keep this path cheap: most changes only concern which members have seen the state (cluster C5).
         let only_seen = !reachability_changed
             && self.shown_exits == self.exits
             && self.view.members == self.gossip.members
@@ -573,7 +571,7 @@ impl ClusterCore {
         let old = std::mem::replace(&mut self.view, Arc::new(view));
         let events = diff(&old, &self.view);
         if !only_seen {
-            // The transport is told before the view: no effect may come between a view and its events.
+            // Inform the transport before publishing the view: no effect may come between a view and its events.
             self.tell_holders(&old, out);
         }
         out.push(Effect::View(self.view.clone()));
@@ -597,7 +595,7 @@ impl ClusterCore {
         }
     }
 
-    /// A confirmed exit counts once its member is Exiting, and is forgotten when it is removed.
+    /// Lets confirmed exits count once their members are Exiting, and forgets those of removed members.
     fn settle_exits(&mut self) {
         let status = |address: &UniqueAddress| self.gossip.members.get(address).map(|member| member.status);
         self.exits.retain(|address, _| status(address).is_some());
@@ -614,13 +612,13 @@ impl ClusterCore {
 
     /// Source: cluster T19.
     fn quarantine_removed(&mut self, now: Instant, old: &MembershipView, out: &mut Vec<Effect>) {
-        // The list of tombstones is long and mostly unchanged, so it is walked only if it is new.
+        // Walk the tombstones only if they changed: the list is long and mostly does not.
         let fresh = if Shared::is(&self.view.tombstones, &old.tombstones) { None } else { Some(&self.view.tombstones) };
         for (peer, tombstone) in fresh.into_iter().flat_map(|tombstones| tombstones.iter()) {
             if old.tombstones.contains_key(peer) || *peer == self.node {
                 continue;
             }
-            // Tombstones that came with the first gossip are about processes this node never met.
+            // Skip tombstones that came with the first gossip: this node never met those processes.
             if old.member(peer).is_some() {
                 if tombstone.clean && !tombstone.dead {
                     self.quarantine_at.insert(peer.clone(), now + self.settings.quarantine_removed_node_after);
@@ -629,7 +627,7 @@ impl ClusterCore {
                 }
             }
         }
-        // A process whose address a new member has taken is quarantined at once.
+        // Quarantine at once every process whose address a new member has taken.
         let members = &self.view.members;
         let replaced = |peer: &&UniqueAddress| members.iter().any(|member| member.address.address() == peer.address());
         let replaced: Vec<UniqueAddress> = self.quarantine_at.keys().filter(replaced).cloned().collect();
@@ -684,7 +682,7 @@ impl ClusterCore {
         self.wall.1 + u64::try_from(now.saturating_duration_since(self.wall.0).as_millis()).unwrap_or(u64::MAX / 2)
     }
 
-    /// Joins that waited for the version go on. Source: cluster M31.
+    /// Sets the application's version, and continues joins that waited for it. Source: cluster M31.
     fn on_app_version(&mut self, now: Instant, version: AppVersion, out: &mut Vec<Effect>) {
         if matches!(self.life, Life::Member) {
             let text = "the application's version cannot change once this node has joined".to_owned();
@@ -695,7 +693,7 @@ impl ClusterCore {
         self.on_tick(now, out);
     }
 
-    /// Spreads periodic work of nodes that started together (cluster C4).
+    /// A random part of an interval, which desynchronizes nodes that started together (cluster C4).
     fn phase_offset(&mut self, interval: Duration) -> Duration {
         interval.mul_f64(self.rng.random_range(0.0..0.25))
     }

@@ -1,9 +1,8 @@
 //! Parses a list of dead processes, one unique address a line, to which an operator or a tool appends.
 //!
-//! Bytes come in as they were appended, in pieces of any size; a line counts once its end is there,
-//! so a reader may meet a writer in the middle of a line. A line that is no address is an error of its
-//! own, and the lines after it are read all the same. Empty lines and lines that begin with `#` are
-//! remarks.
+//! Bytes arrive as they were appended, in pieces of any size; a line counts once its end is there, so a reader may meet
+//! a writer in the middle of a line. A line that is no address is an error of its own, and the lines after it are read
+//! all the same. Empty lines and lines that begin with `#` are remarks.
 //!
 //! ```text
 //! # host:port#uid, as the logs and `Cluster::self_address` write it
@@ -14,7 +13,7 @@
 
 use greylag_core::{InvalidAddress, UniqueAddress};
 
-/// No address is as long as this.
+/// Limit of a line in bytes; no address is as long.
 const LONGEST_LINE: usize = 1024;
 
 /// A line that names no process. The lines around it count.
@@ -23,24 +22,24 @@ pub enum DeadListError {
     /// The line is no unique address.
     #[error("line {line} is not host:port#uid: {text:?}; the line is skipped")]
     Malformed {
-        /// Its number, from 1.
+        /// The number of the line, from 1.
         line: u64,
-        /// What it says.
+        /// The text of the line.
         text: String,
-        /// What is wrong with it.
+        /// Why the text is no address.
         #[source]
         cause: InvalidAddress,
     },
     /// The line is not UTF-8.
     #[error("line {line} is not text; the line is skipped")]
     NotText {
-        /// Its number, from 1.
+        /// The number of the line, from 1.
         line: u64,
     },
     /// The line has no end within 1,024 bytes.
     #[error("line {line} is longer than {LONGEST_LINE} bytes; the line is skipped")]
     TooLong {
-        /// Its number, from 1.
+        /// The number of the line, from 1.
         line: u64,
     },
 }
@@ -51,17 +50,17 @@ pub struct DeadList {
     line: u64,
     /// The begin of a line whose end has not come.
     partial: Vec<u8>,
-    /// The line under way is too long; only its end is awaited.
+    /// Whether the present line is too long and skipped up to its end.
     skipping: bool,
 }
 
 impl DeadList {
-    /// A list of which nothing was read.
+    /// A list with nothing read yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes the next bytes.
+    /// Reads the next bytes.
     pub fn read(&mut self, bytes: &[u8], out: &mut Vec<Result<UniqueAddress, DeadListError>>) {
         for byte in bytes {
             if *byte == b'\n' {

@@ -1,7 +1,7 @@
-//! Judges of silence: one per watched peer, of a kind that can be chosen.
+//! Failure detectors: one per watched peer, of a kind that can be chosen.
 //!
-//! A detector is told of each sign of life and says whether the present silence is still ordinary.
-//! [`PhiAccrual`] learns what is; [`Deadline`] is told; a program may bring a kind of its own.
+//! A detector is told of each sign of life and decides whether the present silence is still ordinary. [`PhiAccrual`]
+//! learns the peer's rhythm; [`Deadline`] has a fixed limit; a program may bring a kind of its own.
 //!
 //! Source: cluster F5, F7.
 
@@ -14,21 +14,21 @@ use crate::settings::FailureDetectorSettings;
 
 /// Judges the silence of one peer. Source: cluster F7.
 pub trait FailureDetector: fmt::Debug + Send {
-    /// The peer answered.
+    /// Notes an answer of the peer.
     fn heartbeat(&mut self, now: Instant);
 
-    /// Whether anything was heard, or assumed to be.
+    /// Whether any sign of life was noted, real or assumed.
     fn is_started(&self) -> bool;
 
     /// Whether the peer counts as alive. A peer that was never heard does.
     fn is_available(&self, now: Instant) -> bool;
 
-    /// This process stood still until `now`: the silence before says nothing, and neither does the
-    /// interval that begins now. Source: cluster F9.
+    /// Restarts after a pause of this process, which ended at `now`: neither the silence before nor the interval that
+    /// begins now says anything about the peer. Source: cluster F9.
     fn restart_after_pause(&mut self, now: Instant);
 }
 
-/// Which detector watches each peer.
+/// The kind of detector that watches each peer.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum DetectorKind {
     /// [`PhiAccrual`]: learns the rhythm of each peer.
@@ -41,7 +41,7 @@ pub enum DetectorKind {
 }
 
 impl DetectorKind {
-    /// A detector that has heard nothing.
+    /// Makes a detector that has heard nothing.
     pub(crate) fn make(&self, settings: &FailureDetectorSettings) -> Box<dyn FailureDetector> {
         match self {
             Self::Phi => Box::new(PhiAccrual::new(settings)),
@@ -53,14 +53,14 @@ impl DetectorKind {
 
 type Make = dyn Fn(&FailureDetectorSettings) -> Box<dyn FailureDetector> + Send + Sync;
 
-/// How a program's own detectors are made. Equal only to its clones.
+/// A program's own factory of detectors. Equal only to its clones.
 #[derive(Clone)]
 pub struct CustomDetector {
     make: Arc<Make>,
 }
 
 impl CustomDetector {
-    /// `make` is called once per watched peer, and again when one is watched anew.
+    /// Wraps `make`, which is called once per watched peer, and again when a peer is watched anew.
     pub fn new(make: impl Fn(&FailureDetectorSettings) -> Box<dyn FailureDetector> + Send + Sync + 'static) -> Self {
         Self { make: Arc::new(make) }
     }
@@ -78,7 +78,7 @@ impl PartialEq for CustomDetector {
     }
 }
 
-/// A peer is alive until nothing was heard of it for a fixed time. Source: cluster F7.
+/// Counts a peer as alive until it was silent for a fixed time. Source: cluster F7.
 #[derive(Debug, Clone)]
 pub struct Deadline {
     patience: Duration,
@@ -86,8 +86,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// A detector that has heard nothing; its patience is one `heartbeat_interval` and the
-    /// `acceptable_heartbeat_pause`.
+    /// A detector that has heard nothing; its limit is one `heartbeat_interval` plus the `acceptable_heartbeat_pause`.
     pub fn new(settings: &FailureDetectorSettings) -> Self {
         Self { patience: settings.heartbeat_interval + settings.acceptable_heartbeat_pause, last: None }
     }

@@ -1,5 +1,5 @@
-//! Words of downing: what a resolver may decide, the record of a decision, and the trait by which a
-//! provider of your own takes the resolver's place.
+//! Types of downing: a resolver's possible verdicts, the record of a decision, and the trait by which a provider of
+//! your own replaces the resolver.
 //!
 //! Source: cluster S5, S17, S18.
 
@@ -14,7 +14,7 @@ use crate::event::ClusterEvent;
 use crate::reachability::Reachability;
 use crate::view::MembershipView;
 
-/// Whom a decision downs.
+/// The members that a decision downs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
     /// The other side.
@@ -23,25 +23,26 @@ pub enum Verdict {
     DownReachable,
     /// All members.
     DownAll,
-    /// The members that some reach and others do not, and of the rest whom the strategy says.
+    /// The members that are indirectly connected (some reach them and others do not), and of the rest those that the
+    /// strategy selects.
     DownIndirectlyConnected,
     /// This node.
     DownSelf,
-    /// Ask for the lease after `delay`: a side that gets it downs the other side, else its own.
+    /// Acquire the lease after `delay`: the lease holder downs the other side; a side that is denied downs itself.
     AcquireLeaseAndDownUnreachable {
-        /// How long this side lets the other one go first.
+        /// How long this side waits to let the other one go first.
         delay: Duration,
     },
-    /// Ask for the lease at once: a node that gets it downs the members that some reach and others do not.
+    /// Acquire the lease at once: a node that gets it downs the indirectly connected members.
     AcquireLeaseAndDownIndirectlyConnected,
-    /// Whom a provider of the user's own named.
+    /// The members that the user's own provider named.
     Custom,
-    /// The lease was denied: down the members that some reach and others do not, and the own side.
+    /// The lease was denied: down the indirectly connected members and the own side.
     ReverseDownIndirectlyConnected,
 }
 
 impl Verdict {
-    /// How long to wait before the lease is asked for; `None` if no lease is needed. Source: cluster S10.
+    /// How long to wait before requesting the lease; `None` if no lease is needed. Source: cluster S10.
     pub fn lease_delay(self) -> Option<Duration> {
         match self {
             Self::AcquireLeaseAndDownUnreachable { delay } => Some(delay),
@@ -50,7 +51,7 @@ impl Verdict {
         }
     }
 
-    /// What is done once the lease was granted; the verdict itself if it needs none.
+    /// The verdict to carry out once the lease was granted; the verdict itself if it needs none.
     #[must_use]
     pub fn granted(self) -> Self {
         match self {
@@ -60,8 +61,8 @@ impl Verdict {
         }
     }
 
-    /// What is done when the lease was denied, or asking for it failed: the reverse. The verdict
-    /// itself if it needs none.
+    /// The verdict to carry out when the lease was denied, or the request failed: the reverse. The verdict itself if it
+    /// needs none.
     #[must_use]
     pub fn denied(self) -> Self {
         match self {
@@ -83,26 +84,26 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A decision, with what it rests on.
+/// A decision, with its grounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DowningDecision {
-    /// The strategy asked.
+    /// The strategy that decided.
     pub strategy: String,
-    /// What it says.
+    /// Its verdict.
     pub verdict: Verdict,
     /// The members that the verdict downs, in this order.
     pub downed: Vec<UniqueAddress>,
     /// The members that were unreachable.
     pub unreachable: BTreeSet<UniqueAddress>,
-    /// The members that counted.
+    /// The members that the strategy counted.
     pub counted: BTreeSet<UniqueAddress>,
-    /// The members that some reach and others do not.
+    /// The members that are indirectly connected: some members reach them and others do not.
     pub indirectly_connected: BTreeSet<UniqueAddress>,
-    /// Why, and why now: a sentence with the numbers, for the operator who reads it at night.
+    /// Why, and why now: a sentence with the numbers, for the operator.
     pub reason: String,
 }
 
-/// The log line of a decision: it explains itself.
+/// Writes the log line of a decision, with its grounds.
 impl fmt::Display for DowningDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |f: &mut fmt::Formatter<'_>, name: &str, nodes: &mut dyn Iterator<Item = &UniqueAddress>| {
@@ -123,13 +124,13 @@ impl fmt::Display for DowningDecision {
 /// An input to a [`DowningProvider`]: an event of the cluster, or that its deadline has come.
 #[derive(Debug, Clone, Copy)]
 pub enum DowningInput<'a> {
-    /// Something happened. The first event is a [`ClusterEvent::Snapshot`].
+    /// An event of the cluster. The first one is a [`ClusterEvent::Snapshot`].
     Event(&'a ClusterEvent),
     /// The provider's deadline has come, or this node may decide again after a pause.
     Tick,
 }
 
-/// What a [`DowningProvider`] may look at besides: the present, after everything it was told.
+/// The present state that a [`DowningProvider`] may read, after all events it was given.
 #[derive(Debug, Clone, Copy)]
 pub struct DowningContext<'a> {
     /// The membership as this node sees it.
@@ -139,8 +140,7 @@ pub struct DowningContext<'a> {
 }
 
 impl DowningContext<'_> {
-    /// Whether this node leads its side. Each side of a partition has a leader, and what the leader
-    /// does need not be done by every node.
+    /// Whether this node leads its side. Each side of a partition has a leader, so not every node needs to act.
     pub fn is_leader(&self) -> bool {
         self.view.leader.as_ref() == Some(&self.view.self_address)
     }
@@ -151,7 +151,7 @@ impl DowningContext<'_> {
 pub struct DownCommand {
     /// Downed in this order. A provider that ends its own side names its own node last.
     pub targets: Vec<UniqueAddress>,
-    /// For the log and for [`DowningDecision::reason`]: a clause with the numbers.
+    /// A clause with the numbers, for the log and for [`DowningDecision::reason`].
     pub reason: String,
 }
 
@@ -221,7 +221,7 @@ pub struct DownCommand {
 ///
 /// Source: cluster S18.
 pub trait DowningProvider: Send {
-    /// Takes one input.
+    /// Handles one input.
     fn handle(
         &mut self,
         now: Instant,
@@ -245,9 +245,9 @@ pub struct CustomDowning {
 }
 
 impl CustomDowning {
-    /// `make` is called once on each node, with its own address. The name must be the same on all
-    /// nodes (cluster S15). After an unclean removal what the removed member ran starts elsewhere
-    /// only `removal_margin` later: as long as a member that the others gave up may go on.
+    /// Wraps `make`, which is called once on each node, with its own address. The name must be the same on all nodes
+    /// (cluster S15). `removal_margin` is how long a member that the others gave up may go on: after an unclean
+    /// removal, singletons and shards of the removed member start elsewhere only that much later.
     pub fn new<P: DowningProvider + 'static>(
         name: &str,
         removal_margin: Duration,
@@ -256,7 +256,7 @@ impl CustomDowning {
         Self { name: name.into(), removal_margin, make: Arc::new(move |node| Box::new(make(node))) }
     }
 
-    /// Its name.
+    /// The provider's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -278,7 +278,7 @@ impl fmt::Debug for CustomDowning {
     }
 }
 
-/// The same provider, not only the same name.
+/// Equal if the factory is the same object, not only its name.
 impl PartialEq for CustomDowning {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name && self.removal_margin == other.removal_margin && Arc::ptr_eq(&self.make, &other.make)
@@ -300,7 +300,7 @@ mod tests {
         }
     }
 
-    /// cluster S15: two settings are the same by the provider itself, its name and its margin.
+    /// cluster S15: two settings are equal if their factory, name and margin are.
     #[test]
     fn custom_providers_are_the_same_by_all_that_they_are() {
         let never = || CustomDowning::new("never", Duration::from_secs(9), |_| Never);

@@ -1,4 +1,4 @@
-//! What can go wrong, split by what a caller can do about it.
+//! Errors, split by what a caller can do about them.
 
 use std::borrow::Cow;
 
@@ -11,11 +11,11 @@ use crate::shutdown::ShutdownReason;
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cluster.{setting} = {value}: {why}")]
 pub struct ConfigError {
-    /// Its key, without the section.
+    /// The key, without the section.
     pub setting: Cow<'static, str>,
     /// The value found.
     pub value: String,
-    /// What is wrong with it.
+    /// The rule that the value breaks.
     pub why: &'static str,
 }
 
@@ -24,7 +24,7 @@ greylag_core::debug_is_sentence!(ConfigError);
 /// The cluster did not start. Nothing runs.
 #[derive(thiserror::Error)]
 pub enum StartError {
-    /// Settings that cannot be used; all of them.
+    /// All settings that cannot be used.
     #[error("invalid settings: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Config(Vec<ConfigError>),
     /// The runtime for the cluster's own tasks could not be made.
@@ -34,15 +34,15 @@ pub enum StartError {
 
 greylag_core::debug_is_sentence!(StartError);
 
-/// Why a singleton was not started on this node. Nothing of it runs here, and nothing is sent.
+/// Why a singleton was not started on this node. No part of it runs here, and no message is sent.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SingletonError {
-    /// Settings that cannot be used; all of them.
+    /// All settings that cannot be used.
     #[error("singleton {name:?}: {}", .problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Config {
-        /// Its name.
+        /// The singleton's name.
         name: String,
-        /// What is wrong.
+        /// All problems of the settings.
         problems: Vec<ConfigError>,
     },
     /// The singleton is to run under a lease, and this node, which may host it, has no lease provider.
@@ -50,19 +50,19 @@ pub enum SingletonError {
         "singleton {name:?}: cluster.singleton.use_lease needs a lease provider; set one in the cluster's settings"
     )]
     NoLeaseProvider {
-        /// Its name.
+        /// The singleton's name.
         name: String,
     },
     /// A singleton of this name takes messages of another type.
     #[error("singleton {name:?} was started on this node with messages of another type; choose another name")]
     OtherMessages {
-        /// Its name.
+        /// The singleton's name.
         name: String,
     },
-    /// This node said before that it only sends to it.
+    /// This node started the singleton as a proxy before, which only sends.
     #[error("singleton {name:?} was started on this node as a proxy; start it once, with its factory")]
     ProxyOnly {
-        /// Its name.
+        /// The singleton's name.
         name: String,
     },
 }
@@ -86,7 +86,7 @@ pub enum JoinError {
     InvalidAddress {
         /// The text as it was given.
         addr: String,
-        /// What is wrong with it.
+        /// The rule that the text breaks.
         why: &'static str,
     },
     /// Every seed node belongs to a cluster of another name. This node is as it was before; correct
@@ -101,8 +101,8 @@ pub enum JoinError {
     /// The cluster speaks another version of the protocol. This node is as it was before.
     #[error("protocol versions do not meet: {0}")]
     IncompatibleProtocol(String),
-    /// No seed node let us in within `shutdown_after_unsuccessful_join_seed_nodes`; with the last that is known of each
-    /// of them but this node. The node ends.
+    /// No seed node let this node in within `shutdown_after_unsuccessful_join_seed_nodes`. Holds the last outcome of
+    /// each seed node but this node. The node ends.
     #[error(
         "no seed node let this node in within the time of cluster.shutdown_after_unsuccessful_join_seed_nodes: {}",
         shown(.0)
@@ -113,13 +113,13 @@ pub enum JoinError {
     Rejected {
         /// The member that refused.
         by: UniqueAddress,
-        /// Why.
+        /// Why the member refused.
         reason: JoinRejection,
     },
-    /// The cluster's settings and ours differ where they must not. The node ends.
+    /// Settings of this node that must equal the cluster's differ. The node ends.
     #[error("settings differ from those of {by}: {}", .keys.join(", "))]
     IncompatibleConfig {
-        /// Whose settings differ.
+        /// The node whose settings differ.
         by: NodeAddress,
         /// The keys, with both values.
         keys: Vec<String>,

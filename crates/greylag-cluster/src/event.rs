@@ -1,7 +1,7 @@
-//! What subscribers are told, and the events between two views.
+//! Cluster events, and their computation from two views.
 //!
-//! Events of one change come in a fixed order; a status that gossip jumped over is skipped, so a
-//! subscriber may see a member removed without having seen it exit. Source: cluster M32, M33.
+//! Events of one change come in a fixed order. A status that gossip skipped has no event, so a subscriber may see a
+//! member removed without having seen it exit. Source: cluster M32, M33.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,21 +24,21 @@ pub enum Proof {
     Restarted,
     /// The process's own host refused every dial: no process listens at the address.
     Refused,
-    /// A witness (an orchestrator, a supervisor) said so.
+    /// A witness (an orchestrator, a supervisor) reported the death.
     Witnessed,
 }
 
-/// What an event is about; subscribers choose. Source: cluster M32.
+/// The subject of an event; subscribers choose by kind. Source: cluster M32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// Members come, change their status, go; tombstones; members whose addresses others claim.
+    /// Members join, change their status, or go; tombstones; members whose addresses other processes claim.
     Members,
     /// Members become unreachable and reachable.
     Reachability,
     /// The leader, of all and of each role.
     Leader,
-    /// Who has seen the state, and the table of who finds whom unreachable.
+    /// The set of members that have seen the state, and the table of which member finds which unreachable.
     Gossip,
     /// This node itself: paused, suspect, trusted, declared dead, quarantined by another node.
     Own,
@@ -53,7 +53,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 9] = [
         Self::Members,
         Self::Reachability,
@@ -67,7 +67,7 @@ impl EventKind {
     ];
 }
 
-/// What a subscription begins with. Source: cluster M32.
+/// The first items of a subscription. Source: cluster M32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum InitialState {
     /// One [`ClusterEvent::Snapshot`].
@@ -77,11 +77,11 @@ pub enum InitialState {
     Events,
 }
 
-/// One thing that happened.
+/// An event of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClusterEvent {
-    /// Everything up to now. The first item of each subscription, and the one after `Lagged`.
+    /// The view of the cluster up to now. The first item of each subscription, and the one after `Lagged`.
     Snapshot(Arc<MembershipView>),
     /// The tombstone of a member that was removed unclean turned clean: a running margin ends.
     TombstoneClean(UniqueAddress),
@@ -89,16 +89,17 @@ pub enum ClusterEvent {
     TombstoneAdded {
         /// The removed process.
         address: UniqueAddress,
-        /// Nothing of it can still run.
+        /// Whether nothing of the process can still run.
         clean: bool,
     },
     /// A member is gone for good.
     MemberRemoved {
-        /// The member as it was last seen.
+        /// The member as it was seen last.
         member: Member,
         /// Its status then.
         previous_status: MemberStatus,
-        /// Nothing of it can still run: its duties may start elsewhere without a margin (cluster M26, S14).
+        /// Whether nothing of the member can still run: then its duties may start elsewhere without a margin (cluster
+        /// M26, S14).
         clean: bool,
     },
     /// A new member.
@@ -117,7 +118,7 @@ pub enum ClusterEvent {
     MemberExited(Member),
     /// A member was declared dead.
     MemberDowned(Member),
-    /// Some member finds another one unreachable. Never this node.
+    /// Some member finds this one unreachable. Never this node.
     UnreachableMember(Member),
     /// No member finds this one unreachable any more.
     ReachableMember(Member),
@@ -130,26 +131,26 @@ pub enum ClusterEvent {
         /// Its leader.
         leader: Option<UniqueAddress>,
     },
-    /// Others have seen the state, or it is a new one.
+    /// More members have seen the state, or the state is a new one.
     SeenChanged {
-        /// Every member whose agreement convergence needs has seen it.
+        /// Whether every member whose agreement convergence needs has seen the state.
         converged: bool,
-        /// The members that have seen it.
+        /// The members that have seen the state.
         seen_by: Seen,
     },
-    /// The table of who finds whom unreachable changed.
+    /// The table of which member finds which unreachable changed.
     ReachabilityChanged,
     /// This node was declared dead. Whatever it hosts stops now, without hand-over (cluster M27).
     SelfDowned,
-    /// This process stood still for so long (cluster F9).
+    /// This process stood still for this long (cluster F9).
     LocalPause(Duration),
     /// This node may have been removed without knowing it (cluster F9).
     SelfSuspect,
-    /// This node is a member after all.
+    /// This node is a member after all, after a [`ClusterEvent::SelfSuspect`].
     SelfTrusted,
     /// Another node quarantined this one.
     ThisNodeQuarantined {
-        /// The node that did.
+        /// The node that quarantined this one.
         by: UniqueAddress,
         /// Why.
         reason: QuarantineReason,
@@ -158,14 +159,14 @@ pub enum ClusterEvent {
     DowningDecision(Box<DowningDecision>),
     /// A member's death is proven (cluster S20).
     ProvenDead {
-        /// The process that is gone.
+        /// The dead process.
         member: UniqueAddress,
-        /// How that is known.
+        /// How the death was proven.
         how: Proof,
     },
-    /// Another process was heard at the address of a member that it cannot have replaced: the name moved
-    /// to another host. Nothing changes by that; the process waits until the member is removed. Once per
-    /// claimant (cluster T15).
+    /// Another process was heard at the address of a member that it cannot have replaced: the name moved to another
+    /// host. The membership does not change by that; the process waits until the member is removed. Once per claimant
+    /// (cluster T15).
     AddressHeld {
         /// The member.
         holder: UniqueAddress,
@@ -176,27 +177,27 @@ pub enum ClusterEvent {
     ForeignClusterDetected {
         /// The other cluster's id.
         theirs: u128,
-        /// How many members it says it has, if it said so.
+        /// How many members the other cluster claims to have, if known.
         size: Option<u32>,
     },
-    /// What became of the gossip that reached this node, every `publish_stats_interval`.
+    /// Counts of the gossip that reached this node, by outcome, every `publish_stats_interval`.
     GossipStats(GossipStats),
-    /// A singleton's hand-over makes no progress; it goes on trying (cluster §5).
+    /// A singleton's hand-over makes no progress; the manager goes on trying (cluster §5).
     SingletonStuck {
         /// The singleton.
         name: String,
     },
     /// This node ends. Removals of all members follow.
     ClusterShuttingDown,
-    /// The subscriber was too slow: so many events are lost to it. A `Snapshot` follows.
+    /// The subscriber was too slow and missed events. A `Snapshot` follows.
     Lagged {
-        /// How many.
+        /// The number of missed events.
         missed: u64,
     },
 }
 
 impl ClusterEvent {
-    /// What it is about; `None` for what every subscriber gets.
+    /// The kind of the event; `None` for events that every subscriber gets.
     pub fn kind(&self) -> Option<EventKind> {
         Some(match self {
             Self::Snapshot(_) | Self::Lagged { .. } | Self::ClusterShuttingDown => return None,
@@ -228,7 +229,7 @@ impl ClusterEvent {
     }
 }
 
-/// The event that tells of a member's status.
+/// The event for a member's status.
 pub(crate) fn status_event(member: &Member) -> ClusterEvent {
     let member = member.clone();
     match member.status {
@@ -246,7 +247,8 @@ pub(crate) fn status_event(member: &Member) -> ClusterEvent {
 /// The events between two views, in the order that subscribers rely on. Source: cluster M33.
 pub fn diff(old: &MembershipView, new: &MembershipView) -> Vec<ClusterEvent> {
     let mut events = Vec::new();
-    // Most changes are only about who has seen the state; then the lists are the same values.
+    // Compare first: most changes only concern which members have seen the state, and then the lists are the same
+    // values.
     let buried = if old.tombstones == new.tombstones { None } else { Some(new.tombstones.iter()) };
     for (address, tombstone) in buried.into_iter().flatten() {
         match old.tombstones.get(address) {
@@ -300,7 +302,7 @@ fn diff_members(old: &MembershipView, new: &MembershipView, events: &mut Vec<Clu
             _ => {}
         }
     }
-    // Removals come first (cluster M33).
+    // Statuses after removals (cluster M33).
     events.append(&mut statuses);
 }
 

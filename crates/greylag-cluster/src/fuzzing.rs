@@ -1,6 +1,6 @@
-//! What must hold for every sequence of bytes that a peer may send; for `fuzz/` and the tests.
+//! Properties that must hold for every sequence of bytes that a peer may send; for `fuzz/` and the tests.
 //!
-//! No function here panics for any input but to report a broken promise. Not part of the public API.
+//! A function here panics only if a property is violated. Not part of the public API.
 
 use bytes::Bytes;
 
@@ -25,7 +25,7 @@ const MANIFESTS: [&str; 14] = [
     "cluster.heartbeat-rsp",
 ];
 
-/// A message; the first byte chooses which. What is read and written again is read as the same.
+/// Reads a message; the first byte chooses which. A message that was read, written and read again must be the same.
 pub fn message(input: &[u8]) {
     let Some((kind, bytes)) = input.split_first() else { return };
     let manifest = MANIFESTS[usize::from(*kind) % MANIFESTS.len()];
@@ -33,25 +33,25 @@ pub fn message(input: &[u8]) {
     assert_eq!(wire::decode(message.manifest(), wire::encode(&message)).as_ref().ok(), Some(&message));
 }
 
-/// A message between singleton managers.
+/// Reads a message between singleton managers.
 pub fn singleton(input: &[u8]) {
     let Ok(message) = wire::decode_singleton(Bytes::copy_from_slice(input)) else { return };
     assert_eq!(wire::decode_singleton(wire::encode_singleton(&message)).ok(), Some(message));
 }
 
-/// A message between nodes that look for a cluster to begin with.
+/// Reads a message of the bootstrap.
 pub fn bootstrap(input: &[u8]) {
     let Some(message) = bootstrap::wire::decode(&Bytes::copy_from_slice(input)) else { return };
     assert_eq!(bootstrap::wire::decode(&bootstrap::wire::encode(message)), Some(message));
 }
 
-/// A message between watchers.
+/// Reads a message between watchers.
 pub fn watch(input: &[u8]) {
     let Some(message) = watch_wire::decode(input) else { return };
     assert_eq!(watch_wire::decode(&watch_wire::encode(&message)), Some(message));
 }
 
-/// A message between a proxy and a node that may run the instance.
+/// Reads a message between a proxy and a node that may run the instance.
 pub fn singleton_proxy(input: &[u8]) {
     let Ok(message) = wire::decode_proxy(Bytes::copy_from_slice(input)) else { return };
     assert_eq!(wire::decode_proxy(wire::encode_proxy(message)).ok(), Some(message));

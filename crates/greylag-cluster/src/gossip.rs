@@ -1,4 +1,4 @@
-//! The state that members gossip, and what follows from it: convergence, leader, merge.
+//! The state that members gossip, with its merge, convergence and leader.
 //!
 //! A gossip state is an immutable value with a vector version. Of two states the newer replaces the
 //! older; concurrent ones are merged, and merging is commutative and idempotent in members,
@@ -21,7 +21,7 @@ use crate::view::{MembershipView, Tombstone};
 /// Members whose orderly exit was confirmed to this node, and whether it was clean (cluster M26).
 pub type ConfirmedExits = BTreeMap<UniqueAddress, bool>;
 
-/// What the members agree on by gossip. Source: cluster M4.
+/// The state that members agree on by gossip. Source: cluster M4.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Gossip {
     /// The members, by address.
@@ -30,11 +30,11 @@ pub struct Gossip {
     pub seen: Seen,
     /// The table of which member finds which unreachable.
     pub reachability: Shared<Reachability>,
-    /// What the state knows.
+    /// The changes that the state contains, by member.
     pub version: Shared<VectorVersion>,
     /// Removed members that must not return.
     pub tombstones: Shared<BTreeMap<UniqueAddress, Tombstone>>,
-    /// Drawn when the cluster was formed.
+    /// The id drawn when the cluster was formed.
     pub cluster_id: u128,
 }
 
@@ -47,13 +47,13 @@ pub struct Blockers {
     pub unseen: Vec<UniqueAddress>,
 }
 
-/// Two states made into one.
+/// The result of a merge of two states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Merged {
-    /// The result. No member has seen it yet.
+    /// The merged state. No member has seen it yet.
     pub gossip: Gossip,
-    /// The result is a state of its own that lost the version entry of a removed member. It must
-    /// count as a local change, or two different states would bear one version (cluster M6).
+    /// Whether the result differs from both states and lost the version entry of a removed member. It must then count
+    /// as a local change, or two different states would bear one version (cluster M6).
     pub needs_version: bool,
 }
 
@@ -67,7 +67,7 @@ impl Gossip {
         }
     }
 
-    /// Drops what breaks the invariants of M4. `Some(needs_version)` if there was any.
+    /// Removes entries that break the invariants of M4. Returns `Some(needs_version)` if there were any.
     pub fn repair(&mut self) -> Option<bool> {
         if self.is_sound() {
             return None;
@@ -80,9 +80,8 @@ impl Gossip {
         Some(self.version.retain(|address| members.contains_key(address)))
     }
 
-    /// Takes each part that is the same as in `ours` from there, so that what is derived from it is
-    /// derived once, and telling the two states apart costs no more than the parts that differ.
-    /// Source: cluster C5.
+    /// Replaces each part that equals a part of `ours` by that same value, so that derived data is computed once, and
+    /// comparing the two states costs no more than the parts that differ. Source: cluster C5.
     pub(crate) fn share_with(&mut self, ours: &Self) {
         if self.members == ours.members {
             self.members = ours.members.clone();
@@ -95,7 +94,7 @@ impl Gossip {
         Shared::share(&mut self.tombstones, &ours.tombstones);
     }
 
-    /// As [`Gossip::repair`], where `ours` is known to be sound.
+    /// As [`Gossip::repair`], cheaper if the parts are those of `ours`, which is known to be sound.
     pub(crate) fn repair_beside(&mut self, ours: &Self) -> Option<bool> {
         let nothing_new = self.members.is(&ours.members)
             && self.seen.stands_in(ours.members.places())
@@ -129,7 +128,7 @@ impl Gossip {
         self.merge(other, true)
     }
 
-    /// Merges so that removed members come back, for scenario 74 to notice.
+    /// Merges so that removed members come back: sabotage that scenario 74 must notice.
     pub(crate) fn merged_without_tombstones(&self, other: &Self) -> Merged {
         self.merge(other, false)
     }
@@ -142,14 +141,14 @@ impl Gossip {
                 entry.wall_ms = entry.wall_ms.max(theirs.wall_ms);
                 entry.clean |= theirs.clean;
                 entry.dead |= theirs.dead;
-                // Both tombstones name the same host, or one names none.
+                // Take the greater: both tombstones name the same host, or one names none.
                 entry.host_id = entry.host_id.take().max(theirs.host_id.clone());
             }
         }
         let mut members = self.members.merged(&other.members);
         let all = members.len();
         if tombstones_count {
-            // Looked up first: mostly no member has a tombstone, and then the list need not be filtered.
+            // Search first: mostly no member has a tombstone, and then the list need not be filtered.
             if tombstones.keys().any(|address| members.contains_key(address)) {
                 members.retain(|member| !tombstones.contains_key(&member.address));
             }
@@ -158,7 +157,7 @@ impl Gossip {
         }
         let mut reachability = Reachability::merged(&self.reachability, &other.reachability);
         let mut version = self.version.merged(&other.version);
-        // Each side's records and versions are of its own members: only a removal leaves some of a non-member.
+        // Filter only if a member was removed: the records and versions of each side are of its own members.
         let mut dropped = false;
         if members.len() < all {
             reachability.retain(|address| members.contains_key(address));
@@ -176,19 +175,19 @@ impl Gossip {
         Merged { gossip, needs_version }
     }
 
-    /// How the knowledge of another state relates to that of this one. Source: cluster M6.
+    /// The relation of the other state's version to that of this one. Source: cluster M6.
     pub fn relation(&self, theirs: &Shared<VectorVersion>) -> Relation {
         if Shared::is(&self.version, theirs) { Relation::Same } else { self.version.compare(theirs) }
     }
 
-    /// Whether nothing keeps the state from being converged; see [`Gossip::blockers`].
+    /// Whether the state is converged; see [`Gossip::blockers`].
     fn is_converged(&self, node: &UniqueAddress, exits: &ConfirmedExits) -> bool {
-        // A cheap look first: with too few members that have seen the state, some that must have are missing.
+        // Cheap test first: if too few members have seen the state, some that must have are missing.
         let settled = self.members.summary().settled;
         self.seen.len() + exits.len() >= settled && self.blockers(node, exits).is_none()
     }
 
-    /// What keeps the state from being converged, as `node` sees it; `None` if nothing does.
+    /// The blockers of convergence, as `node` sees them; `None` if the state is converged.
     /// Source: cluster M17.
     pub fn blockers(&self, node: &UniqueAddress, exits: &ConfirmedExits) -> Option<Blockers> {
         let status = |address| self.members.get(address).map(|member: &Member| member.status);
@@ -229,7 +228,7 @@ impl Gossip {
             MemberStatus::Joining => 1,
             _ => 2,
         };
-        // Members are in address order: the first settled one, or else the first of the least rank.
+        // Members are in address order: take the first settled one, or else the first of the least rank.
         let mut best: Option<&Member> = None;
         for member in self.members.values().filter(may_lead) {
             if member.status.is_settled() {
@@ -256,7 +255,7 @@ impl Gossip {
         self.members.keys().filter(move |target| *target != node && (marks.is_empty() || !marks.contains(target)))
     }
 
-    /// What layers above see of this state.
+    /// The view of this state for the layers above.
     pub fn view(&self, node: &UniqueAddress, exits: &ConfirmedExits, self_suspect: bool) -> MembershipView {
         let mut unreachable = self.reachability.unreachable().clone();
         if unreachable.contains(node) {
@@ -278,8 +277,8 @@ impl Gossip {
         }
     }
 
-    /// The same, where `shown` was made of the same members, exits and reachability: only who has
-    /// seen the state is new.
+    /// Makes the view from `shown`, a view of the same members, exits and reachability: only the members that have seen
+    /// the state differ.
     pub(crate) fn view_after(
         &self,
         shown: &MembershipView,

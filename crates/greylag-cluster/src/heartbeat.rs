@@ -1,7 +1,7 @@
-//! Heartbeats: which peers this node watches, and which of them are silent.
+//! Heartbeats: decides which peers this node watches, and which of them are silent.
 //!
-//! All members stand on a ring in the order of their uids; each watches the next few clockwise and
-//! sends them heartbeats. Only responses count, and only from current receivers.
+//! All members form a ring in the order of their uids; each watches the next few clockwise and sends them heartbeats.
+//! Only responses count, and only from current receivers.
 //!
 //! ```text
 //! this node --Heartbeat{seq}--> receiver
@@ -20,13 +20,13 @@ use crate::ring::Ring;
 use crate::settings::FailureDetectorSettings;
 use crate::shared::Shared;
 
-/// The time between two log lines about late responses.
+/// Least time between two log lines about late responses.
 const GROWING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// An input to the [`HeartbeatCore`]: who is monitored, answers of peers, and that time passed.
+/// An input to the [`HeartbeatCore`]: the members, answers of peers, and the passing of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeartbeatInput {
-    /// The members, those that any member finds unreachable, and those that this node does.
+    /// The members, those that any member finds unreachable, and those that this node finds so.
     Members {
         /// The members, this node among them or not.
         ring: Ring,
@@ -37,20 +37,20 @@ pub enum HeartbeatInput {
     },
     /// A peer answered.
     Response(UniqueAddress),
-    /// This process stood still; silence up to now says nothing.
+    /// This process stood still; silence up to now proves nothing.
     Paused,
-    /// The deadline may have come.
+    /// Time has passed: send heartbeats if they are due.
     Tick,
 }
 
-/// What the driver is asked to do.
+/// An effect that the driver carries out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeartbeatEffect {
     /// Send a heartbeat.
     Send {
-        /// To whom.
+        /// The receiver.
         to: UniqueAddress,
-        /// Its number.
+        /// The number of the heartbeat.
         seq: u64,
     },
     /// The responses of this peer come so late that little more would make it unavailable.
@@ -67,7 +67,7 @@ struct Watched {
     detector: Box<dyn FailureDetector>,
     /// The last response, unless this process stood still since.
     heard_at: Option<Instant>,
-    /// Without a response by then, one is assumed, so that silence from the start is found.
+    /// When to assume a response if none has come, so that silence from the start is detected.
     expected_at: Option<Instant>,
 }
 
@@ -79,14 +79,14 @@ pub struct HeartbeatCore {
     ring: Ring,
     unreachable: Shared<BTreeSet<UniqueAddress>>,
     marked: BTreeSet<UniqueAddress>,
-    /// The peers that the ring says to watch.
+    /// The peers to watch by the ring.
     receivers: BTreeSet<UniqueAddress>,
-    /// Peers that the ring dropped while they were silent: watched until they answer or are removed.
+    /// Peers that left the receivers while they were silent: watched until they answer or are removed.
     lingering: BTreeSet<UniqueAddress>,
     watched: BTreeMap<UniqueAddress, Watched>,
     next_at: Instant,
     seq: u64,
-    /// When the next log line about late responses may come.
+    /// The earliest time of the next log line about late responses.
     quiet_until: Option<Instant>,
 }
 
@@ -108,7 +108,7 @@ impl HeartbeatCore {
         }
     }
 
-    /// Takes one input.
+    /// Handles one input.
     pub fn handle(&mut self, now: Instant, input: HeartbeatInput, out: &mut Vec<HeartbeatEffect>) {
         match input {
             HeartbeatInput::Members { ring, unreachable, marked } => self.on_members(now, ring, unreachable, marked),
@@ -124,7 +124,7 @@ impl HeartbeatCore {
         [Some(self.next_at), expected].into_iter().flatten().min()
     }
 
-    /// How late the next round of heartbeats is; a round that is far too late shows a pause of this process.
+    /// How late the next round of heartbeats is; a round that is far too late indicates a pause of this process.
     pub fn lag(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.next_at)
     }
@@ -139,7 +139,7 @@ impl HeartbeatCore {
         self.watched.contains_key(peer)
     }
 
-    /// Whether `peer` counts as alive. One that is not watched does.
+    /// Whether `peer` counts as alive; a peer that is not watched does.
     pub fn is_available(&self, now: Instant, peer: &UniqueAddress) -> bool {
         self.watched.get(peer).is_none_or(|watched| watched.detector.is_available(now))
     }
@@ -175,7 +175,7 @@ impl HeartbeatCore {
         for peer in fresh {
             let detector = self.settings.kind.make(&self.settings);
             self.watched.entry(peer).or_insert(Watched { detector, heard_at: None, expected_at: None });
-            // The first heartbeat goes out at once, not with the next round.
+            // Send the first heartbeat at once, not with the next round.
             self.next_at = self.next_at.min(now);
         }
     }
@@ -195,7 +195,7 @@ impl HeartbeatCore {
             reachable += usize::from(!silent);
             picked.insert(peer.clone());
         }
-        // A node that finds all its receivers unreachable watches all members: it may be cut off itself.
+        // Watch all members if all receivers are found unreachable: this node may be cut off itself.
         if picked.iter().all(|peer| self.marked.contains(peer)) {
             self.ring.after(&self.node).cloned().collect()
         } else {

@@ -1,5 +1,5 @@
-//! Members in the words of the transport: who holds which address, who can have replaced it there, and
-//! what people should know.
+//! Converts members for the transport: which member holds which address, which processes can have replaced it there,
+//! and texts for people.
 //!
 //! Source: cluster T15, S20 (a), M25.
 
@@ -12,7 +12,7 @@ use crate::members::Members;
 use crate::settings::{ClusterSettings, Downing, ProofOfDeath};
 
 impl ProofOfDeath {
-    /// Which processes can have replaced one at its address that named this host.
+    /// The processes that can have replaced one that named this host, at its address.
     pub fn heirs(self, host_id: Option<&Arc<str>>) -> Heirs {
         match (self, host_id) {
             (Self::Off, _) | (Self::Local, None) => Heirs::Nobody,
@@ -23,7 +23,7 @@ impl ProofOfDeath {
 }
 
 impl ClusterSettings {
-    /// What the transport is told of these members.
+    /// The holders that the transport is told for these members.
     pub fn holders(&self, members: &Members) -> Vec<Holder> {
         let ends_by: Arc<str> = match &self.downing {
             Downing::None => {

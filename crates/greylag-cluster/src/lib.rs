@@ -1,4 +1,4 @@
-//! Membership of a Greylag cluster: who belongs, who is alive, who leads, who is oldest.
+//! Membership of a Greylag cluster: its members, their reachability, its leader, and its oldest member.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -54,11 +54,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The crate promises that all nodes come to the same view of the cluster, that a member once
-//! removed never returns, and that at most one instance of a singleton runs while partitions and
-//! pauses stay within what the settings allow (cluster G1 to G3). A process whose death its own host
-//! proves is removed at once, whatever the downing settings say; one that is merely silent is never
-//! removed by a timeout.
+//! The crate guarantees that all nodes arrive at the same view of the cluster, that a removed member never returns, and
+//! that at most one instance of a singleton runs while partitions and pauses stay within the limits of the settings
+//! (cluster G1 to G3). A process whose death its own host proves is removed at once, whatever the downing settings say;
+//! a process that is merely silent is never removed by a timeout.
 //!
 //! The machines ([`ClusterCore`], [`HeartbeatCore`], [`Proofs`], [`Sbr`], [`SingletonManager`],
 //! [`SingletonProxy`], [`SingletonHost`]) hold no socket, clock or task; [`Cluster`] runs them over a
@@ -114,7 +113,7 @@ mod version;
 mod view;
 mod wire;
 
-/// Who survives a partition: the resolver's strategies as pure functions.
+/// The resolver's strategies as pure functions: they decide which side of a partition survives.
 pub mod strategy {
     pub use crate::sbr::{
         AllBecause, Picture, Record, Resolution, Ruling, SeenBy, Why, common_node, decide, explain, resolve,

@@ -1,7 +1,7 @@
-//! Members: one process incarnation each, its status, and how it compares with others.
+//! Members: one process incarnation each, with its status and its order among others.
 //!
-//! A member's status only moves forward along [`MemberStatus`]' order. Its age is fixed when it
-//! becomes Up: who got the lower `up_number` is older, and the oldest hosts singletons.
+//! A member's status only moves forward along [`MemberStatus`]' order. Its age is fixed when it becomes Up: the member
+//! with the lower `up_number` is older, and the oldest hosts singletons.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -15,15 +15,15 @@ use crate::app_version::AppVersion;
 /// The data centre of a member that names none. Source: cluster M1.
 pub(crate) const DEFAULT_DC: &str = "default";
 
-/// How far a member is in its life.
+/// The stage of a member's life.
 ///
-/// The order is the merge priority: of two views of one member the further one wins.
+/// The order is the merge priority: of two views of one member the one further on wins.
 /// Source: cluster M2, M9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MemberStatus {
-    /// Accepted by a member, not yet known to all.
+    /// Accepted by a member, not yet known to all members.
     Joining,
-    /// Let in while some member is unreachable; counts in no majority.
+    /// Admitted while some member is unreachable; not counted in majorities.
     WeaklyUp,
     /// A full member.
     Up,
@@ -33,7 +33,7 @@ pub enum MemberStatus {
     ReadyForShutdown,
     /// Asked to leave.
     Leaving,
-    /// All know that it leaves; it hands over what it hosts.
+    /// All members know that it leaves; it hands over its singletons and shards.
     Exiting,
     /// Declared dead. Never undone.
     Down,
@@ -52,7 +52,7 @@ impl MemberStatus {
         Self::Down,
     ];
 
-    /// Whether a member may go from `self` to `to`. Removal is possible from everywhere.
+    /// Whether a member may go from `self` to `to`. Removal is possible from every status.
     /// Source: cluster M2.
     pub fn may_become(self, to: Self) -> bool {
         use MemberStatus::{Down, Exiting, Joining, Leaving, PreparingForShutdown, ReadyForShutdown, Up, WeaklyUp};
@@ -68,8 +68,8 @@ impl MemberStatus {
         }
     }
 
-    /// Up, Leaving, PreparingForShutdown or ReadyForShutdown: those whose agreement convergence
-    /// needs and among whom the leader is sought first. Source: cluster M17, M18.
+    /// Whether the status is Up, Leaving, PreparingForShutdown or ReadyForShutdown: convergence needs the agreement of
+    /// members of these statuses, and the leader is chosen among them first. Source: cluster M17, M18.
     pub fn is_settled(self) -> bool {
         matches!(self, Self::Up | Self::Leaving | Self::PreparingForShutdown | Self::ReadyForShutdown)
     }
@@ -81,25 +81,25 @@ impl fmt::Display for MemberStatus {
     }
 }
 
-/// One process of the cluster, as the gossip knows it. Source: cluster M1.
+/// One process of the cluster, as in the gossip. Source: cluster M1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// The process.
     pub address: UniqueAddress,
     /// Its age: lower is older. [`Member::NOT_UP`] until it is Up. Source: cluster M16.
     pub up_number: u32,
-    /// How far it is.
+    /// The stage of its life.
     pub status: MemberStatus,
-    /// Its death is proven, not only suspected; it is removed without a margin. Source: cluster S20.
+    /// Whether its death is proven, not only suspected; then it is removed without a margin. Source: cluster S20.
     pub dead: bool,
-    /// What it is for; `dc-<data_center>` is among them.
+    /// Its roles, among them `dc-<data_center>`.
     pub roles: Arc<BTreeSet<String>>,
-    /// The version of the application that it runs.
+    /// The version of its application.
     pub app_version: AppVersion,
-    /// Its data centre; one only, named `default`, for now.
+    /// Its data centre; always `default` for now.
     pub data_center: Arc<str>,
-    /// The host that it named when it joined: kernel boot id and network namespace. Never changed;
-    /// `None` where they cannot be known. Source: cluster M1, T12.
+    /// The host that it named when it joined: kernel boot id and network namespace. Never changed; `None` if the system
+    /// does not tell. Source: cluster M1, T12.
     pub host_id: Option<Arc<str>>,
 }
 
@@ -107,7 +107,7 @@ impl Member {
     /// The `up_number` of a member that was never Up.
     pub const NOT_UP: u32 = u32::MAX;
 
-    /// A member that just joined. Its data centre is named by its role `dc-<data_center>`.
+    /// A member that just joined. Its data centre is read from its role `dc-<data_center>`.
     pub fn joining(address: UniqueAddress, roles: Arc<BTreeSet<String>>, app_version: AppVersion) -> Self {
         let data_center = roles.iter().find_map(|role| role.strip_prefix("dc-")).unwrap_or(DEFAULT_DC).into();
         Self {
@@ -122,18 +122,18 @@ impl Member {
         }
     }
 
-    /// The same member on this host.
+    /// Sets the host of the member.
     #[must_use]
     pub fn on_host(self, host_id: Option<Arc<str>>) -> Self {
         Self { host_id, ..self }
     }
 
-    /// Whether it has the role.
+    /// Whether the member has the role.
     pub fn has_role(&self, role: &str) -> bool {
         self.roles.contains(role)
     }
 
-    /// Whether it has the role, where `None` is had by all.
+    /// Whether the member has the role; every member has `None`.
     pub fn has_role_or_any(&self, role: Option<&str>) -> bool {
         role.is_none_or(|role| self.has_role(role))
     }
@@ -143,19 +143,18 @@ impl Member {
         self.age_key().cmp(&other.age_key())
     }
 
-    /// What [`Member::age_order`] compares.
+    /// The key that [`Member::age_order`] compares.
     pub fn age_key(&self) -> (u32, &UniqueAddress) {
         (self.up_number, &self.address)
     }
 
-    /// The same member in another status.
+    /// A copy of the member with another status.
     #[must_use]
     pub(crate) fn in_status(&self, status: MemberStatus) -> Self {
         Self { status, ..self.clone() }
     }
 
-    /// Both views of one member made into one: the further status, the lower number, `dead` if
-    /// either says so. Source: cluster M9.
+    /// Merges two views of one member: the further status, the lower number, `dead` if either is. Source: cluster M9.
     #[must_use]
     pub(crate) fn merged(&self, other: &Self) -> Self {
         debug_assert_eq!(self.address, other.address);

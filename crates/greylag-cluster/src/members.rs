@@ -1,9 +1,9 @@
 //! The members of one state, by address.
 //!
-//! A sorted list that its holders share: cloning costs a reference, comparing a list with itself
-//! nothing, and what follows from it (the ring, how many are settled) is computed once for all
-//! holders. Changes are rare, and copy the list, but not the members: one that is not changed is one
-//! value in all lists that came of each other, and is compared by reference. Source: cluster M1, C5.
+//! A sorted list that its holders share: cloning costs a reference, comparing a list with itself nothing, and derived
+//! data (the ring, the number of settled members) is computed once for all holders. Changes are rare, and copy the
+//! list, but not the members: an unchanged member is one value in all lists derived from each other, and is compared by
+//! reference. Source: cluster M1, C5.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -29,23 +29,22 @@ struct Inner {
 }
 
 impl Clone for Inner {
-    /// Copies the list to change it: what depends on the addresses alone is kept until an address comes
-    /// or goes.
+    /// Copies the list to change it: data that depends on the addresses alone is kept until an address comes or goes.
     fn clone(&self) -> Self {
         Self { list: self.list.clone(), places: self.places.clone(), summary: OnceLock::new() }
     }
 }
 
-/// What the machine asks of all members at every step.
+/// Facts about all members that the machine needs at every step.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
-    /// How many members' agreement convergence needs (cluster M17).
+    /// The number of members whose agreement convergence needs (cluster M17).
     pub(crate) settled: usize,
-    /// Some member is Down.
+    /// Whether some member is Down.
     pub(crate) any_down: bool,
-    /// Some member's death is proven.
+    /// Whether some member's death is proven.
     pub(crate) any_dead: bool,
-    /// Some member prepares for the shutdown of the whole cluster, or is ready for it.
+    /// Whether some member prepares for the shutdown of the whole cluster, or is ready for it.
     pub(crate) any_preparing: bool,
     /// Every role that some member has.
     pub(crate) roles: BTreeSet<String>,
@@ -54,7 +53,7 @@ pub(crate) struct Summary {
 impl Summary {
     fn of(members: &Members) -> Self {
         let mut summary = Self::default();
-        // Most members of a cluster have the roles of their neighbour in the list.
+        // Skip equal roles: most members have the roles of their neighbour in the list.
         let mut known: Option<&Member> = None;
         for member in members {
             if known.is_none_or(|known| !Arc::ptr_eq(&known.roles, &member.roles) && known.roles != member.roles) {
@@ -101,13 +100,13 @@ impl Members {
         self.find(address).map(|place| &self[place])
     }
 
-    /// The same, to be changed. Its address must stay as it is.
+    /// The member with this unique address, for changes. Its address must stay as it is.
     pub fn get_mut(&mut self, address: &UniqueAddress) -> Option<&mut Member> {
         let place = self.find(address)?;
         Some(Arc::make_mut(&mut self.change()[place]))
     }
 
-    /// Whether it is a member.
+    /// Whether this unique address is a member's.
     pub fn contains_key(&self, address: &UniqueAddress) -> bool {
         self.find(address).is_some()
     }
@@ -122,13 +121,13 @@ impl Members {
         self.0.list.iter().map(|member| member)
     }
 
-    /// The same.
+    /// The same as [`Members::iter`].
     pub fn values(&self) -> Iter<'_> {
         self.iter()
     }
 
-    /// Replaces each member by what `step` makes of it, if it makes anything. The address must stay as it
-    /// is. True if any was replaced.
+    /// Replaces each member for which `step` returns a new one. The address must stay as it is. True if any was
+    /// replaced.
     pub fn update(&mut self, mut step: impl FnMut(&Member) -> Option<Member>) -> bool {
         let steps = self.iter().enumerate().filter_map(|(place, member)| Some((place, Arc::new(step(member)?))));
         let steps: Vec<(usize, Arc<Member>)> = steps.collect();
@@ -140,9 +139,9 @@ impl Members {
         any
     }
 
-    /// Adds a member, or replaces the one with its address.
+    /// Adds a member, or replaces the member with the same address.
     pub fn insert(&mut self, mut member: Member) {
-        // Members of one kind share what they have in common.
+        // Share equal roles between members.
         if let Some(like) = self.iter().find(|other| other.roles == member.roles) {
             member.roles = like.roles.clone();
         }
@@ -155,14 +154,14 @@ impl Members {
         }
     }
 
-    /// Takes a member out.
+    /// Removes a member.
     pub fn remove(&mut self, address: &UniqueAddress) -> Option<Member> {
         let place = self.find(address)?;
         let places = self.0.places.get().map(|places| places.retained(|other| other != place));
         Some(Arc::unwrap_or_clone(self.resize(places).remove(place)))
     }
 
-    /// Keeps the members that `keep` wants.
+    /// Keeps the members that `keep` accepts.
     pub fn retain(&mut self, keep: impl Fn(&Member) -> bool) {
         if !self.iter().all(&keep) {
             let places = self.0.places.get().map(|places| places.retained(|place| keep(&self[place])));
@@ -177,8 +176,8 @@ impl Members {
         shared_side_by_side(&self.0.list, &other.0.list, |left, right| left.address.cmp(&right.address))
     }
 
-    /// Walks both lists side by side, by address: a member that only one of them has stands alone. Members
-    /// that are one value in memory on both sides, as most are, are left out; equal ones may still be apart.
+    /// Walks both lists side by side, by address: a member that only one list has comes without a partner. Members that
+    /// are the same value in memory on both sides, as most are, are skipped; equal ones in separate memory are not.
     pub(crate) fn differences<'a>(
         &'a self,
         other: &'a Self,
@@ -188,8 +187,8 @@ impl Members {
         others.map(|(left, right)| (left.map(Arc::as_ref), right.map(Arc::as_ref)))
     }
 
-    /// Merges both lists, without regard to removals. If the result is one of the two lists, it is that one
-    /// also in memory. Source: cluster M9.
+    /// Merges both lists, without regard to removals. Returns one of the two lists itself if the result equals it.
+    /// Source: cluster M9.
     #[must_use]
     pub(crate) fn merged(&self, other: &Self) -> Self {
         let (mut is_left, mut is_right) = (true, true);
@@ -220,7 +219,7 @@ impl Members {
         }
     }
 
-    /// Whether both are the same list in memory; equal lists may still be apart.
+    /// Whether both are the same list in memory; equal lists may be separate.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -230,7 +229,7 @@ impl Members {
         Ring::of(self.places())
     }
 
-    /// Where each address stands, for sets of members.
+    /// The place of each address, for sets of members.
     pub(crate) fn places(&self) -> &Arc<Places> {
         self.0.places.get_or_init(|| Arc::new(Places::of_sorted(self.keys())))
     }
@@ -239,14 +238,14 @@ impl Members {
         self.0.summary.get_or_init(|| Summary::of(self))
     }
 
-    /// The list, to change members in place.
+    /// The list for changing members in place.
     fn change(&mut self) -> &mut Vec<Arc<Member>> {
         let inner = Arc::make_mut(&mut self.0);
         inner.summary = OnceLock::new();
         &mut inner.list
     }
 
-    /// The list, to add or take out members. `places`: where the members then stand, if that is known.
+    /// The list for adding or removing members. `places`: the new places, if known.
     fn resize(&mut self, places: Option<Places>) -> &mut Vec<Arc<Member>> {
         let inner = Arc::make_mut(&mut self.0);
         let places = places.map(|places| OnceLock::from(Arc::new(places))).unwrap_or_default();
@@ -278,10 +277,10 @@ impl<'a> IntoIterator for &'a Members {
 }
 
 impl FromIterator<Member> for Members {
-    /// Of several members with one address the last is kept.
+    /// Keeps the last of several members with one address.
     fn from_iter<I: IntoIterator<Item = Member>>(members: I) -> Self {
         let mut list: Vec<Arc<Member>> = members.into_iter().map(Arc::new).collect();
-        // From the wire they come sorted.
+        // Sort only if needed: members from the wire come sorted.
         if !list.is_sorted_by(|left, right| left.address < right.address) {
             let by_address = list.into_iter().map(|member| (member.address.clone(), member));
             list = by_address.collect::<BTreeMap<_, _>>().into_values().collect();

@@ -1,4 +1,4 @@
-//! What members and joiners say to each other. Who says it is a property of the stream it came on.
+//! The messages between members and joiners. The sender of a message is the peer of the stream that it came on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,21 +15,21 @@ use crate::version::VectorVersion;
 /// The version of this protocol. Members of one cluster speak the same major version.
 pub const PROTOCOL: u32 = 1;
 
-/// Settings that must fit between members, as text by key. Source: cluster M25a.
+/// Settings that must be equal between members, as text by key. Source: cluster M25a.
 pub type CheckedConfig = BTreeMap<String, String>;
 
-/// A cluster as it names itself to others: which one, and how many members it has.
+/// A cluster's description of itself to others: its id and its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Island {
-    /// Drawn when it was formed.
+    /// The id drawn when the cluster was formed.
     pub cluster_id: u128,
-    /// Its members, of any status.
+    /// The number of its members, of any status.
     pub size: u32,
 }
 
 impl Island {
-    /// Whether this one ends when only one of the two may live: it is smaller, or as big and has
-    /// the higher id. Source: cluster M25b.
+    /// Whether this cluster ends when only one of the two may continue: it is smaller, or of equal size with the higher
+    /// id. Source: cluster M25b.
     pub fn yields_to(self, other: Self) -> bool {
         (self.size, std::cmp::Reverse(self.cluster_id)) < (other.size, std::cmp::Reverse(other.cluster_id))
     }
@@ -46,7 +46,7 @@ impl Island {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// Are you a member, and do our settings fit?
+    /// Asks whether the receiver is a member, and whether the settings are equal.
     InitJoin {
         /// The address that the joiner dialled.
         to: NodeAddress,
@@ -55,41 +55,42 @@ pub enum Message {
         /// The joiner's settings.
         config: CheckedConfig,
     },
-    /// I am; join through me.
+    /// Answers that the sender is a member through which the joiner may join.
     InitJoinAck {
         /// The cluster.
         cluster_id: u128,
         /// The member's settings.
         config: CheckedConfig,
     },
-    /// I am not.
+    /// Answers that the sender is no member.
     InitJoinNack,
-    /// Let me in.
+    /// Asks to be let in.
     Join {
-        /// What the joiner is for.
+        /// The joiner's roles.
         roles: Vec<String>,
         /// The version of its application.
         app_version: AppVersion,
         /// Its protocol.
         protocol: u32,
-        /// The cluster that its first seed belongs to; 0 if it does not know.
+        /// The cluster that its first seed belongs to; 0 if not known.
         cluster_id: u128,
-        /// Where it runs; `default` for now.
+        /// The joiner's data centre; `default` for now.
         data_center: Arc<str>,
-        /// Its host: kernel boot id and network namespace, where they can be known.
+        /// The joiner's host: kernel boot id and network namespace, if the system tells them.
         host_id: Option<Arc<str>>,
     },
-    /// Ask again: a member holds your address, and it is asked there who runs.
+    /// Asks the joiner to ask again: a member holds the joiner's address, which is dialled to learn which process runs
+    /// there.
     JoinDeferred {
-        /// After so long.
+        /// How long to wait before asking again.
         retry_after: Duration,
     },
-    /// You are not let in.
+    /// Refuses to let the joiner in.
     JoinRejected {
-        /// Why.
+        /// Why it is refused.
         reason: JoinRejection,
     },
-    /// You are in; this is the state.
+    /// Lets the joiner in, with the state.
     Welcome {
         /// The joiner.
         to: UniqueAddress,
@@ -98,57 +99,57 @@ pub enum Message {
     },
     /// The whole state.
     GossipEnvelope {
-        /// For this incarnation only.
+        /// The only incarnation that may take the message.
         to: UniqueAddress,
         /// The state.
         gossip: Arc<Gossip>,
-        /// The sender may have been removed without knowing it (cluster F9).
+        /// Whether the sender may have been removed without knowing it (cluster F9).
         suspect: bool,
     },
-    /// Which state the sender has; enough where both have the same.
+    /// The version of the sender's state; enough if both have the same state.
     GossipStatus {
-        /// For this incarnation only.
+        /// The only incarnation that may take the message.
         to: UniqueAddress,
-        /// The version of its state.
+        /// The version of the sender's state.
         version: Shared<VectorVersion>,
-        /// A digest of who has seen it.
+        /// A digest of the members that have seen the state.
         seen_digest: u64,
         /// As in `GossipEnvelope`.
         suspect: bool,
     },
     /// The sender has handed over and ends.
     ExitingConfirmed {
-        /// Nothing of it can still be running.
+        /// Whether nothing of the sender can still be running.
         clean: bool,
     },
-    /// Do you belong to my cluster?
+    /// Asks which cluster the receiver belongs to.
     IslandProbe {
         /// The asker's cluster.
         asked: Island,
-        /// Known only to the asker.
+        /// A number known only to the asker.
         nonce: u64,
     },
-    /// I belong to this one.
+    /// Answers with the sender's cluster.
     IslandProbeAnswer {
-        /// From the question.
+        /// The asker's cluster, from the question.
         asked: Island,
         /// The answerer's cluster.
         own: Island,
-        /// From the question.
+        /// The number from the question.
         nonce: u64,
     },
-    /// Are you there?
+    /// Asks for a sign of life.
     Heartbeat {
-        /// For this incarnation only.
+        /// The only incarnation that may take the message.
         to: UniqueAddress,
-        /// Its number.
+        /// The number of the heartbeat.
         seq: u64,
     },
-    /// Yes.
+    /// Answers a heartbeat.
     HeartbeatRsp {
-        /// For this incarnation only.
+        /// The only incarnation that may take the message.
         to: UniqueAddress,
-        /// The number asked with.
+        /// The number of the heartbeat that is answered.
         seq: u64,
     },
 }
@@ -176,8 +177,8 @@ impl Message {
 }
 
 impl Message {
-    /// Whether a process that is no member may say this. Joining, asking who is there and asking for a sign of
-    /// life come before membership; what remains is between members. Source: cluster T17, F1.
+    /// Whether a process that is no member may send this message. Joining, island probes and heartbeats precede
+    /// membership; all others are between members. Source: cluster T17, F1.
     pub fn is_for_strangers(&self) -> bool {
         !matches!(
             self,
@@ -190,15 +191,15 @@ impl Message {
 }
 
 impl Message {
-    /// The message as it travels; its manifest travels beside it.
+    /// Encodes the message; its manifest travels beside it.
     pub fn to_bytes(&self) -> bytes::Bytes {
         crate::wire::encode(self)
     }
 
-    /// Reads [`Message::to_bytes`] again, by its [`Message::manifest`].
+    /// Decodes the bytes of [`Message::to_bytes`], by the message's [`Message::manifest`].
     ///
     /// # Errors
-    /// The manifest is unknown, or the bytes are none of such a message.
+    /// The manifest is unknown, or the bytes are no such message.
     pub fn from_bytes(manifest: &str, bytes: bytes::Bytes) -> Result<Self, greylag_core::DecodeError> {
         crate::wire::decode(manifest, bytes)
     }
@@ -208,7 +209,7 @@ impl Message {
 mod tests {
     use super::*;
 
-    /// cluster M25b: of two clusters just one yields, and none to itself.
+    /// cluster M25b: of two clusters exactly one yields, and none to itself.
     #[test]
     fn of_two_clusters_just_one_yields() {
         let island = |cluster_id, size| Island { cluster_id, size };

@@ -1,8 +1,8 @@
-//! The phi-accrual failure detector: how surprising the present silence of a peer is.
+//! The phi-accrual failure detector: rates how surprising the present silence of a peer is.
 //!
-//! From the intervals between a peer's responses it estimates how likely a response is still to
-//! come; phi is the negative logarithm of that. Intervals that ended a silence are not learned, so
-//! a long gap does not make the next one look normal.
+//! From the intervals between a peer's responses the detector estimates how likely a response is still to come; phi is
+//! the negative logarithm of that probability. Intervals that ended a silence are not learned, so a long gap does not
+//! make the next one look normal.
 //!
 //! Source: cluster F5; Hayashibara et al. 2004; the logistic approximation of the normal
 //! distribution's tail as in the reference.
@@ -21,12 +21,12 @@ pub struct PhiAccrual {
     min_deviation: f64,
     pause: f64,
     interval_ms: u64,
-    /// Milliseconds, exact sums beside them.
+    /// Intervals in milliseconds; the exact sums follow.
     samples: VecDeque<u64>,
     sum: u64,
     sum_of_squares: u128,
     last: Option<Instant>,
-    /// The next interval began with a pause of this process and says nothing of the peer.
+    /// Whether the next interval began with a pause of this process, and so says nothing about the peer.
     skip_sample: bool,
 }
 
@@ -47,8 +47,8 @@ impl PhiAccrual {
         }
     }
 
-    /// How surprising the silence is: 1 means a chance of one in ten that it is ordinary, 2 of one
-    /// in a hundred. May be infinite.
+    /// The suspicion: 1 means a chance of one in ten that the silence is ordinary, 2 of one in a hundred. May be
+    /// infinite.
     pub fn phi(&self, now: Instant) -> f64 {
         let Some(last) = self.last else { return 0.0 };
         let silence = ms(now.saturating_duration_since(last)) as f64;

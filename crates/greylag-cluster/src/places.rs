@@ -1,10 +1,10 @@
-//! Where the members of one membership stand: in the order of their addresses, and on the ring.
+//! The places of the members of one membership: in the order of their addresses, and on the ring.
 //!
-//! Places are made once for each list of addresses, and all that is about these members shares them:
-//! statuses change without new places, and a set of members is one bit for each place. A member is found
-//! by its uid, so that no texts are compared on the way. Places that differ by some members are made from
-//! the ones before and share the other entries with them, so that comparing or merging two lists costs a
-//! comparison of references for each member. Source: cluster F2, M4, C5.
+//! Places are made once for each list of addresses, and all data about these members shares them: statuses change
+//! without new places, and a set of members is one bit for each place. A member is found by its uid, so that no texts
+//! are compared on the way. Places that differ by some members are derived from the ones before and share the other
+//! entries with them, so that comparing or merging two lists costs a comparison of references for each member. Source:
+//! cluster F2, M4, C5.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use twox_hash::XxHash3_64;
 
 use crate::side_by_side::shared_side_by_side;
 
-/// One address, shared by all memberships that it belongs to.
+/// One address, shared by all memberships that it is part of.
 #[derive(Debug, PartialEq, Eq)]
 struct Resident {
     address: UniqueAddress,
@@ -23,17 +23,17 @@ struct Resident {
     hash: u64,
 }
 
-/// Where each member stands.
+/// The place of each member.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Places {
     /// Sorted by address.
     residents: Vec<Arc<Resident>>,
-    /// Places, by uid and then by place, which is by address: the order of the ring.
+    /// Places in the order of the ring: by uid, then by place, which is by address.
     ring: Vec<u32>,
 }
 
 impl Places {
-    /// How many members there are.
+    /// The number of members.
     pub(crate) fn len(&self) -> usize {
         self.residents.len()
     }
@@ -65,7 +65,7 @@ impl Places {
         self.residents.iter().map(|resident| &resident.address)
     }
 
-    /// Whether the same members stand here and there.
+    /// Whether both have the same members.
     pub(crate) fn are(&self, other: &Self) -> bool {
         std::ptr::eq(self, other) || self.residents == other.residents
     }
@@ -81,7 +81,7 @@ impl Places {
         self.uid(place).cmp(&node.uid().get()).then_with(|| self.address(place as usize).cmp(node))
     }
 
-    /// The places of sorted addresses, each of them there once.
+    /// The places of sorted addresses without duplicates.
     pub(crate) fn of_sorted<'a>(addresses: impl Iterator<Item = &'a UniqueAddress>) -> Self {
         let mut bytes = Vec::new();
         Self::of_residents(addresses.map(|address| Arc::new(Resident::new(address.clone(), &mut bytes))).collect())
@@ -110,13 +110,13 @@ impl Places {
         Self { residents, ring }
     }
 
-    /// A copy without the addresses whose places `keep` does not want.
+    /// A copy without the addresses at whose places `keep` returns false.
     pub(crate) fn retained(&self, keep: impl Fn(usize) -> bool) -> Self {
         let kept = (0..self.len()).filter(|place| keep(*place)).map(|place| self.residents[place].clone());
         Self::of_residents(kept.collect())
     }
 
-    /// The addresses of both sides. If one side has them all, the result is that side also in memory.
+    /// The addresses of both sides. Returns one side itself if it has all of them.
     pub(crate) fn merged(one: &Arc<Self>, other: &Arc<Self>) -> Arc<Self> {
         if Arc::ptr_eq(one, other) {
             return one.clone();
@@ -139,7 +139,7 @@ impl Places {
         Arc::new(Self { residents, ring })
     }
 
-    /// The place here and the place there of each address that stands in both.
+    /// For each address that is in both: its place here and its place there.
     pub(crate) fn moves_to<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (usize, usize)> + 'a {
         let (mut here, mut there) = (0, 0);
         walk(self, other).filter_map(move |(left, right)| {
@@ -163,7 +163,7 @@ fn number(place: usize) -> u32 {
     u32::try_from(place).expect("fewer members than 2^32")
 }
 
-/// Both lists side by side, by address.
+/// Walks both lists side by side, by address.
 fn walk<'a>(
     left: &'a Places,
     right: &'a Places,
@@ -209,7 +209,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// An address of which some others have the uid.
+    /// An address that shares its uid with some others.
     fn numbered(number: &u8) -> UniqueAddress {
         node(&format!("n{number}:1#{}", number % 23 + 1))
     }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     proptest! {
-        /// Places made from other places are equal to places made from the addresses alone.
+        /// Places derived from other places equal places made from the addresses alone.
         #[test]
         fn what_is_made_of_other_places_is_what_is_made_anew(
             one in prop::collection::btree_set(0u8..60, 0..40),

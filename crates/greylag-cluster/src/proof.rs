@@ -1,9 +1,9 @@
 //! Proof of death by refused dials.
 //!
-//! A killed process need not be waited for: the kernel of its host refuses connections to its port,
-//! and nothing but that kernel can refuse there. A few refusals in a row are a proof; anything else
-//! breaks the row, because a time-out or a reset proves nothing. This machine says when to dial and
-//! counts; whether a refusal counts at all is checked by the driver at each dial.
+//! The end of a killed process need not be awaited by timeouts: the kernel of its host refuses connections to its port,
+//! and no other machine can refuse there. A few refusals in a row are a proof; any other result breaks the row, because
+//! a time-out or a reset proves nothing. This machine decides when to dial and counts; at each dial the driver checks
+//! whether a refusal counts at all.
 //!
 //! ```text
 //! link lost, or marked unreachable --> Dial, Dial, Dial (>= 100 ms apart) --> Proven
@@ -20,11 +20,11 @@ use greylag_core::UniqueAddress;
 /// The time between the starts of two dials of one row.
 pub const DIAL_SPACING: Duration = Duration::from_millis(100);
 
-/// For so long after a broken control stream a member is dialled although it is not marked: its
-/// kernel may close the listener a little later than the stream.
+/// How long after a broken control stream a member is dialled although it is not marked: its kernel may close the
+/// listener a little later than the stream.
 const LINK_LOST_WINDOW: Duration = Duration::from_secs(2);
 
-/// An input to the proof of death ([`Proofs`]): which members fell silent, and how the dials to their addresses ended.
+/// An input to the proof of death ([`Proofs`]): which members fell silent, and the results of dials to their addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProofInput {
     /// The control stream of this member broke.
@@ -33,22 +33,22 @@ pub enum ProofInput {
     Marked(UniqueAddress),
     /// The member is reachable again, proven dead, confirmed as exited, or removed: no more dials.
     Settled(UniqueAddress),
-    /// A dial that counts was refused.
+    /// A dial was refused in a way that counts.
     Refused(UniqueAddress),
     /// A dial ended in any other way.
     Failed(UniqueAddress),
     /// A process accepted the connection.
     Answered(UniqueAddress),
-    /// A deadline may have come.
+    /// Time has passed: dial if due.
     Tick,
 }
 
-/// What is to be done.
+/// An effect that the driver carries out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProofEffect {
     /// Try one connection.
     Dial(UniqueAddress),
-    /// The process is gone.
+    /// The death of the process is proven.
     Proven(UniqueAddress),
 }
 
@@ -59,15 +59,15 @@ struct Row {
     in_flight: bool,
     /// The next dial; `None` while one is in flight.
     next_at: Instant,
-    /// This node finds the member unreachable: it is dialled until settled.
+    /// Whether this node finds the member unreachable: then it is dialled until settled.
     marked: bool,
     /// Until when the member is dialled although it is not marked.
     until: Instant,
 }
 
 impl Row {
-    /// Makes the next dial due as soon as its distance to the one before allows: refusals in quick
-    /// succession may all be of one moment in which the kernel closes and opens a port.
+    /// Makes the next dial due as soon as the spacing allows: refusals in quick succession may all be of one moment in
+    /// which the kernel closes and opens a port.
     fn hurry(&mut self, now: Instant) {
         let earliest = self.dialled_at.map_or(now, |at| now.max(at + DIAL_SPACING));
         self.next_at = self.next_at.min(earliest);
@@ -88,7 +88,7 @@ impl Proofs {
         Self { dials: dials.max(1), interval, rows: BTreeMap::new() }
     }
 
-    /// Takes one input.
+    /// Handles one input.
     pub fn handle(&mut self, now: Instant, input: ProofInput, out: &mut Vec<ProofEffect>) {
         match input {
             ProofInput::LinkLost(peer) => {
@@ -126,7 +126,7 @@ impl Proofs {
         self.rows.get(peer).is_some_and(|row| row.marked)
     }
 
-    /// Whether rows of dials are under way.
+    /// Whether no member is being dialled.
     pub fn is_idle(&self) -> bool {
         self.rows.is_empty()
     }
@@ -214,7 +214,7 @@ mod tests {
         assert!(bench.proofs.is_idle());
     }
 
-    /// cluster S20: a crash is announced by each half of each lane, and then marked.
+    /// cluster S20: a crash is reported by each half of each lane, and then as a mark.
     #[test]
     fn scenario_61_dials_keep_their_distance_however_often_the_death_is_announced() {
         for again in [ProofInput::LinkLost as fn(_) -> _, ProofInput::Marked] {

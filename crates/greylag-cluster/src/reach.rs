@@ -1,20 +1,20 @@
-//! How far the counters of a gossip state can honestly have come.
+//! The greatest values that the counters of a gossip state can honestly have.
 //!
 //! The counters of a state only grow, and every member takes the larger of two. So one message with the largest
-//! number that fits would leave nothing to count up to. A number is therefore believed only as far as members could
+//! possible number would leave no number to count up to. A number is therefore accepted only as far as members could
 //! have counted since 1970. No member reaches this bound by honest work, and the bound grows faster than members count,
-//! so members can always count on from a forged number that was believed. Source: cluster T17, 77.
+//! so members can always count on from a forged number that was accepted. Source: cluster T17, 77.
 
 use crate::gossip::Gossip;
 use crate::member::Member;
 use crate::version::VectorVersion;
 
-/// Changes of one member in a millisecond; a member changes its state a few times a second at most.
+/// Changes by one member that are accepted per millisecond; a member changes its state a few times a second at most.
 const CHANGES_PER_MS: u64 = 1024;
-/// By so much the clock of the node that judges may be behind those of others.
+/// How far the clock of the judging node may be behind those of others, in ms.
 const SLACK_MS: u64 = 24 * 3600 * 1000;
 
-/// See the module.
+/// The bounds of counters at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reach {
     changes: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    /// What can have been reached at a time of the wall clock, in ms since 1970.
+    /// The bounds at a time of the wall clock, in ms since 1970.
     pub(crate) fn at(wall_ms: u64) -> Self {
         let ms = wall_ms.saturating_add(SLACK_MS);
         let ups = u32::try_from(ms / 1000).unwrap_or(u32::MAX).min(Member::NOT_UP - 1);
@@ -33,7 +33,7 @@ impl Reach {
         version.iter().all(|(_, count)| count <= self.changes)
     }
 
-    /// Whether all counters of the state lie within reach.
+    /// Whether all counters of the state are within the bounds.
     pub(crate) fn covers(self, gossip: &Gossip) -> bool {
         let is_numbered_well = |member: &Member| member.up_number == Member::NOT_UP || member.up_number <= self.ups;
         self.covers_version(&gossip.version)
@@ -52,8 +52,8 @@ mod tests {
     use super::*;
     use crate::reachability::{Reachability, Record, Status};
 
-    /// Cluster 77: the largest number that is believed can be counted on from, and what follows is believed by
-    /// others a moment later.
+    /// Cluster 77: a member can count on from the largest number that is accepted, and others accept its next number a
+    /// moment later.
     #[test]
     fn what_is_believed_leaves_room_to_count_on() {
         let now = 1_795_000_000_000;
@@ -68,8 +68,7 @@ mod tests {
         assert!(Reach::at(u64::MAX).ups < Member::NOT_UP);
     }
 
-    /// Cluster 77: no counter of a state that a member sends is believed beyond reach, those of the accusations
-    /// included.
+    /// Cluster 77: no counter of a member's state is accepted beyond the bounds, those of the accusations included.
     #[test]
     fn every_counter_of_a_state_has_to_lie_within_reach() {
         let reach = Reach::at(1_795_000_000_000);

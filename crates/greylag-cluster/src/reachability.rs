@@ -1,8 +1,8 @@
 //! The table of which member finds which unreachable.
 //!
-//! The table has one row per observer, which only the observer itself changes; each row carries a
-//! version, so that of two copies the newer whole row wins. A subject is unreachable while any
-//! observer says so. Source: cluster M7, M8.
+//! The table has one row per observer, which only the observer itself changes; each row carries a version, so that of
+//! two copies the newer whole row wins. A subject is unreachable while any observer finds it so. Source: cluster M7,
+//! M8.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use greylag_core::UniqueAddress;
 use crate::shared::Shared;
 use crate::side_by_side::side_by_side;
 
-/// What an observer says of a subject.
+/// An observer's finding about a subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
     /// The subject answers.
@@ -26,19 +26,19 @@ pub enum Status {
 /// One entry of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
-    /// What the observer says.
+    /// The observer's finding.
     pub status: Status,
-    /// The observer's version when it said so.
+    /// The observer's version when it made the record.
     pub version: u64,
 }
 
-/// What one observer says, by subject.
+/// One observer's records, by subject.
 pub(crate) type Row = BTreeMap<UniqueAddress, Record>;
 
 /// The rows of all observers.
 #[derive(Debug, Clone, Default)]
 pub struct Reachability {
-    /// A row is changed by its observer alone, and is one value in all tables that have taken it.
+    /// Changed by the observer alone; one shared value in all tables that took the row over.
     rows: BTreeMap<UniqueAddress, Shared<Row>>,
     versions: BTreeMap<UniqueAddress, u64>,
     /// Every subject that some observer accuses.
@@ -54,14 +54,14 @@ impl PartialEq for Reachability {
 impl Eq for Reachability {}
 
 impl Reachability {
-    /// Rebuilds a table from what a peer sent.
+    /// Rebuilds a table from a peer's parts.
     pub(crate) fn from_parts(rows: BTreeMap<UniqueAddress, Row>, versions: BTreeMap<UniqueAddress, u64>) -> Self {
         let rows = rows.into_iter().filter(|(_, row)| !row.is_empty());
         let rows = rows.map(|(observer, row)| (observer, row.into())).collect();
         Self { rows, versions, unreachable: OnceLock::new() }
     }
 
-    /// Records what `observer` says of `subject`. True if that is news.
+    /// Records the finding of `observer` about `subject`. True if the table changed.
     pub fn set(&mut self, observer: &UniqueAddress, subject: &UniqueAddress, status: Status) -> bool {
         let old = self.status(observer, subject);
         if old == status || old == Status::Terminated {
@@ -83,8 +83,7 @@ impl Reachability {
         }
     }
 
-    /// Takes back everything `observer` said, so that it leaves no stale accusation. True if it had
-    /// said anything.
+    /// Removes all records of `observer`, so that it leaves no stale accusation. True if there were any.
     pub fn clear_row(&mut self, observer: &UniqueAddress) -> bool {
         if self.rows.remove(observer).is_none() {
             return false;
@@ -95,7 +94,7 @@ impl Reachability {
         true
     }
 
-    /// What `observer` says of `subject`; without a record it is reachable.
+    /// The finding of `observer` about `subject`; Reachable without a record.
     pub fn status(&self, observer: &UniqueAddress, subject: &UniqueAddress) -> Status {
         self.rows.get(observer).and_then(|row| row.get(subject)).map_or(Status::Reachable, |record| record.status)
     }
@@ -126,7 +125,7 @@ impl Reachability {
         records.map(|record| record.status).max().unwrap_or(Status::Reachable)
     }
 
-    /// Forgets rows of, and records about, nodes that are not kept.
+    /// Removes rows of, and records about, nodes that `keep` rejects.
     pub fn retain(&mut self, keep: impl Fn(&UniqueAddress) -> bool) {
         self.unreachable = OnceLock::new();
         self.versions.retain(|observer, _| keep(observer));
@@ -138,9 +137,9 @@ impl Reachability {
         });
     }
 
-    /// Merges two tables: per observer the whole row of the side with the higher version. If the result
-    /// is one of the two tables, it is that one also in memory. Rows and records of removed nodes stay
-    /// in; [`Reachability::retain`] forgets them. Source: cluster M8.
+    /// Merges two tables: per observer the whole row of the side with the higher version. Returns one of the two tables
+    /// itself if the result equals it. Rows and records of removed nodes stay; [`Reachability::retain`] removes them.
+    /// Source: cluster M8.
     #[must_use]
     pub fn merged(one: &Shared<Self>, other: &Shared<Self>) -> Shared<Self> {
         if Shared::is(one, other) {
@@ -224,7 +223,7 @@ mod tests {
         assert_eq!((without_b.rows().len(), without_b.version(&a)), (0, 2));
     }
 
-    /// cluster M8: where each of two tables has the newer row of another observer, the newer row of each is taken.
+    /// cluster M8: if each of two tables has the newer row of another observer, both newer rows are taken.
     #[test]
     fn scenario_33_of_two_tables_the_newer_row_of_each_observer_is_taken() {
         let (a, b, c) = (node("a"), node("b"), node("c"));

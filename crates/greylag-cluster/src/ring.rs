@@ -1,7 +1,7 @@
 //! The ring on which members watch each other.
 //!
-//! All members by uid and then address, so that neighbours are no neighbours on the network; each
-//! watches those that follow it. Source: cluster F2.
+//! The ring holds all members by uid and then address, so that neighbours on it are no neighbours on the network; each
+//! member watches those that follow it. Source: cluster F2.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use greylag_core::UniqueAddress;
 
 use crate::places::Places;
 
-/// Members in the order of the ring. Clones are one list.
+/// Members in the order of the ring. Clones share the list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ring(Arc<Places>);
 
 impl Ring {
-    /// The ring of members that stand so.
+    /// The ring of the members in `places`.
     pub(crate) fn of(places: &Arc<Places>) -> Self {
         Self(places.clone())
     }

@@ -1,19 +1,18 @@
-//! Clauses that can be left out on purpose.
+//! Clauses of the specification that can be omitted on purpose.
 //!
-//! A simulation that never failed proves nothing, so each clause that the promises of this crate
-//! rest on can be switched off, and the simulation must then find a violation. Nothing but a
-//! simulation sets one: no configuration file reaches it.
+//! A simulation that never failed proves nothing, so each clause that the guarantees of this crate depend on can be
+//! disabled, and the simulation must then find a violation. Only simulations do this: no configuration file can.
 //!
 //! Source: cluster scenario 74.
 
-/// The clause that is left out.
+/// The omitted clause, named by what happens without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sabotage {
     /// A merge keeps a member that the other side has removed (cluster M9, M29).
     Tombstones,
     /// The leader acts on states that not all members have seen (cluster M17, M20).
     Convergence,
-    /// The resolver decides at the first look (cluster S4).
+    /// The resolver decides at its first tick (cluster S4).
     StableAfter,
     /// The duties of a removed member start elsewhere at once (cluster S14, P6).
     Margin,

@@ -1,9 +1,9 @@
-//! The split brain resolver: when to decide, and for whom.
+//! The split brain resolver: decides when to down members, and which.
 //!
-//! The resolver runs on every node, but only the leader of each side acts. A decision waits until
-//! nothing relevant has changed for `stable_after`, so that both sides of a clean cut decide on the
-//! same picture. The rules of instability also end a partition whose reachability never comes to
-//! rest. [`strategy`] computes the verdict, as a pure function of the [`Picture`].
+//! The resolver runs on every node, but only the leader of each side acts. A decision waits until nothing relevant has
+//! changed for `stable_after`, so that both sides of a clean cut decide on the same picture. The rules of instability
+//! also end a partition whose reachability never comes to rest. [`strategy`] computes the verdict, as a pure function
+//! of the [`Picture`].
 //!
 //! Source: cluster S2 to S5, S11 to S13, S17.
 
@@ -38,14 +38,14 @@ pub use picture::{Picture, Record, SeenBy, common_node};
 pub use strategy::{AllBecause, Resolution, Ruling, decide, explain, resolve};
 pub use why::Why;
 
-/// The time between looks at the deadlines (cluster S4).
+/// The interval of checking the deadlines (cluster S4).
 const TICK: Duration = Duration::from_secs(1);
-/// An instability is cut short by the ordinary verdict only after so much quiet (cluster S13).
+/// An instability is ended early by the ordinary verdict only after this much quiet (cluster S13).
 const QUIET_BEFORE_ORDINARY: Duration = Duration::from_secs(6);
 /// How long the responsible node may take to resolve an instability before every node ends (cluster S13).
 const RESOLVE_WITHIN: Duration = Duration::from_secs(3);
 
-/// What a look at the deadlines led to.
+/// The result of checking the deadlines.
 enum Step {
     Decided(DowningDecision),
     /// The lease decides between the two sides.
@@ -68,12 +68,12 @@ pub struct Sbr {
     was_up: bool,
     /// When nothing relevant will have changed for `stable_after`.
     stable_at: Instant,
-    /// The same, but not put off by proofs of death: from then on a verdict against this very node
-    /// is carried out (cluster S20).
+    /// The same deadline, but not postponed by proofs of death: from then on a verdict against this very node is
+    /// carried out (cluster S20).
     stable_for_self_at: Instant,
     /// Members that have seen the state at any time since the deadline was last reset.
     seen_since: Seen,
-    /// Of them, those that have seen a state with every accusation there is.
+    /// Those of `seen_since` that have seen a state with all present accusations.
     seen_accused: Seen,
     unstable: Option<Unstable>,
     tick_at: Instant,
@@ -102,7 +102,7 @@ impl Sbr {
         }
     }
 
-    /// The same resolver without a clause, for simulations that prove their checkers.
+    /// Omits a clause, for simulations that test their checkers.
     pub(crate) fn sabotaged(mut self, sabotage: Option<Sabotage>) -> Self {
         self.sabotage = sabotage;
         if sabotage == Some(Sabotage::StableAfter) {
@@ -111,7 +111,7 @@ impl Sbr {
         self
     }
 
-    /// Takes a new state of the membership.
+    /// Handles a new state of the membership.
     pub fn on_state(&mut self, now: Instant, gossip: &Arc<Gossip>, exits: &ConfirmedExits) {
         if self.lease.queue(gossip, exits) {
             return;
@@ -130,11 +130,11 @@ impl Sbr {
         let changes = news.unwrap_or_default();
         self.gossip = gossip.clone();
         self.exits = exits.clone();
-        // A status that gossip jumped over shows by the number that only an Up member gets.
+        // Use the number that only an Up member gets: gossip may have skipped the status.
         let own = self.gossip.members.get(&self.node);
         self.was_up |= own.is_some_and(|m| m.status == MemberStatus::WeaklyUp || m.up_number != Member::NOT_UP);
         if self.relevant.is_quiet() {
-            // The first accusation restarts the wait, so without accusations the set starts over with every state.
+            // Start over with every state: the first accusation restarts the wait anyway.
             self.start_seen_over();
         } else {
             self.seen_since.union(&gossip.seen);
@@ -159,7 +159,8 @@ impl Sbr {
         self.seen_accused.clone_from(&self.gossip.seen);
     }
 
-    /// `changes`: unless nothing is new but who has seen the state. Source: cluster S13.
+    /// Updates the measurement of instability. `changes`: `None` if only the members that have seen the state changed.
+    /// Source: cluster S13.
     fn measure(&mut self, now: Instant, changes: Option<Changes>) {
         if self.relevant.open().next().is_none() {
             self.unstable = None;
@@ -176,23 +177,23 @@ impl Sbr {
         unstable.on_state(now, changes.unwrap_or_default(), self.relevant.open(), records);
     }
 
-    /// When the resolver next wants to be asked.
+    /// When the resolver next needs to be called.
     pub fn next_deadline(&self) -> Option<Instant> {
         let tick = self.unstable.as_ref().filter(|_| !self.lease.is_waiting()).map(|_| self.tick_at);
         [tick, self.lease.next_deadline()].into_iter().flatten().min()
     }
 
-    /// What is to be done about the lease now; to be asked after each look at the deadlines.
+    /// The lease request that is due now; call this after each decision step.
     pub(crate) fn lease_request(&mut self, now: Instant) -> Option<LeaseRequest> {
         self.lease.request(now)
     }
 
-    /// What became of a request for the lease.
+    /// Notes the outcome of a request for the lease.
     pub fn on_lease_outcome(&mut self, outcome: LeaseOutcome) {
         self.lease.on_outcome(outcome);
     }
 
-    /// A lease that was held is lost.
+    /// Notes that a held lease is lost.
     pub fn on_lease_lost(&mut self) {
         self.lease.on_lost();
     }
@@ -241,12 +242,12 @@ impl Sbr {
         self.restart_wait(now);
         self.unstable = None;
         if decision.downed.is_empty() {
-            // A decision that downs no member is not repeated each tick, but the measurement goes on.
+            // Restart the measurement, so that a decision that downs no member is not repeated each tick.
             self.measure(now, Some(Changes::default()));
         }
     }
 
-    /// The lease was granted, denied, or could not be asked for. Source: cluster S10.
+    /// Decides when the lease was granted, denied, or could not be requested. Source: cluster S10.
     fn decide_by_lease(&mut self, now: Instant) -> Option<DowningDecision> {
         let is_decided = self.is_decided_by_others();
         let Answered { picture, ruling, when, granted, queued } = self.lease.answered(now, is_decided)?;
@@ -269,9 +270,9 @@ impl Sbr {
         Some(decision)
     }
 
-    /// Whether, while this node waited for the lease, it was downed itself, or all members were that the lease
-    /// would have let it down. Where some members reach each other and others do not, one side has two leaders,
-    /// and only one of them gets the lease. The other one must not end the side that the first one kept.
+    /// Whether, while this node waited for the lease, it was downed itself, or all members that the lease would have
+    /// let it down were. If members are indirectly connected, one side has two leaders, and only one of them gets the
+    /// lease. The other one must not end the side that the first one kept.
     fn is_decided_by_others(&self) -> bool {
         let Some((picture, ruling, latest)) = self.lease.pending() else { return false };
         let gone = |address: &UniqueAddress| {
@@ -282,10 +283,10 @@ impl Sbr {
         gone(&self.node) || (!wanted.is_empty() && wanted.iter().all(gone))
     }
 
-    /// The decision of a node that was away for so long that it may have been removed meanwhile. Such a node
-    /// decides nothing about others, but carries out a verdict against itself at its time: put off by the
-    /// whole of `stable_after`, the verdict would come after the winning side's margin (cluster F9, G1). Where
-    /// a lease decides, the node asks for it; what the lease grants waits until the node is trusted.
+    /// The decision of a suspect node, which was away for so long that it may have been removed meanwhile. Such a node
+    /// decides nothing about others, but carries out a verdict against itself on time: postponed by the whole of
+    /// `stable_after`, the verdict would come after the winning side's margin (cluster F9, G1). If a lease decides, the
+    /// node requests it; the effect of a grant waits until the node is trusted.
     pub fn decide_against_self(&mut self, now: Instant) -> Option<DowningDecision> {
         if self.lease.is_waiting() {
             let denied = self.lease.is_denied();
@@ -329,7 +330,7 @@ impl Sbr {
             return None;
         }
         let step = self.ordinary(picture, &format!("nothing relevant changed for {:?}", self.settings.stable_after));
-        // A verdict that waits for the lease may leave this node alive.
+        // Not if the verdict waits for the lease: that may leave this node alive.
         let downs_self = matches!(&step, Step::Decided(decision) if decision.downed.contains(&self.node));
         (downs_self || now >= self.stable_at).then_some(step)
     }
@@ -351,8 +352,9 @@ impl Sbr {
         let lasted = now.saturating_duration_since(unstable.since).as_secs();
         if now < expires_at + RESOLVE_WITHIN {
             if let Some(sick) = common_node(&unstable.records_between(|address| self.word_counts(address))) {
-                // A node that is merely out of reach is a side of its own and judges itself by the strategy,
-                // under which it may be the side that lives. One that is reached here and accuses the others is none.
+                // A node that is merely out of reach is a side of its own and judges itself by the strategy, under
+                // which it may be the side that survives. A node that is reached here and accuses the others is no
+                // side.
                 let is_away = picture.unreachable.contains(&sick) && !picture.indirectly_connected().contains(&sick);
                 if sick != self.node && is_away {
                     let when = format!("for {lasted}s no member but {sick} became unreachable");
@@ -367,10 +369,10 @@ impl Sbr {
                 return responsible.then(|| Step::Decided(self.decision(picture, verdict, downed, reason)));
             }
             let quiet = now.saturating_duration_since(unstable.changed_at) >= QUIET_BEFORE_ORDINARY;
-            // Only the measured records are void here; S11 looks at all records as in any decision, those about
-            // Down members included. A Down member that still hears this side can be one half of an indirect
-            // connection whose other half no decision resolved, and a verdict on half the picture can leave two
-            // sides where the end of all leaves none.
+            // Void only the measured records; S11 uses all records as in any decision, those about Down members
+            // included. A Down member that still hears this side can be one half of an indirect connection whose other
+            // half no decision resolved. A verdict on half the picture can leave two sides, whereas downing all leaves
+            // none.
             if !unstable.has_healed() && quiet && picture.indirectly_connected().is_empty() {
                 let when = format!("more and more members became unreachable for {lasted}s, and none came back");
                 return responsible.then(|| self.ordinary(picture, &when));
@@ -384,13 +386,13 @@ impl Sbr {
         Some(Step::Decided(self.decision(picture, verdict, picture.nodes_to_down(verdict), reason)))
     }
 
-    /// Whether records by and about this member say something of the network: it is neither dead nor Down.
-    /// No member comes back from Down, so it is enough to ask when the records are judged.
+    /// Whether records by and about this member describe the network: it is neither dead nor Down. No member comes back
+    /// from Down, so the check may wait until the records are judged.
     fn word_counts(&self, address: &UniqueAddress) -> bool {
         self.gossip.members.get(address).is_some_and(|member| !member.dead && member.status != MemberStatus::Down)
     }
 
-    /// The verdict of the strategy. `when`: why it is asked now.
+    /// The verdict of the strategy. `when`: the reason for deciding now, in words.
     fn ordinary(&self, picture: &Picture, when: &str) -> Step {
         let ruling = decide(picture, &self.settings.strategy);
         match ruling.verdict.lease_delay() {
@@ -426,7 +428,7 @@ impl Sbr {
         }
     }
 
-    /// The records of [`Sbr::picture`] without the rest.
+    /// The records that [`Sbr::picture`] would hold.
     fn records(&self) -> BTreeSet<Record> {
         let records = self.relevant.records().collect();
         if !self.relevant.is_mutual() {
@@ -435,7 +437,7 @@ impl Sbr {
         effective(&self.node, records, |a| self.gossip.seen.contains(a), |a| self.seen_since.contains(a))
     }
 
-    /// What the decision rests on: members that are not proven dead, and the effective records.
+    /// The grounds of a decision: members that are not proven dead, and the effective records.
     fn picture(&self) -> Picture {
         let members: BTreeMap<UniqueAddress, Member> = self
             .gossip

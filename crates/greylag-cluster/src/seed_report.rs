@@ -1,17 +1,17 @@
-//! What is known of a seed node, for the person who wrote its address.
+//! The report on a seed node, for the person who wrote its address.
 
 use std::fmt;
 
 use greylag_core::NodeAddress;
 use greylag_transport::DialFailure;
 
-/// What is known of a seed node.
+/// The last outcome of asking a seed node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SeedAnswer {
-    /// Nothing came back yet, and no dial has ended.
+    /// No answer came yet, and no dial has ended.
     Nothing,
-    /// No dial reached a node; what became of the last one.
+    /// No dial reached a node; holds the failure of the last one.
     Unreached(DialFailure),
     /// The seed node refused this node: another cluster's name, or another version of the protocol, with both values.
     Refused(String),
@@ -41,14 +41,14 @@ impl fmt::Display for SeedAnswer {
     }
 }
 
-/// One seed node, as a node found it that is no member.
+/// The report on one seed node by a node that is no member yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeedReport {
     /// Its address, as it was given.
     pub seed: NodeAddress,
     /// How many dials have reached no node there.
     pub failed_dials: u32,
-    /// The last that is known.
+    /// The last outcome.
     pub answer: SeedAnswer,
 }
 

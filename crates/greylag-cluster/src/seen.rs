@@ -1,8 +1,7 @@
-//! Who has seen a state.
+//! The set of members that have seen a state.
 //!
-//! A set of members, as one bit for each place in their sorted list: the part of a state that is
-//! different on every node, and changes with every exchange. Its digest is kept up with each
-//! change. Source: cluster M4, M11, C5.
+//! The set is one bit for each place in the sorted list of members: this part of a state differs on every node, and
+//! changes with every exchange. Its digest is updated with each change. Source: cluster M4, M11, C5.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -22,7 +21,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The empty set, with room for the members that stand in `places`.
+    /// The empty set, with room for the members in `places`.
     pub(crate) fn none_of(places: &Arc<Places>) -> Self {
         Self { places: places.clone(), bits: vec![0; places.len().div_ceil(64)], len: 0, digest: 0 }
     }
@@ -42,7 +41,7 @@ impl Seen {
         self.places.find(address).is_some_and(|place| self.has(place))
     }
 
-    /// Adds a member. True if it is new.
+    /// Adds a member. True if it was not in the set.
     pub fn insert(&mut self, address: UniqueAddress) -> bool {
         let place = self.places.find(&address).unwrap_or_else(|| {
             let all = self.places.addresses().cloned().chain([address.clone()]).collect();
@@ -52,7 +51,7 @@ impl Seen {
         self.set(place)
     }
 
-    /// Takes a member out. True if it was there.
+    /// Removes a member. True if it was in the set.
     pub fn remove(&mut self, address: &UniqueAddress) -> bool {
         match self.places.find(address) {
             Some(place) if self.has(place) => {
@@ -86,7 +85,7 @@ impl Seen {
         }
     }
 
-    /// Keeps those that `keep` wants.
+    /// Keeps the members that `keep` accepts.
     pub fn retain(&mut self, keep: impl Fn(&UniqueAddress) -> bool) {
         let gone: Vec<UniqueAddress> = self.iter().filter(|address| !keep(address)).cloned().collect();
         for address in gone {
@@ -94,24 +93,24 @@ impl Seen {
         }
     }
 
-    /// They, in order of their addresses.
+    /// The members of the set, in order of their addresses.
     pub fn iter(&self) -> impl Iterator<Item = &UniqueAddress> {
         let has = |(place, address)| self.has(place).then_some(address);
         self.places.addresses().enumerate().filter_map(has)
     }
 
-    /// The same as an ordinary set.
+    /// The members as an ordinary set.
     pub fn to_set(&self) -> BTreeSet<UniqueAddress> {
         self.iter().cloned().collect()
     }
 
-    /// Of equal sets it is equal: the sum of the XXH3 digests of the addresses. The sum rests on no
-    /// order, so that adding one member costs one addition.
+    /// The sum of the XXH3 digests of the addresses, equal for equal sets. A sum does not depend on the order, so that
+    /// adding one member costs one addition.
     pub fn digest(&self) -> u64 {
         self.digest
     }
 
-    /// Whether this set was made for members that stand so; then none of it is a stranger.
+    /// Whether this set was made for exactly these places; then no member of it is a stranger.
     pub(crate) fn stands_in(&self, places: &Arc<Places>) -> bool {
         Arc::ptr_eq(&self.places, places)
     }
@@ -134,7 +133,7 @@ impl Seen {
         *self = moved;
     }
 
-    /// Which places, 64 to a word, the first place lowest.
+    /// The bits of the places, 64 to a word, the first place lowest.
     pub(crate) fn bits(&self) -> &[u64] {
         &self.bits
     }
@@ -206,7 +205,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is done to it, it is the set that an ordinary set would be, and so is its digest.
+        /// After any operations the set equals an ordinary set, and its digest that of an equal set.
         #[test]
         fn it_is_a_set(steps in prop::collection::vec((0u8..4, 0u8..90), 0..60)) {
             let mut seen = Seen::none_of(&Arc::new((0..40).map(node).collect()));
@@ -217,7 +216,7 @@ mod tests {
                     2 => prop_assert_eq!(seen.remove(&node(number)), set.remove(&node(number))),
                     _ => {
                         let mut others: Seen = (number / 2..number).map(node).collect();
-                        // Sets of one membership stand in the same places, and are joined by words.
+                        // Half of the sets share the places, and are united word by word.
                         if number % 2 == 0 {
                             others.move_to(seen.places.clone());
                         }

@@ -21,34 +21,34 @@ mod downing;
 
 pub use downing::{DownAllWhenUnstable, Downing, InvalidStrategy, ProofOfDeath, RemovalMargin, SbrSettings, Strategy};
 
-/// Everything that can be set about a node's membership.
+/// All settings of a node's membership.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClusterSettings {
-    /// What this node is for. Roles beginning `dc-` are refused. Default none.
+    /// The roles of this node. Roles beginning with `dc-` are refused. Default none.
     pub roles: BTreeSet<String>,
     /// The version of the application. Default `0.0.0`.
     pub app_version: AppVersion,
     /// The seed nodes: the program that starts the node may join through them, and a leader asks them
     /// whether they belong to another cluster. The list given when joining is added. Default none.
     pub seed_nodes: Vec<NodeAddress>,
-    /// Where this node runs. Default `default`, and nothing else yet: several data centres are
-    /// reserved for later (cluster M1).
+    /// The data centre of this node. Only `default`, the default, for now: several data centres are reserved for later
+    /// (cluster M1).
     pub data_center: String,
     /// How long to ask the seed nodes before the first of them may start alone. Default 5 s.
     pub seed_node_timeout: Duration,
-    /// Without a Welcome for so long, joining starts over. Default 10 s.
+    /// Joining starts over after this long without a Welcome. Default 10 s.
     pub retry_unsuccessful_join_after: Duration,
-    /// How long to look for a seed node that lets this node in; then the join fails with what came back
-    /// from each, and the node ends. Default never.
+    /// How long to look for a seed node that lets this node in; then the join fails with the last outcome of each seed
+    /// node, and this node ends. Default never.
     pub shutdown_after_unsuccessful_join_seed_nodes: Option<Duration>,
-    /// The first seed node joins itself after `seed_node_timeout` even when too few others answer.
-    /// Two clusters from one list become possible. Default off.
+    /// Whether the first seed node joins itself after `seed_node_timeout` even when too few others answer, which makes
+    /// two clusters from one list possible. Default off.
     pub self_join_alone: bool,
-    /// No member becomes Up before so many members are known. Default 1.
+    /// No member becomes Up before this many members are known. Default 1.
     pub min_number_of_members: usize,
-    /// The same per role. Default none.
+    /// Minimum per role before members become Up. Default none.
     pub role_min_number_of_members: BTreeMap<String, usize>,
-    /// Joining members become WeaklyUp after so long without convergence; `None`: never. Default 7 s.
+    /// Joining members become WeaklyUp after this long without convergence; `None`: never. Default 7 s.
     pub weakly_up_after: Option<Duration>,
     /// The time before the first periodic task. Default 1 s.
     pub periodic_tasks_initial_delay: Duration,
@@ -56,59 +56,59 @@ pub struct ClusterSettings {
     pub gossip_interval: Duration,
     /// Gossip that waited longer in the own inbox is dropped. Default 2 s.
     pub gossip_time_to_live: Duration,
-    /// How likely a gossip goes to a member with another view. Default 0.8.
+    /// The probability that gossip goes to a member with another view. Default 0.8.
     pub gossip_different_view_probability: f64,
-    /// From so many members on that probability falls. Default 400.
+    /// The number of members from which that probability falls. Default 400.
     pub reduce_gossip_different_view_probability: usize,
     /// The time between the leader's actions. Default 1 s.
     pub leader_actions_interval: Duration,
-    /// The time between looks at the failure detectors. Default 1 s.
+    /// The interval of checking the failure detectors. Default 1 s.
     pub unreachable_nodes_reaper_interval: Duration,
-    /// Tombstones older than this are dropped; no partition may last so long. Default 24 h.
+    /// Tombstones older than this are dropped; no partition may last this long. Default 24 h.
     pub prune_gossip_tombstones_after: Duration,
-    /// A member that left in order is quarantined so much later. Default 5 s.
+    /// How long after its removal a member that left in order is quarantined. Default 5 s.
     pub quarantine_removed_node_after: Duration,
-    /// A node that is declared dead runs its orderly shutdown. Otherwise only its membership ends, and
-    /// the program must end the node itself. Default true.
+    /// Whether a node that is declared dead runs its orderly shutdown. If not, only its membership ends, and the
+    /// program must end the node itself. Default true.
     pub shutdown_when_down: bool,
-    /// What to do about another cluster of the same name. Default warn.
+    /// The reaction to another cluster of the same name. Default warn.
     pub on_foreign_cluster: OnForeignCluster,
-    /// For so long after it began to lead, a leader asks the seed nodes every 10 s whether they belong
-    /// to another cluster, then every minute. Default 10 min.
+    /// How long a new leader asks the seed nodes every 10 s whether they belong to another cluster; then every minute.
+    /// Default 10 min.
     pub island_probe_duration: Duration,
-    /// How often [`ClusterEvent::GossipStats`](crate::ClusterEvent::GossipStats) is published. Default never.
+    /// Interval of publishing [`ClusterEvent::GossipStats`](crate::ClusterEvent::GossipStats). Default never.
     pub publish_stats_interval: Option<Duration>,
     /// Events buffered per subscriber. Default 10 000.
     pub event_buffer: usize,
-    /// Refuse to join a cluster whose downing settings differ. Default true.
+    /// Whether to refuse to join a cluster whose downing settings differ. Default true.
     pub enforce_config_on_join: bool,
     /// Settings of other layers that must be the same on all nodes that know the key.
     pub checked_config: BTreeMap<String, String>,
-    /// Checked settings whose keys begin so are never sent: key material. Default that of the transport.
+    /// Prefixes of checked settings that are never sent: key material. Default that of the transport.
     pub sensitive_config_prefixes: Vec<String>,
-    /// How peers are found unreachable.
+    /// Settings of the failure detector.
     pub failure_detector: FailureDetectorSettings,
-    /// What may declare unreachable members dead. Default: only operators and proofs of death.
+    /// The mechanism that may declare unreachable members dead. Default: only operators and proofs of death.
     pub downing: Downing,
     /// Which processes' deaths this node may prove. Default those of its own host.
     pub proof_of_death: ProofOfDeath,
     /// Refused dials in a row that make a proof, at least 100 ms apart. Default 3.
     pub proof_dials: u32,
-    /// The time between two tries to prove an unreachable member dead. Default 1 s.
+    /// Interval of tries to prove an unreachable member dead. Default 1 s.
     pub proof_interval: Duration,
-    /// How long after an unclean removal the duties of the removed start elsewhere. Default derived.
+    /// How long after an unclean removal the duties of the removed member start elsewhere. Default derived.
     pub down_removal_margin: RemovalMargin,
     /// Timeouts of the shutdown's phases.
     pub coordinated_shutdown: CoordinatedShutdownSettings,
-    /// How leases are kept.
+    /// How leases are kept alive.
     pub lease: LeaseSettings,
-    /// Where leases are kept, for lease_majority and singletons with `use_lease`. Default nowhere.
+    /// The store of leases, for lease_majority and singletons with `use_lease`. Default none.
     pub leases: Option<Leases>,
     /// Threads of the runtime that carries the cluster's own tasks. Default 2.
     pub cluster_threads: usize,
-    /// By what time is counted. Default the clock of this machine, which goes on while that is suspended.
+    /// The clock of this node. Default the clock of this machine, which counts on while the machine is suspended.
     pub clock: Clock,
-    /// A clause left out, for simulations that prove their checkers.
+    /// A clause to omit, for simulations that test their checkers.
     #[doc(hidden)]
     pub sabotage: Option<Sabotage>,
 }
@@ -168,7 +168,7 @@ impl ClusterSettings {
         self.roles.contains(role) || data_center.is_some_and(|name| name == self.data_center.as_str())
     }
 
-    /// Everything ten times as fast, for tests on one machine.
+    /// Settings ten times as fast, for tests on one machine.
     pub fn test() -> Self {
         let tenth = Duration::from_millis(100);
         Self {
@@ -187,39 +187,39 @@ impl ClusterSettings {
         }
     }
 
-    /// The same with these roles.
+    /// Sets the roles.
     #[must_use]
     pub fn with_roles<R: Into<String>>(mut self, roles: impl IntoIterator<Item = R>) -> Self {
         self.roles = roles.into_iter().map(Into::into).collect();
         self
     }
 
-    /// The same with the split brain resolver.
+    /// Sets the split brain resolver.
     #[must_use]
     pub fn with_resolver(mut self, settings: SbrSettings) -> Self {
         self.downing = Downing::SplitBrainResolver(settings);
         self
     }
 
-    /// The same with a provider of your own in the resolver's stead. Source: cluster S18.
+    /// Sets a downing provider of your own in place of the resolver. Source: cluster S18.
     #[must_use]
     pub fn with_custom_downing(mut self, custom: CustomDowning) -> Self {
         self.downing = Downing::Custom(custom);
         self
     }
 
-    /// How long nothing must change before a decision, and for how long a leaving node hears no member
-    /// before it gives up; the resolver's setting, or its default without one.
+    /// How long nothing must change before a decision, and how long a leaving node hears no member before it gives up.
+    /// The resolver's setting; without a resolver the default of that setting.
     pub fn stable_after(&self) -> Duration {
         match &self.downing {
             Downing::None => SbrSettings::default().stable_after,
             Downing::SplitBrainResolver(settings) => settings.stable_after,
-            // A member that leaves and is cut off must have ended when its margin has passed.
+            // A leaving member that is cut off must have ended when its margin has passed.
             Downing::Custom(custom) => custom.removal_margin().max(self.failure_detector.detection()),
         }
     }
 
-    /// How long after an unclean removal the duties of the removed wait. Source: cluster S14.
+    /// How long after an unclean removal the duties of the removed member wait. Source: cluster S14.
     pub fn removal_margin(&self) -> Duration {
         match self.down_removal_margin {
             RemovalMargin::Derive => match &self.downing {
@@ -232,26 +232,26 @@ impl ClusterSettings {
     }
 }
 
-/// How peers are found unreachable. Source: cluster F1 to F9.
+/// Settings of the failure detector. Source: cluster F1 to F9.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FailureDetectorSettings {
-    /// What judges the silence of a peer. Default phi-accrual.
+    /// The kind of detector that judges the silence of a peer. Default phi-accrual.
     pub kind: DetectorKind,
     /// The time between heartbeats. Default 1 s.
     pub heartbeat_interval: Duration,
-    /// Suspicion from which a peer counts as unavailable. Default 8.
+    /// The suspicion from which a peer counts as unavailable. Default 8.
     pub threshold: f64,
     /// Intervals remembered per peer. Default 1 000.
     pub max_sample_size: usize,
     /// The least deviation assumed. Default 100 ms.
     pub min_std_deviation: Duration,
-    /// Silence to add to the expected arrival before suspicion rises, to ride out hiccups. Default 3 s.
+    /// Silence added to the expected arrival before suspicion rises, to tolerate short delays. Default 3 s.
     pub acceptable_heartbeat_pause: Duration,
-    /// A peer that never answered counts as heard once after so long, so that its silence is found. Default 1 s.
+    /// A peer that never answered counts as heard once after this long, so that its silence is detected. Default 1 s.
     pub expected_response_after: Duration,
     /// How many peers each node watches. Default 9.
     pub monitored_by_nr_of_members: usize,
-    /// A tick so late means that this process stood still; it then accuses no peer. Default 2 s.
+    /// A tick that is later than this means that this process stood still; the node then accuses no peer. Default 2 s.
     pub local_pause_threshold: Duration,
 }
 
@@ -272,19 +272,19 @@ impl Default for FailureDetectorSettings {
 }
 
 impl FailureDetectorSettings {
-    /// What any wait for a stable picture must cover: a silent peer is found, and its news is out.
+    /// The time that any wait for a stable picture must cover: detecting a silent peer and spreading the news of it.
     /// Source: cluster S4.
     pub fn detection(&self) -> Duration {
         self.acceptable_heartbeat_pause + self.expected_response_after + 3 * self.heartbeat_interval
     }
 
-    /// How long a tick of this node counts for those who are about to run code of users.
+    /// How long a tick of this node permits running user code.
     /// Source: cluster F9.
     pub fn tick_counts_for(&self) -> Duration {
         self.local_pause_threshold + self.heartbeat_interval
     }
 
-    /// Faster, for tests on one machine; the pause stays long enough for a loaded one.
+    /// Faster settings, for tests on one machine; the acceptable pause stays long enough for a loaded machine.
     pub fn test() -> Self {
         Self {
             heartbeat_interval: Duration::from_millis(100),
@@ -295,25 +295,25 @@ impl FailureDetectorSettings {
     }
 }
 
-/// What to do about another cluster of the same name. Source: cluster M25b.
+/// The reaction to another cluster of the same name. Source: cluster M25b.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnForeignCluster {
-    /// Say so, in the log, as an event, and in the node's health.
+    /// Report it in the log, as an event, and in the node's health.
     #[default]
     Warn,
-    /// The smaller of the two ends; of equal ones, that with the higher id.
+    /// End the smaller of the two clusters; of equal ones, the one with the higher id.
     LeaveIfSmaller,
 }
 
 /// Timeouts of the phases of an orderly shutdown. Source: cluster M35.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoordinatedShutdownSettings {
-    /// Of phases without their own. Default 5 s.
+    /// Timeout of phases without their own. Default 5 s.
     pub default_phase_timeout: Duration,
-    /// Of single phases; those that have another default are filled in.
+    /// Timeouts of single phases; those with another default are filled in.
     pub phase_timeouts: BTreeMap<Phase, Duration>,
-    /// Whether the shutdown goes on to the next phase when a task of this one fails or is late; with
-    /// `false` the node ends there and then. Default true for all.
+    /// Whether the shutdown continues with the next phase when a task of this one fails or is late; with `false` the
+    /// node ends there and then. Default true for all.
     pub phase_recover: BTreeMap<Phase, bool>,
 }
 
@@ -329,34 +329,34 @@ impl Default for CoordinatedShutdownSettings {
     }
 }
 
-/// One cluster-wide singleton. Source: cluster §5.
+/// Settings of one cluster-wide singleton. Source: cluster §5.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SingletonSettings {
     /// The singleton runs on the oldest member with this role; `None`: the oldest of all.
     pub role: Option<String>,
-    /// The time between requests to hand over. Default 1 s.
+    /// The interval of requests to hand over. Default 1 s.
     pub hand_over_retry_interval: Duration,
-    /// At least so many requests before trouble is reported. Default 15.
+    /// The least number of requests before trouble is reported. Default 15.
     pub min_number_of_hand_over_retries: u32,
-    /// Wait after unclean removals; `None`: [`ClusterSettings::removal_margin`].
+    /// The wait after unclean removals; `None`: [`ClusterSettings::removal_margin`].
     pub removal_margin: Option<Duration>,
-    /// Whether an instance runs only while this node holds the lease `<cluster>-singleton-<name>`. It
-    /// closes the gap that a long pause opens (cluster P7). Needs a lease provider. Default false.
+    /// Whether an instance runs only while this node holds the lease `<cluster>-singleton-<name>`, which closes the gap
+    /// that a long pause opens (cluster P7). Needs a lease provider. Default false.
     pub use_lease: bool,
     /// The time between requests for a lease that is denied or fails. Default 5 s.
     pub lease_retry_interval: Duration,
-    /// How messages find the instance.
+    /// Settings of the proxy, which routes messages to the instance.
     pub proxy: SingletonProxySettings,
 }
 
-/// How the messages of one node find a singleton. Source: cluster P8.
+/// Settings of a node's proxy to a singleton. Source: cluster P8.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SingletonProxySettings {
     /// The time between questions to the oldest member whether it runs the instance. Default 1 s.
     pub identification_interval: Duration,
-    /// Messages that the proxy keeps while it does not know where the instance runs; 0 keeps none, 10 000
-    /// is the most. When full, the oldest is dropped. More messages than a lane's queue takes may
-    /// overflow that queue when they leave at once. Default 1 000.
+    /// Messages that the proxy keeps while it does not know where the instance runs; 0 keeps none, 10 000 is the most.
+    /// When the buffer is full, the oldest message is dropped. If the buffer holds more messages than a lane's queue
+    /// takes, that queue may overflow when they leave at once. Default 1 000.
     pub buffer_size: usize,
     /// The role whose oldest member hosts the singleton, on a node that only sends to it. `None`:
     /// [`SingletonSettings::role`]; where both are set they must be the same.
@@ -391,7 +391,7 @@ impl SingletonSettings {
         Self { hand_over_retry_interval: tenth, lease_retry_interval: 5 * tenth, proxy, ..Self::default() }
     }
 
-    /// The same with the lease.
+    /// Sets the use of the lease.
     #[must_use]
     pub fn with_lease(mut self) -> Self {
         self.use_lease = true;
@@ -431,7 +431,7 @@ impl SingletonSettings {
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 
-    /// The same for the oldest member with `role`.
+    /// Sets the role whose oldest member hosts the singleton.
     #[must_use]
     pub fn with_role(mut self, role: impl Into<String>) -> Self {
         self.role = Some(role.into());
@@ -439,7 +439,7 @@ impl SingletonSettings {
     }
 }
 
-/// Checks that addresses given as text are addresses.
+/// Parses addresses given as text.
 ///
 /// # Errors
 /// [`JoinError::InvalidAddress`] for the first one that is not.

@@ -1,19 +1,18 @@
-//! Values that many states have in common: cloned by reference, copied when one of them changes.
+//! Values that many states share: cloned by reference, copied when one holder changes its own.
 //!
-//! A gossip state is passed on, kept, compared and shown many times between two changes of its
-//! parts. What did not change is then one value, and equality is a comparison of references.
-//! Source: cluster C5.
+//! A gossip state is passed on, kept, compared and shown many times between two changes of its parts. An unchanged part
+//! is then one value, and equality is a comparison of references. Source: cluster C5.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// A value shared by those who hold it. Changing one holder's copy leaves the others as they are.
+/// A value shared by its holders. A change by one holder leaves the others' value as it is.
 #[derive(Clone, Default)]
 pub struct Shared<T>(Arc<T>);
 
 impl<T> Shared<T> {
-    /// Whether both are the same value in memory; equal values may still be apart.
+    /// Whether both are the same value in memory; equal values may be separate.
     pub fn is(left: &Self, right: &Self) -> bool {
         Arc::ptr_eq(&left.0, &right.0)
     }

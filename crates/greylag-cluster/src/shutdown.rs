@@ -1,11 +1,11 @@
-//! Words of the orderly shutdown: its phases and its reasons.
+//! The orderly shutdown: its phases and its reasons.
 //!
 //! The phases run in their order, the tasks of one phase at the same time. Source: cluster M35.
 
 use std::fmt;
 
-/// A phase of the orderly shutdown. Tasks of a phase start when all of the one before have ended,
-/// failed or used up their time.
+/// A phase of the orderly shutdown. Tasks of a phase start when all of the phase before have ended, failed or timed
+/// out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     /// Before servers stop to listen.
@@ -16,17 +16,17 @@ pub enum Phase {
     ServiceRequestsDone,
     /// Servers end.
     ServiceStop,
-    /// The last that runs while this node is a full member.
+    /// The last phase in which this node is a full member.
     BeforeClusterShutdown,
     /// Shards are handed over.
     ClusterShardingShutdownRegion,
-    /// The node leaves, and waits until all know.
+    /// The node leaves, and waits until all members know.
     ClusterLeave,
     /// Singletons are handed over.
     ClusterExiting,
     /// Replicators flush; then the others are told that this node has exited.
     ClusterExitingDone,
-    /// What must run after the membership has ended.
+    /// For tasks that must run after the membership has ended.
     ClusterShutdown,
     /// Before the node itself ends.
     BeforeNodeTerminate,
@@ -51,20 +51,20 @@ impl Phase {
         Self::NodeTerminate,
     ];
 
-    /// Phases that make sense only for a member that leaves in order; one that is Down skips them.
+    /// Whether the phase makes sense only for a member that leaves in order; a Down member skips such phases.
     pub fn is_graceful(self) -> bool {
         (Self::ClusterShardingShutdownRegion..=Self::ClusterExitingDone).contains(&self)
     }
 
-    /// Whether a task that fails here makes the exit unclean: something of this node may still run
-    /// as a cluster-wide single writer. Source: cluster M26.
+    /// Whether a task that fails in this phase makes the exit unclean: a cluster-wide single writer may still run on
+    /// this node. Source: cluster M26.
     pub fn decides_clean(self) -> bool {
         matches!(self, Self::ClusterShardingShutdownRegion | Self::ClusterExiting)
     }
 }
 
 impl Phase {
-    /// As settings name it.
+    /// The phase's name in the settings.
     pub fn name(self) -> &'static str {
         match self {
             Self::BeforeServiceUnbind => "before_service_unbind",
@@ -92,7 +92,7 @@ impl fmt::Display for Phase {
 /// Why a node ended. The first reason wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ShutdownReason {
-    /// The program asked for it, or the node was told to leave.
+    /// The program requested the end, or the node was told to leave.
     Left,
     /// The others declared this node dead (cluster M27).
     Downed,
@@ -118,9 +118,8 @@ pub enum ShutdownReason {
 }
 
 impl ShutdownReason {
-    /// A status for the process to end with: 0 for an orderly end, another number per reason for
-    /// all else, so that a supervisor can tell a node that was downed from one that left.
-    /// Source: cluster M27.
+    /// The process's exit status: 0 for an orderly end, another number per reason otherwise, so that a supervisor can
+    /// tell a node that was downed from one that left. Source: cluster M27.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Left | Self::Stopped | Self::Terminated => 0,

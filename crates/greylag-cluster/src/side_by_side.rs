@@ -1,18 +1,18 @@
-//! Two sorted lists, walked together.
+//! Walks two sorted lists together.
 //!
-//! States are compared and merged list by list; side by side that costs one step for each entry,
-//! and no searches. Source: cluster C5.
+//! States are compared and merged list by list; a walk side by side costs one step for each entry, and no searches.
+//! Source: cluster C5.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
 #[cfg(test)]
 thread_local! {
-    /// How many steps this thread has taken, for tests of what a step of the machine costs.
+    /// Steps that this thread has taken, for tests of a machine step's cost.
     pub(crate) static STEPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Walks the entries of both lists by their keys, in order: an entry that only one side has stands alone.
+/// Walks the entries of both lists by their keys, in order: an entry that only one side has comes without a partner.
 /// Both lists are sorted, and have each key once.
 pub(crate) fn side_by_side<'a, K: Ord + 'a, L, R>(
     left: impl Iterator<Item = (&'a K, L)>,
@@ -35,8 +35,8 @@ pub(crate) fn side_by_side<'a, K: Ord + 'a, L, R>(
     })
 }
 
-/// The same for lists whose entries many lists share, sorted by `order`: entries that are one value in
-/// memory on both sides are not compared.
+/// Walks lists whose entries many lists share, sorted by `order`: entries that are the same value in memory on both
+/// sides are not compared.
 pub(crate) fn shared_side_by_side<'a, T>(
     left: &'a [Arc<T>],
     right: &'a [Arc<T>],

@@ -8,8 +8,8 @@
 //! oldest --NotHere--> every proxy that has asked, as soon as the instance is told to end
 //! ```
 //!
-//! The managers see to it that one instance runs at most; the proxies follow it, and keep messages
-//! while they do not know where it is.
+//! The managers ensure that at most one instance runs; the proxies follow the instance, and keep messages while they do
+//! not know where it is.
 //!
 //! Source: cluster §5.
 
@@ -20,47 +20,47 @@ pub(crate) mod proxy;
 
 use greylag_core::UniqueAddress;
 
-/// What managers of one singleton say to each other.
+/// The kind of a message between managers of one singleton.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// I am the oldest; stop your instance, and tell me when it has ended.
+    /// The sender is the oldest and asks the receiver to stop its instance, and to report its end.
     HandOverToMe,
-    /// My instance is ending.
+    /// The sender's instance is ending.
     HandOverInProgress,
-    /// Nothing runs here, and nothing will start here before you have cleared me in turn.
+    /// No instance runs at the sender, and none will start there before the receiver has cleared the sender in turn.
     HandOverDone,
-    /// I leave; you are the oldest, so ask me to hand over.
+    /// The sender leaves; the receiver is the next oldest and should ask for the hand-over.
     TakeOverFromMe,
 }
 
-/// One message between singleton managers. It travels to an address and names sender and receiver inside, so
+/// One message between singleton managers. The message travels to an address and names sender and receiver inside, so
 /// that a restarted process can answer for its predecessor, which is provably gone. Source: cluster P3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SingletonMessage {
-    /// What is said.
+    /// The kind of the message.
     pub kind: Kind,
-    /// In whose name: the sender, or an older incarnation of its address.
+    /// The process that the message speaks for: the sender, or an older incarnation at its address.
     pub from: UniqueAddress,
-    /// To which process.
+    /// The process that the message is for.
     pub to: UniqueAddress,
-    /// Which request this is, or answers.
+    /// The number of the request, or of the request that is answered.
     pub attempt: u64,
 }
 
-/// What a proxy and the node that may run the instance say to each other. Which processes they are is
-/// a property of the stream. Source: cluster P8.
+/// A message between a proxy and the node that may run the instance. The transport's stream identifies the sender.
+/// Source: cluster P8.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyMessage {
-    /// Tell me when the instance runs at yours, now or later.
+    /// Asks the receiver to report when the instance runs there, now or later.
     Identify,
     /// The instance runs here.
     Here {
-        /// Which one; never 0.
+        /// The id of the instance; never 0.
         instance: u64,
     },
     /// The instance does not run here, or is about to end.
     NotHere {
-        /// Which one; `None`: whichever you were told of.
+        /// The id of the instance; `None`: any instance that the proxy was told of.
         instance: Option<u64>,
     },
 }

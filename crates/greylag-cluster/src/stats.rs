@@ -1,10 +1,10 @@
-//! What became of the gossip that reached a node.
+//! Counts of the gossip that reached a node, by outcome.
 //!
 //! Source: cluster M14, §6 (`publish_stats_interval`).
 
 use std::collections::BTreeMap;
 
-/// Why a gossip was not taken. Source: cluster M14.
+/// Why gossip was ignored. Source: cluster M14.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IgnoredGossip {
     /// This node is no member.
@@ -17,11 +17,11 @@ pub enum IgnoredGossip {
     FromNonMember,
     /// This node finds the sender unreachable.
     FromUnreachable,
-    /// The received state has this node not among its members.
+    /// The received state does not have this node among its members.
     WithoutUs,
     /// The state is that of another cluster.
     ForeignCluster,
-    /// A Welcome that this node did not ask for, or that was for another node.
+    /// A Welcome that this node did not request, or that was for another node.
     UnaskedWelcome,
     /// The state bears numbers that no member can have counted up to.
     BeyondReach,
@@ -30,21 +30,21 @@ pub enum IgnoredGossip {
 /// Counters since this node started.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GossipStats {
-    /// States received and taken.
+    /// States received and accepted.
     pub received: u64,
-    /// Of those, the same as ours.
+    /// Of `received`: states equal to ours.
     pub same: u64,
-    /// Newer than ours.
+    /// Of `received`: states newer than ours.
     pub newer: u64,
-    /// Older than ours.
+    /// Of `received`: states older than ours.
     pub older: u64,
-    /// Merged with ours.
+    /// Of `received`: states merged with ours.
     pub merged: u64,
-    /// Broke an invariant and were repaired (cluster M4).
+    /// States that broke an invariant and were repaired (cluster M4).
     pub repaired: u64,
-    /// Versions alone, in place of states.
+    /// Statuses received: versions alone, in place of states.
     pub statuses: u64,
-    /// Not taken, by reason.
+    /// Gossip ignored, by reason.
     pub ignored: BTreeMap<IgnoredGossip, u64>,
 }
 

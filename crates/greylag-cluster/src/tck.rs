@@ -10,9 +10,9 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! Hooks for what only the implementation itself can do (cut its connection, take a lease away) are
-//! optional; a case that lacks its hook is reported as skipped, never as passed. It runs within
-//! tokio. Source: cluster S16.
+//! Hooks for actions that only the implementation itself can perform (cut its connection, take a lease away) are
+//! optional; a case that lacks its hook is reported as skipped, never as passed. The kit runs within tokio. Source:
+//! cluster S16.
 
 mod cases;
 
@@ -26,23 +26,23 @@ use crate::{Lease, LeaseProvider, LeaseSettings};
 
 pub use cases::lease;
 
-/// What an implementation gives the kit.
+/// The implementation under test, with its hooks.
 #[async_trait]
 pub trait LeaseBench: Send + Sync {
     /// The provider of one node. Calls with another `node` must share the store and nothing else.
     fn provider(&self, node: usize) -> Arc<dyn LeaseProvider>;
 
-    /// With what leases are made. Short times make a short run.
+    /// The settings of the leases. Short times make a short run.
     fn settings(&self) -> LeaseSettings {
         LeaseSettings::test()
     }
 
-    /// Takes a lease away from its holder behind its back; answers whether it can.
+    /// Takes a lease away without telling its holder; returns whether the implementation can.
     async fn take_away(&self, _name: &str) -> bool {
         false
     }
 
-    /// Cuts the node off from the store, without a word to it, or lets it back; answers whether it can.
+    /// Cuts the node off from the store without telling it, or reconnects it; returns whether the implementation can.
     async fn cut(&self, _node: usize, _cut: bool) -> bool {
         false
     }
@@ -58,7 +58,7 @@ impl<P: LeaseProvider + Clone> Bench<P> {
         Self(provider, LeaseSettings::test())
     }
 
-    /// The same with these settings. What never expires needs no long `heartbeat_timeout`.
+    /// Sets the settings. Leases that never expire need no long `heartbeat_timeout`.
     #[must_use]
     pub fn with_settings(mut self, settings: LeaseSettings) -> Self {
         self.1 = settings;
@@ -76,18 +76,18 @@ impl<P: LeaseProvider + Clone> LeaseBench for Bench<P> {
     }
 }
 
-/// What became of a case.
+/// The outcome of a case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The implementation does what it must.
+    /// The implementation behaves as required.
     Passed,
-    /// Not tried: why.
+    /// The case was not tried; holds the reason.
     Skipped(&'static str),
-    /// The implementation does something else: what was expected, and what came.
+    /// The implementation behaves differently; holds the expected and the actual behaviour.
     Failed(String),
 }
 
-/// What became of all cases, in their order.
+/// The outcomes of all cases, in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// The name of each case, and its outcome.
@@ -127,7 +127,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// How long a case waits for what must come.
+/// How long a case waits for an event that must come.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A lease of the bench.

@@ -1,7 +1,7 @@
-//! Vector versions: which of two gossip states knows more.
+//! Vector versions: tell which of two gossip states is newer.
 //!
-//! Each member counts its own changes. Of two states one is newer, or both know something the
-//! other does not; then they are merged. Source: cluster M6.
+//! Each member counts its own changes. Of two states one is newer, or each contains changes that the other does not;
+//! then they are merged. Source: cluster M6.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ use greylag_core::UniqueAddress;
 
 use crate::side_by_side::side_by_side;
 
-/// How two states relate.
+/// The relation of two states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relation {
-    /// Both states know the same.
+    /// Both states contain the same changes.
     Same,
-    /// The left state knows less.
+    /// The left state contains fewer changes.
     Before,
-    /// The left state knows more.
+    /// The left state contains more changes.
     After,
-    /// Each knows something the other does not.
+    /// Each state contains changes that the other does not.
     Concurrent,
 }
 
@@ -41,14 +41,14 @@ impl VectorVersion {
         }
     }
 
-    /// The counts of both, node by node.
+    /// The counts of both versions, node by node.
     fn zip<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (&'a UniqueAddress, u64, u64)> {
         let entries = |version: &'a Self| version.0.iter().map(|(node, count)| (node, *count));
         let counts = |(node, left, right): (_, Option<u64>, Option<u64>)| (node, left.unwrap_or(0), right.unwrap_or(0));
         side_by_side(entries(self), entries(other)).map(counts)
     }
 
-    /// How `self` relates to `other`.
+    /// The relation of `self` to `other`.
     pub fn compare(&self, other: &Self) -> Relation {
         let (mut less, mut more) = (false, false);
         for (_, ours, theirs) in self.zip(other) {
@@ -63,13 +63,13 @@ impl VectorVersion {
         }
     }
 
-    /// What either knows.
+    /// The greater count of each node.
     #[must_use]
     pub fn merged(&self, other: &Self) -> Self {
         Self(self.zip(other).map(|(node, ours, theirs)| (node.clone(), ours.max(theirs))).collect())
     }
 
-    /// Keeps the entries of nodes that `keep` wants. True if any was dropped.
+    /// Keeps the entries of nodes that `keep` accepts. True if any was dropped.
     pub fn retain(&mut self, keep: impl Fn(&UniqueAddress) -> bool) -> bool {
         let before = self.0.len();
         self.0.retain(|(node, _)| keep(node));
@@ -88,7 +88,7 @@ impl VectorVersion {
 }
 
 impl FromIterator<(UniqueAddress, u64)> for VectorVersion {
-    /// Of several counts of one node the last is kept.
+    /// Keeps the last of several counts of one node.
     fn from_iter<I: IntoIterator<Item = (UniqueAddress, u64)>>(entries: I) -> Self {
         let entries: BTreeMap<_, _> = entries.into_iter().filter(|(_, count)| *count > 0).collect();
         Self(entries.into_iter().collect())

@@ -1,6 +1,6 @@
-//! What a node knows of its cluster at one moment, for the layers above.
+//! A node's view of its cluster at one moment, for the layers above.
 //!
-//! A view is an immutable value: the node replaces it as a whole, so a holder of one sees one moment.
+//! A view is an immutable value: the node replaces it as a whole, so a holder of a view sees one moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::members::Members;
 use crate::seen::Seen;
 use crate::shared::Shared;
 
-/// What is left of a removed member: it can never come back. Source: cluster M4, M29.
+/// The record of a removed member, which can never come back. Source: cluster M4, M29.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tombstone {
-    /// When it was removed, by the remover's wall clock, in ms since 1970; only for pruning.
+    /// When the member was removed, by the remover's wall clock, in ms since 1970; only for pruning.
     pub wall_ms: u64,
-    /// Nothing of it can still be running: no margin is needed before its duties start elsewhere.
+    /// Whether nothing of it can still be running: then its duties start elsewhere without a margin.
     pub clean: bool,
-    /// Its death was proven. Implies `clean`.
+    /// Whether its death was proven. Implies `clean`.
     pub dead: bool,
     /// The host that the member named: a process there at the same address has replaced it. Source: cluster P3.
     pub host_id: Option<Arc<str>>,
@@ -28,7 +28,7 @@ pub struct Tombstone {
 /// One moment of the membership, as this node sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MembershipView {
-    /// This process.
+    /// The address of this process.
     pub self_address: UniqueAddress,
     /// All members, sorted by address. Empty until this node is a member itself.
     pub members: Members,
@@ -42,9 +42,9 @@ pub struct MembershipView {
     pub tombstones: Shared<BTreeMap<UniqueAddress, Tombstone>>,
     /// Members that have seen this state.
     pub seen_by: Seen,
-    /// Every member whose agreement convergence needs (cluster M17) has seen this state.
+    /// Whether every member whose agreement convergence needs (cluster M17) has seen this state.
     pub converged: bool,
-    /// This node may have been removed without knowing it; single writers must wait. Source: cluster F9.
+    /// Whether this node may have been removed without knowing it; then single writers must wait. Source: cluster F9.
     pub self_suspect: bool,
     /// The id drawn when the cluster was formed; 0 until this node is a member.
     pub cluster_id: u128,
@@ -97,7 +97,7 @@ impl MembershipView {
         self.by_age(role).into_iter().find(|member| member.status.is_settled())
     }
 
-    /// Whether a member of the view is reachable by all.
+    /// Whether this address is a member of the view that no member finds unreachable.
     pub fn is_reachable(&self, address: &UniqueAddress) -> bool {
         self.member(address).is_some() && !self.unreachable.contains(address)
     }

@@ -1,8 +1,8 @@
-//! Protobuf to domain and back.
+//! Encodes and decodes messages by protobuf.
 //!
-//! Nothing here panics on what a peer sent: an index out of its table, an unknown status or an
-//! address that is none makes the whole message unreadable. What is allocated is bounded by the
-//! size of the bytes. Source: cluster T36; the schema is `proto/cluster.proto`.
+//! Decoding never panics: an index out of its table, an unknown status or an invalid address makes the whole message
+//! unreadable. Allocations are bounded by the size of the bytes. Source: cluster T36; the schema is
+//! `proto/cluster.proto`.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -32,10 +32,10 @@ pub(crate) const SINGLETON: &str = "cluster.singleton";
 /// The manifest of [`ProxyMessage`].
 pub(crate) const SINGLETON_PROXY: &str = "cluster.singleton-proxy";
 
-/// Bytes of a host's name; a boot id and a namespace have about 60.
+/// Limit of a host's name, in bytes; a boot id and a namespace have about 60.
 const MAX_HOST_ID: usize = 256;
 
-/// What is wrong with a message; the caller adds its manifest.
+/// The fault of a message; the caller adds its manifest.
 type Malformed = &'static str;
 
 /// Writes a message.
@@ -237,13 +237,13 @@ pub(crate) fn decode_proxy(bytes: Bytes) -> Result<ProxyMessage, DecodeError> {
 }
 
 impl Gossip {
-    /// How many bytes this state takes on the wire, uncompressed.
+    /// The size of this state on the wire in bytes, uncompressed.
     pub fn encoded_len(&self) -> usize {
         encode_gossip(self).encoded_len()
     }
 }
 
-// --- small things -------------------------------------------------------------------------------
+// --- parts of messages --------------------------------------------------------------------------
 
 fn node(address: &UniqueAddress) -> pb::Node {
     let uid = address.uid().get();
@@ -282,7 +282,7 @@ fn id(bytes: &[u8]) -> Result<u128, Malformed> {
     }
 }
 
-/// A member's host is kept and gossiped for as long as the member is, so its name has a bound.
+/// Reads a member's host, whose length is bounded: it is kept and gossiped for as long as the member is.
 fn read_host(text: &str) -> Result<Option<Arc<str>>, Malformed> {
     match text.len() {
         0 => Ok(None),
@@ -351,7 +351,7 @@ impl Nodes<'_> {
     }
 }
 
-/// Gives each distinct value its place in a table.
+/// Assigns each distinct value its place in a table.
 struct Table<T> {
     index: BTreeMap<T, u32>,
     values: Vec<T>,
@@ -454,7 +454,7 @@ fn read_gossip(gossip: Option<pb::Gossip>) -> Result<Arc<Gossip>, Malformed> {
     for member in &gossip.members {
         let address = at(&nodes, member.node)?.clone();
         let app_version = at(&app_versions, member.app_version)?.clone();
-        // Most members have the roles of the member before, and share that value with it.
+        // Share the roles of the member before if they are equal, as they mostly are.
         let like = members.last().filter(|_| before.is_some_and(|before| before.roles == member.roles));
         let mut read = match like {
             Some(like) => Member { address, app_version, ..like.clone() },
@@ -487,7 +487,7 @@ fn read_gossip(gossip: Option<pb::Gossip>) -> Result<Arc<Gossip>, Malformed> {
     let mut strangers = Vec::new();
     for place in &gossip.seen {
         let address = at(&nodes, *place)?;
-        // Non-members among the seen break an invariant, which is for the machine to mend and to count (cluster M4).
+        // Keep non-members among the seen: they break an invariant, which the machine repairs and counts (cluster M4).
         if members.contains_key(address) {
             seen.insert(address.clone());
         } else {

@@ -149,7 +149,7 @@ impl ReplyFormat for JsonFormat {
     }
 }
 
-/// What is said of bytes that do not fit the type of an answer. What the format says may quote them.
+/// The error text for bytes that do not fit the type of an answer. The format's own text may quote the bytes.
 #[cfg(any(feature = "json", feature = "cbor"))]
 const UNFIT: &str = "the bytes are no value of this type";
 
@@ -204,7 +204,7 @@ impl<M: serde::Serialize + serde::de::DeserializeOwned + 'static> Codec<M> for C
         };
         let _answers = FormatScope::enter(&CborFormat);
         let message = ciborium::from_reader(&mut rest).map_err(malformed)?;
-        // The library stops after one value; bytes after it were not written by this codec.
+        // Refuse bytes after the value, where the library stops: this codec wrote none.
         if rest.is_empty() {
             Ok(message)
         } else {
@@ -240,8 +240,8 @@ impl ReplyFormat for CborFormat {
     }
 }
 
-/// An answer of any type. The library shows its deserializer to types alone, and the type of an answer is forgotten; so
-/// what reads the answer is handed round it.
+/// An answer of an erased type. The library passes its deserializer only to `Deserialize` impls, and the answer's type
+/// is erased, so the function that reads the answer is passed in the thread-local `LENT`.
 #[cfg(feature = "cbor")]
 struct Lent(Box<dyn Any + Send>);
 
@@ -277,7 +277,7 @@ mod answers {
 
     use super::*;
 
-    /// A node that keeps what its tokens leave there, and the bytes of what it answers.
+    /// A node that keeps the reader that a token leaves there, and the bytes of the answer.
     #[derive(Default)]
     struct Port {
         reader: Mutex<Option<AnswerReader>>,
@@ -467,7 +467,7 @@ mod tests {
         below: Option<Box<Tree>>,
     }
 
-    /// Cluster T36: bytes that nest deeper than any message does are refused before the stack ends.
+    /// Cluster T36: bytes that nest deeper than any message are refused before the stack overflows.
     #[test]
     fn deep_nesting_is_refused() {
         const DEPTH: usize = 5000;
@@ -490,7 +490,7 @@ mod tests {
         assert!(matches!(read, Err(DecodeError::Malformed { .. })));
     }
 
-    /// Cluster T36: a length that no payload has is refused before anything of that size is allocated.
+    /// Cluster T36: a length that exceeds every payload is refused before anything of that size is allocated.
     #[test]
     fn claimed_lengths_are_not_believed() {
         const HUGE: [u8; 8] = (1_u64 << 60).to_be_bytes();

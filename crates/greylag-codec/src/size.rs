@@ -1,4 +1,4 @@
-//! About how many bytes a value has in a self-describing format, counted without writing any.
+//! Estimates how many bytes a value has in a self-describing format, without writing any.
 //!
 //! Texts and byte strings count their length, names of fields as in JSON, a number as the bytes of its type, a bracket or a
 //! comma as one. The sum is near the size of the encoded value and seldom equal to it, which is enough for budgets of bytes.
@@ -8,7 +8,7 @@ use std::fmt::{self, Display};
 use greylag_core::StorageScope;
 use serde::ser::{self, Serialize, Serializer};
 
-/// About how many bytes `value` has. Where the value's own implementation fails, the bytes up to the failure count.
+/// Estimates the bytes of `value`. If the value's own implementation fails, the bytes up to the failure count.
 pub(crate) fn of(value: &impl Serialize) -> usize {
     // A reply token refuses to be serialized within this scope. Without it the token would count as sent, and its asker
     // would never hear that there is no answer.

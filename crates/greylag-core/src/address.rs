@@ -30,7 +30,7 @@ impl PartialOrd for NodeAddress {
 
 impl Ord for NodeAddress {
     fn cmp(&self, other: &Self) -> Ordering {
-        // Sorted lists of nodes are compared place by place, and mostly hold the same text.
+        // Compare pointers first: equal hosts in a sorted list of nodes mostly share one text.
         let hosts = if Arc::ptr_eq(&self.host, &other.host) { Ordering::Equal } else { self.host.cmp(&other.host) };
         hosts.then(self.port.cmp(&other.port))
     }
@@ -114,7 +114,7 @@ impl fmt::Debug for NodeAddress {
 pub struct InvalidAddress {
     /// The text as it was given.
     pub address: String,
-    /// What is wrong with it.
+    /// The rule that the text breaks, for people.
     pub why: &'static str,
 }
 
@@ -171,7 +171,7 @@ impl UniqueAddress {
         &self.address
     }
 
-    /// Which incarnation it is.
+    /// The number of the incarnation.
     pub fn uid(&self) -> Uid {
         self.uid
     }

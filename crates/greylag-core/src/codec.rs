@@ -72,9 +72,9 @@ pub trait Codec<M>: Send + Sync + 'static {
     /// [`DecodeError`] names the manifest, and what is wrong with the bytes.
     fn decode(&self, manifest: &str, bytes: Bytes) -> Result<M, DecodeError>;
 
-    /// About how many bytes `message` has once it is encoded, found without encoding it: what budgets of bytes count for a
-    /// message that is handed on as a value. The default is the size of the value without the memory that it points to,
-    /// which is far too little for texts and lists; a codec that can count better should override it.
+    /// Estimates the encoded size of `message` in bytes without encoding the message. Byte budgets use the estimate for
+    /// messages that are handed on as values. The default is the size of the value without the memory that the value
+    /// points to, far too little for texts and lists; a codec that can count better should override the method.
     fn size_hint(&self, message: &M) -> usize {
         size_of_val(message)
     }
@@ -114,7 +114,7 @@ pub enum EncodeError {
     Unrepresentable {
         /// The manifest of the message.
         manifest: String,
-        /// What the codec said.
+        /// The codec's reason, for people.
         reason: String,
     },
     /// No codec is registered for the type; register one before the first send.
@@ -149,7 +149,7 @@ pub enum DecodeError {
     Malformed {
         /// The manifest of the message.
         manifest: String,
-        /// What the codec said.
+        /// The codec's reason, for people.
         reason: String,
     },
     /// The message is well-formed, but of another type than asked for.

@@ -30,11 +30,11 @@ pub enum DeadLetterReason {
     SerializeFailed,
     /// The bytes could not be read here.
     Undecodable,
-    /// Read from a stream that a newer one superseded.
+    /// The message was read from a stream that a newer stream of the same lane had superseded.
     SupersededStream,
     /// The recipient's mailbox was full.
     MailboxFull,
-    /// A reply whose asker waits no more.
+    /// The asker of this reply waits no more.
     LateReply,
     /// The stream broke with the message in it; counted, its content is unknown.
     LostInFlight,
@@ -42,11 +42,11 @@ pub enum DeadLetterReason {
     DeliveryGaveUp,
     /// The node is shutting down.
     ShuttingDown,
-    /// The peer may not send this here.
+    /// The sender is not trusted with this recipient.
     Untrusted,
     /// The sender is no member of this node's cluster, and the recipient takes messages of members only.
     NotAMember,
-    /// A number that only grows lies beyond what its sender can honestly have reached.
+    /// A monotonic number in the message exceeds everything that an honest sender can have reached.
     BeyondReach,
     // Singleton (cluster §5).
     /// The proxy's buffer was full.
@@ -56,7 +56,7 @@ pub enum DeadLetterReason {
     // Sharding.
     /// The region's buffer was full.
     BufferFull,
-    /// The deadline of an ask passed while it waited.
+    /// The deadline of an ask passed while the ask waited.
     Expired,
     /// The region stopped.
     RegionStopped,
@@ -64,15 +64,16 @@ pub enum DeadLetterReason {
     Refused,
     /// Too many hops between regions.
     RouteLoop,
-    /// Came over an old path after newer messages of its origin were taken.
+    /// The message came over an old path after newer messages of the same origin had been taken.
     RouteStraggler,
-    /// A leftover that reached a shard which serves already.
+    /// A former owner's message came too late: the shard serves already, or the message may be older than messages that
+    /// were handled (sharding §2.9).
     HandOffStraggler,
     /// The extractor found no entity id.
     ExtractorRejected,
     /// The extractor panicked.
     ExtractorPanicked,
-    /// The sender maps entities to shards differently.
+    /// The sender has other rules of mapping entities to shards.
     FingerprintMismatch,
     /// The entity id is empty.
     EmptyEntityId,
@@ -80,7 +81,7 @@ pub enum DeadLetterReason {
     EntityIdTooLong,
     /// The shard id is empty or longer than 255 bytes.
     InvalidShardId,
-    /// The extractor maps the entity to another shard than the one that got it.
+    /// The entity belongs to another shard than the one that received the message, by the extractor here.
     WrongShard,
     /// No entity type of this name runs here.
     UnknownEntityType,
@@ -159,13 +160,13 @@ impl DeadLetterReason {
         Self::UnexpectedMessage,
     ];
 
-    /// Reasons that belong to every start and every end of a node: nodes begin and end one by one, and hear of each other's
-    /// membership one by one. A protocol that says again what is dropped so need not warn of it.
+    /// Reasons that are normal whenever a node starts or stops: nodes start and stop one by one, and learn of each
+    /// other's membership one by one. A protocol that repeats dropped messages need not warn of these reasons.
     pub const OF_STARTS_AND_ENDS: [Self; 4] =
         [Self::NoSuchRecipient, Self::NotAMember, Self::Quarantined, Self::ShuttingDown];
 
-    /// Whether a handler may have run on the message that was dropped: it was lost under way, or it is the answer that
-    /// could not be written.
+    /// Whether a handler may have run on the dropped message: the message was lost under way, or the message is an
+    /// answer that could not be written.
     pub fn may_have_run(self) -> bool {
         matches!(self, Self::LostInFlight | Self::SerializeFailed)
     }

@@ -32,7 +32,7 @@ impl Generation {
         Ok(Self((epoch << Self::SEQ_BITS) | seq))
     }
 
-    /// From its stored form; `None` if the epoch part is past its maximum.
+    /// Reads the stored form; `None` if the epoch part is past its maximum.
     pub fn from_u64(value: u64) -> Option<Self> {
         (value >> Self::SEQ_BITS <= Self::MAX_EPOCH).then_some(Self(value))
     }
@@ -47,7 +47,7 @@ impl Generation {
         self.0 >> Self::SEQ_BITS
     }
 
-    /// Which decision of its epoch it is.
+    /// The number of the decision within its epoch.
     pub fn seq(self) -> u64 {
         self.0 & Self::MAX_SEQ
     }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 /// The stable name of a message type on wire and disk: 1 to 255 bytes, chosen by people.
 ///
-/// Most are written in the code and cost nothing to copy; one that arrived is shared by all messages
-/// that carry it. Where it came from makes no difference to equality, order or hash.
+/// A manifest that stands in the code costs nothing to copy; a manifest that arrived is shared by all messages that
+/// carry it. The source of a manifest makes no difference to equality, order or hash.
 ///
 /// ```
 /// use greylag_core::Manifest;
@@ -29,7 +29,7 @@ enum Text {
 }
 
 impl Manifest {
-    /// One that stands in the code.
+    /// Makes a manifest from a text in the code, without allocating.
     pub const fn from_static(name: &'static str) -> Self {
         Self(Text::Static(name))
     }
@@ -127,7 +127,7 @@ impl Ord for Manifest {
 }
 
 impl Hash for Manifest {
-    // As `str` hashes, so that a map finds it by one.
+    // Hash as `str` does, so that a map with manifests as keys can be searched by `&str`.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.as_str().hash(state);
     }

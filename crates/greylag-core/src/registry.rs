@@ -13,23 +13,23 @@ use bytes::{Bytes, BytesMut};
 use crate::codec::{Codec, CodecId, DecodeError, EncodeError};
 use crate::manifest::Manifest;
 
-/// A message as it travels and rests.
+/// A message as on wire and disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Encoded {
-    /// Which codec wrote it.
+    /// The codec that wrote the payload.
     pub codec: CodecId,
-    /// Its stable name.
+    /// The stable name of the message type.
     pub manifest: Manifest,
-    /// Its bytes.
+    /// The encoded message.
     pub payload: Bytes,
 }
 
-/// A value that forgot its type.
+/// A value whose type is erased.
 pub(crate) type AnyMessage = Box<dyn Any + Send>;
 
-/// A codec that forgot its type.
+/// A codec whose message type is erased.
 pub(crate) trait ErasedCodec: Send + Sync {
-    /// Whether it reads what is written under this codec id and manifest.
+    /// Whether this codec reads payloads that carry this codec id and manifest.
     fn reads(&self, codec: CodecId, manifest: &str) -> bool;
     fn encode(&self, message: &dyn Any) -> Result<Encoded, EncodeError>;
     fn decode(&self, manifest: &str, bytes: Bytes) -> Result<AnyMessage, DecodeError>;
@@ -138,7 +138,7 @@ impl Registry {
     /// Writes a value by its Rust type.
     ///
     /// # Errors
-    /// [`EncodeError::NotRegistered`], or what the codec says.
+    /// [`EncodeError::NotRegistered`], or the codec's error.
     pub fn encode<M: 'static>(&self, message: &M) -> Result<Encoded, EncodeError> {
         self.encode_any(message, type_name::<M>())
     }
@@ -146,7 +146,7 @@ impl Registry {
     /// Writes a value whose type is known only at run time; `name` is for the error.
     ///
     /// # Errors
-    /// [`EncodeError::NotRegistered`], or what the codec says.
+    /// [`EncodeError::NotRegistered`], or the codec's error.
     pub fn encode_any(&self, message: &dyn Any, name: &'static str) -> Result<Encoded, EncodeError> {
         let codec = {
             let tables = self.tables.read().expect("registering never panics under the lock");
@@ -158,7 +158,7 @@ impl Registry {
     /// Reads a value by the codec id and manifest on the wire.
     ///
     /// # Errors
-    /// [`DecodeError::UnknownCodec`], [`DecodeError::UnknownManifest`], or what the codec says.
+    /// [`DecodeError::UnknownCodec`], [`DecodeError::UnknownManifest`], or the codec's error.
     pub fn decode(&self, codec: CodecId, manifest: &str, bytes: Bytes) -> Result<Box<dyn Any + Send>, DecodeError> {
         let found = {
             let tables = self.tables.read().expect("registering never panics under the lock");
@@ -191,7 +191,7 @@ pub enum RegistryError {
     ManifestTaken {
         /// The codec.
         codec: CodecId,
-        /// The manifest both want.
+        /// The manifest of both types.
         manifest: String,
         /// The type that came second.
         type_name: &'static str,
@@ -212,7 +212,7 @@ crate::debug_is_sentence!(RegistryError);
 mod tests {
     use super::*;
 
-    /// Writes its number as text under a manifest of the test's choice.
+    /// Codec of the tests: writes a number as text under a manifest of the test's choice.
     struct Text(&'static str);
 
     macro_rules! text_codec {
@@ -241,7 +241,7 @@ mod tests {
     text_codec!(u32);
     text_codec!(i64);
 
-    /// Cluster T34: the id finds the codec, the manifest what the codec makes of the bytes.
+    /// Cluster T34: the codec id chooses the codec, the manifest tells the codec how to read the bytes.
     #[test]
     fn a_value_comes_back_by_what_the_wire_says() {
         let registry = Registry::new();

@@ -1,10 +1,10 @@
 //! How an answer finds its asker.
 //!
-//! A [`ReplyTo`] is a token that travels inside a message and is consumed by replying. It names the
-//! asking node and a correlation number, and carries the port of the node it is on, through which
-//! the answer leaves: to a waiting future on the same node, or over the wire. On the wire only the
-//! [`ReplyAddress`] travels; a node that decodes a message opens a [`ReplyScope`] with its own port
-//! first, so tokens inside come out bound to that node. How the answer travels: `reply/format.rs`.
+//! A [`ReplyTo`] is a token that travels inside a message and is consumed by replying. The token holds the asking node
+//! and a correlation number, and the port of the node that the token is on; the answer leaves through that port, to a
+//! waiting future on the same node or over the wire. On the wire only the [`ReplyAddress`] travels; a node that decodes
+//! a message opens a [`ReplyScope`] with its own port first, so that tokens inside are bound to that node. How answers
+//! are encoded: `reply/format.rs`.
 //!
 //! ```text
 //! asker: ask(|reply_to| msg) --msg(ReplyAddress)--> entity: reply_to.reply(value)
@@ -40,20 +40,20 @@ use crate::entity_error::EntityError;
 pub struct ReplyAddress {
     /// The process that asked.
     pub node: UniqueAddress,
-    /// Its number for the question; never used twice by that process.
+    /// The process's number for the question; never used twice by that process.
     pub ask_id: u64,
 }
 
-/// What an ask is answered with.
+/// The answer to an ask, or the reason why there is none.
 pub enum ReplyOutcome {
-    /// The answer. If it has to leave the node, the port encodes it by a writer that was made for it
-    /// ([`AnswerWriter::is_own`]), else by the codec that the node's registry has for its type, else by the writer.
+    /// The answer. A port that sends the answer to another node encodes it by `writer` if the writer is the answer's
+    /// own ([`AnswerWriter::is_own`]), else by the codec that the node's registry has for the type, else by `writer`.
     Value {
         /// The value, of the type that the asker waits for.
         value: Box<dyn Any + Send>,
         /// Its Rust type, for error texts only.
         type_name: &'static str,
-        /// What the question's token says of the way in which the answer travels.
+        /// How the question's token says that the answer is encoded.
         writer: Option<AnswerWriter>,
     },
     /// The runtime answers in the entity's stead.
@@ -78,14 +78,14 @@ pub trait ReplyPort: Send + Sync + 'static {
     /// Sends `outcome` on its way to `to`.
     fn reply(&self, to: &ReplyAddress, outcome: ReplyOutcome);
 
-    /// Keeps what reads the answer to `to`, a question whose token leaves this node now. Of other nodes' questions a
-    /// port keeps nothing: what reads their answers is there already. Default: keeps nothing, for ports whose answers
-    /// stay in the process.
+    /// Keeps `reader` for the answer to `to`, a question of this node whose token leaves the node now. A port keeps
+    /// nothing for questions of other nodes, which have their readers themselves. Default: keeps nothing, for ports
+    /// whose answers stay in the process.
     fn expect(&self, to: &ReplyAddress, reader: AnswerReader) {
         let _ = (to, reader);
     }
 
-    /// What a layer of the node has lent to what is decoded here, by its type: see [`ReplyScope::lent`]. Default: nothing.
+    /// An object of type `what` that a layer of the node lends to decoders: see [`ReplyScope::lent`]. Default: nothing.
     fn lent(&self, what: TypeId) -> Option<Arc<dyn Any + Send + Sync>> {
         let _ = what;
         None
@@ -94,22 +94,24 @@ pub trait ReplyPort: Send + Sync + 'static {
 
 /// A one-shot right to answer a question with an `R`.
 ///
-/// Dropping it unanswered answers [`EntityError::NoReply`] (or what [`answer_dropped`] or [`answer_undelivered`] says, or
-/// [`EntityError::Failed`] during a panic), so an asker never waits for an answer that cannot come.
+/// Dropped unanswered, the token answers [`EntityError::NoReply`] (or the error of [`answer_dropped`] or
+/// [`answer_undelivered`], or [`EntityError::Failed`] during a panic), so an asker never waits for an answer that
+/// cannot come.
 /// Source: sharding §4.11, persistence §2.2.
 #[must_use = "dropping it answers the ask with EntityError::NoReply"]
 pub struct ReplyTo<R> {
-    /// In a box: a type of messages is as large as its largest, and most messages ask for no answer.
+    /// Boxed to keep tokens small: an enum of messages is as large as its largest variant, and most messages ask for no
+    /// answer.
     right: Box<Right>,
     reply: PhantomData<fn(R)>,
 }
 
-/// What a token holds, whatever the answer is.
+/// The content of a token, whatever the type of the answer.
 struct Right {
     address: ReplyAddress,
-    /// Taken by the answer; `None` means that another token answers now.
+    /// Taken when the token answers; `None` means that another token answers now.
     port: Option<Arc<dyn ReplyPort>>,
-    /// Set when the token was written into bytes: the right then lives where they are read.
+    /// Set when the token was written into bytes: from then on the right to answer lives where the bytes are read.
     written: AtomicBool,
     writer: Option<AnswerWriter>,
 }
@@ -128,7 +130,7 @@ impl<R: Send + 'static> ReplyTo<R> {
         token
     }
 
-    /// Answers.
+    /// Answers with `value`.
     pub fn reply(mut self, value: R) {
         let (value, type_name) = (Box::new(value), std::any::type_name::<R>());
         let writer = self.right.writer.take();
@@ -201,13 +203,13 @@ thread_local! {
     static STORES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives, what belongs to a running process (reply tokens, references to entities) refuses to be written on this
-/// thread: what is stored is read when that process is long gone.
+/// While a scope is open, values that belong to a running process (reply tokens, references to entities) refuse to be
+/// serialized on this thread: stored bytes are read when that process is long gone.
 #[must_use = "the scope ends when it is dropped"]
 #[derive(Debug)]
 pub struct StorageScope {
     outer: bool,
-    /// Scopes end on the thread that opened them.
+    /// Makes the scope `!Send`: a scope must end on the thread that opened it.
     not_send: PhantomData<*const ()>,
 }
 
@@ -237,7 +239,7 @@ mod serde_impls {
     use serde::de::DeserializeOwned;
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser::Error};
 
-    /// The format of the codec that writes the message is the one in which the answer comes back.
+    /// Keeps a reader of the open format: the answer comes back in the format of the message.
     impl<R: DeserializeOwned + Send + 'static> Serialize for ReplyTo<R> {
         fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
             if StorageScope::is_open() {
@@ -248,7 +250,7 @@ mod serde_impls {
         }
     }
 
-    /// The format of the codec that reads the message is the one in which the answer goes back.
+    /// Keeps a writer of the open format: the answer goes back in the format of the message.
     impl<'de, R: Serialize + Send + 'static> Deserialize<'de> for ReplyTo<R> {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
             let (node, ask_id) = <(UniqueAddress, u64)>::deserialize(deserializer)?;
@@ -266,7 +268,7 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    /// Writes down what is answered.
+    /// Port of the tests: writes down every answer.
     #[derive(Default)]
     pub(super) struct Log(pub(super) Mutex<Vec<String>>);
 

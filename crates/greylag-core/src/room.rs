@@ -17,7 +17,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The bound of one queue. Clones are the same one. Source: cluster T38, T39.
+/// The bound of one queue. Clones share the bound. Source: cluster T38, T39.
 #[derive(Debug, Clone)]
 pub struct Room(Arc<Inner>);
 
@@ -31,18 +31,18 @@ struct Inner {
 }
 
 impl Room {
-    /// Empty, for so many messages that have so many bytes together.
+    /// An empty queue's room for at most `most_messages` messages with `most_bytes` bytes together.
     #[must_use]
     pub fn new(most_messages: usize, most_bytes: usize) -> Self {
         let (messages, bytes, refused) = Default::default();
         Self(Arc::new(Inner { most_messages, most_bytes, messages, bytes, refused }))
     }
 
-    /// A share for one message of `bytes`; none, which is counted, if it would be one message or some bytes too much.
-    /// Into an empty queue goes anything.
+    /// Takes a share for one message of `bytes`. Returns `None`, and counts a refusal, if one of the bounds would be
+    /// exceeded; into an empty queue any message fits.
     pub fn take(&self, bytes: usize) -> Option<Share> {
         let Inner { most_messages, most_bytes, .. } = *self.0;
-        // Added first, so that two that come at once cannot both have the last place.
+        // Add before comparing, so that two threads at once cannot both take the last place.
         let before = self.0.messages.fetch_add(1, Ordering::AcqRel);
         let bytes_before = self.0.bytes.fetch_add(bytes, Ordering::AcqRel);
         let share = Share { inner: self.0.clone(), bytes };
@@ -53,23 +53,23 @@ impl Room {
         None
     }
 
-    /// Whether a message of `bytes` would be taken now; counts nothing.
+    /// Whether [`Room::take`] would grant a message of `bytes` now; counts nothing.
     pub fn has_room(&self, bytes: usize) -> bool {
         let messages = self.messages();
         messages == 0 || (messages < self.0.most_messages && self.bytes().saturating_add(bytes) <= self.0.most_bytes)
     }
 
-    /// How many messages are in the queue now.
+    /// The number of messages in the queue now.
     pub fn messages(&self) -> usize {
         self.0.messages.load(Ordering::Acquire)
     }
 
-    /// How many bytes they have together.
+    /// The bytes of all messages in the queue now.
     pub fn bytes(&self) -> usize {
         self.0.bytes.load(Ordering::Acquire)
     }
 
-    /// How many messages found no room so far.
+    /// The number of messages refused so far.
     pub fn refused(&self) -> u64 {
         self.0.refused.load(Ordering::Relaxed)
     }
@@ -108,7 +108,7 @@ mod tests {
         assert!(room.take(usize::MAX).is_some(), "into an empty queue goes anything");
     }
 
-    /// What is refused takes no room, whichever threads ask at once.
+    /// A refused message takes no room, however many threads ask at once.
     #[test]
     fn many_threads_never_have_more_than_there_is() {
         let room = Room::new(8, 1_000);
@@ -118,7 +118,7 @@ mod tests {
                     for round in 0..20_000 {
                         if let Some(share) = room.take(round % 400) {
                             let held = room.0.messages.load(Ordering::Acquire);
-                            // Those that are being refused are counted for a moment: one a thread.
+                            // Messages that are being refused are counted for a moment: one per thread.
                             assert!(held <= 8 + 4, "{held}");
                             drop(share);
                         }

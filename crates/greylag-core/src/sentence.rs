@@ -1,16 +1,16 @@
 //! How an error is printed where a program returns it from `main`.
 //!
-//! `main` prints the `Debug` of the error it returns, and so does `unwrap`. For the errors that a newcomer meets
-//! first, those of settings and of everything that is started, that is the sentence of `Display` with what led to it.
+//! `main` prints the `Debug` of the error it returns, and so does `unwrap`. For the errors that a newcomer meets first
+//! (of settings, and of everything that is started), `Debug` is therefore the sentence of `Display` with its causes.
 
 use std::error::Error;
 use std::fmt;
 
-/// Writes what [`Display`](fmt::Display) says of an error, and each of its sources that this does not name already. The
-/// body of `Debug` where [`debug_is_sentence!`](crate::debug_is_sentence) does not fit.
+/// Writes the [`Display`](fmt::Display) text of an error, and of each source that the text does not contain already.
+/// Use it as the body of `Debug` where [`debug_is_sentence!`](crate::debug_is_sentence) does not fit.
 ///
 /// # Errors
-/// Those of the formatter.
+/// The errors of the formatter.
 pub fn fmt_sentence(error: &dyn Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -3,9 +3,9 @@
 /// The name of a timer within one entity. Source: sharding §4.4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TimerKey {
-    /// A timer that there is one of.
+    /// A timer of which the entity has one.
     Name(&'static str),
-    /// One of many.
+    /// One timer of many, told apart by a number.
     Number(u64),
 }
 

@@ -1,4 +1,4 @@
-//! Structs of replicated types.
+//! Derives `ReplicatedData` for structs of replicated types.
 
 use proc_macro2::TokenStream as Tokens;
 use quote::{format_ident, quote};

@@ -1,4 +1,4 @@
-//! Elements: fields one after the other; of an enum, first which variant.
+//! Derives `Element`. Fields are written one after the other; an enum begins with the index of its variant.
 
 use proc_macro2::TokenStream as Tokens;
 use quote::{format_ident, quote};
@@ -15,7 +15,7 @@ pub(crate) fn derive(input: &DeriveInput) -> syn::Result<Tokens> {
     }
     let (params, arguments, bounds) = generics.split_for_impl();
     let (encode, decode) = match &input.data {
-        // Every element has at least one byte, also one without fields.
+        // Write a byte even without fields: the bytes of an element are never empty.
         Data::Struct(data) if data.fields.is_empty() => {
             let (_, _, decode) = variant(krate, &quote!(Self), &data.fields);
             let other = quote!(_ => Err(#krate::DecodeError::Invalid("an element without fields is 0")));
@@ -53,7 +53,7 @@ pub(crate) fn derive(input: &DeriveInput) -> syn::Result<Tokens> {
     })
 }
 
-/// The pattern that takes a variant apart, how it is written, and how it is read.
+/// Returns the pattern that takes a variant apart, the code that writes its fields, and the code that reads them.
 fn variant(krate: &Tokens, path: &Tokens, fields: &Fields) -> (Tokens, Tokens, Tokens) {
     let bound: Vec<_> = (0..fields.len()).map(|index| format_ident!("field_{index}")).collect();
     let encode = quote!(#(#krate::Element::encode(#bound, out);)*);

@@ -1,7 +1,7 @@
-//! Derive macros of `greylag-crdt`, which re-exports them; use them from there.
+//! Derive macros of `greylag-crdt`. `greylag-crdt` re-exports them; use them from there.
 //!
-//! A program that uses them names `greylag-crdt` as a dependency, or `greylag` and says so:
-//! `#[crdt(crate = "greylag::crdt")]`.
+//! The generated code names `greylag-crdt`, so a program that derives depends on `greylag-crdt`, or on `greylag` and
+//! sets `#[crdt(crate = "greylag::crdt")]`.
 
 mod composed;
 mod element;
@@ -11,11 +11,12 @@ use proc_macro2::TokenStream as Tokens;
 use quote::quote;
 use syn::{DeriveInput, LitStr, Path, parse_macro_input};
 
-/// Makes a struct of replicated types a replicated type: joined field by field, with a delta of optional deltas.
+/// Makes a struct of replicated types a replicated type: joined field by field; its delta has an optional delta per
+/// field.
 ///
-/// The stable tag is given by `#[crdt(tag = "shop.cart/1")]`. The delta is a struct of its own, `CartDelta` for `Cart`.
-/// Causal fields keep contexts of their own. The order of fields is part of the format: append, and give the tag a new
-/// version. Source: ddata A2.
+/// The attribute `#[crdt(tag = "shop.cart/1")]` gives the stable tag. The delta is a struct of its own, `CartDelta` for
+/// `Cart`. Causal fields keep contexts of their own. The order of fields is part of the format: append new fields, and
+/// give the tag a new version. Source: ddata A2.
 #[proc_macro_derive(ReplicatedData, attributes(crdt))]
 pub fn derive_replicated_data(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -24,18 +25,18 @@ pub fn derive_replicated_data(input: TokenStream) -> TokenStream {
 
 /// Makes a struct or an enum of elements an element of sets, a key of maps or the value of registers.
 ///
-/// The stable tag is given by `#[crdt(tag = "shop.item/1")]`. The order of fields and of variants is part of the format,
-/// and should be that of the derived `Ord`. Source: ddata Y1.
+/// The attribute `#[crdt(tag = "shop.item/1")]` gives the stable tag. The order of fields and of variants is part of
+/// the format, and should be that of the derived `Ord`. Source: ddata Y1.
 #[proc_macro_derive(Element, attributes(crdt))]
 pub fn derive_element(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     element::derive(&input).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
-/// What `#[crdt(…)]` says.
+/// The content of `#[crdt(…)]`.
 struct Attributes {
     tag: LitStr,
-    /// Where the types of `greylag-crdt` are found.
+    /// The path of `greylag-crdt` in generated code.
     krate: Tokens,
 }
 
@@ -59,7 +60,7 @@ impl Attributes {
         Ok(Self { tag: tag.ok_or_else(missing)?, krate })
     }
 
-    /// The type's tag: its name, and the tags of its parameters.
+    /// The tag of the type: its name and the tags of its parameters.
     fn type_tag(&self, input: &DeriveInput) -> Tokens {
         let Self { tag, krate } = self;
         let parameters: Vec<_> = input.generics.type_params().map(|parameter| &parameter.ident).collect();

@@ -1,8 +1,9 @@
-//! A replicated type of your own, in the two forms that there are.
+//! A replicated type of your own, in both forms: written by hand, and derived.
 //!
-//! A two-phase set is two sets that only grow: what was added, and what was removed. Its elements are the first without
-//! the second, so a removed element can never return. Written by hand it supplies a merge and its bytes, and travels as
-//! a full state; derived from its parts it has their deltas as well. Source: ddata A1, A2.
+//! A two-phase set is two sets that only grow: the added elements, and the removed ones. Its elements are those of the
+//! first set that are not in the second, so a removed element can never return. The form written by hand supplies a
+//! merge and its bytes, and travels as a full state; the derived form has the deltas of its parts as well. Source:
+//! ddata A1, A2.
 //!
 //! `cargo run -p greylag-crdt --example two_phase_set`
 
@@ -43,7 +44,7 @@ impl StateData for ByHand {
     }
 }
 
-/// The form with deltas: those of its parts.
+/// The derived form: its deltas are those of its parts.
 #[derive(Clone, Debug, PartialEq, ReplicatedData)]
 #[crdt(tag = "example.two-phase-set-with-deltas/1")]
 struct Derived {
@@ -80,7 +81,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     writeln!(out, "by hand: {} added, {} removed", here.added.len(), here.removed.len())?;
 
     let (mut here, mut there) = (Derived::zero(), Derived::zero());
-    // What a replicator does around an update: it collects what the update did, and sends that alone.
+    // As a replicator does around an update: collect what the update did, and send only that.
     here.begin_change(Lineage(1));
     here.add("goose");
     here.add("swan");

@@ -1,8 +1,8 @@
-//! The crate `crdts`, in both directions.
+//! Connects the types here with the crate `crdts`, in both directions.
 //!
-//! [`Adapted`] makes any of its state-based types replicate as it is. In the other direction the types here implement
-//! its `CvRDT` and `CmRDT`, with deltas as operations (they are idempotent and free of order, so the contract holds),
-//! and causal ones `ResetRemove`.
+//! [`Adapted`] makes any of the state-based types of `crdts` a replicated type. In the other direction the types here
+//! implement `CvRDT` and `CmRDT`, with deltas as operations (deltas are idempotent and free of order, so the contract
+//! holds), and causal types `ResetRemove`.
 //!
 //! Limits of adapted types: the full state travels with each update, removed replicas are never pruned, an `LWWReg`
 //! whose markers are equal does not converge (use [`crate::LwwRegister`]), `GCounter::inc_many` may overflow. Their

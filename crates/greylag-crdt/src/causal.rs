@@ -1,9 +1,9 @@
 //! A store with its context: the state of every causal type.
 //!
-//! Every change is an [`Edit`], made where it stands, and explained by a [`Fragment`]: a small store, the dots that it has
-//! seen, and what it touches. The changed value is exactly the old one joined with the fragment (L3), which is made only
-//! where a delta is collected. Joins are total, in any order and any number; delivering deltas in order is a matter of
-//! consistency, never of safety.
+//! An operation is an [`Edit`] that changes the value in place. A [`Fragment`] explains the edit: a small store, the
+//! dots that the edit has seen, and the keys that it touches. The changed value is exactly the old one joined with the
+//! fragment (L3); the fragment is made only where a delta is collected. Joins are total, in any order and any number;
+//! deltas are delivered in order for consistency, never for safety.
 //!
 //! Source: ddata K6, K7, K8, K10, K12, Y9.
 
@@ -27,7 +27,7 @@ use crate::rename::Moves;
 use crate::replica::ReplicaId;
 use crate::store::{Changes, DotSet, Host, Join, Store, with_path};
 
-/// A store, the dots it has seen, and what is kept beside them without being part of the value.
+/// A store, the dots that it has seen, and bookkeeping that is not part of the value.
 #[derive(Clone)]
 pub struct Causal<S: Store> {
     store: S,
@@ -37,9 +37,9 @@ pub struct Causal<S: Store> {
     /// How many slot ids name each replica, kept up with every change.
     slots: BTreeMap<ReplicaId, i64>,
     home: Option<Home>,
-    /// The replica whose slots are watched: the one that updates the value.
+    /// The replica that updates the value; its slots are watched.
     own: Option<ReplicaId>,
-    /// Own slots at or below this number are not counted on any more.
+    /// Own slots at or below this number are never added to again.
     slot_floor: u64,
     /// Whether this replica has drawn dots for the entry since it was last absent here.
     drawn: bool,
@@ -57,8 +57,8 @@ impl<S: Store> Causal<S> {
         &self.context
     }
 
-    /// Takes the replica that updates for the value's own. Whatever it counted on before, somewhere else, it does not
-    /// count on here.
+    /// Makes the updating replica the value's own. If another replica was, the slots that the new one counted in
+    /// elsewhere are not added to here.
     fn adopt(&mut self, cx: &UpdateCx<'_>) {
         if self.own != Some(cx.replica()) {
             self.own = Some(cx.replica());
@@ -66,9 +66,10 @@ impl<S: Store> Causal<S> {
         }
     }
 
-    /// The claim `(prev, last]` of an update, and whether it is the first since the entry was absent: this replica knows
-    /// that it issued nothing else for the entry in between, which keeps contexts compact although numbers have gaps. A
-    /// value that is not the entry's own claims nothing, since it does not know what the entry holds.
+    /// Returns the claim `(prev, last]` of an update, and whether the update is the first that draws since the entry
+    /// was absent. A claim is sound because this replica issued nothing else for the entry in between; it keeps
+    /// contexts compact although numbers have gaps. A value that is not bound to the entry of `cx` claims nothing: it
+    /// does not know what the entry holds.
     fn claim(&mut self, cx: &UpdateCx<'_>, drawn: &DotSet) -> (Context, bool) {
         let mut claim = Context::new();
         let (Some(last), Some(floor)) = (drawn.dots().last(), self.floor(cx)) else { return (claim, false) };
@@ -77,7 +78,8 @@ impl<S: Store> Causal<S> {
         if !is_first {
             claim.insert_range(own, self.claimed_up_to(cx).max(floor).saturating_add(1), last.number);
         } else {
-            // Everything of ours that is not live here was forgotten here, and goes everywhere.
+            // Claim all own numbers that are not live here: their leaves were forgotten here, so they are retired
+            // everywhere.
             let mut next = floor + 1;
             for live in self.live_numbers(own).into_iter().filter(|live| (floor + 1..=last.number).contains(live)) {
                 claim.insert_range(own, next, live - 1);
@@ -105,25 +107,27 @@ impl<S: Store> Causal<S> {
     }
 
     /// The claim of most updates, as one interval: numbers were drawn, not for the first time, and none are reserved.
+    /// `None` for all other updates.
     fn plain_claim(&self, cx: &UpdateCx<'_>, drawn: &DotSet) -> Option<(u64, u64)> {
         let (last, floor) = drawn.dots().last().zip(self.floor(cx))?;
         let is_plain = self.drawn && cx.reserved().is_empty();
         is_plain.then(|| (self.claimed_up_to(cx).max(floor).saturating_add(1), last.number))
     }
 
-    /// The start floor, if the update is one of this entry.
+    /// The start floor, if `cx` is of the entry that this value is bound to.
     fn floor(&self, cx: &UpdateCx<'_>) -> Option<u64> {
         let floor = cx.start_floor(self.home.map(|home| home.entry))?;
         Some(if cx.left_out().start_floor { 0 } else { floor })
     }
 
-    /// The highest number of the updating replica that was seen.
+    /// The highest number of the updating replica that this context has seen.
     fn claimed_up_to(&self, cx: &UpdateCx<'_>) -> u64 {
         if cx.left_out().claim_start { 0 } else { self.context.highest(cx.replica()) }
     }
 
     fn join_fragment(&mut self, fragment: &Fragment<S>) -> Grew {
-        // Nearly every value has not seen what a first delta claims; then only what the delta touches can change.
+        // Join everything only if numbers that a first delta claims were seen here: nearly always the touched keys
+        // suffice.
         let everything = S::everything();
         let scope = if fragment.forgotten.intersects(&self.context) { &everything } else { &fragment.scope };
         self.join_parts(&fragment.store, &fragment.context, scope)
@@ -141,8 +145,8 @@ impl<S: Store> Causal<S> {
         (changed || seen_more).into()
     }
 
-    /// Takes over what a join or a patch did to the store. `highest`: the highest own number that there is, as far as is
-    /// known, which own slots have to be above after one of them shrank.
+    /// Takes over what a join or a patch did to the store. `highest` is the highest own number known; if an own slot
+    /// shrank, new own slots must lie above it.
     fn settle(&mut self, mut changes: Changes, highest: u64) {
         if let Some(sum) = changes.sum {
             self.sum.add(|| sum);
@@ -176,7 +180,7 @@ impl<S: Store> Causal<S> {
         self.home = self.home.or(other.home);
         self.tracker.merged();
         if self.context.is_empty() {
-            // Nothing was seen here, so everything is new: the whole structure is shared.
+            // Nothing was seen here, so share the whole structure of the other.
             self.store = other.store.clone();
             self.sum.clone_from(&other.sum);
             self.slots.clone_from(&other.slots);
@@ -234,7 +238,7 @@ impl<S: Store> Causal<S> {
         self.sum.get_or(|| with_path(|path| self.store.digest(path)))
     }
 
-    /// What is to be noted of a change.
+    /// An empty record of changes, with a sum only if the sum over leaves is known.
     fn changes(&self) -> Changes {
         Changes::new(self.own, self.sum.known().is_some())
     }
@@ -262,7 +266,7 @@ impl<S: Store> Causal<S> {
         self.store.visit_slots(&mut |slot| *slots.entry(slot.replica).or_default() += 1);
     }
 
-    /// Numbers of a replica that something here has, as closed intervals.
+    /// The numbers of a replica that the context or slot ids name, as closed intervals.
     fn numbers(&self, replica: ReplicaId) -> Vec<(u64, u64)> {
         let mut numbers: Vec<(u64, u64)> = self.context.intervals(replica).collect();
         if self.slots.contains_key(&replica) {
@@ -293,8 +297,8 @@ impl<S: Store> Host<S> for Causal<S> {
         (!self.store.is_empty()).then_some(&self.store)
     }
 
-    /// Makes the edit in place: the value is then what a join with the edit's fragment makes of it. The fragment is
-    /// made only if the caller collects it.
+    /// Makes the edit in place; the value is then the old one joined with the edit's fragment. The fragment is made
+    /// only if the caller collects changes.
     fn apply(&mut self, cx: &UpdateCx<'_>, edit: Edit<S>) {
         self.adopt(cx);
         let Edit { patch, drawn } = edit;
@@ -312,7 +316,7 @@ impl<S: Store> Host<S> for Causal<S> {
         let (store, scope) = S::content(&patch);
         changes.superseded = Some(Vec::new());
         self.store.patch(patch, &mut changes);
-        // Its context is what it supersedes, as single dots, what it drew, and the claim.
+        // The fragment's context: superseded dots one by one, drawn dots, and the claim.
         let superseded = changes.superseded.take().unwrap_or_default();
         drawn.dots().iter().chain(&superseded).for_each(|dot| context.insert(*dot));
         self.settle(changes, cx.last_drawn());
@@ -400,7 +404,7 @@ impl<S: Store> fmt::Debug for Causal<S> {
     }
 }
 
-/// What is the same for every type that is one field `causal`.
+/// The trait methods that are the same for every type with one field `causal`.
 macro_rules! causal_data {
     ($tag:expr, $store:ty) => {
         const TAG: $crate::tag::TypeTag = $tag;

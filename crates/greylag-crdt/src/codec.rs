@@ -10,14 +10,14 @@
 use crate::replica::ReplicaId;
 use crate::tag::TypeTag;
 
-/// The version that every value begins with, counters with births apart.
+/// The version that every value begins with, except counters with births.
 pub const FORMAT: u8 = 1;
 
 /// The version of counters whose slots have births. Source: ddata Y4.
 pub(crate) const FORMAT_WITH_BIRTHS: u8 = 2;
 
-/// The version that kept bytes begin with: the type's tag follows, and then the value with its own version. Source:
-/// ddata K9.
+/// The version that bytes of [`crate::ReplicatedData::to_bytes`] begin with: the type's tag follows, then the value
+/// with its own version. Source: ddata K9.
 pub(crate) const FORMAT_WITH_TAG: u8 = 3;
 
 /// Why bytes are not a value.
@@ -32,18 +32,18 @@ pub enum DecodeError {
     /// A format that this build does not read.
     #[error("format version {0} is unknown")]
     Version(u8),
-    /// The same value has another, canonical form.
+    /// The bytes are not the canonical form of their value.
     #[error("not canonical: {0}")]
     NotCanonical(&'static str),
-    /// A value of another type, by the tag that its bytes begin with.
+    /// The bytes begin with the tag of another type.
     #[error("the bytes are a {found}, not a {expected}")]
     OtherType {
-        /// The type that they were to be read as.
+        /// The tag of the type to read.
         expected: String,
-        /// The type that they say.
+        /// The tag that the bytes name.
         found: String,
     },
-    /// Not a value of the type.
+    /// The bytes are no value of the type.
     #[error("invalid: {0}")]
     Invalid(&'static str),
 }
@@ -52,7 +52,7 @@ pub enum DecodeError {
 #[derive(Debug, Default)]
 pub struct Encoder {
     bytes: Vec<u8>,
-    /// The table that replicas are written as references to; without one they are written as they are.
+    /// The table whose indices stand for replicas; without a table replicas are written as they are.
     replicas: Option<Vec<ReplicaId>>,
 }
 
@@ -62,12 +62,12 @@ impl Encoder {
         Self::default()
     }
 
-    /// An encoder that appends to these bytes.
+    /// An encoder that appends to `bytes`.
     pub(crate) fn continuing(bytes: Vec<u8>) -> Self {
         Self { bytes, replicas: None }
     }
 
-    /// What was written.
+    /// The bytes written.
     pub fn finish(self) -> Vec<u8> {
         self.bytes
     }
@@ -131,7 +131,7 @@ impl Encoder {
         self.bytes.extend_from_slice(value);
     }
 
-    /// Writes the table that [`Encoder::replica`] refers to from now on; it must ascend.
+    /// Writes the replica table, which must ascend. [`Encoder::replica`] writes indices into it from now on.
     pub fn begin_replicas(&mut self, replicas: Vec<ReplicaId>) {
         debug_assert!(replicas.is_sorted(), "the table is made from an ordered map");
         self.u64(replicas.len() as u64);
@@ -141,7 +141,7 @@ impl Encoder {
         self.replicas = Some(replicas);
     }
 
-    /// Writes a reference to a replica of the table.
+    /// Writes a replica: its index in the table, or its id if there is no table.
     pub fn replica(&mut self, replica: ReplicaId) {
         let Some(table) = &self.replicas else { return self.u64(replica.0) };
         let index = table.binary_search(&replica).expect("the table names every replica of a store");
@@ -157,7 +157,7 @@ pub struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// A decoder at the beginning of these bytes.
+    /// A decoder at the beginning of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes, replicas: Vec::new() }
     }
@@ -183,7 +183,7 @@ impl<'a> Decoder<'a> {
     /// Reads the format version.
     ///
     /// # Errors
-    /// [`DecodeError::Version`] for one that this build does not read.
+    /// [`DecodeError::Version`] for a version that this build does not read.
     pub fn format(&mut self) -> Result<(), DecodeError> {
         match self.u8()? {
             FORMAT => Ok(()),
@@ -202,7 +202,7 @@ impl<'a> Decoder<'a> {
     /// Reads an unsigned integer.
     ///
     /// # Errors
-    /// If it is cut off, not minimal, or too large.
+    /// If the integer is cut off, not minimal, or too large.
     pub fn u128(&mut self) -> Result<u128, DecodeError> {
         let mut value = 0_u128;
         for shift in (0..).step_by(7) {
@@ -227,7 +227,7 @@ impl<'a> Decoder<'a> {
     /// # Errors
     /// As [`Decoder::u128`].
     pub fn u64(&mut self) -> Result<u64, DecodeError> {
-        // Most integers are small, and one longer than nine bytes may be too large.
+        // Read small integers here, as most are; one of more than nine bytes may be too large.
         let mut value = 0;
         for (index, byte) in self.rest.iter().take(9).enumerate() {
             value |= u64::from(byte & 0x7f) << (7 * index);
@@ -259,7 +259,7 @@ impl<'a> Decoder<'a> {
         i64::try_from(self.i128()?).map_err(|_| DecodeError::Invalid("an integer is too large"))
     }
 
-    /// Reads a count of items that take at least one byte each, so it cannot exceed what is left.
+    /// Reads a count of items that take at least one byte each; it cannot exceed the bytes left.
     ///
     /// # Errors
     /// As [`Decoder::u128`], and [`DecodeError::Truncated`].
@@ -271,7 +271,7 @@ impl<'a> Decoder<'a> {
     /// Reads a byte string.
     ///
     /// # Errors
-    /// If it is cut off.
+    /// If the string is cut off.
     pub fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
         let length = self.count()?;
         let (taken, rest) = self.rest.split_at(length);
@@ -282,7 +282,7 @@ impl<'a> Decoder<'a> {
     /// Reads a replica table, for [`Decoder::replica`], and returns it.
     ///
     /// # Errors
-    /// If it is cut off or does not ascend.
+    /// If the table is cut off or does not ascend.
     pub fn begin_replicas(&mut self) -> Result<Vec<ReplicaId>, DecodeError> {
         let mut replicas: Vec<ReplicaId> = Vec::new();
         for _ in 0..self.count()? {
@@ -299,14 +299,14 @@ impl<'a> Decoder<'a> {
     /// Reads a reference into the replica table.
     ///
     /// # Errors
-    /// If it is cut off or names nothing.
+    /// If the reference is cut off or names nothing.
     pub fn replica(&mut self) -> Result<ReplicaId, DecodeError> {
         let index = usize::try_from(self.u64()?).map_err(|_| DecodeError::Truncated)?;
         self.replicas.get(index).copied().ok_or(DecodeError::Invalid("a replica is not in the table"))
     }
 }
 
-/// Bytes with the type's tag before them.
+/// Returns bytes that begin with the type's tag.
 pub(crate) fn with_tag(tag: &TypeTag, encode: impl FnOnce(&mut Encoder)) -> Vec<u8> {
     let mut out = Encoder::new();
     out.u8(FORMAT_WITH_TAG);
@@ -315,7 +315,7 @@ pub(crate) fn with_tag(tag: &TypeTag, encode: impl FnOnce(&mut Encoder)) -> Vec<
     out.finish()
 }
 
-/// What follows the type's tag in these bytes; all of them if they are from before bytes had one.
+/// Returns the bytes after the type's tag; all bytes, if they were written before values had a tag.
 pub(crate) fn without_tag<'a>(tag: &TypeTag, bytes: &'a [u8]) -> Result<&'a [u8], DecodeError> {
     let read = |bytes: &'a [u8]| {
         let mut inp = Decoder::new(bytes);
@@ -325,7 +325,7 @@ pub(crate) fn without_tag<'a>(tag: &TypeTag, bytes: &'a [u8]) -> Result<&'a [u8]
     let expected = tag.to_string();
     match read(bytes) {
         Some((found, rest)) if found == expected => Ok(rest),
-        // A type of one's own may have begun its bytes with any byte; hardly with this and a tag.
+        // A custom type may have begun its untagged bytes with any byte, but hardly with this one and a tag.
         Some((found, _)) if found.contains('/') && found.bytes().all(|byte| byte.is_ascii_graphic()) => {
             Err(DecodeError::OtherType { expected, found: found.to_owned() })
         }
@@ -333,7 +333,7 @@ pub(crate) fn without_tag<'a>(tag: &TypeTag, bytes: &'a [u8]) -> Result<&'a [u8]
     }
 }
 
-/// Reads items in ascending order, each by `read`, and hands them to `take`.
+/// Reads items with `item` and checks that they ascend.
 pub(crate) fn ascending<T: Ord + Clone>(
     inp: &mut Decoder<'_>,
     mut item: impl FnMut(&mut Decoder<'_>) -> Result<T, DecodeError>,

@@ -1,8 +1,8 @@
-//! Which dots have been seen.
+//! A context: the set of dots that were seen.
 //!
-//! A context holds, per replica, a sorted list of disjoint closed intervals of dot numbers;
-//! adjacent ones are fused. It is normally one interval per replica. A bare version vector is not
-//! enough: recording "seen (B,5)" as "seen B up to 5" would delete elements that were never seen.
+//! A context holds, per replica, a sorted list of disjoint closed intervals of dot numbers; adjacent ones are fused.
+//! Normally there is one interval per replica. A bare version vector is not enough: recording "seen (B,5)" as "seen B
+//! up to 5" would delete elements that were never seen.
 //!
 //! Source: ddata K4.
 
@@ -15,7 +15,7 @@ use crate::codec::{DecodeError, Decoder, Encoder};
 use crate::rename::Moves;
 use crate::replica::{Dot, MAX_NUMBER, ReplicaId};
 
-/// So few intervals are looked for one by one; along more goes a walk.
+/// Up to so many intervals are looked up one by one; more are compared in one walk along both contexts.
 const SEARCHED: usize = 4;
 
 /// A closed interval of one replica's numbers.
@@ -26,13 +26,13 @@ struct Interval {
     high: u64,
 }
 
-/// Most contexts have one, which takes no memory of its own.
+/// One interval, as most contexts have, takes no heap memory.
 type Intervals = SmallVec<[Interval; 1]>;
 
 /// A set of dots, compact where numbers are consecutive.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Context {
-    /// By replica, then ascending, with a gap between two of one replica.
+    /// Sorted by replica, then ascending; two intervals of one replica have a gap between them.
     seen: Intervals,
 }
 
@@ -58,7 +58,7 @@ impl Context {
         self.seen.get(at).is_some_and(|i| i.replica == replica && i.low <= high)
     }
 
-    /// Whether any dot is in both.
+    /// Whether any dot is in both contexts.
     pub fn intersects(&self, other: &Self) -> bool {
         other.seen.iter().any(|i| self.overlaps(i.replica, i.low, i.high))
     }
@@ -84,12 +84,12 @@ impl Context {
         self.insert_range(dot.replica, dot.number, dot.number);
     }
 
-    /// Adds the closed interval of numbers `low..=high` of one replica; nothing if it is empty.
+    /// Adds the closed interval of numbers `low..=high` of one replica; does nothing if the interval is empty.
     pub fn insert_range(&mut self, replica: ReplicaId, low: u64, high: u64) {
         if low == 0 || low > high || self.covers(replica, low, high) {
             return;
         }
-        // What touches or overlaps the new interval is replaced by one interval over all.
+        // Fuse all intervals that touch or overlap the new one.
         let from = self.seen.partition_point(|i| (i.replica, i.high.saturating_add(1)) < (replica, low));
         let to = self.seen.partition_point(|i| (i.replica, i.low) <= (replica, high.saturating_add(1)));
         let list = &mut self.seen;
@@ -99,7 +99,7 @@ impl Context {
         replace(list, from..to, [Interval { replica, low, high }]);
     }
 
-    /// Takes the closed interval `low..=high` of one replica out.
+    /// Removes the closed interval `low..=high` of one replica.
     pub fn remove_range(&mut self, replica: ReplicaId, low: u64, high: u64) {
         if low > high || !self.overlaps(replica, low, high) {
             return;
@@ -117,7 +117,7 @@ impl Context {
         self.remove_range(replica, 0, u64::MAX);
     }
 
-    /// Adds everything that the other has seen. Returns whether that was anything new.
+    /// Adds everything that `other` has seen. Returns whether anything was new.
     pub fn union(&mut self, other: &Self) -> bool {
         let is_new = !self.covers_all(other);
         if is_new {
@@ -126,7 +126,7 @@ impl Context {
         is_new
     }
 
-    /// Adds everything that the other has seen, some of which is new.
+    /// Adds everything that `other` has seen; for callers that know that something is new.
     pub(crate) fn add_all(&mut self, other: &Self) {
         if self.is_empty() {
             self.clone_from(other);
@@ -137,7 +137,7 @@ impl Context {
         }
     }
 
-    /// Both, in one walk along the two.
+    /// The union of two contexts, in one walk along both.
     fn merged(&self, other: &Self) -> Intervals {
         let (mut own, mut theirs) = (&self.seen[..], &other.seen[..]);
         let mut merged = Intervals::with_capacity(own.len() + theirs.len());
@@ -160,7 +160,7 @@ impl Context {
         merged
     }
 
-    /// Whether everything that the other has seen was seen here.
+    /// Whether everything that `other` has seen was seen here.
     pub(crate) fn covers_all(&self, other: &Self) -> bool {
         if other.seen.len() <= SEARCHED {
             return other.seen.iter().all(|i| self.covers(i.replica, i.low, i.high));
@@ -193,12 +193,12 @@ impl Context {
         self.seen.get(at).is_some_and(|i| i.replica == replica && i.low <= low && high <= i.high)
     }
 
-    /// Whether any number that these moves rename was seen.
+    /// Whether any number that the moves rename was seen.
     pub(crate) fn is_moved_by(&self, moves: &Moves) -> bool {
         moves.iter().any(|m| self.overlaps(m.from, m.low, m.high))
     }
 
-    /// Renames all numbers at once.
+    /// Renames all numbers of the moves at once.
     pub(crate) fn rename(&mut self, moves: &Moves) {
         let mut renamed: Vec<(Dot, u64)> = Vec::new();
         for m in moves.iter() {
@@ -215,7 +215,7 @@ impl Context {
         }
     }
 
-    /// Writes what `encode` writes if there are no others.
+    /// Writes what `encode` writes if `others` is empty.
     pub(crate) fn encode_alone(&self, out: &mut Encoder) {
         out.u64(self.replicas().count() as u64);
         self.replicas().for_each(|replica| out.u64(replica.0));
@@ -224,8 +224,8 @@ impl Context {
         }
     }
 
-    /// Writes the replica table, which names `others` too, and the intervals; dots written afterwards
-    /// refer to the table.
+    /// Writes the replica table, which names `others` too, and the intervals. Dots written afterwards refer to the
+    /// table.
     pub(crate) fn encode(&self, others: impl Iterator<Item = ReplicaId>, out: &mut Encoder) {
         let mut table: Vec<ReplicaId> = self.replicas().chain(others).collect();
         table.sort_unstable();
@@ -236,8 +236,8 @@ impl Context {
         }
     }
 
-    /// Reads what `encode` wrote. A replica without numbers is one that something else names; those
-    /// are returned, for the caller to check that it is so.
+    /// Reads what `encode` wrote. Returns also the replicas without numbers: the caller must check that something else
+    /// names them.
     pub(crate) fn decode(inp: &mut Decoder<'_>) -> Result<(Self, Vec<ReplicaId>), DecodeError> {
         let (mut seen, mut others) = (Intervals::new(), Vec::new());
         for replica in inp.begin_replicas()? {
@@ -261,7 +261,7 @@ impl Context {
     }
 }
 
-/// Puts others in the place of some intervals.
+/// Replaces a range of intervals by others.
 fn replace(list: &mut Intervals, Range { start, end }: Range<usize>, others: impl IntoIterator<Item = Interval>) {
     let mut at = start;
     for other in others {
@@ -281,7 +281,7 @@ fn encode_list(list: &[Interval], out: &mut Encoder) {
     out.u64(list.len() as u64);
     let mut above = 0;
     for Interval { low, high, .. } in list {
-        // Fused intervals leave a gap, so both distances fit and are as small as they can be.
+        // Two intervals have a gap between them, so both distances fit and are as small as they can be.
         out.u64(low - above);
         out.u64(high - low);
         above = *high;
@@ -318,7 +318,7 @@ mod tests {
 
     const A: ReplicaId = ReplicaId(2);
 
-    /// With a neighbour on either side, whose numbers must stay as they are.
+    /// The ranges of replica 2, with a neighbour on either side whose numbers must stay as they are.
     fn intervals(ranges: &[(u64, u64)]) -> Context {
         let mut context = Context::new();
         context.insert_range(ReplicaId(1), 5, u64::MAX);

@@ -1,4 +1,4 @@
-//! Counters: one slot per replica and life of the entry there, the greater amount counts.
+//! Counters: one slot per replica and life of the entry at that replica; of two amounts of a slot the greater counts.
 //!
 //! Source: ddata Y4.
 
@@ -31,7 +31,7 @@ use crate::tag::TypeTag;
 pub struct GCounter {
     tally: Tally,
     cached: CachedDigest,
-    /// The slot that was added to: the delta is how it is afterwards.
+    /// The slot that the update added to; the delta is its amount after the update.
     tracker: Tracker<Touched>,
 }
 
@@ -167,7 +167,7 @@ impl ReplicatedData for GCounter {
     }
 }
 
-/// Slots that the older format can say have it.
+/// Refuses format 2 for slots that format 1 can represent: each value has one canonical form.
 fn check_format(found: u8, canonical: u8) -> Result<(), DecodeError> {
     if found == canonical {
         Ok(())
@@ -180,7 +180,7 @@ fn check_format(found: u8, canonical: u8) -> Result<(), DecodeError> {
 #[derive(Debug, Clone, Copy)]
 struct Touched {
     slot: SlotId,
-    /// There are others, which no replicator does: then the delta is all slots.
+    /// Whether the update added to more than one slot, which no replicator does; the delta is then all slots.
     are_several: bool,
     added: bool,
     taken: bool,
@@ -198,18 +198,18 @@ impl Touched {
         self.taken |= other.taken;
     }
 
-    /// The slot, if it is only one.
+    /// The slot, if the update added to one only.
     fn only(self) -> Option<SlotId> {
         (!self.are_several).then_some(self.slot)
     }
 }
 
-/// A counter that grows and shrinks: what was added, and what was taken away.
+/// A counter that grows and shrinks: one sum of additions, one of subtractions.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct PNCounter {
     halves: Halves,
     cached: CachedDigest,
-    /// The slots that were added to: the delta is how they are afterwards.
+    /// The slots that the update added to; the delta is their amounts after the update.
     tracker: Tracker<Touched>,
 }
 
@@ -219,7 +219,7 @@ struct Halves {
     taken: Tally,
 }
 
-/// Additions and subtractions: the slots that changed.
+/// A delta: the slots of additions and of subtractions that changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotPair {
     added: Slots,
@@ -248,7 +248,7 @@ impl PNCounter {
         self.change(cx, by.unsigned_abs(), by > 0)
     }
 
-    /// Takes from the counter; a negative amount is an increment, 0 changes nothing.
+    /// Subtracts from the counter; a negative amount is an increment, 0 changes nothing.
     ///
     /// # Errors
     /// [`CounterOverflow`].
@@ -279,12 +279,12 @@ impl PNCounter {
         difference(self.halves.added.sum()?, self.halves.taken.sum()?).ok()
     }
 
-    /// What was added, by slot.
+    /// The added amounts, by slot.
     pub fn added(&self) -> &Slots {
         &self.halves.added.slots
     }
 
-    /// What was taken away, by slot.
+    /// The subtracted amounts, by slot.
     pub fn taken(&self) -> &Slots {
         &self.halves.taken.slots
     }
@@ -297,7 +297,7 @@ fn encode_pair(added: &Slots, taken: &Slots, out: &mut Encoder) {
     taken.encode(format, out);
 }
 
-/// `added - taken`, or the bound of `i128` that it exceeds.
+/// `added - taken`, or the bound of `i128` that the difference exceeds.
 pub(crate) fn difference(added: u128, taken: u128) -> Result<i128, i128> {
     if added >= taken {
         i128::try_from(added - taken).map_err(|_| i128::MAX)
@@ -325,7 +325,7 @@ impl ReplicatedData for PNCounter {
 
     fn merge(&mut self, other: &Self) -> Result<Grew, MergeError> {
         self.tracker.merged();
-        // Not `||`: both have to be joined.
+        // `|`, not `||`: both halves have to be joined.
         let grew = self.halves.added.join(&other.halves.added) | self.halves.taken.join(&other.halves.taken);
         if grew {
             self.cached.forget();

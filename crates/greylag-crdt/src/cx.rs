@@ -1,4 +1,4 @@
-//! What an update may ask of the replica that it runs on.
+//! The context of an update: what a closure may ask of the replica that it runs on.
 
 use crate::data::{EntryMark, Home};
 use crate::replica::{Dot, DotSource, ReplicaId, SlotId, WriterKey};
@@ -10,37 +10,37 @@ pub struct UpdateCx<'a> {
     replica: ReplicaId,
     writer: &'a WriterKey,
     wall_ms: i64,
-    /// Where the updated value lives, and the source's value when this replicator started.
+    /// Where the updated value lives, and the start floor: the source's value when this replicator started.
     entry: Option<(Home, u64)>,
     reserved: &'a [(u64, u64)],
     left_out: LeftOut,
 }
 
-/// Clauses left out on purpose, for simulations that prove their checkers. Source: ddata scenario 86.
+/// Clauses left out on purpose, so that simulations prove that their checkers find the omission. Source: ddata scenario
+/// 86.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LeftOut {
     /// Deltas do not say what they supersede (ddata K7).
     pub removal_context: bool,
-    /// What former replicators of the process drew is claimed, too (ddata K7).
+    /// Claims include what former replicators of the process drew (ddata K7).
     pub start_floor: bool,
     /// Claims begin at the start floor, whatever the entry has seen (ddata K7).
     pub claim_start: bool,
-    /// A counter counts on in the slot of its entry's former life (ddata Y4).
+    /// A counter goes on in the slot of the entry's former life (ddata Y4).
     pub birth: bool,
 }
 
 impl<'a> UpdateCx<'a> {
-    /// A context for updates outside of a replicator: dots are drawn and nothing else is claimed.
+    /// A context for updates outside of a replicator: dots are drawn, no other number is claimed.
     pub fn new(source: &'a DotSource, replica: ReplicaId, writer: &'a WriterKey, wall_ms: i64) -> Self {
         Self { source, replica, writer, wall_ms, entry: None, reserved: &[], left_out: LeftOut::default() }
     }
 
-    /// A context for an update of one entry, in a replicator whose process had drawn `start_floor`
-    /// numbers when it started. `home` is the one that the value was bound with. `reserved`: ranges
-    /// `(above, up to]` of the own numbers that pruning reserved for renaming
-    /// ([`crate::Range::reserved`]), until the replicas whose numbers they stand for are forgotten;
-    /// they are never claimed. Source: ddata K7, Y9.
+    /// A context for an update of one entry, in a replicator whose process had drawn `start_floor` numbers when it
+    /// started. `home` is the one that the value was bound with. `reserved` are the own numbers `(above, up to]` that
+    /// pruning reserved for renaming ([`crate::Range::reserved`]); they are never claimed until the removed replicas
+    /// are forgotten. Source: ddata K7, Y9.
     #[must_use]
     pub fn for_entry(mut self, home: Home, start_floor: u64, reserved: &'a [(u64, u64)]) -> Self {
         debug_assert_eq!(home.replica, self.replica, "a value is updated where it lives");
@@ -67,15 +67,16 @@ impl<'a> UpdateCx<'a> {
         self.replica
     }
 
-    /// The slot that this replica counts in: named by the life of the entry, so that this replica alone knows how far it
-    /// is. A type with one amount per replica, of which the greater counts, must use this. Source: ddata A6, Y4.
+    /// The slot that this replica counts in, named by the present life of the entry, so that no other replica or life
+    /// adds to it. A type with one amount per replica, of which the greater counts, must use this slot. Source: ddata
+    /// A6, Y4.
     #[inline]
     pub fn slot(&self) -> SlotId {
         let birth = if self.left_out.birth { 0 } else { self.actor().1 };
         SlotId::new(self.replica, birth)
     }
 
-    /// Its key in ties between two writers.
+    /// The key of this replica in ties between two writers.
     #[inline]
     pub fn writer(&self) -> &WriterKey {
         self.writer
@@ -100,7 +101,7 @@ impl<'a> UpdateCx<'a> {
     }
 
     /// A name for this replica's writes to types that number their writes themselves: the replica, and when the entry
-    /// came into being here. An entry that was dropped and created again has another one, so numbers that began anew
+    /// came into being here. An entry that was dropped and created again has another actor, so numbers that began anew
     /// are not mistaken for old ones. Source: ddata A9.
     pub fn actor(&self) -> (ReplicaId, u64) {
         (self.replica, self.entry.map_or(0, |(home, _)| home.born))
@@ -112,14 +113,14 @@ impl<'a> UpdateCx<'a> {
         self.source.last()
     }
 
-    /// The start floor, if the entry updated is this one.
+    /// The start floor, if `entry` is the updated one.
     #[inline]
     pub(crate) fn start_floor(&self, entry: Option<EntryMark>) -> Option<u64> {
         let (own, floor) = self.entry?;
         (entry == Some(own.entry)).then_some(floor)
     }
 
-    /// Whether one of the own numbers stands for one of a removed replica.
+    /// Whether an own number is reserved as the image of a removed replica's number.
     pub(crate) fn is_reserved(&self, number: u64) -> bool {
         self.reserved.iter().any(|(above, up_to)| *above < number && number <= *up_to)
     }

@@ -1,4 +1,4 @@
-//! What a replicator asks of a type.
+//! The trait of replicated types: what a replicator asks of a type.
 
 use std::fmt;
 use std::fmt::Debug;
@@ -14,9 +14,9 @@ use crate::tag::TypeTag;
 /// Whether a merge added anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grew {
-    /// Nothing that was not there already.
+    /// Nothing was new.
     No,
-    /// The state is a later one now.
+    /// The state grew.
     Yes,
 }
 
@@ -36,16 +36,16 @@ impl From<bool> for Grew {
 /// What an update did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change<D> {
-    /// Nothing.
+    /// The value is as before.
     None,
-    /// This delta, joined into the former value, is the new one.
+    /// The new value is the former one joined with this delta.
     Delta(D),
-    /// Something that no delta explains; the full state has to travel.
+    /// No delta explains the change; the full state has to travel.
     FullOnly,
 }
 
 impl<D> Change<D> {
-    /// The change with another delta.
+    /// Maps the delta; other changes stay as they are.
     #[inline]
     pub fn map<E>(self, delta: impl FnOnce(D) -> E) -> Change<E> {
         match self {
@@ -56,7 +56,7 @@ impl<D> Change<D> {
     }
 }
 
-/// Which entry a causal value belongs to. Values of different entries refuse to merge (ddata K12).
+/// The entry that a causal value belongs to. Values of different entries refuse to merge (ddata K12).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryMark(u64);
 
@@ -67,23 +67,23 @@ impl EntryMark {
     }
 }
 
-/// Where a value lives. Hidden from equality and bytes. Source: ddata K12, Y9, A9.
+/// The place of a value: its entry, its replica, its birth. Hidden from equality and bytes. Source: ddata K12, Y9, A9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Home {
-    /// The entry that it is the value of.
+    /// The entry of the value.
     pub entry: EntryMark,
-    /// The replica that holds it.
+    /// The replica that holds the value.
     pub replica: ReplicaId,
-    /// The highest number that this replica's process had drawn when the entry last came into being here, by an update, a
-    /// merge or a load. Writing to an entry draws numbers, so no two lives that wrote have one birth.
+    /// The highest number that this replica's process had drawn when the entry last came into being here, by an update,
+    /// a merge or a load. Writing to an entry draws numbers, so no two lives in which a replica wrote have one birth.
     pub born: u64,
 }
 
-/// Which update a value was handed to; drawn anew for each one. Source: ddata A4.
+/// The update that a value was handed to; drawn anew for each update. Source: ddata A4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lineage(pub u64);
 
-/// A state that any number of replicas may change and merge, in any order, and agree.
+/// A state that any number of replicas may change and merge, in any order, and end equal.
 ///
 /// `merge` is commutative, associative, idempotent and inflationary; every delta is itself a
 /// joinable fragment. Source: ddata §2, K8.
@@ -116,15 +116,15 @@ pub trait ReplicatedData: Clone + PartialEq + Debug + Send + Sync + 'static {
     /// How large a delta is, in leaves.
     fn delta_size(delta: &Self::Delta) -> usize;
 
-    /// [`RemovedNodePruning::cleanup`] for a delta: applies all markers of the entry to it before it is joined. Returns
-    /// whether anything changed. Source: ddata Z7.
+    /// Applies all markers of the entry to a delta before the delta is joined; as [`RemovedNodePruning::cleanup`].
+    /// Returns whether anything changed. Source: ddata Z7.
     fn cleanup_delta(delta: &mut Self::Delta, markers: &Markers) -> bool {
         let _ = (delta, markers);
         false
     }
 
-    /// The latest timestamp among the writes in a state; `None` if they carry none. A wall clock that is
-    /// far ahead shows in it. Source: ddata Y6.
+    /// The latest timestamp among the writes in a state; `None` if writes carry none. It reveals a wall clock that is
+    /// far ahead. Source: ddata Y6.
     fn latest_timestamp(&self) -> Option<i64> {
         None
     }
@@ -135,20 +135,19 @@ pub trait ReplicatedData: Clone + PartialEq + Debug + Send + Sync + 'static {
         None
     }
 
-    /// Says where the value lives: called once, on the zero that an entry begins with. A value that lives somewhere
-    /// stays there.
+    /// Binds the value to its place; called once, on the zero that an entry begins with. A bound value keeps its place.
     fn bind(&mut self, home: Home) {
         let _ = home;
     }
 
     /// Whether a reader sees the same in this value as in `before`: the same elements, keys, winners and sums. Only
-    /// what pruning changes may differ, which is the replica under whose name a part stands. By default whether both
-    /// are equal; a type that has [`ReplicatedData::pruning`] answers more finely. Source: ddata R16.
+    /// what pruning changes may differ: the replica under whose name a part stands. The default compares with `==`; a
+    /// type that has [`ReplicatedData::pruning`] should override it. Source: ddata R16.
     fn reads_like(&self, before: &Self) -> bool {
         self == before
     }
 
-    /// What the type does about removed replicas; `None` if it names none.
+    /// The type's pruning of removed replicas; `None` if values name no replicas.
     fn pruning(&self) -> Option<&dyn RemovedNodePruning> {
         None
     }
@@ -158,7 +157,8 @@ pub trait ReplicatedData: Clone + PartialEq + Debug + Send + Sync + 'static {
         None
     }
 
-    /// How a large value is compared and sent in parts; `None` if the type knows no parts. Source: ddata G12.
+    /// The access to ranges, by which a large value is compared and sent in parts; `None` if the type has no parts.
+    /// Source: ddata G12.
     fn ranged(&self) -> Option<&dyn Ranged> {
         None
     }
@@ -168,14 +168,14 @@ pub trait ReplicatedData: Clone + PartialEq + Debug + Send + Sync + 'static {
         None
     }
 
-    /// From now on changes are collected for `lineage`.
+    /// Begins to collect changes for `lineage`.
     fn begin_change(&mut self, lineage: Lineage);
 
-    /// What was collected since `begin_change(lineage)`: [`Change::FullOnly`] if this is another
-    /// value than the one that was begun with, or if it was merged into. Collecting ends.
+    /// Ends collecting and returns what was collected since `begin_change(lineage)`: [`Change::FullOnly`] if another
+    /// value was begun with, or if this one was merged into.
     fn take_change(&mut self, lineage: Lineage) -> Change<Self::Delta>;
 
-    /// The digest: equal for equal states, and no others.
+    /// The digest: equal for equal states only.
     fn digest(&self) -> Digest {
         let mut out = Encoder::new();
         self.encode(&mut out);
@@ -203,8 +203,8 @@ pub trait ReplicatedData: Clone + PartialEq + Debug + Send + Sync + 'static {
     /// About how many bytes the encoded state has; cheap.
     fn size_hint(&self) -> usize;
 
-    /// The value as bytes to be kept: a format version, the type's tag, and the canonical bytes. So an `OrSet<u32>` is not
-    /// read as an `OrSet<i64>`, whose bytes look the same. Source: ddata K9.
+    /// The value as bytes to keep: a format version, the type's tag, and the canonical bytes. The tag keeps an
+    /// `OrSet<u32>` from being read as an `OrSet<i64>`, whose bytes look the same. Source: ddata K9.
     ///
     /// ```
     /// use greylag_crdt::{DecodeError, GSet, ReplicatedData as _};
@@ -219,7 +219,7 @@ pub trait ReplicatedData: Clone + PartialEq + Debug + Send + Sync + 'static {
         with_tag(&Self::TAG, |out| self.encode(out))
     }
 
-    /// Reads a value that fills these bytes: what `to_bytes` wrote, or what it wrote before it named the type.
+    /// Reads a value that fills `bytes`: written by `to_bytes`, or by a version of it that wrote no tag.
     ///
     /// # Errors
     /// [`DecodeError`], also if bytes are left over; [`DecodeError::OtherType`] if the bytes name another type.
@@ -235,7 +235,7 @@ pub trait ReplicatedData: Clone + PartialEq + Debug + Send + Sync + 'static {
         out.finish()
     }
 
-    /// Reads a value that fills these bytes, which do not say what type they are of.
+    /// Reads a value that fills `bytes`, which carry no tag.
     ///
     /// # Errors
     /// [`DecodeError`], also if bytes are left over.
@@ -246,14 +246,14 @@ pub trait ReplicatedData: Clone + PartialEq + Debug + Send + Sync + 'static {
         Ok(value)
     }
 
-    /// The canonical bytes of a delta. They do not name the type: a delta travels between replicas of one entry.
+    /// The canonical bytes of a delta, without a tag: a delta travels between replicas of one entry.
     fn delta_to_bytes(delta: &Self::Delta) -> Vec<u8> {
         let mut out = Encoder::new();
         Self::encode_delta(delta, &mut out);
         out.finish()
     }
 
-    /// Reads a delta that fills these bytes.
+    /// Reads a delta that fills `bytes`.
     ///
     /// # Errors
     /// [`DecodeError`], also if bytes are left over.
@@ -267,8 +267,8 @@ pub trait ReplicatedData: Clone + PartialEq + Debug + Send + Sync + 'static {
 
 /// Collects what the operations of one update did. Hidden from equality and bytes (ddata A4, K9).
 ///
-/// `D` is the delta, or what it can be made of afterwards: `()` where the value itself is its delta. Values have one for
-/// the time of an update only, and should not be larger for it: put what is large into a box.
+/// `D` is the delta, or what the delta can be made of afterwards: `()` where the value itself is its delta. A tracker
+/// is filled only during an update, but takes room in every value: put a large `D` into a box.
 #[derive(Clone)]
 pub struct Tracker<D> {
     open: Option<(Lineage, Change<D>)>,
@@ -287,7 +287,7 @@ impl<D> Tracker<D> {
         self.open.is_some()
     }
 
-    /// Adds a delta; nothing if no update is going on.
+    /// Adds a delta; does nothing if no update is going on.
     #[inline]
     pub fn record(&mut self, delta: D, join: impl FnOnce(&mut D, &D)) {
         if let Some((_, change)) = &mut self.open {
@@ -299,7 +299,7 @@ impl<D> Tracker<D> {
         }
     }
 
-    /// Something was merged in: the collected deltas no longer explain the value.
+    /// Notes a merge: the collected deltas no longer explain the value.
     #[inline]
     pub fn merged(&mut self) {
         if let Some((_, change)) = &mut self.open {
@@ -307,7 +307,7 @@ impl<D> Tracker<D> {
         }
     }
 
-    /// Ends collecting, with a delta made of what was collected.
+    /// Ends collecting, with a delta made of the collected one.
     #[inline]
     pub fn take_as<E>(&mut self, lineage: Lineage, delta: impl FnOnce(D) -> E) -> Change<E> {
         match self.take(lineage) {

@@ -1,4 +1,4 @@
-//! What may be an element of a set, a key of a map or the value of a register.
+//! The trait of elements: elements of a set, keys of a map, values of a register.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -9,14 +9,14 @@ use crate::tag::TypeTag;
 
 /// An immutable value with a total order and canonical bytes.
 ///
-/// Provided for integers, `bool`, `char`, texts, byte strings, tuples, options, vectors, ordered
-/// sets and maps. Types with unordered iteration or floats are not, on purpose: equal values would
-/// have unequal bytes. Source: ddata Y1.
+/// Provided for integers, `bool`, `char`, texts, byte strings, tuples, options, vectors, ordered sets and maps. Types
+/// with unordered iteration and floats are left out on purpose: equal values would have unequal bytes. Source: ddata
+/// Y1.
 pub trait Element: Ord + Clone + Debug + Send + Sync + 'static {
-    /// The type's stable name, as part of the tag of what contains it.
+    /// The type's stable name; part of the tags of types that contain it.
     const TAG: TypeTag;
 
-    /// Appends the canonical bytes: at least one.
+    /// Appends the canonical bytes, at least one.
     fn encode(&self, out: &mut Encoder);
 
     /// Reads what `encode` wrote, and nothing else.

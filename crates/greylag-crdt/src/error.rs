@@ -1,13 +1,13 @@
-//! Why an operation or a merge was refused. Whatever it is, the value is as it was.
+//! Why an operation or a merge was refused. Every error leaves the value unchanged.
 
 /// Why two values were not merged. The value is unchanged. Source: ddata A3.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
-    /// The value belongs to another entry, whose context covers numbers used in this one; joining
-    /// them would delete data. Add its content anew (`add_all`, `put`) instead. Source: ddata K12.
+    /// The value belongs to another entry, whose context covers numbers used in this one; joining the two would delete
+    /// data. Add its content anew (`add_all`, `put`) instead. Source: ddata K12.
     #[error("the value belongs to another entry; add its content anew instead of merging it")]
     ForeignEntry,
-    /// The two cannot be joined.
+    /// The two values cannot be joined.
     #[error("the values cannot be joined: {0}")]
     Incompatible(String),
     /// The result would break what the type promises.

@@ -1,4 +1,4 @@
-//! Lists that nearly always have one item, which takes no memory of its own.
+//! Lists that nearly always have one item; one item takes no heap memory.
 
 use std::ops::{Deref, DerefMut};
 

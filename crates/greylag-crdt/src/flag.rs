@@ -20,7 +20,7 @@ pub struct Flag {
     tracker: Tracker<On>,
 }
 
-/// That a flag was switched on.
+/// The delta of a flag: it was switched on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct On;
 
@@ -30,7 +30,7 @@ impl Flag {
         Self::default()
     }
 
-    /// Switches on; nothing if it is on.
+    /// Switches the flag on; does nothing if it is on.
     pub fn switch_on(&mut self) {
         if !self.enabled {
             self.enabled = true;
@@ -38,7 +38,7 @@ impl Flag {
         }
     }
 
-    /// Whether it is on.
+    /// Whether the flag is on.
     pub fn enabled(&self) -> bool {
         self.enabled
     }

@@ -1,4 +1,4 @@
-//! The fragments that travel between replicas, and what an operation hands in to have one made.
+//! The fragments that travel between replicas, and the edits that fragments are made of.
 //!
 //! Source: ddata K6, K7.
 
@@ -11,15 +11,16 @@ use crate::store::{Changes, DotSet, Join, Store};
 
 /// A joinable part of a causal state: a delta, or several joined.
 ///
-/// Every dot that a fragment's context covers concerns what the fragment touches, so a join looks at that alone. The
-/// exception is a replica's first delta for an entry that it had forgotten: that delta claims numbers which the replica
-/// drew in the entry's former life and no longer knows, and retires their leaves wherever they are.
+/// Every dot that a fragment's context covers concerns what the fragment touches, so a join looks at the touched keys
+/// alone. The exception is a replica's first delta for an entry that it had forgotten: that delta claims numbers which
+/// the replica drew in the entry's former life and no longer knows, and retires their leaves wherever they are.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fragment<S: Store> {
     pub(crate) store: S,
     pub(crate) context: Context,
     pub(crate) scope: S::Scope,
-    /// Claims of first deltas: a value that has seen any of these numbers joins everything, not only what is touched.
+    /// The claims of first deltas: a value that has seen any of these numbers joins everything, not only what is
+    /// touched.
     pub(crate) forgotten: Context,
 }
 
@@ -34,27 +35,27 @@ impl<S: Store> Fragment<S> {
         S::join_scopes(&mut self.scope, &other.scope);
     }
 
-    /// What it touches.
+    /// What the fragment touches.
     pub fn scope(&self) -> &S::Scope {
         &self.scope
     }
 
-    /// The dots that it has seen.
+    /// The dots that the fragment has seen.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// The leaves that it brings.
+    /// The leaves that the fragment brings.
     pub fn store(&self) -> &S {
         &self.store
     }
 
-    /// About how many leaves it has.
+    /// About how many leaves the fragment has.
     pub fn leaves(&self) -> usize {
         self.store.leaves().max(1)
     }
 
-    /// Applies the markers of the entry before it is joined. Source: ddata Z7.
+    /// Applies the markers of the entry before the fragment is joined. Source: ddata Z7.
     pub(crate) fn cleanup(&mut self, markers: &Markers) -> bool {
         let moves = Moves::of(markers);
         let mut concerned = self.context.is_moved_by(&moves);
@@ -89,8 +90,8 @@ impl<S: Store> Fragment<S> {
     }
 }
 
-/// Checks that every dot of a store is in its context, on which the joins rest; and that the replica table names
-/// exactly the replicas of the data.
+/// Checks that every dot of a store is in its context, on which joins rely, and that the replica table names exactly
+/// the replicas of the data.
 pub(crate) fn check<S: Store>(store: &S, context: &Context, others: &[ReplicaId]) -> Result<(), DecodeError> {
     let mut strays = 0;
     store.visit_dots(&mut |dot| strays += usize::from(!context.contains(dot)));
@@ -110,10 +111,10 @@ fn slot_replicas<S: Store>(store: &S) -> Vec<ReplicaId> {
     replicas
 }
 
-/// What an operation does, before its fragment is made: what it puts in the place of what it sees.
+/// An operation before its fragment is made: what it puts in the place of what it sees.
 pub struct Edit<S: Store> {
     pub(crate) patch: S::Patch,
-    /// The dots drawn for the leaves that it brings; none for a removal.
+    /// The dots drawn for the new leaves; none for a removal.
     pub(crate) drawn: DotSet,
 }
 

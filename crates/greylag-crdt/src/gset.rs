@@ -41,7 +41,7 @@ impl<T: Element> GSet<T> {
         Self { elements: PersistentMap::new(), sum: CachedDigest::default(), tracker: Tracker::default() }
     }
 
-    /// Adds an element; nothing if it is present.
+    /// Adds an element; does nothing if it is present.
     pub fn add(&mut self, element: T) {
         let delta = self.tracker.is_open().then(|| Added::one(element.clone()));
         if self.insert(element)
@@ -68,7 +68,7 @@ impl<T: Element> GSet<T> {
         self.len() > before
     }
 
-    /// Inserts many elements that are absent, ascending, in one pass over all.
+    /// Inserts many elements, which are absent and ascend, by rebuilding the set in one pass.
     fn rebuild_with(&mut self, missing: Vec<T>) {
         self.sum.add(|| sum_of(missing.iter()));
         let mut all = Vec::with_capacity(self.len() + missing.len());
@@ -107,7 +107,8 @@ impl<T: Element> GSet<T> {
     }
 }
 
-/// Merging with fewer elements looks each of them up; with more, and not far fewer than there are, it walks along both.
+/// Merging with fewer elements looks each up; merging with more, unless far fewer than the set has, walks along
+/// both sets.
 const WALKED: usize = 16;
 
 fn sum_of<'a, T: Element>(elements: impl Iterator<Item = &'a T>) -> Digest {

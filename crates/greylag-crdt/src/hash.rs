@@ -27,7 +27,7 @@ impl Digest {
         Self(self.0.wrapping_add(other.0))
     }
 
-    /// What `plus(other)` undoes.
+    /// The inverse of [`Digest::plus`].
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         Self(self.0.wrapping_sub(other.0))
@@ -40,16 +40,16 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// 64 bits of the same family, where something is placed rather than compared.
+/// A hash of 64 bits of the same family, for placing values rather than comparing them.
 pub fn hash64(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)
 }
 
-/// The digest of a value's canonical bytes, computed when it is first asked for. Hidden from equality.
+/// The digest of a value, computed when first asked for. Hidden from equality.
 #[derive(Debug, Clone, Default)]
 pub struct CachedDigest(OnceLock<Halves>);
 
-/// A digest in two halves: a `u128` would take more room, for its alignment.
+/// A digest in two halves: a `u128` would take more room because of its alignment.
 type Halves = [u64; 2];
 
 fn halves(digest: Digest) -> Halves {
@@ -61,7 +61,7 @@ fn whole([upper, lower]: Halves) -> Digest {
 }
 
 impl CachedDigest {
-    /// The digest; `value` is the one that this is part of.
+    /// The digest of `value`, which this cache is a part of.
     pub fn get<T: ReplicatedData>(&self, value: &T) -> Digest {
         self.get_or(|| {
             let mut out = Encoder::new();
@@ -74,23 +74,23 @@ impl CachedDigest {
         whole(*self.0.get_or_init(|| halves(compute())))
     }
 
-    /// The digest, if it was asked for before.
+    /// The digest, if it is cached.
     pub(crate) fn known(&self) -> Option<Digest> {
         self.0.get().copied().map(whole)
     }
 
-    /// Keeps a sum of digests up to date: adds to it, if it was asked for before. A value that is not compared, because
-    /// it is still being built for example, pays for no hash.
+    /// Keeps a cached sum of digests up to date. Nothing is hashed before the sum was first asked for, so a value that
+    /// is still being built pays nothing.
     pub(crate) fn add(&mut self, more: impl FnOnce() -> Digest) {
         if let Some(sum) = self.0.get_mut() {
             *sum = halves(whole(*sum).plus(more()));
         }
     }
 
-    /// To be called whenever the value changes.
+    /// Drops the digest; to be called whenever the value changes.
     #[inline]
     pub fn forget(&mut self) {
-        // Mostly the digest was not asked for, and there is nothing to take.
+        // Look before taking: mostly no digest is cached.
         if self.0.get().is_some() {
             self.0.take();
         }

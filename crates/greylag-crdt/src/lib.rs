@@ -26,9 +26,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What it promises: replicas that received the same updates, as states or as deltas, in any order
-//! and any number of times, are equal, and so are their bytes and digests. It knows no addresses,
-//! time or tasks; every merge is a pure function.
+//! The types promise: replicas that received the same updates, as states or as deltas, in any order and any number of
+//! times, are equal, and so are their bytes and digests. The crate knows no addresses, time or tasks; every merge is a
+//! pure function.
 //!
 //! | for | types |
 //! |---|---|
@@ -42,20 +42,20 @@
 //! shares one [`DotSource`] within it. It keeps values as [`ReplicatedData::to_bytes`], which name their type.
 //!
 //! Elements, keys and values implement [`Element`]; derive it for your own. With the feature `crdts` the types of that
-//! crate replicate as they are. `examples/two_phase_set.rs` shows a type of one's own in both forms. What replicas that
-//! are gone have left is put under the name of others by [`RemovedNodePruning`].
+//! crate replicate as they are. `examples/two_phase_set.rs` shows a custom type in both forms. [`RemovedNodePruning`]
+//! puts the data of removed replicas under the names of others.
 //!
-//! What remains, and has to be known: a removal takes what its caller saw, so it loses to a concurrent add or put, and a
-//! [`Plain`] value in a map comes back with its history. Last-writer-wins types discard one of two concurrent writes and
-//! trust the clocks that decided. An entry that expired at one replica and was created there again retires that
-//! replica's former elements and no others; counters lose nothing by it, and keep one slot for each life of the entry and
-//! replica in which it counted, until that replica is pruned. Slots that pruning renamed are never folded, so a counter
-//! in a map keeps one for each writer that was removed, and a [`Plain`] counter all its slots. What a removed replica
-//! wrote counts once, as long as the markers of its pruning are kept: a copy that comes back later counts again, and
-//! what had reached no other replica is lost. Two sides of a partition that removed each other and both went on are not
-//! told apart from one history afterwards: where they meet again, what one side has forgotten comes back from the
-//! other. Entries are replicated one by one, so related ones may be seen out of step: data that belong together go
-//! into one. Source: ddata §0, §1, Y11.
+//! Anomalies that remain: a removal takes what its caller saw, so it loses to a concurrent add or put, and a [`Plain`]
+//! value in a map comes back with its history. Last-writer-wins types discard one of two concurrent writes and trust
+//! the clocks that decided. An entry that expired at one replica and was created there again retires that replica's
+//! former elements and no others; counters lose nothing by it, and keep one slot for each life of the entry and replica
+//! in which the replica counted, until that replica is pruned. Slots that pruning renamed are never folded, so a
+//! counter in a map keeps one for each removed writer, and a [`Plain`] counter all its slots. The writes of a removed
+//! replica count once as long as the markers of its pruning are kept: a copy that comes back later counts again, and
+//! writes that had reached no other replica are lost. Two sides of a partition that removed each other and both went on
+//! look like one history afterwards: where the sides meet again, data that one side has forgotten come back from the
+//! other. Entries are replicated one by one, so related entries may be seen out of step: put data that belong together
+//! into one entry. Source: ddata §0, §1, Y11.
 
 #[cfg(feature = "crdts")]
 mod adapter;

@@ -32,11 +32,11 @@ impl<V: Element> LwwCell<V> {
         Self { timestamp, writer: cx.writer().clone(), seq: cx.draw(), value }
     }
 
-    /// Makes this cell the write of a later one, if that wins. Returns whether it does.
+    /// Replaces this cell by a later write, if that wins. Returns whether it does.
     pub(crate) fn write(&mut self, cx: &mut UpdateCx<'_>, timestamp: i64, value: V) -> bool {
         if timestamp > self.timestamp {
             self.timestamp = timestamp;
-            // Mostly it is the same writer again.
+            // Compare first: mostly the writer is the same, and cloning its key is saved.
             if self.writer != *cx.writer() {
                 self.writer = cx.writer().clone();
             }
@@ -67,7 +67,7 @@ impl<V: Element> LwwCell<V> {
     }
 }
 
-/// The greater one wins.
+/// The greater cell wins.
 impl<V: Element> Ord for LwwCell<V> {
     fn cmp(&self, other: &Self) -> Ordering {
         let bytes = |cell: &Self| {
@@ -81,7 +81,7 @@ impl<V: Element> Ord for LwwCell<V> {
         }
         let by_writer = other.writer.cmp(&self.writer);
         let by_number = by_writer.then(self.seq.cmp(&other.seq));
-        // Mostly it is one and the same write.
+        // Do not compare bytes of equal values: mostly both are the same write.
         if by_number.is_ne() || self.value == other.value {
             return by_number;
         }
@@ -127,7 +127,7 @@ impl<V: Element> Leaf for LwwCell<V> {
     }
 }
 
-/// The timestamp of a write by wall clock that has to win over `current`.
+/// The timestamp of a wall-clock write that has to win over `current`.
 pub(crate) fn latest(wall_ms: i64, current: i64) -> Result<i64, ClockExhausted> {
     let next = current.checked_add(1).ok_or(ClockExhausted { timestamp: current })?;
     Ok(wall_ms.max(next))
@@ -148,24 +148,24 @@ impl<V: Element> DotFun<LwwCell<V>> {
         self.values().max()
     }
 
-    /// The winning value; `None` if it was never set.
+    /// The winning value; `None` if the register was never set.
     pub fn value(&self) -> Option<&V> {
         self.winner().map(LwwCell::value)
     }
 }
 
 impl<V: Element> StoreMut<'_, LwwStore<V>> {
-    /// The winning value; `None` if it was never set.
+    /// The winning value; `None` if the register was never set.
     pub fn value(&self) -> Option<&V> {
         self.store()?.value()
     }
 
-    /// The winning write's timestamp; 0 if it was never set.
+    /// The winning write's timestamp; 0 if the register was never set.
     pub fn timestamp(&self) -> i64 {
         self.store().and_then(DotFun::winner).map_or(0, LwwCell::timestamp)
     }
 
-    /// Sets a value that wins over what is seen here.
+    /// Sets a value that wins over every write seen here.
     ///
     /// # Errors
     /// [`ClockExhausted`].
@@ -175,7 +175,7 @@ impl<V: Element> StoreMut<'_, LwwStore<V>> {
         Ok(())
     }
 
-    /// Sets a value so that the first write wins. Returns whether this one was it.
+    /// Sets a value so that the first write wins. Returns whether this write won.
     ///
     /// # Errors
     /// [`ClockExhausted`].
@@ -184,9 +184,9 @@ impl<V: Element> StoreMut<'_, LwwStore<V>> {
         Ok(self.write(cx, timestamp, value))
     }
 
-    /// Sets a value with a timestamp of the caller's: `clock(current, &value)`, where `current` is 0
-    /// if there is none yet. Returns whether it won; if not, the former value stays, and is refreshed
-    /// against concurrent removals. Source: ddata Y8.
+    /// Sets a value with the timestamp `clock(current, &value)`, where `current` is 0 if there is none yet. Returns
+    /// whether the value won; if not, the former one stays, and is refreshed against concurrent removals. Source: ddata
+    /// Y8.
     pub fn set_with(&mut self, cx: &mut UpdateCx<'_>, value: V, clock: impl FnOnce(i64, &V) -> i64) -> bool {
         let timestamp = clock(self.timestamp(), &value);
         self.write(cx, timestamp, value)

@@ -1,8 +1,8 @@
 //! The map in which the last put of a key wins.
 //!
-//! A put stores, under one new dot, the winner of what it saw and its own write; so the loser of a
-//! put by a custom clock is refreshed against concurrent removes. Concurrent writes coexist until the
-//! next put, and the winner shows.
+//! A put stores, under one new dot, the winner of the writes that it saw and its own write. So a put by a custom clock
+//! that loses still refreshes the key against concurrent removes. Concurrent writes coexist until the next put; the
+//! winner is visible.
 //!
 //! Source: ddata Y8.
 
@@ -35,7 +35,7 @@ pub struct LwwMap<K: Element, V: Element> {
 }
 
 impl<K: Element, V: Element> LwwMap<K, V> {
-    /// Puts a value that wins over what is seen here.
+    /// Puts a value that wins over every write seen here.
     ///
     /// # Errors
     /// [`ClockExhausted`].
@@ -43,7 +43,7 @@ impl<K: Element, V: Element> LwwMap<K, V> {
         self.edit().update(cx, key, |register, cx| register.set(cx, value))
     }
 
-    /// Puts a value so that the first put wins. Returns whether this one was it.
+    /// Puts a value so that the first put wins. Returns whether this put won.
     ///
     /// # Errors
     /// [`ClockExhausted`].
@@ -51,9 +51,9 @@ impl<K: Element, V: Element> LwwMap<K, V> {
         self.edit().update(cx, key, |register, cx| register.set_first(cx, value))
     }
 
-    /// Puts a value with a timestamp of the caller's: `clock(current, &value)`, where `current` is 0
-    /// for an absent key. Returns whether it won; if not, the former value stays, and the key is
-    /// refreshed against concurrent removes. Source: ddata Y8.
+    /// Puts a value with the timestamp `clock(current, &value)`, where `current` is 0 for an absent key. Returns
+    /// whether the value won; if not, the former one stays, and the key is refreshed against concurrent removes.
+    /// Source: ddata Y8.
     pub fn put_with(&mut self, cx: &mut UpdateCx<'_>, key: K, value: V, clock: impl FnOnce(i64, &V) -> i64) -> bool {
         self.edit().update(cx, key, |register, cx| register.set_with(cx, value, clock))
     }

@@ -15,7 +15,7 @@ use crate::replica::WriterKey;
 use crate::store::Leaf as _;
 use crate::tag::TypeTag;
 
-/// A value that the winning write decides.
+/// A value that the winning write sets.
 ///
 /// ```
 /// use greylag_crdt::{DotSource, LwwRegister, ReplicaId, UpdateCx, WriterKey};
@@ -31,7 +31,7 @@ use crate::tag::TypeTag;
 pub struct LwwRegister<T: Element> {
     cell: Option<LwwCell<T>>,
     cached: CachedDigest,
-    /// The delta is the cell as it is after the update.
+    /// The delta is the cell after the update.
     tracker: Tracker<()>,
 }
 
@@ -41,12 +41,12 @@ impl<T: Element> LwwRegister<T> {
         Self { cell: None, cached: CachedDigest::default(), tracker: Tracker::default() }
     }
 
-    /// The winning value; `None` if it was never set.
+    /// The winning value; `None` if the register was never set.
     pub fn value(&self) -> Option<&T> {
         self.cell.as_ref().map(|cell| &cell.value)
     }
 
-    /// The winning write's timestamp; 0 if it was never set.
+    /// The winning write's timestamp; 0 if the register was never set.
     pub fn timestamp(&self) -> i64 {
         self.cell.as_ref().map_or(0, |cell| cell.timestamp)
     }
@@ -56,7 +56,7 @@ impl<T: Element> LwwRegister<T> {
         self.cell.as_ref().map(|cell| &cell.writer)
     }
 
-    /// Sets the value; it wins over what is seen here.
+    /// Sets the value; it wins over every write seen here.
     ///
     /// # Errors
     /// [`ClockExhausted`].
@@ -66,7 +66,7 @@ impl<T: Element> LwwRegister<T> {
         Ok(())
     }
 
-    /// Sets the value so that the first write wins. Returns whether this one was it.
+    /// Sets the value so that the first write wins. Returns whether this write won.
     ///
     /// # Errors
     /// [`ClockExhausted`].
@@ -75,8 +75,8 @@ impl<T: Element> LwwRegister<T> {
         Ok(self.write(cx, timestamp, value))
     }
 
-    /// Sets the value with a timestamp of the caller's: `clock(current, &value)`, where `current` is
-    /// 0 for a new register. Returns whether it won; a losing write changes nothing.
+    /// Sets the value with the timestamp `clock(current, &value)`, where `current` is 0 for a new register. Returns
+    /// whether the value won; a losing write changes nothing.
     pub fn set_with(&mut self, cx: &mut UpdateCx<'_>, value: T, clock: impl FnOnce(i64, &T) -> i64) -> bool {
         let timestamp = clock(self.timestamp(), &value);
         self.write(cx, timestamp, value)
@@ -106,7 +106,7 @@ impl<T: Element> LwwRegister<T> {
     }
 }
 
-/// Keeps the winner of two. Returns whether that is the other.
+/// Keeps the winner of two cells. Returns whether the other won.
 fn join_cells<T: Element>(into: &mut Option<LwwCell<T>>, other: &Option<LwwCell<T>>) -> bool {
     let Some(theirs) = other else { return false };
     let Some(own) = into else {

@@ -64,7 +64,7 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
         Self(Form::Empty)
     }
 
-    /// The map of these keys, which ascend.
+    /// The map of `entries`, whose keys ascend.
     pub(crate) fn from_ascending(entries: Vec<(K, V)>) -> Self {
         debug_assert!(entries.is_sorted_by(|(a, _), (b, _)| a < b), "keys ascend");
         Self(match entries.len() {
@@ -74,7 +74,7 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
         })
     }
 
-    /// Whether the two are one structure, so that nothing need be compared.
+    /// Whether both maps are the same structure, so that nothing need be compared.
     pub(crate) fn is_shared_with(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Form::Empty, Form::Empty) => true,
@@ -121,7 +121,7 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
         }
     }
 
-    /// Inserts a key that is absent. Returns whether it was.
+    /// Inserts a key that is absent. Returns whether it was absent.
     pub(crate) fn insert_absent(&mut self, key: K, value: impl FnOnce(&K) -> V) -> bool {
         match &mut self.0 {
             Form::Empty => {
@@ -140,8 +140,8 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
         }
     }
 
-    /// Changes the value of a key where it stands, the default one if the key is absent. Whether the key is there
-    /// afterwards is what the closure returns.
+    /// Changes the value of a key in place, the default value if the key is absent. `change` returns whether the key
+    /// stays.
     pub(crate) fn alter(&mut self, key: Cow<'_, K>, change: impl FnOnce(&mut V) -> bool)
     where
         V: Default,
@@ -165,7 +165,7 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
         }
     }
 
-    /// Takes a key out and returns its value.
+    /// Removes a key and returns its value.
     pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -180,11 +180,11 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
     }
 
     fn begin_with(&mut self, key: K, value: V) {
-        // Many maps never have a second one.
+        // Small: many maps never get a second key.
         self.0 = Form::Small(Small::new([(key, value)]));
     }
 
-    /// Makes a small map that has grown a tree.
+    /// Turns a small map with too many keys into a tree.
     #[inline]
     fn grow(&mut self) {
         if matches!(&self.0, Form::Small(small) if small.entries().len() > MAX) {
@@ -199,7 +199,7 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
         }
     }
 
-    /// Makes a tree that has few keys left small, and lets an empty map go.
+    /// Turns a tree with few keys into a small map, and frees an empty one.
     #[inline]
     fn shrink(&mut self) {
         match &self.0 {

@@ -43,14 +43,14 @@ impl<T: Element> Leaf for MvCell<T> {
 }
 
 impl<T: Element> StoreMut<'_, DotFun<MvCell<T>>> {
-    /// Sets the value in the place of all that are seen here.
+    /// Sets the value in the place of all values seen here.
     pub fn set(&mut self, cx: &mut UpdateCx<'_>, value: T) {
         let dot = cx.draw_dot();
         self.0.apply(cx, Edit { patch: DotFun::single(dot, MvCell(value)), drawn: DotSet::single(dot) });
     }
 }
 
-/// A register that shows every value which no later write has seen and replaced: one after a quiet time, several after
+/// A register that shows every value that no later write has seen and replaced: one value normally, several after
 /// concurrent writes.
 ///
 /// ```
@@ -79,12 +79,12 @@ impl<T: Element> MvRegister<T> {
         Self { causal: Causal::default() }
     }
 
-    /// Sets the value in the place of all that are seen here.
+    /// Sets the value in the place of all values seen here.
     pub fn set(&mut self, cx: &mut UpdateCx<'_>, value: T) {
         StoreMut(&mut self.causal).set(cx, value);
     }
 
-    /// All concurrent values, ascending, each once; none if it was never set.
+    /// All concurrent values, ascending, each once; none if the register was never set.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.causal.store().values().map(|cell| &cell.0).collect::<BTreeSet<_>>().into_iter()
     }

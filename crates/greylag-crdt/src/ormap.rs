@@ -1,4 +1,4 @@
-//! A map of stores: removing a key removes what its caller saw under it, and nothing else.
+//! A map of stores: removing a key removes what its caller saw under the key, and nothing else.
 //!
 //! All values share the entry's one context, so there are no tombstones, and a removed value never returns.
 //!
@@ -15,14 +15,14 @@ use crate::store::{DotMap, DotSet, Store};
 /// A map inside a map, with the semantics of [`OrMap`].
 pub type OrMapStore<K, S> = DotMap<K, S>;
 
-/// A flag inside a map whose enabling wins over a concurrent disabling; off is absent.
+/// A flag inside a map; enabling wins over a concurrent disabling. A disabled flag is absent.
 pub type FlagStore = DotSet;
 
 /// A map whose values are stores: [`crate::OrSetStore`], [`OrMapStore`], [`crate::LwwStore`], [`crate::CounterStore`],
 /// [`FlagStore`], or any replicated type as [`crate::Plain`].
 ///
-/// An update of a key wins over its concurrent removal. A store that can be split survives with exactly what the
-/// remover had not seen (reset-remove); a `Plain` or a counter survives whole (update wins).
+/// An update of a key wins over its concurrent removal. A store that can be split keeps exactly what the remover had
+/// not seen (reset-remove); a `Plain` or a counter is kept whole (update wins).
 ///
 /// ```
 /// use greylag_crdt::{DotSource, OrMap, OrSetStore, ReplicaId, ReplicatedData, UpdateCx, WriterKey};
@@ -42,7 +42,7 @@ pub struct OrMap<K: Element, S: Store> {
 }
 
 impl<K: Element, S: Store> OrMap<K, S> {
-    /// Edits the value of a key in place, an empty one if the key is absent. A key whose value is empty afterwards is
+    /// Edits the value of a key in place, an empty value if the key is absent. A key whose value is empty afterwards is
     /// absent.
     pub fn update<R>(
         &mut self,
@@ -53,18 +53,18 @@ impl<K: Element, S: Store> OrMap<K, S> {
         self.edit().update(cx, key, f)
     }
 
-    /// Puts a value in the place of everything that is seen under the key. It is copied: it may come from another key
-    /// or another entry. An empty one removes the key.
+    /// Puts a copy of `value` in the place of everything seen under the key. The value may come from another key or
+    /// another entry. An empty one removes the key.
     pub fn put(&mut self, cx: &mut UpdateCx<'_>, key: K, value: &S) {
         self.edit().put(cx, key, value);
     }
 
-    /// Puts everything that another map holds: how content is copied between entries. Source: ddata K12.
+    /// Puts everything that another map holds: the way to copy content between entries. Source: ddata K12.
     pub fn extend_from(&mut self, cx: &mut UpdateCx<'_>, other: &Self) {
         other.iter().for_each(|(key, value)| self.put(cx, key.clone(), value));
     }
 
-    /// The value of a key; `None` if it is absent.
+    /// The value of a key; `None` if the key is absent.
     pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&S>
     where
         K: Borrow<Q>,

@@ -13,7 +13,7 @@ use crate::store::DotMap;
 
 /// A map from keys to sets of values. Bindings are added and removed one by one; a key without a binding is absent.
 ///
-/// A binding that is added wins over a concurrent removal of itself or of its key.
+/// An added binding wins over a concurrent removal of itself or of its key.
 ///
 /// ```
 /// use greylag_crdt::{DotSource, OrMultiMap, ReplicaId, UpdateCx, WriterKey};
@@ -32,17 +32,18 @@ pub struct OrMultiMap<K: Element, V: Element> {
 }
 
 impl<K: Element, V: Element> OrMultiMap<K, V> {
-    /// The same as [`OrMultiMap::new`]: there is one form, with deltas of values.
+    /// The same as [`OrMultiMap::new`]: the type has one form only, with deltas of values.
     pub fn with_value_deltas() -> Self {
         Self::new()
     }
 
-    /// Binds a value to a key; also if it is bound already, which makes it survive removals that have not seen this.
+    /// Binds a value to a key. Also a change if the binding exists: it then survives removals that have not seen this
+    /// add.
     pub fn add_binding(&mut self, cx: &mut UpdateCx<'_>, key: K, value: V) {
         self.edit().update(cx, key, |values, cx| values.add(cx, value));
     }
 
-    /// Removes a binding as far as it is seen here. Returns whether it was there.
+    /// Removes a binding as far as this replica sees it. Returns whether the binding existed.
     pub fn remove_binding<Q, R>(&mut self, cx: &mut UpdateCx<'_>, key: &Q, value: &R) -> bool
     where
         K: Borrow<Q>,
@@ -55,7 +56,7 @@ impl<K: Element, V: Element> OrMultiMap<K, V> {
         self.edit().update(cx, key, |values, cx| values.remove(cx, value))
     }
 
-    /// Binds `new` in the place of `old`; nothing if they are equal.
+    /// Binds `new` in the place of `old`; does nothing if they are equal.
     pub fn replace_binding(&mut self, cx: &mut UpdateCx<'_>, key: K, old: &V, new: V) {
         if *old != new {
             self.edit().update(cx, key, |values, cx| {
@@ -65,19 +66,19 @@ impl<K: Element, V: Element> OrMultiMap<K, V> {
         }
     }
 
-    /// Puts a set of values in the place of everything that is seen under the key; an empty one removes the key.
+    /// Puts a set of values in the place of everything seen under the key; an empty set removes the key.
     pub fn put(&mut self, cx: &mut UpdateCx<'_>, key: K, values: impl IntoIterator<Item = V>) {
         self.edit().put(cx, key, &OrSetStore::of_elements(values));
     }
 
-    /// Binds everything that another map binds: how content is copied between entries. Source: ddata K12.
+    /// Binds everything that another map binds: the way to copy content between entries. Source: ddata K12.
     pub fn extend_from(&mut self, cx: &mut UpdateCx<'_>, other: &Self) {
         for (key, values) in other.iter() {
             self.edit().update(cx, key.clone(), |own, cx| own.add_all(cx, values.iter().cloned()));
         }
     }
 
-    /// The values of a key; `None` if it is absent.
+    /// The values of a key; `None` if the key is absent.
     pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&OrSetStore<V>>
     where
         K: Borrow<Q>,
@@ -85,7 +86,7 @@ impl<K: Element, V: Element> OrMultiMap<K, V> {
         self.store().get(key)
     }
 
-    /// The values of a key, or those given if it is absent.
+    /// The values of a key; `absent` if the key is absent.
     pub fn get_or<'a, Q: Ord + ?Sized>(&'a self, key: &Q, absent: &'a OrSetStore<V>) -> &'a OrSetStore<V>
     where
         K: Borrow<Q>,

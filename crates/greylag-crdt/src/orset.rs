@@ -15,7 +15,7 @@ use crate::store::{DotMap, DotSet, MapPatch, StoreMut};
 pub type OrSetStore<T> = DotMap<T, DotSet>;
 
 impl<T: Element> DotMap<T, DotSet> {
-    /// A set to be put into a map.
+    /// A set to put into a map.
     pub fn of_elements(elements: impl IntoIterator<Item = T>) -> Self {
         elements.into_iter().fold(Self::default(), |set, element| set.with(element, DotSet::single(Dot::NOWHERE)))
     }
@@ -26,9 +26,9 @@ impl<T: Element> DotMap<T, DotSet> {
     }
 }
 
-/// What can be done to a set wherever it stands; more in the general map below.
+/// The operations of a set, in an entry or under a key; more are in the general map below.
 impl<T: Element> StoreMut<'_, OrSetStore<T>> {
-    /// Adds an element; also if it is present, which makes it survive removals that have not seen this add.
+    /// Adds an element. Also a change if the element is present: it then survives removals that have not seen this add.
     pub fn add(&mut self, cx: &mut UpdateCx<'_>, element: T) {
         let drawn = DotSet::single(cx.draw_dot());
         self.0.apply(cx, Edit { patch: MapPatch::Key(element, drawn.clone()), drawn });
@@ -75,8 +75,8 @@ pub struct OrSet<T: Element> {
 }
 
 impl<T: Element> OrSet<T> {
-    /// Adds an element. Adding one that is present is a change too: it makes the element survive
-    /// removals that have not seen this add.
+    /// Adds an element. Adding a present element is a change too: the element then survives removals that have not seen
+    /// this add.
     pub fn add(&mut self, cx: &mut UpdateCx<'_>, element: T) {
         self.edit().add(cx, element);
     }
@@ -86,7 +86,7 @@ impl<T: Element> OrSet<T> {
         self.edit().add_all(cx, elements);
     }
 
-    /// Adds everything that another set holds, under dots of this entry: how content is copied between entries.
+    /// Adds everything that another set holds, under dots of this entry: the way to copy content between entries.
     /// Source: ddata K12.
     pub fn extend_from(&mut self, cx: &mut UpdateCx<'_>, other: &Self) {
         self.add_all(cx, other.iter().cloned());
@@ -97,7 +97,7 @@ impl<T: Element> OrSet<T> {
         self.store().keys()
     }
 
-    /// The dots under which an element is present; none if it is absent.
+    /// The dots under which an element is present; none if the element is absent.
     pub fn dots(&self, element: &T) -> &[Dot] {
         self.store().get(element).map_or(&[], DotSet::dots)
     }

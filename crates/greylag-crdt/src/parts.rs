@@ -1,7 +1,7 @@
-//! Values that are made of several: what a derived type asks of all its fields.
+//! Composed values: the functions that a derived type calls for all its fields.
 //!
 //! Fields are numbered in the order of their declaration. The amounts that a marker moved carry that number, so that
-//! each counter finds its own; ranges are the same for all. Source: ddata A2, Y4.
+//! each counter finds its own amounts; ranges are the same for all fields. Source: ddata A2, Y4.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +11,12 @@ use crate::hash::Digest;
 use crate::prune::{Markers, Performed, Range, RemovedNodePruning};
 use crate::replica::ReplicaId;
 
-/// A part, if it has anything to prune.
+/// A part of a value; `None` if the part has nothing to prune.
 pub type Part<'a> = Option<&'a dyn RemovedNodePruning>;
-/// A part to be changed, if it has anything to prune.
+/// A part of a value, to change it; `None` if the part has nothing to prune.
 pub type PartMut<'a> = Option<&'a mut dyn RemovedNodePruning>;
 
-/// Markers of one removed replica as they concern one part.
+/// The markers of one removed replica, restricted to one part.
 fn markers_of(markers: &[Performed], index: u16) -> Vec<Performed> {
     markers.iter().map(|marker| marker.part(index)).collect()
 }
@@ -35,7 +35,7 @@ pub fn need_pruning(parts: &[Part<'_>], removed: ReplicaId, markers: &[Performed
     numbered(parts.iter().copied()).any(|(index, part)| part.needs_pruning(removed, &markers_of(markers, index)))
 }
 
-/// The lowest and the highest number in all parts.
+/// The lowest and the highest number of `removed` in all parts.
 pub fn numbers_of(parts: &[Part<'_>], removed: ReplicaId) -> Option<(u64, u64)> {
     let numbers = parts.iter().flatten().filter_map(|part| part.numbers_of(removed));
     numbers.reduce(|(low, high), (l, h)| (low.min(l), high.max(h)))

@@ -1,8 +1,8 @@
 //! Any replicated type as the value of a map.
 //!
-//! Such a value cannot be split: it lies under one dot as a whole. Updated concurrently with a removal of its key it
-//! survives with its history (update wins), and concurrent updates lie side by side until the next one joins them.
-//! Slots and dots inside it are never pruned. Sets, maps and counters have stores of their own, which do better.
+//! Such a value cannot be split: the whole value lies under one dot. If it is updated concurrently with a removal of
+//! its key, it survives with its history (update wins); concurrent updates lie side by side until the next update joins
+//! them. Slots and dots inside it are never pruned. Sets, maps and counters have stores of their own, which do better.
 //!
 //! Source: ddata Y7, Y11.
 
@@ -30,12 +30,12 @@ impl<C: fmt::Debug> fmt::Debug for PlainValue<C> {
 }
 
 impl<C: ReplicatedData> DotFun<PlainValue<C>> {
-    /// A value to be put into a map.
+    /// A value to put into a map.
     pub fn of_value(value: C) -> Self {
         Self::single(Dot::NOWHERE, PlainValue(value))
     }
 
-    /// All siblings joined; zero if there is none.
+    /// All siblings joined; zero if the store is empty.
     pub fn value(&self) -> C {
         self.joined().map_or_else(C::zero, |value| value.0)
     }
@@ -50,7 +50,7 @@ impl<C: ReplicatedData> Leaf for PlainValue<C> {
     type Editor<'a> = C;
     const TAG: TypeTag = TypeTag::with("plain", &[&C::TAG]);
 
-    /// A type whose values refuse each other still has to agree everywhere: then the greater bytes stay.
+    /// Keeps the greater bytes if the two values refuse to merge, so that all replicas still agree.
     fn join(&mut self, other: &Self) {
         let mut joined = self.0.clone();
         match joined.merge(&other.0) {
@@ -76,7 +76,7 @@ impl<C: ReplicatedData> Leaf for PlainValue<C> {
         path.extend_from_slice(&self.0.digest().0.to_be_bytes());
     }
 
-    /// Has the closure change the join of the siblings; the result supersedes them, unless nothing changed.
+    /// Lets the closure change the join of the siblings; the result supersedes the siblings, unless nothing changed.
     fn edit<R>(
         host: &mut dyn Host<Plain<C>>,
         cx: &mut UpdateCx<'_>,

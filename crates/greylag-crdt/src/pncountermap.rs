@@ -12,8 +12,8 @@ use crate::error::CounterOverflow;
 use crate::slot_counter::CounterStore;
 use crate::store::DotMap;
 
-/// A map of counters that grow and shrink. A removed key begins at 0 again; an increment wins over a concurrent removal
-/// and keeps what its replica had counted before.
+/// A map of counters that grow and shrink. A removed key begins at 0 again; an increment wins over a concurrent
+/// removal, and the key keeps what the incrementing replica had counted before.
 ///
 /// ```
 /// use greylag_crdt::{DotSource, PnCounterMap, ReplicaId, UpdateCx, WriterKey};
@@ -40,7 +40,7 @@ impl<K: Element> PnCounterMap<K> {
         self.edit().update(cx, key, |counter, cx| counter.increment(cx, by))
     }
 
-    /// Takes from the counter of a key; a negative amount is an increment, 0 changes nothing.
+    /// Subtracts from the counter of a key; a negative amount is an increment, 0 changes nothing.
     ///
     /// # Errors
     /// [`CounterOverflow`].
@@ -48,15 +48,15 @@ impl<K: Element> PnCounterMap<K> {
         self.edit().update(cx, key, |counter, cx| counter.decrement(cx, by))
     }
 
-    /// Puts every counter of another map, at its present value: how content is copied between entries.
-    /// Source: ddata K12.
+    /// Puts every counter of another map, at its present value: the way to copy content between entries. Source: ddata
+    /// K12.
     pub fn extend_from(&mut self, cx: &mut UpdateCx<'_>, other: &Self) {
         for (key, counter) in other.store().entries().iter() {
             self.edit().put(cx, key.clone(), counter);
         }
     }
 
-    /// The value of a key, within the bounds of `i128`; `None` if it is absent.
+    /// The value of a key, within the bounds of `i128`; `None` if the key is absent.
     pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<i128>
     where
         K: Borrow<Q>,

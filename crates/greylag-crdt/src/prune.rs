@@ -1,14 +1,15 @@
-//! Pruning: what a removed replica left is put under the name of a live one, and written down.
+//! Pruning: what a removed replica left is put under the name of a live one, and a marker records what went where.
 //!
 //! Counters name a replica in a slot, causal types in dots. The owner of a pruning round calls
 //! [`RemovedNodePruning::prune`], which records in the owner's marker [`Performed`] what was put where; every replica
 //! then applies all markers of an entry, by [`Markers::clean`], to whatever it holds and to whatever it receives, so a
 //! pruned and an unpruned copy of one update stay one update. Dots and slots that no marker covers stay as they are.
 //!
-//! Slots *move*: the owner's slot of the entry's present life there grows by what the marker had not moved to it before. Dots are *renamed*, number by number,
-//! into a [`Range`] that the owner reserved; renaming is injective and commutes with joins.
+//! Slots *move*: the owner's slot of the entry's present life there grows by what the marker had not moved to it
+//! before. Dots are *renamed*, number by number, into a [`Range`] that the owner reserved; renaming is injective and
+//! commutes with joins.
 //!
-//! When to prune, for how long markers live and how they travel is the replicator's business. Source: ddata §5, Y4, Z6.
+//! The replicator decides when to prune, how long markers live and how they travel. Source: ddata §5, Y4, Z6.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,13 +17,14 @@ use crate::codec::{DecodeError, Decoder, Encoder};
 use crate::data::ReplicatedData;
 use crate::replica::{DotSource, MAX_NUMBER, ReplicaId};
 
-/// As many numbers as two years bring to a replica that keeps its id over restarts and begins each time at the time of
-/// day (ddata I2); a wider span is the word of a member that lies, and would use up the owner's numbers.
+/// The greatest span of numbers that a range covers: as many as two years bring to a replica that keeps its id over
+/// restarts and begins each time at the time of day (ddata I2). A wider span is told by a member that lies, and would
+/// use up the owner's numbers.
 const MAX_SPAN: u64 = 1 << 56;
 
 /// Numbers of a removed replica and their images: `n` with `lo < n <= hi` becomes the owner's number `offset + n - lo`.
 ///
-/// The owner reserves one for all its entries together ([`Range::reserve`]) and never uses its numbers otherwise.
+/// The owner reserves a range for all its entries together ([`Range::reserve`]) and never draws its numbers otherwise.
 /// Source: ddata Z6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Range {
@@ -35,17 +37,17 @@ pub struct Range {
 }
 
 impl Range {
-    /// A range for the numbers `lowest..=highest` of a removed replica, with images that the owner's process has never
-    /// used and will never draw. `None` if there is no such number, no room for them, or more of them than any replica
-    /// has drawn: the numbers in such data stay as they are.
+    /// Reserves a range for the numbers `lowest..=highest` of a removed replica, with images that the owner's process
+    /// has never used and will never draw. `None` if there is no such number, no room for images, or a span wider than
+    /// any replica has drawn: the numbers in such data stay as they are.
     pub fn reserve(numbers: &DotSource, lowest: u64, highest: u64) -> Option<Self> {
         let lo = lowest.checked_sub(1)?;
         let count = highest.checked_sub(lo).filter(|count| (1..=MAX_SPAN).contains(count))?;
         Some(Self { lo, hi: highest, offset: numbers.reserve(count)? })
     }
 
-    /// The closed intervals within `lowest..=highest` that none of these ranges covers, ascending: what an owner has to
-    /// reserve ranges for.
+    /// The closed intervals within `lowest..=highest` that no range covers, ascending: the owner has to reserve ranges
+    /// for them.
     pub fn uncovered(ranges: &[Self], lowest: u64, highest: u64) -> Vec<(u64, u64)> {
         let mut ranges: Vec<&Self> = ranges.iter().collect();
         ranges.sort_unstable();
@@ -62,17 +64,17 @@ impl Range {
         open
     }
 
-    /// Whether it covers this number.
+    /// Whether the range covers `number`.
     pub fn covers(&self, number: u64) -> bool {
         self.lo < number && number <= self.hi
     }
 
-    /// The owner's number that stands for `number`, if that is covered.
+    /// The owner's number that stands for `number`, if the range covers it.
     pub fn image(&self, number: u64) -> Option<u64> {
         self.covers(number).then(|| self.offset + (number - self.lo))
     }
 
-    /// The owner's numbers `(above, up to]` that are images; what [`crate::UpdateCx::for_entry`] wants to know.
+    /// The owner's numbers `(above, up to]` that are images, as [`crate::UpdateCx::for_entry`] takes them.
     pub fn reserved(&self) -> (u64, u64) {
         (self.offset, self.offset + (self.hi - self.lo))
     }
@@ -92,10 +94,10 @@ impl Range {
     }
 }
 
-/// Which counter of a value an amount belongs to: the way of part numbers to it. A lone counter has the empty way.
+/// The path to one counter of a value, as part numbers. A value that is one counter has the empty path.
 type Way = Vec<u16>;
 
-/// The lives of two slots: of the removed replica's, and of the owner's that it was moved to.
+/// The births of two slots: of the removed replica's, and of the owner's that received the amount.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Births {
     from: u64,
@@ -108,25 +110,26 @@ struct Births {
 pub struct Moved(BTreeMap<(Way, Births), u128>);
 
 impl Moved {
-    /// What was moved from the removed replica's slot born at `from` to the owner's born at `to`, in a value that is one
-    /// counter.
+    /// The amount moved from the removed replica's slot born at `from` to the owner's slot born at `to`, in a value
+    /// that is one counter.
     pub fn amount(&self, from: u64, to: u64) -> u128 {
         self.0.get(&(Way::new(), Births { from, to })).copied().unwrap_or(0)
     }
 
-    /// The greatest amount that was moved from the removed replica's slot born at `from`, in a value that is one counter.
+    /// The greatest amount moved from the removed replica's slot born at `from`, in a value that is one counter.
     pub fn greatest(&self, from: u64) -> u128 {
         self.amounts().filter(|(own, _, _)| *own == from).map(|(_, _, amount)| amount).max().unwrap_or(0)
     }
 
-    /// The amounts of a value that is one counter, with the births of the removed replica's slot and of the owner's.
+    /// The moved amounts, with the births of the removed replica's slot and of the owner's, in a value that is one
+    /// counter.
     pub fn amounts(&self) -> impl Iterator<Item = (u64, u64, u128)> + '_ {
-        // The empty way comes first.
+        // The empty path sorts first.
         let alone = self.0.iter().take_while(|((way, _), _)| way.is_empty());
         alone.map(|((_, births), amount)| (births.from, births.to, *amount))
     }
 
-    /// Sets what was moved from one slot to another, in a value that is one counter.
+    /// Sets the amount moved from one slot to another, in a value that is one counter.
     pub fn set_amount(&mut self, from: u64, to: u64, amount: u128) {
         self.0.insert((Way::new(), Births { from, to }), amount);
     }
@@ -136,21 +139,21 @@ impl Moved {
         self.0.is_empty()
     }
 
-    /// What was moved within one part of a composed value.
+    /// The amounts moved within one part of a composed value.
     #[must_use]
     pub fn part(&self, index: u16) -> Self {
         let inner = self.0.iter().filter(|((way, _), _)| way.first() == Some(&index));
         Self(inner.map(|((way, births), amount)| ((way[1..].to_vec(), *births), *amount)).collect())
     }
 
-    /// Takes over what was moved within one part of a composed value.
+    /// Takes over the amounts moved within one part of a composed value.
     pub fn set_part(&mut self, index: u16, part: Self) {
         self.0.retain(|(way, _), _| way.first() != Some(&index));
         let outer = part.0.into_iter().map(|((way, births), amount)| (([&[index], &way[..]].concat(), births), amount));
         self.0.extend(outer);
     }
 
-    /// The greater amount of each pair of slots.
+    /// Keeps the greater amount of each pair of slots.
     pub fn join(&mut self, other: &Self) {
         for (slots, amount) in &other.0 {
             let own = self.0.entry(slots.clone()).or_default();
@@ -158,7 +161,7 @@ impl Moved {
         }
     }
 
-    /// Forgets which slots of the owner it was; for simulations that prove their checkers. Source: ddata scenario 86.
+    /// Forgets the births of the owner's slots; for simulations that prove their checkers. Source: ddata scenario 86.
     #[doc(hidden)]
     pub fn forget_owner_slots(&mut self) {
         for ((way, births), amount) in std::mem::take(&mut self.0) {
@@ -171,12 +174,12 @@ impl Moved {
         other.0.iter().all(|(slots, amount)| self.0.get(slots).copied().unwrap_or(0) >= *amount)
     }
 
-    /// The slots of the removed replica that something was moved from.
+    /// The slots of the removed replica from which an amount was moved.
     fn sources(&self) -> impl Iterator<Item = (&Way, u64)> {
         self.0.keys().map(|(way, births)| (way, births.from))
     }
 
-    /// Whether a slot has a birth; if not, the births are not written.
+    /// Whether any slot has a birth; if none has, births are not written.
     fn has_births(&self) -> bool {
         self.0.keys().any(|(_, births)| *births != Births::default())
     }
@@ -197,7 +200,7 @@ impl Moved {
         }
     }
 
-    /// Ways and amounts, as `encode` wrote them.
+    /// Reads paths and amounts, as `encode` wrote them.
     fn decode(inp: &mut Decoder<'_>) -> Result<Vec<(Way, u128)>, DecodeError> {
         let mut moved = Vec::new();
         for _ in 0..inp.count()? {
@@ -210,7 +213,7 @@ impl Moved {
         Ok(moved)
     }
 
-    /// The births that belong to ways and amounts, if there are any.
+    /// Reads the births that belong to `moved`, if any were written.
     fn decode_births(inp: &mut Decoder<'_>, moved: Vec<(Way, u128)>, has_births: bool) -> Result<Self, DecodeError> {
         let mut all = BTreeMap::new();
         for (way, amount) in moved {
@@ -229,31 +232,31 @@ impl Moved {
     }
 }
 
-/// The marker of one owner for one removed replica in one entry: what was put where. Source: ddata Z5.
+/// The marker of one owner for one removed replica in one entry: it records what was put where. Source: ddata Z5.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Performed {
-    /// The removed replica whose data was put elsewhere.
+    /// The removed replica.
     pub removed: ReplicaId,
-    /// The replica under whose name it is now.
+    /// The replica under whose name the data is now.
     pub owner: ReplicaId,
     /// How dots were renamed, ascending; empty for counters.
     pub ranges: Vec<Range>,
-    /// How much of slots was moved; empty for causal types.
+    /// The amounts moved out of slots; empty for causal types.
     pub moved: Moved,
-    /// When it was performed last: wall clock, milliseconds since 1970.
+    /// When the owner performed the replica last: wall clock, milliseconds since 1970.
     pub performed_at: i64,
-    /// From when on it may be forgotten (ddata Z9); `None` is never.
+    /// From when on the marker may be forgotten (ddata Z9); `None` is never.
     pub obsolete_at: Option<i64>,
 }
 
 impl Performed {
-    /// A marker that has put nothing anywhere yet.
+    /// A marker that records nothing yet.
     pub fn new(removed: ReplicaId, owner: ReplicaId) -> Self {
         let (ranges, moved) = (Vec::new(), Moved::default());
         Self { removed, owner, ranges, moved, performed_at: i64::MIN, obsolete_at: Some(i64::MIN) }
     }
 
-    /// As it concerns one part of a composed value.
+    /// The marker restricted to one part of a composed value.
     #[must_use]
     pub fn part(&self, index: u16) -> Self {
         Self { moved: self.moved.part(index), ..self.clone() }
@@ -265,19 +268,19 @@ impl Performed {
         self.moved.set_part(index, part.moved);
     }
 
-    /// Adds ranges that it does not have.
+    /// Adds the ranges that the marker lacks.
     pub fn add_ranges(&mut self, ranges: &[Range]) {
         self.ranges.extend_from_slice(ranges);
         self.ranges.sort_unstable();
         self.ranges.dedup();
     }
 
-    /// Whether a number of the removed replica is covered by one of its ranges.
+    /// Whether one of the marker's ranges covers `number` of the removed replica.
     pub fn covers(&self, number: u64) -> bool {
         self.ranges.iter().any(|range| range.covers(number))
     }
 
-    /// Joins what the same owner recorded for the same replica: all ranges, greatest amounts, latest times.
+    /// Joins a marker of the same owner for the same replica: all ranges, greatest amounts, latest times.
     fn join(&mut self, other: &Self) {
         self.add_ranges(&other.ranges);
         self.moved.join(&other.moved);
@@ -335,7 +338,8 @@ impl Performed {
     }
 }
 
-/// In the byte that says whether a marker ends: births of slots follow. A version that reads no births refuses it.
+/// The byte that says whether a marker ends has this bit if births of slots follow. A version that reads no births
+/// refuses the byte.
 const WITH_BIRTHS: u8 = 2;
 
 /// All markers of one entry, one for each removed replica and owner, ascending.
@@ -348,22 +352,22 @@ impl Markers {
         Self(Vec::new())
     }
 
-    /// Whether there is none.
+    /// Whether there is no marker.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them.
+    /// All markers.
     pub fn iter(&self) -> impl Iterator<Item = &Performed> {
         self.0.iter()
     }
 
-    /// The replicas that have one, ascending.
+    /// The replicas that have a marker, ascending.
     pub fn removed(&self) -> BTreeSet<ReplicaId> {
         self.0.iter().map(|marker| marker.removed).collect()
     }
 
-    /// Those of one removed replica.
+    /// The markers of one removed replica.
     pub fn of(&self, removed: ReplicaId) -> &[Performed] {
         let from = self.0.partition_point(|marker| marker.removed < removed);
         let to = self.0.partition_point(|marker| marker.removed <= removed);
@@ -381,9 +385,8 @@ impl Markers {
 
     /// Unites with a marker: all ranges, greatest amounts, latest times.
     ///
-    /// Markers that moved one slot to two, of two owners or of two lives of an owner's entry, are never forgotten, because
-    /// values are computed from both.
-    /// Source: ddata Z7, Y4.
+    /// Markers that moved one slot to two, of two owners or of two lives of an owner's entry, are never forgotten,
+    /// because values are computed from both. Source: ddata Z7, Y4.
     pub fn add(&mut self, marker: &Performed) {
         match self.place(marker.removed, marker.owner) {
             Ok(at) => self.0[at].join(marker),
@@ -410,36 +413,36 @@ impl Markers {
         other.0.iter().for_each(|marker| self.add(marker));
     }
 
-    /// Whether no marker, range or amount of the other's is missing here: then a delta that was sent with those may be
+    /// Whether every marker, range and amount of `other` is here too: a delta that was sent with `other` may then be
     /// joined here. Source: ddata Z7.
     pub fn includes(&self, other: &Self) -> bool {
         other.0.iter().all(|marker| self.get(marker.removed, marker.owner).is_some_and(|own| own.includes(marker)))
     }
 
-    /// Moves the end of every one of them on by so many milliseconds, during which nothing ran that could have
-    /// needed it. Source: ddata Z9.
+    /// Moves the end of every marker on by `millis`, a time in which nothing ran that could have needed the marker.
+    /// Source: ddata Z9.
     pub fn prolong(&mut self, millis: i64) {
         for end in self.0.iter_mut().filter_map(|marker| marker.obsolete_at.as_mut()) {
             *end = end.saturating_add(millis);
         }
     }
 
-    /// Drops those that the predicate refuses.
+    /// Drops the markers that `keep` refuses.
     pub fn retain(&mut self, keep: impl FnMut(&Performed) -> bool) {
         self.0.retain(keep);
     }
 
-    /// Applies all of them to a value. Returns whether anything changed. Source: ddata Z7.
+    /// Applies all markers to a value. Returns whether anything changed. Source: ddata Z7.
     pub fn clean(&self, value: &mut dyn RemovedNodePruning) -> bool {
         value.cleanup(self)
     }
 
-    /// As [`Markers::clean`], for a delta before it is joined.
+    /// Applies all markers to a delta before the delta is joined.
     pub fn clean_delta<T: ReplicatedData>(&self, delta: &mut T::Delta) -> bool {
         T::cleanup_delta(delta, self)
     }
 
-    /// As they concern one part of a composed value.
+    /// The markers restricted to one part of a composed value.
     #[must_use]
     pub fn part(&self, index: u16) -> Self {
         Self(self.0.iter().map(|marker| marker.part(index)).collect())
@@ -468,27 +471,27 @@ impl Markers {
     }
 }
 
-/// What a type does about replicas that are gone. Source: ddata §2, §5.
+/// The pruning of a replicated type: finds and renames what removed replicas left. Source: ddata §2, §5.
 pub trait RemovedNodePruning {
     /// The replicas that slots, dots or contexts name.
     fn modified_by(&self) -> BTreeSet<ReplicaId>;
 
-    /// Whether something of `removed` is covered by no marker: a dot in no range, a slot above every amount.
-    /// `markers` are all of that replica. Source: ddata Z5.
+    /// Whether no marker covers something of `removed`: a dot in no range, or a slot above every amount. `markers` are
+    /// all markers of that replica. Source: ddata Z5.
     fn needs_pruning(&self, removed: ReplicaId, markers: &[Performed]) -> bool;
 
     /// The lowest and the highest number of `removed` in stores, slot ids and contexts; `None` for counters, and where
-    /// it is not named. Source: ddata Z6.
+    /// `removed` is not named. Source: ddata Z6.
     fn numbers_of(&self, removed: ReplicaId) -> Option<(u64, u64)>;
 
     /// Puts what `removed` left under the name of `own.owner`, and records it in `own`, that owner's marker. `ranges`
-    /// are those it reserved for `removed`; counters need none. `birth` is that of the entry at the owner
-    /// ([`crate::Home::born`]), which names the slots that counters put amounts into; dots need none. Call
+    /// are those that the owner reserved for `removed`; counters need none. `birth` is that of the entry at the owner
+    /// ([`crate::Home::born`]), and names the slots that counters move amounts to; dots need none. Call
     /// [`Markers::clean`] with all markers afterwards. Source: ddata Z5, Z6, Y4.
     fn prune(&mut self, removed: ReplicaId, ranges: &[Range], birth: u64, own: &mut Performed);
 
-    /// Applies all markers of the entry; those that it does not name are forgotten. Returns whether anything changed.
-    /// Source: ddata Z7, Y4.
+    /// Applies all markers of the entry; moves that `markers` does not name are forgotten. Returns whether anything
+    /// changed. Source: ddata Z7, Y4.
     fn cleanup(&mut self, markers: &Markers) -> bool;
 }
 
@@ -513,7 +516,7 @@ mod tests {
         }
     }
 
-    /// ddata §9, K2: for more numbers than any replica draws nothing is reserved, however many are left.
+    /// ddata §9, K2: nothing is reserved for more numbers than any replica draws, however many are left.
     #[test]
     fn spans_that_no_replica_draws_are_not_reserved() {
         let numbers = DotSource::above(100);

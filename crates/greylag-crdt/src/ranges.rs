@@ -1,22 +1,23 @@
-//! Values that are compared and sent in parts, because they are too large to be sent whole.
+//! Values compared and sent in parts, because the whole is too large for one message.
 //!
 //! A part is a range of top-level keys. Two replicas compare sums over ranges, split those that differ, and send the
-//! stores of the small ones; the context of the whole goes with them once. A part is joined store against store, with
-//! both contexts for comparison, so what one side has removed is removed and what it has not seen stays. Between the
-//! first part and [`Ranged::finish_parts`] the value is a draft: its context does not say yet what its store holds.
+//! stores of the small ones; the context of the whole value is sent once. A part is joined store against store, with
+//! both contexts for comparison, so what one side has removed is removed and what one side has not seen stays. Between
+//! the first part and [`Ranged::finish_parts`] the value is a draft: its context does not cover yet what its store
+//! holds.
 //!
-//! Parts are ranges in the order of keys, not of their hashes: a range is found in the ordered map without looking at
-//! anything else. Source: ddata G12.
+//! Parts are ranges in the order of keys, not of hashes: the ordered map finds a range without reading anything else.
+//! Source: ddata G12.
 
 use crate::codec::{DecodeError, Decoder, Encoder};
 use crate::context::Context;
 use crate::element::Element;
 use crate::hash::Digest;
 
-/// How many keys a range has, and the wrapping sum of the digests of what is under them.
+/// How many keys a range has, and the wrapping sum of the digests of their leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RangeSum {
-    /// How many keys.
+    /// The number of keys.
     pub count: u64,
     /// The sum of the leaves' digests.
     pub total: Digest,
@@ -28,12 +29,12 @@ impl RangeSum {
     }
 }
 
-/// Keys from `from` on and below `to`, as canonical bytes; `None` is no bound.
+/// The keys at or above `from` and below `to`, as canonical bytes; `None` is no bound.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct KeyRange {
-    /// The first key that may be in it.
+    /// The first key that may be in the range.
     pub from: Option<Vec<u8>>,
-    /// The first key that is beyond it.
+    /// The first key beyond the range.
     pub to: Option<Vec<u8>>,
 }
 
@@ -54,30 +55,30 @@ impl KeyRange {
 /// The stores of a range of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// The keys that it speaks of: all of the value's within are in it.
+    /// The range of the part: every key that the value has within it is in the part.
     pub range: KeyRange,
-    /// Its canonical bytes.
+    /// The canonical bytes of the keys and stores.
     pub bytes: Vec<u8>,
 }
 
 /// A value that can be compared and joined range by range.
 pub trait Ranged: Send + Sync {
-    /// How many top-level keys there are.
+    /// How many top-level keys the value has.
     fn keys(&self) -> usize;
 
-    /// The sum over everything; at once.
+    /// The sum over all keys; returns at once.
     fn whole(&self) -> RangeSum;
 
-    /// Computes sums that are asked for soon, over about `most` keys. Returns whether all are known.
+    /// Computes sums ahead of their use, over about `most` keys. Returns whether all are known.
     fn warm(&self, most: usize) -> bool;
 
-    /// The sum over a range; fast once sums are known.
+    /// The sum over a range; fast once the sums of the nodes are known.
     ///
     /// # Errors
     /// [`DecodeError`] if the bounds are no keys, or in the wrong order.
     fn sum(&self, range: &KeyRange) -> Result<RangeSum, DecodeError>;
 
-    /// Ranges of about equal numbers of keys, at most `most` of them, that make up `range`, and their sums.
+    /// Splits `range` into at most `most` ranges of about equally many keys, and returns them with their sums.
     ///
     /// # Errors
     /// As [`Ranged::sum`].
@@ -86,7 +87,7 @@ pub trait Ranged: Send + Sync {
     /// The canonical bytes of the context.
     fn context_bytes(&self) -> Vec<u8>;
 
-    /// The first keys of a range with their stores: as many as take about `max_bytes`, but one at least.
+    /// The first keys of a range with their stores: as many as take about `max_bytes`, but at least one.
     ///
     /// # Errors
     /// As [`Ranged::sum`].
@@ -95,10 +96,10 @@ pub trait Ranged: Send + Sync {
     /// Joins a part of a state whose context is `theirs` into this draft.
     ///
     /// # Errors
-    /// [`DecodeError`]; then the draft is as it was.
+    /// [`DecodeError`]; the draft is then unchanged.
     fn join_part(&mut self, theirs: &Context, part: &Part) -> Result<(), DecodeError>;
 
-    /// Ends a draft: all parts that differ were joined, so what `theirs` has seen was seen here.
+    /// Ends a draft: all parts that differ were joined, so everything that `theirs` has seen counts as seen here.
     fn finish_parts(&mut self, theirs: &Context);
 }
 
@@ -132,7 +133,7 @@ fn from_bytes<K: Element>(bytes: &[u8]) -> Result<K, DecodeError> {
     Ok(key)
 }
 
-/// Whether ascending keys all lie within bounds.
+/// Checks that ascending keys all lie within bounds.
 pub(crate) fn check_bounds<'a, K: Ord + 'a>(
     mut keys: impl DoubleEndedIterator<Item = &'a K>,
     from: Option<&K>,
@@ -145,7 +146,8 @@ pub(crate) fn check_bounds<'a, K: Ord + 'a>(
     if is_outside { Err(DecodeError::Invalid("a key lies outside its range")) } else { Ok(()) }
 }
 
-/// Cuts a range at ranks. `rank` says how many keys precede the range and how many it has, `key_at` which key has a rank.
+/// Cuts a range into `most` pieces. The range has `count` keys and `before` keys precede it; `key_at` returns the key
+/// of a rank.
 pub(crate) fn cuts<K: Element>(
     range: &KeyRange,
     (before, count): (u64, u64),
@@ -154,7 +156,7 @@ pub(crate) fn cuts<K: Element>(
 ) -> Vec<KeyRange> {
     let pieces = (most as u64).min(count).max(1);
     let mut bounds = vec![range.from.clone()];
-    // Cuts lie at keys that are present, above the first, so every range has one.
+    // Cut at keys that are present, above the first one, so that every piece has a key.
     bounds.extend(
         (1..pieces).filter_map(|piece| key_at(before + count * piece / pieces)).map(|key| Some(to_bytes(&key))),
     );

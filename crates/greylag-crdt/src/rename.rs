@@ -1,19 +1,19 @@
-//! What the markers of an entry do to dots: a table from intervals to intervals.
+//! The renaming that the markers of an entry prescribe: a table from intervals of dots to intervals.
 //!
 //! A range says that a number of a removed replica and a number of an owner name the same leaf. One leaf may have many
-//! names: two owners performed the same replica, an owner was removed and performed in its turn, or both. All names that
-//! the markers tie together are one class, and of a class one name stands: one that no range covers, of these the
-//! smallest. So the name depends on the markers alone, not on the order in which a copy learned of them.
+//! names: two owners performed the same replica, an owner was removed and performed in its turn, or both. All names
+//! that ranges tie together are one class, and one name of the class stands for the leaf: the smallest that no range
+//! covers. Classes are closed over all markers of the entry, not replica by replica, so the name depends on the markers
+//! alone and not on the order in which a copy learned of them (`a_class_of_names_is_closed_over_all_markers`).
 //!
-//! Source: ddata Z6. Differs: Z6 renames the images of one removed replica to each other, replica by replica; an image
-//! that was renamed again under another owner would keep a second name (`a_class_of_names_is_closed_over_all_markers`).
+//! Source: ddata Z6.
 
 use std::collections::BTreeSet;
 
 use crate::prune::{Markers, Range};
 use crate::replica::{Dot, ReplicaId};
 
-/// The numbers `low..=high` of one replica become those of another, from `to.number` on.
+/// Renames the numbers `low..=high` of one replica to those of another, from `to.number` on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Move {
     pub(crate) from: ReplicaId,
@@ -28,7 +28,7 @@ impl Move {
     }
 }
 
-/// One range: numbers of the removed replica are numbers of the owner.
+/// A range with its replicas: numbers of the removed one are numbers of the owner.
 #[derive(Debug, Clone, Copy)]
 struct Tie {
     removed: ReplicaId,
@@ -48,7 +48,7 @@ impl Tie {
         is_image.then(|| Dot::new(self.removed, self.range.lo + (dot.number - above)))
     }
 
-    /// The first numbers of both sides, and the first ones after them.
+    /// The first number of both sides, and the first number beyond both.
     fn ends(&self) -> [Dot; 4] {
         let (above, up_to) = self.range.reserved();
         let (removed, owner) = (self.removed, self.owner);
@@ -62,11 +62,11 @@ impl Tie {
     }
 }
 
-/// More pieces than this, and more names of one leaf, only ranges have that name each other, which no owner makes.
+/// Limits of pieces, and of names of one leaf. Only ranges that name each other exceed them, and no owner makes such.
 const MAX_PIECES: usize = 4_096;
 const MAX_NAMES: usize = 64;
 
-/// Every move that the markers of an entry make, all at once.
+/// All renames that the markers of an entry prescribe.
 #[derive(Debug, Clone, Default)]
 pub struct Moves(Vec<Move>);
 
@@ -80,7 +80,7 @@ impl Moves {
         let starts = starts(&ties);
         let mut moves = Vec::new();
         for (index, start) in starts.iter().enumerate() {
-            // Up to the next start all numbers have their other names side by side.
+            // Up to the next start, the classes of all numbers are shifted by the same distance.
             let next = starts.get(index + 1).filter(|next| next.replica == start.replica);
             let target = standing(*start, &ties);
             if target != *start
@@ -100,21 +100,21 @@ impl Moves {
         self.0.iter()
     }
 
-    /// What a dot is called from now on, if that is something else.
+    /// The new name of a dot; `None` if the dot keeps its name.
     pub(crate) fn target(&self, dot: Dot) -> Option<Dot> {
         let at = self.0.partition_point(|m| (m.from, m.high) < (dot.replica, dot.number));
         let found = self.0.get(at).filter(|m| m.from == dot.replica && m.low <= dot.number)?;
         Some(found.target(dot.number))
     }
 
-    /// Whether numbers of this replica are moved.
+    /// Whether any number of `replica` is renamed.
     pub(crate) fn concern(&self, replica: ReplicaId) -> bool {
         self.0.iter().any(|m| m.from == replica)
     }
 }
 
-/// Where pieces begin whose numbers all have the same kind of class: the ends of ranges, and what they are called
-/// elsewhere. Ascending.
+/// The starts of pieces within which all classes have the same shape: the ends of ranges, and their images and origins.
+/// Ascending.
 fn starts(ties: &[Tie]) -> Vec<Dot> {
     let mut starts: BTreeSet<Dot> = BTreeSet::new();
     let mut open: Vec<Dot> = ties.iter().flat_map(Tie::ends).collect();
@@ -159,7 +159,7 @@ mod tests {
         Moves::of(&all)
     }
 
-    /// ddata Z6: of several ranges that cover a number, the one of the smallest owner and offset counts.
+    /// ddata Z6: if several ranges cover a number, the range of the smallest owner and offset counts.
     #[test]
     fn the_smallest_owner_counts_and_other_images_follow() {
         let moves = moves(&[(R, O1, 2, 5, 100), (R, O2, 0, 8, 200)]);
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(target(O1, 101), None);
     }
 
-    /// ddata Z6: two owners, one of which was removed and performed before they met.
+    /// ddata Z6: two owners performed a replica, and one of them was removed and performed before the two met.
     #[test]
     fn a_class_of_names_is_closed_over_all_markers() {
         let moves = moves(&[(R, O2, 0, 4, 20), (R, O3, 0, 4, 30), (O3, O1, 30, 32, 10)]);

@@ -1,8 +1,8 @@
-//! Replicas, and the names of what they write.
+//! Replicas, and the names of the leaves that they write.
 //!
-//! A [`ReplicaId`] names one process incarnation; a [`Dot`] names one leaf that it wrote. Numbers of
-//! dots come from one [`DotSource`] per process, shared by every entry, so a number is never used
-//! twice, whatever becomes of the entry that it was drawn for.
+//! A [`ReplicaId`] names one process incarnation; a [`Dot`] names one leaf that a replica wrote. All numbers of a
+//! process come from one [`DotSource`], shared by every entry, so a number is never used twice, even after its entry
+//! was dropped.
 
 mod random;
 
@@ -12,7 +12,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering as Memory};
 
-/// One process incarnation: its uid. Never used by two of them. Source: ddata K1.
+/// The uid of one process incarnation. Never used by two incarnations. Source: ddata K1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplicaId(pub u64);
 
@@ -28,21 +28,21 @@ impl fmt::Display for ReplicaId {
     }
 }
 
-/// One slot of a counter: whose it is, and in which life of the entry at that replica it was counted in.
+/// One slot of a counter: the replica that counts in it, and the life of the entry at that replica.
 ///
-/// A slot only ever grows, and the greater amount counts. An entry that was dropped at a replica and created there again
-/// knows nothing of how far the former slot is elsewhere, so it counts in a slot of its own. Source: ddata Y4.
+/// A slot only grows, and of two amounts the greater counts. A replica that created an entry again does not know how
+/// far its former slot is elsewhere, so it counts in a new slot. Source: ddata Y4.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotId {
     /// The replica that counts in the slot.
     pub replica: ReplicaId,
     /// The highest number that the replica's process had drawn when the entry came into being there
-    /// ([`crate::Home::born`]); 0 outside of a replicator, and in bytes from before births.
+    /// ([`crate::Home::born`]); 0 outside of a replicator, and in bytes written before slots had births.
     pub birth: u64,
 }
 
 impl SlotId {
-    /// The slot of a replica in one life of the entry.
+    /// The slot of a replica in the life of the entry with this birth.
     #[inline]
     pub const fn new(replica: ReplicaId, birth: u64) -> Self {
         Self { replica, birth }
@@ -60,15 +60,16 @@ impl fmt::Debug for SlotId {
 #[derive(Clone, PartialEq, Eq)]
 pub struct WriterKey(KeyBytes);
 
-/// Every write of a register carries its writer's key, so a key of usual length is copied and compared where it stands,
-/// as words: bytes above its length are 0.
+/// The bytes of a key. Every write of a register carries a key, so a key of usual length is stored inline, and copied
+/// and compared as words: the bytes above its length are 0.
 #[derive(Clone, PartialEq, Eq)]
 enum KeyBytes {
     Short { len: u8, bytes: [u8; SHORT] },
     Long(Arc<[u8]>),
 }
 
-/// An IPv4 address or a short host name, a port and a uid fit. With its length and kind such a key fills four words.
+/// The greatest length stored inline: an IPv4 address or short host name, a port and a uid. With length and kind such a
+/// key fills four words.
 const SHORT: usize = 30;
 
 impl WriterKey {
@@ -115,18 +116,18 @@ impl fmt::Debug for WriterKey {
     }
 }
 
-/// The name of one leaf of one entry: the replica that wrote it, and which of its writes it was (from 1).
-/// Source: ddata K2, K3.
+/// The name of one leaf of one entry: the replica that wrote the leaf, and the number that it drew (from 1). Source:
+/// ddata K2, K3.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Dot {
     /// The replica that wrote.
     pub replica: ReplicaId,
-    /// The number that it drew.
+    /// The number that the replica drew.
     pub number: u64,
 }
 
 impl Dot {
-    /// The dot of leaves that stand in no entry yet; putting them into one gives them dots of their own.
+    /// The dot of leaves that are in no entry yet; putting them into an entry gives them fresh dots.
     pub(crate) const NOWHERE: Self = Self { replica: ReplicaId(0), number: 1 };
 
     /// The write `number` of `replica`.
@@ -141,18 +142,18 @@ impl fmt::Debug for Dot {
     }
 }
 
-/// The highest number of a dot that is believed. No process draws so many, wherever it began; data that name a higher one
+/// The highest number of a dot that is accepted. No process draws so many, wherever it began; data with a higher number
 /// cannot be decoded, because a process that took it over would have no numbers left to draw. Source: ddata §9, K2.
 pub const MAX_NUMBER: u64 = i64::MAX as u64;
 
-/// The highest number that reserving leads to, so that half of all numbers stay to be drawn one by one.
+/// The highest number that reserving leads to; the other half of all numbers is left for drawing one by one.
 const MAX_RESERVED: u64 = 1 << 62;
 
-/// Where numbers come from: one strictly rising counter per process incarnation.
+/// The source of numbers: one strictly rising counter per process incarnation.
 ///
-/// Clones share the counter. It must be shared by every replicator and every entry in the process
-/// and never restarted while the [`ReplicaId`] lives: a container that began at 1 again would reuse
-/// dots that stale peers already know, and its new elements would vanish. Source: ddata K2.
+/// Clones share the counter. Every replicator and every entry of the process must share it, and it must never restart
+/// while the [`ReplicaId`] lives: a container that began at 1 again would reuse dots that stale peers already know, and
+/// its new elements would vanish. Source: ddata K2.
 #[derive(Debug, Clone, Default)]
 pub struct DotSource(Arc<AtomicU64>);
 
@@ -173,8 +174,8 @@ impl DotSource {
         self.0.fetch_add(1, Memory::Relaxed) + 1
     }
 
-    /// Jumps past `count` numbers, which will never be drawn, and returns the number just below the first of them.
-    /// `None`, and no jump, if that would take more than half of all numbers. Source: ddata Z6, K2.
+    /// Skips `count` numbers, which will never be drawn, and returns the number just below the first of them. `None`,
+    /// and nothing is skipped, if that would use more than half of all numbers. Source: ddata Z6, K2.
     pub fn reserve(&self, count: u64) -> Option<u64> {
         let jump = |last: u64| last.checked_add(count).filter(|next| *next <= MAX_RESERVED);
         self.0.fetch_update(Memory::Relaxed, Memory::Relaxed, jump).ok()

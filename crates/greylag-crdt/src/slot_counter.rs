@@ -1,9 +1,9 @@
-//! A counter inside a map: amounts in slots that are named by dots.
+//! A counter inside a map: amounts in slots named by dots.
 //!
-//! The slots of a plain counter are named by replicas, so a counter that is removed and created again would find its old
-//! amounts wherever they are still known, and what it counts anew would vanish below them. Here a replica counts on in
-//! its newest slot only as long as nothing of its own was ever seen to shrink or vanish in the entry; then it begins a
-//! new one, named by the new dot. Nothing is swallowed by a stale maximum.
+//! The slots of a plain counter are named by replicas: after a removal and a new creation the old amounts would still
+//! be known elsewhere, and new increments would vanish below them. Here a replica adds to its newest slot only as long
+//! as none of its slots in the entry was ever seen to shrink or vanish; after that it begins a new slot, named by the
+//! new dot. So no increment is swallowed by a stale maximum.
 //!
 //! Source: ddata Y9.
 
@@ -17,10 +17,10 @@ use crate::replica::{Dot, ReplicaId};
 use crate::store::{DotFun, DotSet, Leaf, StoreMut, decode_dot, edited_by_store_mut, encode_dot};
 use crate::tag::TypeTag;
 
-/// What was added and taken, by slot; the greater amount of a slot counts.
+/// Added and subtracted amounts by slot; of two amounts of a slot the greater counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotCounter {
-    /// Ascending by slot.
+    /// Sorted by slot.
     slots: Vec<(Dot, Amounts)>,
 }
 
@@ -38,13 +38,13 @@ impl Amounts {
 }
 
 impl SlotCounter {
-    /// What was added less what was taken, within the bounds of `i128`.
+    /// Additions minus subtractions, within the bounds of `i128`.
     pub fn value(&self) -> i128 {
         let sum = |of: fn(&Amounts) -> u128| self.slots.iter().fold(0_u128, |sum, (_, s)| sum.saturating_add(of(s)));
         difference(sum(|s| s.added), sum(|s| s.taken)).unwrap_or_else(|bound| bound)
     }
 
-    /// What was added less what was taken, or `None` if that exceeds the bounds of `i128`.
+    /// Additions minus subtractions, or `None` if the difference exceeds the bounds of `i128`.
     pub fn checked_value(&self) -> Option<i128> {
         let sum = |of: fn(&Amounts) -> u128| self.slots.iter().try_fold(0_u128, |sum, (_, s)| sum.checked_add(of(s)));
         difference(sum(|s| s.added)?, sum(|s| s.taken)?).ok()
@@ -61,7 +61,7 @@ impl SlotCounter {
         &mut self.slots[at].1
     }
 
-    /// The newest slot of a replica among those that the predicate admits.
+    /// The newest slot of a replica whose number `admits` accepts.
     fn newest(&self, replica: ReplicaId, admits: impl Fn(u64) -> bool) -> Option<Dot> {
         self.slots.iter().map(|(slot, _)| *slot).rfind(|slot| slot.replica == replica && admits(slot.number))
     }
@@ -97,7 +97,7 @@ impl Leaf for SlotCounter {
         Ok(Self { slots })
     }
 
-    /// A copy shares no slot with what it was copied from: both may go on counting.
+    /// A copy with one slot of its own: original and copy may both be added to.
     fn copied_to(&self, dot: Dot) -> Self {
         let mut total = Amounts::default();
         for (_, amounts) in &self.slots {
@@ -130,7 +130,7 @@ impl Leaf for SlotCounter {
 pub type CounterStore = DotFun<SlotCounter>;
 
 impl DotFun<SlotCounter> {
-    /// A counter to be put into a map.
+    /// A counter to put into a map.
     pub fn counting(amount: i64) -> Self {
         let mut counter = SlotCounter::default();
         let amounts = counter.amounts(Dot::NOWHERE);
@@ -138,19 +138,19 @@ impl DotFun<SlotCounter> {
         Self::single(Dot::NOWHERE, counter)
     }
 
-    /// What was added less what was taken, within the bounds of `i128`.
+    /// Additions minus subtractions, within the bounds of `i128`.
     pub fn value(&self) -> i128 {
         self.joined().map_or(0, |counter| counter.value())
     }
 
-    /// What was added less what was taken, or `None` if that exceeds the bounds of `i128`.
+    /// Additions minus subtractions, or `None` if the difference exceeds the bounds of `i128`.
     pub fn checked_value(&self) -> Option<i128> {
         self.joined().map_or(Some(0), |counter| counter.checked_value())
     }
 }
 
 impl StoreMut<'_, CounterStore> {
-    /// What was added less what was taken.
+    /// Additions minus subtractions.
     pub fn value(&self) -> i128 {
         self.store().map_or(0, CounterStore::value)
     }
@@ -163,7 +163,7 @@ impl StoreMut<'_, CounterStore> {
         self.change(cx, by.unsigned_abs(), by > 0)
     }
 
-    /// Takes from the counter; a negative amount is an increment, 0 changes nothing.
+    /// Subtracts from the counter; a negative amount is an increment, 0 changes nothing.
     ///
     /// # Errors
     /// [`CounterOverflow`].

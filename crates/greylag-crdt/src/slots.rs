@@ -1,9 +1,9 @@
-//! Amounts in slots, the greater of each counts: the state of a counter.
+//! Amounts by slot, the state of a counter; of two amounts of a slot the greater counts.
 //!
-//! A replica counts in a slot that carries its name and the number of the entry's life: how far its slot of an earlier
-//! life is elsewhere it cannot know, and below the greater amount what it counts anew would vanish. Most counters have a
-//! handful of slots with amounts of at most 64 bits; these take no memory of their own ([`few`]). All others stand in a
-//! list ([`many`]). Which of the two it is follows from the slots alone.
+//! A slot is named by a replica and a birth of the entry there: the replica cannot know how far its slot of an earlier
+//! life is elsewhere, and new increments would vanish below the greater amount. Most counters have a handful of slots
+//! with amounts of at most 64 bits; these take no heap memory ([`few`]). All others stand in a list ([`many`]). The
+//! slots alone decide between the two forms.
 //!
 //! Source: ddata Y4.
 
@@ -22,19 +22,19 @@ use crate::replica::{ReplicaId, SlotId};
 use few::{FEW, FewSlots};
 use many::{Many, merged, missing};
 
-/// Amounts by slot. As a delta it holds the slots that changed. Clones share what is more than a few.
+/// Amounts by slot. As a delta: the slots that changed. Clones share the list of many.
 #[derive(Debug, Clone, Default)]
 pub struct Slots {
-    /// Those with an amount; none if there are `many`. Not one `enum` of the two, which the compiler moves piece by
-    /// piece.
+    /// The slots, if they are few; empty if there are `many`. Two fields and not one `enum`, which the compiler would
+    /// move piece by piece.
     few: FewSlots,
     many: Option<Arc<Many>>,
 }
 
-/// A slot with its amount, as it stands in a list.
+/// A slot with its amount, as an item of the list.
 type Slot = (SlotId, Amount);
 
-/// An amount in two halves, the upper one first: a `u128` would take a quarter more room, for its alignment.
+/// An amount in two halves, the upper one first: a `u128` would take a quarter more room because of its alignment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Amount([u64; 2]);
 
@@ -64,7 +64,7 @@ impl Amount {
 const EMPTY: Slot = (SlotId { replica: ReplicaId(0), birth: 0 }, Amount([0; 2]));
 
 impl Slots {
-    /// The amount of one slot; 0 if there is none.
+    /// The amount of one slot; 0 if the slot is absent.
     #[inline]
     pub fn get(&self, slot: SlotId) -> u128 {
         match &self.many {
@@ -79,7 +79,8 @@ impl Slots {
         self.few.iter().chain(many.iter().map(|(slot, amount)| (*slot, amount.get())))
     }
 
-    /// The slots of one replica and their amounts, ascending: one for each life of the entry in which it counted.
+    /// The slots of one replica and their amounts, ascending: one for each life of the entry in which the replica
+    /// counted.
     pub fn of(&self, replica: ReplicaId) -> impl Iterator<Item = (SlotId, u128)> + '_ {
         let many = self.many.as_ref().map_or(&[][..], |many| many.of_replica(replica));
         let few = self.few.iter().filter(move |(slot, _)| slot.replica == replica);
@@ -91,12 +92,12 @@ impl Slots {
         self.many.as_ref().map_or(self.few.len(), |many| many.as_slice().len())
     }
 
-    /// Whether there is no amount.
+    /// Whether no slot has an amount.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The slots in the form that lists have; `room` is for a few.
+    /// The slots as a list; `room` holds the list if they are few.
     #[inline]
     fn as_list<'a>(&'a self, room: &'a mut [Slot; FEW]) -> &'a [Slot] {
         match &self.many {
@@ -117,7 +118,7 @@ impl Slots {
         *self = slots.into();
     }
 
-    /// The greater amount of each slot. Returns whether that is more than before.
+    /// Keeps the greater amount of each slot. Returns whether anything grew.
     pub(crate) fn join(&mut self, other: &Self) -> bool {
         if self.many.is_none()
             && other.many.is_none()
@@ -142,7 +143,7 @@ impl Slots {
         true
     }
 
-    /// One slot alone, or all of them if it is `None`: a delta.
+    /// A delta: the amount of `slot` alone, or all slots if it is `None`.
     #[inline]
     pub(crate) fn only(&self, slot: Option<SlotId>) -> Self {
         match (slot, &self.many) {
@@ -158,7 +159,7 @@ impl Slots {
         match &mut self.many {
             Some(many) => Many::add(many, slot, by),
             None if self.few.add(slot, by) => Ok(()),
-            // There is no room among the few, or the sum is too large for them.
+            // The few have no room for the slot, or not for the sum.
             None => {
                 self.set(slot, self.get(slot) + u128::from(by));
                 Ok(())
@@ -166,7 +167,7 @@ impl Slots {
         }
     }
 
-    /// Removes the slots of removed replicas of which markers say that all was moved.
+    /// Removes slots of removed replicas whose whole amount, as markers say, was moved.
     pub(crate) fn cleanup(&mut self, markers: &Markers) -> bool {
         let mut changed = false;
         for marker in markers.iter() {
@@ -178,8 +179,8 @@ impl Slots {
         changed
     }
 
-    /// The format that these slots have: the first one knows no births, and all that it can say is said in it, so that
-    /// equal states have equal bytes and digests in both.
+    /// The format of these slots. All that format 1 can represent, which has no births, is written in it, so that equal
+    /// states have equal bytes and digests in both formats.
     pub(crate) fn format(&self) -> u8 {
         if self.iter().all(|(slot, _)| slot.birth == 0) { FORMAT } else { FORMAT_WITH_BIRTHS }
     }
@@ -250,7 +251,7 @@ mod tests {
     }
 
     proptest! {
-        /// ddata Y4: whatever form both sides have, the greater amount of each slot counts, and the form follows from
+        /// ddata Y4: in whatever form both sides are, the greater amount of each slot counts, and the form follows from
         /// the slots.
         #[test]
         fn the_greater_amount_of_each_slot_counts(one in some(), other in some(), by in 0_u64..3) {
@@ -279,7 +280,7 @@ mod tests {
         }
     }
 
-    /// ddata H1: births took no room.
+    /// ddata H1: births took no additional room.
     #[test]
     fn slots_are_small() {
         assert_eq!(size_of::<Slots>(), 80);

@@ -1,4 +1,4 @@
-//! Replicated types of your own that know how to merge, and nothing else.
+//! Custom replicated types that supply a merge and no deltas.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::error::MergeError;
 use crate::hash::{CachedDigest, Digest};
 use crate::tag::TypeTag;
 
-/// What a type has to supply at least: a merge, a least state, and canonical bytes. Replicate it as [`State`].
+/// The least that a custom type supplies: a merge, a least state, and canonical bytes. Replicate it as [`State`].
 /// Source: ddata A1.
 pub trait StateData: Clone + PartialEq + Debug + Send + Sync + 'static {
     /// The type's stable name, with version.
@@ -20,10 +20,10 @@ pub trait StateData: Clone + PartialEq + Debug + Send + Sync + 'static {
     /// The least state.
     fn zero() -> Self;
 
-    /// Joins the other state: commutative, associative, idempotent.
+    /// Joins `other` into this state: commutative, associative, idempotent.
     ///
     /// # Errors
-    /// [`MergeError`]; then whatever is left of the value is dropped.
+    /// [`MergeError`]; the half-merged value is dropped.
     fn merge(&mut self, other: &Self) -> Result<(), MergeError>;
 
     /// Appends the canonical bytes.
@@ -35,7 +35,7 @@ pub trait StateData: Clone + PartialEq + Debug + Send + Sync + 'static {
     /// [`DecodeError`].
     fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError>;
 
-    /// The digest: equal for equal states. By default that of the bytes.
+    /// The digest: equal for equal states. The default is that of the canonical bytes.
     fn digest(&self) -> Digest {
         let mut out = Encoder::new();
         self.encode(&mut out);
@@ -71,12 +71,12 @@ pub trait StateData: Clone + PartialEq + Debug + Send + Sync + 'static {
 pub struct State<S> {
     value: S,
     cached: CachedDigest,
-    /// What the update that goes on began with; `None` in it after a merge.
+    /// The value with which the current update began; `None` in the pair after a merge.
     base: Option<(Lineage, Option<S>)>,
 }
 
 impl<S: StateData> State<S> {
-    /// Makes a value replicated.
+    /// Wraps a value as a replicated one.
     pub fn new(value: S) -> Self {
         Self { value, cached: CachedDigest::default(), base: None }
     }

@@ -1,8 +1,8 @@
 //! Dot stores and their joins.
 //!
-//! A store holds leaves, each labelled with the dot that wrote it. Two sides `(s, c)` and `(s', c')`
-//! join leaf by leaf: a leaf of one side survives unless the other side's context has seen its dot
-//! and its store lacks it, for then some replica removed it. All stores of an entry share one context.
+//! A store holds leaves, each labelled with the dot that wrote it. Two sides `(s, c)` and `(s', c')` join leaf by leaf:
+//! a leaf of one side survives unless the other side's context has seen its dot and the other side's store lacks it,
+//! which means that some replica removed the leaf. All stores of an entry share one context.
 //!
 //! Source: ddata K5; Almeida, Shoker, Baquero, "Delta state replicated data types", 2018.
 
@@ -30,14 +30,14 @@ use crate::rename::Moves;
 use crate::replica::{Dot, MAX_NUMBER, ReplicaId};
 use crate::tag::TypeTag;
 
-/// Leaves labelled with dots; the value type of an [`crate::OrMap`]. Implemented by the stores of this crate only: a
-/// type of your own goes into a map as [`crate::Plain`]. Source: ddata K5, Y7.
+/// Leaves labelled with dots; the value type of an [`crate::OrMap`]. Only the stores of this crate implement it: a
+/// custom type goes into a map as [`crate::Plain`]. Source: ddata K5, Y7.
 pub trait Store: Clone + Default + PartialEq + Debug + Send + Sync + 'static {
-    /// Which part of a store a fragment speaks of.
+    /// The part of a store that a fragment speaks of.
     type Scope: Clone + PartialEq + Debug + Send + Sync + 'static;
-    /// What the closure of [`crate::OrMap::update`] is handed.
+    /// The editor that the closure of [`crate::OrMap::update`] receives.
     type Editor<'a>;
-    /// Its name as a parameter of a type tag.
+    /// The store's name as a parameter of a type tag.
     const TAG: TypeTag;
 
     /// The scope of a full state.
@@ -46,17 +46,17 @@ pub trait Store: Clone + Default + PartialEq + Debug + Send + Sync + 'static {
     /// The union of two scopes.
     fn join_scopes(into: &mut Self::Scope, other: &Self::Scope);
 
-    /// What an operation puts in the place of what it sees: a store in the place of all, or of a map some keys alone.
+    /// What an operation puts in the place of what it sees: a whole store, or, in a map, the stores of some keys.
     type Patch: Send;
 
     /// The patch that puts a store in the place of everything.
     fn whole(self) -> Self::Patch;
 
-    /// What a patch brings, and what it speaks of: the store and the scope of its fragment.
+    /// The store and the scope of the patch's fragment.
     fn content(patch: &Self::Patch) -> (Self, Self::Scope);
 
-    /// Applies a patch in place: the store is then as if the patch's content, and all that the content supersedes, had
-    /// been joined in.
+    /// Applies a patch in place. The result is the same as joining the patch's content together with a context of
+    /// everything that the content supersedes.
     fn patch(&mut self, patch: Self::Patch, changes: &mut Changes);
 
     /// Joins `other` into this store, as far as `scope` reaches. Returns whether anything changed.
@@ -79,16 +79,16 @@ pub trait Store: Clone + Default + PartialEq + Debug + Send + Sync + 'static {
     /// The sum of the leaves' digests, where `path` is the canonical path to this store.
     fn digest(&self, path: &mut Vec<u8>) -> Digest;
 
-    /// Whether users read the same in both, whatever their leaves are called. Source: ddata R16.
+    /// Whether users read the same in both stores, whatever the dots of their leaves. Source: ddata R16.
     fn reads_like(&self, other: &Self) -> bool;
 
     /// Renames dots and slot ids; leaves that meet under one dot are joined. Returns whether anything changed.
     fn rename(&mut self, moves: &Moves) -> bool;
 
-    /// A copy whose every leaf has a dot of its own, drawn here and noted in `drawn`.
+    /// A copy in which every leaf has a fresh dot, drawn from `cx` and noted in `drawn`.
     fn with_fresh_dots(&self, cx: &mut UpdateCx<'_>, drawn: &mut Vec<Dot>) -> Self;
 
-    /// Runs a closure with what edits this store where it stands.
+    /// Runs a closure with the editor of the store in `host`.
     fn edit<R>(
         host: &mut dyn Host<Self>,
         cx: &mut UpdateCx<'_>,
@@ -114,8 +114,8 @@ pub trait Store: Clone + Default + PartialEq + Debug + Send + Sync + 'static {
     fn decode_scope(inp: &mut Decoder<'_>) -> Result<Self::Scope, DecodeError>;
 }
 
-/// Where a store stands: in an entry itself, or under a key of another store. Edits go up to the entry, which makes one
-/// fragment of each.
+/// The place of a store: an entry itself, or a key of another store. Edits go up to the entry, which makes one fragment
+/// of each edit.
 pub trait Host<S: Store> {
     /// The store; `None` if it is empty.
     fn store(&self) -> Option<&S>;
@@ -123,11 +123,11 @@ pub trait Host<S: Store> {
     /// Makes an edit.
     fn apply(&mut self, cx: &UpdateCx<'_>, edit: Edit<S>);
 
-    /// Below this number, or at it, this replica does not count on. Source: ddata Y9.
+    /// This replica adds to no slot at or below this number. Source: ddata Y9.
     fn slot_floor(&mut self, cx: &UpdateCx<'_>) -> u64;
 }
 
-/// A store where it stands, to be edited: what [`crate::OrMap::update`] hands to its closure.
+/// A store in its place, to edit it: [`crate::OrMap::update`] hands it to its closure.
 pub struct StoreMut<'a, S: Store>(pub(crate) &'a mut dyn Host<S>);
 
 impl<S: Store> StoreMut<'_, S> {
@@ -143,7 +143,7 @@ impl<S: Store> Debug for StoreMut<'_, S> {
     }
 }
 
-/// The two contexts of a join, and what it has done so far.
+/// The two contexts of a join, and the changes so far.
 #[derive(Debug)]
 pub struct Join<'a> {
     pub(crate) own: &'a Context,
@@ -157,15 +157,15 @@ impl<'a> Join<'a> {
     }
 }
 
-/// What a join or a patch does to a store, and where in the entry it is.
+/// The effects of a join or a patch on a store, and the path to the store in its entry.
 #[derive(Debug)]
 pub struct Changes {
-    /// The replica whose slots are watched.
+    /// The replica whose slots are watched for shrinking.
     pub(crate) watched: Option<ReplicaId>,
     pub(crate) path: Vec<u8>,
-    /// What is to be added to the sum of the leaves' digests; `None` where that sum is not kept.
+    /// The amount to add to the sum of the leaves' digests; `None` where the sum is not kept.
     pub(crate) sum: Option<Digest>,
-    /// What is to be added to the count of slots, by replica.
+    /// The amounts to add to the counts of slots, by replica.
     pub(crate) slots: BTreeMap<ReplicaId, i64>,
     /// Whether a slot of the watched replica shrank or vanished.
     pub(crate) shrunk: bool,
@@ -179,7 +179,7 @@ impl Changes {
         Self { watched, path, sum, slots: BTreeMap::new(), shrunk: false, superseded: None }
     }
 
-    /// Goes below a key. Returns what [`Changes::leave`] asks for.
+    /// Appends a key to the path. Returns the former length, for [`Changes::leave`].
     fn enter<K: Element>(&mut self, key: &K) -> usize {
         let length = self.path.len();
         if self.sum.is_some() {
@@ -192,7 +192,7 @@ impl Changes {
         self.path.truncate(length);
     }
 
-    /// Notes that a store becomes another; slots are noted by themselves.
+    /// Notes that a store becomes another. Slots are noted apart, by the stores that have them.
     fn note<S: Store>(&mut self, before: &S, after: &S) {
         if let Some(superseded) = &mut self.superseded {
             before.visit_dots(&mut |dot| superseded.push(dot));
@@ -211,7 +211,7 @@ impl Drop for Changes {
     }
 }
 
-/// What an editor is that is handed the store where it stands.
+/// Makes [`StoreMut`] the editor of a store.
 macro_rules! edited_by_store_mut {
     ($store:ty) => {
         type Editor<'a> = $crate::store::StoreMut<'a, $store>;
@@ -227,7 +227,7 @@ macro_rules! edited_by_store_mut {
 }
 pub(crate) use edited_by_store_mut;
 
-/// The scopes and patches of a store that is changed and spoken of as a whole.
+/// The scopes and patches of a store that is always changed as a whole.
 macro_rules! spoken_of_as_a_whole {
     () => {
         type Scope = Whole;
@@ -256,7 +256,7 @@ macro_rules! spoken_of_as_a_whole {
 }
 use spoken_of_as_a_whole;
 
-/// The scope of stores that are always spoken of as a whole.
+/// The scope of stores that are always changed as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Whole;
 
@@ -279,7 +279,7 @@ fn push_dot(path: &mut Vec<u8>, dot: Dot) {
     path.extend_from_slice(&dot.number.to_be_bytes());
 }
 
-/// Appends an element's canonical bytes to a path; cut the path back to its former length afterwards.
+/// Appends an element's canonical bytes to a path; truncate the path to its former length afterwards.
 pub(crate) fn push_element<T: Element>(path: &mut Vec<u8>, element: &T) {
     let mut out = Encoder::continuing(std::mem::take(path));
     element.encode(&mut out);

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// A name with its parameters, such as `gl.orset/1<str>`: stable text that travels with every value
-/// and includes a version. Source: ddata §2, A5.
+/// A name with its parameters, such as `gl.orset/1<str>`: stable text that includes a version and travels with every
+/// value. Source: ddata §2, A5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TypeTag {
     name: &'static str,

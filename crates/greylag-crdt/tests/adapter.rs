@@ -1,4 +1,5 @@
-//! Types of the crate `crdts` as replicated types, and the types here behind its traits. Source: ddata A7–A10.
+//! Types of the crate `crdts` as replicated types, and the types here under the traits of `crdts`. Source: ddata
+//! A7–A10.
 
 #![cfg(feature = "crdts")]
 
@@ -36,7 +37,7 @@ fn joined<T: ReplicatedData>(values: &[&T]) -> T {
     })
 }
 
-/// Whatever the order of arrival, values and digests are equal, also after a journey.
+/// Checks that values and digests are equal in any order of arrival, also after encoding and decoding.
 fn converge<T: ReplicatedData>(a: &T, b: &T, c: &T) {
     let one = joined(&[a, b, c]);
     for other in [joined(&[c, b, a]), joined(&[b, a, c, b])] {
@@ -50,7 +51,7 @@ fn converge<T: ReplicatedData>(a: &T, b: &T, c: &T) {
     }
 }
 
-/// ddata A7, A8: hash maps and vectors in the order of arrival have one digest.
+/// ddata A7, A8: hash maps, and vectors in the order of arrival, have the same digest at all replicas.
 #[test]
 fn adapted_types_converge() {
     let [a, b, c] = [1, 2, 3].map(|n| {
@@ -87,7 +88,7 @@ fn adapted_types_converge() {
     converge(&a, &b, &c);
 }
 
-/// ddata A1, A4: a state-only type's change is all of it, or nothing.
+/// ddata A1, A4: a change of a state-only type is the full state, or nothing.
 #[test]
 fn adapted_changes() {
     let mut set = Set::zero();
@@ -98,7 +99,8 @@ fn adapted_changes() {
     assert_eq!(set.take_change(Lineage(2)), Change::FullOnly);
 }
 
-/// ddata A9: an entry that was created again has another actor, so its numbers are not taken for old ones.
+/// ddata A9: an entry that was created again has another actor, so its numbers are not mistaken for old ones.
+/// ddata A9, A3: a refused merge leaves the value unchanged.
 #[test]
 fn a_new_actor_after_every_creation() {
     let (numbers, writer) = (DotSource::new(), WriterKey::new(*b"a"));
@@ -131,7 +133,7 @@ fn validation_is_asked_for_where_it_is_wanted() {
     assert_eq!(a, before);
 }
 
-/// ddata A10: ours as `CvRDT`, and as `CmRDT` with deltas as operations.
+/// ddata A10: types of this crate as `CvRDT`, and as `CmRDT` with deltas as operations.
 #[test]
 fn ours_behind_their_traits() {
     let numbers = [DotSource::new(), DotSource::new()];
@@ -149,13 +151,13 @@ fn ours_behind_their_traits() {
     CvRDT::merge(&mut a, b.clone());
     assert_eq!(a, b);
 
-    // What a clock has reached is removed, also where it comes late.
+    // `reset_remove` removes everything that the clock has reached, also in copies that arrive late.
     let late = a.clone();
     a.reset_remove(&VClock::from(crdts::Dot::new(ReplicaId(1), 1)));
     CvRDT::merge(&mut a, late);
     assert!(a.iter().eq(&['b']));
 
-    // As the value of one of their maps.
+    // A type of this crate as the value of a `crdts` map.
     let mut counters = Map::<u8, Counter, Actor>::new();
     let op = counters.update(1_u8, counters.read_ctx().derive_add_ctx((1, 0)), |counter, _| {
         let mut counter = counter.0.clone();
@@ -168,7 +170,7 @@ fn ours_behind_their_traits() {
     assert_eq!(counters.get(&1).val.unwrap().0.value(), 5);
 }
 
-/// A counter that can stand in their maps.
+/// A counter that can be the value of a `crdts` map.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Counter(PNCounter);
 

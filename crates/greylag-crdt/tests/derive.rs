@@ -44,7 +44,7 @@ fn bytes<T: Element>(element: &T) -> Vec<u8> {
     bytes
 }
 
-/// ddata Y1.
+/// ddata Y1: derived elements survive encoding and decoding.
 #[test]
 fn derived_elements_return() {
     assert_eq!(<OrSet<Size<u8>>>::TAG.to_string(), "gl.orset/1<test.size/1<u8>>");
@@ -102,7 +102,7 @@ impl Node {
     }
 }
 
-/// ddata A2, K8.
+/// ddata A2, K8: a struct of replicated types is replicated.
 #[test]
 fn a_struct_of_replicated_types_is_one() {
     const { assert!(Shop::CAUSAL) };
@@ -130,7 +130,7 @@ fn a_struct_of_replicated_types_is_one() {
     assert_eq!(a.change(&mut here, |shop, _| shop.items = OrSet::new()), Change::FullOnly);
 }
 
-/// ddata A3: a merge that one field refuses changes none.
+/// ddata A3: a merge that one field refuses changes no field.
 #[test]
 fn a_refused_merge_leaves_every_field() {
     let (a, b) = (Node::new(1), Node::new(2));
@@ -143,7 +143,7 @@ fn a_refused_merge_leaves_every_field() {
     assert_eq!(here, before);
 }
 
-/// ddata Y4, Z6: each counter of a composed value is moved by an amount of its own; ranges serve all fields.
+/// ddata Y4, Z6: each counter of a composed value has moved amounts of its own; ranges serve all fields.
 #[test]
 fn a_composed_value_is_pruned_part_by_part() {
     let (r, o) = (Node::new(9), Node::new(1));
@@ -164,7 +164,7 @@ fn a_composed_value_is_pruned_part_by_part() {
     assert_eq!((own.moved.part(1).amount(0, 5), own.moved.part(2).part(0).amount(0, 5)), (2, 7));
     assert!(!here.pruning().unwrap().needs_pruning(r.replica, markers.of(r.replica)));
 
-    // A late copy that knows more, as a state and as a delta, adds what is new.
+    // A late copy with more updates, as a state and as a delta, adds only the new ones.
     let late = r.fill(&mut there, "late");
     let (mut by_state, mut by_delta) = (here.clone(), here);
     let mut copy = there.clone();

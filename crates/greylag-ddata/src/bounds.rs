@@ -1,8 +1,8 @@
-//! Wall times that peers say: one further ahead of the clock here than clocks may differ is not believed.
+//! Bounds of wall times that peers send: a time further ahead of the own clock than clocks may differ is refused.
 //!
-//! Wall times only ever grow by merging, so one that was taken would stay, and nothing could be younger than it: a
-//! marker would never be forgotten, an entry never expire. Times of markers, rounds and use are replaced by the clock
-//! here; the data they stand beside are taken. Source: ddata Z9, E2.
+//! Merging only ever raises wall times, so a time too far ahead would stay, and nothing could be later: a marker would
+//! never be forgotten, an entry never expire. Such times of markers, rounds and use are replaced by the own clock; the
+//! data beside them are taken. Source: ddata Z9, E2.
 
 use greylag_crdt::{MAX_NUMBER, Markers, Performed};
 
@@ -11,11 +11,11 @@ use crate::message::{BatchItem, DeltaItem, Message, ReadReply, WriteReply};
 use crate::pruning::PruningNews;
 use crate::store::LoadedRecord;
 
-/// Epochs of pruning are counted up from 1.
+/// The bound of pruning epochs, which count up from 1.
 const MAX_EPOCH: u64 = 1 << 32;
 
-/// Whether a message holds numbers that no process has drawn: what counts by them could never go on. Numbers inside of
-/// data are looked at where those are decoded.
+/// Whether a message holds numbers that no process has drawn, beyond which nothing could be counted. Numbers inside of
+/// data are checked where the data are decoded.
 pub(crate) fn has_impossible_numbers(message: &Message) -> bool {
     let is_impossible = |number: &u64| *number > MAX_NUMBER;
     let of_envelope = |envelope: &Envelope| envelope.versions.values().any(is_impossible);
@@ -46,24 +46,25 @@ pub(crate) fn has_impossible_numbers(message: &Message) -> bool {
     }
 }
 
-/// What is believed now.
+/// The bounds at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// The wall clock here.
+    /// The own wall clock.
     pub(crate) now_ms: i64,
-    /// The latest wall time that is believed.
+    /// The latest wall time that is accepted.
     pub(crate) latest_ms: i64,
-    /// For how long any marker lives.
+    /// The longest life of a marker.
     pub(crate) life_ms: i64,
 }
 
 impl Bounds {
-    /// Whether a time is believed.
+    /// Whether a time is accepted.
     pub(crate) fn allow(&self, time: i64) -> bool {
         time <= self.latest_ms
     }
 
-    /// Replaces what is not believed in a message. Returns by how many milliseconds the latest such time is ahead.
+    /// Replaces the times of a message that are not accepted. Returns by how many milliseconds the latest of them is
+    /// ahead.
     pub(crate) fn apply(&self, message: &mut Message) -> Option<i64> {
         match message {
             Message::Write { envelope, .. } | Message::ReadReply { reply: ReadReply::Value(envelope), .. } => {
@@ -83,7 +84,7 @@ impl Bounds {
         }
     }
 
-    /// As [`Self::apply`], of something that was stored by a process whose clock was ahead.
+    /// As [`Self::apply`], for a record that was stored by a process whose clock was ahead.
     pub(crate) fn apply_stored(&self, record: &mut LoadedRecord) -> Option<i64> {
         match record {
             LoadedRecord::Value { markers, .. } => self.markers(markers),
@@ -101,8 +102,8 @@ impl Bounds {
         }
     }
 
-    /// Bounds all times but a deletion time: that is part of the data, and a tombstone with one that is not believed is
-    /// refused.
+    /// Bounds all times except a deletion time: that is part of the data, and a tombstone whose deletion time is too
+    /// far ahead is refused.
     fn envelope(&self, envelope: &mut Envelope) -> Option<i64> {
         let deleted_at = match envelope.content {
             Content::Tombstone { deleted_at } if !self.allow(deleted_at) => Some(self.ahead(deleted_at)),
@@ -112,12 +113,12 @@ impl Bounds {
     }
 
     fn news(&self, news: &mut PruningNews) -> Option<i64> {
-        // A round above the greatest epoch could not be told apart from one at it.
+        // Drop rounds at the bound: an epoch above the greatest one could not be told apart from it.
         news.rounds.retain(|round| round.epoch < MAX_EPOCH);
         news.rounds.iter_mut().filter_map(|round| self.time(&mut round.created_at)).max()
     }
 
-    /// Of markers both times count from now, if one is not believed.
+    /// Sets both times of every marker to count from now, if any is too far ahead.
     pub(crate) fn markers(&self, markers: &mut Markers) -> Option<i64> {
         let last_end = self.latest_ms.saturating_add(self.life_ms);
         let is_ahead = |marker: &Performed| {
@@ -165,7 +166,8 @@ mod tests {
     use super::*;
     use crate::message::Nacked;
 
-    /// ddata §9: a message is refused for one number beyond all that can be drawn, wherever it stands, and for none below.
+    /// ddata §9: one number that cannot have been drawn, wherever it stands, makes a message refused; the greatest
+    /// possible numbers do not.
     #[test]
     fn one_impossible_number_is_enough() {
         let item = |prev, version| DeltaItem {

@@ -1,10 +1,10 @@
-//! What changed here, in order, until every peer has acknowledged it.
+//! The delta log: changes made here, in order, until every peer has acknowledged them.
 //!
-//! One log for all entries, with a cursor per peer. A peer gets the records after its cursor in
-//! batches: one consecutive run, grouped by entry into joined deltas. A batch is answered as a whole
-//! and sent again until it is; a record leaves when every peer acknowledged a batch that held it, or
-//! when the log is too long, in which case anti-entropy covers the peers that lagged. So a peer that returns
-//! gets what it missed and nothing else. Source: ddata G3, G4, G7, G8.
+//! There is one log for all entries, with a cursor per peer. A peer gets the records after its cursor in batches: one
+//! consecutive run, grouped by entry into joined deltas. A batch is acknowledged as a whole and resent until it is. A
+//! record leaves the log when every peer has acknowledged a batch that held it, or when the log is too long;
+//! anti-entropy then covers the peers that lagged. So a peer that returns gets what it missed and nothing else. Source:
+//! ddata G3, G4, G7, G8.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -21,15 +21,15 @@ use crate::settings::ReplicatorSettings;
 use crate::sync::FRAGMENTS_PATIENCE;
 use crate::types::TypeTable;
 
-/// Unsent records of one key beyond this are joined in place, so that bursts do not grow the log.
+/// The most unsent records of one key: further ones are joined in place, so that bursts do not grow the log.
 const UNSENT_PER_KEY: usize = 64;
 
-/// Entries in one batch, which are joined in one step of the receiver.
+/// The most entries of one batch, which the receiver joins in one step.
 const ENTRIES_PER_BATCH: usize = 128;
-/// Records that one step takes out.
+/// The most records that one step takes out of the log.
 const TRIMMED_AT_ONCE: usize = 512;
 
-/// What one update did to one entry.
+/// The effect of one update on one entry.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) key: KeyId,
@@ -39,16 +39,16 @@ pub(crate) struct Record {
     pub(crate) said: Said,
 }
 
-/// What a record says of its entry.
+/// The content of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Said {
-    /// This encoded delta.
+    /// An encoded delta.
     Delta(Bytes),
-    /// That it changed; only the full state says how.
+    /// The entry changed, and only the full state says how.
     Full,
-    /// That it was used. Whatever else is said of it says that too. Source: ddata E2.
+    /// The entry was used. Every other content implies that, too. Source: ddata E2.
     Touch,
-    /// Nothing any more: the entry is gone, and the record keeps its place.
+    /// Nothing any more: the entry is gone, and the record keeps its number.
     Nothing,
 }
 
@@ -65,8 +65,7 @@ impl Said {
     }
 }
 
-/// An id behind its hash: ids are compared only where their hashes are equal, and a log of many of them is quick to look
-/// through.
+/// An id behind its hash: ids are compared only where hashes are equal, so large logs are searched fast.
 type Hashed = (u64, KeyId);
 
 fn hashed(key: &KeyId) -> Hashed {
@@ -76,9 +75,9 @@ fn hashed(key: &KeyId) -> Hashed {
 /// The records of one entry.
 #[derive(Debug, Default)]
 struct OfKey {
-    /// Their numbers, ascending.
+    /// The numbers of the records, ascending.
     seqs: VecDeque<u64>,
-    /// How many of them no peer was sent, and in which turn that was so.
+    /// How many of the records were sent to no peer, and the turn in which that was counted.
     unsent: (u64, usize),
 }
 
@@ -86,9 +85,9 @@ struct OfKey {
 #[derive(Debug)]
 struct Outstanding {
     to_seq: u64,
-    /// When it is sent again.
+    /// When to resend the batch.
     again_at: Instant,
-    /// After a refusal: these entries are owed in full, and these since the version given.
+    /// After a refusal: the entries to send in full, and those to send since a given version.
     owed: Option<BTreeMap<KeyId, Owed>>,
 }
 
@@ -100,24 +99,24 @@ enum Owed {
 
 #[derive(Debug)]
 struct Cursor {
-    /// The last record that was sent.
+    /// The last record sent to the peer.
     sent: u64,
-    /// Sent and not acknowledged, by the first record's number.
+    /// Sent and unacknowledged batches, by the number of their first record.
     outstanding: BTreeMap<u64, Outstanding>,
-    /// Whether there was more to send than the window let through: the next acknowledgement lets more through.
+    /// Whether the window held records back; the next acknowledgement sends them.
     is_behind: bool,
-    /// Whether the peer has acknowledged something, or asked for everything.
+    /// Whether the peer has acknowledged a batch, or opened a round.
     is_heard: bool,
-    /// Records from before the peer was first heard are left to its first whole round: the last record that the peer
-    /// does not need, and since when that is so.
+    /// Records from before the peer was first heard are left to its first whole round: the last such record, and the
+    /// time after which the round must begin.
     left: Option<(u64, Instant)>,
-    /// When the peer was last told of an entry that is too large to go with the deltas, until a round shows that it has
-    /// that entry: its acknowledgement says only that it will ask for it.
+    /// When the peer last got a hint for an entry too large for deltas, until a round shows that the peer has the
+    /// entry: the acknowledgement says only that the peer will ask for the entry.
     hinted_at: Option<Instant>,
 }
 
 impl Cursor {
-    /// A batch goes out.
+    /// Notes whether a batch that is sent holds hints.
     fn note_hints(&mut self, now: Instant, message: &Message) {
         if let Message::DeltaBatch { items, .. } = message
             && items.iter().any(|item| matches!(item, BatchItem::Hint { .. }))
@@ -136,17 +135,18 @@ impl Cursor {
 /// The log.
 #[derive(Debug, Default)]
 pub(crate) struct DeltaLog {
-    /// With ascending numbers.
+    /// The records, by ascending number.
     records: VecDeque<(u64, Record)>,
     bytes: usize,
     last: u64,
     peers: BTreeMap<UniqueAddress, Cursor>,
     by_key: BTreeMap<Hashed, OfKey>,
-    /// The number of the present turn, which rises whenever a peer is sent something: unsent records are of it.
+    /// The number of the present turn, which rises whenever something is sent to a peer; counts of unsent records are
+    /// valid in one turn.
     sendings: u64,
-    /// Whether there are records that no peer needs any more.
+    /// Whether the log holds records that no peer needs any more.
     is_trimming: bool,
-    /// The peer that was served last; the next turn begins after it.
+    /// The peer served last; the next slice begins after it.
     turn: Option<UniqueAddress>,
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn slice(n: usize) -> usize {
 }
 
 impl DeltaLog {
-    /// The peers are these; a new one starts at the log's end, a former one no longer counts.
+    /// Sets the peers. A new one starts at the end of the log, a former one no longer counts.
     pub(crate) fn set_peers(&mut self, peers: &BTreeSet<UniqueAddress>) {
         self.peers.retain(|peer, _| peers.contains(peer));
         for peer in peers {
@@ -167,8 +167,8 @@ impl DeltaLog {
         self.trim();
     }
 
-    /// A peer opens a round. If it was never heard before, its replicator has only begun, and the rounds that it opens
-    /// bring it what was logged meanwhile: sent from the log as well, all of it would go twice.
+    /// Notes that a peer opens a round. If the peer was never heard before, its replicator has only begun, and the
+    /// rounds that it opens bring what was logged meanwhile: the log would send all of that a second time.
     pub(crate) fn on_round_opened(&mut self, peer: &UniqueAddress, now: Instant) {
         let Some(cursor) = self.peers.get_mut(peer).filter(|cursor| !cursor.is_heard) else { return };
         cursor.is_heard = true;
@@ -180,8 +180,8 @@ impl DeltaLog {
         }
     }
 
-    /// A round over everything with a peer is complete, which began at this time: of what was there then the peer lacks
-    /// nothing.
+    /// Notes that a round over everything with a peer is complete, which began at `began_at`: of what was there then
+    /// the peer lacks nothing.
     pub(crate) fn on_round_complete(&mut self, peer: &UniqueAddress, began_at: Instant) {
         let Some(cursor) = self.peers.get_mut(peer) else { return };
         cursor.hinted_at.take_if(|at| *at <= began_at);
@@ -190,7 +190,7 @@ impl DeltaLog {
         }
     }
 
-    /// Appends a record under a number above all others.
+    /// Appends a record; `seq` is above all other numbers.
     pub(crate) fn append(&mut self, types: &TypeTable, seq: u64, record: Record) {
         self.last = seq;
         if self.peers.is_empty() {
@@ -211,7 +211,7 @@ impl DeltaLog {
         self.records.push_back((seq, record));
     }
 
-    /// How many records of an entry no peer was sent, and the latest one's number.
+    /// How many records of an entry were sent to no peer, and the number of the latest.
     fn unsent(&self, place: &Hashed) -> (usize, Option<u64>) {
         match self.by_key.get(place) {
             Some(OfKey { seqs, unsent: (turn, count) }) if *turn == self.sendings => (*count, seqs.back().copied()),
@@ -224,7 +224,7 @@ impl DeltaLog {
         self.records.get_mut(at).filter(|(number, _)| *number == seq).map(|(_, record)| record)
     }
 
-    /// Joins a record into an unsent one of the same key.
+    /// Joins a record into an unsent record of the same key.
     fn join_into(&mut self, types: &TypeTable, seq: u64, record: &Record) -> bool {
         let Some(target) = self.at(seq) else { return false };
         let said = match (&target.said, &record.said) {
@@ -248,13 +248,13 @@ impl DeltaLog {
         true
     }
 
-    /// Forgets the deltas of an entry that is deleted now: its present state says all.
+    /// Drops the logged deltas of an entry that was just deleted: its present state says everything.
     pub(crate) fn clear_deltas(&mut self, key: &KeyId) {
         self.replace(key, |said| if said.is_change() { Said::Full } else { Said::Nothing });
     }
 
-    /// Forgets what was logged of an entry that is gone. The records keep their places, so that batches
-    /// under way stay what they were.
+    /// Drops what was logged of an entry that is gone. The records keep their numbers, so that batches under way stay
+    /// the same.
     pub(crate) fn forget(&mut self, key: &KeyId) {
         self.replace(key, |_| Said::Nothing);
         self.by_key.remove(&hashed(key));
@@ -271,7 +271,7 @@ impl DeltaLog {
         }
     }
 
-    /// Takes the oldest record out.
+    /// Removes the oldest record.
     fn pop(&mut self) -> Option<(u64, Record)> {
         let (seq, record) = self.records.pop_front()?;
         self.bytes -= weight(&record);
@@ -287,7 +287,7 @@ impl DeltaLog {
         Some((seq, record))
     }
 
-    /// The next batches for a slice of the reachable peers, and those that are due again.
+    /// The next batches for a slice of the reachable peers, and batches that are due to be resent.
     pub(crate) fn propagate(
         &mut self,
         now: Instant,
@@ -297,7 +297,7 @@ impl DeltaLog {
         reachable: &BTreeSet<UniqueAddress>,
     ) -> Vec<(UniqueAddress, Message)> {
         let mut sends = self.resend(now, settings, types, entries, reachable);
-        // Identical batches are computed once.
+        // Compute identical batches once.
         let mut computed: BTreeMap<(u64, u64), Vec<BatchItem>> = BTreeMap::new();
         for peer in self.next_slice(reachable) {
             self.send_window(now, settings, types, entries, &peer, &mut computed, &mut sends);
@@ -305,7 +305,7 @@ impl DeltaLog {
         sends
     }
 
-    /// The batches after a peer's cursor, as far as its window lets them through.
+    /// Sends the batches after a peer's cursor, as many as its window allows.
     #[expect(clippy::too_many_arguments, reason = "what batches are made of")]
     fn send_window(
         &mut self,
@@ -349,7 +349,7 @@ impl DeltaLog {
         chosen
     }
 
-    /// The consecutive run after `sent` that fits one message.
+    /// The consecutive run of records after `sent` that fits one message.
     fn run_after(&self, sent: u64, settings: &ReplicatorSettings) -> Option<(u64, u64)> {
         let start = self.records.partition_point(|(seq, _)| *seq <= sent);
         let (from_seq, _) = self.records.get(start)?;
@@ -412,7 +412,7 @@ impl DeltaLog {
         sends
     }
 
-    /// One outstanding batch as it has to be now.
+    /// Makes an outstanding batch anew, with its present content.
     fn send_again(
         &mut self,
         now: Instant,
@@ -438,7 +438,7 @@ impl DeltaLog {
         Some((peer.clone(), message))
     }
 
-    /// What closes a gap: the missing deltas, or the full state if the log no longer has them.
+    /// The item that closes a gap: the missing deltas, or the full state if the log no longer has them.
     fn owed_item(
         &self,
         settings: &ReplicatorSettings,
@@ -482,9 +482,9 @@ impl DeltaLog {
         joined(types, entries, &missing).map(|(item, _)| item)
     }
 
-    /// Takes an acknowledgement, and returns what closes the gaps that it names, or what its window lets
-    /// through. While a round with the peer goes on, gaps are left to that: a new peer lacks nearly
-    /// everything, and is not answered entry by entry.
+    /// Takes an acknowledgement. Returns what closes the gaps that it names, or the next batches of the window. While a
+    /// round with the peer goes on, gaps are left to the round: a new peer lacks nearly everything, and is not answered
+    /// entry by entry.
     #[expect(clippy::too_many_arguments, reason = "one message, taken apart, and what it is answered from")]
     pub(crate) fn on_ack(
         &mut self,
@@ -512,11 +512,11 @@ impl DeltaLog {
             return sends;
         }
         if is_exchanging {
-            // Sent again as it is in a while; by then the peer may have what it lacks.
+            // Resend the same batch later; by then the round may have brought what the peer lacks.
             (batch.owed, batch.again_at) = (None, now + settings.delta_resend_timeout);
             return Vec::new();
         }
-        // Refused twice, the deltas are not what is missing.
+        // A second refusal means that deltas do not close the gap.
         let again = batch.owed.is_some();
         let owed = nacked.iter().map(|nack| {
             let owed = if nack.full || again { Owed::Full } else { Owed::Since(nack.have) };
@@ -526,14 +526,14 @@ impl DeltaLog {
         self.send_again(now, settings, types, entries, from, from_seq).into_iter().collect()
     }
 
-    /// A peer is reachable again: batches that it has not acknowledged are due at once.
+    /// Makes all unacknowledged batches of a peer due at once, because the peer is reachable again.
     pub(crate) fn hurry(&mut self, peer: &UniqueAddress, now: Instant) {
         if let Some(cursor) = self.peers.get_mut(peer) {
             cursor.outstanding.values_mut().for_each(|batch| batch.again_at = batch.again_at.min(now));
         }
     }
 
-    /// Cuts the log to its limits. Returns the peers that lost records by it, and how many.
+    /// Cuts the log to its limits. Returns the peers that lost records, and how many each.
     pub(crate) fn enforce_limits(&mut self, settings: &ReplicatorSettings) -> Vec<(UniqueAddress, usize)> {
         let mut lost: BTreeMap<UniqueAddress, usize> = BTreeMap::new();
         while self.records.len() > settings.delta_log_max_entries || self.bytes > settings.delta_log_max_bytes {
@@ -550,7 +550,7 @@ impl DeltaLog {
 
     fn trim(&mut self) {
         let floor = self.peers.values().map(Cursor::floor).min().unwrap_or(u64::MAX);
-        // After a peer has caught up, or is gone, there may be very many; further steps go on.
+        // After a peer has caught up or is gone there may be very many; further steps continue.
         for _ in 0..TRIMMED_AT_ONCE {
             self.is_trimming = self.records.front().is_some_and(|(seq, _)| *seq <= floor);
             if !self.is_trimming {
@@ -560,29 +560,29 @@ impl DeltaLog {
         }
     }
 
-    /// Whether there is more to take out.
+    /// Whether there are more records to take out.
     pub(crate) fn is_trimming(&self) -> bool {
         self.is_trimming
     }
 
-    /// Goes on with what was begun.
+    /// Continues to take out records.
     pub(crate) fn go_on(&mut self) {
         if self.is_trimming {
             self.trim();
         }
     }
 
-    /// Whether one of these peers has something to get, or to acknowledge.
+    /// Whether any of these peers has records to get or to acknowledge.
     pub(crate) fn has_work(&self, reachable: &BTreeSet<UniqueAddress>) -> bool {
         reachable.iter().filter_map(|peer| self.peers.get(peer)).any(|cursor| cursor.floor() < self.newest())
     }
 
-    /// Whether this peer acknowledged everything.
+    /// Whether this peer has acknowledged everything.
     pub(crate) fn is_acknowledged_by(&self, peer: &UniqueAddress) -> bool {
         self.peers.get(peer).is_some_and(|cursor| cursor.floor() >= self.newest())
     }
 
-    /// Whether this peer may still lack what it was only hinted at.
+    /// Whether this peer may still lack an entry for which it got only a hint.
     pub(crate) fn is_hinted(&self, peer: &UniqueAddress) -> bool {
         self.peers.get(peer).is_some_and(|cursor| cursor.hinted_at.is_some())
     }
@@ -591,7 +591,7 @@ impl DeltaLog {
         self.records.back().map_or(0, |(seq, _)| *seq)
     }
 
-    /// By peer, the records that it has still to acknowledge.
+    /// How many records each peer has still to acknowledge.
     pub(crate) fn lag(&self) -> BTreeMap<UniqueAddress, usize> {
         let missing = |cursor: &Cursor| {
             let floor = cursor.floor();
@@ -605,7 +605,7 @@ impl DeltaLog {
         self.records.len()
     }
 
-    /// Cursors lie within the log, numbers ascend, and the byte count is right.
+    /// Checks that cursors lie within the log, numbers ascend, and the byte count is right.
     pub(crate) fn check_invariants(&self) {
         assert!(self.records.iter().map(|(seq, _)| seq).is_sorted(), "records ascend");
         assert!(self.peers.values().all(|cursor| cursor.sent <= self.last), "cursors lie within the log");
@@ -616,8 +616,8 @@ impl DeltaLog {
     }
 }
 
-/// How long a batch waits for its acknowledgement before it is sent again. One that travels in pieces takes longer, and
-/// a second copy behind it would only delay both.
+/// How long a batch waits for its acknowledgement before it is resent. A batch in pieces takes longer, and a second
+/// copy behind it would only delay both.
 fn patience(settings: &ReplicatorSettings, batch: &Message) -> Duration {
     let is_bulk = batch.size_hint() > settings.max_message_bytes;
     settings.delta_resend_timeout.max(if is_bulk { FRAGMENTS_PATIENCE } else { Duration::ZERO })
@@ -627,8 +627,8 @@ fn weight(record: &Record) -> usize {
     record.key.len() + record.said.delta().map_or(0, Bytes::len) + 48
 }
 
-/// The joined deltas of consecutive records with the markers that their entry has now, and how many
-/// leaves they have; `None` if one of them has no delta.
+/// Joins the deltas of consecutive records, with the markers that their entry has now. Returns also the number of
+/// leaves; `None` if a record has no delta.
 fn joined(types: &TypeTable, entries: &Entries, records: &[&Record]) -> Option<(DeltaItem, usize)> {
     let (first, last) = (records.first()?, records.last()?);
     let deltas = records.iter().map(|record| record.said.delta().map(|delta| &**delta));
@@ -670,9 +670,9 @@ fn item(
     Some(BatchItem::Delta(item))
 }
 
-/// The full state, or only a hint if it is large or the message is full. Nothing if it is gone.
+/// The full state of an entry, or a hint if the state is large or the message full; `None` if the entry is gone.
 fn full_item(settings: &ReplicatorSettings, entries: &mut Entries, key: &KeyId, room: &mut usize) -> Option<BatchItem> {
-    // A value that is sent in parts is not encoded to find out that it is large.
+    // Do not encode a value that is sent in parts: its number of keys says that it is large.
     if entries.is_large(key, settings.inner_tree_keys) {
         return Some(BatchItem::Hint { hash: hash64(key.as_bytes()) });
     }

@@ -43,8 +43,8 @@ use crate::types::TypeTable;
 use controls::Controls;
 use task::{Call, Request, Task};
 
-/// A replicator: cheap to clone, and every clone is the same one. When the last clone is dropped it
-/// stops as if told to. Source: ddata R1.
+/// A replicator. Clones are cheap, and all handles of the same replicator. When the last one is dropped, the replicator
+/// stops as after [`Self::shutdown`]. Source: ddata R1.
 #[derive(Debug, Clone)]
 pub struct Replicator {
     handle: Arc<Handle>,
@@ -52,9 +52,9 @@ pub struct Replicator {
 
 #[derive(Debug)]
 struct Handle {
-    /// Requests, bounded: a full queue is the caller's to know.
+    /// Requests, bounded: if the queue is full, the caller gets an error.
     requests: mpsc::Sender<Request>,
-    /// What must never be refused.
+    /// Calls that must never be refused.
     controls: Arc<Controls>,
     lifecycle: watch::Receiver<Lifecycle>,
     replicas: watch::Receiver<Arc<Replicas>>,
@@ -82,8 +82,8 @@ impl Replicator {
         Self::start_with(settings, types, remoting, membership, None)
     }
 
-    /// [`Self::start`] with a store for the entries that `settings.durable` names. They are loaded before
-    /// anything is served; requests wait meanwhile. `types` has to list the types that are stored.
+    /// [`Self::start`] with a store for the entries that `settings.durable` names. They are loaded before anything is
+    /// served; requests wait meanwhile. `types` has to list the types of stored entries.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -151,7 +151,7 @@ impl Replicator {
         Ok(started)
     }
 
-    /// A node that leaves flushes before its peers are told that it is gone.
+    /// Makes a leaving node flush before its peers hear that it is gone.
     #[cfg(feature = "cluster")]
     fn flush_on_exit(&self, cluster: &greylag_cluster::Cluster) {
         // Weak, so that the cluster does not keep a replicator alive whose last handle is gone.
@@ -167,8 +167,8 @@ impl Replicator {
         cluster.on_phase(greylag_cluster::Phase::ClusterExitingDone, "ddata", flush);
     }
 
-    /// Changes an entry: `modify` runs on its value, or on `init()` if it is absent, and the result
-    /// is replicated to as many as `level` says. Requests for one key run one at a time, in order.
+    /// Changes an entry: `modify` runs on its value, or on `init()` if the entry is absent, and the result is
+    /// replicated to as many replicas as `level` says. Requests for one key run one at a time, in order.
     ///
     /// `modify` must not block: it runs in the replicator's task.
     ///
@@ -254,7 +254,7 @@ impl Replicator {
         self.request(Box::new(move |task: &mut Task| task.core.add_types(&types)))
     }
 
-    /// Follows an entry, or all entries of a prefix. Dropping the subscription ends it.
+    /// Subscribes to an entry, or to all entries of a prefix. Dropping the subscription ends it.
     pub fn subscribe<T: ReplicatedData>(&self, key: &Key<T>) -> Subscription<T> {
         let (subscription, feed) = subscription::channel::<Changed<T>>(self.handle.controls.clone());
         let (number, pattern) = (subscription.number(), key.id().clone());
@@ -267,8 +267,8 @@ impl Replicator {
         subscription
     }
 
-    /// Follows all entries whose ids begin so, whatever their types: which entry changed, and of which
-    /// type it is. Only types that this node can read are seen. Source: ddata R17.
+    /// Subscribes to all entries whose ids begin with `prefix`, of any type: events name the entry and its type. Only
+    /// types that this node can read are seen. Source: ddata R17.
     pub fn subscribe_any(&self, prefix: &str) -> AnySubscription {
         let (subscription, feed) = subscription::channel::<crate::read::ChangedAny>(self.handle.controls.clone());
         let (number, pattern): (u64, KeyId) = (subscription.number(), format!("{prefix}*").into());
@@ -289,7 +289,7 @@ impl Replicator {
         self.ask(move |task| task.core.keys(&prefix, after.as_deref(), limit)).await
     }
 
-    /// What was dropped, refused, sent and exchanged so far.
+    /// Counters of what was dropped, refused, sent and exchanged so far.
     ///
     /// # Errors
     /// [`RequestError`].
@@ -305,7 +305,7 @@ impl Replicator {
         self.ask(Task::metrics).await
     }
 
-    /// Entries of which peers hold another type; they will never agree. Source: ddata R6, A5.
+    /// The entries of which peers hold another type; such entries never converge. Source: ddata R6, A5.
     ///
     /// # Errors
     /// [`RequestError`].
@@ -313,8 +313,8 @@ impl Replicator {
         self.ask(|task| task.core.conflicts()).await
     }
 
-    /// What happens from now on that operators may want to know; the lifecycle apart, which
-    /// [`Replicator::lifecycle`] tells. Source: ddata I3.
+    /// Events from now on that operators may want to know; without the lifecycle, which [`Replicator::lifecycle`]
+    /// shows. Source: ddata I3.
     ///
     /// # Errors
     /// [`RequestError`].
@@ -322,7 +322,7 @@ impl Replicator {
         self.ask(|task| task.teller.listen()).await
     }
 
-    /// How many voters there are; 0 while durable entries are loaded.
+    /// The number of voters; 0 while durable entries are loaded.
     pub fn replica_count(&self) -> usize {
         match *self.handle.lifecycle.borrow() {
             Lifecycle::Loading => 0,
@@ -330,29 +330,29 @@ impl Replicator {
         }
     }
 
-    /// The replicas as they are known now; watch it to wait for peers.
+    /// The replicas known now; watch the channel to wait for peers.
     pub fn replicas(&self) -> watch::Receiver<Arc<Replicas>> {
         self.handle.replicas.clone()
     }
 
-    /// Tells subscribers now.
+    /// Notifies subscribers now, without waiting for the interval.
     pub fn flush_changes(&self) {
         self.handle.controls.flush();
     }
 
-    /// Where the replicator is in its life.
+    /// The lifecycle of the replicator; watch the channel to follow it.
     pub fn lifecycle(&self) -> watch::Receiver<Lifecycle> {
         self.handle.lifecycle.clone()
     }
 
-    /// Waits until durable entries are loaded. Returns whether they are: `false` if it stopped instead.
+    /// Waits until durable entries are loaded. Returns `false` if the replicator stopped instead.
     pub async fn wait_loaded(&self) -> bool {
         let mut lifecycle = self.lifecycle();
         let loaded = lifecycle.wait_for(|now| *now != Lifecycle::Loading).await;
         loaded.is_ok_and(|now| !matches!(*now, Lifecycle::Stopped(_)))
     }
 
-    /// Waits until this replicator has caught up with enough others. Returns whether it has, in time.
+    /// Waits until this replicator has caught up with enough others. Returns whether it did so in time.
     pub async fn wait_synced(&self, timeout: Duration) -> bool {
         let mut lifecycle = self.lifecycle();
         let running = lifecycle.wait_for(|now| !matches!(now, Lifecycle::Loading | Lifecycle::Syncing));
@@ -362,13 +362,13 @@ impl Replicator {
         }
     }
 
-    /// Stops in order: sends the changes that no peer has yet, waits for one voter to confirm them, and ends.
+    /// Stops in order: sends the changes that no peer has yet, waits until one voter confirms them, and ends.
     pub async fn shutdown(&self) {
         self.handle.controls.stop();
         let mut lifecycle = self.lifecycle();
-        // An error means that the task is gone, which is what is waited for.
+        // An error means that the task has ended, as wanted.
         drop(lifecycle.wait_for(|now| matches!(now, Lifecycle::Stopped(_))).await);
-        // A replicator whose store was refused goes on telling others until its task ends, which closes this channel.
+        // A refused replicator answers peers until its task ends; the end of the task closes this channel.
         self.handle.requests.closed().await;
     }
 
@@ -396,7 +396,7 @@ impl Replicator {
     }
 }
 
-/// The same error where the closure could have refused.
+/// The same error with the error type of a closure that can fail.
 fn widen<E>(error: UpdateError<Infallible>) -> UpdateError<E> {
     match error {
         UpdateError::Timeout { needed, acked, refused } => UpdateError::Timeout { needed, acked, refused },

@@ -1,4 +1,4 @@
-//! Which entries are stored on disk, and what is done when the disk says something unexpected.
+//! Settings of durable entries: which are stored, and what happens with bad records and stale stores.
 
 use std::time::Duration;
 
@@ -7,54 +7,51 @@ use crate::error::StartError;
 /// Settings of durable entries. Source: ddata §8.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DurableSettings {
-    /// The entries that are stored: ids, or prefixes and `*`; `*` alone is every entry. Default none.
-    /// Source: ddata U1.
+    /// The stored entries: ids, or prefixes and `*`; `*` alone is every entry. Default none. Source: ddata U1.
     pub keys: Vec<String>,
-    /// `None`: a change is flushed before it is acknowledged. With a duration changes are acknowledged
-    /// at once and written every so often, the last state of an entry only; a crash loses that much of
-    /// the local history, which peers usually have. Default `None`. Source: ddata U3.
+    /// With `None` a change is flushed before it is acknowledged. With a duration changes are acknowledged at once, and
+    /// the last state of each changed entry is written every so often; a crash loses at most that much of the local
+    /// history, which peers usually have. Default `None`. Source: ddata U3.
     pub write_behind_interval: Option<Duration>,
-    /// For how long a node with a store may be down: markers of removed replicas beside durable
-    /// entries live so long. Default 10 days. Source: ddata Z5, Z9.
+    /// How long markers of removed replicas beside durable entries live, and so how long a node with a store may be
+    /// down. Default 10 days. Source: ddata Z5, Z9.
     pub pruning_marker_time_to_live: Duration,
-    /// How often loading is tried again before the replicator stops. Default 3. Source: ddata U5.
+    /// How often loading is retried before the replicator stops. Default 3. Source: ddata U5.
     pub load_retries: u32,
-    /// Over how long these tries are spread, with growing pauses. Default 30 s.
+    /// The time over which the retries are spread, with growing pauses. Default 30 s.
     pub load_retry_window: Duration,
-    /// What a stored record leads to that cannot be read. Default [`OnBadRecord::Stop`].
+    /// What to do about a stored record that cannot be read. Default [`OnBadRecord::Stop`].
     pub on_bad_record: OnBadRecord,
-    /// What a store leads to that is older than what peers have forgotten. Default
-    /// [`StaleStore::Refuse`].
+    /// What to do about a store that is older than what peers have forgotten. Default [`StaleStore::Refuse`].
     pub stale_store: StaleStore,
 }
 
-/// Whether a stored record that is damaged, or of a type that is unknown here, stops the loading. Source: ddata U5.
+/// What to do about a stored record that is damaged, or of a type that is unknown here. Source: ddata U5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnBadRecord {
     /// The replicator stops; an operator should look at the store.
     #[default]
     Stop,
-    /// A damaged record is moved aside in the store and never deleted, one of an unknown type is left
-    /// where it is; the replicator starts without them, and peers supply the data.
+    /// A damaged record is moved aside in the store and never deleted; a record of an unknown type is left where it is.
+    /// The replicator starts without these entries, and peers supply the data.
     Quarantine,
 }
 
-/// What a store leads to that was out of touch for so long that what peers have forgotten since may
-/// still be in it. Merging it could count updates of removed replicas twice and bring back what was
-/// deleted. Source: ddata Z9.
+/// What to do about a store that was out of touch for so long that it may still hold what peers have forgotten. Merging
+/// it could count updates of removed replicas twice and bring back deleted data. Source: ddata Z9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StaleStore {
     /// The replicator stops before it exchanges anything.
     #[default]
     Refuse,
-    /// What was loaded is dropped, here and in the store; peers supply their state. A store that has lost its end is set
-    /// aside under another name (ddata U5).
+    /// The loaded entries are dropped, here and in the store; peers supply their state. A store that has lost its end
+    /// is renamed (ddata U5).
     Discard,
     /// The loaded entries are merged although the store is too old.
     Force,
 }
 
-/// Whether a pattern means an id. A `*` counts only at the end.
+/// Whether a pattern matches an id. Only a `*` at the end is a wildcard.
 pub(crate) fn covers(pattern: &str, id: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(prefix) => id.starts_with(prefix),
@@ -77,12 +74,12 @@ impl Default for DurableSettings {
 }
 
 impl DurableSettings {
-    /// These entries are durable, all else as usual.
+    /// Settings that make these entries durable; everything else has its default.
     pub fn of(keys: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { keys: keys.into_iter().map(Into::into).collect(), ..Self::default() }
     }
 
-    /// Whether an entry with this id is stored. A `*` counts only at the end. Source: ddata U1.
+    /// Whether an entry with this id is stored. Only a `*` at the end of a pattern is a wildcard. Source: ddata U1.
     pub fn covers(&self, id: &str) -> bool {
         self.keys.iter().any(|pattern| covers(pattern, id))
     }
@@ -92,7 +89,7 @@ impl DurableSettings {
         !self.keys.is_empty()
     }
 
-    /// The pause before the `retry`th try to load again, counted from 1: each is twice the one before.
+    /// The pause before the `retry`th retry of loading, counted from 1; each pause is twice the one before.
     pub(crate) fn load_backoff(&self, retry: u32) -> Duration {
         let parts = 2_u64.saturating_pow(self.load_retries.min(32)) - 1;
         let part = 2_u64.saturating_pow(retry.clamp(1, 32) - 1);
@@ -131,7 +128,7 @@ mod tests {
         assert!(!DurableSettings::default().covers("anything"));
     }
 
-    /// ddata U5: the tries fill the window, with growing pauses.
+    /// ddata U5: the retries fill the window, with growing pauses.
     #[test]
     fn pauses_between_loads_double() {
         let durable = DurableSettings { load_retry_window: Duration::from_secs(7), ..DurableSettings::default() };

@@ -1,4 +1,4 @@
-//! What a replicator asks its driver to do, and what it answers its users. Source: ddata O3.
+//! The effects of the machine: what its driver must do, and the answers to its users. Source: ddata O3.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::read::{Lifecycle, Read};
 use crate::store::StoreOp;
 use crate::types::AnyData;
 
-/// What the driver is asked to do, in this order.
+/// An effect; the driver performs effects in order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Send to the same-named replicator of that very process.
+    /// Send a message to the same-named replicator of exactly this process.
     Send {
         /// The process.
         to: UniqueAddress,
-        /// Whether it goes over the bulk mailbox.
+        /// Whether the message goes to the bulk mailbox.
         bulk: bool,
         /// The message.
         message: Message,
@@ -39,24 +39,25 @@ pub enum Effect {
         subscriber: u64,
         /// The entry.
         key: KeyId,
-        /// What became of it.
+        /// The change.
         notice: Notice,
     },
-    /// Store these, in this order, and flush; answered by [`Input::Stored`](crate::Input::Stored). At most one is unanswered.
+    /// Store these changes, in this order, and flush; answered by [`Input::Stored`](crate::Input::Stored). At most one
+    /// is unanswered.
     Store {
-        /// Comes back with the answer.
+        /// A number that comes back with the answer.
         ticket: u64,
         /// The changes.
         ops: Vec<StoreOp>,
     },
-    /// Read everything that is stored; answered by [`Input::Loaded`](crate::Input::Loaded) any number of times and then
+    /// Read everything that is stored; answered by any number of [`Input::Loaded`](crate::Input::Loaded) and then
     /// [`Input::LoadDone`](crate::Input::LoadDone) or [`Input::LoadFailed`](crate::Input::LoadFailed).
     Load,
-    /// Set aside what is stored under another name, and go on as for [`Effect::Load`].
+    /// Rename the stored data, and go on as for [`Effect::Load`].
     LoadAnew,
-    /// The replicator's life went on.
+    /// Publish the new lifecycle.
     Lifecycle(Lifecycle),
-    /// Something that operators may want to know.
+    /// Publish an event for operators.
     Event(ReplicatorEvent),
 }
 
@@ -71,7 +72,7 @@ pub enum Reply {
     Delete(Result<(), DeleteError>),
 }
 
-/// What became of a followed entry.
+/// The change of an entry that a subscriber gets.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Notice {
     /// The entry holds this value now.
@@ -122,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// Snapshots are equal where the values are: of one type, with the same content.
+    /// Snapshots are equal if their values are: of one type, with the same content.
     #[test]
     fn snapshots_are_equal_by_type_and_content() {
         let set = |elements: &[u64]| {
@@ -132,7 +133,7 @@ mod tests {
         };
         assert_eq!(set(&[1, 2]), set(&[2, 1]));
         assert_ne!(set(&[1]), set(&[2]));
-        // Two empty sets: only the types tell them apart.
+        // Two empty sets differ by their types only.
         assert_ne!(set(&[]), Snapshot::new(&GSet::<u32>::new()));
     }
 }

@@ -1,5 +1,4 @@
-//! What a replica holds: entries by id, kept in step with the sums that peers compare and with the
-//! index of replicas that they name.
+//! The entries of a replica by id, kept in step with the sums that peers compare and with the index of named replicas.
 
 mod drafts;
 mod encodings;
@@ -35,24 +34,24 @@ use crate::types::{AnyData, Tags, TypeTable};
 use encodings::Encodings;
 use entry::named_by;
 
-/// What came of merging something that a peer sent.
+/// The outcome of merging something that a peer sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Merged {
     /// Whether the entry changed.
     Done { changed: bool },
     /// A value was offered where a tombstone is held.
     Deleted { deleted_at: i64 },
-    /// Deltas are missing in between, or, if the full state is wanted, a marker.
+    /// Deltas in between are missing; or a marker, if the full state is wanted.
     Gap { have: u64, full: bool },
-    /// The entry's time was over when it arrived: as if it had been merged and had expired at once.
+    /// The entry had expired when it arrived: it counts as merged and expired at once.
     Expired,
 }
 
-/// An entry that was removed without trace.
+/// An entry that was removed without a trace.
 #[derive(Debug)]
 pub(crate) struct Gone {
     pub(crate) key: KeyId,
-    /// The deletion time of a tombstone that went because of its age.
+    /// The deletion time, if the entry was a tombstone that was dropped for its age.
     pub(crate) aged: Option<i64>,
 }
 
@@ -62,44 +61,44 @@ pub(crate) struct Entries {
     replica: ReplicaId,
     numbers: DotSource,
     lifetimes: Lifetimes,
-    /// The wall clock, in milliseconds; an entry past its deadline is not there.
+    /// The wall clock, in milliseconds; an entry past its deadline counts as absent.
     now_ms: i64,
     /// The entries, by the hashes of their ids.
     pub(crate) tree: SyncTree<Entry>,
-    /// Their ids, for what wants them in order.
+    /// The ids, for iterating in order.
     order: BTreeSet<KeyId>,
     deadlines: DeadlineIndex,
     tags: Tags,
     pub(crate) index: ReplicaIndex,
-    /// What of the durable ones is not on disk.
+    /// The changes of durable entries that are not on disk yet.
     pub(crate) storing: Storing,
-    /// Changed since subscribers were told.
+    /// Entries changed since subscribers were notified.
     pub(crate) dirty: BTreeSet<KeyId>,
-    /// What the last merge brought to light.
+    /// What the last merge revealed.
     pub(crate) noticed: Noticed,
     pub(crate) totals: Totals,
-    /// Large values that are on their way in.
+    /// Large values that are being received in parts.
     pub(crate) drafts: BTreeMap<KeyId, Draft>,
     encodings: Encodings,
 }
 
-/// What is to be told of something that was merged.
+/// Findings of a merge that are to be reported.
 #[derive(Debug, Default)]
 pub(crate) struct Noticed {
-    /// When the latest of the markers was performed that came with it, had ended, and were not kept.
+    /// When the latest marker was performed that came along, had ended, and was not kept.
     pub(crate) done_without: Option<i64>,
-    /// The latest timestamp in it.
+    /// The latest timestamp in the merged data.
     pub(crate) timestamp: Option<i64>,
-    /// Up to which version of this replica's own updates it says to include.
+    /// The version of this replica's own updates that the merged data claim to include.
     pub(crate) own_version: Option<u64>,
 }
 
-/// How much there is.
+/// The numbers of values and tombstones, and their bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) values: usize,
     pub(crate) tombstones: usize,
-    /// An upper bound of what the values have encoded.
+    /// An upper bound of the encoded bytes of all values.
     pub(crate) bytes: usize,
 }
 
@@ -122,7 +121,7 @@ impl Totals {
 }
 
 impl Entries {
-    /// No entries; `numbers` are those of the replica's process.
+    /// No entries; `numbers` is the source of the replica's process.
     pub(crate) fn new(replica: ReplicaId, numbers: DotSource, settings: &ReplicatorSettings) -> Self {
         let (tree, order, dirty) = (SyncTree::default(), BTreeSet::new(), BTreeSet::new());
         let (index, noticed, totals) = (ReplicaIndex::default(), Noticed::default(), Totals::default());
@@ -147,7 +146,7 @@ impl Entries {
         }
     }
 
-    /// Where the value of an entry lives; of an absent one, where it would if it came into being now.
+    /// The home of an entry's value; for an absent entry, the one that it would have if it came into being now.
     pub(crate) fn home(&self, key: &str) -> Home {
         let born = match self.get(key) {
             Some(entry) if entry.value().is_some() => entry.born(),
@@ -161,12 +160,12 @@ impl Entries {
         self.tree.find(key).filter(|entry| entry.deadline_ms() > self.now_ms)
     }
 
-    /// All of them, in the order of their hashes.
+    /// All entries, in the order of their hashes.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&KeyId, &Entry)> {
         self.tree.iter().filter(|entry| entry.deadline_ms() > self.now_ms).map(|entry| (entry.key(), entry))
     }
 
-    /// Ids from `from` on, ascending.
+    /// Entries with ids from `from` on, ascending.
     pub(crate) fn from(&self, from: &str) -> impl Iterator<Item = (&KeyId, &Entry)> {
         let after = self.order.range::<str, _>((Bound::Included(from), Bound::Unbounded));
         after.filter_map(|key| Some((key, self.get(key)?)))
@@ -186,12 +185,12 @@ impl Entries {
         self.tags.of(value).0.clone()
     }
 
-    /// Sets what an entry holds. One that is past its deadline was removed before, with its trace.
+    /// Sets the content of an entry. An entry past its deadline must have been removed before, with its traces.
     pub(crate) fn set(&mut self, key: &KeyId, content: Filled) {
         self.set_by(key, content, None);
     }
 
-    /// As `set`, of data that read like those held before: subscribers are not told. Source: ddata R16.
+    /// As `set`, for data that read like the former data: subscribers are not notified. Source: ddata R16.
     pub(crate) fn set_unnoticed(&mut self, key: &KeyId, content: Filled) {
         let told = self.get(key).map(Entry::told);
         self.set(key, content);
@@ -200,7 +199,7 @@ impl Entries {
         }
     }
 
-    /// Sets what an entry holds after a delta was joined into it, if there was one.
+    /// Sets the content of an entry; `delta` is the one that was joined into the former content, if any.
     pub(crate) fn set_by(&mut self, key: &KeyId, content: Filled, delta: Option<&Bytes>) {
         debug_assert!(!self.is_overdue(key), "{key}: nothing is built on what has expired");
         self.storing.changed(key, delta);
@@ -232,19 +231,19 @@ impl Entries {
         }
     }
 
-    /// Drops encodings that were made so long ago; the next message that needs one makes it anew. Source: ddata R14.
+    /// Drops encodings older than `time_to_live`; the next message that needs one makes it anew. Source: ddata R14.
     pub(crate) fn forget_encodings(&mut self, now: Instant, time_to_live: Duration) {
         self.encodings.forget(now, time_to_live);
     }
 
-    /// An entry beside what is known of its storing, and its encoding if that is kept.
+    /// An entry, the storing state, and the entry's encoding if one is kept.
     pub(crate) fn entry_and_storing(&mut self, key: &str) -> (Option<&Entry>, &mut Storing, Option<Bytes>) {
         let entry = self.tree.find(key);
         let encoded = entry.and_then(|entry| self.encodings.of(key, entry.digest()));
         (entry, &mut self.storing, encoded)
     }
 
-    /// The entry as it travels.
+    /// The entry as an envelope, for sending.
     pub(crate) fn envelope(&mut self, key: &str) -> Option<Envelope> {
         let now_ms = self.now_ms;
         let entry = self.tree.find_mut(key).filter(|entry| entry.deadline_ms() > now_ms)?;
@@ -261,8 +260,8 @@ impl Entries {
         Some(entry.envelope_with(content))
     }
 
-    /// Sums, digests, totals and the index are what computing them anew gives, and data are clean; checked
-    /// for some states, and while that is cheap.
+    /// Checks that sums, digests, totals and the index equal those computed anew, and that data are clean; only for
+    /// some states, and while that is cheap.
     ///
     /// `is_alone`: no other replica was found to use this replica's id.
     pub(crate) fn check_invariants(&self, types: &TypeTable, is_alone: bool) {
@@ -303,8 +302,8 @@ mod tests {
         entries.set(key, Filled { data, versions, markers, size_bound: 100, born: 0, used_ms: None });
     }
 
-    /// ddata R14: recipients within `encode_cache_time_to_live` share one encoding, a change makes another, and
-    /// an encoding that was not asked for lately is not kept.
+    /// ddata R14: recipients within `encode_cache_time_to_live` share one encoding, a change makes another, and an
+    /// encoding that was not asked for lately is dropped.
     #[test]
     fn recipients_share_an_encoding_for_a_while() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
@@ -326,7 +325,7 @@ mod tests {
         assert_eq!(entries.encodings.len(), 0);
     }
 
-    /// ddata O5: the invariants find an index, sum or total that is not in step with the entries.
+    /// ddata O5: the invariants find an index, sum or total that is out of step with the entries.
     #[test]
     fn what_is_not_in_step_is_found() {
         let broken: [fn(&mut Entries); 5] = [
@@ -348,7 +347,7 @@ mod tests {
                 let mut entries = Entries::new(ReplicaId(1), DotSource::new(), &ReplicatorSettings::default());
                 fill(&mut entries, &"k".into(), "first");
                 broken[*at](&mut entries);
-                // Some states are looked at, not all.
+                // Only some states are checked, not all.
                 let check = |number: u32| {
                     fill(&mut entries, &"k".into(), &number.to_string());
                     let check = || entries.check_invariants(&types, true);

@@ -1,4 +1,4 @@
-//! An entry as it travels between replicators. Source: ddata G17.
+//! Envelopes: entries as they travel between replicators. Source: ddata G17.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,28 +6,28 @@ use std::sync::Arc;
 use bytes::Bytes;
 use greylag_crdt::{Markers, ReplicaId};
 
-/// An entry as it travels.
+/// An entry as it travels, with its bookkeeping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envelope {
-    /// What it holds.
+    /// The value or the tombstone.
     pub content: Content,
-    /// By origin, up to which version its updates are included. Source: ddata G5, G6.
+    /// For each origin, the version up to which its updates are included. Source: ddata G5, G6.
     pub versions: BTreeMap<ReplicaId, u64>,
-    /// What was put where of removed replicas. Source: ddata Z5.
+    /// The markers of removed replicas. Source: ddata Z5.
     pub markers: Markers,
-    /// When the entry was last used, wall clock in milliseconds; `None` if it does not expire at the
-    /// sender. Of a tombstone its deletion time says it. Source: ddata E2.
+    /// When the entry was last used, wall clock in milliseconds; `None` if it does not expire at the sender. The
+    /// used-time of a tombstone is its deletion time. Source: ddata E2.
     pub used_ms: Option<i64>,
 }
 
-/// The value of a travelling entry, or that it was deleted.
+/// The content of an envelope.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
     /// A value.
     Value {
-        /// The tag of its type.
+        /// The tag of the value's type.
         tag: Arc<str>,
-        /// Its canonical bytes.
+        /// The canonical bytes of the value.
         bytes: Bytes,
     },
     /// A deleted entry.
@@ -35,18 +35,18 @@ pub enum Content {
         /// Wall clock of the deletion, in milliseconds.
         deleted_at: i64,
     },
-    /// Something that this version cannot read: content of another kind, or markers in another format. Only what arrives
-    /// is so; it is refused, and the rest of its message is taken. Source: ddata §9.
+    /// Content that this version cannot read: of another kind, or with markers in another format. Occurs in received
+    /// messages only; the entry is refused, and the rest of the message is taken. Source: ddata §9.
     Unreadable,
 }
 
 impl Envelope {
-    /// A travelling entry that says nothing but this.
+    /// An envelope with this content and no bookkeeping.
     pub fn of(content: Content) -> Self {
         Self { content, versions: BTreeMap::new(), markers: Markers::new(), used_ms: None }
     }
 
-    /// About how many bytes it takes in a message.
+    /// About how many bytes the envelope takes in a message.
     pub(crate) fn size(&self) -> usize {
         let content = match &self.content {
             Content::Value { tag, bytes } => tag.len() + bytes.len(),

@@ -1,4 +1,4 @@
-//! Why a request failed, and what it left behind.
+//! Errors of requests, and the effects that a failed request leaves.
 
 use greylag_core::UniqueAddress;
 use greylag_crdt::MergeError;
@@ -9,29 +9,29 @@ use crate::store::StoreError;
 /// Why an update did not succeed. Source: ddata R3.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UpdateError<E> {
-    /// Done here, perhaps elsewhere, and it will spread; but not confirmed by as many as required. Where the entry expired
-    /// meanwhile, the change is as gone here as the rest of the entry.
+    /// The update is done here, perhaps elsewhere, and will spread, but fewer replicas confirmed it than required. If
+    /// the entry expired meanwhile, the change is gone here together with the entry.
     #[error(
         "{acked} of {needed} replicas confirmed the update and {refused} refused it; it is done locally and will spread"
     )]
     Timeout {
-        /// How many were required.
+        /// How many confirmations were required.
         needed: usize,
-        /// How many confirmed, this one included if it counts.
+        /// How many replicas confirmed, including this one if it counts.
         acked: usize,
-        /// How many refused or had to be given up.
+        /// How many replicas refused or had to be given up.
         refused: usize,
     },
-    /// The closure refused. Nothing changed.
+    /// The closure returned an error. Nothing changed.
     #[error("the update was refused by its closure: {0}")]
     Modify(E),
     /// The closure panicked. Nothing changed.
     #[error("the update's closure panicked; nothing changed")]
     ModifyPanicked,
-    /// What the closure left cannot be joined with the entry. Nothing changed.
+    /// The closure's value cannot be joined with the entry. Nothing changed.
     #[error("the closure's value was refused; nothing changed: {0}")]
     Merge(MergeError),
-    /// In memory, perhaps replicated, but not stored by as many as required.
+    /// The update is in memory, perhaps replicated, but fewer replicas stored it than required.
     #[error("the update of {key:?} is in memory but could not be stored as required")]
     StoreFailed {
         /// The entry.
@@ -48,9 +48,9 @@ pub enum UpdateError<E> {
     TypeMismatch {
         /// The entry.
         key: KeyId,
-        /// The type asked for.
+        /// The requested type.
         expected: String,
-        /// The type that is there.
+        /// The type that the entry holds.
         found: String,
     },
     /// The entry would grow above `max_entry_bytes`. Nothing changed.
@@ -58,9 +58,9 @@ pub enum UpdateError<E> {
     EntryTooLarge {
         /// The entry.
         key: KeyId,
-        /// Its size after the update.
+        /// The entry's size after the update, in bytes.
         size: usize,
-        /// The limit.
+        /// The limit, `max_entry_bytes`.
         max: usize,
     },
     /// See [`RequestError`].
@@ -71,12 +71,12 @@ pub enum UpdateError<E> {
 /// Why a read was not answered. Source: ddata R4.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GetError {
-    /// Fewer replicas answered than required. The answers that did arrive were joined.
+    /// Fewer replicas answered than required. The answers that arrived were joined.
     #[error("{got} of {needed} replicas answered")]
     Failure {
-        /// How many were required.
+        /// How many answers were required.
         needed: usize,
-        /// How many answered, this one included if it counts.
+        /// How many replicas answered, including this one if it counts.
         got: usize,
     },
     /// The entry holds another type.
@@ -84,9 +84,9 @@ pub enum GetError {
     TypeMismatch {
         /// The entry.
         key: KeyId,
-        /// The type asked for.
+        /// The requested type.
         expected: String,
-        /// The type that is there.
+        /// The type that the entry holds.
         found: String,
     },
     /// See [`RequestError`].
@@ -100,7 +100,7 @@ pub enum ReadError {
     /// See [`GetError`].
     #[error(transparent)]
     Get(#[from] GetError),
-    /// The entry is deleted, and stays so.
+    /// The entry is deleted for good.
     #[error("{key:?} is deleted")]
     Deleted {
         /// The entry.
@@ -117,15 +117,15 @@ pub enum DeleteError {
         /// The entry.
         key: KeyId,
     },
-    /// Deleted here, and it will spread; but not confirmed by as many as required.
+    /// The entry is deleted here, and the deletion will spread, but fewer replicas confirmed it than required.
     #[error("{acked} of {needed} replicas confirmed the delete; it is done locally and will spread")]
     ReplicationFailed {
-        /// How many were required.
+        /// How many confirmations were required.
         needed: usize,
-        /// How many confirmed, this one included if it counts.
+        /// How many replicas confirmed, including this one if it counts.
         acked: usize,
     },
-    /// Deleted in memory, but not stored by as many as required.
+    /// The entry is deleted in memory, but fewer replicas stored the deletion than required.
     #[error("the delete of {key:?} is in memory but could not be stored as required")]
     StoreFailed {
         /// The entry.
@@ -136,13 +136,13 @@ pub enum DeleteError {
     Request(#[from] RequestError),
 }
 
-/// Why a request was not taken. Nothing was done.
+/// Why a request was not accepted. Nothing was done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// The id cannot name an entry.
     #[error(transparent)]
     InvalidKey(#[from] InvalidKey),
-    /// A count below 2 or a timeout of zero; use the local level for one replica.
+    /// The level has a count below 2 or a timeout of zero; use the local level for one replica.
     #[error("a level needs a timeout above zero and at least 2 replicas; use the local level for one")]
     InvalidConsistency,
     /// Too many requests wait; try again later.
@@ -162,20 +162,20 @@ pub enum StopReason {
     /// This node is no longer a member.
     #[error("this node was removed")]
     Removed,
-    /// Durable entries could not be loaded, however often it was tried.
+    /// Durable entries could not be loaded, after all retries.
     #[error("durable entries could not be loaded: {0}")]
     StoreLoadFailed(StoreError),
-    /// The store has lost changes that it had acknowledged. It was not opened, and stays as it is. Source: ddata U5.
+    /// The store has lost acknowledged changes. It was not opened, and stays as it is. Source: ddata U5.
     #[error(
         "the store {place} has lost its end: commit {expected} was acknowledged, the last one that is there is {found}; \
          restore it from a copy, or set durable.stale_store to discard, which sets it aside under another name"
     )]
     StoreTailLost {
-        /// Where the store is.
+        /// The path of the store.
         place: String,
-        /// The last commit that was acknowledged.
+        /// The last acknowledged commit.
         expected: u64,
-        /// The last one that is there.
+        /// The last commit that is there.
         found: u64,
     },
     /// A stored record cannot be read. See `durable.on_bad_record`.
@@ -185,12 +185,12 @@ pub enum StopReason {
     BadRecord {
         /// The entry.
         key: KeyId,
-        /// What is wrong with it.
+        /// The damage.
         why: String,
     },
-    /// The store parted from what the others hold, and since then one of both has forgotten what was removed. Nothing
-    /// was exchanged. The replicator goes on telling others that it is refused until its last handle is dropped.
-    /// See `durable.stale_store`. Source: ddata Z11.
+    /// The store's history parted from that of the others, and since then one of both has forgotten what was removed.
+    /// Nothing was exchanged. The replicator goes on answering others that it is refused until its last handle is
+    /// dropped. See `durable.stale_store`. Source: ddata Z11.
     #[error(
         "the store was last in touch at {synced_at}; its history and that of {peer} parted at {parted}, and since then \
          something was forgotten ({}); remove the store, or set durable.stale_store to discard",
@@ -199,18 +199,18 @@ pub enum StopReason {
     StoreTooOld {
         /// When this store was last in touch, wall clock in milliseconds.
         synced_at: i64,
-        /// When its history and that of the peer parted.
+        /// When the histories of the store and of the peer parted, wall clock in milliseconds.
         parted: i64,
-        /// Up to when things were forgotten here.
+        /// The forget horizon of the store.
         own_horizon: Option<i64>,
-        /// Up to when the peer has forgotten.
+        /// The forget horizon of the peer.
         horizon: Option<i64>,
-        /// The peer.
+        /// The peer that judged the store.
         peer: UniqueAddress,
     },
 }
 
-/// Up to when which of both has forgotten.
+/// The horizons of both sides, in words.
 fn forgotten(own: Option<i64>, theirs: Option<i64>) -> String {
     let part = |who: &str, horizon: Option<i64>| horizon.map(|horizon| format!("{who} up to {horizon}"));
     [part("here", own), part("there", theirs)].into_iter().flatten().collect::<Vec<_>>().join(", ")
@@ -219,18 +219,18 @@ fn forgotten(own: Option<i64>, theirs: Option<i64>) -> String {
 /// Why a replicator did not start.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
-    /// Two settings exclude each other, or one is out of range.
+    /// A setting is out of range, or two settings contradict each other.
     #[error("invalid settings: {0}")]
     Settings(String),
     /// This node lacks a role that the replicator needs.
     #[error("the replicator needs the roles {required:?}, this node has {own:?}")]
     RoleMismatch {
-        /// All that are needed.
+        /// All roles that the replicator needs.
         required: Vec<String>,
-        /// What the node has.
+        /// The roles of the node.
         own: Vec<String>,
     },
-    /// Another replicator of that name runs on this node.
+    /// Another replicator of the same name runs on this node.
     #[error("a replicator named {name:?} runs on {node} already; give this one another name")]
     DuplicateName {
         /// The name.

@@ -1,13 +1,13 @@
-//! What must hold for every sequence of bytes that a peer may send; for `fuzz/` and the tests.
+//! Properties of decoding that must hold for any bytes of a peer; for `fuzz/` and the tests.
 //!
-//! No function here panics for any input but to report a broken promise. Not part of the public API.
+//! A function here panics only to report a broken property. Not part of the public API.
 
 use bytes::{Bytes, BytesMut};
 use greylag_crdt::{Context, GSet, KeyRange, LwwMap, OrSet, Part, PnCounterMap, ReplicatedData, context_from_bytes};
 
 use crate::wire;
 
-/// Reads a message between replicators; one that is read and written again is read as the same.
+/// Decodes a message between replicators; encoding and decoding it again must give the same message.
 pub fn message(input: &[u8]) {
     let Ok(message) = wire::decode(Bytes::copy_from_slice(input)) else { return };
     let mut again = BytesMut::new();
@@ -15,15 +15,15 @@ pub fn message(input: &[u8]) {
     assert_eq!(wire::decode(again.freeze()).as_ref().ok(), Some(&message));
 }
 
-/// A piece of a message that was too large for one.
+/// Decodes a fragment of a large message.
 pub fn fragment(input: &[u8]) {
     let Ok(fragment) = wire::decode_fragment(Bytes::copy_from_slice(input)) else { return };
     let again = wire::decode_fragment(wire::encode_fragment(&fragment));
     assert_eq!(format!("{again:?}"), format!("{:?}", Ok::<_, ()>(&fragment)));
 }
 
-/// A part of a large value: a length, so many bytes of a context, and the part. What is refused leaves the draft as it
-/// was.
+/// Joins a part of a large value. The input is a length, so many bytes of a context, and the part. A refused part must
+/// leave the draft unchanged.
 pub fn part(input: &[u8]) {
     let Some((length, rest)) = input.split_first() else { return };
     let (context, bytes) = rest.split_at(usize::from(*length).min(rest.len()));

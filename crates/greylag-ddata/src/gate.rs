@@ -1,4 +1,4 @@
-//! The gate: whether this replicator exchanges data with others, and whose data others are judged by.
+//! The gate decides whether this replicator exchanges data with others, and which member judges whose store.
 //!
 //! ```text
 //! closed   a store was loaded that has exchanged something; data go to and come from current members only that
@@ -12,9 +12,9 @@
 //! ```
 //!
 //! A store may lack what others have pruned or deleted, and forgotten. Two such stores that met and believed each other
-//! would count updates twice and bring back what was removed; so only a current member judges a store, and after
-//! a full stop exactly one member is current at first. This machine keeps what that rests on (`synced_at`,
-//! `forget_horizon`, the starts) and knows how every member stands; entries and messages are the replicator's.
+//! would count updates twice and bring back what was removed. So only a current member judges a store, and after a full
+//! stop exactly one member is current at first. This machine keeps the facts for that (`synced_at`, `forget_horizon`,
+//! the starts) and the standing of every member; the replicator handles entries and messages.
 //!
 //! Source: ddata Z9, Z11.
 
@@ -44,10 +44,10 @@ use crate::sabotage::Sabotage;
 use crate::settings::ReplicatorSettings;
 use crate::store::StoreMeta;
 
-/// A closed gate names the members that it waits for this often.
+/// How often a closed gate reports the members that it waits for.
 const TELLING: Duration = Duration::from_secs(60);
 
-/// When something happens, by both clocks, and the last number drawn before it.
+/// The time of an input, by both clocks, with the last number drawn before it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment {
     pub(crate) now: Instant,
@@ -58,26 +58,25 @@ pub(crate) struct Moment {
 /// An effect of the gate, which the replicator carries out in the order of the effects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum GateNews {
-    /// Ask a member how it stands.
+    /// Ask a member for its standing.
     Ask(UniqueAddress),
-    /// Horizon or starts were taken over: they are stored before any data, and rounds that run begin anew.
+    /// Horizon or starts were taken over: store them before any data, and restart running rounds.
     TookOver,
-    /// The horizon rose: the store writes it before anything that was forgotten, or that came from the member that
-    /// forgot it.
+    /// The horizon rose: store it before anything that was forgotten, or that came from the member that forgot it.
     Raised,
-    /// The gate opened. Markers performed since about then count as performed now.
+    /// The gate opened. Markers performed since about `parted` count as performed now.
     Opened { parted: i64 },
-    /// The history here is older than what a member has forgotten, or has forgotten what that member has not.
+    /// The own history is older than what a member has forgotten, or has forgotten what that member has not.
     Stale(Stale),
-    /// A member's horizon lies so many milliseconds ahead of the clock here, and counts for nothing.
+    /// A member's horizon lies so many milliseconds ahead of the own clock, and is ignored.
     Implausible { peer: UniqueAddress, ahead_ms: i64 },
-    /// What is remembered lies so many milliseconds ahead of the clock here, and counts from now.
+    /// Remembered times lie so many milliseconds ahead of the own clock, and count as now.
     ClockWentBack { by_ms: i64 },
-    /// The gate is closed still, because of these members and of peers that were never met.
+    /// The gate is still closed, because of these members and of peers that were never met.
     Closed { waiting_for: Vec<UniqueAddress>, unmet: Vec<NodeAddress> },
 }
 
-/// Why a history is not taken, and what follows.
+/// Why a history is stale, and what follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stale {
     pub(crate) policy: StaleStore,
@@ -86,22 +85,22 @@ pub(crate) struct Stale {
     pub(crate) own_horizon: Option<i64>,
     pub(crate) horizon: Option<i64>,
     pub(crate) peer: UniqueAddress,
-    /// Whether only what a store held is concerned; else everything that is here.
+    /// Whether only loaded data are stale; else all data here.
     pub(crate) is_of_store: bool,
 }
 
-/// The settings that matter here.
+/// The settings of the gate.
 #[derive(Debug)]
 struct GateRules {
     stale_store: StaleStore,
-    /// After so long without any other known member a closed gate opens by itself.
+    /// The time after which a closed gate opens by itself if no other member is known.
     lonely_after: Duration,
     skew_ms: i64,
     interval: Duration,
     sabotage: &'static [Sabotage],
 }
 
-/// Where this replicator stands in membership, and whether it has loaded what it had.
+/// The place of this replicator in membership, and whether its store is loaded.
 #[derive(Debug, Default)]
 struct Place {
     is_voter: bool,
@@ -113,23 +112,23 @@ struct Place {
 /// The questions under way.
 #[derive(Debug, Default)]
 struct Asking {
-    /// Answers to rounds with numbers above this one count.
+    /// Only answers to rounds with greater numbers count.
     above: u64,
-    /// When those that have not answered are asked again; `None` while nothing is asked.
+    /// When members that have not answered are asked again; `None` while no question is open.
     next_at: Option<Instant>,
 }
 
-/// The judgement of a current member that lets a closed gate's store pass.
+/// The judgement of a current member that let this store pass.
 #[derive(Debug, Clone)]
 struct Passed {
     /// When both histories parted.
     parted: i64,
-    /// The starts of the member that judged, which the gate opens with: a member whose replicator starts anew before
-    /// the round is complete knows none.
+    /// The starts of the member that judged, with which the gate opens: that member's replicator may restart before
+    /// the round is complete, and then knows none.
     starts: Starts,
 }
 
-/// The machine.
+/// The gate's state machine.
 #[derive(Debug)]
 pub(crate) struct Gate {
     own: ReplicaId,
@@ -137,14 +136,14 @@ pub(crate) struct Gate {
     place: Place,
     state: GateState,
     is_current: bool,
-    /// Whether data, or their sums, were ever exchanged with another replicator.
+    /// Whether data, or sums over them, were ever exchanged with another replicator.
     has_exchanged: bool,
     synced_at: Option<i64>,
     forget_horizon: Option<i64>,
     starts: Starts,
     members: Members,
     asking: Asking,
-    /// Members that let a closed gate's store pass.
+    /// The members that let this store pass while the gate is closed.
     passed: BTreeMap<UniqueAddress, Passed>,
     /// Since when no other member is known.
     alone_since: Option<Instant>,
@@ -152,7 +151,7 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Open, and not current. Where something is stored, nothing is asked before it is loaded.
+    /// A gate that is open and not current. If there is a store, nothing is asked before it is loaded.
     pub(crate) fn new(own: ReplicaId, settings: &ReplicatorSettings, now: Instant) -> Self {
         let rules = GateRules {
             stale_store: settings.durable.stale_store,
@@ -183,7 +182,7 @@ impl Gate {
         self.rules.sabotage.contains(&clause)
     }
 
-    /// Everything that was stored is here. The gate closes if that has ever exchanged anything.
+    /// Notes that the store is loaded. The gate closes if the store has ever exchanged anything.
     pub(crate) fn on_loaded(
         &mut self,
         at: Moment,
@@ -198,7 +197,7 @@ impl Gate {
             self.forget_horizon = self.forget_horizon.max(meta.forget_horizon);
             self.starts = meta.starts.clone();
         } else if has_entries {
-            // Entries without a word on how old they are: as old as can be.
+            // The store has entries but does not say how old they are: treat them as being as old as can be.
             self.has_exchanged = true;
             self.synced_at = Some(i64::MIN);
         }
@@ -210,7 +209,7 @@ impl Gate {
         self.consider_start(at, out);
     }
 
-    /// The wall clock was told. Times that lie further ahead of it than clocks may differ count from now.
+    /// Takes the wall clock. Remembered times further ahead of it than clocks may differ count as now.
     pub(crate) fn on_wall(&mut self, wall_ms: i64, out: &mut Vec<GateNews>) {
         let latest = [self.forget_horizon, self.synced_at].into_iter().flatten().max();
         let Some(latest) = latest.filter(|latest| !self.is_plausible(wall_ms, *latest)) else { return };
@@ -223,7 +222,7 @@ impl Gate {
         self.omits(Sabotage::Horizon) || time <= wall_ms.saturating_add(self.rules.skew_ms)
     }
 
-    /// Membership changed. Returns nothing to do while nothing is loaded.
+    /// Takes a change of membership. Has no effects while the store is not loaded.
     pub(crate) fn on_replicas(&mut self, at: Moment, replicas: &Replicas, out: &mut Vec<GateNews>) {
         self.place.is_voter = replicas.own_is_voter();
         self.place.unmet.clone_from(&replicas.unmet);
@@ -244,7 +243,7 @@ impl Gate {
         self.consider_start(at, out);
     }
 
-    /// Asks every member how it stands, and so shows it how this replicator does.
+    /// Asks every member for its standing, which also shows it the standing of this replicator.
     fn ask_all(&mut self, at: Moment, out: &mut Vec<GateNews>) {
         self.members.forget_answers();
         self.asking = Asking { above: at.last_number, next_at: None };
@@ -255,15 +254,15 @@ impl Gate {
         out.extend(self.members.addresses().cloned().map(GateNews::Ask));
     }
 
-    /// Goes on asking those that have not answered, as long as the answers matter.
+    /// Keeps asking the members that have not answered, as long as their answers matter.
     fn ask_on(&mut self, at: Moment) {
         if self.place.is_loaded && self.state != GateState::Refused && !self.is_current {
             self.asking.next_at.get_or_insert(at.now + self.rules.interval);
         }
     }
 
-    /// A member said how it stands, perhaps in answer to a round with this number. Messages overtake each other: a word
-    /// that comes after a later one says nothing, but may be the answer that was waited for.
+    /// Takes a member's standing, perhaps in answer to the round with this number. Messages overtake each other: a
+    /// standing older than one that came before is ignored, but may be the awaited answer.
     pub(crate) fn on_standing(
         &mut self,
         at: Moment,
@@ -275,7 +274,7 @@ impl Gate {
         let counts = answers.is_some_and(|number| number > self.asking.above);
         if self.members.is_news(from, standing.number) {
             let Some(starts) = self.resolve(from, &standing.starts) else {
-                // The member takes this replicator for one that knows its starts; the next question tells it otherwise.
+                // The member believes that this replicator knows its starts; the next question corrects that.
                 self.members.forget(from);
                 return self.ask_on(at);
             };
@@ -296,7 +295,7 @@ impl Gate {
         self.consider_start(at, out);
     }
 
-    /// Takes down how a member stands, by its latest word.
+    /// Notes a member's latest standing.
     fn note_standing(
         &mut self,
         at: Moment,
@@ -310,7 +309,8 @@ impl Gate {
             let ahead_ms = told.saturating_sub(at.wall_ms);
             out.push(GateNews::Implausible { peer: from.clone(), ahead_ms });
         }
-        // A member that tells a time in touch in the future still comes first, at every replicator.
+        // Bound the time: a member whose time in touch lies in the future would come first in the order, at every
+        // replicator.
         let latest = at.wall_ms.saturating_add(self.rules.skew_ms);
         let heard = Heard {
             replica: ReplicaId(from.uid().get()),
@@ -334,11 +334,11 @@ impl Gate {
         }
     }
 
-    /// A closed gate has heard a member: if that member is current, the store here is judged by its standing.
+    /// Lets a member judge this store while the gate is closed, if that member is current.
     fn judge(&mut self, from: &UniqueAddress, out: &mut Vec<GateNews>) {
         let Some(heard) = self.members.heard(from).filter(|heard| self.may_judge(heard)).cloned() else { return };
         if !self.passed.is_empty() && self.rules.stale_store == StaleStore::Force {
-            // A current member judged this store before; the setting forced it in, and the operator was told.
+            // A current member judged this store before; the setting forced the store in, and the operator was told.
             self.note_passed(from, i64::MIN, &heard.starts);
             return self.take_horizon(heard.forget_horizon, out);
         }
@@ -351,12 +351,12 @@ impl Gate {
         self.take_horizon(heard.forget_horizon, out);
     }
 
-    /// When the histories of a store that a member lets pass and of that member parted, until the gate opens.
+    /// When the histories of this store and of a member that lets it pass parted; `None` once the gate is open.
     pub(crate) fn parted_from(&self, peer: &UniqueAddress) -> Option<i64> {
         self.passed.get(peer).filter(|_| self.state == GateState::Closed).map(|passed| passed.parted)
     }
 
-    /// A member judged the store and lets it pass.
+    /// Notes that a member judged this store and lets it pass.
     fn note_passed(&mut self, from: &UniqueAddress, parted: i64, starts: &Starts) {
         self.passed.insert(from.clone(), Passed { parted, starts: starts.clone() });
     }
@@ -368,7 +368,7 @@ impl Gate {
             || (self.omits(Sabotage::OpenJudge) && is_open)
     }
 
-    /// An open gate meets a member: it takes over the start that both will go by.
+    /// Meets a member with the gate open: takes over the member's start if it takes precedence.
     fn meet(&mut self, at: Moment, from: &UniqueAddress, out: &mut Vec<GateNews>) {
         let is_open = |heard: &&Heard| heard.state == GateState::Open;
         let Some(heard) = self.members.heard(from).filter(is_open).cloned() else { return };
@@ -388,7 +388,7 @@ impl Gate {
         };
         if takes_over {
             self.starts = heard.starts;
-            // Its data are those of the former history until it completes a round in this one.
+            // The own data are those of the former history until a round in the new one is complete.
             self.is_current = false;
             self.forget_horizon = self.forget_horizon.max(heard.forget_horizon);
             out.push(GateNews::TookOver);
@@ -396,24 +396,25 @@ impl Gate {
         }
     }
 
-    /// Whether a member's start comes before the one that is known here: because it is later, or because no member went
-    /// on from the one that is known here, so that waiting for one would have no end. A replicator that hears of two
-    /// histories so goes over once, and not from the one to the other for ever.
+    /// Whether a member's start takes precedence over the one known here: because it is later, or because no member
+    /// went on from the one known here, so that waiting for such a member would never end. So a replicator that hears
+    /// of two histories goes over once, and not back and forth for ever.
     fn goes_over_to(&self, heard: &Heard) -> bool {
         let Some(latest) = heard.starts.latest().filter(|latest| !self.starts.contains(latest)) else { return false };
         let has_a_leader = || self.members.standing().any(|member| member.went_on_from(&self.starts));
         heard.starts.are_later_than(&self.starts) || (latest.base.is_some() && !self.is_current && !has_a_leader())
     }
 
-    /// Whether an open gate that is not current is too old for a current member with a later start: it may hold data
-    /// of a former history, and one of both has forgotten something. Where only the start of a new history is known,
-    /// every datum was made in that history, which the other one never knew and so never forgot.
+    /// Whether this replicator, with an open gate and not current, is too old for a current member with a later start:
+    /// it may hold data of a former history, and one of both has forgotten something. If only the start of a new
+    /// history is known here, all data here were made in that history; the other history never knew them and so never
+    /// forgot them.
     fn is_older_than(&self, heard: &Heard) -> bool {
         let has_forgotten = self.forget_horizon.max(heard.forget_horizon).is_some();
         heard.is_current && !self.is_current && has_forgotten && !self.starts.has_no_base()
     }
 
-    /// The history here and that of a current member differ in what they have forgotten.
+    /// Notes that this history and that of a current member differ in what they have forgotten.
     fn become_stale(
         &mut self,
         from: &UniqueAddress,
@@ -454,7 +455,8 @@ impl Gate {
         }
     }
 
-    /// A round with a member is complete, which began then, told this horizon, and exchanged everything.
+    /// Notes that a round with a member is complete, which began at `began_ms`, told this horizon, and exchanged
+    /// everything.
     pub(crate) fn on_complete_round(
         &mut self,
         at: Moment,
@@ -487,7 +489,8 @@ impl Gate {
         out.push(GateNews::TookOver);
     }
 
-    /// Data of, or sums over them, went to or came from a member. Returns whether that is the first time ever.
+    /// Notes that data, or sums over them, went to or came from a member. Returns whether this is the first exchange
+    /// ever.
     pub(crate) fn note_exchange(&mut self, peer: &UniqueAddress) -> bool {
         if self.has_exchanged || self.state != GateState::Open {
             return false;
@@ -498,15 +501,15 @@ impl Gate {
         true
     }
 
-    /// Takes over a member's time in touch: until its first complete round a replicator is as old as the member it
-    /// exchanged data with.
+    /// Takes over a member's time in touch: until its first complete round a replicator is as old as the member with
+    /// which it exchanged data.
     fn note_synced_at(&mut self, peer: &UniqueAddress) {
         if self.state == GateState::Open && self.has_exchanged && self.synced_at == Some(i64::MIN) {
             self.synced_at = self.members.heard(peer).and_then(|heard| heard.synced_at).or(self.synced_at);
         }
     }
 
-    /// Something was forgotten, here or at a member, that others may hold still.
+    /// Raises the horizon: something was forgotten, here or at a member, that others may still hold.
     pub(crate) fn raise_horizon(&mut self, horizon: Option<i64>, out: &mut Vec<GateNews>) {
         if horizon > self.forget_horizon {
             self.forget_horizon = horizon;
@@ -514,7 +517,7 @@ impl Gate {
         }
     }
 
-    /// Takes over the horizon that a member told, because its data come. A closed gate did so when it was passed.
+    /// Takes over the horizon that a member told, because its data come. A closed gate took it over when it was passed.
     pub(crate) fn take_horizon_of(&mut self, peer: &UniqueAddress, out: &mut Vec<GateNews>) {
         let told = self.members.heard(peer).and_then(|heard| heard.forget_horizon);
         if self.state == GateState::Open {
@@ -522,7 +525,7 @@ impl Gate {
         }
     }
 
-    /// Does everything due by now.
+    /// Does everything that is due.
     pub(crate) fn on_tick(&mut self, at: Moment, out: &mut Vec<GateNews>) {
         if self.asking.next_at.is_some_and(|next| next <= at.now) {
             let awaited: Vec<GateNews> = self.members.awaited().cloned().map(GateNews::Ask).collect();
@@ -550,7 +553,7 @@ impl Gate {
         }
     }
 
-    /// When there is something to do.
+    /// When the next thing is due.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         [self.asking.next_at, self.lonely_at(), self.tell_at].into_iter().flatten().min()
     }
@@ -561,7 +564,7 @@ impl Gate {
         self.alone_since.filter(|_| waits).and_then(|since| since.checked_add(self.rules.lonely_after))
     }
 
-    /// Whether data may go to a member and come from it.
+    /// Whether data are exchanged with a member.
     pub(crate) fn exchanges_with(&self, peer: &UniqueAddress) -> bool {
         match self.state {
             GateState::Refused => false,
@@ -577,23 +580,23 @@ impl Gate {
         }
     }
 
-    /// Whether a member has said how it stands.
+    /// Whether a member has told its standing.
     pub(crate) fn has_heard(&self, peer: &UniqueAddress) -> bool {
         self.members.heard(peer).is_some()
     }
 
-    /// Whether a round with a member may come to an exchange: perhaps it has not said how it stands.
+    /// Whether a round with a member may be opened: its standing may still be unknown.
     pub(crate) fn may_open(&self, peer: &UniqueAddress) -> bool {
         let is_unheard = self.members.heard(peer).is_none();
         self.exchanges_with(peer) || (is_unheard && self.state == GateState::Open)
     }
 
-    /// Whether deltas may go to a member: a closed one takes data in rounds only.
+    /// Whether deltas may go to a member: a member whose gate is closed takes data in rounds only.
     pub(crate) fn takes_deltas(&self, peer: &UniqueAddress) -> bool {
         self.exchanges_with(peer) && self.members.heard(peer).is_none_or(|heard| !heard.is_closed())
     }
 
-    /// What is said of this replicator to a member, with a number that was never used before.
+    /// The standing of this replicator for a member; `number` was never used before.
     pub(crate) fn standing_for(&self, peer: &UniqueAddress, number: u64, wall_ms: i64) -> Standing {
         let knows = |heard: &Heard| !self.starts.is_empty() && heard.starts == self.starts;
         let starts = match self.members.heard(peer).is_some_and(knows) {
@@ -625,7 +628,7 @@ impl Gate {
         }
     }
 
-    /// Writes down what the store is to remember of the gate.
+    /// Writes the gate's part of the store's own record.
     pub(crate) fn remember(&self, wall_ms: i64, meta: &mut StoreMeta) {
         meta.synced_at = self.synced_at_now(wall_ms);
         meta.has_met_others = self.has_exchanged;
@@ -641,12 +644,12 @@ impl Gate {
         self.state == GateState::Refused
     }
 
-    /// Whether others' stores are judged by what is here.
+    /// Whether this replicator judges the stores of others.
     pub(crate) fn is_current(&self) -> bool {
         self.is_current
     }
 
-    /// Whether the gate is closed and that keeps a member out, or a configured peer that was not met so far.
+    /// Whether the gate is closed, and that keeps out a member or a configured peer that was never met.
     pub(crate) fn keeps_out(&self) -> bool {
         self.is_closed() && !(self.members.is_empty() && self.place.unmet.is_empty())
     }
@@ -655,14 +658,14 @@ impl Gate {
         self.members.refused().cloned().collect()
     }
 
-    /// Whether markers may be forgotten: this replicator and every known member can no longer bring back what the
-    /// markers removed. Source: ddata Z9.
+    /// Whether markers may be forgotten: neither this replicator nor any known member can bring back what the markers
+    /// removed. Source: ddata Z9.
     pub(crate) fn may_forget(&self) -> bool {
         let is_one = self.is_current || (self.state == GateState::Open && self.members.is_empty());
         is_one && self.members.all(|heard| heard.is_current)
     }
 
-    /// Whether anything may be pruned: no store stands outside that may hold more. Source: ddata Z2.
+    /// Whether anything may be pruned: no store is kept out that may hold more data. Source: ddata Z2.
     pub(crate) fn may_prune(&self) -> bool {
         !self.is_refused() && !self.keeps_out() && self.members.all(|heard| !heard.is_closed())
     }

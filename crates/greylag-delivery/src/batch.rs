@@ -1,4 +1,4 @@
-//! Deliveries that are processed, and confirmed, together.
+//! Batches: deliveries that a consumer processes and confirms together.
 
 use std::fmt;
 use std::ops::Index;
@@ -7,9 +7,10 @@ use std::sync::Arc;
 use crate::delivery::{ConfirmHandle, Delivery};
 use crate::ids::MessageId;
 
-/// Deliveries of one producer, in their order. Those that are not confirmed when it is dropped are handed out again.
+/// Deliveries of one producer, ordered by sequence number. Deliveries still unconfirmed when the batch is dropped are
+/// handed out again.
 ///
-/// Confirmed together, they are one message to the producer. Source: delivery §6.
+/// Deliveries confirmed together reach the producer as one confirmation message. Source: delivery §6.
 #[must_use = "deliveries that are dropped unconfirmed are handed out again"]
 pub struct DeliveryBatch<T> {
     items: Vec<Item<T>>,
@@ -18,7 +19,7 @@ pub struct DeliveryBatch<T> {
 struct Item<T> {
     message: Arc<T>,
     id: MessageId,
-    /// `None` once it is confirmed.
+    /// `None` once the delivery is confirmed.
     confirm: Option<ConfirmHandle>,
 }
 
@@ -32,37 +33,38 @@ impl<T> DeliveryBatch<T> {
         Self { items: items.collect() }
     }
 
-    /// How many messages it has, the confirmed ones too.
+    /// Number of messages in the batch, including the confirmed ones.
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether it has none; a batch of a consumer has one at least.
+    /// Whether the batch has no message; a batch from a consumer has at least one.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// The messages, in their order.
+    /// The messages, ordered by sequence number.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.items.iter().map(|item| &*item.message)
     }
 
-    /// What makes each of them the same message as another delivery, in their order.
+    /// Ids of the messages, in the same order as [`iter`](Self::iter). Equal ids mean that a message is a redelivery.
     pub fn ids(&self) -> impl Iterator<Item = &MessageId> {
         self.items.iter().map(|item| &item.id)
     }
 
-    /// Confirms that all of them are processed, for good.
+    /// Confirms that every message of the batch is processed, for good.
     pub fn confirm_all(mut self) {
         self.confirm_first(self.items.len());
     }
 
-    /// Confirms that the message at `index`, and all before it, are processed, for good. Beyond the end it is all of them.
+    /// Confirms that the message at `index`, and all before it, are processed, for good. An `index` beyond the end
+    /// confirms all messages.
     pub fn confirm_through(&mut self, index: usize) {
         self.confirm_first(self.items.len().min(index.saturating_add(1)));
     }
 
-    /// At once, so that the controller has one thing to tell.
+    /// Confirms the first `count` messages in one call, so that the controller sends one confirmation.
     fn confirm_first(&mut self, count: usize) {
         ConfirmHandle::confirm_all(self.items[..count].iter_mut().filter_map(|item| item.confirm.take()));
     }

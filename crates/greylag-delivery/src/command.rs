@@ -8,32 +8,32 @@ use crate::delivery::Delivery;
 use crate::with_delivery::WithDelivery;
 
 /// A command type for a behaviour under delivery: [`Delivery<T>`] where the behaviour takes deliveries alone,
-/// [`DeliveryCommand`] or an enum of the program's own where it is asked other things, too.
+/// [`DeliveryCommand`] or an enum of the program's own where other messages (bypass messages) reach the behaviour, too.
 pub trait UnderDelivery: Send + 'static {
-    /// What is delivered.
+    /// The message type of the deliveries.
     type Message: Send + Sync + 'static;
-    /// What comes beside the deliveries; [`Infallible`] for nothing.
+    /// The type of bypass messages, which reach the entity beside its deliveries; [`Infallible`] for none.
     type Bypass: Send + 'static;
 
-    /// The command of a delivery.
+    /// Makes a command of a delivery.
     fn of_delivery(delivery: Delivery<Self::Message>) -> Self;
 
-    /// The command of a message beside the deliveries.
+    /// Makes a command of a bypass message.
     fn of_bypass(message: Self::Bypass) -> Self;
 
-    /// What the command was made of.
+    /// Splits the command into the delivery or the bypass message of which it was made.
     fn into_parts(self) -> DeliveryCommand<Self::Message, Self::Bypass>;
 
-    /// Whether it was made of a message beside the deliveries.
+    /// Whether the command was made of a bypass message.
     fn is_bypass(&self) -> bool;
 }
 
-/// A delivery, or a message beside the deliveries.
+/// A delivery, or a bypass message.
 #[derive(Debug)]
 pub enum DeliveryCommand<T, Q> {
-    /// A message that is to be processed exactly once.
+    /// A delivery, to be processed exactly once.
     Delivered(Delivery<T>),
-    /// A message that came beside the deliveries.
+    /// A bypass message: sent to the entity beside its deliveries.
     Bypass(Q),
 }
 
@@ -79,9 +79,9 @@ impl<T: Send + Sync + 'static, Q: Send + 'static> UnderDelivery for DeliveryComm
     }
 }
 
-/// What is delivered to a behaviour.
+/// The message type of the deliveries to a behaviour.
 pub(crate) type Delivered<B> = <<B as EventSourced>::Command as UnderDelivery>::Message;
-/// What comes to a behaviour beside its deliveries.
+/// The type of a behaviour's bypass messages.
 pub(crate) type Beside<B> = <<B as EventSourced>::Command as UnderDelivery>::Bypass;
-/// What the region of a behaviour's entities carries.
+/// The message type of the region of a behaviour's entities.
 pub(crate) type Carried<B> = WithDelivery<Delivered<B>, Beside<B>>;

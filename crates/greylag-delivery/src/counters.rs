@@ -25,7 +25,7 @@ struct Counts {
     links: AtomicU64,
 }
 
-/// What is counted of the links of one controller: counts since its start, and how it is now.
+/// Totals of all links of one controller: counts since its start, and gauges (overdue deliveries, links).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LinkTotals {
     pub(crate) counters: ConsumerCounters,
@@ -37,35 +37,35 @@ pub(crate) struct LinkTotals {
 /// The counters at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeliverySnapshot {
-    /// Attempts handed to entities.
+    /// Deliveries handed to entities, redeliveries included.
     pub delivered: u64,
     /// Deliveries that entities confirmed.
     pub confirmed: u64,
-    /// Messages that came again after they had been processed, and were confirmed unseen.
+    /// Duplicates of processed messages, confirmed without being handed to the entity.
     pub suppressed: u64,
-    /// Attempts that entities gave up.
+    /// Deliveries that entities gave up: dropped unconfirmed, or refused with a pause.
     pub abandoned: u64,
-    /// Messages whose attempts were used up.
+    /// Messages given up for good after the last permitted attempt.
     pub poisoned: u64,
-    /// Messages that could not be read.
+    /// Messages that could not be decoded.
     pub undecodable: u64,
     /// Frames that arrived more than once.
     pub duplicates: u64,
-    /// Gaps in what arrived, for which producers were asked.
+    /// Gaps in the arriving frames; for each, the producer was asked to resend.
     pub gaps: u64,
-    /// Frames that were dropped: beyond the window, of producers that have no business here, with numbers that make no
-    /// sense, or more than there is room for.
+    /// Frames dropped: beyond the window, from a producer that is not the link's current one, with inconsistent
+    /// numbers, or without room in the buffer.
     pub dropped: u64,
-    /// Confirmations that came after their link had ended, or twice.
+    /// Confirmations that came twice, or after their link had ended.
     pub late_confirmations: u64,
-    /// Deliveries that entities have in hand for longer than `consumer.confirm_warn_after` now.
+    /// Deliveries unconfirmed for longer than `consumer.confirm_warn_after`, at present.
     pub overdue: u64,
-    /// Links to producers now.
+    /// Links to producers, at present.
     pub links: u64,
 }
 
 impl DeliverySnapshot {
-    /// Both together.
+    /// The sum of both snapshots, field by field.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -86,7 +86,7 @@ impl DeliverySnapshot {
 }
 
 impl DeliveryCounters {
-    /// The counters now.
+    /// The present values of the counters.
     pub fn snapshot(&self) -> DeliverySnapshot {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         DeliverySnapshot {
@@ -113,9 +113,9 @@ impl DeliveryCounters {
         self.0.confirmed.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// The links of one controller were as `before` says, and are as `after` says.
+    /// Adds the difference between two totals of one controller's links.
     pub(crate) fn links(&self, before: &LinkTotals, after: &LinkTotals) {
-        // Wrapping, so that a gauge may also fall.
+        // Adds modulo 2^64, so that gauges (overdue deliveries, links) may also fall.
         let change = |count: &AtomicU64, before: u64, after: u64| {
             if before != after {
                 count.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);

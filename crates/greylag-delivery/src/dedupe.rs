@@ -1,8 +1,9 @@
-//! A consumer's memory of each stream: how far it is processed, and which epoch spoke last.
+//! A consumer's memory of each stream: the highest total processed contiguously (watermark), and the highest epoch
+//! seen.
 //!
-//! Totals of one stream at one consumer increase strictly, so one number per stream is all it takes
-//! to know a duplicate. The numbers outlive links and producers; an event-sourced entity gets them
-//! back from its own journal (the marks `gl.delivery`).
+//! Totals (producer-wide sequence numbers) of one stream at one consumer increase strictly, so one watermark per stream
+//! is enough to recognise duplicates. Watermarks outlive links and producers; an event-sourced entity recovers them
+//! from its own journal (the marks `gl.delivery`).
 //!
 //! Source: delivery C8, S14, §7.
 
@@ -11,17 +12,17 @@ use std::time::{Duration, Instant};
 
 use crate::ids::{Epoch, ProducerId, SeqNr, StreamId};
 
-/// What a consumer knows when it starts: the highest processed total of each stream.
+/// The knowledge with which a consumer starts: the highest processed total of each stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dedupe(BTreeMap<StreamId, SeqNr>);
 
 impl Dedupe {
-    /// Nothing is known to be processed: for an entity that keeps no record of that.
+    /// No stream is known to be processed: for an entity that keeps no record of its streams.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// Adds how far a stream is known to be processed; the higher number stands.
+    /// Notes that `stream` is processed up to `total`; the higher of the old and the new number stands.
     pub fn insert(&mut self, stream: StreamId, total: SeqNr) {
         let known = self.0.entry(stream).or_default();
         *known = total.max(*known);
@@ -43,46 +44,46 @@ impl FromIterator<(StreamId, SeqNr)> for Dedupe {
     }
 }
 
-/// What an earlier controller of the same consumer did about a message that is not confirmed.
+/// State of an unconfirmed message, taken over from an earlier controller of the same consumer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Attempts {
     /// How often the message was handed out.
     pub(crate) count: u32,
-    /// When it was to be handed out again.
+    /// The earliest time of the next attempt.
     pub(crate) until: Option<Instant>,
 }
 
-/// What is remembered of one stream.
+/// The watermark of one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Watermark {
     confirmed: SeqNr,
     epoch: Epoch,
     touched_at: Instant,
-    /// A later stream of the same producer took its place: it began again, and remembers nothing of this one.
+    /// A later stream of the same producer exists, so this stream will send nothing more and may be pruned early.
     superseded: bool,
 }
 
-/// The streams a consumer remembers.
+/// The watermarks of a consumer, by stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watermarks {
     streams: BTreeMap<StreamId, Watermark>,
-    /// The latest stream of each producer that was heard.
+    /// The most recent stream of each producer from which frames arrived.
     latest: BTreeMap<ProducerId, StreamId>,
-    /// Of messages that an earlier controller had taken. Empty but after a failure.
+    /// Attempts at unconfirmed messages, taken over from an earlier controller. Empty except after a failure.
     attempts: BTreeMap<(StreamId, SeqNr), Attempts>,
     max_streams: usize,
     retention: Duration,
 }
 
 impl Watermarks {
-    /// Remembers nothing yet; keeps `max_streams` for ever, and each of the others for `retention` unless its producer has
-    /// begun another one.
+    /// No watermarks yet. Up to `max_streams` are kept for ever; beyond that, a watermark is kept for `retention`, or
+    /// until its producer begins another stream.
     pub fn new(max_streams: usize, retention: Duration) -> Self {
         let (streams, latest, attempts) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { streams, latest, attempts, max_streams, retention }
     }
 
-    /// Takes over the consumer's knowledge of each stream.
+    /// Merges in the consumer's own knowledge of each stream.
     pub fn merge(&mut self, now: Instant, dedupe: &Dedupe) {
         for (stream, total) in dedupe.iter() {
             self.confirm(now, stream, total);
@@ -94,22 +95,22 @@ impl Watermarks {
         self.streams.get(&stream).map_or(SeqNr::NONE, |mark| mark.confirmed)
     }
 
-    /// The highest epoch of `stream` that was switched to.
+    /// The highest epoch of `stream` to which the consumer switched.
     pub fn epoch(&self, stream: StreamId) -> Epoch {
         self.streams.get(&stream).map_or(Epoch(0), |mark| mark.epoch)
     }
 
-    /// Takes over what an earlier controller did about a message.
+    /// Stores the attempts of an earlier controller at a message.
     pub(crate) fn remember_attempts(&mut self, stream: StreamId, total: SeqNr, attempts: Attempts) {
         self.attempts.insert((stream, total), attempts);
     }
 
-    /// What an earlier controller did about a message; told once.
+    /// Removes and returns the attempts of an earlier controller at a message.
     pub(crate) fn take_attempts(&mut self, stream: StreamId, total: SeqNr) -> Option<Attempts> {
         if self.attempts.is_empty() { None } else { self.attempts.remove(&(stream, total)) }
     }
 
-    /// Attempts of an earlier controller at messages that have not come again yet.
+    /// Attempts of an earlier controller at messages that have not arrived again yet.
     pub(crate) fn attempts_not_taken(&self) -> impl Iterator<Item = (StreamId, SeqNr, Attempts)> + '_ {
         self.attempts.iter().map(|((stream, total), attempts)| (*stream, *total, *attempts))
     }
@@ -134,12 +135,12 @@ impl Watermarks {
         }
     }
 
-    /// Streams that are remembered.
+    /// Number of streams with a watermark.
     pub fn len(&self) -> usize {
         self.streams.len()
     }
 
-    /// Whether no stream is remembered.
+    /// Whether no stream has a watermark.
     pub fn is_empty(&self) -> bool {
         self.streams.is_empty()
     }
@@ -193,7 +194,7 @@ mod tests {
         assert_eq!(marks.streams.keys().copied().collect::<Vec<_>>(), [StreamId(2), StreamId(3)]);
     }
 
-    /// delivery 75: 1000 producers are heard and 500 more streams are known, all of them old.
+    /// delivery 75: frames of 1000 producers arrive while 500 old, dead streams are known.
     #[test]
     fn no_mark_of_a_living_stream_is_dropped() {
         let start = Instant::now();

@@ -1,7 +1,7 @@
 //! A message in the hands of the application, and the way back to its controller.
 //!
-//! Confirming is a business act: only the application does it, and nothing confirms on its behalf. A
-//! [`Delivery`] that is dropped unconfirmed (an early return, `?`, a panic) is handed out again.
+//! Only the application confirms a delivery; no code of this crate confirms on its behalf. A [`Delivery`] that is
+//! dropped unconfirmed (an early return, `?`, a panic) is handed out again.
 //!
 //! Source: delivery §0, C12, C16, §6.
 
@@ -17,27 +17,28 @@ use crate::dedupe::Dedupe;
 use crate::ids::{MessageId, SeqNr, StreamId};
 use crate::machine::sharding_consumer::DeliveryHandle;
 
-/// What the application has done with its deliveries since its controller last looked.
+/// An event for the controller from the application's deliveries, or from the entity that hosts the controller.
 pub(crate) enum Outcome {
     Confirmed(DeliveryHandle),
     Abandoned(DeliveryHandle, Option<Duration>),
-    /// It came out of its turn: an earlier one is neither persisted nor confirmed.
+    /// The effect of the delivery was refused, because an earlier delivery of the stream is neither persisted nor
+    /// confirmed.
     #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     Deferred(DeliveryHandle),
-    /// The entity has recovered, and this is what its history says.
+    /// The entity has recovered; carries the watermarks of its history.
     #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     Recovered(Dedupe),
-    /// The behaviour found the delivery's mark in its history, and did not run.
+    /// The delivery's mark was found in the entity's history, so the behaviour did not run.
     #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     Suppressed,
-    /// A node is gone for good, with the producers there.
+    /// A node was removed for good, and the producers on that node with it.
     NodeGone(UniqueAddress),
 }
 
-/// The way back: written to by deliveries wherever they are, read by the entity's controller.
+/// Queue of outcomes from deliveries, on whatever task they live, to the controller of their entity.
 #[derive(Default)]
 pub(crate) struct Outcomes {
-    /// A confirmation counts only once it is proved that this entity still owns its history.
+    /// Confirmations count only after a proof that this entity still owns its journal.
     needs_proof: bool,
     pending: Mutex<Pending>,
 }
@@ -45,9 +46,9 @@ pub(crate) struct Outcomes {
 #[derive(Default)]
 struct Pending {
     queue: Vec<Outcome>,
-    /// Confirmed, and not proved.
+    /// Confirmed, but ownership of the journal not yet proved.
     unproved: Vec<DeliveryHandle>,
-    /// The controller's task, if it waits for an outcome that is queued outside of a handler.
+    /// Waker of the controller's task, set while the task waits for an outcome queued outside of a handler.
     waker: Option<Waker>,
     /// Deliveries handed out and not confirmed, ascending.
     open: Vec<(StreamId, SeqNr)>,
@@ -68,7 +69,7 @@ impl Pending {
 }
 
 impl Outcomes {
-    /// For an entity whose confirmations wait for a proof of ownership (delivery §7).
+    /// Outcomes of an entity whose confirmations wait for a proof of ownership (delivery §7).
     #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     pub(crate) fn that_need_proof() -> Self {
         Self { needs_proof: true, pending: Mutex::default() }
@@ -78,7 +79,7 @@ impl Outcomes {
         self.pending.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Changes what is pending, and wakes the controller for it.
+    /// Changes the pending outcomes, and wakes the controller's task.
     fn change(&self, change: impl FnOnce(&mut Pending)) {
         let mut pending = self.lock();
         change(&mut pending);
@@ -93,7 +94,7 @@ impl Outcomes {
         self.change(|pending| pending.queue.push(outcome));
     }
 
-    /// The application has processed these.
+    /// Queues confirmations; they wait for a proof of ownership if the entity needs one.
     pub(crate) fn confirm(&self, handles: impl IntoIterator<Item = DeliveryHandle>) {
         if self.needs_proof {
             self.change(|pending| pending.unproved.extend(handles));
@@ -102,20 +103,20 @@ impl Outcomes {
         }
     }
 
-    /// The application has processed these, and the entity owned its history when it had.
+    /// Queues confirmations of an entity that is proved to have owned its journal at the time.
     pub(crate) fn confirm_proved(&self, handles: impl IntoIterator<Item = DeliveryHandle>) {
         self.change(|pending| pending.queue.extend(handles.into_iter().map(Outcome::Confirmed)));
     }
 
-    /// What was confirmed without proof.
+    /// Takes the confirmations without proof.
     #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     pub(crate) fn take_unproved(self: &Arc<Self>) -> Option<Unproved> {
         let handles = std::mem::take(&mut self.lock().unproved);
         (!handles.is_empty()).then(|| Unproved { handles, outcomes: self.clone() })
     }
 
-    /// The effect of a delivery was refused, because the delivery came out of its turn. A confirmation that is not proved is
-    /// none, and the attempt counts for nothing: it was no fault of the message.
+    /// Turns the outcomes of a delivery whose effect was refused (see [`Outcome::Deferred`]) into deferrals: an
+    /// unproved confirmation does not count, and the attempt is not counted either, since the message is not at fault.
     #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     pub(crate) fn defer(&self, id: &MessageId) {
         self.change(|pending| {
@@ -131,13 +132,13 @@ impl Outcomes {
         });
     }
 
-    /// Whether something was confirmed without proof.
+    /// Whether confirmations wait for proof.
     #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     pub(crate) fn has_unproved(&self) -> bool {
         !self.lock().unproved.is_empty()
     }
 
-    /// Takes what is queued into an empty vector. Deliveries that were confirmed are closed.
+    /// Moves the queued outcomes into an empty vector, and closes the confirmed deliveries.
     pub(crate) fn take(&self, into: &mut Vec<Outcome>) {
         let mut pending = self.lock();
         std::mem::swap(&mut pending.queue, into);
@@ -171,7 +172,7 @@ impl Outcomes {
         index > 0 && pending.open[index - 1].0 == id.stream_id
     }
 
-    /// The streams that have a link, ascending.
+    /// Sets the streams that have a link; `streams` is ascending.
     pub(crate) fn set_streams(&self, streams: impl Iterator<Item = StreamId>) {
         let mut pending = self.lock();
         pending.streams.clear();
@@ -184,7 +185,7 @@ impl Outcomes {
         self.lock().streams.binary_search(&stream).is_ok()
     }
 
-    /// Ready when something is queued; otherwise the last waker given is woken then.
+    /// Ready when an outcome is queued; otherwise stores the waker (the last one given) for the next outcome.
     pub(crate) fn poll_changed(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut pending = self.lock();
         if pending.has_news() {
@@ -195,7 +196,7 @@ impl Outcomes {
     }
 }
 
-/// Confirmations that wait for a proof of ownership. Dropped without one, they are none.
+/// Confirmations that wait for a proof of ownership. Dropped without proof, their deliveries are given up.
 #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
 pub(crate) struct Unproved {
     handles: Vec<DeliveryHandle>,
@@ -222,12 +223,12 @@ impl Drop for Unproved {
 /// A message that waits to be processed and confirmed.
 #[must_use = "a delivery that is dropped unconfirmed is handed out again"]
 pub struct Delivery<T> {
-    /// Nothing in a request for proof, which no application sees.
+    /// `None` in a request for proof, which is never handed to an application.
     message: Option<Arc<T>>,
     confirm: ConfirmHandle,
 }
 
-/// No application is handed a request for proof.
+/// Applications are never handed a request for proof.
 const HAS_MESSAGE: &str = "a delivery in the hands of an application has a message";
 
 impl<T> Delivery<T> {
@@ -235,7 +236,8 @@ impl<T> Delivery<T> {
         Self { message: Some(message), confirm: ConfirmHandle { handle: Some(handle), outcomes: Some(outcomes) } }
     }
 
-    /// A request for proof, in place of a delivery: what was confirmed without one waits for it.
+    /// A request for proof, sent in place of a delivery: the entity proves ownership for the confirmations without
+    /// proof.
     #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     pub(crate) fn for_proof() -> Self {
         Self { message: None, confirm: ConfirmHandle { handle: None, outcomes: None } }
@@ -246,7 +248,7 @@ impl<T> Delivery<T> {
         self.message.is_none()
     }
 
-    /// [`Delivery::confirm`], where the entity is known to own its history.
+    /// [`Delivery::confirm`], for an entity that is known to own its journal.
     #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     pub(crate) fn confirm_proved(mut self) {
         if let Some((handle, outcomes)) = self.confirm.take() {
@@ -254,28 +256,28 @@ impl<T> Delivery<T> {
         }
     }
 
-    /// The attempt itself, of which nothing is said.
+    /// Takes the handle out without confirming or giving up the delivery.
     pub(crate) fn into_handle(mut self) -> Option<DeliveryHandle> {
         self.confirm.take().map(|(handle, _)| handle)
     }
 
-    /// Confirms that the message is processed, for good. Never fails: a confirmation that comes too late changes
-    /// nothing, and the message then comes again.
+    /// Confirms that the message is processed, for good. Never fails: a confirmation that comes too late has no effect,
+    /// and the message is then delivered again.
     pub fn confirm(self) {
         self.confirm.confirm();
     }
 
-    /// Says that the message cannot be processed now; it is handed out again after the pause.
+    /// Reports that the message cannot be processed now; the delivery is handed out again after the pause.
     pub fn nack(self, after: Duration) {
         self.confirm.nack(after);
     }
 
-    /// What makes it the same message as another delivery.
+    /// The id of the message. Deliveries with equal ids carry the same message.
     pub fn id(&self) -> &MessageId {
         &self.confirm.handle().id
     }
 
-    /// Its number in its stream.
+    /// The number of the message in its stream.
     pub fn seq_nr(&self) -> SeqNr {
         self.id().seq_nr
     }
@@ -305,10 +307,10 @@ impl<T: fmt::Debug> fmt::Debug for Delivery<T> {
     }
 }
 
-/// The right to confirm one delivery; dropped, the delivery is handed out again.
+/// The right to confirm one delivery; if dropped unused, the delivery is handed out again.
 #[must_use = "dropping it hands the delivery out again"]
 pub struct ConfirmHandle {
-    /// Taken by whatever is said first.
+    /// Taken by the first of confirm, nack and drop.
     handle: Option<DeliveryHandle>,
     outcomes: Option<Arc<Outcomes>>,
 }
@@ -321,7 +323,7 @@ impl ConfirmHandle {
         }
     }
 
-    /// Confirms deliveries of one consumer at once, so that their producer is told of all of them.
+    /// Confirms deliveries of one consumer in one call, so that their producer gets one confirmation for all.
     pub(crate) fn confirm_all(handles: impl IntoIterator<Item = Self>) {
         let mut said = handles.into_iter().filter_map(|mut handle| handle.take());
         if let Some((first, outcomes)) = said.next() {

@@ -1,4 +1,5 @@
-//! The tokio half: the tasks of producers and consumers, the controllers inside entities, and durable queues.
+//! The tokio part of the crate: the tasks of producers and consumers, the controllers inside entities, and durable
+//! queues.
 
 pub(crate) mod consumer;
 mod dedupe_store;

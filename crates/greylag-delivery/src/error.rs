@@ -1,4 +1,4 @@
-//! Why something was not sent, started or delivered.
+//! Errors of sending, starting and delivering.
 
 use std::fmt;
 
@@ -15,33 +15,33 @@ pub enum SendError<T> {
     /// The codec refused the message. Nothing was sent.
     #[error("the message cannot be encoded: {1}")]
     Encode(T, #[source] EncodeError),
-    /// The message is larger than messages may be. Nothing was sent.
+    /// The message is larger than the limit. Nothing was sent.
     #[error("the message has {size} bytes, at most {max} are allowed")]
     MessageTooLarge {
         /// The message.
         message: T,
-        /// Its size in bytes.
+        /// Size of the message in bytes.
         size: usize,
         /// The limit in bytes.
         max: usize,
     },
-    /// No entity can have this id. Nothing was sent.
+    /// The entity id is invalid. Nothing was sent.
     #[error("no entity can have the id {id:?}: {reason}")]
     InvalidEntity {
         /// The message.
         message: T,
         /// The id.
         id: String,
-        /// What is wrong with it.
+        /// What is wrong with the id.
         reason: greylag_core::DeadLetterReason,
     },
     /// The producer is closed. Nothing was sent; the message is given back.
     #[error("the producer is closed")]
     Closed(Option<T>),
-    /// A newer incarnation of the stream is active, so this producer has ended. Nothing was sent.
+    /// A controller with a higher epoch of the stream is active, so this producer has ended. Nothing was sent.
     #[error("fenced: {} of the stream is active", newer_epoch(.newer.as_ref()))]
     Fenced {
-        /// The active epoch, where a consumer told it.
+        /// The active epoch, if a consumer reported it.
         newer: Option<Epoch>,
         /// The message.
         message: Option<T>,
@@ -49,33 +49,35 @@ pub enum SendError<T> {
     /// Another handle of the producer was started after this one. Nothing was sent; the message is given back.
     #[error("another handle of the producer has taken over")]
     Superseded(Option<T>),
-    /// The producer's queue stores nothing at present. Nothing was sent; the message is given back.
+    /// The producer's queue does not store at present. Nothing was sent; the message is given back.
     #[error("the producer's queue does not store messages at present")]
     Unavailable(Option<T>),
-    /// The queue gave no answer: the message is stored under this number and will be delivered, or it is not.
+    /// The queue gave no answer: either the message is stored under this number and will be delivered, or it is not
+    /// stored.
     #[error("it is unknown whether the queue has stored the message, as number {seq_nr}")]
     StoreUnknown {
-        /// The number that it has, if it is stored.
+        /// The number of the message if it is stored.
         seq_nr: SeqNr,
     },
     /// The message was sent under this number, and the producer ended before it was confirmed: it
     /// may or may not have been processed.
     #[error("the producer ended before message {0} was confirmed")]
     Unconfirmed(SeqNr),
-    /// The message was handed to its entity on this node under this number, as it was. The entity has moved to another node
-    /// before it confirmed the message, and the message cannot be sent there: it is given up, and may have been processed.
+    /// The message was handed unencoded to its entity on this node, under this number. The entity moved to another node
+    /// before it confirmed the message, and the message cannot be sent there ([`UnsendableError`]): it is given up, and
+    /// may have been processed.
     #[error("message {seq_nr} cannot follow its entity to another node: {error}")]
     Unsendable {
-        /// Its number.
+        /// The number of the message.
         seq_nr: SeqNr,
-        /// Why it cannot.
+        /// Why the message cannot be sent to another node.
         #[source]
         error: UnsendableError,
     },
 }
 
 impl<T> SendError<T> {
-    /// What became of a message, with the message where it was not sent.
+    /// Converts the outcome of a message, adding the message if it was not sent.
     pub(crate) fn of(error: SentError, message: Option<T>) -> Self {
         match error {
             SentError::Superseded => Self::Superseded(message),
@@ -90,7 +92,7 @@ impl<T> SendError<T> {
 }
 
 impl<T> fmt::Debug for SendError<T> {
-    /// The sentence: the message that is given back may be of a type without [`fmt::Debug`].
+    /// Formats the error sentence: the message that is given back may be of a type without [`fmt::Debug`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         greylag_core::fmt_sentence(self, f)
     }
@@ -100,7 +102,7 @@ fn newer_epoch(newer: Option<&Epoch>) -> String {
     newer.map_or("a newer incarnation".to_owned(), |epoch| format!("epoch {epoch}"))
 }
 
-/// What became of a message after its sender had let go of it.
+/// The outcome of a message whose sender does not get the message back.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SentError {
     /// Another handle of the producer was started first. Nothing was sent.
@@ -109,41 +111,43 @@ pub enum SentError {
     /// The producer was closed first. Nothing was sent.
     #[error("the producer is closed")]
     Closed,
-    /// The producer's queue stored nothing. Nothing was sent.
+    /// The producer's queue does not store at present. Nothing was sent.
     #[error("the producer's queue does not store messages at present")]
     Unavailable,
-    /// The queue gave no answer: the message is stored under this number and will be delivered, or it is not.
+    /// The queue gave no answer: either the message is stored under this number and will be delivered, or it is not
+    /// stored.
     #[error("it is unknown whether the queue has stored the message, as number {seq_nr}")]
     StoreUnknown {
-        /// The number that it has, if it is stored.
+        /// The number of the message if it is stored.
         seq_nr: SeqNr,
     },
-    /// A newer incarnation of the stream is active. Nothing was sent.
+    /// A controller with a higher epoch of the stream is active. Nothing was sent.
     #[error("fenced: {} of the stream is active", newer_epoch(.newer.as_ref()))]
     Fenced {
-        /// Its epoch, where a consumer told it.
+        /// The active epoch, if a consumer reported it.
         newer: Option<Epoch>,
     },
     /// The message was sent under this number, and the producer ended before it was confirmed: it may or may not have been
     /// processed.
     #[error("the producer ended before message {0} was confirmed")]
     Unconfirmed(SeqNr),
-    /// The message was handed to its entity on this node under this number, as it was. The entity has moved to another node
-    /// before it confirmed the message, and the message cannot be sent there: it is given up, and may have been processed.
+    /// The message was handed unencoded to its entity on this node, under this number. The entity moved to another node
+    /// before it confirmed the message, and the message cannot be sent there ([`UnsendableError`]): it is given up, and
+    /// may have been processed.
     #[error("message {seq_nr} cannot follow its entity to another node: {error}")]
     Unsendable {
-        /// Its number.
+        /// The number of the message.
         seq_nr: SeqNr,
-        /// Why it cannot.
+        /// Why the message cannot be sent to another node.
         #[source]
         error: UnsendableError,
     },
 }
 
-/// Why a message that would not wait was not sent.
+/// Why a send that does not wait failed.
 #[derive(thiserror::Error)]
 pub enum TrySendError<T> {
-    /// There is no room for it now. Nothing was sent; the message is given back.
+    /// There is no room for the message now. Nothing was sent; the message is given back.
     #[error("there is no room for a message now")]
     Full(T),
     /// The producer is closed. Nothing was sent; the message is given back.
@@ -155,13 +159,13 @@ pub enum TrySendError<T> {
 }
 
 impl<T> fmt::Debug for TrySendError<T> {
-    /// The sentence: the message that is given back may be of a type without [`fmt::Debug`].
+    /// Formats the error sentence: the message that is given back may be of a type without [`fmt::Debug`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         greylag_core::fmt_sentence(self, f)
     }
 }
 
-/// Why a producer gives no permits.
+/// Why a producer gives no permits, or has ended.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProducerError {
     /// The producer is closed.
@@ -170,22 +174,22 @@ pub enum ProducerError {
     /// Another handle of the producer was started after this one.
     #[error("another handle of the producer has taken over")]
     Superseded,
-    /// A newer incarnation of the stream is active. What is stored is that one's.
+    /// A controller with a higher epoch of the stream is active; the queue now belongs to that controller.
     #[error("fenced: {} of the stream is active", newer_epoch(.newer.as_ref()))]
     Fenced {
-        /// Its epoch, where a consumer told it.
+        /// The active epoch, if a consumer reported it.
         newer: Option<Epoch>,
-        /// Its controller, where the queue told it.
+        /// The active controller, if the queue reported it.
         by: Option<ControllerRef>,
     },
-    /// The consumer asks for no repeats (`consumer.only_flow_control`), so messages that are stored would be lost on their
-    /// way. Give the producer no queue, or the consumer its flow control.
+    /// The consumer does not ask for lost messages (`consumer.only_flow_control`), so stored messages would be lost on
+    /// their way. Use a producer without a queue, or a consumer without that setting.
     #[error("a durable producer needs a consumer that asks for lost messages again")]
     IncompatibleConsumer,
     /// The queue has lost messages that it had stored.
     #[error("the queue has lost message {expected} and those after it")]
     QueueLost {
-        /// The first one.
+        /// The first lost message.
         expected: SeqNr,
     },
     /// The numbers of the stream are used up.
@@ -206,17 +210,17 @@ impl From<Failure> for ProducerError {
     }
 }
 
-/// Why a producer was not started.
+/// Why a producer or a worker was not started.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
-    /// A setting makes no sense.
+    /// A setting is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The name cannot be a producer's.
+    /// The name is not a valid producer id.
     #[error(transparent)]
     InvalidProducerId(#[from] InvalidProducerId),
-    /// The entity type is not set up on this node with delivery of such messages. Set it up, as a host or as a proxy, by a
-    /// description that says `with_delivery`.
+    /// The entity type is not set up on this node with delivery of such messages. Set it up, as a host or as a proxy,
+    /// with a description that calls `with_delivery`.
     #[error("entity type {entity_type:?} is not set up here with delivery of {message}")]
     NotSetUp {
         /// The type's name.
@@ -224,33 +228,33 @@ pub enum StartError {
         /// The Rust type of the messages to deliver.
         message: &'static str,
     },
-    /// The entity type is described without a codec of its messages.
+    /// The entity type was described without a codec for its messages.
     #[error("entity type {entity_type:?} has no codec for what is delivered; name one where the type is defined")]
     NoCodec {
         /// The type's name.
         entity_type: String,
     },
-    /// The name of a kind of work cannot be one.
+    /// The name is not a valid name of a kind of work.
     #[error(transparent)]
     InvalidServiceKey(#[from] InvalidServiceKey),
-    /// The node cannot find workers.
+    /// The directory of workers cannot be used.
     #[error("the directory of workers cannot be used: {why}")]
     NoWorkerDirectory {
-        /// Why not.
+        /// Why the directory cannot be used.
         why: String,
     },
-    /// The producer is to be durable, and the node has no journal.
+    /// The producer is durable, but its node has no journal.
     #[error(
         "the producer is to be durable, but its node was started without stores; give it some, or a queue of your own"
     )]
     NoStores,
-    /// Messages that a program writes into an outbox are taken up by producers of sharding alone.
+    /// Only sharding producers can send the messages that a program writes into an outbox.
     #[error("a queue that finds messages by itself, such as an outbox, serves producers for entities alone")]
     Outbox,
     /// The node has ended, so nothing can be sent from it.
     #[error("the node has ended")]
     NodeEnded,
-    /// The producer's id cannot be part of the name that its history has in a journal.
+    /// The producer's id cannot be part of a persistence id, which its journal needs.
     #[cfg(feature = "persistence")]
     #[error("no history can be named after the producer: {0}")]
     NoHistory(#[from] greylag_persistence::InvalidPersistenceId),
@@ -258,10 +262,10 @@ pub enum StartError {
 
 greylag_core::debug_is_sentence!(StartError);
 
-/// A producer was not drained in time. It goes on delivering.
+/// A producer was not drained in time; it goes on delivering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{unconfirmed} messages are not confirmed yet")]
 pub struct Undelivered {
-    /// Messages that were accepted and are not confirmed, and senders that wait.
+    /// Unconfirmed messages plus waiting senders.
     pub unconfirmed: u64,
 }

@@ -1,6 +1,6 @@
-//! What must hold for every sequence of bytes that a peer may send or a disk may have; for `fuzz/` and the tests.
+//! Properties that must hold for every sequence of bytes from a peer or a disk; for `fuzz/` and the tests.
 //!
-//! No function here panics for any input but to report a broken promise. Not part of the public API.
+//! No function here panics for any input except to report a violated property. Not part of the public API.
 
 mod consumer;
 mod input;
@@ -28,13 +28,13 @@ pub use producer::producer;
 pub use queue::{outbox, queue_event, queue_rows, queue_snapshot};
 pub use seeds::seeds;
 
-/// Deliveries of numbers, with texts beside them.
+/// The codec of deliveries that are numbers, with texts as bypass messages.
 fn codec() -> DeliveryCodec<u64, String> {
     DeliveryCodec::new(json::<u64>("number"), json::<String>("text"))
 }
 
-/// A message of a producer: a batch of frames, a message beside the deliveries, or the end of a link; the first byte
-/// chooses. A value that is read, written and read again is the same.
+/// A message of a producer: a batch of frames, a bypass message, or the end of a link; the first byte chooses. A
+/// decoded value is equal after another round of encoding and decoding.
 pub fn downstream(input: &[u8]) {
     let Some((kind, bytes)) = input.split_first() else { return };
     let bytes = Bytes::copy_from_slice(bytes);
@@ -70,13 +70,14 @@ fn batch(bytes: Bytes) {
     assert_eq!(wire::read_batch(again.freeze()), Ok(batch));
 }
 
-/// A message of a consumer; registrations are among them. A value that is read, written and read again is the same.
+/// Messages of a consumer, registrations among them. A decoded value is equal after another round of encoding and
+/// decoding.
 pub fn upstream(input: &[u8]) {
     let Ok(said) = wire::read_upstream(Bytes::copy_from_slice(input)) else { return };
     assert_eq!(wire::read_upstream(wire::write_upstream(&said)), Ok(said));
 }
 
-/// How a worker is entered in a directory: the key of its work, a line feed, and the worker.
+/// An entry of a worker in a directory: the key of its work, a line feed, and the worker.
 pub fn registration(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let Some((key, worker)) = text.split_once('\n') else { return };
@@ -86,7 +87,7 @@ pub fn registration(input: &[u8]) {
     assert_eq!(worker.to_string().parse(), Ok(worker));
 }
 
-/// Bytes that are their own codec.
+/// A codec that leaves bytes unchanged.
 struct Raw;
 
 impl Codec<Bytes> for Raw {
@@ -112,14 +113,14 @@ impl Codec<Bytes> for Raw {
     }
 }
 
-/// A message in chunks, put together again: the size of a chunk, the byte of the message that is damaged and how, and the
-/// message. An undamaged message comes out equal, a damaged one cannot be read, and no more bytes are put together than are
-/// allowed.
+/// Joins a message that was cut into chunks. The input has the size of a chunk, the position and kind of the damage,
+/// the size limit, and the message. An undamaged message comes out equal, a damaged one cannot be decoded, and no more
+/// bytes are joined than the limit allows.
 pub fn chunks(input: &[u8]) {
     let Some((&[size, at, damage, most], message)) = input.split_first_chunk::<4>() else { return };
     let (message, most) = (Bytes::copy_from_slice(message), u64::from(most) * 64);
     let payload = Payload::encode(message.clone(), &Raw).map_err(|(_, error)| error).expect("bytes are written");
-    // At most 64 chunks, or an input of single bytes takes milliseconds.
+    // At most 64 chunks; with single-byte chunks an input would take milliseconds.
     let size = if size == 0 { 0 } else { usize::from(size).max(message.len().div_ceil(64)) };
     let Frames::Chunks(cut) = payload.frames(size) else { return };
     assert!(cut.iter().all(|chunk| (1..=size).contains(&chunk.size())));
@@ -143,7 +144,7 @@ pub fn chunks(input: &[u8]) {
     }
 }
 
-/// A chunk as another node reads it.
+/// Encodes and decodes a chunk, as if sent to another node.
 fn over_the_wire(piece: Piece, first_chunk: bool, last_chunk: bool) -> Piece {
     let frame = Frame { seq_nr: 1, total: crate::SeqNr(1), ack: false, first_chunk, last_chunk, payload: piece };
     let frames = [SequencedMessage { frame, first: first_chunk }];
@@ -153,7 +154,7 @@ fn over_the_wire(piece: Piece, first_chunk: bool, last_chunk: bool) -> Piece {
     read.frames.remove(0).frame.payload
 }
 
-/// The bytes of a message as they lie in a queue.
+/// An encoded message as a queue stores it.
 fn encoded(payload: &[u8]) -> Encoded {
     Encoded { codec: CodecId::JSON, manifest: "number".into(), payload: Bytes::copy_from_slice(payload) }
 }
@@ -164,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// Does what `fuzz/` does with millions of inputs, with some thousands of each target.
+    /// Runs each target with some thousands of inputs, as `fuzz/` does with millions.
     #[test]
     fn damaged_input_is_refused_or_is_something_else() {
         let seeds = seeds();

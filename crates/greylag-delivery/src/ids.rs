@@ -1,4 +1,4 @@
-//! Ids: of producers, of the numbering spaces that numbers belong to, and of controllers.
+//! Ids of producers, streams (numbering spaces), controllers and kinds of work, and the numbers of messages.
 //!
 //! Two kinds of number must never be confused. A *link number* (`u64`) counts the frames of one
 //! producer controller and starts again with a new one. A [`SeqNr`] counts the messages of a stream
@@ -11,13 +11,14 @@ use std::sync::Arc;
 
 use greylag_core::UniqueAddress;
 
-/// Totals, link numbers and epochs from here on are nonsense that a peer made up, and nothing below can overflow.
+/// Upper limit of totals, link numbers and epochs: larger numbers are refused as invalid, so that no arithmetic below
+/// overflows.
 pub(crate) const NUMBER_LIMIT: u64 = 1 << 62;
 
 /// The name that an application gives to a logical producer: 1 to 256 bytes of UTF-8.
 ///
-/// Unique in the cluster per logical producer; any characters. It is never made part of a path or a
-/// key. Source: delivery §0.
+/// Unique in the cluster per logical producer; any characters. The id never becomes part of a path or a key. Source:
+/// delivery §0.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProducerId(Arc<str>);
 
@@ -28,7 +29,7 @@ impl ProducerId {
     /// Checks a producer id.
     ///
     /// # Errors
-    /// [`InvalidProducerId`] if it is empty or too long.
+    /// [`InvalidProducerId`] if the id is empty or too long.
     pub fn new(id: impl Into<Arc<str>>) -> Result<Self, InvalidProducerId> {
         let id = id.into();
         match id.len() {
@@ -59,17 +60,16 @@ impl fmt::Debug for ProducerId {
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a producer id has 1 to 256 bytes, this one has {length}")]
 pub struct InvalidProducerId {
-    /// Its length in bytes.
+    /// The length of the refused id in bytes.
     pub length: usize,
 }
 
 greylag_core::debug_is_sentence!(InvalidProducerId);
 
-/// Names one numbering space of [`SeqNr`]s.
+/// The id of one numbering space of [`SeqNr`]s.
 ///
-/// An in-memory producer draws a fresh one at every start. A producer that can count its messages
-/// from its input alone gives a stable one, and messages that it sends again are then known to be the same.
-/// Source: delivery §0.
+/// An in-memory producer draws a fresh stream id at every start. A producer that numbers its messages by its input
+/// alone uses a stable one, so that consumers recognise messages that it sends again. Source: delivery §0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u128);
 
@@ -85,14 +85,14 @@ impl fmt::Debug for StreamId {
     }
 }
 
-/// Which incarnation of a stream's controller speaks. A higher one fences the lower ones.
+/// The incarnation of a stream's controller. A higher epoch fences the lower ones.
 ///
 /// Raised only by a writer whose claim was accepted. Source: delivery §0, C2a, P14.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
 impl Epoch {
-    /// The epoch of a stream that has one controller in its life: an in-memory one.
+    /// The epoch of a stream that only ever has one controller: an in-memory one.
     pub const FIRST: Self = Self(1);
 }
 
@@ -108,10 +108,10 @@ impl fmt::Debug for Epoch {
     }
 }
 
-/// Number of a message in its stream: 1 for the first, 0 for none.
+/// The number of a message in its stream: 1 for the first, 0 for no message.
 ///
-/// Strictly increasing per stream, and per stream at each entity; an entity sees gaps, because other
-/// entities use numbers of the same stream. This is what applications deduplicate on.
+/// Strictly increasing per stream, and per stream at each entity; an entity sees gaps, because other entities use
+/// numbers of the same stream. Applications deduplicate by stream id and number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SeqNr(pub u64);
 
@@ -139,16 +139,16 @@ impl fmt::Debug for SeqNr {
 
 /// One incarnation of one controller.
 ///
-/// `path` is where the transport finds it, never given twice; `instance` tells the links of one
-/// controller apart, and is never given twice either. A message for one that is gone is dropped,
-/// never handed to a successor. Source: delivery §0.
+/// `path` is the transport's recipient path of the controller, and is never reused; `instance` distinguishes the links
+/// of one controller, and is never reused either. A message for an ended controller is dropped, never handed to a
+/// successor. Source: delivery §0.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ControllerRef {
-    /// The process it lives in.
+    /// The node (process) of the controller.
     pub node: UniqueAddress,
-    /// The recipient path in that process.
+    /// The recipient path on that node.
     pub path: Arc<str>,
-    /// Which link, or which incarnation, below that path.
+    /// The link, or the incarnation, below that path.
     pub instance: u64,
 }
 
@@ -167,7 +167,7 @@ impl fmt::Debug for ControllerRef {
 impl FromStr for ControllerRef {
     type Err = InvalidControllerRef;
 
-    /// Reads `host:port#uid/path@instance`, as it is displayed.
+    /// Parses `host:port#uid/path@instance`, the format of `Display`.
     fn from_str(text: &str) -> Result<Self, InvalidControllerRef> {
         let read = || {
             let (node, rest) = text.split_once('/')?;
@@ -178,7 +178,7 @@ impl FromStr for ControllerRef {
     }
 }
 
-/// A text that names no controller.
+/// A text that is no controller reference.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no reference of a controller: those read `host:port#uid/path@instance`")]
 pub struct InvalidControllerRef {
@@ -188,7 +188,7 @@ pub struct InvalidControllerRef {
 
 greylag_core::debug_is_sentence!(InvalidControllerRef);
 
-/// As text, so that messages can name a controller.
+/// Serialises a controller reference as text, so that messages can carry it.
 #[cfg(feature = "serde")]
 mod serde_impls {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
@@ -208,7 +208,7 @@ mod serde_impls {
     }
 }
 
-/// Names one kind of work: 1 to 200 bytes of UTF-8.
+/// The name of one kind of work: 1 to 200 bytes of UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceKey(Arc<str>);
 
@@ -219,7 +219,7 @@ impl ServiceKey {
     /// Checks a key.
     ///
     /// # Errors
-    /// [`InvalidServiceKey`] if it is empty or too long.
+    /// [`InvalidServiceKey`] if the key is empty or too long.
     pub fn new(key: impl Into<Arc<str>>) -> Result<Self, InvalidServiceKey> {
         let key = key.into();
         match key.len() {
@@ -244,37 +244,37 @@ impl fmt::Display for ServiceKey {
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a service key has 1 to 200 bytes, this one has {length}")]
 pub struct InvalidServiceKey {
-    /// Its length in bytes.
+    /// The length of the refused key in bytes.
     pub length: usize,
 }
 
 greylag_core::debug_is_sentence!(InvalidServiceKey);
 
-/// What makes two deliveries the same message.
+/// The identity of a message. Deliveries with equal ids carry the same message.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId {
-    /// The producer that sent it.
+    /// The producer that sent the message.
     pub producer_id: ProducerId,
-    /// In which numbering space.
+    /// The stream of the message.
     pub stream_id: StreamId,
-    /// Under which number.
+    /// The number of the message in its stream.
     pub seq_nr: SeqNr,
 }
 
-/// The identity of a producer: its name, its numbering space, and which incarnation of the stream it speaks for.
+/// The identity of a producer: its name, its stream, and its epoch within the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProducerIdentity {
     /// The logical producer.
     pub producer_id: ProducerId,
-    /// Its numbering space.
+    /// The numbering space of its messages.
     pub stream_id: StreamId,
-    /// Its incarnation; consumers refuse lower ones of the same stream.
+    /// The incarnation of the stream's controller; consumers refuse lower epochs of the same stream.
     pub epoch: Epoch,
 }
 
 impl ProducerIdentity {
-    /// A stable identity, given by an application that numbers its input the same way in every run
-    /// and that owns `epoch` by a claim that its store accepted.
+    /// A stable identity, for an application that numbers its input the same way in every run and that owns `epoch` by
+    /// a claim that its store accepted.
     pub fn stable(producer_id: ProducerId, stream_id: StreamId, epoch: Epoch) -> Self {
         Self { producer_id, stream_id, epoch }
     }
@@ -295,7 +295,7 @@ mod tests {
         }
     }
 
-    /// A controller travels within messages of a program.
+    /// A controller reference is serialised as text.
     #[cfg(feature = "serde")]
     #[test]
     fn a_controller_is_text_within_messages() {

@@ -1,10 +1,9 @@
 //! Reliable delivery: ordered, flow-controlled, confirmed; effects exactly once at event-sourced
 //! entities.
 //!
-//! A [`ShardingProducer`] sends messages to sharded entities. Each entity gets its messages in order
-//! and confirms them; a message lost on the way, or with an entity, a shard or a node, comes again. An
-//! event-sourced entity stores the position of a delivery in the same atomic write as its events, so
-//! a repeated message is known and applied once.
+//! A [`ShardingProducer`] sends messages to sharded entities. Each entity gets its messages in order and confirms them;
+//! a message lost on the way, or with an entity, a shard or a node, is sent again. An event-sourced entity stores the
+//! position of a delivery in the same atomic write as its events, so a repeated message is recognised and applied once.
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
@@ -68,7 +67,8 @@
 //!
 //! # From one producer to one consumer
 //!
-//! Without entities, a [`Producer`] sends to whichever consumer is registered at its [`ProducerController`], on any node:
+//! Without entities, a [`Producer`] sends to the consumer that is registered at its [`ProducerController`], on any
+//! node:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -105,35 +105,34 @@
 //! # }
 //! ```
 //!
-//! # Work for many hands
+//! # Work pulling
 //!
-//! A [`WorkPullingProducer`] gives each job to one of the workers that have time, whichever nodes they are on; see there.
+//! A [`WorkPullingProducer`] gives each job to one of the workers with demand, on any node.
 //!
-//! # What is where
+//! # Modules and features
 //!
-//! The protocol is machines, usable and tested without anything else: the two ends of a link
+//! The protocol consists of pure machines, which can be used and tested on their own: the two ends of a link
 //! ([`machine::producer_link`], [`machine::consumer_link`]), the controllers of one producer and one consumer
-//! ([`machine::point_to_point`], [`machine::consumer_controller`]), of many workers ([`machine::work_pulling`]), those that spread links over entities
-//! ([`machine::sharding_producer`], [`machine::sharding_consumer`]), and what producers store
-//! ([`machine::storing`]). Point to point and work pulling need no more than a transport. With the feature `sharding` come
-//! [`ShardingProducer`], entities that take deliveries ([`DeliveryEntity`]), and all of it by a node's name for it
-//! ([`NodeDelivery`]); with `persistence` queues in a journal, and with both event-sourced entities
-//! ([`EventSourcedDelivery`]).
+//! ([`machine::point_to_point`], [`machine::consumer_controller`]), of a producer with many workers
+//! ([`machine::work_pulling`]), the controllers with a link per entity or producer ([`machine::sharding_producer`],
+//! [`machine::sharding_consumer`]), and the storing of messages ([`machine::storing`]). Point to point and work pulling
+//! need only a transport. The feature `sharding` adds [`ShardingProducer`], entities that take deliveries
+//! ([`DeliveryEntity`]), and the entry point of a node ([`NodeDelivery`]); `persistence` adds queues in a journal, and
+//! both features together add event-sourced entities ([`EventSourcedDelivery`]).
 //!
-//! A producer keeps messages across its own death in a [`DurableProducerQueue`]:
-//! the rules are in [`queue`]. [`EventSourcedProducerQueue`] keeps one in a journal, [`KvProducerQueue`] in
-//! any store that can change a few rows together; [`InMemoryProducerQueue`] is one for tests. The feature
-//! `tck` holds queues of your own against the promises of the trait (`tck::durable_queue`). A producer
-//! with a queue is made by [`StartProducer::durable`].
+//! A durable producer keeps messages across its own death in a [`DurableProducerQueue`], by the rules of [`queue`].
+//! [`EventSourcedProducerQueue`] stores the queue in a journal, [`KvProducerQueue`] in any store that can change a few
+//! rows atomically; [`InMemoryProducerQueue`] is for tests. The feature `tck` tests other queues against the guarantees
+//! of the trait (`tck::durable_queue`). [`StartProducer::durable`] makes a producer with a queue.
 //!
-//! # What is promised
+//! # Guarantees
 //!
-//! - Per producer and entity: the order of sending, at the first attempt of each delivery.
-//! - A message that was accepted is delivered, for as long as its producer lives; one that is stored, also by the
-//!   next producer that loads the queue.
-//! - At an event-sourced entity each message takes effect exactly once, *if* its effect is what the
-//!   entity persists. Replies, calls and other databases are outside of that.
-//! - A stuck entity holds up its own senders and no others.
+//! - Per producer and entity, first attempts are delivered in the order of sending.
+//! - An accepted message is delivered as long as its producer lives; a stored message also by the next producer that
+//!   loads the queue.
+//! - At an event-sourced entity each message takes effect exactly once, *if* its effect consists of the events that the
+//!   entity persists. Replies, calls and other databases are not covered.
+//! - A stuck entity holds up only the senders to that entity.
 //!
 //! Source: delivery §5.
 

@@ -6,9 +6,9 @@
 //!   and node         └─▶ … one link per entity          one per stream └─▶ …
 //! ```
 //!
-//! Every producer controller has a [`storing`] machine besides: through it a message comes out stored.
+//! Every producer controller also has a [`storing`] machine, which returns messages once they are stored.
 //!
-//! Each has `handle(now, input, &mut out)` and `next_deadline()`; drivers carry the effects out in their order.
+//! Each machine has `handle(now, input, &mut out)` and `next_deadline()`; drivers carry the effects out in order.
 //! Source: delivery §10.
 
 mod admission;

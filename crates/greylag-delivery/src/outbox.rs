@@ -1,17 +1,17 @@
-//! What an event-sourced entity has to send, as a part of its own state.
+//! The outgoing messages of an event-sourced entity, as a part of its state.
 //!
-//! An entity persists its outgoing messages together with the events that they tell of, so that either both are there or
-//! neither is. [`DeliveryOutbox`] is the part of its state that remembers them until they are confirmed, and
-//! [`OutboxEvent`] what happens to it, within an event of the entity. Numbers are given when a command is handled; they
-//! count in the entity's own stream.
+//! An entity persists its outgoing messages together with the events to which they belong, so that both are stored or
+//! neither is. [`DeliveryOutbox`] is the part of the state that has the messages until they are confirmed; an
+//! [`OutboxEvent`] changes it, within an event of the entity. Messages are numbered when the command is handled, in the
+//! entity's own stream.
 //!
 //! ```text
 //! command ─▶ outbox.send(...) ─▶ [event of the entity, OutboxEvent] ─ append Ok ─▶ handed to the producer
 //! confirmed by its target ─▶ outbox.confirm(...) ─▶ [OutboxEvent]
 //! ```
 //!
-//! Nothing here sends: a message of an append that failed is in no state. [`EntityOutbox`](crate::EntityOutbox) hands
-//! over what is stored. Source: delivery §7 (chained exactly-once), scenario 76.
+//! This module sends nothing, and a message whose append failed is in no state. [`EntityOutbox`](crate::EntityOutbox)
+//! hands over the stored messages. Source: delivery §7 (chained exactly-once), scenario 76.
 
 use std::time::Duration;
 
@@ -24,19 +24,21 @@ use crate::queue::{
     Confirmation, MessageSent, Qualifier, QueueError, QueueState, Started, StoredQueue, TimestampMillis, wire,
 };
 
-/// The messages that an entity has sent and that are not confirmed. See the module's documentation.
+/// The unconfirmed messages of an entity. See the module's documentation.
 ///
-/// With the feature `serde` it is written as one record, so that a state that holds one can be a snapshot of any format.
+/// With the feature `serde` it is serialised as one record, so that a state with an outbox may have snapshots of any
+/// format.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeliveryOutbox(StoredQueue<Encoded>);
 
-/// What happened to an outbox. With the feature `serde` it is written as one record, within an event of any format.
+/// An event of an outbox. With the feature `serde` it is serialised as one record, within an entity's event of any
+/// format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxEvent(QueueEvent);
 
 impl DeliveryOutbox {
-    /// The events that send messages, in their order, each to a qualifier (the target entity's id): to be persisted
-    /// together with what they tell of, by the very next persist.
+    /// The events that send `messages`, in order, each to a qualifier (the target entity's id). Persist them together
+    /// with the events to which they belong, by the very next persist.
     ///
     /// # Errors
     /// [`QueueError::Rejected`] if the numbers of the stream are used up.
@@ -58,8 +60,8 @@ impl DeliveryOutbox {
         }
     }
 
-    /// The event by which `controller` begins to send what the outbox holds, under a raised epoch. The first one gives
-    /// the outbox its stream.
+    /// The event by which `controller` starts to send the outbox, under a raised epoch. The first start gives the
+    /// outbox its stream.
     ///
     /// # Errors
     /// [`QueueError::Rejected`] if the epochs of the outbox are used up.
@@ -71,22 +73,22 @@ impl DeliveryOutbox {
         Ok(OutboxEvent(QueueEvent::Started(Started { stream_id, epoch, controller })))
     }
 
-    /// The event that remembers confirmations; `None` if they are known.
+    /// The event that stores confirmations; `None` if all of them are known.
     ///
     /// # Errors
-    /// [`QueueError::OutOfOrder`] if one is of a message that was never sent.
+    /// [`QueueError::OutOfOrder`] if a confirmed message was never sent.
     pub fn confirm(&self, confirmations: Vec<Confirmation>) -> Result<Option<OutboxEvent>, QueueError> {
         let news = self.0.judge_confirmations(confirmations)?;
         Ok((!news.is_empty()).then_some(OutboxEvent(QueueEvent::Confirmed(news))))
     }
 
-    /// The event that forgets targets which confirmed their last message so long ago; `None` if there are none.
+    /// The event that forgets targets whose last confirmation is older than `unused_after`; `None` if there are none.
     pub fn clean_up(&self, now_ms: TimestampMillis, unused_after: Duration) -> Option<OutboxEvent> {
         let unused = self.0.unused_qualifiers(now_ms, unused_after);
         (!unused.is_empty()).then_some(OutboxEvent(QueueEvent::Cleanup(unused)))
     }
 
-    /// Takes in an event of the outbox, from the entity's `apply`.
+    /// Applies an event of the outbox; for the entity's `apply`.
     pub fn apply(&mut self, event: &OutboxEvent) {
         match &event.0 {
             QueueEvent::Started(started) => self.0.start(started.clone()),
@@ -98,12 +100,12 @@ impl DeliveryOutbox {
         }
     }
 
-    /// What is not confirmed, by rising numbers.
+    /// The unconfirmed messages, by rising numbers.
     pub fn unconfirmed(&self) -> impl Iterator<Item = &MessageSent<Encoded>> {
         self.0.unconfirmed()
     }
 
-    /// What is not confirmed of the messages from a number on, by rising numbers.
+    /// The unconfirmed messages from a number on, by rising numbers.
     pub(crate) fn unconfirmed_from(&self, first: SeqNr) -> impl Iterator<Item = &MessageSent<Encoded>> {
         self.0.unconfirmed_from(first)
     }
@@ -118,26 +120,26 @@ impl DeliveryOutbox {
         self.0.current()
     }
 
-    /// The stream and the epoch under which the outbox is sent; `None` before the first start.
+    /// Stream, epoch and controller of the last start; `None` before the first start.
     pub fn started(&self) -> Option<&Started> {
         self.0.started()
     }
 
-    /// What a producer begins with; `None` before the first start.
+    /// The state with which a producer starts; `None` before the first start.
     pub fn loaded(&self) -> Option<QueueState<Encoded>> {
         let loaded: Result<_, std::convert::Infallible> = self.0.loaded(|message| Ok(message.clone()));
         loaded.ok().flatten()
     }
 
-    /// The outbox as bytes, described in `docs/formats/delivery-queue.md`.
+    /// Encodes the outbox in the format of `docs/formats/delivery-queue.md`.
     pub fn to_bytes(&self) -> Bytes {
         wire::queue_to_bytes(&self.0)
     }
 
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
+    /// Decodes the bytes of [`to_bytes`](Self::to_bytes).
     ///
     /// # Errors
-    /// [`DecodeError`] if these bytes are no outbox.
+    /// [`DecodeError`] if the bytes are no outbox.
     pub fn from_bytes(bytes: Bytes) -> Result<Self, DecodeError> {
         wire::queue_from_bytes(bytes).map(Self)
     }
@@ -149,15 +151,15 @@ impl OutboxEvent {
         if let QueueEvent::Sent(sent) = &self.0 { Some(sent) } else { None }
     }
 
-    /// The event as bytes, described in `docs/formats/delivery-queue.md`.
+    /// Encodes the event in the format of `docs/formats/delivery-queue.md`.
     pub fn to_bytes(&self) -> Bytes {
         wire::event_to_bytes(&self.0)
     }
 
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
+    /// Decodes the bytes of [`to_bytes`](Self::to_bytes).
     ///
     /// # Errors
-    /// [`DecodeError`] if these bytes are no event of an outbox.
+    /// [`DecodeError`] if the bytes are no event of an outbox.
     pub fn from_bytes(bytes: Bytes) -> Result<Self, DecodeError> {
         wire::event_from_bytes(bytes).map(Self)
     }

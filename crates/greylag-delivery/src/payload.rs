@@ -1,15 +1,15 @@
-//! A message between its acceptance and its delivery: whole, or a chunk of one.
+//! The payload of frames: a whole message, or a chunk of one.
 //!
-//! A message is encoded once, when it is accepted. One that is longer than the chunk size travels as several frames, each a
-//! slice of the same bytes; where they arrive they are put together, counted and summed before they are read.
+//! A message is encoded once, when it is accepted. If it is longer than the chunk size, it is sent as several frames,
+//! each with a slice of the same bytes; the receiver joins the chunks, and checks length and checksum before decoding.
 //!
 //! ```text
 //! value ─▶ encode ─▶ Payload ─▶ frames ─▶ Frames<Payload> ═══ link ═══▶ Frames<Payload> ─▶ join ─▶ value
 //!   └────▶ keep ───▶ Payload ─────────────── on its node ────────────▶ Frames<Payload> ─▶ join ─▶ value
 //! ```
 //!
-//! A message that does not leave its node is never read from bytes: its last frame carries the value itself. A message for
-//! an entity of its own node has no bytes at all, until the entity turns out to live elsewhere.
+//! A message that does not leave its node is never decoded: its last frame has the value itself. A message for an
+//! entity of the sender's node is not even encoded, unless the entity turns out to be on another node.
 //!
 //! Source: delivery K1 to K3, K7, K8.
 
@@ -29,20 +29,20 @@ use format::Kept;
 
 pub(crate) use format::Format;
 
-/// The content of one frame: a message with its bytes, a chunk of the bytes of one, or a message of the same node without
-/// bytes. Copies share the value and the bytes.
+/// The payload of one frame: a message with its bytes, a chunk of such a message, or a value without bytes that stays
+/// on its node. Clones share value and bytes.
 pub struct Payload<T>(Body<T>);
 
 enum Body<T> {
-    /// A message that stays on its node, as far as is known.
+    /// A message that is not encoded; it stays on its node, as far as is known.
     Kept(Kept<T>),
     Value(Encoded, Arc<T>),
-    /// The bytes arrived whole, and the codec refused them.
+    /// A whole message whose bytes the codec refused.
     Unreadable(Encoded, Arc<DecodeError>),
     Chunk(Encoded, Arc<Chunk<T>>),
 }
 
-/// What a chunk says beside its bytes.
+/// Fields of a chunk besides its bytes.
 struct Chunk<T> {
     /// In the first chunk: the length of the whole message in bytes.
     total_len: Option<u64>,
@@ -51,40 +51,40 @@ struct Chunk<T> {
     source: Source<T>,
 }
 
-/// Where the value of a message in chunks comes from.
+/// The source of the value of a message in chunks.
 enum Source<T> {
-    /// From the chunks' bytes, by this codec.
+    /// Decoded from the chunks' bytes by this codec.
     Bytes(Arc<dyn Codec<T>>),
-    /// The message has not left its node; its last chunk has the value.
+    /// The value itself, in the last chunk: the message has not left its node.
     Value(Arc<T>),
-    /// As `Value`, in the chunks before the last.
+    /// In the chunks before the one with the value.
     LaterChunk,
 }
 
-/// Why a message that arrived cannot be given to the application.
+/// Why an arrived message cannot be handed to the application.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnreadableError {
-    /// The codec refused the bytes, or no codec of this node wrote them.
+    /// The codec refused the bytes, or the bytes are of another codec.
     #[error(transparent)]
     Codec(Arc<DecodeError>),
-    /// The message is larger than this node takes (`producer.max_message_bytes`); its chunks were not kept.
+    /// The message is larger than this node accepts (`producer.max_message_bytes`); its chunks were not kept.
     #[error("the message has {size} bytes, at most {max} are taken")]
     TooLarge {
-        /// Its size in bytes, as its sender says.
+        /// The size in bytes as declared by the sender.
         size: u64,
         /// The limit in bytes.
         max: u64,
     },
-    /// The chunks have more or fewer bytes than the first of them says, or are too many.
+    /// The chunks have more or fewer bytes than the first of them declares, or are too many.
     #[error("the chunks of the message do not add up to its {expected} bytes")]
     WrongLength {
-        /// What the first chunk says, in bytes.
+        /// The declared size in bytes.
         expected: u64,
     },
-    /// The bytes are not those that were sent.
+    /// The bytes differ from those that were sent.
     #[error("the checksum of the message is {actual:08x}, its sender says {expected:08x}")]
     WrongChecksum {
-        /// What the last chunk says.
+        /// The checksum in the last chunk.
         expected: u32,
         /// The CRC-32C of the bytes that arrived.
         actual: u32,
@@ -94,7 +94,7 @@ pub enum UnreadableError {
     Incomplete,
 }
 
-/// A message that arrived and cannot be read, with its bytes as far as they were kept.
+/// A message that cannot be decoded, with its bytes as far as they were kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unreadable {
     pub(crate) error: UnreadableError,
@@ -105,7 +105,7 @@ impl<T: 'static> Payload<T> {
     /// Encodes a value.
     ///
     /// # Errors
-    /// [`EncodeError`] with the value, which is as it was.
+    /// [`EncodeError`] with the unchanged value.
     pub fn encode(value: T, codec: &dyn Codec<T>) -> Result<Self, (T, EncodeError)> {
         match write(&value, codec) {
             Ok(encoded) => Ok(Self(Body::Value(encoded, Arc::new(value)))),
@@ -113,8 +113,8 @@ impl<T: 'static> Payload<T> {
         }
     }
 
-    /// Reads bytes that arrived whole. Those that cannot be read are kept with the reason: the consumer decides
-    /// what becomes of them.
+    /// Decodes a whole message. Bytes that cannot be decoded are kept with the error, since the consumer's setting
+    /// decides how to handle them.
     pub fn decode(encoded: Encoded, codec: &dyn Codec<T>) -> Self {
         Self(match read(&encoded, codec) {
             Ok(value) => Body::Value(encoded, Arc::new(value)),
@@ -122,7 +122,8 @@ impl<T: 'static> Payload<T> {
         })
     }
 
-    /// What a frame of another node carries: a whole message, or a chunk that `codec` is to read with the others.
+    /// The payload of a frame from another node: a whole message, or a chunk, which `codec` decodes together with the
+    /// others.
     pub(crate) fn arrived(piece: Piece, is_chunk: bool, codec: &Arc<dyn Codec<T>>) -> Self {
         let Piece { encoded, total_len, crc32c } = piece;
         if !is_chunk && total_len.is_none() && crc32c.is_none() {
@@ -132,8 +133,8 @@ impl<T: 'static> Payload<T> {
         Self(Body::Chunk(encoded, Arc::new(chunk)))
     }
 
-    /// The frames of a message: itself, or chunks of `chunk_bytes`, the last one of what is left. The chunks are slices
-    /// of the bytes that it was encoded to. 0 cuts nothing.
+    /// Splits a message into frames: the message itself, or chunks of `chunk_bytes`, the last one with the rest. Chunks
+    /// are slices of the encoded bytes. 0 for a single frame.
     pub fn frames(self, chunk_bytes: usize) -> Frames<Self> {
         let Body::Value(encoded, value) = &self.0 else { return Frames::Whole(self) };
         let whole = &encoded.payload;
@@ -158,10 +159,10 @@ impl<T: 'static> Payload<T> {
         Frames::Chunks(chunks.collect())
     }
 
-    /// The value of a message whose frames are all here. `max_bytes` bounds what is put together.
+    /// Joins the frames of a message, and decodes its value. At most `max_bytes` are joined.
     ///
     /// # Errors
-    /// [`Unreadable`], with as much of the message as was kept.
+    /// [`Unreadable`], with as many bytes as were kept.
     pub(crate) fn join(frames: &Frames<Self>, max_bytes: u64) -> Result<Arc<T>, Unreadable> {
         let chunks = match frames {
             Frames::Whole(payload) => match &payload.0 {
@@ -207,7 +208,7 @@ impl<T: 'static> Payload<T> {
         }
     }
 
-    /// The bytes of a message, as far as they are here. A message without bytes is encoded for this call.
+    /// The bytes of a message, as far as they were kept. A message without bytes is encoded for this call.
     pub(crate) fn bytes(frames: &Frames<Self>) -> Encoded {
         match frames {
             Frames::Whole(Self(Body::Kept(kept))) => kept.written().unwrap_or_else(|_| nothing()),
@@ -223,13 +224,13 @@ impl<T: 'static> Payload<T> {
         }
     }
 
-    /// The part of a frame that is written. A message without bytes has none: its frame must not leave the node.
+    /// The part of a frame that is sent. Empty for a message without bytes, whose frame must not leave the node.
     pub(crate) fn piece(&self) -> Piece {
         let (total_len, crc32c) = self.chunk().map_or((None, None), |chunk| (chunk.total_len, chunk.crc32c));
         Piece { encoded: self.encoded().cloned().unwrap_or_else(nothing), total_len, crc32c }
     }
 
-    /// The value itself; `None` if there is none, or if another clone of its `Arc` is left.
+    /// The value; `None` if there is none, or if its `Arc` has another clone.
     pub fn into_value(self) -> Option<T> {
         match self.0 {
             Body::Kept(kept) => kept.into_value(),
@@ -242,7 +243,7 @@ impl<T: 'static> Payload<T> {
         }
     }
 
-    /// Size in bytes; of a message without bytes, about as many as it would have.
+    /// Size in bytes; estimated by the codec for a message without bytes.
     pub fn size(&self) -> usize {
         match &self.0 {
             Body::Kept(kept) => kept.size(),
@@ -252,7 +253,7 @@ impl<T: 'static> Payload<T> {
 }
 
 impl<T> Payload<T> {
-    /// The bytes; `None` for a message that stays on its node, as far as is known, and has none.
+    /// The bytes; `None` for a message that is not encoded.
     pub fn encoded(&self) -> Option<&Encoded> {
         match &self.0 {
             Body::Kept(_) => None,
@@ -266,12 +267,12 @@ impl<T> Payload<T> {
 }
 
 impl<T: 'static> Frames<Payload<T>> {
-    /// The bytes of the whole message, as they are stored.
+    /// The bytes of the whole message, for a queue.
     pub(crate) fn encoded(&self) -> Encoded {
         Payload::bytes(self)
     }
 
-    /// The value of a message that was not sent; `None` if another clone of its `Arc` is left.
+    /// The value of a message that was not sent; `None` if its `Arc` has another clone.
     pub(crate) fn into_value(self) -> Option<T> {
         match self {
             Self::Whole(payload) => payload.into_value(),
@@ -280,10 +281,10 @@ impl<T: 'static> Frames<Payload<T>> {
     }
 }
 
-/// Chunks after the first do not repeat codec and manifest.
+/// The codec of chunks after the first, which do not repeat codec and manifest.
 const UNSAID: CodecId = CodecId::from_u32(0);
 
-/// No bytes, of no codec.
+/// No bytes, without a codec.
 fn nothing() -> Encoded {
     Encoded { codec: UNSAID, manifest: Manifest::from_static(""), payload: Bytes::new() }
 }
@@ -294,7 +295,7 @@ fn write<T: 'static>(value: &T, codec: &dyn Codec<T>) -> Result<Encoded, EncodeE
     Ok(Encoded { codec: codec.id(), manifest: codec.manifest(value), payload: buffer.freeze() })
 }
 
-/// Reads a value; a codec that panics refuses the bytes.
+/// Decodes a value; a panic of the codec counts as a refusal of the bytes.
 fn read<T: 'static>(encoded: &Encoded, codec: &dyn Codec<T>) -> Result<T, DecodeError> {
     if encoded.codec != codec.id() {
         let manifest = encoded.manifest.to_string();
@@ -305,7 +306,7 @@ fn read<T: 'static>(encoded: &Encoded, codec: &dyn Codec<T>) -> Result<T, Decode
         .unwrap_or_else(|_| Err(DecodeError::malformed(&encoded.manifest, "the codec panicked")))
 }
 
-/// The bytes of chunks in one piece, under the codec and manifest that the first one names.
+/// Concatenates the bytes of chunks, with codec and manifest of the first one.
 fn concatenated<T>(chunks: &[Payload<T>]) -> Encoded {
     let Some(first) = chunks.first().and_then(Payload::encoded) else { return nothing() };
     if chunks.len() == 1 {
@@ -343,7 +344,7 @@ impl<T> Clone for Body<T> {
     }
 }
 
-/// By what travels of them; those without bytes by being the same value.
+/// Compares the parts that are sent; messages without bytes are equal if they share the value.
 impl<T: 'static> PartialEq for Payload<T> {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
@@ -369,7 +370,7 @@ impl<T> fmt::Debug for Payload<T> {
 
 #[cfg(test)]
 impl<T> Payload<T> {
-    /// The same value under other bytes, as a broken sender would write it.
+    /// Replaces the encoded bytes, like a faulty sender.
     pub(crate) fn with_encoded(self, codec: CodecId, manifest: &'static str, payload: Bytes) -> Self {
         let encoded = Encoded { codec, manifest: manifest.into(), payload };
         Self(match self.0 {

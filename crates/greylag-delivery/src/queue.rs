@@ -1,19 +1,18 @@
-//! The messages that a durable producer keeps until they are confirmed, and the rules by which that state changes.
+//! The messages that a durable producer keeps until they are confirmed, and the rules for changes of that state.
 //!
-//! A producer that must survive its own death stores every message before it sends it. Its state is
-//! a [`QueueState`]: the messages that no consumer confirmed yet, the number of the next one,
-//! and the numbers confirmed under each [`Qualifier`]. [`StoredQueue`] holds the rules, D1 to D5, as a
-//! value without any store; the trait that a producer sees is
-//! [`DurableProducerQueue`](crate::DurableProducerQueue). A store that can change some rows together needs to
-//! implement no more than [`QueueStore`](crate::QueueStore), which takes a [`QueueChange`] at a time.
+//! A producer that must survive its own death stores every message before it sends it. Its state is a [`QueueState`]:
+//! the unconfirmed messages, the number of the next one, and the numbers confirmed under each [`Qualifier`].
+//! [`StoredQueue`] has the rules, D1 to D5, as a value without any store; producers use the trait
+//! [`DurableProducerQueue`](crate::DurableProducerQueue). A store that can change some rows atomically only needs to
+//! implement [`QueueStore`](crate::QueueStore), which makes one [`QueueChange`] at a time.
 //!
 //! ```text
 //!             D4: written, known already, or out of order          D5: written, or known already
 //! batch ──▶ StoredQueue::judge_batch ──▶ [store] ──▶ add     confirmations ──▶ judge ──▶ [store] ──▶ confirm
 //! ```
 //!
-//! Nothing here changes before the store said yes: a judged batch is written first and applied
-//! then, so that a state never holds a message that a crash could take back.
+//! The state changes only after the store has acknowledged the change: a judged batch is written first and then
+//! applied, so that a state never has a message that a crash could take back.
 //!
 //! Source: delivery §4.1, §4.2.
 
@@ -40,38 +39,38 @@ pub use rows::{QueueChange, QueueClaim, QueueHead, QueueRows, QueueStoreError};
 pub use settings::{EventSourcedQueueSettings, KvQueueSettings, OutboxSettings};
 pub use stored::{Started, StoredQueue};
 
-/// Names the messages whose confirmations are cumulative together: the entity's id under sharding, `""` otherwise.
+/// Identifies the messages whose confirmations are cumulative together: the entity's id under sharding, `""` otherwise.
 pub type Qualifier = Arc<str>;
 
 /// Milliseconds since the Unix epoch, by the clock of the producer.
 pub type TimestampMillis = u64;
 
-/// A message as it is stored: once and whole, whatever it is cut into on its way.
+/// A stored message: stored once and whole, even if it is sent in chunks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageSent<T> {
-    /// Its number in the stream; contiguous from message to message.
+    /// The number of the message in the stream; contiguous from message to message.
     pub seq_nr: SeqNr,
     /// The message.
     pub message: T,
-    /// Whether its sender waits for its confirmation.
+    /// Whether the sender waits for the confirmation.
     pub ack: bool,
-    /// The entity that it goes to, under sharding.
+    /// The receiving entity, under sharding.
     pub qualifier: Qualifier,
-    /// When it was accepted.
+    /// When the message was accepted.
     pub timestamp_ms: TimestampMillis,
 }
 
 impl<T> MessageSent<T> {
-    /// The same message in another form.
+    /// Converts the message.
     pub fn map<U>(self, message: impl FnOnce(T) -> U) -> MessageSent<U> {
         let Self { seq_nr, ack, qualifier, timestamp_ms, .. } = self;
         MessageSent { seq_nr, message: message(self.message), ack, qualifier, timestamp_ms }
     }
 
-    /// The same message in another form, if there is one.
+    /// Converts the message, if the conversion succeeds.
     ///
     /// # Errors
-    /// That of `message`.
+    /// The error of the conversion `message`.
     pub fn try_map<U, E>(self, message: impl FnOnce(SeqNr, T) -> Result<U, E>) -> Result<MessageSent<U>, E> {
         let Self { seq_nr, ack, qualifier, timestamp_ms, .. } = self;
         Ok(MessageSent { seq_nr, message: message(seq_nr, self.message)?, ack, qualifier, timestamp_ms })
@@ -81,8 +80,8 @@ impl<T> MessageSent<T> {
 /// Messages that were confirmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Confirmation {
-    /// All messages of one qualifier up to a number: those of point to point and of sharding, where
-    /// a qualifier's messages are confirmed in their order.
+    /// All messages of one qualifier up to a number: for point to point and sharding, where a qualifier's messages are
+    /// confirmed in order.
     UpTo {
         /// The qualifier of the messages.
         qualifier: Qualifier,
@@ -91,7 +90,7 @@ pub enum Confirmation {
         /// When they were confirmed.
         timestamp_ms: TimestampMillis,
     },
-    /// Exactly these: of work pulling, where messages are confirmed in any order.
+    /// Exactly these messages: for work pulling, where messages are confirmed in any order.
     Exact {
         /// Their numbers.
         seq_nrs: Vec<SeqNr>,
@@ -100,34 +99,34 @@ pub enum Confirmation {
     },
 }
 
-/// What a producer begins with: everything that is stored and not confirmed.
+/// The state with which a producer starts: every message that is stored and unconfirmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueState<T> {
-    /// The numbering space of the queue: given once, and never changed.
+    /// The stream (numbering space) of the queue; never changes.
     pub stream_id: StreamId,
-    /// The incarnation that this load began. Every frame is sent, and every write made, under it.
+    /// The epoch of this load, for every frame that is sent and every write that is made.
     pub epoch: Epoch,
     /// The number of the next message.
     pub current_seq_nr: SeqNr,
-    /// The highest number ever confirmed, of any qualifier; lower ones may be unconfirmed.
+    /// The highest confirmed number of any qualifier; lower ones may be unconfirmed.
     pub highest_confirmed_seq_nr: SeqNr,
-    /// For each qualifier in use the highest number confirmed, and when.
+    /// For each qualifier in use the highest confirmed number, and when it was confirmed.
     pub confirmed_seq_nr: BTreeMap<Qualifier, (SeqNr, TimestampMillis)>,
-    /// What is not confirmed, by rising numbers.
+    /// The unconfirmed messages, by rising numbers.
     pub unconfirmed: Vec<MessageSent<T>>,
 }
 
 impl<T> QueueState<T> {
-    /// The same state with its messages in another form.
+    /// Converts the messages.
     pub fn map<U>(self, mut message: impl FnMut(MessageSent<T>) -> MessageSent<U>) -> QueueState<U> {
         let Ok(state) = self.try_map(|sent| Ok::<_, Infallible>(message(sent)));
         state
     }
 
-    /// The same state with its messages in another form, if each of them has one.
+    /// Converts the messages, if every conversion succeeds.
     ///
     /// # Errors
-    /// The first one of `message`.
+    /// The first error of the conversion `message`.
     pub fn try_map<U, E>(
         self,
         message: impl FnMut(MessageSent<T>) -> Result<MessageSent<U>, E>,
@@ -138,66 +137,63 @@ impl<T> QueueState<T> {
     }
 }
 
-/// Why a queue did not do what it was asked.
+/// Why a call of a queue failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
-    /// Another controller writes this queue, or the numbers are not this controller's. Nothing of
-    /// the call is stored, and nothing ever will be: the controller ends here. Source: delivery P14.
+    /// Another controller writes this queue, or the numbers are not this controller's. Nothing of the call is stored,
+    /// nor will be: the controller must end. Source: delivery P14.
     #[error("fenced: the queue belongs to {}", by.as_ref().map_or("another controller".to_owned(), ToString::to_string))]
     Fenced {
         /// The controller that started the queue last, as far as this controller could see.
         by: Option<ControllerRef>,
     },
-    /// A batch that does not begin where the queue ends, or has a gap; or a confirmation of a number
-    /// that was never stored. Nothing of the call is stored: go on with `expected`.
+    /// The batch does not begin where the queue ends, or has a gap; or a confirmed number was never stored. Nothing of
+    /// the call is stored: continue with `expected`.
     #[error("the next number of the queue is {expected}")]
     OutOfOrder {
-        /// The first number that is missing.
+        /// The first missing number.
         expected: SeqNr,
     },
-    /// The store refuses this batch as such. Nothing of it is stored; load again, and give the
-    /// messages back to their senders.
+    /// The store refuses this batch for its content. Nothing of it is stored; load again, and give the messages back to
+    /// their senders.
     #[error("the queue's store refuses this: {0}")]
     Rejected(String),
-    /// The store could not be reached, and certainly holds nothing of the call: load again, then
-    /// repeat it.
+    /// The store could not be reached, and certainly has nothing of the call: load again, then repeat the call.
     #[error("nothing was stored: {0}")]
     NotStored(String),
-    /// It cannot be known whether the call was stored: load again, then repeat the same call, which writes what
-    /// is missing.
+    /// It is unknown whether the call was stored: load again, then repeat the same call, which stores the missing part.
     #[error("it is unknown whether the queue stored this")]
     OutcomeUnknown,
-    /// The queue was not loaded, or began anew since. Nothing of the call is stored: load, then
-    /// repeat it.
+    /// The queue was not loaded, or has restarted since. Nothing of the call is stored: load, then repeat the call.
     #[error("the queue must be loaded before it is written")]
     NotLoaded,
-    /// A stored message cannot be read by the codec of the queue. Nothing is lost: open the queue
-    /// with a codec that knows it.
+    /// A stored message cannot be decoded by the codec of the queue. No message is lost: open the queue with a codec
+    /// that can decode it.
     #[error("message {seq_nr} of the queue cannot be read: {cause}")]
     Unreadable {
-        /// Which message.
+        /// The number of the message.
         seq_nr: SeqNr,
-        /// What the codec says.
+        /// The error of the codec.
         #[source]
         cause: greylag_core::DecodeError,
     },
     /// The codec of the queue refuses a message. Nothing of the batch is stored.
     #[error("message {seq_nr} cannot be encoded: {cause}")]
     Unencodable {
-        /// Which message.
+        /// The number of the message.
         seq_nr: SeqNr,
-        /// What the codec says.
+        /// The error of the codec.
         #[source]
         cause: greylag_core::EncodeError,
     },
-    /// The queue has ended and will not answer any more; its stored state is kept. Open it anew.
+    /// The queue has ended and will not answer any more; its stored state is kept. Open the queue again.
     #[error("the queue has ended: {0}")]
     Closed(String),
 }
 
 impl Confirmation {
-    /// The same confirmations in the fewest words: of each qualifier the highest number only, and
-    /// all exact numbers as one. For programs that collect confirmations before writing them.
+    /// Merges confirmations: of each qualifier only the highest number, and all exact numbers in one. For programs that
+    /// collect confirmations before storing them.
     ///
     /// ```
     /// use greylag_delivery::{SeqNr, queue::Confirmation};

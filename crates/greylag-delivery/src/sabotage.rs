@@ -1,40 +1,40 @@
-//! Clauses that can be left out on purpose.
+//! Clauses of the protocol that simulations can omit on purpose.
 //!
-//! A simulation that never failed proves nothing, so each clause that the promises of this crate rest on can be switched
-//! off, and the simulation must then find a violation. Nothing but a simulation sets one: no configuration file reaches it.
+//! A simulation that never failed proves nothing, so each clause that this crate's guarantees need can be omitted, and
+//! the simulation must then find a violation. Only simulations do so: no configuration file has such a setting.
 //!
 //! Source: delivery scenario 82.
 
-/// The clause that is left out.
+/// The omitted clause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sabotage {
-    /// A producer repeats nothing by itself (P8, P9).
+    /// Producers do not repeat frames by timer (P8, P9).
     Repeats,
-    /// A consumer does not ask for the frames that it misses (C6, C11).
+    /// Consumers do not request missing frames (C6, C11).
     Resend,
-    /// Nothing is repeated, and nothing asked for.
+    /// Neither repeats by timer nor resend requests.
     RepeatsAndResend,
-    /// Messages that were processed before are delivered again (C8).
+    /// Duplicates of processed messages are delivered again (C8).
     Dedupe,
     /// An entity forgets how far it has processed each stream (§7).
     Marks,
-    /// A producer that was left behind is not told so (C2a).
+    /// A producer with an old epoch is not told that it is fenced (C2a).
     FencedAnswer,
-    /// A worker that is gone gives nothing back (W5).
+    /// Jobs of a worker that is gone do not become pending (W5).
     HandBack,
-    /// Work pulling stores confirmations up to a number (W8).
+    /// Work pulling stores confirmations as "up to a number" (W8).
     ExactConfirmations,
-    /// A new window is granted at exactly half of the last one (C9).
+    /// A new window is granted only at exactly half of the last one (C9).
     HalfWindow,
 }
 
 impl Sabotage {
-    /// Whether a producer repeats something by itself.
+    /// Whether producers repeat frames by timer.
     pub(crate) fn leaves_repeats(without: Option<Self>) -> bool {
         !matches!(without, Some(Self::Repeats | Self::RepeatsAndResend))
     }
 
-    /// Whether a consumer asks for the frames that it misses.
+    /// Whether consumers request missing frames.
     pub(crate) fn leaves_resend(without: Option<Self>) -> bool {
         !matches!(without, Some(Self::Resend | Self::RepeatsAndResend))
     }

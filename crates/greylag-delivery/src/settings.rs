@@ -1,4 +1,4 @@
-//! Every setting of the crate, with its default and its meaning.
+//! The settings of the crate, with their defaults.
 //!
 //! Source: delivery §8.
 
@@ -14,7 +14,7 @@ use crate::machine::storing::StoringSettings;
 use crate::machine::work_pulling::WorkerSelection;
 use crate::queue::EventSourcedQueueSettings;
 
-/// Room in a message of the transport for what travels beside a chunk. Source: delivery §8.
+/// Bytes of a transport message reserved for the fields around a chunk. Source: delivery §8.
 pub(crate) const LANE_MARGIN: usize = 4 << 10;
 
 /// The settings of delivery; section `delivery.*` of a configuration.
@@ -30,9 +30,9 @@ pub struct DeliverySettings {
     pub sharding: ShardingSettings,
     /// Producer queues in a journal.
     pub event_sourced_queue: EventSourcedQueueSettings,
-    /// Streams that a consumer remembers however old they are. Default 1000.
+    /// Number of streams that a consumer remembers for ever. Default 1000.
     pub dedupe_streams_max: usize,
-    /// How long a stream beyond that number is remembered. Default 7 days.
+    /// Retention of streams beyond that number. Default 7 days.
     pub dedupe_retention: Duration,
 }
 
@@ -53,31 +53,29 @@ impl Default for DeliverySettings {
 /// The producer's side of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProducerSettings {
-    /// A message that encodes to more bytes travels in chunks of so many, which leaves room for others between them. At
-    /// most the lane's limit less 4 KiB, and at least one of the 65,536 parts that
-    /// [`max_message_bytes`](Self::max_message_bytes) may have. Default 128 KiB; 0 sends every message in one piece.
+    /// Larger messages (encoded) are cut into chunks of this many bytes, which leaves room for other messages between
+    /// the chunks. At most the lane's limit less 4 KiB, and at least [`max_message_bytes`](Self::max_message_bytes) /
+    /// 65,536, since a message has at most 65,536 chunks. Default 128 KiB; 0 sends every message in one piece.
     pub chunk_large_messages: usize,
-    /// A message that encodes to more bytes is refused when it is sent, and is not put together where it arrives.
-    /// Default 64 MiB.
+    /// A larger message (encoded) is refused when it is sent, and is not joined where it arrives. Default 64 MiB.
     pub max_message_bytes: usize,
-    /// Pace at which the first frame of a link is repeated until anything is heard. Default 1 s.
+    /// Interval at which the first frame of a link is repeated until the first answer. Default 1 s.
     pub resend_first_interval: Duration,
-    /// Pace afterwards, and the silence after which a link with unconfirmed messages is probed.
-    /// Default 10 s.
+    /// Interval afterwards, and the silence after which a link with unconfirmed messages is probed. Default 10 s.
     pub resend_first_unconfirmed_idle_timeout: Duration,
-    /// How long a producer whose last handle is gone goes on delivering. Default 10 s.
+    /// How long a producer goes on delivering after its last handle is dropped. Default 10 s.
     pub drain_on_drop: Duration,
-    /// A durable queue that gives no answer for so long is asked again, with the identical batch. Default 3 s.
+    /// Timeout of a durable queue's store, which is then repeated with the identical batch. Default 3 s.
     pub durable_queue_request_timeout: Duration,
-    /// Attempts at one batch before its messages are given up and the queue is opened anew; at least 1. Default 10.
+    /// Attempts at one batch before its messages are given up and the queue is loaded again; at least 1. Default 10.
     pub durable_queue_retry_attempts: u32,
-    /// Messages that one append to the durable queue takes; at least 1. Default 512.
+    /// Maximum number of messages in one append to the durable queue; at least 1. Default 512.
     pub durable_queue_max_batch: usize,
-    /// Bytes that one append to the durable queue takes; a larger message is stored alone. Default 4 MiB.
+    /// Maximum bytes of one append to the durable queue; a larger message is stored alone. Default 4 MiB.
     pub durable_queue_max_batch_bytes: usize,
-    /// Confirmed messages after which their confirmations are written to the durable queue; at least 1. Default 100.
+    /// Number of confirmed messages after which confirmations are stored in the durable queue; at least 1. Default 100.
     pub confirm_flush_count: usize,
-    /// Time after which confirmations are written to the durable queue, however few. Default 100 ms.
+    /// Time after which confirmations are stored in the durable queue in any case. Default 100 ms.
     pub confirm_flush_interval: Duration,
 }
 
@@ -102,34 +100,34 @@ impl Default for ProducerSettings {
 /// The consumer's side of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsumerSettings {
-    /// Frames in flight; at least 1. Default 50.
+    /// The window: frames in flight; at least 1. Default 50.
     pub flow_control_window: u32,
-    /// As far as the window of a point-to-point consumer grows where it holds the producer up, until the link is idle for a
-    /// minute; the window itself for one that never grows. Default 1024. Elsewhere windows do not grow.
+    /// Limit up to which the window of a point-to-point consumer grows if it throttles the producer, until the link is
+    /// idle for a minute; equal to the window for a fixed one. Default 1024. Windows of other consumers do not grow.
     pub flow_control_window_max: u32,
-    /// Deliveries handed out and not confirmed; at most the window. Default 1.
+    /// Maximum number of unconfirmed deliveries in hand; at most the window. Default 1.
     pub max_outstanding_deliveries: u32,
-    /// How long a confirmation may wait for company while more frames are ready. Default 5 ms.
+    /// How long a confirmation may be held back while more frames are ready. Default 5 ms.
     pub ack_max_delay: Duration,
-    /// After how long confirmations are told that no sender asked for, where nothing else tells them before. Default 50 ms.
+    /// Delay of confirmations that no sender asked for, unless another message includes them before. Default 50 ms.
     pub delayed_ack_timeout: Option<Duration>,
-    /// First interval at which a silent link is asked about. Default 2 s.
+    /// First interval of retries on a silent link. Default 2 s.
     pub resend_interval_min: Duration,
-    /// Last interval, reached by half as much again each time. Default 30 s.
+    /// Last interval of retries; each interval is half as long again as the one before. Default 30 s.
     pub resend_interval_max: Duration,
     /// Pause before an abandoned delivery is tried again; doubles up to 30 s. Default 200 ms.
     pub redelivery_backoff: Duration,
-    /// Attempts before [`ConsumerSettings::on_poison`] decides; 0, the default, is unlimited.
+    /// Attempts before [`ConsumerSettings::on_poison`] applies; 0, the default, is unlimited.
     pub max_delivery_attempts: u32,
-    /// What becomes of a message whose attempts are used up. Default: dead letter and confirm.
+    /// What to do with a message after its last permitted attempt. Default: dead letter and confirm.
     pub on_poison: PoisonPolicy,
-    /// What becomes of a message that cannot be read. Default: it waits, and is shown.
+    /// What to do with an undecodable message. Default: it blocks its link, and is shown to operators.
     pub on_undecodable: OnUndecodable,
-    /// A delivery that took so long is warned of, once for each attempt, and counted as overdue. Default 30 s.
+    /// A delivery unconfirmed for this long causes a warning, once per attempt, and counts as overdue. Default 30 s.
     pub confirm_warn_after: Duration,
-    /// A delivery that took so long is treated as abandoned. Default: never.
+    /// A delivery unconfirmed for this long is given up. Default: never.
     pub confirm_timeout: Option<Duration>,
-    /// Lost frames stay lost; nothing is sent again. Default false.
+    /// Flow control without resending: lost frames stay lost. Default false.
     pub only_flow_control: bool,
 }
 
@@ -157,16 +155,17 @@ impl Default for ConsumerSettings {
 /// Producers and workers of work pulling.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkPullingSettings {
-    /// Messages of a producer that may wait for a worker; beyond it senders wait. At least 1. Default 1000.
+    /// Messages of a producer that may wait for a worker; if there are more, senders wait. At least 1. Default 1000.
     pub buffer_size: usize,
-    /// Messages of one producer that a worker has in hand or ahead of it; at least 1. More of them keep a worker busy, fewer
-    /// leave long jobs to those that have time. Default 8.
+    /// The window of a worker per producer: messages that it has in hand or queued; at least 1. A large window keeps a
+    /// worker busy, a small one leaves long jobs to workers with capacity. Default 8.
     pub worker_window: u32,
-    /// Which of the workers that ask for work gets the next message. Default: one with the fewest in hand.
+    /// Which worker with demand gets the next message. Default: one with the fewest in hand.
     pub selection: WorkerSelection,
-    /// A worker that does not answer its first message for so long gets no more, and others get what it has. Default 30 s.
+    /// A worker that has not answered its first message for this long gets no more messages, and others get those that
+    /// it has. Default 30 s.
     pub worker_first_timeout: Duration,
-    /// A message that is not confirmed for so long is given to another worker as well. Default: never.
+    /// A message unconfirmed for this long is also given to another worker. Default: never.
     pub work_timeout: Option<Duration>,
 }
 
@@ -182,45 +181,46 @@ impl Default for WorkPullingSettings {
     }
 }
 
-/// What becomes of a delivery that cannot be read. Never a crash loop. Source: delivery §9.
+/// What to do with an undecodable delivery; none of the choices causes a crash loop. Source: delivery §9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnUndecodable {
-    /// The link waits, and the message is shown until it is confirmed; a newer version of the entity may read it.
+    /// The link is blocked, and the message is shown to operators until it is confirmed; a newer version of the entity
+    /// may be able to decode it.
     #[default]
     Surface,
-    /// The message is a dead letter, and confirmed.
+    /// The message becomes a dead letter, and is confirmed.
     Skip,
-    /// Nothing more is taken from its producer until the entity starts again.
+    /// The link ends; no frame of its producer is taken until the entity starts again.
     Stop,
 }
 
 /// Producer and consumer controllers of sharded entities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardingSettings {
-    /// Messages that may wait for demand, in all. Default 1000.
+    /// Messages that may wait for demand, in all buffers together. Default 1000.
     pub buffer_size: usize,
     /// Messages that may wait for the demand of one entity. Default 250.
     pub buffer_size_per_entity: usize,
-    /// Messages that are not confirmed, in all; each is then confirmed singly. Default: no limit of
-    /// their own, and confirmations come when a consumer asks for more.
+    /// Limit of unconfirmed messages; with a limit, each message is confirmed singly. Default: no limit, and
+    /// confirmations come with the consumer's requests.
     pub max_in_flight_messages: Option<usize>,
-    /// Bytes of messages that are not confirmed, in all. Default 64 MiB.
+    /// Limit of bytes of all unconfirmed messages. Default 64 MiB.
     pub max_in_flight_bytes: usize,
-    /// Bytes of one entity's messages that are not confirmed. Default 8 MiB.
+    /// Limit of bytes of one entity's unconfirmed messages. Default 8 MiB.
     pub max_in_flight_bytes_per_entity: usize,
-    /// The producer forgets an entity that was not used for so long. Default 120 s.
+    /// Idle time after which the producer forgets an entity. Default 120 s.
     pub cleanup_unused_after: Duration,
-    /// Entities with recovered messages that are sent their first one and have not answered, at the same time; at least
-    /// 1. Default 100.
+    /// Limit of entities that were sent their first recovered message but have not answered yet; at least 1. Default
+    /// 100.
     pub recovery_parallelism: usize,
     /// Frames that may wait for an entity's start. Default 1000.
     pub consumer_buffer_size: usize,
-    /// An entity forgets a producer's link that was idle for so long; at least twice
+    /// Idle time after which an entity drops the link to a producer; at least twice
     /// [`ShardingSettings::cleanup_unused_after`]. Default 240 s.
     pub consumer_idle_after: Duration,
-    /// Producers that may have a link to one entity at a time. Default 1000.
+    /// Limit of producers with a link to one entity. Default 1000.
     pub max_producers_per_entity: usize,
-    /// Messages beside the deliveries reach entities whose type has any. Default true.
+    /// Whether bypass messages reach the entities. Default true.
     pub allow_bypass: bool,
 }
 
@@ -242,13 +242,13 @@ impl Default for ShardingSettings {
     }
 }
 
-/// Settings that contradict themselves or each other. Nothing was started.
+/// A setting is invalid, or contradicts another one. Nothing was started.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("delivery.{field}: {why}")]
 pub struct SettingsError {
-    /// The setting.
+    /// The name of the setting.
     pub field: &'static str,
-    /// What is wrong with it.
+    /// What is wrong with its value.
     pub why: &'static str,
 }
 
@@ -266,10 +266,10 @@ impl DeliverySettings {
         settings
     }
 
-    /// Checks what types cannot.
+    /// Checks the values.
     ///
     /// # Errors
-    /// [`SettingsError`] names the first setting that is wrong.
+    /// [`SettingsError`] names the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingsError> {
         let Self { producer, consumer, sharding, work_pulling, .. } = self;
         let checks = [
@@ -369,10 +369,10 @@ impl DeliverySettings {
         }
     }
 
-    /// Checks what depends on the lane that messages take: it carries messages of at most `max` bytes.
+    /// Checks the settings that depend on the lane, which carries messages of at most `max` bytes.
     ///
     /// # Errors
-    /// [`SettingsError`] for chunks that would leave no room for what travels with them.
+    /// [`SettingsError`] for chunks that leave too little room for the fields around them.
     pub(crate) fn validate_for_lane(&self, max: usize) -> Result<(), SettingsError> {
         if self.producer.chunk_large_messages > max.saturating_sub(LANE_MARGIN) {
             let why = "must be at least 4 KiB below the limit of the lane that carries the messages";
@@ -381,7 +381,7 @@ impl DeliverySettings {
         Ok(())
     }
 
-    /// The producer's side of a link of `identity`.
+    /// Settings of the producer's side of a link of `identity`.
     pub fn producer_link(&self, mode: LinkMode, identity: &ProducerIdentity) -> ProducerLinkSettings {
         ProducerLinkSettings {
             mode,
@@ -392,7 +392,7 @@ impl DeliverySettings {
         }
     }
 
-    /// How a durable producer uses its queue.
+    /// Settings for a durable producer's use of its queue.
     pub fn storing(&self) -> StoringSettings {
         let producer = &self.producer;
         let queue = &self.event_sourced_queue;
@@ -408,7 +408,7 @@ impl DeliverySettings {
         }
     }
 
-    /// The consumer's side of a link.
+    /// Settings of the consumer's side of a link.
     pub fn consumer_link(&self, mode: LinkMode) -> ConsumerLinkSettings {
         let consumer = &self.consumer;
         ConsumerLinkSettings {
@@ -434,7 +434,7 @@ impl DeliverySettings {
         }
     }
 
-    /// The producer controller of an entity type.
+    /// Settings of the producer controller of an entity type.
     pub fn sharding_producer(&self) -> ShardingProducerSettings {
         ShardingProducerSettings {
             resend_first_interval: self.producer.resend_first_interval,
@@ -449,12 +449,13 @@ impl DeliverySettings {
         }
     }
 
-    /// The consumer controller of one entity.
+    /// Settings of the consumer controller of one entity.
     pub fn sharding_consumer(&self) -> ShardingConsumerSettings {
         self.consumer(LinkMode::Sharding)
     }
 
-    /// The consumer controller of a worker. Its window does not grow, so that jobs wait for any worker, not for this one.
+    /// Settings of the consumer controller of a worker. Its window does not grow, so that jobs stay available to every
+    /// worker.
     pub fn worker(&self) -> ShardingConsumerSettings {
         let mut settings = self.consumer(LinkMode::Sharding);
         let window = self.work_pulling.worker_window;
@@ -465,7 +466,7 @@ impl DeliverySettings {
         settings
     }
 
-    /// A consumer controller.
+    /// Settings of a consumer controller.
     pub fn consumer(&self, mode: LinkMode) -> ShardingConsumerSettings {
         ShardingConsumerSettings {
             link: Arc::new(self.consumer_link(mode)),
@@ -529,7 +530,8 @@ mod tests {
         assert_eq!(refused.field, "producer.chunk_large_messages");
     }
 
-    /// Delivery W7, §8: what a worker holds beyond the job in its hands keeps other workers idle.
+    /// Delivery W7, §8: a worker has its own fixed window, since jobs queued at one worker are not available to idle
+    /// ones.
     #[test]
     fn the_window_of_a_worker_is_its_own_and_does_not_grow() {
         let mut settings = DeliverySettings::default();

@@ -1,4 +1,4 @@
-//! The public conformance kit for durable producer queues: one call proves an implementation.
+//! The public conformance kit for durable producer queues: one call tests an implementation.
 //!
 //! ```
 //! use async_trait::async_trait;
@@ -22,13 +22,13 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! [`queue_store`] does the same for a [`QueueStore`](crate::QueueStore), the store of rows under a
+//! [`queue_store`] tests a [`QueueStore`](crate::QueueStore), the store of rows under a
 //! [`KvProducerQueue`](crate::KvProducerQueue).
 //!
-//! Every promise of [`DurableProducerQueue`] is a case with a name. Hooks for what only the queue itself can do (let
-//! its store fail, start its store anew, count its writes) are optional; a case that lacks its hook is reported as
-//! skipped, never as passed. Each case uses queues of its own names, so a store may be used again and
-//! again. The kit needs no runtime of its own: run it in whatever the queue needs.
+//! Every guarantee of [`DurableProducerQueue`] is a named case. Hooks for operations of the implementation (make its
+//! store fail, restart its store, count its writes) are optional; a case without its hook is reported as skipped, never
+//! as passed. Each case uses queues with names of its own, so a store may be used again. The kit needs no runtime of
+//! its own: run it in the runtime that the queue needs.
 //!
 //! Source: delivery §4.1, §4.4, D1 to D5, scenarios 37, 39 to 43, 64, 72, 80, 87.
 
@@ -51,55 +51,56 @@ use crate::driver::{DurableProducerQueue, QueueFault};
 pub use pieces::Piece;
 pub use rows::queue_store;
 
-/// What an implementation gives the kit.
+/// Opens the queues to be tested; implemented for each queue implementation.
 #[async_trait]
 pub trait QueueBench: Send + Sync {
-    /// The queue that is held against its promises.
+    /// The queue to be tested.
     type Queue: DurableProducerQueue<Encoded>;
 
-    /// The queue of this name as another process would open it; nothing is loaded. Several may be open at once.
+    /// Opens the queue of this name like another process, without loading it. Several may be open at once.
     async fn open(&self, queue: &str) -> Self::Queue;
 
-    /// Ends a queue and whatever works for it.
+    /// Ends a queue and all its tasks.
     async fn close(&self, queue: Self::Queue) {
         drop(queue);
     }
 
-    /// Lets the write of the queue of this name fail that comes after `passing` others; every load and every call that
-    /// has news is a write. Replaces the fault planned before. Answers whether it can.
+    /// Plans one fault: the write of this queue fails that comes after `passing` others; every load, and every call
+    /// with new data, is a write. Replaces the fault planned before. Returns whether the implementation supports this.
     async fn plan(&self, _queue: &str, _passing: u32, _fault: QueueFault) -> bool {
         false
     }
 
-    /// How many writes the store made for this queue. Default: nobody counts.
+    /// Number of writes that the store made for this queue. Default `None`: not counted.
     async fn writes(&self, _queue: &str) -> Option<u64> {
         None
     }
 
-    /// Closes the store and opens it again, as a restarted machine would; no queue is open. Answers whether it can.
+    /// Closes the store and opens it again, like a restarted machine; no queue is open. Returns whether the
+    /// implementation supports this.
     async fn restart(&self) -> bool {
         false
     }
 
-    /// Puts the pieces of messages into the queue of this name, which nothing has open, as a writer left them that died
-    /// on the way. Only for queues that store messages in pieces. Answers whether it can.
+    /// Puts pieces of messages into the queue of this name, which is not open, like a writer that died during a write.
+    /// Only for queues that store messages in pieces. Returns whether the implementation supports this.
     async fn plant(&self, _queue: &str, _pieces: &[Piece]) -> bool {
         false
     }
 }
 
-/// What became of a case.
+/// The outcome of a case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The queue does what it must.
+    /// The queue conforms.
     Passed,
-    /// Not tried: which hook is missing.
+    /// The case was not run; names the missing hook.
     Skipped(&'static str),
-    /// The queue does something else: what was expected, and what came.
+    /// The queue does not conform: what was expected, and what happened.
     Failed(String),
 }
 
-/// What became of all cases, in their order.
+/// The outcomes of all cases, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// The name of each case, and its outcome.
@@ -112,15 +113,15 @@ impl Report {
         self.cases.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Failed(_))).map(|(name, _)| *name)
     }
 
-    /// The cases that were not tried.
+    /// The cases that were not run.
     pub fn skipped(&self) -> impl Iterator<Item = &'static str> {
         self.cases.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Skipped(_))).map(|(name, _)| *name)
     }
 
-    /// Fails unless every case passed or was skipped.
+    /// Panics unless every case passed or was skipped.
     ///
     /// # Panics
-    /// With the whole report.
+    /// With the whole report as message.
     pub fn assert_conforms(&self) {
         assert!(self.failed().next().is_none(), "it does not conform:\n{self}");
     }
@@ -148,7 +149,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Holds a queue against every promise of [`DurableProducerQueue`], one case after the other.
+/// Tests a queue against every guarantee of [`DurableProducerQueue`], case by case.
 pub async fn durable_queue<B: QueueBench>(bench: &B) -> Report {
     let mut report = Report::default();
     loading::run(bench, &mut report).await;

@@ -1,7 +1,7 @@
-//! Protobuf to domain and back.
+//! Converts between protobuf and domain types.
 //!
-//! Numbers and lengths come from outside: every reader checks its input, bounds its allocations
-//! by the size of the input, and refuses rather than guesses. Unknown fields are ignored.
+//! Numbers and lengths come from peers: every decoder checks its input, bounds its allocations by the size of the
+//! input, and refuses invalid input. Unknown fields are ignored.
 
 use std::sync::Arc;
 
@@ -21,17 +21,17 @@ mod generated {
 
 /// Manifest of batches.
 pub(crate) const BATCH: &str = "gl.delivery.batch";
-/// Manifest of messages beside the deliveries.
+/// Manifest of bypass messages.
 pub(crate) const BYPASS: &str = "gl.delivery.bypass";
 /// Manifest of the graceful end of a link.
 pub(crate) const STOPPED: &str = "gl.delivery.stopped";
-/// Manifest of what consumers say to producers.
+/// Manifest of upstream messages (consumer to producer).
 pub(crate) const UPSTREAM: &str = "gl.delivery.upstream";
 
-/// Longest manifest, as everywhere on the wire.
+/// Maximum length of a manifest, as everywhere on the wire.
 const MAX_MANIFEST_BYTES: usize = 255;
 
-/// The content of a frame as it travels. In a whole message neither of the two numbers is set.
+/// The payload of a frame on the wire. A whole message has neither of the two numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) encoded: Encoded,
@@ -42,7 +42,7 @@ pub(crate) struct Piece {
 }
 
 fn put(message: &impl prost::Message, buffer: &mut BytesMut) {
-    // A growing buffer cannot be too short, which is the only way for this to fail.
+    // Encoding into a growing buffer cannot fail, since only a short buffer is an error.
     let _ = message.encode(buffer);
 }
 
@@ -50,7 +50,7 @@ fn read<M: prost::Message + Default>(manifest: &str, bytes: Bytes) -> Result<M, 
     M::decode(bytes).map_err(|error| DecodeError::malformed(manifest, error))
 }
 
-/// Appends a batch; `piece` gives what travels of a payload.
+/// Encodes a batch; `piece` converts a payload.
 pub(crate) fn put_batch<P>(
     header: &BatchHeader,
     frames: &[SequencedMessage<P>],
@@ -69,7 +69,7 @@ pub(crate) fn put_batch<P>(
     put(&message, buffer);
 }
 
-/// Reads a batch.
+/// Decodes a batch.
 pub(crate) fn read_batch(bytes: Bytes) -> Result<SequencedBatch<Piece>, DecodeError> {
     let malformed = |why: &str| DecodeError::malformed(BATCH, why);
     let message: generated::SequencedBatch = read(BATCH, bytes)?;
@@ -138,33 +138,33 @@ fn read_encoded(codec: u32, manifest: String, payload: Bytes) -> Option<Encoded>
     })
 }
 
-/// Appends a message beside the deliveries.
+/// Encodes a bypass message.
 pub(crate) fn put_bypass(encoded: Encoded, buffer: &mut BytesMut) {
     let Encoded { codec, manifest, payload } = encoded;
     put(&generated::Bypass { codec: codec.as_u32(), manifest: manifest.into(), bytes: payload }, buffer);
 }
 
-/// Reads a message beside the deliveries.
+/// Decodes a bypass message.
 pub(crate) fn read_bypass(bytes: Bytes) -> Result<Encoded, DecodeError> {
     let message: generated::Bypass = read(BYPASS, bytes)?;
     read_encoded(message.codec, message.manifest, message.bytes)
         .ok_or_else(|| DecodeError::malformed(BYPASS, "the manifest is too long"))
 }
 
-/// Appends the graceful end of a link.
+/// Encodes the graceful end of a link.
 pub(crate) fn put_stopped(stopped: &ProducerStopped, buffer: &mut BytesMut) {
     let controller = Some(write_controller(&stopped.controller));
     put(&generated::ProducerStopped { controller, epoch: stopped.epoch.0 }, buffer);
 }
 
-/// Reads the graceful end of a link.
+/// Decodes the graceful end of a link.
 pub(crate) fn read_stopped(bytes: Bytes) -> Result<ProducerStopped, DecodeError> {
     let message: generated::ProducerStopped = read(STOPPED, bytes)?;
     Ok(ProducerStopped { controller: read_controller(STOPPED, message.controller)?, epoch: Epoch(message.epoch) })
 }
 
-/// The bytes of what consumers of one node say to one producer: all `messages` are from the node of the first, and to its
-/// recipient path. Of no message there are no bytes.
+/// Encodes upstream messages to one producer: all `messages` must be from the node of the first, and to its recipient
+/// path. Empty for no messages.
 pub(crate) fn write_upstream(messages: &[UpstreamMessage]) -> Bytes {
     let Some(UpstreamMessage { from, to, .. }) = messages.first() else { return Bytes::new() };
     let batch = generated::UpstreamBatch {
@@ -203,7 +203,7 @@ fn write_word(message: &UpstreamMessage) -> generated::Upstream {
     }
 }
 
-/// Reads what consumers of one node say to one producer; at least one message.
+/// Decodes the upstream messages of one node to one producer; at least one message.
 pub(crate) fn read_upstream(bytes: Bytes) -> Result<Vec<UpstreamMessage>, DecodeError> {
     let batch: generated::UpstreamBatch = read(UPSTREAM, bytes)?;
     if batch.messages.is_empty() {

@@ -1,7 +1,7 @@
-//! The message type of entities under delivery: their deliveries, and a second type beside them.
+//! The message type of entities under delivery: protocol messages, which carry deliveries, and bypass messages.
 //!
-//! The region carries both through one codec. Messages of the protocol are opaque here; users make and
-//! see only [`WithDelivery::Bypass`]. Source: delivery S9, S16.
+//! The region carries both through one codec. Protocol messages are opaque to users, who make and see only
+//! [`WithDelivery::Bypass`]. Source: delivery S9, S16.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::message::{ProducerStopped, SequencedBatch, SequencedMessage};
 use crate::payload::Payload;
 use crate::wire;
 
-/// What the region of an entity type under delivery carries: deliveries of `T`, and `Q` beside them.
+/// The message type of an entity type under delivery: deliveries of `T`, and bypass messages `Q`.
 ///
 /// `Q` is for queries and ordinary messages, unordered relative to deliveries; use
 /// [`Infallible`](std::convert::Infallible) where there are none.
 pub enum WithDelivery<T, Q> {
-    /// A message that goes straight to the entity.
+    /// A bypass message, which goes directly to the entity.
     Bypass(Q),
     /// A message of the delivery protocol.
     Protocol(Protocol<T>),
@@ -31,13 +31,13 @@ pub struct Protocol<T>(pub(crate) ProtocolMessage<T>);
 pub(crate) enum ProtocolMessage<T> {
     Batch(SequencedBatch<Payload<T>>),
     Stopped(ProducerStopped),
-    /// A deadline of the entity's controller. Never leaves the entity.
+    /// A deadline of the entity's controller has come. Never leaves the entity.
     Tick,
-    /// Something was confirmed or given up outside of a handler. Never leaves the entity.
+    /// A delivery was confirmed or given up outside of a handler. Never leaves the entity.
     Wake,
     /// The next delivery, or the end, is due. Never leaves the entity.
     Next,
-    /// A delivery that comes back from the entity's own timers or tasks. Never leaves the entity.
+    /// A delivery that the entity's own timers or tasks sent to it. Never leaves the entity.
     #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     Delivered(Box<crate::delivery::Delivery<T>>),
 }
@@ -70,14 +70,14 @@ impl<T> fmt::Debug for Protocol<T> {
     }
 }
 
-/// The codec of [`WithDelivery`], made of the codecs of its two types.
+/// The codec of [`WithDelivery`], composed of the codecs of its two types.
 pub struct DeliveryCodec<T, Q> {
     deliveries: Arc<dyn Codec<T>>,
     bypass: Arc<dyn Codec<Q>>,
 }
 
 impl<T, Q> DeliveryCodec<T, Q> {
-    /// Deliveries are written by one codec, messages beside them by the other.
+    /// Deliveries use one codec, bypass messages the other.
     pub fn new(deliveries: impl Codec<T>, bypass: impl Codec<Q>) -> Self {
         Self { deliveries: Arc::new(deliveries), bypass: Arc::new(bypass) }
     }
@@ -122,8 +122,8 @@ impl<T: Send + Sync + 'static, Q: Send + 'static> Codec<WithDelivery<T, Q>> for 
                 Ok(())
             }
             WithDelivery::Protocol(Protocol(ProtocolMessage::Batch(batch))) => {
-                // A message without bytes stays here, and all behind it. Its link begins anew, with bytes, once its
-                // producer knows that frames leave the node.
+                // A message without bytes stays here, with all frames after it. Once the producer knows that the frames
+                // leave the node, the link is replaced, and its messages are encoded.
                 let leave = |message: &&SequencedMessage<Payload<T>>| message.frame.payload.is_portable();
                 let leaving = batch.frames.iter().take_while(leave).count();
                 wire::put_batch(&batch.header, &batch.frames[..leaving], Payload::piece, buffer);
@@ -166,7 +166,7 @@ impl<T: Send + Sync + 'static, Q: Send + 'static> Codec<WithDelivery<T, Q>> for 
     }
 }
 
-/// The codec of a type that has no values: for entities without a second message type.
+/// The codec of a type without values: for entities without bypass messages.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoBypass;
 
@@ -254,7 +254,7 @@ mod tests {
         assert!(matches!(Payload::join(&frames, 64).unwrap_err().error, UnreadableError::Codec(_)));
     }
 
-    /// delivery K7: a message without bytes does not leave its node, and nothing that stands behind it does.
+    /// delivery K7: neither a message without bytes leaves its node, nor any frame after it.
     #[test]
     fn messages_without_bytes_stay_behind() {
         let format = Format { codec: Arc::new(json::<u32>("count")), chunk_bytes: 0, max_message_bytes: 1000 };

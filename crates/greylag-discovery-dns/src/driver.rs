@@ -1,4 +1,4 @@
-//! The look-ups.
+//! DNS look-ups.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,12 +13,12 @@ use hickory_resolver::net::{DnsError, NetError, NoRecords};
 use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
 
-/// How long one question to one server may take.
+/// How long one query to one server may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// How often a question is repeated before the server counts as silent.
+/// How often a query is sent before the server counts as silent.
 const ATTEMPTS: usize = 2;
 
-/// What is looked up.
+/// The records to look up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Wanted {
     Addresses { port: u16 },
@@ -33,18 +33,18 @@ pub struct DnsDiscovery {
     resolver: TokioResolver,
 }
 
-/// Why discovery by DNS cannot be set up. Nothing was looked up.
+/// Why discovery by DNS cannot be set up. No look-up was made.
 #[derive(thiserror::Error)]
 pub enum InvalidName {
-    /// The name is none.
+    /// The name is invalid.
     #[error("{name:?} is no name to look up: {why}")]
     Name {
-        /// As it was given.
+        /// The name as given.
         name: String,
-        /// What is wrong with it.
+        /// Description of the error.
         why: String,
     },
-    /// The system does not say which servers to ask.
+    /// The system's name servers cannot be read.
     #[error("the system's name servers are not known: {0}")]
     System(String),
 }
@@ -52,8 +52,8 @@ pub enum InvalidName {
 greylag_core::debug_is_sentence!(InvalidName);
 
 impl DnsDiscovery {
-    /// Every IPv4 and IPv6 address of `name` is a node that listens on `port`. Asks the servers that
-    /// the system names.
+    /// Finds nodes by address: every IPv4 and IPv6 address of `name` is a node that listens on `port`. Queries the
+    /// system's name servers.
     ///
     /// # Errors
     /// [`InvalidName`].
@@ -65,8 +65,8 @@ impl DnsDiscovery {
         Ok(Self { name: parse(name)?, wanted, resolver })
     }
 
-    /// Every target of the service `name`, such as `_greylag._tcp.bank.example`, is a node. Asks the
-    /// servers that the system names.
+    /// Finds nodes by service: every target of the service `name`, such as `_greylag._tcp.bank.example`, is a node.
+    /// Queries the system's name servers.
     ///
     /// # Errors
     /// [`InvalidName`].
@@ -74,7 +74,7 @@ impl DnsDiscovery {
         Ok(Self { wanted: Wanted::Service, ..Self::addresses(name, 0)? })
     }
 
-    /// The same, but asking this server only.
+    /// The same, but queries only this server.
     ///
     /// # Errors
     /// [`InvalidName::System`].
@@ -89,7 +89,7 @@ impl DnsDiscovery {
         Ok(Self { resolver, ..self })
     }
 
-    /// The records of one type. None are an answer; only silence and failure are not.
+    /// The records of one type. An answer without records is an empty list; silence and failure are errors.
     async fn records(&self, of: RecordType) -> Result<Vec<RData>, DiscoveryError> {
         match self.resolver.lookup(self.name.clone(), of).await {
             Ok(found) => Ok(found.answers().iter().map(|record| record.data.clone()).collect()),
@@ -102,7 +102,7 @@ impl DnsDiscovery {
         let (records, port) = match self.wanted {
             Wanted::Service => (self.records(RecordType::SRV).await?, 0),
             Wanted::Addresses { port } => {
-                // Half an answer would look like a change, so both must be had.
+                // Both record types are needed: half an answer would look like a change of the nodes.
                 let mut records = self.records(RecordType::A).await?;
                 records.extend(self.records(RecordType::AAAA).await?);
                 (records, port)
@@ -111,7 +111,7 @@ impl DnsDiscovery {
         Ok(records.iter().filter_map(|record| self.node(record, port)).collect())
     }
 
-    /// The node that a record names. A record that names none is left out, and logged.
+    /// The node that a record names. A record that names none is logged and left out.
     fn node(&self, record: &RData, port: u16) -> Option<NodeAddress> {
         let node = match record {
             RData::A(ip) => NodeAddress::new(&ip.0.to_string(), port),
@@ -120,7 +120,7 @@ impl DnsDiscovery {
                 let target = service.target.to_string();
                 NodeAddress::new(target.trim_end_matches('.'), service.port)
             }
-            // Aliases, which lead to the other records.
+            // An alias, whose target's records follow.
             _ => return None,
         };
         node.inspect_err(|error| tracing::warn!(discovery = ?self, %error, "a record names no node")).ok()
@@ -135,8 +135,8 @@ fn parse(name: &str) -> Result<Name, InvalidName> {
     Name::from_utf8(name).map_err(|error| invalid(error.to_string()))
 }
 
-/// Makes the resolver cache nothing, since what is looked up may change, and ask servers only: a hosts file says something
-/// else on each machine, and often names this machine alone, so a node would found a cluster of its own.
+/// Makes the resolver cache nothing, since the records may change, and query servers only: a hosts file differs between
+/// machines, and often names its own machine alone, so that a node would found a cluster of its own.
 fn tune(options: &mut ResolverOpts) {
     options.use_hosts_file = ResolveHosts::Never;
     options.cache_size = 0;
@@ -146,7 +146,7 @@ fn tune(options: &mut ResolverOpts) {
     options.attempts = ATTEMPTS;
 }
 
-/// Whether the server says that there are no records.
+/// Whether the error is a server's answer that there are no records.
 fn is_answer(error: &NetError) -> bool {
     let NetError::Dns(DnsError::NoRecordsFound(NoRecords { response_code, .. })) = error else { return false };
     matches!(response_code, ResponseCode::NXDomain | ResponseCode::NoError)

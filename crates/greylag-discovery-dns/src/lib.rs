@@ -15,16 +15,16 @@
 //! # }
 //! ```
 //!
-//! - [`DnsDiscovery::addresses`]: each A and AAAA record is a node at one port. Nodes must then be
-//!   known by their IP address (`transport.canonical_host`), as they are by default.
-//! - [`DnsDiscovery::service`]: each SRV record is a node: its target and port. Nodes must then be
-//!   known by exactly that name.
+//! - [`DnsDiscovery::addresses`]: each A and AAAA record is a node, all with the same port. Nodes must then be known by
+//!   their IP address (`transport.canonical_host`), as they are by default.
+//! - [`DnsDiscovery::service`]: each SRV record is a node, with the record's target and port. Nodes must then be known
+//!   by exactly that name.
 //!
-//! Discovery caches nothing, whatever the records' time to live: a cluster is founded on answers that
-//! stay the same, and an answer from a cache would always do so. The machine's hosts file is not read. That there
-//! are no nodes (`NXDOMAIN`, no record) is an answer; that the server is silent or fails is not.
+//! Discovery caches nothing, whatever the records' time to live: a cluster is founded when answers stay the same for a
+//! while, and answers from a cache would always stay the same. The machine's hosts file is not read. "No nodes"
+//! (`NXDOMAIN`, no record) is an answer; silence or failure of the server is an error.
 //!
-//! This crate knows nothing of how clusters are founded: that is `Cluster::bootstrap`'s.
+//! This crate does not found clusters: `Cluster::bootstrap` does.
 
 mod driver;
 

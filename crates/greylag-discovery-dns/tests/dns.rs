@@ -1,4 +1,4 @@
-//! Look-ups against a name server of our own on loopback, and a cluster founded by them.
+//! Look-ups against a name server of the test's own on loopback, and a cluster founded by them.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -13,18 +13,18 @@ use hickory_proto::rr::rdata::{A, AAAA, SRV};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use tokio::net::UdpSocket;
 
-/// What the server says to every question.
+/// The server's answer to every query.
 #[derive(Clone)]
 enum Says {
     Records(Vec<RData>),
     NoSuchName,
     Fails,
-    /// Addresses, but it fails when asked for those of IPv6.
+    /// These addresses for IPv4 queries, and a failure for IPv6 queries.
     Half(Vec<RData>),
     Nothing,
 }
 
-/// A name server with one thing to say at a time.
+/// A name server with one answer at a time.
 #[derive(Clone)]
 struct Server {
     address: SocketAddr,
@@ -75,7 +75,7 @@ fn answer(mut message: Message, says: Says) -> Option<Message> {
         Says::Records(records) | Says::Half(records) => records,
     };
     let of_type = records.into_iter().filter(|record| record.record_type() == query.query_type());
-    // An hour: a client that cached the answer would not see it change.
+    // A time to live of an hour: a client that cached the answer would not see it change.
     message.answers = of_type.map(|data| Record::from_rdata(query.name().clone(), 3600, data)).collect();
     Some(message)
 }
@@ -105,7 +105,7 @@ async fn addresses_of_a_name_are_nodes_at_one_port_and_nothing_is_cached() {
     assert_eq!(found(&dns).await.unwrap(), ["10.0.0.3:17355"], "the answer of now, not of before");
 }
 
-/// A hosts file knows some of the nodes at best, so the server answers for a name that stands there, too.
+/// The server answers even for a name in the hosts file, since a hosts file has some of the nodes at best.
 #[tokio::test]
 async fn the_hosts_file_of_the_machine_does_not_answer_in_the_servers_place() {
     let server = Server::start().await;
@@ -116,7 +116,7 @@ async fn the_hosts_file_of_the_machine_does_not_answer_in_the_servers_place() {
     }
 }
 
-/// Such as the machine's own. `localhost` is left out, which no resolver asks a server for.
+/// Names of the machine's hosts file, without `localhost`, which no resolver queries a server for.
 fn names_in_the_hosts_file() -> Vec<String> {
     let hosts = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
     let lines = hosts.lines().map(|line| line.split('#').next().unwrap_or_default());
@@ -160,7 +160,7 @@ async fn a_silent_server_is_no_answer() {
     assert!(silent.is_err(), "{silent:?}");
 }
 
-/// cluster M24: three nodes that DNS tells of one by one found one cluster, and a fourth joins it.
+/// cluster M24: three nodes that DNS names one after the other found one cluster, and a fourth joins it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_dns_names_found_one_cluster() {
     let server = Server::start().await;
@@ -169,7 +169,7 @@ async fn nodes_that_dns_names_found_one_cluster() {
     for _ in 0..3 {
         let node = start().await;
         records.push(service(node.0.self_address().address().port(), "127.0.0.1."));
-        // Each starts with what DNS knows by now.
+        // Each node starts with the records that DNS has by then.
         server.say(Says::Records(records.clone()));
         joins.push(bootstrap(&node.0, &server));
         nodes.push(node);

@@ -1,8 +1,8 @@
-//! Changes of durable states, in the order of the server's time: pages as of events, one row for each id.
+//! Changes of durable states, in the order of the server's time: pages like those of events, but one row for each id.
 //!
-//! A change that commits after a later one was shown is found by the passes backwards of a
-//! [`Feed`](greylag_persistence::Feed), unless a further one has replaced it by then, which has a place of its
-//! own. Source: persistence §5 (PostgreSQL).
+//! A change that commits after a later one was shown is found by the backward passes of a
+//! [`Feed`](greylag_persistence::Feed), unless a further change of the same id has replaced it by then; the further
+//! change has a later time of its own. Source: persistence §5 (PostgreSQL).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,30 +1,31 @@
-//! The server's clock, compared with the latest stored event: warned of when it is behind, once for each time.
+//! Compares the server's clock with the latest stored event, and warns once each time the clock falls behind.
 //!
-//! Every append answers by how much the clock is behind the time of the latest stored event. A clock that runs on is
-//! never behind by more than commits overlap; it is after a failover to a server whose clock is. Source: persistence 70.
+//! Every append answers by how much the clock is behind the time of the latest stored event. Normally the lag is at
+//! most the time by which commits overlap; after a failover to a server whose clock is behind, it is larger. Source:
+//! persistence 70.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// What the last answers said about the clock.
+/// Watches the server's clock.
 #[derive(Debug)]
 pub(crate) struct ClockWatch {
     journal: String,
-    /// A clock that is behind by no more is not reported (`behind_current_time`).
+    /// Lag up to this is not reported (`behind_current_time`).
     tolerated: Duration,
     seen: Mutex<Seen>,
 }
 
-/// What was seen of the clock.
+/// The observed lag of the clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// At the last answer.
+    /// Lag at the last answer.
     pub(crate) behind: Duration,
-    /// How often it was found to be behind by more than is tolerated, after it was not.
+    /// How often the lag rose above the tolerated one.
     pub(crate) times: u64,
 }
 
-/// What changed with an answer.
+/// A change from one answer to the next.
 #[derive(Debug, PartialEq, Eq)]
 enum Change {
     SetBack,
@@ -51,7 +52,7 @@ impl ClockWatch {
         Self { journal, tolerated, seen: Mutex::default() }
     }
 
-    /// An answer said that the clock is behind by so much.
+    /// Notes an answer that says the clock is behind by `behind`.
     pub(crate) fn note(&self, behind: Duration) {
         let change = self.seen.lock().unwrap_or_else(PoisonError::into_inner).take(behind, self.tolerated);
         let journal = self.journal.as_str();
@@ -73,7 +74,7 @@ impl ClockWatch {
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is wrong with the clock, if it is behind by more than is tolerated.
+    /// A sentence about the clock, if its lag is more than tolerated.
     pub(crate) fn trouble(&self) -> Option<String> {
         let Seen { behind, .. } = self.seen();
         (behind > self.tolerated)
@@ -81,7 +82,7 @@ impl ClockWatch {
     }
 }
 
-/// Why nothing is stored under this clock.
+/// The error text for a write that is refused because the clock is too far behind.
 pub(crate) fn too_far_behind(behind: Duration, max_clock_lag: Duration) -> String {
     format!(
         "the server's clock is {behind:.1?} behind the latest stored event, more than max_clock_lag = {max_clock_lag:?}; \

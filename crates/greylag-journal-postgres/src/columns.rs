@@ -1,4 +1,4 @@
-//! Appends as the columns that a statement takes them in: each column is one array.
+//! Appends as the parameters of a statement: each column is one array.
 
 use std::sync::Arc;
 
@@ -7,33 +7,33 @@ use tokio_postgres::types::ToSql;
 
 use crate::rows::{self, Uuid};
 
-/// Of appends that go together. What all have in common is left to the statement, which takes a null for it.
+/// Columns of the appends of one statement. A column of which every value is the default is sent as a null.
 pub(crate) struct Columns<'a> {
     places: Vec<i32>,
     ids: Vec<&'a str>,
     uuids: Vec<Uuid>,
     epochs: Vec<i64>,
     firsts: Vec<i64>,
-    /// Nothing while each append is one event.
+    /// Last numbers; `None` while each append is one event.
     lasts: Option<Vec<i64>>,
     events: EventColumns<'a>,
 }
 
 #[derive(Default)]
 struct EventColumns<'a> {
-    /// Of the append that the event belongs to.
+    /// Place of the append that the event belongs to.
     places: Vec<i32>,
     numbers: Vec<i64>,
     codecs: Vec<i32>,
     manifests: Vec<&'a str>,
     versions: Vec<i32>,
-    /// Nothing while no event is filtered.
+    /// `None` while no event is filtered.
     filtered: Option<Vec<bool>>,
     payloads: Vec<&'a [u8]>,
-    /// Nothing while no event has metadata.
+    /// `None` while no event has metadata.
     metadata: Option<Vec<Option<Vec<u8>>>>,
     crcs: Vec<i64>,
-    /// Nothing while no event has tags.
+    /// `None` while no event has tags.
     tags: Option<Vec<Option<String>>>,
 }
 
@@ -68,7 +68,7 @@ impl<'a> Columns<'a> {
         self.events.tags.is_some()
     }
 
-    /// In the order of the statements: the columns, what all appends share, and the tags only if there are any.
+    /// The parameters in the order of the statements: the columns, then `shared`, then the tags if there are any.
     pub(crate) fn parameters<'b>(&'b self, shared: [&'b (dyn ToSql + Sync); 2]) -> Vec<&'b (dyn ToSql + Sync)> {
         let Self { places, ids, uuids, epochs, firsts, lasts, events } = self;
         let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![places, ids, uuids, epochs, firsts, lasts];
@@ -115,7 +115,8 @@ impl<'a> EventColumns<'a> {
     }
 }
 
-/// Pushes onto a column that most statements go without: it begins with the first row that has something there.
+/// Pushes onto a column that most statements do not need. The column is made at the first value that is not the
+/// default.
 fn push_seldom<T: Clone + Default + PartialEq>(column: &mut Option<Vec<T>>, before: usize, value: T) {
     if column.is_some() || value != T::default() {
         column.get_or_insert_with(|| vec![T::default(); before]).push(value);

@@ -1,4 +1,4 @@
-//! The tokio half: connections, pools, the tasks of the lanes, and the sweeper of what is deleted.
+//! The tokio half: connections, pools, the tasks of the lanes, and the sweeper of deleted events.
 
 pub(crate) mod lane;
 pub(crate) mod link;

@@ -1,4 +1,4 @@
-//! Why a journal is not open, split by what is to be done about it.
+//! Why a journal cannot be opened, split by what to do about it.
 
 use std::time::Duration;
 
@@ -6,31 +6,31 @@ use greylag_postgres::{ConfigError, ConnectError, advised};
 
 use crate::settings::SettingsError;
 
-/// Why the journal could not be opened. Nothing was written, unless a migration was.
+/// Why the journal could not be opened. Nothing was written, except by a migration.
 #[derive(thiserror::Error)]
 pub enum OpenError {
-    /// A setting cannot be meant.
+    /// A setting is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The connection string cannot be used.
+    /// The connection string is invalid.
     #[error("the journal database cannot be named: {0}")]
     Config(#[from] ConfigError),
     /// There is no connection, or the schema does not fit. The text says what to do about it.
     #[error("the journal database at {place} cannot be used: {cause}")]
     Unavailable {
-        /// Where.
+        /// Address of the database, without the password.
         place: String,
-        /// What it said, and what helps.
+        /// Error of the server, and advice.
         cause: String,
     },
     /// The journal was to be opened for this process alone, and other processes use it.
     #[error("schema {schema:?} at {place} is in use: {by}; stop the processes that use it")]
     InUse {
-        /// Where.
+        /// Address of the database, without the password.
         place: String,
-        /// The schema.
+        /// Name of the schema.
         schema: String,
-        /// The connections that use it, as far as the server tells.
+        /// The connections that use the schema, as far as the server tells.
         by: String,
     },
 }
@@ -62,7 +62,7 @@ impl SchemaError {
     }
 }
 
-/// What went wrong when connecting, and what helps.
+/// Text of a failure to connect, with advice.
 pub(crate) fn not_connected(error: &ConnectError) -> String {
     match error {
         ConnectError::Config(error) => error.to_string(),
@@ -70,7 +70,7 @@ pub(crate) fn not_connected(error: &ConnectError) -> String {
     }
 }
 
-/// No connection in this time.
+/// Text of a failure to connect within `limit`.
 pub(crate) fn not_connected_within(limit: Duration) -> String {
     format!("no connection within {limit:?}; check host, port and network")
 }

@@ -1,4 +1,4 @@
-//! The handle of a journal: limits, back-pressure, and one statement for everything but appends.
+//! The handle of a journal: limits, back-pressure, and one statement for each call but appends.
 
 use std::fmt;
 use std::path::Path;
@@ -34,10 +34,10 @@ use crate::stats::{Counters, PostgresStats};
 
 const CAPS: Caps = Caps::full(Scope::Shared);
 
-/// Room of pending appends is counted in so many bytes.
+/// Bytes of one permit of the semaphore `room`.
 const ROOM_UNIT: usize = 1024;
 
-/// Beyond its payload, what an event takes on its way, about.
+/// Bytes that an event takes in a statement besides its payload and texts, roughly.
 const EVENT_OVERHEAD: usize = 128;
 
 /// A journal in PostgreSQL, for every node that reaches the database. Clones share it.
@@ -46,19 +46,19 @@ pub struct PostgresJournal {
     inner: Arc<Inner>,
 }
 
-/// What the handles of one journal share.
+/// State that the handles of one journal share.
 pub(crate) struct Inner {
     pub(crate) link: Arc<Link>,
     pub(crate) settings: PostgresJournalSettings,
     pub(crate) counters: Arc<Counters>,
     lanes: Vec<mpsc::UnboundedSender<Message>>,
-    /// In units of [`ROOM_UNIT`].
+    /// Room for pending appends, in units of [`ROOM_UNIT`].
     room: Arc<Semaphore>,
     pub(crate) write: Arc<Pool>,
     pub(crate) replay: Arc<Pool>,
     pub(crate) query: Arc<Pool>,
     pub(crate) deleted: mpsc::UnboundedSender<Deleted>,
-    /// The lanes that did not end yet. A `close` that waits for them holds the lock.
+    /// Tasks of lanes that have not ended. `close` holds the lock while it waits for them.
     tasks: Mutex<Vec<JoinHandle<()>>>,
     sweeper: JoinHandle<()>,
 }
@@ -70,16 +70,15 @@ impl fmt::Debug for Inner {
 }
 
 impl Drop for Inner {
-    /// The lanes end by themselves, once they have answered what they have.
+    /// Aborts the sweeper only: lanes end by themselves, once they have answered their appends.
     fn drop(&mut self) {
         self.sweeper.abort();
     }
 }
 
 impl PostgresJournal {
-    /// Opens the journal, and applies what its schema lacks, so that what is wrong shows at start.
-    /// `config` is a connection string as for libpq, key words or a URL; its password appears in no log and no
-    /// error.
+    /// Opens the journal, and applies missing migrations, so that a wrong setup shows at start. `config` is a
+    /// connection string as for libpq, key words or a URL; its password appears in no log and no error.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -92,12 +91,12 @@ impl PostgresJournal {
         Ok(journal)
     }
 
-    /// Opens the journal for this process alone, as [`copy`](greylag_persistence::copy) wants it: while it is
-    /// open no other process's journal of this schema connects, and it does not open while one is connected. It
-    /// waits for those that end, but not longer than `connect_timeout`.
+    /// Opens the journal for this process alone, as [`copy`](greylag_persistence::copy) needs it: while it is open no
+    /// other process's journal of this schema connects, and it does not open while one is connected. Opening waits for
+    /// connections that end meanwhile, but not longer than `connect_timeout`.
     ///
-    /// The reservation is an advisory lock, which every connection of a journal shares and this one has alone.
-    /// Databases without these (the table below) reserve nothing.
+    /// The reservation is an advisory lock, which connections of ordinary journals hold shared and this journal holds
+    /// alone. Databases without advisory locks (the table below) reserve nothing.
     ///
     /// # Errors
     /// [`OpenError`]; [`OpenError::InUse`] if others are connected.
@@ -115,8 +114,8 @@ impl PostgresJournal {
         }
     }
 
-    /// Does not wait for the database: it is tried until it answers, and until then the health is down
-    /// and calls answer unavailable in their time.
+    /// Opens the journal without waiting for the database. The journal tries to connect until the database answers;
+    /// until then its health is down, and calls answer unavailable when their time is over.
     ///
     /// # Errors
     /// [`OpenError::Settings`], [`OpenError::Config`].
@@ -127,7 +126,7 @@ impl PostgresJournal {
         Self::start(Database::parse(config)?, settings, Use::Shared)
     }
 
-    /// As [`PostgresJournal::lazy`], with a password that does not stand in `config`, but in a file of its own.
+    /// As [`PostgresJournal::lazy`], with a password from a file instead of `config`.
     ///
     /// # Errors
     /// As [`PostgresJournal::lazy`].
@@ -142,7 +141,7 @@ impl PostgresJournal {
         Self::start(Database::parse(config)?.with_password_file(file)?, settings, Use::Shared)
     }
 
-    /// Connects once, to see whether it can.
+    /// Connects once, to check that the database can be used.
     ///
     /// # Errors
     /// [`OpenError::Unavailable`].
@@ -201,12 +200,12 @@ impl PostgresJournal {
         PostgresQueries::new(self.inner.clone())
     }
 
-    /// The store of what projections have processed, in the same database.
+    /// The offset store of projections in the same database.
     pub fn offsets(&self) -> PostgresOffsets {
         PostgresOffsets::new(self.inner.clone())
     }
 
-    /// What the handles of this journal have done together.
+    /// Counters of this journal, over all its handles.
     pub fn stats(&self) -> PostgresStats {
         let (all, free) = (self.inner.room_units(), self.inner.room.available_permits());
         PostgresStats { pending_bytes: ((all - free.min(all)) * ROOM_UNIT) as u64, ..self.inner.counters.read() }
@@ -231,7 +230,7 @@ fn lane_settings(link: &Link, settings: &PostgresJournalSettings) -> LaneSetting
 }
 
 impl Inner {
-    /// Room of pending appends, all of it.
+    /// All the room for pending appends, in units of [`ROOM_UNIT`].
     fn room_units(&self) -> usize {
         self.settings.max_pending_bytes.div_ceil(ROOM_UNIT)
     }
@@ -240,7 +239,7 @@ impl Inner {
         &self.lanes[usize::from(id.slice()) % self.lanes.len()]
     }
 
-    /// A connection of the caller's own, which may write.
+    /// A new connection that may write, outside the pools.
     pub(crate) async fn connect(&self) -> Result<Arc<Session>, String> {
         self.link.connect(Purpose::Primary).await
     }
@@ -249,7 +248,7 @@ impl Inner {
         StoreFailure::new(&self.link.name, cause)
     }
 
-    /// The server answered what this program cannot read.
+    /// The failure for an answer of the server that this program cannot decode.
     pub(crate) fn unreadable(&self) -> StoreFailure {
         self.failure("the answer cannot be read; check that the schema is the one documented")
     }
@@ -284,15 +283,16 @@ impl Inner {
         Health::Up
     }
 
-    /// Answers what waits, then lets go of every connection, since lanes that have something to answer may need another
-    /// one. A second call waits for the first, or goes on in its place if the first was dropped.
+    /// Closes the journal: lanes answer the appends that wait, then every connection is closed, in this order because a
+    /// lane may need a new connection for its last answers. A second call waits for the first, or takes over if the
+    /// first was dropped.
     pub(crate) async fn close(&self) -> Result<(), CloseError> {
         for lane in &self.lanes {
             let _ended_already = lane.send(Message::Close);
         }
         let mut tasks = self.tasks.lock().await;
         let mut panicked = None;
-        // Each ends at the latest when its last append is late.
+        // Each lane ends at the latest when the deadline of its last append is over.
         while let Some(task) = tasks.last_mut() {
             panicked = task.await.err().or(panicked);
             tasks.pop();
@@ -306,7 +306,7 @@ impl Inner {
         panicked.map_or(Ok(()), |error| Err(CloseError(self.failure(error))))
     }
 
-    /// Waits for room, but not longer than an append may take.
+    /// Waits for room, but not longer than `append_timeout`.
     async fn room(&self, bytes: usize) -> Result<OwnedSemaphorePermit, StoreFailure> {
         let all = self.room_units();
         let units = u32::try_from(bytes.div_ceil(ROOM_UNIT).clamp(1, all)).unwrap_or(u32::MAX);
@@ -322,8 +322,8 @@ impl Inner {
         }
     }
 
-    /// Hands an append to its lane, if it may be stored at all. From then on the append is the lane's, whether its
-    /// caller waits or not (J13).
+    /// Checks an append and gives it to its lane. From then on the lane stores it, whether its caller waits or not
+    /// (J13).
     async fn submit(&self, append: Append) -> Result<oneshot::Receiver<Result<Appended, AppendError>>, AppendError> {
         let bytes = check(&append, self.settings.max_append_bytes).map_err(AppendError::Rejected)?;
         let records: Arc<[StoredEvent]> = append.records(Timestamp::default()).into();
@@ -334,8 +334,8 @@ impl Inner {
         Ok(answer)
     }
 
-    /// Until every append of the id that was submitted here before is answered. Those of other nodes
-    /// are waited for by the row's lock.
+    /// Waits until every earlier append of the id from this process is answered. Those of other nodes are waited for by
+    /// the lock of the id's row.
     async fn await_turn(&self, id: &PersistenceId) -> Result<(), StoreFailure> {
         let (reply, turn) = oneshot::channel();
         let message = Message::AwaitTurn { id: id.clone(), reply };
@@ -356,7 +356,7 @@ impl Inner {
         rows::head(&row).map_err(|Unreadable| HeadError::Corrupt(corrupt()))
     }
 
-    /// The head that explains why a write changed nothing.
+    /// The head, read to explain why a write changed nothing.
     async fn current(&self, id: &PersistenceId) -> Result<Head, HeadError> {
         self.head(&self.write, self.settings.call_timeout, id).await
     }
@@ -368,7 +368,7 @@ enum HeadError {
 }
 
 impl HeadError {
-    /// For calls that know no corrupt head.
+    /// The error for calls whose error type has no corrupt head.
     fn cause(self, inner: &Inner) -> StoreFailure {
         match self {
             Self::Unavailable(cause) => cause,
@@ -427,7 +427,7 @@ impl Journal for PostgresJournal {
 
     async fn append(&self, append: Append) -> Result<Appended, AppendError> {
         let inner = &self.inner;
-        // A lane counts the appends that it is given; only those that reach no lane are counted here.
+        // A lane counts the appends that it gets; an append that reaches no lane is counted here.
         let answer = inner.submit(append).await.inspect_err(|error| {
             inner.counters.answered(&Err(error.clone()), 0, 0);
         })?;
@@ -480,7 +480,7 @@ impl Journal for PostgresJournal {
     }
 }
 
-/// One page of a history, over a connection of `pool`, which is given back before the page is.
+/// One page of a history, over a connection of `pool`, which is given back before the page is decoded.
 pub(crate) async fn read_page(
     inner: &Inner,
     pool: &Pool,
@@ -498,12 +498,12 @@ pub(crate) async fn read_page(
     page(id, range, &rows).map_err(ReadError::Corrupt)
 }
 
-/// The slice as its column has it.
+/// The slice as the type of its column.
 pub(crate) fn slice(id: &PersistenceId) -> i16 {
     i16::try_from(id.slice()).expect("there are 1024 slices")
 }
 
-/// Refuses an append that can never be stored before it is queued; answers about how many bytes it is.
+/// Refuses an append that can never be stored before it is queued; answers its size in bytes, roughly.
 fn check(append: &Append, max_bytes: usize) -> Result<usize, RejectReason> {
     append.check(&CAPS)?;
     if let Some((seq_nr, _)) =
@@ -526,7 +526,7 @@ fn size(event: &greylag_persistence::NewEvent) -> usize {
     event.payload.len() + event.manifest.len() + metadata + tags
 }
 
-/// A page of the rows that [`READ`] found: checked, cut, and with its end.
+/// Makes a page of the rows that [`READ`] found: checks that none is missing or damaged, and cuts at `max_bytes`.
 fn page(id: &PersistenceId, range: ReadRange, found: &[Row]) -> Result<Page, Corrupt> {
     let corrupt = |seq_nr, kind| Corrupt { id: id.clone(), seq_nr, kind };
     let mut page = Page::default();

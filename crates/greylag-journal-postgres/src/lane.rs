@@ -1,14 +1,14 @@
-//! One lane of appends: what waits, what is sent, and what an answer or an error means for each.
+//! One lane of appends: queues them, sends them in statements, and decides what an answer or an error means for each.
 //!
 //! ```text
 //! submit ─▶ waiting ─▶ sent in a statement ─▶ stored ─────────────────────▶ Ok
 //!              ▲              │                └─ not stored ─▶ looked up ─▶ Ok | Fenced | Conflict
 //!              └──────────────┴─ rolled back, or unanswered: once more, until its deadline ─▶ Unknown
 //! ```
-//! An id has at most one append among the sent; later appends of the id wait behind it, in order, and so
-//! does a request that must see all of them (a claim). So no statement names an id twice, and of two tries of
-//! one append the later finds what the earlier left. An append is never taken for refused while an
-//! earlier try of it is unanswered: the only answers left are Ok, Fenced by the head, and Unknown (J10).
+//! An id has at most one append among the sent; later appends of the id wait behind it, in order, and so does a request
+//! that must see all of them (a claim). So no statement names an id twice, and the later of two tries of one append
+//! finds what the earlier try stored. While an earlier try of an append is unanswered, no answer says that the append
+//! is not stored: the only answers left are Ok, Fenced by the head, and Unknown (J10).
 //!
 //! Pure: the driver owns the connection, the payloads, and the callers' reply channels. Source: persistence §4.4.
 
@@ -29,22 +29,22 @@ use greylag_postgres::Failure;
 pub(crate) use verdict::{Found, StoredLast};
 use verdict::{Verdict, verdict};
 
-/// After so many rollbacks an append goes alone: another id of the statement may be what causes them.
+/// After this many rollbacks an append goes alone: another id of the statement may cause the rollbacks.
 const ROLLBACKS_TOGETHER: u32 = 3;
 
-/// Names one append of a lane; later ones have larger numbers.
+/// Number of an append within its lane; a later append has a larger number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct AppendNo(pub(crate) u64);
 
-/// Names one request that waits for its turn.
+/// Number of a request that waits for its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TurnNo(pub(crate) u64);
 
-/// Names one statement of a lane.
+/// Number of a statement within its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StatementNo(pub(crate) u64);
 
-/// What the lane must know of an append.
+/// An append as its lane knows it: without payloads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) no: AppendNo,
@@ -53,65 +53,64 @@ pub(crate) struct Request {
     pub(crate) writer_uuid: WriterUuid,
     pub(crate) first: SeqNr,
     pub(crate) last: SeqNr,
-    /// Of its last event.
+    /// Checksum of the last event.
     pub(crate) crc32c: u32,
     pub(crate) bytes: usize,
 }
 
-/// An input to a lane of appends: requests, what became of the connection and of statements, and that time passed.
+/// An input to a lane: requests, results of connecting and of statements, and passing time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// Appends that came together.
+    /// Appends that arrived together.
     Submit(Vec<Request>),
-    /// A request must see all appends of the id that came before it: give it its turn when they are answered.
+    /// A request that must see all earlier appends of the id gets its turn when they are answered.
     AwaitTurn { turn: TurnNo, id: PersistenceId },
-    /// There is a connection.
+    /// A connection was made.
     Connected,
     /// A try to connect failed.
     NotConnected(String),
-    /// The connection ended by itself.
+    /// The connection was lost while no statement used it.
     Lost(String),
-    /// A statement of appends ended. Of each append, in their order, when it was stored; nothing of those that were
-    /// not stored by it.
+    /// A statement of appends ended. For each append, in their order: its timestamp, or `None` if the statement did not
+    /// store it.
     Executed { statement: StatementNo, outcome: Result<Vec<Option<Timestamp>>, Failure> },
-    /// What stands in the database about appends that a statement did not store; nothing of those
-    /// whose head cannot be read.
+    /// Heads and events found for appends that a statement did not store; without those whose head cannot be read.
     LookedUp { statement: StatementNo, outcome: Result<BTreeMap<PersistenceId, Found>, Failure> },
-    /// Time has passed.
+    /// Time passed.
     Tick,
-    /// No more appends are taken.
+    /// Take no more appends.
     Close,
 }
 
-/// What the driver is asked to do, in this order.
+/// A request to the driver; effects are carried out in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Make a connection, when it is time to try again.
+    /// Make a connection, after the wait of the back-off.
     Connect,
-    /// Drop the connection; what is under way on it is not waited for.
+    /// Drop the connection, with the statements under way on it.
     Disconnect,
-    /// Store these, in one statement. They are in the order of their ids: statements that lock rows in one order
-    /// never wait for each other in a circle, and indexes like it.
+    /// Store these appends in one statement. They are in the order of their ids: statements that lock rows in one order
+    /// never deadlock, and inserts in key order suit the indexes.
     Execute { statement: StatementNo, appends: Vec<AppendNo> },
-    /// Look up what stands in the place of these.
+    /// Look up the heads and events that explain why these appends were not stored.
     LookUp { statement: StatementNo, appends: Vec<AppendNo> },
-    /// Answer, and forget.
+    /// Answer an append, and forget it.
     Answer { append: AppendNo, outcome: Result<Appended, AppendError> },
-    /// It is the turn of this request.
+    /// Give this request its turn.
     Turn(TurnNo),
 }
 
 /// Limits of a lane.
 #[derive(Debug, Clone)]
 pub(crate) struct LaneSettings {
-    /// The store, as its operator knows it.
+    /// Name of the store for the operator.
     pub(crate) name: String,
     pub(crate) pipeline: usize,
     pub(crate) max_batch_appends: usize,
     pub(crate) max_batch_bytes: usize,
     pub(crate) append_timeout: Duration,
     pub(crate) try_timeout: Duration,
-    /// No event is stored while the server's clock is behind the latest event by more.
+    /// While the server's clock is behind the latest event by more than this, no event is stored.
     pub(crate) max_clock_lag: Duration,
 }
 
@@ -119,14 +118,14 @@ pub(crate) struct LaneSettings {
 struct Pending {
     request: Request,
     deadline: Instant,
-    /// Whether an earlier try went unanswered, so that it may be stored.
+    /// Whether an earlier try went unanswered, so that the append may be stored.
     unanswered: bool,
     rollbacks: u32,
     /// Whether the append goes in a statement of its own.
     alone: bool,
-    /// The statement that carries it now.
+    /// The statement that carries the append now.
     sent: Option<StatementNo>,
-    /// What its last try met, if that came to nothing.
+    /// Error of the last try, if it failed.
     trouble: Option<Arc<str>>,
 }
 
@@ -141,7 +140,7 @@ enum Waiting {
 struct Queue {
     /// The append that is ready or sent.
     first: AppendNo,
-    /// Mostly empty, since the writer of an id waits for each answer.
+    /// Appends and turns after the first; mostly none, since the writer of an id waits for each answer.
     behind: VecDeque<Waiting>,
 }
 
@@ -149,7 +148,7 @@ struct Queue {
 struct Statement {
     appends: Vec<AppendNo>,
     silent_at: Instant,
-    /// Whether it was answered, and only what stands in the way of these is asked for.
+    /// Whether the statement was answered, and a look-up for the appends that it did not store is under way.
     looks_up: bool,
 }
 
@@ -159,27 +158,27 @@ enum Connection {
     Ready,
 }
 
-/// One lane; see the module.
+/// One lane; the module describes it.
 #[derive(Debug)]
 pub(crate) struct Lane {
     settings: LaneSettings,
     pending: HashMap<AppendNo, Pending>,
-    /// All have the same time, so the first is the first to be late. May name some that were answered meanwhile, but
-    /// not as the first.
+    /// Appends in the order of their deadlines, which is that of arrival since all have the same timeout. May name
+    /// answered appends, but not at the front.
     by_deadline: VecDeque<AppendNo>,
     by_id: HashMap<PersistenceId, Queue>,
-    /// What the next statements carry. May name some that were answered meanwhile.
+    /// Appends for the next statements. May name answered appends.
     ready: VecDeque<AppendNo>,
     statements: BTreeMap<StatementNo, Statement>,
     connection: Connection,
     next_statement: u64,
-    /// Why there is no connection.
+    /// Why there is no connection, after a failure.
     trouble: Option<String>,
     closed: bool,
 }
 
 impl Lane {
-    /// Begins by connecting.
+    /// A new lane; its first effect is to connect.
     pub(crate) fn start(settings: LaneSettings, out: &mut Vec<Effect>) -> Self {
         out.push(Effect::Connect);
         Self {
@@ -196,7 +195,7 @@ impl Lane {
         }
     }
 
-    /// Takes one input.
+    /// Handles one input.
     pub(crate) fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Effect>) {
         match input {
             Input::Submit(requests) => requests.into_iter().for_each(|request| self.submit(now, request, out)),
@@ -219,18 +218,18 @@ impl Lane {
         self.check_invariants();
     }
 
-    /// When a `Tick` next has work to do.
+    /// When the next [`Input::Tick`] is due.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let silence = self.statements.values().map(|statement| statement.silent_at);
         silence.chain(self.next_late().map(|(_, deadline)| deadline)).min()
     }
 
-    /// Whether no append and no turn waits any more.
+    /// Whether no append and no turn waits.
     pub(crate) fn is_idle(&self) -> bool {
         self.by_id.is_empty()
     }
 
-    /// The append that is late first, and when.
+    /// The append with the earliest deadline, and the deadline.
     fn next_late(&self) -> Option<(AppendNo, Instant)> {
         let append = *self.by_deadline.front()?;
         Some((append, self.pending.get(&append)?.deadline))
@@ -263,7 +262,7 @@ impl Lane {
         }
     }
 
-    /// Fills the pipeline.
+    /// Sends statements until the pipeline is full or nothing is ready.
     fn send(&mut self, now: Instant, out: &mut Vec<Effect>) {
         while self.connection == Connection::Ready && self.may_send() {
             let appends = self.next_batch();
@@ -281,22 +280,23 @@ impl Lane {
         }
     }
 
-    /// Whether the pipeline has room, and as many are ready as are under way: the connection does one statement after
-    /// the other, so a small one behind a large one gains nothing, and what comes meanwhile goes with it.
+    /// Whether the pipeline has room and as many appends are ready as are under way. The connection runs one statement
+    /// after the other, so a small one behind a large one gains nothing; waiting lets it take appends that arrive
+    /// meanwhile.
     fn may_send(&self) -> bool {
         let under_way = self.statements.values().map(|statement| statement.appends.len()).sum();
         self.statements.len() < self.settings.pipeline
             && self.ready.len() >= self.settings.max_batch_appends.min(under_way)
     }
 
-    /// What goes into the next statement: the oldest, in the order of their ids, which are all different.
+    /// The appends of the next statement: the oldest ready ones, of different ids, in the order of the ids.
     fn next_batch(&mut self) -> Vec<AppendNo> {
         let mut batch = self.oldest();
         batch.sort_unstable_by(|(left, _), (right, _)| left.cmp(right));
         batch.into_iter().map(|(_, append)| append).collect()
     }
 
-    /// As many as fit into one statement.
+    /// The oldest ready appends, as many as fit into one statement.
     fn oldest(&mut self) -> Vec<(PersistenceId, AppendNo)> {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while let Some(append) = self.ready.front().copied() {
@@ -324,7 +324,7 @@ impl Lane {
         outcome: Result<Vec<Option<Timestamp>>, Failure>,
         out: &mut Vec<Effect>,
     ) {
-        // One that was given up may still answer; its appends were sent again.
+        // A statement that was given up may still answer; its appends were queued again.
         let Some(sent) = self.statements.get(&statement) else { return };
         let appends = sent.appends.clone();
         match outcome {
@@ -353,7 +353,7 @@ impl Lane {
         }
     }
 
-    /// The server answered, and stored nothing of these.
+    /// Handles an error of the server that says none of these appends is stored.
     fn on_failure(&mut self, appends: Vec<AppendNo>, failure: &Failure, out: &mut Vec<Effect>) {
         let together = appends.len() > 1;
         let trouble: Arc<str> = failure.words().into();
@@ -366,7 +366,8 @@ impl Lane {
                     let error = AppendError::Rejected(RejectReason::StorageLow(words.clone()));
                     self.refuse(append, error, out);
                 }
-                // An append that is not the cause must not suffer from the refusal (J11), so each is tried alone.
+                // Another append of the statement may be the cause, and no append may suffer for another (J11): try
+                // each alone.
                 Failure::Taken(_) | Failure::Refused(_) if together => {
                     pending.alone = true;
                     again.push(append);
@@ -387,7 +388,7 @@ impl Lane {
                 _ => {
                     pending.rollbacks += 1;
                     pending.alone |= pending.rollbacks >= ROLLBACKS_TOGETHER;
-                    // An append that goes alone goes behind the others, which must not wait for it if it never passes.
+                    // An append that goes alone goes to the end of the queue, so that others need not wait for it.
                     if pending.alone {
                         pending.sent = None;
                         self.ready.push_back(append);
@@ -400,8 +401,8 @@ impl Lane {
         self.requeue(again);
     }
 
-    /// Everything sent goes once more, on another connection. Whether it was done is unknown, except
-    /// for the statement that the failure is `about`, if the failure says so.
+    /// Queues all sent appends again and connects anew. Whether they are stored is unknown, except for the statement
+    /// that the failure is `about`, if the failure says that it was not done.
     fn on_failure_of_connection(&mut self, about: Option<StatementNo>, failure: &Failure, out: &mut Vec<Effect>) {
         if self.connection != Connection::Ready {
             return;
@@ -456,7 +457,7 @@ impl Lane {
                 }
                 self.requeue(again);
             }
-            // The try itself was answered: it stored nothing, and goes once more.
+            // The statement was answered and stored nothing, so its appends are queued again, certainly not stored.
             Err(failure) if failure.ends_connection() => self.on_failure_of_connection(None, &failure, out),
             Err(Failure::RolledBack(_)) => {
                 self.statements.remove(&statement);
@@ -496,7 +497,7 @@ impl Lane {
         self.answer(append, Err(outcome), out);
     }
 
-    /// Answers a refusal, or, if an earlier try may be stored, that the outcome is unknown (J10).
+    /// Answers an error that says "not stored", or Unknown if an earlier try may have stored the append (J10).
     fn refuse(&mut self, append: AppendNo, error: AppendError, out: &mut Vec<Effect>) {
         let unanswered = self.pending.get(&append).is_some_and(|pending| pending.unanswered);
         let error = if unanswered {
@@ -530,7 +531,7 @@ impl Lane {
         }
     }
 
-    /// Puts appends back to the front, in their order.
+    /// Puts appends back to the front of the queue, in their order.
     fn requeue(&mut self, appends: Vec<AppendNo>) {
         for append in appends.into_iter().rev() {
             let Some(pending) = self.pending.get_mut(&append) else { continue };

@@ -37,35 +37,35 @@
 //!
 //! # What it promises
 //! - The whole contract of [`Journal`](greylag_persistence::Journal), for any number of processes: heads are
-//!   rows, and an append is compared with its head and stored by one statement. A second writer of an
-//!   id is fenced wherever it runs.
-//! - An append is never said not to be stored unless that is certain. One whose answer is lost is tried
-//!   again on another connection until `append_timeout`, and recognised if it was stored; only then is it
+//!   rows, and one statement compares an append with its head and stores it. A second writer of an id is fenced
+//!   wherever it runs.
+//! - An append is said not to be stored only if that is certain. An append whose answer is lost is tried again on
+//!   another connection until `append_timeout`, and recognised if it was stored; if it never is, the answer is
 //!   [`Unknown`](greylag_persistence::AppendError::Unknown).
-//! - A server that restarts is waited for: connections are made anew for ever, with waits that grow to
-//!   `max_backoff`, and the health is down meanwhile. An append that was never sent in time is
+//! - A server that restarts is waited for: the journal connects again without end, with waits that grow to
+//!   `max_backoff`, and its health is down meanwhile. An append that was not sent within its time is
 //!   [`NotStored`](greylag_persistence::AppendError::NotStored).
 //!
-//! What it rests on: a server that answers for its commits. `synchronous_commit` is switched on for every
-//! connection; a failover to an asynchronous replica may forget acknowledged events (an entity then meets
-//! `SnapshotAheadOfJournal`, if it has a snapshot), and `fsync = off` forgets whatever a crash takes.
+//! It relies on a server that keeps its commits. `synchronous_commit` is switched on for every connection; a failover
+//! to an asynchronous replica may lose acknowledged events (an entity then meets `SnapshotAheadOfJournal`, if it has a
+//! snapshot), and so may a crash with `fsync = off`.
 //!
 //! `examples/read-side` is a program with a table that counts each event exactly once ([`Transactional`]).
 //!
 //! # How appends travel
-//! Each of `write_lanes` connections takes the ids of its slices. It sends all appends that wait as one
-//! statement, `pipeline` of them at a time, so they share the price of a commit,
-//! and no timer holds anything back. Claims, deletions and snapshots have connections of their own, and so
-//! do replays; a page's connection is given back before the page is. [`PostgresJournal::stats`] tells how many
-//! share a commit, how long one takes, and what became of all appends.
+//! Each of `write_lanes` connections takes the ids of its slices. It sends all appends that wait as one statement,
+//! `pipeline` statements at a time, so appends share the price of a commit, and no timer delays any. Claims, deletions
+//! and snapshots have connections of their own, and so do replays; the connection of a page is given back before the
+//! page is handed out. [`PostgresJournal::stats`] tells how many appends share a commit, how long a commit takes, and
+//! how appends ended.
 //!
 //! The statement of a lane is planned once, and always finds heads by their index (`enable_seqscan = off`,
-//! `plan_cache_mode = force_generic_plan`, on these connections only).
+//! `plan_cache_mode = force_generic_plan`, on the lanes' connections only).
 //!
 //! # The tables
-//! Made on demand in the schema of the settings, if the user may. Otherwise apply [`MIGRATIONS`] by hand, set
-//! [`Migrate::Refuse`], and grant the user `select, insert, update, delete`. A schema that is newer
-//! than the program is refused.
+//! The tables are made on demand in the schema of the settings, if the user may create them. Otherwise apply
+//! [`MIGRATIONS`] by hand, set [`Migrate::Refuse`], and grant the user `select, insert, update, delete`. A schema that
+//! is newer than the program is refused.
 //! ```sql
 #![doc = include_str!("migrations/0001_journal.sql")]
 #![doc = include_str!("migrations/0002_clock.sql")]
@@ -124,6 +124,6 @@ pub use settings::{PostgresJournalSettings, SettingsError};
 pub use snapshots::PostgresSnapshots;
 pub use states::PostgresStates;
 pub use stats::PostgresStats;
-/// For [`PostgresOffsets::save_within`]: transactions of the caller's own.
+/// For transactions of the caller's own with [`PostgresOffsets::save_within`].
 pub use tokio_postgres;
 pub use transactional::{PostgresHandler, Transactional};

@@ -1,4 +1,4 @@
-//! What projections have processed, under the fence of their slices.
+//! Offsets of projections, fenced by the owner epochs of their slices.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -21,7 +21,7 @@ use greylag_postgres::told;
 
 const CAPS: OffsetCaps = OffsetCaps { scope: Scope::Shared, kind: OffsetKind::Timestamp };
 
-/// What projections have processed, beside a [`PostgresJournal`](crate::PostgresJournal).
+/// The offset store of projections in the database of a [`PostgresJournal`](crate::PostgresJournal).
 ///
 /// A projection that writes into the same database saves its offsets in the transaction of its writes
 /// ([`PostgresOffsets::save_within`]): then each change counts exactly once.
@@ -30,13 +30,13 @@ pub struct PostgresOffsets {
     inner: Arc<Inner>,
 }
 
-/// Slices with the epochs that they are owned under, as columns.
+/// Slices and their owner epochs, as columns.
 struct Fence {
     slices: Vec<i16>,
     epochs: Vec<i64>,
 }
 
-/// What is to be saved, as columns; an id once, with its greatest number.
+/// Offsets to save, as columns; each id once, with its greatest number.
 #[derive(Default)]
 struct Columns<'a> {
     slices: Vec<i16>,
@@ -73,7 +73,7 @@ impl Fence {
         Self::new(&owned.epochs)
     }
 
-    /// Of the slices that these changes fall into; all must have been claimed.
+    /// The fence of the slices that these offsets fall into; each must have been claimed.
     fn of(owned: &OwnedSlices, processed: &[Processed]) -> Result<Self, OffsetError> {
         let mut epochs = BTreeMap::new();
         for Processed { id, .. } in processed {
@@ -115,12 +115,12 @@ impl PostgresOffsets {
         &self.inner
     }
 
-    /// As [`OffsetStore::save`], in a transaction of the caller's own on the same database, under any
-    /// search path: committed or rolled back with whatever else is in it. A claim of the slices waits
-    /// for the end of that transaction.
+    /// As [`OffsetStore::save`], in a transaction of the caller's own on the same database, under any search path: the
+    /// offsets are committed or rolled back with everything else in the transaction. A claim of the slices waits for
+    /// the end of the transaction.
     ///
     /// # Errors
-    /// As [`OffsetStore::save`]. Roll the transaction back then: its other writes are a stale owner's.
+    /// As [`OffsetStore::save`]. Roll the transaction back then: its other writes are those of a stale owner.
     pub async fn save_within(
         &self,
         transaction: &Transaction<'_>,
@@ -140,7 +140,7 @@ impl PostgresOffsets {
         Err(self.stale(owned, &owners.map_err(failed)?, processed.iter().map(|processed| processed.id.slice())))
     }
 
-    /// The statement for connections that do not look into the schema.
+    /// The statement with the schema's name, for connections with another search path.
     fn elsewhere(&self, sql: &str) -> String {
         sql.replace("projection_o", &format!("{}.projection_o", quoted(&self.inner.settings.schema)))
     }
@@ -149,7 +149,7 @@ impl PostgresOffsets {
         rows::column(row, "ok").map_err(|Unreadable| OffsetError::Unavailable(self.inner.unreadable()))
     }
 
-    /// Runs a statement that asks for the fence, and tells which slice was lost if it does not hold.
+    /// Runs a statement that checks the fence; if the fence does not hold, answers which slice has another owner.
     async fn fenced(
         &self,
         owned: &OwnedSlices,
@@ -177,7 +177,7 @@ impl PostgresOffsets {
         Err(self.stale(owned, &owners.await.map_err(unavailable)?, slices))
     }
 
-    /// The first of these slices that another owner has now.
+    /// The error for the first of these slices that has another owner now.
     fn stale(&self, owned: &OwnedSlices, owners: &[Row], slices: impl Iterator<Item = u16>) -> OffsetError {
         let owner =
             |row: &Row| Some((rows::column::<i16>(row, "slice").ok()?, rows::column::<i64>(row, "epoch").ok()?));

@@ -1,4 +1,4 @@
-//! Pages in the order of the server's time: of events, and of changes of durable states.
+//! Pages of events and of changes of durable states, in the order of the server's time.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::rows::{self, Micros, Unreadable};
 
 const CENTURY_MICROS: i64 = 100 * 365 * 24 * 60 * 60 * 1_000_000;
 
-/// Where a page begins and ends, as columns.
+/// Bounds of a page, as columns.
 pub(crate) struct Bounds {
     pub(crate) after: (Micros, String, i64),
     pub(crate) until: Micros,
@@ -45,7 +45,7 @@ impl Bounds {
             Some(Position::Ordinal(_)) => return Err(foreign()),
         };
         let behind = match query.visible {
-            // Ahead of the present too: a clock that was set back leaves events there.
+            // Events ahead of the present are included, too: a clock that was set back leaves events there.
             Visible::All => return Ok(Self { after, until, behind: -CENTURY_MICROS, limit: limit(query.limit) }),
             Visible::Settled => settled,
             Visible::Older(age) => age.max(settled),
@@ -59,7 +59,7 @@ fn limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-/// What these rows show, as far as they can be read.
+/// Makes a page of these rows, up to the first unreadable one.
 pub(crate) fn page(
     query: &PageQuery,
     rows: &[Row],
@@ -74,7 +74,7 @@ pub(crate) fn page(
                 page.events.extend(found);
             }
             Err(error) if page.events.is_empty() => return Err(error),
-            // The next page begins with it, and says so.
+            // The next page begins with the unreadable row, and answers the error.
             Err(_) => return Ok(EventPage { more: true, ..page }),
         }
     }
@@ -82,7 +82,7 @@ pub(crate) fn page(
 }
 
 impl Inner {
-    /// Ids in their order, by a statement that takes the one before, how many, and of which type.
+    /// Ids in order, by a statement whose parameters are the id before, the limit, and the entity type.
     pub(crate) async fn ids(
         &self,
         statement: &'static str,
@@ -100,7 +100,7 @@ impl Inner {
         found.iter().map(|row| rows::id(row).map_err(unreadable)).collect()
     }
 
-    /// The server's time, by a statement that answers none where there is nothing.
+    /// The server's time, by a statement that answers null while nothing is stored.
     pub(crate) async fn newest(&self, statement: &'static str) -> Result<Option<Position>, ReadError> {
         let found = self.query.call(self.settings.call_timeout, |session| async move {
             let statement = session.prepare(statement).await?;
@@ -128,7 +128,7 @@ mod tests {
         for (visible, micros) in [
             (Visible::Settled, 100_000),
             (Visible::Older(Duration::from_secs(10)), 10_000_000),
-            // An event that is not settled does not count as old either.
+            // An event that is not settled is never older than an age, however small the age.
             (Visible::Older(Duration::from_millis(1)), 100_000),
         ] {
             let bounds = Bounds::new(&query(Cursor::Start, None, visible), settled).unwrap();

@@ -1,9 +1,9 @@
 //! Queries across histories, in the order of the server's time.
 //!
-//! A timestamp is given when a statement begins and shows when it commits, so a later one may show
-//! first. Live pages hold back what is younger than `behind_current_time`; what took longer to commit is
-//! found by the passes backwards of a [`Feed`](greylag_persistence::Feed), which read the index alone.
-//! Source: persistence §5 (PostgreSQL).
+//! An event gets its timestamp when its statement begins and becomes visible at the commit, so an event with a later
+//! timestamp may become visible first. Live pages hold back events younger than `behind_current_time`; an event that
+//! took longer to commit is found by the backward passes of a [`Feed`](greylag_persistence::Feed), which read the index
+//! alone. Source: persistence §5 (PostgreSQL).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,7 @@ impl PostgresQueries {
         found.await.map_err(|failed| unavailable(failed.cause))
     }
 
-    /// One row of a page; none if the event is deleted.
+    /// Decodes one row of a page; the event is `None` if it is deleted.
     fn found(&self, row: &Row, load: bool) -> Result<(Cursor, Option<FoundEvent>), QueryError> {
         let unreadable = |Unreadable| unavailable(self.inner.unreadable());
         let place = rows::processed(row).map_err(unreadable)?;

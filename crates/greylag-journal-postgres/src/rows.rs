@@ -1,8 +1,8 @@
-//! Between the nouns of persistence and the columns of the tables; reading never panics.
+//! Converts between the types of persistence and the columns of the tables; reading never panics.
 //!
-//! Numbers that SQL has no type for are kept in those it has: `u32` by its bits in `integer`, `u64`
-//! that cannot pass `i64::MAX` in `bigint`, 128 bits in `uuid`. Metadata is one value: the count of its
-//! entries, then name and content of each, every length before it as four bytes, big-endian.
+//! Numbers that SQL has no type for are kept in types that it has: `u32` by its bits in `integer`, `u64` up to
+//! `i64::MAX` in `bigint`, 128 bits in `uuid`. Metadata is one value: the count of its entries, then name and content
+//! of each, every length before it as four bytes, big-endian.
 
 use std::error::Error;
 
@@ -15,14 +15,14 @@ use greylag_persistence::{
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
 
-/// Separates the tags of one event on their way in; no tag contains it.
+/// Separates the tags of one event in the parameter of an insert; no tag contains it.
 const TAG_SEPARATOR: &str = "\u{1f}";
 
-/// A `timestamptz`: microseconds since 2000; both infinities are its ends.
+/// A `timestamptz`: microseconds since 2000. Its extremes stand for the infinities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Micros(pub(crate) i64);
 
-/// From 1970 to 2000.
+/// Microseconds from 1970 to 2000.
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
 
 impl From<Timestamp> for Micros {
@@ -78,7 +78,7 @@ impl ToSql for Uuid {
     to_sql_checked!();
 }
 
-/// A column that is not there, or holds what cannot be meant.
+/// The error for a column that is missing, or whose value is invalid.
 #[derive(Debug)]
 pub(crate) struct Unreadable;
 
@@ -91,7 +91,7 @@ fn u64_of(row: &Row, name: &str) -> Result<u64, Unreadable> {
     u64::try_from(column::<i64>(row, name)?).map_err(|_| Unreadable)
 }
 
-/// `u32` by its bits.
+/// `u32` as the `integer` of the same bits.
 pub(crate) fn bits(number: u32) -> i32 {
     i32::from_ne_bytes(number.to_ne_bytes())
 }
@@ -100,12 +100,12 @@ fn from_bits(number: i32) -> u32 {
     u32::from_ne_bytes(number.to_ne_bytes())
 }
 
-/// A number of a history; the type sees to it that it fits.
+/// A sequence number as `bigint`; [`SeqNr`] guarantees that it fits.
 pub(crate) fn number(seq_nr: SeqNr) -> i64 {
     i64::try_from(seq_nr.as_u64()).unwrap_or(i64::MAX)
 }
 
-/// An epoch; one past `i64::MAX` was never stored, and equals nothing that is.
+/// An epoch as `bigint`. One past `i64::MAX` was never stored, and is turned into a number that equals no stored one.
 pub(crate) fn epoch(epoch: WriterEpoch) -> i64 {
     i64::try_from(epoch.as_u64()).unwrap_or(-1)
 }
@@ -124,7 +124,7 @@ pub(crate) fn head(row: &Row) -> Result<Head, Unreadable> {
     Ok(Head {
         epoch: WriterEpoch::from_u64(u64_of(row, "writer_epoch")?),
         writer_uuid: column::<Uuid>(row, "writer_uuid")?.0,
-        // 0 is the column's "none"; as the least generation it refuses no writer either way.
+        // 0 is the column's "none". No writer is refused by it, since it is also the least generation.
         generation: if generation == 0 { None } else { Some(Generation::from_u64(generation).ok_or(Unreadable)?) },
         highest: seq_nr(row, "highest_seq_nr")?,
         deleted_to: seq_nr(row, "deleted_to")?,
@@ -139,7 +139,7 @@ pub(crate) fn claim(row: &Row) -> Result<Claim, Unreadable> {
     })
 }
 
-/// A row of `event`, as it stands; whether it is intact is for the caller to ask.
+/// Decodes a row of `event`; the caller checks whether it is intact.
 pub(crate) fn event(id: &PersistenceId, row: &Row) -> Result<StoredEvent, Unreadable> {
     let metadata: Option<&[u8]> = column(row, "metadata")?;
     let tags: Option<Vec<String>> = column(row, "tags")?;
@@ -160,7 +160,7 @@ pub(crate) fn event(id: &PersistenceId, row: &Row) -> Result<StoredEvent, Unread
     })
 }
 
-/// A row of `snapshot`, as it stands.
+/// Decodes a row of `snapshot`; the caller checks whether it is intact.
 pub(crate) fn snapshot(id: &PersistenceId, row: &Row) -> Result<Snapshot, Unreadable> {
     let metadata: Option<&[u8]> = column(row, "metadata")?;
     Ok(Snapshot {
@@ -188,7 +188,7 @@ pub(crate) fn state_head(row: &Row) -> Result<StateHead, Unreadable> {
     })
 }
 
-/// A row of `durable_state`, as it stands.
+/// Decodes a row of `durable_state`; the caller checks whether it is intact.
 pub(crate) fn state(id: &PersistenceId, row: &Row) -> Result<StoredState, Unreadable> {
     let StateHead { revision, generation, writer_uuid, crc32c } = state_head(row)?;
     let payload: Option<&[u8]> = column(row, "payload")?;
@@ -230,12 +230,12 @@ fn crc32c(row: &Row) -> Result<u32, Unreadable> {
     u32::try_from(column::<i64>(row, "crc32c")?).map_err(|_| Unreadable)
 }
 
-/// Tags as one text; none for none.
+/// Tags as one text; `None` if there are none.
 pub(crate) fn join_tags(tags: &Tags) -> Option<String> {
     (!tags.is_empty()).then(|| tags.iter().map(String::as_str).collect::<Vec<_>>().join(TAG_SEPARATOR))
 }
 
-/// Metadata as one value; none for none.
+/// Metadata as one value; `None` if there is none.
 pub(crate) fn write_metadata(metadata: &Metadata) -> Option<Vec<u8>> {
     let len = |length: usize| u32::try_from(length).expect("a stored field is below 4 GiB");
     if metadata.is_empty() {

@@ -1,7 +1,7 @@
 //! The tables: numbered migrations, embedded, applied in order, each once.
 //!
-//! What was applied stands in `greylag_schema`. Nodes that start together take turns by an advisory
-//! lock; a schema newer than this program is refused, since this program does not know what it means.
+//! Table `greylag_schema` has the applied migrations. Nodes that start together take turns by an advisory lock. A
+//! schema newer than this program is refused, since this program does not know its meaning.
 
 use tokio_postgres::Client;
 
@@ -12,7 +12,7 @@ use crate::error::SchemaError;
 pub struct Migration {
     /// The migration's number, from 1 without a gap; also the version of the schema that it leads to.
     pub version: i32,
-    /// What it is about.
+    /// Short name of the migration's subject.
     pub name: &'static str,
     /// The migration's statements, without the transaction around them.
     pub sql: &'static str,
@@ -25,14 +25,14 @@ pub const MIGRATIONS: &[Migration] = &[
     Migration { version: 2, name: "clock", sql: include_str!("migrations/0002_clock.sql") },
 ];
 
-/// The table that says which migrations were applied.
+/// The table of applied migrations.
 pub const SCHEMA_TABLE: &str = "CREATE TABLE IF NOT EXISTS greylag_schema (version integer PRIMARY KEY, \
                                 name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())";
 
-/// Any number, as long as it stays the same: "greylag" in ASCII.
+/// Key of the advisory lock, which must never change: "greylag" in ASCII.
 const LOCK: i64 = 0x67_72_65_79_6c_61_67;
 
-/// The version that this program speaks.
+/// The schema version that this program works with.
 pub(crate) fn known() -> i32 {
     MIGRATIONS.last().map_or(0, |last| last.version)
 }
@@ -46,7 +46,7 @@ pub enum Migrate {
     Refuse,
 }
 
-/// Makes sure that the schema of `client`'s search path is the one that this program speaks.
+/// Makes sure that the schema of `client`'s search path has the version that this program works with.
 pub(crate) async fn migrate(client: &Client, schema: &str, policy: Migrate) -> Result<(), SchemaError> {
     let found = version(client).await?;
     check(found)?;
@@ -58,23 +58,23 @@ pub(crate) async fn migrate(client: &Client, schema: &str, policy: Migrate) -> R
     }
     let applied = apply(client, schema).await;
     if applied.is_err() {
-        // The transaction may be open; a failure here is told by the next statement.
+        // The transaction may be open. If the rollback fails, the next statement fails, too, and tells why.
         let _rolled_back = client.batch_execute("ROLLBACK").await;
     }
     applied
 }
 
 async fn apply(client: &Client, schema: &str) -> Result<(), SchemaError> {
-    // The statement time-out does not hold here: waiting for other nodes and indexing a large table may take longer.
+    // The statement timeout is off here: waiting for other nodes and indexing a large table may take longer.
     client.batch_execute("BEGIN; SET LOCAL statement_timeout = 0").await?;
     client.query_one("SELECT pg_advisory_xact_lock($1)::text", &[&LOCK]).await?;
-    // A database user that may not create schemas need not, if the schema is there.
+    // The schema is created only if it is missing, so a user that may not create schemas can use an existing one.
     let exists = client.query_one("SELECT to_regnamespace(quote_ident($1)) IS NOT NULL", &[&schema]).await?;
     if !exists.get::<_, bool>(0) {
         client.batch_execute(&format!("CREATE SCHEMA IF NOT EXISTS {}", quoted(schema))).await?;
     }
     client.batch_execute(SCHEMA_TABLE).await?;
-    // The process that held the lock before may have applied them all.
+    // The previous holder of the lock may have applied all migrations.
     let found = version(client).await?;
     check(found)?;
     for migration in MIGRATIONS.iter().filter(|migration| migration.version > found) {
@@ -92,7 +92,7 @@ fn check(found: i32) -> Result<(), SchemaError> {
     if found > known { Err(SchemaError::Newer { found, known }) } else { Ok(()) }
 }
 
-/// The version applied; 0 if there is none.
+/// The latest applied version; 0 if none is.
 async fn version(client: &Client) -> Result<i32, SchemaError> {
     let table = client.query_one("SELECT to_regclass('greylag_schema') IS NOT NULL", &[]).await?;
     if !table.get::<_, bool>(0) {

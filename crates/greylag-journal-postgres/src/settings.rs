@@ -18,13 +18,13 @@ pub struct PostgresJournalSettings {
     pub pipeline: usize,
     /// Most appends that one statement carries. Default 500.
     pub max_batch_appends: usize,
-    /// A statement takes no more appends once it carries so much; a larger append goes alone. Default 1 MiB.
+    /// A statement takes no further append once it has this many bytes; a larger append goes alone. Default 1 MiB.
     pub max_batch_bytes: usize,
-    /// Appends wait outside the lanes while so many bytes are inside. Default 64 MiB.
+    /// While the lanes hold this many bytes of appends, further appends wait. Default 64 MiB.
     pub max_pending_bytes: usize,
     /// Largest sum of payloads, metadata and tags of one append; larger ones are rejected. Default 64 MiB.
     pub max_append_bytes: usize,
-    /// Connections for claims, deletions, snapshots and states on their way in. Default 4.
+    /// Connections for claims, deletions, and writes of snapshots and states. Default 4.
     pub pool_write: usize,
     /// Connections for replay. Default 8.
     pub pool_read: usize,
@@ -36,22 +36,22 @@ pub struct PostgresJournalSettings {
     pub call_timeout: Duration,
     /// How long a snapshot call is tried. Default 20 s.
     pub snapshot_timeout: Duration,
-    /// How long one try of a statement may take, here and on the server; after it, the connection is
-    /// given up. Default 10 s; of an append at most half of `append_timeout`, so that one more is made. A
-    /// snapshot must travel within it.
+    /// How long one try of a statement may take, on the client and on the server; after it, the connection is dropped.
+    /// Default 10 s; for an append at most half of `append_timeout`, so that a second try fits. A snapshot must be
+    /// transferred within it.
     pub statement_timeout: Duration,
     /// How long one try to connect may take. Default 5 s.
     pub connect_timeout: Duration,
-    /// How long the schema may take to be brought up to date, another node's turn included; statements of a
-    /// migration are not bounded by `statement_timeout`. Default 10 min.
+    /// How long bringing the schema up to date may take, including the wait for another node that does so; statements
+    /// of a migration are not bounded by `statement_timeout`. Default 10 min.
     pub migration_timeout: Duration,
-    /// First wait before connecting again; doubles. Default 50 ms.
+    /// First wait before connecting again; doubles with each failure. Default 50 ms.
     pub min_backoff: Duration,
-    /// Longest wait before connecting again: for so long entities still wait, at most, once the database is back.
-    /// Default 500 ms. Source: sharding scenario 114.
+    /// Longest wait before connecting again, and so the longest time that entities still wait once the database is
+    /// back. Default 500 ms. Source: sharding scenario 114.
     pub max_backoff: Duration,
-    /// Change queries hold back what is younger, so that a write that takes a moment to commit is not
-    /// passed by. On databases of several clocks, at least what these may differ by. Default 100 ms.
+    /// Change queries hold back events younger than this, so that an event that takes a moment to commit is not passed
+    /// over. On databases with several clocks, set it to at least the difference of the clocks. Default 100 ms.
     /// Source: persistence §5 (`query.behind_current_time`).
     pub behind_current_time: Duration,
     /// How far the server's clock may be behind the latest stored event. After a failover to a server whose clock is
@@ -106,7 +106,7 @@ impl PostgresJournalSettings {
         }
     }
 
-    /// Checks what could not be meant, alone and together.
+    /// Checks that each setting is valid, alone and together with the others.
     ///
     /// # Errors
     /// [`SettingsError`], naming the settings and their values.
@@ -159,25 +159,25 @@ impl PostgresJournalSettings {
         Ok(())
     }
 
-    /// How long a lane waits for the answer to one statement.
+    /// How long a lane waits for the answer to a statement.
     pub(crate) fn try_timeout(&self) -> Duration {
         self.statement_timeout.min(self.append_timeout / 2)
     }
 }
 
-/// Settings that cannot be meant.
+/// Invalid settings.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// A setting of 0 would let nothing ever happen.
+    /// A setting is 0, with which nothing could ever happen.
     #[error("{setting} must not be 0")]
     Zero {
-        /// Which setting.
+        /// Name of the setting.
         setting: &'static str,
     },
-    /// An id's lane is its slice modulo their number.
+    /// More lanes than slices: the lane of an id is its slice modulo the number of lanes.
     #[error("write_lanes = {write_lanes}, but there are only 1024 slices to share among them")]
     TooManyLanes {
-        /// The number.
+        /// Value of `write_lanes`.
         write_lanes: usize,
     },
     /// The longest wait is shorter than the first.
@@ -196,7 +196,7 @@ pub enum SettingsError {
         /// `behind_current_time`.
         behind_current_time: Duration,
     },
-    /// No name of a schema.
+    /// The schema's name is invalid.
     #[error("schema = {schema:?} is no name of a schema")]
     Schema {
         /// The name.
@@ -207,7 +207,7 @@ pub enum SettingsError {
 greylag_core::debug_is_sentence!(SettingsError);
 
 impl SettingsError {
-    /// Which setting to change.
+    /// Name of the setting to change.
     pub fn setting(&self) -> &'static str {
         match self {
             Self::Zero { setting } => setting,

@@ -1,4 +1,4 @@
-//! The snapshots, in the same database.
+//! The snapshot store, in the same database.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ fn unavailable(failed: Failed) -> SnapshotError {
     SnapshotError::Unavailable(failed.cause)
 }
 
-/// Bounds as columns: number, then time.
+/// Bounds of the criteria as columns: numbers, then times.
 fn bounds(criteria: SnapshotCriteria) -> (i64, i64, Micros, Micros) {
     let SnapshotCriteria { min_seq_nr, max_seq_nr, min_timestamp, max_timestamp } = criteria;
     (rows::number(min_seq_nr), rows::number(max_seq_nr), min_timestamp.into(), max_timestamp.into())

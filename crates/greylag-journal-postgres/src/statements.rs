@@ -1,22 +1,22 @@
-//! The statements. Only what PostgreSQL 13 and its relatives share; each is one transaction of its own.
+//! The statements, in the SQL that PostgreSQL 13 and its compatible databases share; each is a transaction of its own.
 
-/// The latest time under which anything was stored; null if nothing was. The condition has the planner read the few rows
-/// by their key: lanes forbid it to read whole tables, and such a plan counts as costly enough to be compiled.
+/// The latest time under which anything was stored; null if nothing was. The condition makes the planner read the few
+/// rows by their key: lanes forbid sequential scans, and such a plan would count as costly enough to be compiled.
 macro_rules! latest {
     () => {
         "(SELECT max(latest) FROM lane_clock WHERE lane >= '')"
     };
 }
 
-/// The present: what the server's clock says, but never earlier than the latest stored event. A server that takes over
-/// with a clock that is behind would store events in front of places that projections have passed.
+/// The present: the time of the server's clock, but never earlier than the latest stored event. Without that bound, a
+/// server that takes over with a clock that is behind would store events before places that projections have passed.
 macro_rules! now {
     () => {
         concat!("GREATEST(greylag_clock(), ", latest!(), ")")
     };
 }
 
-/// Keeps the time of what was stored, in the row of this connection (`$lane`); `$stored` is a list of times.
+/// Keeps the latest of the times of a statement in the connection's row (`$lane`); `$stored` selects the times.
 macro_rules! keep_time {
     ($lane:literal, $stored:literal) => {
         concat!(
@@ -33,19 +33,19 @@ macro_rules! keep_time {
     };
 }
 
-/// Stores appends of many ids, each id once. Answers the places of those stored, and their times, in one row;
-/// nothing is said of the others. Beside them stands by how much the server's clock is behind the latest event.
+/// Stores appends of many ids, each id once. Answers the places of the stored appends and their times, in one row, and
+/// the lag of the server's clock behind the latest event; appends that were not stored are left out.
 ///
-/// Nothing is stored while the clock is behind by more than `max_clock_lag` (`$17`, in microseconds), and nothing of an
-/// id whose own last event is so far ahead. `$16` names the connection's row of `lane_clock`.
+/// Nothing is stored while the clock is behind by more than `max_clock_lag` (`$17`, in microseconds), and no append of
+/// an id whose own last event is so far ahead. `$16` names the connection's row of `lane_clock`.
 ///
-/// Heads are compared and raised by one update (J3), and only what it changed is stored. A row that
-/// another transaction holds is waited for, and compared as that leaves it. `$1` numbers the appends, and `$7`
-/// says of each event to which it belongs.
+/// One update compares and raises the heads (J3), and only appends whose head it changed are stored. A row that another
+/// transaction has locked is waited for, and compared as that transaction leaves it. `$1` numbers the appends, and `$7`
+/// is the number of the append that each event belongs to.
 ///
-/// The arrays are taken apart in step by the lists of `SELECT`: in `FROM` the server would first copy each of them, row
-/// by row, into a store of its own, which took a tenth of the time of all. An array that is null is a column of nulls:
-/// last numbers (`$6`) if each is the first, filtered (`$12`) if none is, metadata (`$14`) if no event has any.
+/// The arrays are unnested in parallel by the lists of `SELECT`: in `FROM` the server would first copy each array, row
+/// by row, into a tuple store, which took a tenth of the whole time. A null array stands for a column of nulls: last
+/// numbers (`$6`) if each equals the first, filtered (`$12`) if no event is, metadata (`$14`) if no event has any.
 macro_rules! append {
     ($then:literal) => {
         concat!(
@@ -74,7 +74,7 @@ macro_rules! append {
     };
 }
 
-/// Of events without tags; what has none need not be looked through for them.
+/// Appends without tags, which need no unnesting of tags.
 pub(crate) const APPEND: &str = append!(
     "i AS (
     INSERT INTO event (persistence_id, seq_nr, slice, entity_type, db_timestamp, writer_uuid, writer_epoch, codec_id,
@@ -91,7 +91,7 @@ pub(crate) const APPEND: &str = append!(
 )"
 );
 
-/// As [`APPEND`], for events some of which have tags (`$18`).
+/// As [`APPEND`], for appends of which some events have tags (`$18`).
 pub(crate) const APPEND_TAGGED: &str = append!(
     "r AS (
     SELECT f.persistence_id, x.seq_nr, f.slice, f.entity_type, f.last_event_at, f.writer_uuid, f.writer_epoch,
@@ -116,8 +116,8 @@ pub(crate) const APPEND_TAGGED: &str = append!(
 )"
 );
 
-/// What stands in the place of appends that were not stored, heads and events of one moment; and by how much the
-/// server's clock is behind the latest event, an id's own included.
+/// Heads and last events for appends that were not stored, read at one moment; and the lag of the server's clock behind
+/// the latest event, the id's own included.
 pub(crate) const LOOK_UP: &str = concat!(
     "\
 WITH c AS (SELECT greylag_clock() AS clock, ",
@@ -132,8 +132,8 @@ LEFT JOIN entity e ON e.persistence_id = w.pid
 LEFT JOIN event v ON v.persistence_id = w.pid AND v.seq_nr = w.last_nr"
 );
 
-/// J4. No row: the claim is refused. Waits on the row while an append of the id is in flight anywhere.
-/// A claim that says it saw an epoch makes no first row.
+/// J4. No row: the claim is refused. The claim waits for the row while an append of the id is in flight anywhere.
+/// A claim under an epoch that was seen elsewhere does not create the row.
 pub(crate) const CLAIM: &str = "\
 INSERT INTO entity AS entity (persistence_id, entity_type, slice, writer_epoch, writer_uuid, generation, highest_seq_nr)
 SELECT $1::text, $2::text, $3::smallint, 1, $4::uuid, coalesce($5::bigint, 0), 0
@@ -160,7 +160,7 @@ UPDATE entity SET deleted_to = GREATEST(deleted_to, LEAST($3, highest_seq_nr))
 WHERE persistence_id = $1 AND writer_epoch = $2
 RETURNING deleted_to";
 
-/// Removes some of what is deleted, and its tags.
+/// Removes some of the deleted events, and their tags.
 pub(crate) const SWEEP: &str = "\
 WITH d AS (
     DELETE FROM event
@@ -174,8 +174,8 @@ WITH d AS (
 )
 SELECT count(*) FROM d";
 
-/// One page: the head with every event of it, or with none. The running sum cuts pages on the server,
-/// so that at most one record more than `$5` bytes travels.
+/// One page: the head with every event of the page, or the head alone. The running sum cuts pages on the server, so
+/// that at most one record beyond `$5` bytes is transferred.
 pub(crate) const READ: &str = "\
 SELECT e.deleted_to, e.highest_seq_nr, v.seq_nr, v.db_timestamp, v.writer_uuid, v.writer_epoch, v.codec_id, v.manifest,
     v.schema_version, v.filtered, v.payload, v.metadata, v.tags, v.crc32c
@@ -219,15 +219,15 @@ pub(crate) const GET_STATE: &str = "\
 SELECT revision, generation, writer_uuid, db_timestamp, codec_id, manifest, schema_version, payload, tag, crc32c
 FROM durable_state WHERE persistence_id = $1";
 
-/// By how much the server's clock is behind the latest event, in microseconds; and behind the state of an id, if that
-/// is more.
+/// The lag of the server's clock behind the latest event, in microseconds; or behind the state of an id, if that is
+/// more.
 pub(crate) const CLOCK_BEHIND: &str = concat!(
     "SELECT (extract(epoch FROM GREATEST(",
     now!(),
     ", (SELECT db_timestamp FROM durable_state WHERE persistence_id = $1)) - greylag_clock()) * 1000000)::bigint"
 );
 
-/// A revision under the present time, which is kept as the time of events is; see [`APPEND`].
+/// Stores a revision at the present time, which `lane_clock` keeps as it keeps the times of events; see [`APPEND`].
 macro_rules! store_state {
     ($lane:literal, $then:literal) => {
         concat!(
@@ -244,7 +244,7 @@ macro_rules! store_state {
     };
 }
 
-/// The first revision. No row: another writer was first, or the clock is too far behind (`$13`).
+/// Stores the first revision. No row: another writer was first, or the clock is too far behind (`$13`).
 pub(crate) const INSERT_STATE: &str = store_state!(
     "$12",
     "
@@ -256,8 +256,8 @@ FROM c WHERE c.now <= c.clock + $13::bigint * interval '1 microsecond'
 ON CONFLICT (persistence_id) DO NOTHING"
 );
 
-/// A later revision; a tombstone, which has no codec, keeps the tag. No row: it does not follow, or a
-/// greater generation owns the state, or the clock is too far behind (`$12`).
+/// Stores a later revision; a tombstone, which has no codec, keeps the tag. No row: the stored revision is not the one
+/// before, or a greater generation owns the state, or the clock is too far behind (`$12`).
 pub(crate) const UPDATE_STATE: &str = store_state!(
     "$11",
     "
@@ -272,7 +272,7 @@ WHERE persistence_id = $1 AND revision = $2::bigint - 1 AND ($3::bigint IS NULL 
 pub(crate) const STATE_IDS: &str = "\
 SELECT persistence_id FROM durable_state WHERE persistence_id > $1 ORDER BY persistence_id LIMIT $2";
 
-/// `$2`: the time to begin with; `$3`: how far to stay behind.
+/// `$2`: the first time of the page; `$3`: how far to stay behind the present, in microseconds.
 pub(crate) const STATES_BY_TAG: &str = concat!(
     "\
 SELECT persistence_id, revision, generation, writer_uuid, db_timestamp, codec_id, manifest, schema_version, payload,
@@ -311,8 +311,8 @@ SELECT persistence_id, seq_nr, db_timestamp FROM projection_offset
 WHERE projection = $1 AND slice BETWEEN $2::smallint AND $3::smallint
 ORDER BY db_timestamp, persistence_id";
 
-/// The fence of offsets: `ok` is true if every slice of `$2` is owned under its epoch of `$3`. The lock
-/// makes a claim of them wait until what rests on the fence is committed.
+/// The fence of offsets: `ok` is true if every slice of `$2` is owned under its epoch in `$3`. The lock makes a claim
+/// of these slices wait until the transaction that checked the fence ends.
 macro_rules! owned {
     ($then:literal) => {
         concat!(
@@ -342,7 +342,7 @@ pub(crate) const SAVE_OFFSETS: &str = owned!(
 )"
 );
 
-/// Starts (`Processed::is_start`) stay, here and in the next.
+/// Start marks (`Processed::is_start`) stay, here and in [`RESET_OFFSETS`].
 pub(crate) const FORGET_OFFSETS: &str = owned!(
     "d AS (
     DELETE FROM projection_offset t USING fence
@@ -361,20 +361,20 @@ pub(crate) const RESET_OFFSETS: &str = owned!(
 )"
 );
 
-/// `$1`: only after this id; `$3`: only of this entity type, if it is given.
+/// Ids after `$1`; with `$3`, only those of this entity type.
 pub(crate) const IDS: &str = "\
 SELECT persistence_id FROM entity
 WHERE persistence_id > $1 AND highest_seq_nr > 0 AND ($3::text IS NULL OR entity_type = $3)
 ORDER BY persistence_id LIMIT $2";
 
-/// The present; null if nothing was ever stored.
+/// The present; null if no event was ever stored.
 pub(crate) const NEWEST: &str =
     concat!("SELECT CASE WHEN EXISTS (SELECT 1 FROM entity WHERE highest_seq_nr > 0) THEN ", now!(), " END AS now");
 
-/// What all pages of events have in common. `$2`, `$3`, `$4`: the row to begin after; `$5`: the last time
-/// that is meant; `$6`: how far to stay behind the present, in microseconds.
+/// The common part of all pages of events. `$2`, `$3`, `$4`: the row to begin after; `$5`: the last time of the page;
+/// `$6`: how far to stay behind the present, in microseconds.
 ///
-/// The comparison of rows walks the index from its place, however many rows share a time.
+/// The comparison of rows walks the index from its place, even if many rows share a time.
 macro_rules! page_of_events {
     ($columns:literal, $table:literal, $where:literal) => {
         concat!(
@@ -394,7 +394,7 @@ ORDER BY db_timestamp, persistence_id, seq_nr LIMIT $7::bigint"
     };
 }
 
-/// Places only, out of the index.
+/// Places only, from the index alone.
 pub(crate) const PLACES_BY_SLICES: &str = page_of_events!(
     "persistence_id, seq_nr, db_timestamp",
     "event",
@@ -403,8 +403,8 @@ pub(crate) const PLACES_BY_SLICES: &str = page_of_events!(
 
 pub(crate) const PLACES_BY_TAG: &str = page_of_events!("persistence_id, seq_nr, db_timestamp", "event_tag", "tag = $1");
 
-/// Events with the head of their id, which says what is deleted; without an event where one was removed
-/// since its place was found. The places come first, so that the index alone says which.
+/// Events with the head of their id, which tells what is deleted; the event is null if it was removed since its place
+/// was found. The places come first, so that the index alone decides which rows are read.
 macro_rules! loaded {
     ($places:expr) => {
         concat!(
@@ -429,17 +429,17 @@ pub(crate) const EVENTS_BY_SLICES: &str = loaded!(page_of_events!(
 pub(crate) const EVENTS_BY_TAG: &str =
     loaded!(page_of_events!("persistence_id, seq_nr, db_timestamp", "event_tag", "tag = $1"));
 
-/// Ids of states, as [`IDS`].
+/// Ids of states; parameters as of [`IDS`].
 pub(crate) const STATE_IDS_OF_TYPE: &str = "\
 SELECT persistence_id FROM durable_state
 WHERE persistence_id > $1 AND ($3::text IS NULL OR entity_type = $3)
 ORDER BY persistence_id LIMIT $2";
 
-/// As [`NEWEST`], of states.
+/// As [`NEWEST`], for states.
 pub(crate) const NEWEST_CHANGE: &str =
     concat!("SELECT CASE WHEN EXISTS (SELECT 1 FROM durable_state) THEN ", now!(), " END AS now");
 
-/// As [`page_of_events`], of changes of states. An id has one row, so its revision need not be compared.
+/// As [`page_of_events`], for changes of states. An id has one row, so its revision need not be compared.
 macro_rules! page_of_changes {
     ($columns:literal, $where:literal) => {
         concat!(
@@ -477,8 +477,8 @@ pub(crate) const CHANGES_BY_TAG: &str = page_of_changes!(
     "tag = $1"
 );
 
-/// What is stored of a history of another store. `$10`, `$11`, `$12`: the head that was found before, highest, epoch
-/// and deleted prefix; no row: it is another one by now.
+/// Stores a part of a history of another store. `$10`, `$11`, `$12`: highest number, epoch and deleted prefix of the
+/// head that the part was checked against. No row: the stored head is another one by now.
 pub(crate) const IMPORT_EVENTS: &str = "\
 WITH f AS (
     INSERT INTO entity AS e (persistence_id, entity_type, slice, writer_epoch, writer_uuid, generation, highest_seq_nr,
@@ -511,7 +511,7 @@ WITH f AS (
 )
 SELECT persistence_id FROM f";
 
-/// As [`SAVE_SNAPSHOT`], under its own time.
+/// As [`SAVE_SNAPSHOT`], with the snapshot's own time.
 pub(crate) const IMPORT_SNAPSHOT: &str = "\
 INSERT INTO snapshot (persistence_id, seq_nr, taken_at, codec_id, manifest, schema_version, payload, metadata, crc32c)
 VALUES ($1, $2, $9, $3, $4, $5, $6, $7, $8)
@@ -520,7 +520,7 @@ ON CONFLICT (persistence_id, seq_nr) DO UPDATE SET
     schema_version = excluded.schema_version, payload = excluded.payload, metadata = excluded.metadata,
     crc32c = excluded.crc32c";
 
-/// A state of another store, in place of one of a smaller revision.
+/// Stores a state of another store, in place of one of a smaller revision.
 pub(crate) const IMPORT_STATE: &str = "\
 INSERT INTO durable_state AS s (persistence_id, entity_type, slice, revision, generation, writer_uuid, db_timestamp,
     codec_id, manifest, schema_version, payload, tag, crc32c)
@@ -532,7 +532,7 @@ ON CONFLICT (persistence_id) DO UPDATE SET
 WHERE s.revision < excluded.revision
 RETURNING revision";
 
-/// Every id of which anything is stored. Each part is cut by itself, so that a page costs a page.
+/// Ids of everything that is stored. Each part has its own limit, so that a page costs no more than a page.
 pub(crate) const ALL_IDS: &str = "\
 SELECT persistence_id FROM (
     (SELECT persistence_id FROM entity WHERE persistence_id > $1 ORDER BY persistence_id LIMIT $2)
@@ -545,6 +545,6 @@ ORDER BY persistence_id LIMIT $2";
 
 pub(crate) const LAST_APPEND: &str = "SELECT last_event_at FROM entity WHERE persistence_id = $1";
 
-/// Forgets the rows of connections that ended; the latest time stays.
+/// Removes rows of connections that ended long ago; the latest time stays.
 pub(crate) const TIDY_CLOCK: &str =
     "DELETE FROM lane_clock WHERE latest < (SELECT max(latest) FROM lane_clock) - interval '1 day'";

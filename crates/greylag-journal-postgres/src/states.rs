@@ -1,4 +1,4 @@
-//! Durable states: one row each, compared and raised by one statement.
+//! Durable states: one row each, compared and overwritten by one statement.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +24,9 @@ const CAPS: StateCaps = StateCaps::full(Scope::Shared, OffsetKind::Timestamp);
 
 /// The durable states of a [`PostgresJournal`](crate::PostgresJournal), over the same connections.
 ///
-/// [`StateStore::changes`] gives what is at least `behind_current_time` old, in the order of the server's time. A
-/// write that took longer than that to commit may be passed by. A reader that must miss none follows
-/// [`queries`](Self::queries), which are read back; projections do.
+/// [`StateStore::changes`] gives changes that are at least `behind_current_time` old, in the order of the server's
+/// time. A write that took longer than that to commit may be missed. A reader that must miss none follows
+/// [`queries`](Self::queries), whose feed reads back; projections do so.
 #[derive(Debug, Clone)]
 pub struct PostgresStates {
     inner: Arc<Inner>,
@@ -37,7 +37,7 @@ impl PostgresStates {
         Self { inner }
     }
 
-    /// The query side, by which changes are followed.
+    /// The query side, for following changes.
     pub fn queries(&self) -> PostgresChanges {
         PostgresChanges::new(self.inner.clone())
     }
@@ -53,7 +53,7 @@ impl PostgresStates {
             let why = "the manifest has a zero byte, which PostgreSQL does not store in texts";
             return Err(StateWriteError::Rejected(StateRejectReason::Other(why.to_owned())));
         }
-        // The checksum rests on nothing that only the store knows.
+        // The checksum does not cover the timestamp and revision that only the store knows.
         let row = write.row(&StoredState::absent(write.id.clone()), content, Timestamp::default());
         let Called { value: stored, maybe_done } = self.store(&write, &row).await.map_err(not_written)?;
         if stored {
@@ -68,7 +68,7 @@ impl PostgresStates {
         })?;
         match current.judge(&write, row.crc32c) {
             Verdict::Repeat => Ok(()),
-            // A later revision hides whether ours was stored.
+            // A later revision hides whether this write was stored.
             Verdict::Mismatch if maybe_done && current.revision > write.revision => {
                 let why = format!("an earlier try went unanswered, and revision {} is stored", current.revision);
                 Err(StateWriteError::Unknown(self.inner.failure(why)))
@@ -78,8 +78,8 @@ impl PostgresStates {
         }
     }
 
-    /// A write that fits what is stored, and was not stored: the clock is too far behind, or what was in its way has
-    /// gone meanwhile.
+    /// Explains a write that matches the stored head but was not stored: the clock is too far behind, or the row that
+    /// was in the way is gone by now.
     async fn not_stored_though_it_fits(
         &self,
         id: &PersistenceId,
@@ -103,7 +103,7 @@ impl PostgresStates {
         if maybe_done { StateWriteError::Unknown(cause) } else { StateWriteError::NotStored(cause) }
     }
 
-    /// Whether the statement stored the row.
+    /// Runs the statement; answers whether it stored the row.
     async fn store(&self, write: &StateWrite, row: &StoredState) -> Result<Called<bool>, Failed> {
         let (text, entity_type, slice) = (write.id.as_str(), write.id.entity_type(), slice(&write.id));
         let revision = number(write.revision);
@@ -170,7 +170,7 @@ impl PostgresStates {
     }
 }
 
-/// What is known of a write whose statement gave nothing.
+/// The error of a write whose statement failed.
 fn not_written(Failed { cause, maybe_done, storage_low }: Failed) -> StateWriteError {
     match (maybe_done, storage_low) {
         (true, _) => StateWriteError::Unknown(cause),
@@ -183,7 +183,7 @@ fn number(revision: Revision) -> i64 {
     i64::try_from(revision.as_u64()).unwrap_or(i64::MAX)
 }
 
-/// The row, if it is whole.
+/// Decodes a row, and checks that it is whole.
 pub(crate) fn checked(id: &PersistenceId, row: &Row) -> Result<StoredState, ReadError> {
     let revision = rows::column::<i64>(row, "revision").ok().and_then(|revision| u64::try_from(revision).ok());
     let seq_nr = revision.map_or(SeqNr::ZERO, SeqNr::saturating);
@@ -237,7 +237,8 @@ impl StateStore for PostgresStates {
                 return Err(QueryError::ForeignOffset { expected, found });
             }
         };
-        // Those seen at exactly this time come once more, and are dropped.
+        // Changes at exactly this time that were seen already are read again, and dropped; the limit makes room for
+        // them.
         let rows = i64::try_from(limit.saturating_add(seen.len())).unwrap_or(i64::MAX);
         let behind = i64::try_from(self.inner.settings.behind_current_time.as_micros()).unwrap_or(i64::MAX);
         let from = Micros::from(since);

@@ -1,4 +1,4 @@
-//! Counts what a journal has done since it was opened, for metrics.
+//! Counters of a journal since its opening, for metrics.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -7,20 +7,20 @@ use greylag_persistence::{AppendError, Appended};
 
 use crate::clock::ClockWatch;
 
-/// What the handles of one journal have done together since it was opened; other processes count for
-/// themselves. Numbers only rise, but for [`pending_bytes`](Self::pending_bytes)
-/// and [`clock_behind`](Self::clock_behind). Source: persistence §10.16.
+/// Counters of one journal since it was opened, over all its handles; other processes count for themselves. All rise
+/// only, except [`pending_bytes`](Self::pending_bytes) and [`clock_behind`](Self::clock_behind). Source: persistence
+/// §10.16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PostgresStats {
-    /// Appends said to be stored.
+    /// Appends answered as stored.
     pub appends: u64,
-    /// Events of those.
+    /// Events of the stored appends.
     pub events: u64,
-    /// Bytes of those, about: payloads, metadata, tags, and what an event takes on its way.
+    /// Bytes of the stored appends, roughly: payloads, metadata, tags, and an overhead for each event.
     pub bytes: u64,
     /// Appends that were refused for good: too large, or the server has no room.
     pub rejected: u64,
-    /// Appends of a writer that is not the writer any more.
+    /// Appends of a writer that was fenced.
     pub fenced: u64,
     /// Appends whose first number is not the next one.
     pub conflicts: u64,
@@ -32,44 +32,43 @@ pub struct PostgresStats {
     pub pending_bytes: u64,
     /// Statements of appends that the server answered, each one commit.
     pub statements: u64,
-    /// Appends that those carried; a try that is repeated counts again.
+    /// Appends carried by those statements; a repeated try counts again.
     pub carried: u64,
     /// The most appends of one statement.
     pub largest_batch: u64,
-    /// From the sending of those statements to their answers, all together.
+    /// Sum of the times from sending those statements to their answers.
     pub commit_time: Duration,
-    /// The longest of them.
+    /// The longest of those times.
     pub longest_commit: Duration,
     /// Statements of appends that failed or stayed without an answer.
     pub failed_statements: u64,
-    /// By how much the server's clock was behind the latest stored event at the last append; zero while it is not.
-    /// May fall.
+    /// Lag of the server's clock behind the latest stored event at the last append; zero while there is none. May fall.
     pub clock_behind: Duration,
-    /// How often the server's clock was found to be behind by more than `behind_current_time`, after it was not.
+    /// How often that lag rose above `behind_current_time`.
     pub clock_set_back: u64,
-    /// Snapshots said to be saved.
+    /// Snapshots answered as saved.
     pub snapshots: u64,
     /// Bytes of their payloads.
     pub snapshot_bytes: u64,
-    /// From call to answer, all of them together.
+    /// Sum of the times from calls to answers.
     pub snapshot_time: Duration,
     /// Snapshots that could not be saved.
     pub failed_snapshots: u64,
 }
 
 impl PostgresStats {
-    /// Appends that share a commit, on average; 0 before the first.
+    /// Mean number of appends per commit; 0 before the first.
     pub fn appends_per_statement(&self) -> f64 {
         if self.statements == 0 { 0.0 } else { self.carried as f64 / self.statements as f64 }
     }
 
-    /// How long a commit takes, on average; zero before the first.
+    /// Mean time of a commit; zero before the first.
     pub fn mean_commit(&self) -> Duration {
         u32::try_from(self.statements).ok().and_then(|count| self.commit_time.checked_div(count)).unwrap_or_default()
     }
 }
 
-/// Where the lanes and handles of one journal count.
+/// The counters that the lanes and handles of one journal share.
 #[derive(Debug)]
 pub(crate) struct Counters {
     stats: Mutex<PostgresStats>,
@@ -91,7 +90,7 @@ impl Counters {
         change(&mut self.stats.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// An append of so much was answered.
+    /// Counts the answer to an append of `events` events and `bytes` bytes.
     pub(crate) fn answered(&self, outcome: &Result<Appended, AppendError>, events: usize, bytes: usize) {
         self.count(|stats| match outcome {
             Ok(_) => {
@@ -107,7 +106,7 @@ impl Counters {
         });
     }
 
-    /// A statement of appends ended.
+    /// Counts the end of a statement of appends.
     pub(crate) fn executed(&self, carried: usize, took: Duration, is_done: bool) {
         self.count(|stats| {
             if !is_done {
@@ -122,7 +121,7 @@ impl Counters {
         });
     }
 
-    /// A snapshot of so much was saved, or not.
+    /// Counts a snapshot of `bytes` bytes that was saved, or not.
     pub(crate) fn saved(&self, bytes: usize, took: Duration, is_saved: bool) {
         self.count(|stats| {
             if !is_saved {

@@ -1,4 +1,4 @@
-//! Projections into the same database: the handler's rows and the offsets are one transaction.
+//! Projections into the same database: the rows of the handler and the offsets are one transaction.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::driver::link::Session;
 use crate::offsets::PostgresOffsets;
 use greylag_postgres::Failure;
 
-/// Writes what events mean into tables, within a transaction that also saves how far it is.
+/// Writes rows for events, within a transaction that also saves the projection's offsets.
 #[async_trait]
 pub trait PostgresHandler: Send + 'static {
-    /// Writes what a group of events means. The search path is the journal's schema; tables elsewhere are
-    /// to be named with theirs.
+    /// Writes the rows for a group of events. The search path is the journal's schema; name tables elsewhere with their
+    /// schema.
     ///
     /// # Errors
-    /// Any: the transaction is rolled back, and the group handed over again.
+    /// Any error rolls the transaction back, and the group is handed over again.
     async fn handle(&mut self, transaction: &Transaction<'_>, envelopes: &[Envelope]) -> Result<(), BoxError>;
 }
 
@@ -58,8 +58,8 @@ pub trait PostgresHandler: Send + 'static {
 /// # Ok(())
 /// # }
 /// ```
-/// A commit whose answer is lost is not repeated: the projection claims its slices again, which waits
-/// until that transaction is over, and reads what is saved.
+/// A commit whose answer is lost is not repeated: the projection claims its slices again, which waits until that
+/// transaction is over, and reads the saved offsets.
 pub struct Transactional<H> {
     offsets: PostgresOffsets,
     handler: H,
@@ -74,7 +74,7 @@ impl<H> fmt::Debug for Transactional<H> {
 }
 
 impl<H: PostgresHandler> Transactional<H> {
-    /// Saves with `offsets` whatever `handler` writes.
+    /// Saves offsets to `offsets` in the transactions of `handler`.
     pub fn new(offsets: PostgresOffsets, handler: H) -> Self {
         Self { offsets, handler, session: None }
     }
@@ -83,7 +83,7 @@ impl<H: PostgresHandler> Transactional<H> {
         HandleError::Offsets(OffsetError::Unavailable(self.offsets.inner().failure(cause)))
     }
 
-    /// The connection of the last group if it is fit, else a new one.
+    /// The connection of the last group if it is usable, otherwise a new one.
     async fn session(&mut self) -> Result<Arc<Session>, HandleError> {
         if let Some(session) = self.session.take().filter(|session| !session.client.is_closed()) {
             return Ok(session);
@@ -105,7 +105,7 @@ impl<H: PostgresHandler> TransactionalHandler for Transactional<H> {
         let client = &mut Arc::get_mut(&mut session).expect("no other reference to this connection exists").client;
         let transaction = begin(client, within).await.map_err(|cause| self.away(cause))?;
         if let Err(error) = self.handler.handle(&transaction, envelopes).await {
-            // A handler that meets a connection that is gone, or a conflict, is not to blame.
+            // A lost connection or a conflict is not an error of the handler.
             let is_away = transaction.client().is_closed() || may_pass(&error);
             let rolled_back = tokio::time::timeout(within, transaction.rollback()).await;
             self.session = Some(session).filter(|_| matches!(rolled_back, Ok(Ok(()))));
@@ -115,7 +115,7 @@ impl<H: PostgresHandler> TransactionalHandler for Transactional<H> {
         let saving = self.offsets.save_within(&transaction, owned, processed);
         match tokio::time::timeout(within, saving).await {
             Ok(Ok(())) => {}
-            // The transaction ends with the connection.
+            // The transaction is rolled back when the connection is dropped.
             Ok(Err(error)) => return Err(HandleError::Offsets(error)),
             Err(_) => return Err(self.away(format!("offsets were not saved within {within:?}"))),
         }
@@ -130,18 +130,18 @@ impl<H: PostgresHandler> TransactionalHandler for Transactional<H> {
     }
 }
 
-/// The connection may have been idle for long, and its other end be gone without a word.
+/// Begins a transaction within a limit: the connection may have been idle for long, and its server be gone silently.
 async fn begin(client: &mut Client, within: Duration) -> Result<Transaction<'_>, String> {
     let begun = tokio::time::timeout(within, client.transaction()).await;
     begun.map_err(|_| format!("no transaction was begun within {within:?}"))?.map_err(|error| told(&error))
 }
 
-/// Whether the handler failed because the database said something that the next try may not hear.
+/// Whether the handler failed by an error of the database that the next try may not meet.
 fn may_pass(error: &BoxError) -> bool {
     let mut source: Option<&(dyn std::error::Error + 'static)> = Some(&**error);
     while let Some(error) = source {
         if let Some(error) = error.downcast_ref::<tokio_postgres::Error>() {
-            // Without a code it is the library's own: a value that does not fit its column, as likely as not.
+            // An error without a code comes from the client library, most likely a value that does not fit its column.
             return error.code().is_some() && Failure::of(error).may_pass();
         }
         source = error.source();
@@ -149,7 +149,7 @@ fn may_pass(error: &BoxError) -> bool {
     false
 }
 
-/// An error down to its innermost cause.
+/// An error's text with all its causes.
 fn told(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! The journal as either end of a copy.
+//! The journal as the source or the target of a copy.
 
 use async_trait::async_trait;
 use greylag_persistence::{
@@ -44,7 +44,7 @@ impl Export for PostgresJournal {
         at.map_err(|Unreadable| ReadError::Unavailable(inner.unreadable()))
     }
 
-    /// Ok for a journal of [`PostgresJournal::open_exclusive`], while the connection that holds the lock lives.
+    /// Ok for a journal of [`PostgresJournal::open_exclusive`], while its connection with the lock lives.
     async fn reserved(&self) -> Result<(), greylag_persistence::StoreFailure> {
         let inner = self.inner();
         inner.link.reserved().await.map_err(|cause| inner.failure(cause))
@@ -66,7 +66,7 @@ impl Import for PostgresJournal {
         if stored_now {
             return Ok(());
         }
-        // An earlier try of the same call may have been done.
+        // An earlier try of this call may have stored the part.
         let found = self.head(id).await.map_err(unread)?;
         if found == *head { Ok(()) } else { Err(ImportError::NotAContinuation { stored: found }) }
     }
@@ -98,7 +98,7 @@ impl Import for PostgresJournal {
 
     async fn import_state(&self, state: StoredState) -> Result<(), ImportError> {
         let (inner, state) = (self.inner(), &state);
-        // Checks the row itself; what stands there the statement compares.
+        // Checks the given state alone; the statement compares it with the stored one.
         state.replaces(&StateHead::default())?;
         let generation = state.generation.map_or(0, rows::generation);
         let value = state.value.as_ref();
@@ -137,7 +137,7 @@ impl Import for PostgresJournal {
 }
 
 impl PostgresJournal {
-    /// Whether the head was the one that the part was checked against.
+    /// Stores a part; answers whether the stored head was still the one that the part was checked against.
     async fn store_part(&self, part: &HistoryPart, stored: &Head) -> Result<bool, Failed> {
         let inner = self.inner();
         let HistoryPart { id, head, last_append, events } = part;
@@ -154,7 +154,7 @@ impl PostgresJournal {
         let metadata: &Vec<Option<Vec<u8>>> = &each().map(|event| rows::write_metadata(&event.metadata)).collect();
         let tags: &Vec<Option<String>> = &each().map(|event| rows::join_tags(&event.tags)).collect();
         let crcs: &Vec<i64> = &each().map(|event| i64::from(event.crc32c)).collect();
-        // No append ever is the column's own "never".
+        // A history without appends gets the column's value for "never".
         let last = if *last_append == Timestamp::default() { Micros(i64::MIN) } else { (*last_append).into() };
         let generation = head.generation.map_or(0, rows::generation);
         let done = inner.write.call(inner.settings.call_timeout, |session| async move {

@@ -1,5 +1,5 @@
-//! The server's clock goes back, as it does when a server takes over whose clock is behind: projections see every
-//! event, the operator is told, and a clock that is too far behind stores nothing.
+//! The server's clock goes back, as when a server with a slow clock takes over: projections see every event, the
+//! operator is warned, and while the clock is too far behind nothing is stored.
 
 mod common;
 
@@ -18,7 +18,7 @@ use greylag_persistence::{
 };
 use greylag_testkit::postgres::Postgres;
 
-/// What a projection was given, id by id.
+/// Sequence numbers that a projection was given, by id.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<BTreeMap<PersistenceId, Vec<u64>>>>);
 
@@ -45,7 +45,7 @@ struct Bench<'a> {
     journal: PostgresJournal,
     read: ReadJournal,
     offsets: Arc<dyn OffsetStore>,
-    /// What was stored.
+    /// Id and sequence number of every stored event.
     stored: Vec<(PersistenceId, u64)>,
 }
 
@@ -54,7 +54,7 @@ impl<'a> Bench<'a> {
         let schema = schema();
         let settings = PostgresJournalSettings { schema: schema.clone(), ..settings() };
         let journal = PostgresJournal::open(&server.config(), settings).await.unwrap();
-        // What was read once is soon not read again.
+        // A short window: events are read twice soon, and then not again.
         let backtracking =
             BacktrackingSettings { behind: Duration::from_millis(200), ..BacktrackingSettings::default() };
         let query = QuerySettings { backtracking, ..QuerySettings::test() };
@@ -113,7 +113,7 @@ async fn every_projection_sees_all(mut bench: Bench<'_>, behind: u32) {
     let runs_through = bench.project("through", &through);
     let (first_run, pauses) = (bench.project("restarts", &restarts), bench.project("paused", &paused));
     let mut before = bench.writers("before").await;
-    // Pages enough that everything so far is read twice.
+    // Enough events that every earlier one is read twice.
     for _ in 0..8 {
         bench.append(&mut before).await;
         bench.until_all("the one that runs through", &through).await;
@@ -123,7 +123,7 @@ async fn every_projection_sees_all(mut bench: Bench<'_>, behind: u32) {
     first_run.stop().await;
     pauses.pause().await;
 
-    // Another server takes over.
+    // Another server, whose clock is behind, takes over.
     bench.clock(&format!("- interval '{behind} s'"));
     let mut after = bench.writers("after").await;
     for _ in 0..3 {
@@ -137,7 +137,7 @@ async fn every_projection_sees_all(mut bench: Bench<'_>, behind: u32) {
     let health = Journal::health(&bench.journal);
     assert!(matches!(&health, Health::Degraded(why) if why[0].contains("clock")), "{health:?}");
 
-    // Its clock passes the latest event.
+    // The clock passes the latest event.
     bench.clock("");
     bench.until_all("the one that runs through", &through).await;
     bench.until_all("the one that restarted", &restarts).await;
@@ -145,7 +145,7 @@ async fn every_projection_sees_all(mut bench: Bench<'_>, behind: u32) {
     assert_eq!(bench.journal.stats().clock_behind, Duration::ZERO);
     assert_eq!(Journal::health(&bench.journal), Health::Up);
 
-    // An hour passes.
+    // The clock moves on by an hour.
     bench.clock("+ interval '1 hour'");
     pauses.resume().await;
     bench.append(&mut before).await;
@@ -177,14 +177,14 @@ fn scenario_70_a_clock_too_far_behind_stores_nothing_and_says_so() {
         assert!(named, "{refused}");
         let refused = upsert(&states, &id("State|2"), Revision::FIRST).await.unwrap_err();
         assert!(matches!(refused, StateWriteError::NotStored(_)), "{refused}");
-        // As far as it may be.
+        // Just within `max_clock_lag`.
         bench.clock("- interval '590 s'");
         let appended = writer.append(&bench.journal, &["b"]).await.unwrap();
         upsert(&states, &of_state, Revision::FIRST.next().unwrap()).await.unwrap();
         assert_eq!(states.get(&of_state).await.unwrap().revision.as_u64(), 2);
         bench.clock("");
         assert!(writer.append(&bench.journal, &["c"]).await.unwrap().timestamp > appended.timestamp);
-        // What the rows of connections are kept for is the latest time; those that ended go at the next start.
+        // A row of a connection that ended is removed at the next start; the latest time itself stays.
         let old = "insert into lane_clock values ('ended', now() - interval '2 days')";
         let count = "select count(*) from lane_clock where lane = 'ended'";
         let in_schema = |sql: &str| server.psql(&format!("set search_path to {}; {sql}", bench.schema)).unwrap();

@@ -17,7 +17,7 @@ use greylag_persistence::{
 };
 use greylag_testkit::postgres::Postgres;
 
-/// Opens journals in schemas of their own; the kit breaks things in the one that it opened first.
+/// Factory of journals in schemas of their own; the kit's hooks act on the journal that was opened first.
 struct Server {
     postgres: Arc<Postgres>,
     proxy: Proxy,
@@ -36,7 +36,7 @@ impl Server {
         let schema = if first { self.schema.clone() } else { schema() };
         let settings = greylag_journal_postgres::PostgresJournalSettings {
             schema,
-            // The kit turns the clock back by an hour, and wants what follows to be stored.
+            // The kit turns the clock back by an hour, and expects that later events are stored.
             max_clock_lag: Duration::from_secs(7200),
             ..settings()
         };
@@ -63,13 +63,13 @@ impl Server {
         self.psql(&sql).trim() == "1"
     }
 
-    /// Until live pages show everything of the table.
+    /// Waits until live pages show all rows of the table.
     fn settle(&self, table: &str) {
         let is_old = format!("select max(db_timestamp) < clock_timestamp() - interval '100 ms' from {table}");
         while self.psql(&is_old).trim() != "t" {}
     }
 
-    /// Something done to the server, from a thread of the proxy.
+    /// A step of the proxy that first runs `sql` on the server.
     fn before(&self, sql: String) -> Step {
         let (postgres, schema) = (self.postgres.clone(), self.schema.clone());
         Step::Before(Box::new(move || {
@@ -77,7 +77,7 @@ impl Server {
         }))
     }
 
-    /// The next insertion of events fails with this state, once.
+    /// A step that makes the next insertion of events fail with this SQLSTATE, once.
     fn fail_next_insert(&self, state: &str) -> Step {
         self.before(format!(
             "create sequence if not exists failures; select setval('failures', 1, false);

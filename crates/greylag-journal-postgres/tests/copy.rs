@@ -1,4 +1,4 @@
-//! A journal in PostgreSQL as either end of a copy.
+//! A journal in PostgreSQL as the source or the target of a copy.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn everything_moves_to_the_database_and_back() {
     });
 }
 
-/// A copy has its schema alone: neither a copy nor a journal comes in while the other is there.
+/// A copy needs its schema alone: while a copy or an ordinary journal is connected, the other is refused.
 #[test]
 fn a_schema_in_use_is_refused_whoever_comes_first() {
     with_server(async |server| {
@@ -31,12 +31,12 @@ fn a_schema_in_use_is_refused_whoever_comes_first() {
         let schema = schema();
         let settings = || PostgresJournalSettings {
             schema: schema.clone(),
-            // How long those that end are waited for, too.
+            // Also the time that opening alone waits for connections that end.
             connect_timeout: Duration::from_secs(3),
             ..settings()
         };
         let user = PostgresJournal::open(&config, settings()).await.unwrap();
-        // Its pool keeps the connection; opening alone leaves none behind.
+        // After this call the pool keeps a connection; opening the journal leaves none.
         user.head(&common::id("a")).await.unwrap();
         let refused = PostgresJournal::open_exclusive(&config, settings()).await.unwrap_err();
         assert!(matches!(refused, OpenError::InUse { .. }), "{refused}");
@@ -53,7 +53,7 @@ fn a_schema_in_use_is_refused_whoever_comes_first() {
         let refused = PostgresJournal::open(&config, settings()).await.unwrap_err().to_string();
         assert!(refused.contains("copied") && refused.contains(&schema), "{refused}");
         copy(&alone, &InMemoryArchive::default()).await.unwrap();
-        // The connection that holds the lock is cut: another process may be in by now.
+        // The connection with the lock is cut, so another process may use the schema by now.
         server
             .psql(
                 "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and mode = 'ExclusiveLock'",

@@ -1,5 +1,5 @@
-//! The crash cases of the kit: the server ends in the midst of statements and transactions, again and
-//! again, and its clients' handles outlive it. More kills than the gate has time for:
+//! The crash cases of the kit: the server ends in the midst of statements and transactions, again and again, while its
+//! clients' handles stay. A long run with more kills:
 //!
 //! ```sh
 //! GREYLAG_RESTARTS=500 cargo test --release -p greylag-journal-postgres --test crash -- --nocapture
@@ -20,7 +20,7 @@ use greylag_persistence::tck::{self, CrashFactory, CrashStores, Flags};
 use greylag_testkit::postgres::Postgres;
 use tokio::sync::{Mutex, OnceCell};
 
-/// The patient ones see no end of a server, the last one gives up on what is under way.
+/// Append timeouts: the first two are longer than any restart, the last one is shorter.
 const PATIENCE: [Duration; 3] = [Duration::from_secs(60), Duration::from_secs(60), Duration::from_millis(50)];
 
 struct Killed {
@@ -43,7 +43,7 @@ impl CrashFactory for Killed {
         let connect_all = || async { join_all(PATIENCE.map(|patience| connect(&config, patience))).await };
         let journals = self.journals.get_or_init(connect_all).await;
         for journal in journals {
-            // Refused at once for as long as its breaker is open.
+            // The journal refuses calls until it has connected again.
             while journal.head(&id("unclaimed")).await.is_err() {
                 tokio::task::yield_now().await;
             }
@@ -70,7 +70,7 @@ impl CrashFactory for Killed {
     }
 }
 
-/// How often the server ends; more in a long run.
+/// How many times the server ends; `GREYLAG_RESTARTS` sets it for a long run.
 fn kills() -> u32 {
     std::env::var("GREYLAG_RESTARTS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(6)
 }

@@ -1,8 +1,8 @@
-//! The disk under the tables is full: appends are refused by name, what was acknowledged stays and can be
-//! read, and it goes on by itself once there is room. Kit case `crash 4`.
+//! The disk under the tables is full: appends are refused by name, acknowledged events stay and can be read, and the
+//! journal works again by itself once there is room. Kit case `crash 4`.
 //!
-//! The tables lie on a small file system, the server's log of writes does not (a server whose log finds no room ends, and starts again
-//! when there is some). Source: persistence §8 (disk full).
+//! The tables lie on a small file system, but the server's log of writes does not: a server whose log finds no room
+//! ends, and can start only when there is some. Source: persistence §8 (disk full).
 
 mod common;
 
@@ -14,7 +14,7 @@ use greylag_persistence::{
 };
 use greylag_testkit::small_disk::{self, SmallDisk};
 
-/// Appends until it is refused; answers how, and what was acknowledged.
+/// Appends until an append is refused; answers the error, and the acknowledged payloads.
 async fn append_until_refused(journal: &PostgresJournal, writer: &mut Writer) -> (AppendError, Vec<String>) {
     let mut stored = Vec::new();
     loop {
@@ -38,18 +38,18 @@ fn large_snapshot(writer: &Writer) -> NewSnapshot {
     }
 }
 
-/// Not a test of its own.
+/// Child process of a test below; does nothing when run as a test.
 #[test]
 fn child_on_a_small_disk() {
     let Some(disk) = SmallDisk::mounted() else { return };
     with_server(async |mut server| {
-        // The server must own the directory, so it makes it.
+        // The server makes the directory, since it must own it.
         let space = disk.path().join("space");
         server.psql(&format!("copy (select 1) to program 'cat > /dev/null; mkdir {}'", space.display())).unwrap();
         server.psql(&format!("create tablespace small location '{}'", space.display())).unwrap();
         server.psql("alter database postgres set default_tablespace = small").unwrap();
         let journal = open(&server).await;
-        // As it is, not compressed.
+        // Payloads are stored uncompressed, so that they fill the disk.
         for table in ["event", "snapshot"] {
             server.psql(&format!("alter table {table} alter payload set storage external")).unwrap();
         }
@@ -64,7 +64,7 @@ fn child_on_a_small_disk() {
         assert!(matches!(&refused, Err(SnapshotError::Unavailable(failure)) if failure.is_answer), "{refused:?}");
         let read = async |writer: &Writer| payloads(&read_all(&journal, &writer.id).await);
         assert!(read(&writer).await == stored, "what was acknowledged is read while the disk is full");
-        // On a full disk it ends, as by a crash; it cannot even recover before there is room.
+        // On a full disk the server stops as in a crash, and cannot recover before there is room.
         tokio::task::block_in_place(|| server.stop());
         std::fs::remove_file(filler).unwrap();
         tokio::task::block_in_place(|| server.restart().unwrap());

@@ -1,4 +1,4 @@
-//! The journal as its operator meets it: opening, schema, TLS, health, pools, sweeping, closing.
+//! The journal from its operator's view: opening, schema, TLS, health, pools, sweeping, closing.
 
 mod common;
 
@@ -25,7 +25,7 @@ async fn open_error(config: &str, settings: PostgresJournalSettings) -> String {
     PostgresJournal::open(config, settings).await.unwrap_err().to_string()
 }
 
-/// Waits for a fact, which the journal brings about by itself.
+/// Waits until a condition holds, which the journal brings about by itself.
 async fn until(what: impl Fn() -> bool) {
     let waiting = async {
         while !what() {
@@ -80,7 +80,7 @@ fn a_schema_is_migrated_once_by_many_and_a_newer_one_is_refused() {
     });
 }
 
-/// Another node's migration of a large table takes longer than any statement may.
+/// A journal waits for another node's migration longer than any statement may take.
 #[test]
 fn a_migration_waits_for_its_turn_longer_than_a_statement_may_take() {
     with_server(async |server| {
@@ -128,7 +128,7 @@ fn a_user_without_the_right_to_create_works_on_tables_made_for_it() {
     });
 }
 
-/// A journal that was opened while its server was away comes up by itself; so does one that loses it.
+/// A journal connects by itself when its server appears, whether it was opened before or has lost the server.
 #[test]
 fn health_follows_the_server_without_anybody_asking() {
     with_server(async |mut server| {
@@ -158,7 +158,7 @@ fn health_follows_the_server_without_anybody_asking() {
     });
 }
 
-/// A server that has no more connections to give is not a server that is away.
+/// A server without free connections degrades the journal, but does not make it unreachable.
 #[test]
 fn too_few_connections_degrade_and_do_not_end_it() {
     let Some(server) = Postgres::start_with(&["max_connections=5", "superuser_reserved_connections=1"]) else { return };
@@ -166,7 +166,7 @@ fn too_few_connections_degrade_and_do_not_end_it() {
         server.psql("create role app login password 'app'; grant all on schema public to app").unwrap();
         let config = server.config().replace("user=postgres", "user=app").replace(PASSWORD, "app");
         let journal = PostgresJournal::open(&config, settings()).await.unwrap();
-        // Two lanes, one to read, one to write: that is all that the server has for us.
+        // Two lanes, one connection to read, one to write: the server has no more for this user.
         let mut writer = Writer::claim(&journal, id("a|1")).await;
         let heads = (0..8).map(|_| journal.head(&writer.id));
         for head in futures::future::join_all(heads).await {
@@ -182,7 +182,7 @@ fn too_few_connections_degrade_and_do_not_end_it() {
     });
 }
 
-/// The settings are those of the lease: words of the connection string.
+/// TLS is set by the words of the connection string, as for the lease.
 #[test]
 fn verify_full_believes_the_authority_and_the_host() {
     let (authority, foreign) = (Authority::new(), Authority::new());
@@ -202,7 +202,7 @@ fn verify_full_believes_the_authority_and_the_host() {
     });
 }
 
-/// J5, whatever the database's default is.
+/// J5: `synchronous_commit` is on for every connection, whatever the database's default is.
 #[test]
 fn commits_are_synchronous_on_every_connection() {
     with_server(async |server| {
@@ -235,7 +235,7 @@ fn what_is_deleted_goes_with_its_tags() {
         }
         let other = Writer::claim(&journal, id("a|2")).await;
         journal.append(other.next(&["kept"])).await.unwrap();
-        // More than one statement removes (`sweep_events` is 10).
+        // More events than one statement removes (`sweep_events` is 10).
         journal.delete_to(&writer.id, writer.epoch, SeqNr::from(33)).await.unwrap();
         assert_eq!(read_all(&journal, &writer.id).await.len(), 2, "at once, for readers");
         let left = "select (select count(*) from event), (select count(*) from event_tag)";
@@ -246,7 +246,7 @@ fn what_is_deleted_goes_with_its_tags() {
     });
 }
 
-/// Persistence §4.4: what a process left that ended amid a deletion is read by no reader, and goes with the next deletion.
+/// Persistence §4.4: events left by a process that ended amid a deletion are not read, and go with the next deletion.
 #[test]
 fn what_a_deletion_left_behind_is_not_read_and_goes_with_the_next() {
     with_server(async |server| {
@@ -258,7 +258,7 @@ fn what_a_deletion_left_behind_is_not_read_and_goes_with_the_next() {
         let journal = open(&server).await;
         let writer = Writer::claim(&journal, id("a|1")).await;
         assert_eq!(read_all(&journal, &writer.id).await.len(), 2);
-        // What was written a moment ago is not shown to queries yet.
+        // Queries do not show events of the last moment yet.
         let read = ReadJournal::new(Arc::new(journal.queries()), QuerySettings::test());
         let mut found = Vec::new();
         while found.len() < 2 {
@@ -273,7 +273,7 @@ fn what_a_deletion_left_behind_is_not_read_and_goes_with_the_next() {
     });
 }
 
-/// A page of large events is cut by the server: what does not fit into it does not travel.
+/// The server cuts a page of large events: events that do not fit into the page are not transferred.
 #[test]
 fn only_what_fits_into_a_page_travels() {
     with_server(async |server| {
@@ -291,7 +291,7 @@ fn only_what_fits_into_a_page_travels() {
     });
 }
 
-/// Change queries hold back what is young; the offset of what they gave is not passed by it.
+/// Change queries hold back changes younger than `behind_current_time`, and show older ones.
 #[test]
 fn young_changes_are_held_back() {
     with_server(async |server| {
@@ -314,7 +314,7 @@ fn young_changes_are_held_back() {
     });
 }
 
-/// J4, J11: a call that waits for a row, in any of the pools or lanes, does not hold up other ids or kinds of work.
+/// J4, J11: a call that waits for a row lock, in a pool or a lane, does not hold up other ids or kinds of work.
 #[test]
 fn a_locked_row_stops_its_own_lane_and_no_reader() {
     with_server(async |server| {
@@ -344,8 +344,8 @@ fn a_locked_row_stops_its_own_lane_and_no_reader() {
     });
 }
 
-/// Persistence §4.4: each kind of work has connections of its own. While one kind waits on all that it has, the others
-/// go on.
+/// Persistence §4.4: each kind of work has connections of its own. While one kind waits on all of its connections, the
+/// others go on.
 #[test]
 fn work_that_waits_on_all_its_connections_holds_up_no_other_kind() {
     with_server(async |server| {
@@ -368,7 +368,7 @@ fn work_that_waits_on_all_its_connections_holds_up_no_other_kind() {
                     journal.offsets().claim("waits", 0..=1).await.unwrap();
                 }
             };
-            // As many as each pool has connections.
+            // As many waiting calls as each pool has connections.
             let waiting = futures::future::join(wait(journal.clone()), wait(journal.clone()));
             let others = async {
                 let sql = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'";
@@ -407,18 +407,18 @@ fn snapshot(id: PersistenceId) -> NewSnapshot {
     }
 }
 
-/// Calls whose caller waits no longer leave no connection behind on which others would wait.
+/// A call whose caller has stopped waiting does not leave a busy connection in the pool, on which others would wait.
 #[test]
 fn a_call_that_is_dropped_keeps_nobody_waiting() {
     with_server(async |server| {
-        // Behind a statement that waits it would take this long.
+        // A call on the connection of a waiting statement would take this long.
         let limit = Duration::from_secs(60);
         let patient = PostgresJournalSettings { statement_timeout: limit, call_timeout: limit, ..settings() };
         let journal = PostgresJournal::open(&server.config(), patient).await.unwrap();
         let locked = Writer::claim(&journal, id("locked")).await;
         let (client, _) = Database::parse(&server.config()).unwrap().connect("test").await.unwrap();
         client.batch_execute("begin; select * from entity where persistence_id = 'locked' for update").await.unwrap();
-        // As many as the pool has connections.
+        // As many waiting calls as the pool has connections.
         for waiting in 1..=2 {
             let (journal, id) = (journal.clone(), locked.id.clone());
             let deleting = tokio::spawn(async move { journal.delete_to(&id, locked.epoch, SeqNr::FIRST).await });
@@ -433,7 +433,7 @@ fn a_call_that_is_dropped_keeps_nobody_waiting() {
     });
 }
 
-/// J13, and the bound of what waits.
+/// J13, and the limit of pending appends.
 #[test]
 fn appends_wait_for_room_and_close_answers_what_waits() {
     with_server(async |server| {
@@ -474,7 +474,7 @@ fn appends_wait_for_room_and_close_answers_what_waits() {
     });
 }
 
-/// The table of a projection and its offsets are one transaction: each change counts exactly once.
+/// The table of a projection and its offsets are written in one transaction: each change counts exactly once.
 #[test]
 fn offsets_are_saved_in_the_transaction_of_the_handler() {
     with_server(async |server| {
@@ -499,7 +499,7 @@ fn offsets_are_saved_in_the_transaction_of_the_handler() {
             }
         }
         assert_eq!(offsets.load("totals", 0..=1023).await.unwrap(), processed(2));
-        // A claim waits for what rests on the fence; then the former owner is refused.
+        // A claim waits for the transaction that checked the fence; then the former owner is refused.
         let transaction = client.transaction().await.unwrap();
         offsets.save_within(&transaction, &owned, &processed(3)).await.unwrap();
         let successor = offsets.clone();
@@ -520,7 +520,7 @@ fn offsets_are_saved_in_the_transaction_of_the_handler() {
     });
 }
 
-/// Many writers share few commits: 1000 entities with an event each, at once.
+/// Many writers share few commits: 1000 entities append an event each, at once.
 #[test]
 fn a_thousand_entities_share_few_commits() {
     with_server(async |server| {

@@ -1,7 +1,7 @@
-//! After an outage of the database what waits for it goes on at once, in order. Sharding scenario 114.
+//! After an outage of the database, waiting commands go on at once, in order. Sharding scenario 114.
 //!
-//! What there is to wait for is the journal's next try to connect, which comes within a second; how long all of it takes depends
-//! on what else the machine does.
+//! All they wait for is the journal's next try to connect, which comes within a second; the time until all are done
+//! depends on what else the machine does.
 
 mod common;
 
@@ -23,10 +23,10 @@ use greylag_persistence::{
 use greylag_testkit::stranger;
 use tokio::task::{JoinHandle, block_in_place};
 
-/// Far more than it takes, and far less than the entity's back-off.
+/// Far longer than the recovery takes, and far shorter than the entity's back-off.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Adds one, and answers the sum once it is stored.
+/// Adds one, and replies with the sum once it is stored.
 struct Add(ReplyTo<u64>);
 
 struct Sum;
@@ -37,7 +37,7 @@ impl EventSourced for Sum {
     type State = u64;
 
     fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
-        // An answer within it shows that no back-off was waited out.
+        // A back-off so long that a test that waits for it fails.
         let hour = Duration::from_secs(3600);
         let on_failure = OnFailure::RestartBackoff(Backoff { min: hour, max: hour, jitter: 0.0 });
         EventSourcedSettings { on_failure, ..node.clone() }
@@ -58,7 +58,7 @@ impl Sum {
     }
 }
 
-/// The stores of a journal, with the breakers that a node puts around them and without.
+/// The stores of a journal; `guarded` puts the breakers of a node around them.
 fn stores(journal: &PostgresJournal, guarded: bool) -> Stores {
     if !guarded {
         return journal.stores();
@@ -68,7 +68,7 @@ fn stores(journal: &PostgresJournal, guarded: bool) -> Stores {
     Stores::new(Arc::new(behind), Arc::new(snapshots))
 }
 
-/// Waits until an outage has been met, and asks five times more, in order.
+/// Asks once, which must fail in the outage, then five times more, in order.
 async fn meet_outage(sum: EntityHandle<Add>) -> JoinHandle<Vec<u64>> {
     assert!(sum.ask(Add).await.is_err(), "the database is away");
     tokio::spawn(async move {
@@ -92,7 +92,7 @@ fn scenario_114_entities_go_on_as_soon_as_the_database_is_back() {
 
         block_in_place(|| server.stop());
         let (guarded, bare) = tokio::join!(meet_outage(guarded), meet_outage(bare));
-        // By now every wait is as long as it gets.
+        // After these failures every wait has its greatest length.
         for _ in 0..4 {
             assert!(journal.head(&id("nobody")).await.is_err());
         }
@@ -103,7 +103,7 @@ fn scenario_114_entities_go_on_as_soon_as_the_database_is_back() {
         let back_at = Instant::now();
         for waiting in [guarded, bare] {
             let sums = tokio::time::timeout(PATIENCE, waiting).await.expect("it does not wait for an hour").unwrap();
-            // The outcome of the one that met the outage is unknown.
+            // The command that met the outage may or may not be stored.
             let first = sums[0];
             assert!(first == 2 || first == 3, "{sums:?}");
             assert!(sums.iter().copied().eq(first..first + 5), "what waited is handled in order: {sums:?}");

@@ -19,7 +19,7 @@ use greylag_persistence::{
 };
 use greylag_testkit::postgres::Postgres;
 
-/// A journal at the end of a cable, whose appends are given up soon.
+/// A journal behind a proxy, with a short timeout of appends.
 async fn behind(proxy: &Proxy, server: &Postgres, append_timeout: Duration) -> PostgresJournal {
     let settings = PostgresJournalSettings { append_timeout, ..settings() };
     PostgresJournal::open(&config_at(server, proxy.port), settings).await.unwrap()
@@ -38,7 +38,7 @@ fn state(payload: &'static str) -> EncodedValue {
     EncodedValue { codec_id: CodecId::JSON, manifest: "state".into(), schema_version: 1, payload: payload.into() }
 }
 
-/// 40001 and 40P01 are rolled back for certain, and tried again until they pass.
+/// 40001 and 40P01 are certain rollbacks, and tried again until they pass.
 #[test]
 fn rollbacks_are_tried_again() {
     with_server(async |server| {
@@ -53,7 +53,7 @@ fn rollbacks_are_tried_again() {
     });
 }
 
-/// After three tries each id goes alone, so that one that always fails stops no other (J11).
+/// After three tries each id goes alone, so that an id that always fails stops no other (J11).
 #[test]
 fn one_id_that_always_rolls_back_stops_nobody() {
     with_server(async |server| {
@@ -76,13 +76,13 @@ fn one_id_that_always_rolls_back_stops_nobody() {
             )
             .unwrap();
         let (bad, good) = tokio::join!(journal.append(bad.next(&["x"])), journal.append(good.next(&["x"])));
-        // Which of both depends on whether a try is under way at the end.
+        // Unknown if a try is under way at the end.
         assert!(matches!(&bad, Err(AppendError::NotStored(_) | AppendError::Unknown(_))), "{bad:?}");
         assert!(good.is_ok(), "{good:?}");
     });
 }
 
-/// Scenario persistence 61, the certain half: a first try that meets a full disk, or is refused.
+/// Scenario persistence 61, the certain half: the first try meets a full disk, or is refused.
 #[test]
 fn scenario_61_a_refusal_at_a_first_try_is_certain() {
     with_server(async |server| {
@@ -102,7 +102,8 @@ fn scenario_61_a_refusal_at_a_first_try_is_certain() {
     });
 }
 
-/// Scenario persistence 61: try 1 is stored, or not, and its answer lost; what try 2 meets is no proof.
+/// Scenario persistence 61: try 1 loses its answer, stored or not; an error of try 2 does not prove that nothing is
+/// stored.
 #[test]
 fn scenario_61_a_refusal_after_an_unanswered_try_is_not() {
     with_server(async |server| {
@@ -118,7 +119,7 @@ fn scenario_61_a_refusal_after_an_unanswered_try_is_not() {
                 let answer = writer.append(&journal, &["x"]).await;
                 assert!(matches!(answer, Err(AppendError::Unknown(_))), "{state} {carried}: {answer:?}");
                 assert_eq!(proxy.left(), 0);
-                // Recovery finds it once, or not at all; then it goes on.
+                // Recovery finds the event once or not at all, and the writer continues.
                 let mut next = Writer::claim(&journal, writer.id.clone()).await;
                 assert_eq!(read_all(&journal, &writer.id).await.len(), usize::from(carried));
                 next.append(&journal, &["y"]).await.unwrap();
@@ -127,7 +128,7 @@ fn scenario_61_a_refusal_after_an_unanswered_try_is_not() {
     });
 }
 
-/// Scenario persistence 61: try 2 meets a lost server. 57P0x is such a loss, and so is a broken connection.
+/// Scenario persistence 61: try 2 loses its server. 57P0x counts as a loss, and so does a broken connection.
 #[test]
 fn scenario_61_a_lost_server_leaves_unknown_or_not_stored() {
     with_server(async |mut server| {
@@ -138,13 +139,13 @@ fn scenario_61_a_lost_server_leaves_unknown_or_not_stored() {
         at_inserts(&server, 2, "perform pg_terminate_backend(pg_backend_pid())");
         writer.append(&journal, &["x"]).await.unwrap();
         assert_eq!(inserts(&server), 3, "tried until it passed");
-        // For ever, since a last try may still be under way when the answer is there.
+        // The state is set for good, since a last try may still be under way when the append is answered.
         refuse(&server, "y", "57P01");
         let unknown = writer.append(&journal, &["y"]).await.unwrap_err();
         assert!(matches!(&unknown, AppendError::Unknown(failure) if failure.cause.contains("57P01")), "{unknown:?}");
         let mut writer = Writer::claim(&journal, writer.id).await;
         server.stop();
-        // What never left this process is not stored, for certain.
+        // An append that never left this process is certainly not stored.
         let began = Instant::now();
         let away = loop {
             match writer.append(&journal, &["z"]).await.unwrap_err() {
@@ -163,7 +164,8 @@ fn scenario_61_a_lost_server_leaves_unknown_or_not_stored() {
     });
 }
 
-/// Scenario persistence 62: stored, unanswered, and deleted by its own writer before it is asked again.
+/// Scenario persistence 62: an append is stored and unanswered, and its event is deleted by its own writer before the
+/// second try.
 #[test]
 fn scenario_62_deleted_between_two_tries_is_unknown() {
     with_server(async |server| {
@@ -171,7 +173,7 @@ fn scenario_62_deleted_between_two_tries_is_unknown() {
         let journal = behind(&proxy, &server, Duration::from_secs(20)).await;
         let mut writer = Writer::claim(&journal, id("a|1")).await;
         let server = Arc::new(server);
-        // And also if another writer has claimed since: Fenced would say that it was not stored.
+        // Also Unknown if another writer has claimed since: Fenced would say that the append was not stored.
         for claimed in ["", ", writer_epoch = writer_epoch + 1"] {
             let behind_our_back = server.clone();
             let delete = Step::Before(Box::new(move || {
@@ -189,7 +191,7 @@ fn scenario_62_deleted_between_two_tries_is_unknown() {
     });
 }
 
-/// 23505: an event stands where the head says there is none. Nothing is stored, and the text names it.
+/// 23505: an event stands beyond the head's number. Nothing is stored, and the error names the id and the numbers.
 #[test]
 fn an_event_beyond_its_head_is_named() {
     with_server(async |server| {
@@ -203,12 +205,12 @@ fn an_event_beyond_its_head_is_named() {
         let text = corrupt.unwrap_err().to_string();
         assert!(text.contains("stored data of a|1 is corrupt") && text.contains("23505"), "{text}");
         assert!(fine.is_ok(), "{fine:?}");
-        // The very same content is not another append: it is the one that is stored.
+        // An append of the very same content is a repeat of the stored one.
         journal.append(writer.next(&["x"])).await.unwrap_err();
     });
 }
 
-/// Scenario persistence 63: the answer to a claim is lost; both copies answer one epoch, appends go on.
+/// Scenario persistence 63: the answer to a claim is lost; both copies answer one epoch, and appends go on.
 /// A late copy under a generation takes the id back; its writer finds its own uuid and recovers again.
 #[test]
 fn scenario_63_a_late_copy_of_a_claim() {
@@ -235,7 +237,7 @@ fn scenario_63_a_late_copy_of_a_claim() {
     });
 }
 
-/// Scenario persistence 64: `upsert` is stored, its answer lost, and repeated: Ok, one change.
+/// Scenario persistence 64: `upsert` is stored, its answer is lost, and its repeat answers Ok: one change.
 #[test]
 fn scenario_64_a_state_write_is_repeated() {
     with_server(async |server| {
@@ -261,7 +263,8 @@ fn scenario_64_a_state_write_is_repeated() {
         let changes = states.changes(&ChangesOf::Tag("tag".to_owned()), &Offset::None, 10).await.unwrap();
         assert_eq!(changes.len(), 2, "one of each id: {changes:?}");
 
-        // A full disk, at a first try and after an unanswered one; a later revision hides what became of it.
+        // A full disk at a first try, and after an unanswered try; a later revision hides the outcome of the earlier
+        // try.
         let other = states.upsert(state_write("s|true", 9, 7), state("v"), None).await.unwrap_err();
         assert!(matches!(other, StateWriteError::RevisionMismatch { .. }), "{other:?}");
         let server = Arc::new(server);
@@ -275,8 +278,8 @@ fn scenario_64_a_state_write_is_repeated() {
     });
 }
 
-/// Scenario persistence 65: W0, without a generation, hears Unknown; W1 claims and appends. What W0 reads
-/// then fences it, and its claim under the epoch that it knew changes nothing.
+/// Scenario persistence 65: writer W0, without a generation, is answered Unknown; W1 claims and appends. The head that
+/// W0 reads then fences it, and its claim under the epoch that it knew changes nothing.
 #[test]
 fn scenario_65_a_restart_without_a_generation() {
     with_server(async |server| {
@@ -292,14 +295,14 @@ fn scenario_65_a_restart_without_a_generation() {
         let stale = journal.claim(&w0.id, WriterUuid::from_u128(99), Under::Seen(w0.epoch)).await;
         assert_eq!(stale, Err(ClaimError::Fenced { current: head }));
         w1.append(&journal, &["w1 again"]).await.unwrap();
-        // A claim under an epoch that was seen elsewhere makes no first row either.
+        // A claim under an epoch that was seen elsewhere does not create the row either.
         let nowhere = journal.claim(&id("a|2"), w0.uuid, Under::Seen(w0.epoch)).await;
         assert_eq!(nowhere, Err(ClaimError::Fenced { current: Head::default() }));
         assert_eq!(payloads(&read_all(&journal, &w1.id).await), ["w1", "w1 again"]);
     });
 }
 
-/// One step of one writer; what it answers is compared with memory's answer.
+/// One step of a writer; the server's answer is compared with that of the journal in memory.
 #[derive(Debug, Clone, Copy)]
 enum Move {
     Look,
@@ -308,7 +311,7 @@ enum Move {
     Delete,
 }
 
-/// What a writer knows, as the answers that it got say.
+/// A writer's knowledge, from the answers that it got.
 #[derive(Debug, Clone)]
 struct Knows {
     writer: Writer,
@@ -349,7 +352,7 @@ impl Knows {
     }
 }
 
-/// Every order of two lists.
+/// All ways to merge two lists of these lengths; true takes from the left one.
 fn interleavings(left: usize, right: usize) -> Vec<Vec<bool>> {
     if left == 0 || right == 0 {
         return vec![std::iter::repeat_n(true, left).chain(std::iter::repeat_n(false, right)).collect()];
@@ -361,9 +364,9 @@ fn interleavings(left: usize, right: usize) -> Vec<Vec<bool>> {
     begun_by(true, first).chain(begun_by(false, second)).collect()
 }
 
-/// Scenario persistence 69, J3, J4: two writers, each with a look, a claim, a late copy of it, an append
-/// and a deletion, in every order, with generations and without. The server answers as memory does, whose
-/// histories the model check has shown to be one; and afterwards a writer can write.
+/// Scenario persistence 69, J3, J4: two writers, each with a look, a claim, an append and a late copy of the claim, in
+/// every order, then a deletion by each, with generations and without. The server answers as the journal in memory
+/// does, whose histories the model check has shown to be one; and afterwards a new writer can append.
 #[test]
 fn scenario_69_two_writers_in_every_order() {
     const MOVES: [Move; 4] = [Move::Look, Move::Claim, Move::Append, Move::Claim];
@@ -388,7 +391,7 @@ fn scenario_69_two_writers_in_every_order() {
                 let mut on_server = [knows(1, under.0), knows(2, under.1)];
                 let mut in_memory = on_server.clone();
                 let mut at = [0, 0];
-                // At the end both delete whatever they may.
+                // At the end both writers delete all they may.
                 let ends = [true, false].map(|is_left| (is_left, Move::Delete));
                 let moves = order.iter().map(|is_left| {
                     at[usize::from(!is_left)] += 1;
@@ -412,7 +415,7 @@ fn scenario_69_two_writers_in_every_order() {
     });
 }
 
-/// Closing a journal that was reserved must not wait for a connection that is gone without a word.
+/// Closing a reserved journal does not wait for a connection that has gone silent.
 #[test]
 fn a_reserved_journal_closes_when_its_connection_falls_silent() {
     with_server(async |server| {
@@ -426,7 +429,7 @@ fn a_reserved_journal_closes_when_its_connection_falls_silent() {
     });
 }
 
-/// The stores of one database are closed each by itself: the second `close` must not cut off what the first waits for.
+/// Two stores of one database are closed at once: the second `close` must not cut off what the first waits for.
 #[test]
 fn what_waits_when_two_stores_are_closed_is_answered() {
     with_server(async |mut server| {
@@ -435,7 +438,7 @@ fn what_waits_when_two_stores_are_closed_is_answered() {
         tokio::task::block_in_place(|| server.stop());
         let (one, append) = (journal.clone(), writer.next(&["x"]));
         let appending = tokio::spawn(async move { one.append(append).await });
-        // A moment for each to begin.
+        // Time for the append to begin.
         tokio::time::sleep(Duration::from_millis(100)).await;
         let (one, other) = (journal.clone(), journal.snapshots());
         let closing = [
@@ -452,7 +455,7 @@ fn what_waits_when_two_stores_are_closed_is_answered() {
     });
 }
 
-/// A standby takes connections and no appends. What waits for the primary must not wear it out meanwhile.
+/// A standby takes connections but no appends. Waiting lanes must not connect to it without pauses.
 #[test]
 fn a_standby_is_asked_again_with_waits_that_grow() {
     with_server(async |server| {
@@ -479,8 +482,8 @@ fn a_standby_is_asked_again_with_waits_that_grow() {
     });
 }
 
-/// A standby must not answer an entity that recovers, proves that a history is still its own, or reads a state, since
-/// the standby may lag behind (persistence §4.4). It may answer queries.
+/// A standby, which may lag, must not answer an entity that recovers, proves that it still owns a history, or reads a
+/// state (persistence §4.4). It may answer queries.
 #[test]
 fn recovery_and_proof_of_ownership_read_the_primary_alone() {
     with_server(async |server| {

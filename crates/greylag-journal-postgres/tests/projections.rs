@@ -1,5 +1,5 @@
-//! Projections against a real server: commits that show out of order, a server that is killed under load,
-//! and rows that count each event exactly once.
+//! Projections against a real server: commits that become visible out of order, a server that is killed under load, and
+//! rows that count each event exactly once.
 
 mod common;
 
@@ -25,7 +25,7 @@ use greylag_persistence::{
 };
 use greylag_testkit::postgres::Postgres;
 
-/// What a handler was given, id by id.
+/// Sequence numbers that a handler was given, by id.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<BTreeMap<PersistenceId, Vec<u64>>>>);
 
@@ -46,7 +46,7 @@ impl ProjectionHandler for Seen {
     }
 }
 
-/// When each event was acknowledged as durable, and when a handler first had it.
+/// Times at which each event was acknowledged as durable and first handled, by id and sequence number.
 #[derive(Clone, Default)]
 struct Lags(Arc<Mutex<BTreeMap<(PersistenceId, u64), Times>>>);
 
@@ -65,8 +65,8 @@ impl Lags {
         self.0.lock().unwrap().entry((id.clone(), seq_nr)).or_default().handled.get_or_insert_with(Instant::now);
     }
 
-    /// From durable to handled, shortest first, of the events that became durable in one of `around`, and of the others.
-    /// One that was handled before its writer heard that it is durable has no lag.
+    /// Lags from durable to handled, shortest first: of events that became durable within one of `around`, and of the
+    /// others. An event handled before its writer was answered has a lag of zero.
     fn split(&self, around: &[(Instant, Instant)]) -> [Vec<Duration>; 2] {
         let mut lags = [Vec::new(), Vec::new()];
         for times in self.0.lock().unwrap().values() {
@@ -87,7 +87,7 @@ fn figures(lags: &[Duration]) -> String {
     format!("{:.1?} (median), {:.1?} (p99), {longest:.1?} (longest) of {}", part(50), part(99), lags.len())
 }
 
-/// A handler that notes when it had each event.
+/// A handler that notes when it was given each event.
 #[derive(Clone, Default)]
 struct Noting {
     seen: Seen,
@@ -104,8 +104,8 @@ impl ProjectionHandler for Noting {
     }
 }
 
-/// One row for each event, in the order in which they were handled; a second one of the same is no error, so that it
-/// would show.
+/// Inserts one row for each event, in the order of handling. The table has no unique key, so that a second row for an
+/// event would be found.
 struct Rows;
 
 #[async_trait]
@@ -157,7 +157,7 @@ fn count(server: &Postgres, sql: &str) -> u64 {
     server.psql(sql).ok().and_then(|answer| answer.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Appends of one id are not committed before the gate is open.
+/// Holds up the commits of appends of one id until the gate is open.
 fn hold_up(server: &Postgres, id: &str) {
     let sql = format!(
         "create table gate (open boolean);
@@ -180,8 +180,8 @@ fn projections_on_postgresql() {
     });
 }
 
-/// Rule persistence §5 (projections): the mark of the range before, which the other half keeps, must not
-/// keep this half from its first event.
+/// Rule persistence §5 (projections): the mark of the former, whole range stays in its first slice, which the other
+/// half has. It must not keep this half from starting at its first event.
 async fn a_part_of_a_former_range_starts_over_alone(server: &Postgres) {
     let journal = open(server).await;
     let names: Vec<String> = (0..12).map(|n| format!("Cart|part-{n}")).collect();
@@ -211,10 +211,10 @@ async fn a_part_of_a_former_range_starts_over_alone(server: &Postgres) {
     assert!(names.iter().skip(1).all(|name| times(name) == expected(name)));
 }
 
-/// Scenario persistence 58, and what a projection makes of it.
+/// Scenario persistence 58, with a projection.
 async fn scenario_58_late_rows_are_found_by_backtracking(server: &Postgres) {
     let journal = open(server).await;
-    // Two lanes, so that the slow one does not hold up the other: slices of different remainders.
+    // Ids of different lanes (slices of different remainders), so that the slow append does not hold up the quick one.
     let even = |wanted: bool| move |name: &String| id(name).slice().is_multiple_of(2) == wanted;
     let names = || (0..).map(|n: u32| format!("Cart|{n}"));
     let (slow, quick) = (names().find(even(true)).unwrap(), names().find(even(false)).unwrap());
@@ -226,7 +226,7 @@ async fn scenario_58_late_rows_are_found_by_backtracking(server: &Postgres) {
     let (mut late, mut early) = (Writer::claim(&journal, id(&slow)).await, Writer::claim(&journal, id(&quick)).await);
     hold_up(server, &slow);
     let (first, second) = futures::join!(late.append(&journal, &["late"]), async {
-        // Begun before, and committed after.
+        // The slow append began earlier, and commits later.
         let waits = "select count(*) from pg_stat_activity where wait_event = 'PgSleep'";
         until("the slow one waits", || count(server, waits) > 0).await;
         let appended = early.append(&journal, &["early"]).await;
@@ -237,7 +237,7 @@ async fn scenario_58_late_rows_are_found_by_backtracking(server: &Postgres) {
     });
     let (first, second) = (first.unwrap(), second.unwrap());
     assert!(first.timestamp < second.timestamp, "the late one has the older time");
-    // The raw stream shows it without its record, and others twice.
+    // The raw stream gives the late event without its record, and other events twice.
     let found = async {
         loop {
             let envelope = raw.try_next().await.unwrap().unwrap();
@@ -264,10 +264,10 @@ async fn upsert(states: &PostgresStates, name: &str, revision: u32) {
     states.upsert(write, value, None).await.unwrap();
 }
 
-/// Scenario persistence 58, of durable states: a transaction is open across polls, and commits behind what was read.
+/// Scenario persistence 58 for durable states: a transaction is open across polls, and commits behind what was read.
 async fn late_changes_of_states_are_found_by_backtracking(server: &Postgres) {
     let journal = open(server).await;
-    // Over connections of its own, so that those that wait hold up no other work.
+    // Another journal with connections of its own, since the waiting statements take those of the first.
     let other = open(server).await;
     let (states, seen) = (journal.states(), Seen::default());
     let (read, offsets) = (ReadJournal::new(Arc::new(states.queries()), settings()), Arc::new(journal.offsets()));
@@ -298,7 +298,7 @@ async fn late_changes_of_states_are_found_by_backtracking(server: &Postgres) {
     let at = async |name| states.get(&id(name)).await.unwrap().timestamp;
     assert!(at(new).await < at(quick).await && at(old).await < at(quick).await, "the late ones have older times");
     until("the late ones are handled", || revisions(new) == [1] && revisions(old) == [1, 2]).await;
-    // Replaced before the projection went back for it: the later one stands for it.
+    // Revision 3 is replaced before the projection reads it; revision 4 stands for both.
     upsert(&states, old, 3).await;
     upsert(&states, old, 4).await;
     until("the newest is handled", || revisions(old).ends_with(&[4])).await;
@@ -310,20 +310,20 @@ async fn late_changes_of_states_are_found_by_backtracking(server: &Postgres) {
     journal.close().await.unwrap();
 }
 
-/// Many writers, two instances, and a server that is killed: every event is there, once and in order; and how long it
-/// takes from durable to handled is printed. Writers: `GREYLAG_WRITERS` (20), kills: `GREYLAG_KILLS` (1).
+/// Many writers, two instances, and a server that is killed: every event is handled, once and in order. Prints the lags
+/// from durable to handled. Writers: `GREYLAG_WRITERS` (20), kills: `GREYLAG_KILLS` (1).
 async fn a_killed_server_loses_no_event_and_doubles_none(server: &mut Postgres) {
     const AROUND: Duration = Duration::from_millis(500);
     let from_env = |name: &str, usual: u64| std::env::var(name).map_or(usual, |value| value.parse().unwrap());
     let (writers, kills) = (from_env("GREYLAG_WRITERS", 20), from_env("GREYLAG_KILLS", 1));
-    // Many writers pause between events, or the lag would be that of a queue.
+    // Many writers pause between events; otherwise the lag would be that of a full queue.
     let (events, pause) = if writers < 100 { (12, 0) } else { (40, 200) };
     let pause = Duration::from_millis(pause);
     let journal = open(server).await;
     let journal = &journal;
     server.psql(HANDLED).unwrap();
     server.psql("delete from event; delete from entity").unwrap();
-    // All three share a reader, once they have caught up.
+    // All three projections share a reader, once they have caught up.
     let (read, offsets) = stores(journal);
     let halves = [run_exactly_once(journal, &read, 0..=511), run_exactly_once(journal, &read, 512..=1023)];
     let noting = Noting::default();
@@ -334,7 +334,7 @@ async fn a_killed_server_loses_no_event_and_doubles_none(server: &mut Postgres) 
         let name = id(&format!("Cart|w{number}"));
         let mut stored = 0;
         while stored < events {
-            // After a failure the writer looks at what is stored, as an entity does.
+            // After a failure the writer reads the stored head, as an entity does.
             let Ok(seen) = journal.head(&name).await else { continue };
             stored = seen.highest.as_u64();
             let uuid = WriterUuid::from_u128(uuid::Uuid::new_v4().as_u128());
@@ -358,7 +358,7 @@ async fn a_killed_server_loses_no_event_and_doubles_none(server: &mut Postgres) 
             until("some events are handled", || seen.count() >= enough).await;
             let killed_at = Instant::now();
             tokio::task::block_in_place(|| server.restart()).unwrap();
-            // Whatever became durable shortly before, or until writers and projections are at work again.
+            // Events durable shortly before the kill or until all is at work again count as around it.
             restarts.push((killed_at - AROUND, killed_at + AROUND));
         }
     };
@@ -381,7 +381,7 @@ async fn a_killed_server_loses_no_event_and_doubles_none(server: &mut Postgres) 
     let unordered = "select count(*) from (select seq_nr, row_number() over (partition by persistence_id order by place) \
                      as nth from handled) h where seq_nr <> nth";
     assert_eq!(count(server, unordered), 0, "in the order of each id");
-    // At least once: repeats go back, never ahead.
+    // At least once: a repeat goes back, but no event is skipped.
     for (id, numbers) in seen.0.lock().unwrap().iter() {
         let mut highest = 0;
         for number in numbers {
@@ -397,7 +397,7 @@ async fn a_killed_server_loses_no_event_and_doubles_none(server: &mut Postgres) 
     );
     std::io::stdout().write_all(told.as_bytes()).unwrap();
     assert!(!around.is_empty() || !normal.is_empty(), "every event has a lag");
-    // The instance that takes over knows what the one before it did.
+    // The instance that takes over starts from the offsets of the one before.
     let both = run_exactly_once(journal, &read, 0..=1023);
     let mut one_more = Writer::claim(journal, id("Cart|w0")).await;
     one_more.append(journal, &["one more"]).await.unwrap();
@@ -407,8 +407,8 @@ async fn a_killed_server_loses_no_event_and_doubles_none(server: &mut Postgres) 
     assert_eq!(count(server, "select count(*) from handled"), all + 1, "nothing again");
 }
 
-/// A connection may end without a word, say in a firewall that forgets what is idle. A projection that asks on it must
-/// not wait for an answer for ever.
+/// A connection may go silent, for example when a firewall drops idle ones. A projection must not wait for an answer on
+/// it for ever.
 #[test]
 fn a_projection_goes_on_when_its_connection_falls_silent() {
     with_server(async |server| {

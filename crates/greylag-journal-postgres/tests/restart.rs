@@ -1,6 +1,6 @@
-//! Killed, crashed, restarted in order, all under load and again and again: what was acknowledged is there, once;
-//! nothing is torn, no number is missing, the same handle goes on, and a new one finds everything in order. Kit
-//! cases `crash 1` to `crash 3`. More restarts than the gate has time for:
+//! The server is killed, crashed and restarted in order, all under load and again and again: acknowledged events are
+//! there, once; no append is torn, no number is missing, the same handle goes on, and a new one finds everything in
+//! order. Kit cases `crash 1` to `crash 3`. A long run with more restarts:
 //!
 //! ```sh
 //! GREYLAG_RESTARTS=500 cargo test --release -p greylag-journal-postgres --test restart -- --nocapture
@@ -27,24 +27,24 @@ use tokio::task::JoinSet;
 
 const WRITERS: usize = 12;
 
-/// How often the server is killed; more in a long run.
+/// How many times the server is killed; `GREYLAG_RESTARTS` sets it for a long run.
 fn cycles() -> u64 {
     std::env::var("GREYLAG_RESTARTS").ok().and_then(|cycles| cycles.parse().ok()).unwrap_or(5)
 }
 
-/// What one writer was told.
+/// Answers that one writer got.
 #[derive(Debug, Default)]
 struct Told {
-    /// Content of the events acknowledged, by number.
+    /// Contents of acknowledged events, by sequence number.
     stored: BTreeMap<u64, String>,
-    /// Contents said not to be stored.
+    /// Contents of appends answered as not stored.
     refused: Vec<String>,
     deleted_to: u64,
     snapshot: u64,
     revision: u64,
 }
 
-/// Writes until it is told to end, going on by recovery after whatever it could not know.
+/// Appends until told to end; after an unknown outcome claims anew, as recovery does.
 async fn write(journal: PostgresJournal, number: usize, acks: watch::Sender<u64>, end: Arc<AtomicBool>) -> Told {
     let (mut told, mut tries) = (Told::default(), 0_u64);
     let mut writer = None;
@@ -85,7 +85,7 @@ async fn claim(journal: &PostgresJournal, number: usize) -> Option<Writer> {
     Some(Writer { id, uuid, epoch: claim.epoch, highest: claim.highest })
 }
 
-/// Deletions, snapshots and states, now and then.
+/// Deletes, saves snapshots and writes states, now and then.
 async fn besides(journal: &PostgresJournal, writer: &Writer, told: &mut Told) {
     let highest = writer.highest.as_u64();
     if highest.is_multiple_of(5) {
@@ -143,7 +143,7 @@ fn killed_under_load_it_loses_nothing_and_doubles_nothing() {
         for cycle in 0..cycles() {
             let enough = *acknowledged.borrow() + 100 + 37 * (cycle % 9);
             acknowledged.wait_for(|acks| *acks >= enough).await.unwrap();
-            // In the midst of statements, now and then also while it recovers.
+            // The server ends in the midst of statements, now and then also while it recovers.
             let end = [End::Killed, End::Orderly, End::Crash][usize::try_from(cycle % 3).unwrap()];
             restart(&mut server, end).await;
             if cycle % 5 == 2 {
@@ -175,12 +175,12 @@ fn killed_under_load_it_loses_nothing_and_doubles_nothing() {
     });
 }
 
-/// A journal of its own finds a history whole, while others are being written.
+/// Another journal finds a history whole, while others are being written.
 async fn reopens_clean(server: &Postgres, number: usize) {
     let journal = open(server).await;
     let id = id(&format!("Crash|{number}"));
     let head = journal.head(&id).await.unwrap();
-    // What is deleted meanwhile is not there: a page begins where the deletion ends.
+    // Events may be deleted meanwhile, so the first number is not checked.
     let events = read_all(&journal, &id).await;
     let numbers: Vec<u64> = events.iter().map(|event| event.seq_nr.as_u64()).collect();
     assert!(numbers.is_sorted_by(|left, right| left < right), "{id}: {numbers:?}");
@@ -206,7 +206,7 @@ async fn check(journal: &PostgresJournal, number: usize, told: &Told) {
         let twice = seen.insert(content.clone(), event.seq_nr);
         assert_eq!(twice, None, "{content} is stored twice");
     }
-    // An append is whole or not there: each try has `tries % 4 + 1` events, side by side.
+    // Appends are atomic: the events of a try, `tries % 4 + 1` of them, stand side by side.
     for run in events.chunk_by(|left, right| tries(&left.payload) == tries(&right.payload)) {
         let whole = tries(&run[0].payload) % 4 + 1;
         let cut = run[0].seq_nr.as_u64() == deleted_to + 1;

@@ -1,4 +1,4 @@
-//! What the journal counts, and how its appends travel.
+//! The journal's counters, and how its appends share statements.
 
 mod common;
 
@@ -9,7 +9,7 @@ use greylag_core::CodecId;
 use greylag_journal_postgres::{PostgresJournal, PostgresJournalSettings};
 use greylag_persistence::{AppendError, Journal, NewEvent, NewSnapshot, SeqNr, SnapshotStore};
 
-/// Persistence §10.16: appends, events, batch size, latency, waiting bytes, and every kind of refusal.
+/// Persistence §10.16: appends, events, batch size, latency, pending bytes, and every kind of refusal are counted.
 #[test]
 fn what_becomes_of_appends_is_counted() {
     with_server(async |server| {
@@ -44,19 +44,19 @@ fn what_becomes_of_appends_is_counted() {
         assert_eq!((stats.appends, stats.events), (3, 4));
         let refused = (stats.rejected, stats.conflicts, stats.fenced, stats.not_stored, stats.unknown);
         assert_eq!(refused, (1, 1, 1, 1, 0), "{stats:?}");
-        // Those that compared with a head and found another one were answered too.
+        // A statement whose appends did not match their heads counts as answered, too.
         assert_eq!((stats.statements, stats.carried, stats.largest_batch), (5, 5, 1));
         assert_eq!(stats.failed_statements, 1);
         assert!(stats.bytes > 15 && stats.longest_commit > Duration::ZERO, "{stats:?}");
         assert!(stats.mean_commit() <= stats.longest_commit);
         assert_eq!((stats.snapshots, stats.snapshot_bytes, stats.failed_snapshots), (1, 500, 0));
         assert_eq!(stats.pending_bytes, 0, "nothing waits");
-        // The same numbers by every handle.
+        // Every handle gives the same numbers.
         assert_eq!(journal.clone().stats(), stats);
     });
 }
 
-/// Appends that wait are seen while they do.
+/// Bytes of appends are counted as pending while the appends wait.
 #[test]
 fn bytes_that_wait_are_counted_while_they_do() {
     with_server(async |server| {
@@ -76,7 +76,7 @@ fn bytes_that_wait_are_counted_while_they_do() {
     });
 }
 
-/// Persistence §4.4: one statement carries many ids, in whatever order they came, with tags and without.
+/// Persistence §4.4: one statement carries many ids, in whatever order they arrive, with tags and without.
 #[test]
 fn events_with_and_without_tags_share_a_statement() {
     with_server(async |server| {
@@ -91,7 +91,7 @@ fn events_with_and_without_tags_share_a_statement() {
         let tagged = |payload: &str| NewEvent { tags: ["x".to_owned(), "y".to_owned()].into(), ..event(payload) };
         let mixes: [&[NewEvent]; 4] =
             [&[bare("1"), tagged("2")], &[tagged("3")], &[bare("4")], &[bare("5"), bare("6")]];
-        // The first goes at once, the rest behind it together.
+        // The first goes at once, the rest wait and go together.
         let appends = writers.iter().zip(mixes).map(|(writer, events)| {
             let mut append = writer.next(&[]);
             append.events = events.to_vec();
@@ -119,7 +119,7 @@ fn events_with_and_without_tags_share_a_statement() {
     });
 }
 
-/// A plan that was made while the tables were small must not read all of a large one for ever.
+/// A plan made while the tables were small must not read a whole large table for ever.
 #[test]
 fn appends_find_heads_by_the_index_whatever_the_tables_held_when_they_were_planned() {
     with_server(async |server| {

@@ -50,7 +50,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Events per second, and events in an average group commit.
+/// Runs once; answers events per second, and events in an average group commit.
 async fn one_run(path: &Path) -> Result<(f64, f64), Failure> {
     let disk = SledJournal::open(path, SledJournalSettings::default()).await?;
     let server = JournalServer::bind("127.0.0.1:0".parse()?, disk.stores(), ServerSettings::default()).await?;

@@ -1,4 +1,4 @@
-//! What can go wrong when the two ends find each other.
+//! Errors of starting the server and of connecting a client.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,12 +11,12 @@ pub enum BindError {
     /// The address is taken, or not of this machine.
     #[error("cannot listen on {address}: {cause}; choose another address, or port 0 for a free one")]
     Listen {
-        /// Where it was to listen.
+        /// The address to listen on.
         address: SocketAddr,
-        /// What the system said.
+        /// Error of the system.
         cause: String,
     },
-    /// An address that others can reach, and neither TLS nor the word that none is wanted.
+    /// Others can reach the address, and the settings name neither TLS nor plain text.
     #[error("{address} is not a loopback address; set ServerSettings::tls = Tls::None if plain text is meant")]
     PlainText {
         /// The address.
@@ -25,7 +25,7 @@ pub enum BindError {
     /// The certificate, its key or the authorities cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Settings that cannot work.
+    /// A setting is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
 }
@@ -38,44 +38,44 @@ pub enum ConnectError {
     /// No server answered within `connect_timeout`; start the server, or check the address.
     #[error("no journal service at {address}: {cause}")]
     Unreachable {
-        /// Where it was looked for.
+        /// Address that was dialled.
         address: String,
-        /// The last failure.
+        /// Error of the last try.
         cause: String,
     },
     /// The server answered, but will never work with this client.
     #[error("journal service at {address} refused: {cause}")]
     Refused {
-        /// Where it is.
+        /// Address of the server.
         address: String,
-        /// What it said.
+        /// The server's reason.
         cause: String,
     },
-    /// One end does not believe the other's certificate, or only one of them speaks TLS.
+    /// One end does not trust the other's certificate, or only one end speaks TLS.
     #[error("no trust between this client and the journal service at {address}: {cause}")]
     Untrusted {
-        /// Where it is.
+        /// Address of the server.
         address: String,
-        /// Which end does not believe the other.
+        /// Which end does not trust the other, and why.
         cause: String,
     },
     /// The certificate, its key or the authorities cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Settings that cannot work.
+    /// A setting is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
 }
 
 greylag_core::debug_is_sentence!(ConnectError);
 
-/// Settings that cannot be meant: a client's by the names of their keys, a server's, which has none, by its fields.
+/// Invalid settings. A client's are named by their configuration keys, a server's, which have none, by their fields.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// A setting of 0 would let nothing ever happen.
+    /// A setting is 0, with which nothing could ever happen.
     #[error("{key} must not be 0")]
     Zero {
-        /// Which one.
+        /// Key or field of the setting.
         key: &'static str,
     },
     /// The longest wait is shorter than the first.

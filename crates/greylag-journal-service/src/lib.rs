@@ -1,7 +1,6 @@
-//! One journal, served over gRPC by one process to others. **It is one machine and one disk: not
-//! highly available.** While that process is away no client can write; if its disk is lost, so is
-//! what was written. With it several processes of *one* machine share a journal; across
-//! machines, use a journal that is itself distributed.
+//! One journal, served over gRPC by one process to others. **It is one machine and one disk: not highly available.**
+//! While the serving process is down no client can write; if its disk is lost, so is everything written. With the
+//! service several processes of *one* machine share a journal; across machines, use a distributed journal.
 //!
 //! ```
 //! use greylag_journal_service::{ClientSettings, JournalClient, JournalServer, ServerSettings};
@@ -35,15 +34,15 @@
 //! client B ─ appends ─▶ frame ─┼─▶ session ─▶ journal ─┤
 //! client C ─ appends ─▶ frame ─┘                       └─▶ answers, many to a frame
 //! ```
-//! - The client implements the traits call for call; heads, claims, comparison and group commit
-//!   are the server's, over the appends of all clients. So the fence holds between them.
-//! - A call is encoded once and shares a frame with whatever else is waiting.
-//! - After a lost connection everything unanswered is sent again (J10), in order, until
-//!   `append_timeout`; only then is a write `Unknown`. `NotStored` is said only of calls that were
-//!   never sent, or whose only try the server refused. The server ends a client's old session before
-//!   it begins the new one, so nothing of the old one is done later.
-//! - A [`Served`] names what there is besides journal and snapshots: durable states, offsets of
-//!   projections, queries of events and of changes of states. Pages are pulled one by one, and are cut to what a frame carries.
+//! - The client implements the traits call for call; heads, claims, comparison and group commit are the server's, over
+//!   the appends of all clients. So the fence holds between clients.
+//! - A call is encoded once and shares a frame with all other calls that wait.
+//! - After a lost connection everything unanswered is sent again (J10), in order, until `append_timeout`; only then is
+//!   a write `Unknown`. `NotStored` is said only of calls that were never sent, or whose only try the server refused.
+//!   The server ends a client's old session before it begins the new one, so no call of the old session is carried out
+//!   later.
+//! - A [`Served`] names further stores besides journal and snapshots: durable states, offsets of projections, queries
+//!   of events and of changes of states. Pages are pulled one by one, and are cut to the size of a frame.
 //! - The transport's TLS settings hold here too ([`ServerSettings::tls`], [`ClientSettings::tls`]): both
 //!   ends show a certificate. Without them the server listens on loopback addresses only.
 //!
@@ -69,5 +68,5 @@ pub use error::{BindError, ConnectError, SettingsError};
 pub use served::Served;
 pub use settings::{ClientSettings, ServerSettings};
 
-/// The version of the protocol that this crate speaks.
+/// The version of the protocol that this crate implements.
 pub const VERSION: u32 = 1;

@@ -1,13 +1,12 @@
-//! The calls of a client that are not answered yet: what to send, what to send again, and what a
-//! late or missing answer means.
+//! The unanswered calls of a client: which to send, which to send again, and the meaning of a late or missing answer.
 //!
 //! ```text
 //! submit ─▶ unsent ─▶ sent ─▶ answered
 //!              ▲        │ connection lost, or the server does not know itself: send again
 //!              └────────┘
 //! ```
-//! A call that was never sent is certainly not stored. One that was sent and lost its answer may be;
-//! it is sent again, in the old order, until its deadline (J10). Pure: the driver owns the connection.
+//! A call that was never sent is certainly not stored. A call that was sent and lost its answer may be stored; it is
+//! sent again, in the old order, until its deadline (J10). Pure: the driver owns the connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -16,45 +15,45 @@ use bytes::Bytes;
 
 use crate::generated::{Answer, answer, failure};
 
-/// A call on its way.
+/// A call to be sent.
 #[derive(Debug)]
 pub(crate) struct Submitted<R> {
     pub(crate) request_id: u64,
     /// The encoded `Call`.
     pub(crate) encoded: Bytes,
     pub(crate) deadline: Instant,
-    /// How the caller that waits for the outcome is reached.
+    /// Handle of the caller that waits for the outcome.
     pub(crate) reply: R,
 }
 
-/// What became of a call.
+/// How a call ended.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Outcome {
     Answered {
         answer: answer::Answer,
-        /// Whether an earlier try was sent and went unanswered, so that it may have been stored.
+        /// Whether an earlier try was sent and went unanswered, so that the call may have been done twice.
         tried_before: bool,
     },
     /// The call was never sent, and never will be.
     NeverSent { cause: String },
-    /// The call was sent, and no answer said what became of it.
+    /// The call was sent, and no answer told its outcome.
     Unanswered { cause: String },
 }
 
 /// A call that has ended: the handle of its caller, and the outcome that the driver sends there.
 pub(crate) type Done<R> = (R, Outcome);
 
-/// All calls that are not answered. `R` is how their callers are reached.
+/// All unanswered calls of a client. `R` is the handle of a caller.
 #[derive(Debug)]
 pub(crate) struct Outbox<R> {
     calls: BTreeMap<u64, Pending<R>>,
-    /// In the order of their ids, which is the order of the calls.
+    /// Ids of the calls to send. The order of ids is the order of the calls.
     unsent: BTreeSet<u64>,
     deadlines: BTreeSet<(Instant, u64)>,
-    /// When to send again what the server could not tell.
+    /// When to send calls again whose outcome the server did not know.
     retries: BTreeSet<(Instant, u64)>,
     retry_after: Duration,
-    /// Why there is no connection, and since when.
+    /// Since when there is no connection, and why.
     away: Option<(Instant, String)>,
     unavailable_after: Duration,
 }
@@ -97,7 +96,7 @@ impl<R> Outbox<R> {
         !self.unsent.is_empty()
     }
 
-    /// Takes a call; it is sent as soon as there is a connection.
+    /// Adds a call; it is sent as soon as there is a connection.
     pub(crate) fn submit(&mut self, call: Submitted<R>) {
         let Submitted { request_id, encoded, deadline, reply } = call;
         self.unsent.insert(request_id);
@@ -105,7 +104,7 @@ impl<R> Outbox<R> {
         self.calls.insert(request_id, Pending { encoded, deadline, reply, state: State::Unsent, tried: false });
     }
 
-    /// The next calls to send, oldest first, about `max_bytes` of them; they count as sent.
+    /// Takes the next calls to send, oldest first, about `max_bytes` of them; they count as sent.
     pub(crate) fn next_frame(&mut self, max_bytes: usize) -> Vec<Bytes> {
         let mut frame = Vec::new();
         let mut bytes = 0;
@@ -122,12 +121,12 @@ impl<R> Outbox<R> {
         frame
     }
 
-    /// There is a connection.
+    /// Notes that a connection was made.
     pub(crate) fn connected(&mut self) {
         self.away = None;
     }
 
-    /// The connection is lost, or could not be made: everything sent is to be sent again.
+    /// Notes that the connection is lost, or could not be made: all sent calls are queued again.
     pub(crate) fn disconnected(&mut self, now: Instant, cause: &str) {
         let since = self.away.as_ref().map_or(now, |(since, _)| *since);
         self.away = Some((since, cause.to_owned()));
@@ -140,10 +139,10 @@ impl<R> Outbox<R> {
         }
     }
 
-    /// The server answered.
+    /// Handles an answer of the server.
     pub(crate) fn answered(&mut self, now: Instant, answer: Answer, done: &mut Vec<Done<R>>) {
         let id = answer.request_id;
-        // A second answer, to an earlier try, or no answer that this version knows.
+        // Ignored: a second answer to a call that is done, or an answer of a later version.
         let (Some(call), Some(answer)) = (self.calls.get_mut(&id), answer.answer) else { return };
         let retry_at = now + self.retry_after;
         if is_uncertain(&answer, call.tried) && retry_at < call.deadline {
@@ -156,7 +155,7 @@ impl<R> Outbox<R> {
         self.finish(id, Outcome::Answered { answer, tried_before }, done);
     }
 
-    /// Does what is due: expires calls, sends others again.
+    /// Expires calls whose time is over, and queues those whose wait is over.
     pub(crate) fn tick(&mut self, now: Instant, done: &mut Vec<Done<R>>) {
         while let Some((at, id)) = self.retries.first().copied() {
             if at > now {
@@ -179,7 +178,8 @@ impl<R> Outbox<R> {
 
     /// When [`Outbox::tick`] next has work to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        // A call that was tried waits for its own deadline, so only untried ones need a tick when the server is away.
+        // A call that was tried waits for its own deadline, so an unreachable server needs a tick only for untried
+        // calls.
         let refuse_at = self.refuse_at().filter(|_| self.untried().next().is_some());
         let first = |set: &BTreeSet<(Instant, u64)>| set.first().map(|(at, _)| *at);
         [first(&self.deadlines), first(&self.retries), refuse_at].into_iter().flatten().min()
@@ -189,7 +189,8 @@ impl<R> Outbox<R> {
         self.away.as_ref().map(|(since, _)| *since + self.unavailable_after)
     }
 
-    /// Gives up the calls that were never sent once the server is away for long, since waiting does not help them.
+    /// Gives up calls that were never sent once the server has been unreachable for `unavailable_after`: waiting longer
+    /// does not help them.
     fn give_up_unsent(&mut self, now: Instant, done: &mut Vec<Done<R>>) {
         if self.refuse_at().is_none_or(|at| at > now) {
             return;
@@ -199,7 +200,7 @@ impl<R> Outbox<R> {
         }
     }
 
-    /// The calls that wait to be sent, and never were.
+    /// Calls to send that were never sent before.
     fn untried(&self) -> impl Iterator<Item = u64> {
         let untried = |id: &u64| self.calls.get(id).is_some_and(|call| !call.tried);
         self.unsent.iter().copied().filter(untried)
@@ -227,8 +228,8 @@ impl<R> Outbox<R> {
     }
 }
 
-/// Whether the answer leaves open if the append is stored: the server does not know, or knows only
-/// that *this* try is not while an earlier one went unanswered.
+/// Whether the answer leaves open if the append is stored: the server does not know, or knows only that *this* try did
+/// not store it, while an earlier try went unanswered.
 fn is_uncertain(answer: &answer::Answer, tried: bool) -> bool {
     let answer::Answer::Failure(failure) = answer else { return false };
     match failure.failure {

@@ -1,19 +1,19 @@
-//! What a server hands out.
+//! The stores of a server.
 
 use std::fmt;
 use std::sync::Arc;
 
 use greylag_persistence::{EventQueries, OffsetStore, Stores};
 
-/// The stores that a server serves. Journal and snapshots are always there; what else is given,
-/// clients find in the same place.
+/// The stores that a server serves. Journal and snapshots are always served; clients find the optional stores on the
+/// same connection.
 ///
-/// Made of [`Stores`] by `into`, with nothing besides.
+/// Converts from [`Stores`] with `into`, without offsets and queries.
 #[derive(Clone)]
 pub struct Served {
     /// Journal, snapshots, and durable states if there are any.
     pub stores: Stores,
-    /// What projections have processed. Default: not served.
+    /// Offsets of projections. Default: not served.
     pub offsets: Option<Arc<dyn OffsetStore>>,
     /// Events across histories. Default: not served.
     pub queries: Option<Arc<dyn EventQueries>>,
@@ -45,7 +45,7 @@ impl Served {
         Self { changes: Some(changes), ..self }
     }
 
-    /// The query side that a call means.
+    /// The query side that a call asks for.
     pub(crate) fn query_side(&self, of_changes: bool) -> Option<&dyn EventQueries> {
         if of_changes { self.changes.as_deref() } else { self.queries.as_deref() }
     }

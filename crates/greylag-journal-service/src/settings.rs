@@ -1,4 +1,4 @@
-//! Limits and waits of both ends.
+//! Limits and timeouts of both ends.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use crate::error::SettingsError;
 pub(crate) const MAX_FRAME_BYTES: usize = 32 << 20;
 /// Largest gRPC message that carries a snapshot.
 pub(crate) const MAX_SNAPSHOT_MESSAGE_BYTES: usize = 80 << 20;
-/// Largest event or state that is served: a frame carries one, and what belongs to it.
+/// Largest event or state that is served: a frame carries one with its other fields.
 pub(crate) const MAX_VALUE_BYTES: usize = MAX_FRAME_BYTES - (4 << 20);
 /// Largest snapshot that is served.
 pub(crate) const MAX_SNAPSHOT_BYTES: usize = MAX_SNAPSHOT_MESSAGE_BYTES - (4 << 20);
-/// A frame is sent once it holds so much.
+/// A frame takes no further call or answer once it has this many bytes.
 pub(crate) const FRAME_BYTES: usize = 1 << 20;
 /// Pages are cut to this size, whatever the reader asks for.
 pub(crate) const MAX_PAGE_BYTES: usize = 4 << 20;
-/// A page is gathered in steps of so many events: of the largest ones no more stand in memory at once.
+/// Events that are read at once while a page is gathered, so that few of the largest are in memory at the same time.
 pub(crate) const PAGE_STEP: usize = 32;
-/// Most ids of one answer; lists that are longer are asked for in parts.
+/// Most ids of one answer; longer lists are read in parts.
 pub(crate) const MAX_IDS: usize = 4096;
 
 /// Settings of the process that serves a journal.
@@ -29,16 +29,16 @@ pub struct ServerSettings {
     /// Most calls of one client in progress; the server reads no further until some are answered.
     /// Default 1024. Source: persistence §4.4a (`service.max_in_flight`).
     pub max_in_flight: usize,
-    /// No more calls of one client are begun while those in progress and their answers may take so many
-    /// bytes. Default 64 MiB.
+    /// No more calls of one client are begun while those in progress and their answers may take this many bytes.
+    /// Default 64 MiB.
     pub max_in_flight_bytes: usize,
     /// Most snapshots of one connection on their way in or out. Default 4.
     pub max_snapshots_in_flight: usize,
-    /// Whether connections are encrypted, and what clients have to show. Default: no encryption, and
+    /// Whether connections are encrypted, and which certificates clients must have. Default: no encryption, and
     /// loopback only. Source: persistence §4.4a, cluster T40.
     pub tls: Tls,
-    /// How long a client may take to say who it is, once it is connected (by TLS, where that is on): after it, its
-    /// connection is closed. Default 5 s. Source: persistence 72.
+    /// How long a client may take to say hello, once it is connected (by TLS, where that is on); then its connection is
+    /// closed. Default 5 s. Source: persistence 72.
     pub hello_timeout: Duration,
     /// How long a shutdown waits for calls in progress. Default 5 s.
     pub shutdown_timeout: Duration,
@@ -63,7 +63,7 @@ impl ServerSettings {
         Self { shutdown_timeout: Duration::from_millis(500), ..Self::default() }
     }
 
-    /// Checks what could not be meant.
+    /// Checks that every setting is valid.
     ///
     /// # Errors
     /// [`SettingsError`], naming the field: a server is set up by its program, not by keys.
@@ -96,19 +96,19 @@ pub struct ClientSettings {
     pub call_timeout: Duration,
     /// How long a snapshot call is tried. Default 20 s.
     pub snapshot_timeout: Duration,
-    /// Once the server has been away for so long, calls that were not sent are answered at once as
-    /// not stored, or unavailable. Default 3 s.
+    /// Once the server has been unreachable for this long, calls that were not sent are answered at once as not stored,
+    /// or unavailable. Default 3 s.
     pub unavailable_after: Duration,
     /// First wait before connecting again, and before asking again after an unknown outcome;
     /// doubles. Default 50 ms.
     pub min_backoff: Duration,
-    /// Longest wait before connecting again: for so long entities still wait, at most, once the server is back.
+    /// Longest wait before connecting again, and so the longest time that entities still wait once the server is back.
     /// Default 500 ms. Source: sharding scenario 114.
     pub max_backoff: Duration,
     /// Most calls in progress; more wait. Default 1024.
     pub max_in_flight: usize,
-    /// Whether connections are encrypted, and what is shown and believed; both other values mean plain
-    /// text. Default: plain text. Source: persistence §4.4a, cluster T40.
+    /// Whether connections are encrypted, with which certificate and which authorities; [`Tls::LoopbackOnly`] and
+    /// [`Tls::None`] both mean plain text. Default: plain text. Source: persistence §4.4a, cluster T40.
     pub tls: Tls,
 }
 
@@ -139,7 +139,7 @@ impl ClientSettings {
         }
     }
 
-    /// Checks what could not be meant, alone and together.
+    /// Checks that each setting is valid, alone and together with the others.
     ///
     /// # Errors
     /// [`SettingsError`], naming the key.
@@ -163,7 +163,7 @@ impl ClientSettings {
 mod tests {
     use super::*;
 
-    /// persistence §9: what cannot be meant is refused with the offending setting named.
+    /// persistence §9: an invalid setting is refused by name.
     #[test]
     fn settings_that_cannot_be_meant_are_named() {
         let (server, client) = (ServerSettings::default, ClientSettings::default);
@@ -183,7 +183,7 @@ mod tests {
             (ServerSettings { hello_timeout: zero, ..server() }, "hello_timeout"),
             (ServerSettings { shutdown_timeout: zero, ..server() }, "shutdown_timeout"),
         ] {
-            // By its field: a server has no keys in a file.
+            // A server's setting is named by its field, since it has no key in a file.
             assert_eq!(settings.check().unwrap_err().to_string(), format!("ServerSettings::{key} must not be 0"));
         }
         for (settings, key) in [

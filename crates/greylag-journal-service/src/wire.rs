@@ -1,5 +1,5 @@
-//! Protobuf to domain and back. What comes from outside is checked here, once; a value that makes
-//! no sense is [`Malformed`], never a panic.
+//! Converts between protobuf and domain types. Messages from outside are checked here, once; an invalid value is
+//! [`Malformed`], never a panic.
 
 use greylag_core::{CodecId, Generation};
 use greylag_persistence::{
@@ -21,7 +21,7 @@ pub(crate) use offsets::*;
 pub(crate) use queries::*;
 pub(crate) use states::*;
 
-/// A message from outside makes no sense: the other side is broken, or not what it says it is.
+/// An invalid message from outside: the sender is broken, or does not speak this protocol.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("malformed {0}")]
 pub(crate) struct Malformed(pub(crate) &'static str);
@@ -171,7 +171,7 @@ fn from_stored(stored: StoredEvent) -> proto::StoredEvent {
     }
 }
 
-/// A record of `id`, verified: what the disk protects, the wire must not lose.
+/// Decodes a record of `id` and verifies its checksum, so that the wire protects what the disk does.
 fn stored(id: &PersistenceId, record: proto::StoredEvent) -> Decoded<StoredEvent> {
     let event = event(record.event.ok_or(Malformed("record without an event"))?);
     let stored = StoredEvent {
@@ -224,7 +224,7 @@ pub(crate) fn from_caps(caps: Caps) -> proto::JournalCaps {
     }
 }
 
-/// What the served journal can do; for clients its scope is `Shared`.
+/// The capabilities of the served journal; for clients the scope is `Shared`.
 pub(crate) fn caps(caps: proto::JournalCaps) -> Caps {
     Caps {
         scope: Scope::Shared,
@@ -342,7 +342,7 @@ pub(crate) fn snapshot(snapshot: proto::Snapshot) -> Decoded<Snapshot> {
     if snapshot.is_intact() { Ok(snapshot) } else { Err(Malformed("snapshot: its checksum does not fit")) }
 }
 
-/// The snapshot without what the store gives it.
+/// Decodes a snapshot without the fields that the store fills in.
 pub(crate) fn new_snapshot(message: proto::Snapshot) -> Decoded<NewSnapshot> {
     let snapshot = snapshot(message)?;
     Ok(NewSnapshot {

@@ -1,4 +1,4 @@
-//! The server is away for a while: what is refused, what is said, and how entities wait for it.
+//! The server is unreachable for a while: refused calls, their errors, and entities that wait.
 
 mod common;
 
@@ -22,8 +22,8 @@ fn quick() -> BreakerSettings {
     BreakerSettings { max_failures: 2.try_into().unwrap(), reset_timeout, ..BreakerSettings::default() }
 }
 
-/// Rule persistence §4.4a: while the server is away, calls are refused through the breaker, at once and by
-/// name; nothing that was never sent is said to be uncertain, and nothing that is not stored is lost.
+/// Rule persistence §4.4a: while the server is unreachable, the breaker refuses calls at once and by name; a call that
+/// was never sent is certainly not stored, and the refused append can be stored later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_breaker_answers_while_the_server_is_away() {
     let directory = tempfile::tempdir().unwrap();
@@ -57,7 +57,7 @@ async fn the_breaker_answers_while_the_server_is_away() {
     served.stop().await;
 }
 
-/// Adds, and answers the sum once it is durable.
+/// Adds, and replies with the sum once it is durable.
 struct Add(u64, oneshot::Sender<u64>);
 
 struct Account(PersistenceId);
@@ -83,15 +83,15 @@ impl EventSourced for Account {
 }
 
 impl Account {
-    /// The entity with its name and its codecs.
+    /// The entity with its name and its codecs, ready to be hosted.
     fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
         let id = self.0.clone();
         EventCodecs::new(json("added")).of(id, self)
     }
 }
 
-/// Rule persistence §4.4a: known entities wait in recovery until the server is back, those that ran and
-/// those that are started meanwhile.
+/// Rule persistence §4.4a: entities wait in recovery until the server is back, those that ran before and those that are
+/// started meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entities_wait_in_recovery_until_the_server_is_back() {
     let directory = tempfile::tempdir().unwrap();
@@ -107,7 +107,7 @@ async fn entities_wait_in_recovery_until_the_server_is_back() {
     let (running, mut ended) = start(1);
     assert_eq!(add(&running, 5).await, Ok(5));
     let address = served.stop().await;
-    // Refused, which makes it recover again.
+    // The refused append makes the entity recover again.
     assert!(add(&running, 100).await.is_err());
     let (fresh, _ended) = start(2);
     let waiting = tokio::spawn(async move {
@@ -125,7 +125,7 @@ async fn entities_wait_in_recovery_until_the_server_is_back() {
     served.stop().await;
 }
 
-/// Health is the served journal's, and Down while there is none; every handle says the same.
+/// Health is that of the served journal, and Down while the server is unreachable; every handle gives the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_is_that_of_the_served_journal() {
     let directory = tempfile::tempdir().unwrap();
@@ -138,7 +138,7 @@ async fn health_is_that_of_the_served_journal() {
     assert!(all().iter().all(|health| *health == Health::Up));
     let stores: Stores = client.stores();
     assert!(stores.is_shared() && stores.states.is_some());
-    // The journal is closed behind a server that goes on: clients hear of it.
+    // The journal is closed while its server goes on: clients are told.
     served.disk.close().await.unwrap();
     while !all().iter().all(|health| matches!(health, Health::Down(_))) {
         tokio::task::yield_now().await;

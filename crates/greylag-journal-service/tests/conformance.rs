@@ -1,5 +1,5 @@
-//! Every served store keeps its contract, call for call: with sled behind the server, and with stores
-//! in memory, whose bytes the kit can break and whose answers it can lose.
+//! Every served store keeps its contract, call for call: with sled behind the server, and with stores in memory, whose
+//! rows the kit can damage and whose answers it can lose.
 
 mod common;
 
@@ -17,7 +17,7 @@ use greylag_persistence::{
     AppendFault, EventQueries, Journal, OffsetKind, OffsetStore, PersistenceId, SeqNr, SnapshotStore, StateStore,
 };
 
-/// Opens stores for the kit. Servers outlive what was opened on them.
+/// Factory of stores for the kit. It keeps the servers alive as long as the kit runs.
 struct Disk(tokio::sync::Mutex<Vec<(ServedDisk, tempfile::TempDir)>>);
 
 impl Disk {
@@ -34,7 +34,7 @@ impl Disk {
     }
 }
 
-/// As [`Disk`], in memory. The kit's hooks reach behind the store that was opened first.
+/// As [`Disk`], in memory. The kit's hooks act on the store that was opened first.
 struct Memory {
     kind: OffsetKind,
     opened: Mutex<Vec<Arc<ServedMemory>>>,
@@ -131,7 +131,7 @@ impl ChangeFactory for Memory {
     }
 }
 
-/// So many at least ran and passed, and only these were left out.
+/// Asserts that at least `cases` cases ran and passed, and that exactly these were skipped.
 fn complete(report: &Report, cases: usize, skipped: &[&str]) {
     report.assert_conforms();
     assert!(report.cases.len() >= cases, "{report}");
@@ -206,7 +206,7 @@ async fn the_served_changes_conform() {
     complete(&tck::changes(&Memory::new(OffsetKind::Ordinal), Flags::default()).await, 12, &["10"]);
 }
 
-/// Two clients of one server are two writers; scenarios persistence 63, 65, 68 and 69 over the wire.
+/// Two clients of one server are two writers; scenarios persistence 63, 65, 68 and 69 through the service.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_writers_have_one_served_history() {
     let disk = Disk::new();

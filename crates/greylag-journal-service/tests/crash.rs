@@ -1,8 +1,8 @@
-//! The serving process is killed under load and started again: what it acknowledged is there, once and
-//! whole, and clients notice nothing but time.
+//! The serving process is killed under load and started again: everything acknowledged is there, once and whole, and
+//! clients notice only a delay.
 //!
-//! The child is this very test binary, started anew with directory and address in environment
-//! variables. It serves a sled journal; the parent is its clients. More kills than the gate has time for:
+//! The child is this very test binary, started anew with directory and address in environment variables. It serves a
+//! sled journal; the parent runs its clients. A long run with more kills:
 //!
 //! ```sh
 //! GREYLAG_RESTARTS=500 cargo test --release -p greylag-journal-service --test crash
@@ -41,7 +41,7 @@ const WRITERS: u128 = 40;
 const KILLS: u64 = 5;
 const APPENDS_BETWEEN_KILLS: u64 = 400;
 
-/// Not a test of its own: the server that the tests below start.
+/// Child process: the server that the tests below start; does nothing when run as a test.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_that_is_killed() {
     let (Some(directory), Ok(address)) = (std::env::var_os(DIRECTORY), std::env::var(ADDRESS)) else { return };
@@ -80,7 +80,7 @@ impl Process {
         }
     }
 
-    /// A server that cannot open what it left behind ends by itself.
+    /// Asserts that the server runs: it exits if it cannot open the journal that a killed one left.
     fn assert_runs(&mut self) {
         let ended = self.child.as_mut().and_then(|child| child.try_wait().unwrap());
         assert_eq!(ended, None, "the server ended by itself; its own words are above");
@@ -93,7 +93,7 @@ impl Drop for Process {
     }
 }
 
-/// Several clients of one killed server; their handles outlive it.
+/// Several clients of one server that is killed; their handles stay.
 struct Killed {
     process: tokio::sync::Mutex<Process>,
     clients: tokio::sync::OnceCell<Vec<JournalClient>>,
@@ -105,7 +105,7 @@ impl Killed {
     }
 }
 
-/// The patient ones see no end of a server, the last one gives up on what is under way.
+/// Append timeouts: the first two are longer than any restart, the last one is shorter.
 const PATIENCE: [Duration; CLIENTS] = [Duration::from_secs(60), Duration::from_secs(60), Duration::from_millis(25)];
 
 async fn connect(address: SocketAddr, append_timeout: Duration) -> JournalClient {
@@ -122,7 +122,7 @@ impl CrashFactory for Killed {
         let connect_all = || async { join_all(PATIENCE.map(|patience| connect(address, patience))).await };
         let clients = self.clients.get_or_init(connect_all).await;
         for client in clients {
-            // Refused at once for as long as the client has not found the server again.
+            // The client refuses calls until it has connected again.
             let unclaimed = PersistenceId::unique("unclaimed").unwrap();
             while client.journal().head(&unclaimed).await.is_err() {
                 process.assert_runs();
@@ -150,7 +150,7 @@ impl CrashFactory for Killed {
     }
 }
 
-/// How often the server is killed; more in a long run.
+/// How many times the server is killed; `GREYLAG_RESTARTS` sets it for a long run.
 fn kills() -> u32 {
     std::env::var("GREYLAG_RESTARTS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(6)
 }
@@ -186,7 +186,7 @@ async fn write(
                 highest = number;
                 done.send_modify(|done| *done += 1);
             }
-            // Certainly not stored, so this very number is still free.
+            // The append is certainly not stored, so its number is still free.
             Err(AppendError::NotStored(_)) => tokio::task::yield_now().await,
             Err(other) => panic!("the server is back well before the timeout, but: {other}"),
         }
@@ -194,7 +194,8 @@ async fn write(
     (id, highest)
 }
 
-/// persistence §4.4a: a lost connection is retried as J10, and is unknown only at `append_timeout`.
+/// persistence §4.4a: after a lost connection an append is tried again as in J10, and is Unknown only at
+/// `append_timeout`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_loses_no_acknowledged_append_and_repeats_none() {
     let mut process = Process::new();
@@ -221,7 +222,7 @@ async fn a_killed_server_loses_no_acknowledged_append_and_repeats_none() {
     assert!(*progress.borrow() >= KILLS * APPENDS_BETWEEN_KILLS);
 }
 
-/// Adds one, and answers the sum once it is stored.
+/// Adds one, and replies with the sum once it is stored.
 struct Add(ReplyTo<u64>);
 
 struct Sum;
@@ -232,7 +233,7 @@ impl EventSourced for Sum {
     type State = u64;
 
     fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
-        // An answer within it shows that no back-off was waited out.
+        // A back-off so long that a test that waits for it fails.
         let hour = Duration::from_secs(3600);
         let on_failure = OnFailure::RestartBackoff(Backoff { min: hour, max: hour, jitter: 0.0 });
         EventSourcedSettings { on_failure, ..node.clone() }
@@ -253,17 +254,17 @@ impl Sum {
     }
 }
 
-/// Far more than it takes, and far less than the back-off of `Sum`.
+/// Far longer than the recovery takes, and far shorter than the back-off of `Sum`.
 const SOON: Duration = Duration::from_secs(10);
 
-/// The stores of a client behind the breakers that a node puts around them.
+/// The stores of a client with the breakers of a node around them.
 fn guarded(client: &JournalClient) -> Stores {
     let journal = Guarded::new(Arc::new(client.journal()), "the journal", BreakerSettings::default()).unwrap();
     let snapshots = Guarded::new(Arc::new(client.snapshots()), "its snapshots", BreakerSettings::snapshots()).unwrap();
     Stores::new(Arc::new(journal), Arc::new(snapshots))
 }
 
-/// Waits until an outage has been met, and asks five times more, in order.
+/// Asks once, which must fail in the outage, then five times more, in order.
 async fn meet_outage(sum: EntityHandle<Add>) -> JoinHandle<Vec<u64>> {
     assert!(sum.ask(Add).await.is_err(), "the server is away");
     tokio::spawn(async move {
@@ -272,8 +273,9 @@ async fn meet_outage(sum: EntityHandle<Add>) -> JoinHandle<Vec<u64>> {
     })
 }
 
-/// Sharding scenario 114: after an outage what waits for the journal goes on at once, in order. What there is to wait for is the
-/// client's next try to connect, which comes within a second; how long all of it takes depends on what else the machine does.
+/// Sharding scenario 114: after an outage, commands that wait for the journal go on at once, in order. All they wait
+/// for is the client's next try to connect, which comes within a second; the time until all are done depends on what
+/// else the machine does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_114_entities_go_on_as_soon_as_the_server_is_back() {
     let mut process = Process::new();
@@ -285,7 +287,7 @@ async fn scenario_114_entities_go_on_as_soon_as_the_server_is_back() {
     assert_eq!((behind.ask(Add).await, bare.ask(Add).await), (Ok(1), Ok(1)));
 
     process.kill();
-    // By the time that a call is refused the waits between tries to connect are as long as they get.
+    // By the time a call is refused, the waits between tries to connect have their greatest length.
     let (behind, bare) = tokio::join!(meet_outage(behind), meet_outage(bare));
     let address = process.address;
     let wait = block_in_place(|| stranger::shortest_wait(address, 3, 3 * SOON)).expect("it is tried again");
@@ -298,7 +300,7 @@ async fn scenario_114_entities_go_on_as_soon_as_the_server_is_back() {
     let back_at = Instant::now();
     for waiting in [behind, bare] {
         let sums = tokio::time::timeout(SOON, waiting).await.expect("it does not wait for an hour").unwrap();
-        // The outcome of the one that met the outage may be unknown.
+        // The outcome of the command that met the outage may be unknown.
         let first = sums[0];
         assert!(first == 2 || first == 3, "{sums:?}");
         assert!(sums.iter().copied().eq(first..first + 5), "what waited is handled in order: {sums:?}");

@@ -1,5 +1,4 @@
-//! The server has done what it was asked, and its answer is lost on the way: every write is said again
-//! and found done, once.
+//! The server has carried out a write and its answer is lost: the write is sent again, and found done, once.
 
 mod common;
 
@@ -24,7 +23,7 @@ fn value(payload: &'static str) -> EncodedValue {
     EncodedValue { codec_id: CodecId::JSON, manifest, schema_version: 1, payload }
 }
 
-/// Starts `call`, loses its answer, and cuts the cable once the server has done it.
+/// Starts `call`, loses its answer, and cuts the connection once `done` says that the server has carried it out.
 async fn without_answer<T>(cable: &Cable, done: impl Fn() -> bool, call: impl Future<Output = T>) -> T {
     cable.swallow_answers();
     let cutting = async {
@@ -55,7 +54,7 @@ async fn scenario_64_a_state_write_is_repeated() {
     let feed = states.changes(&ChangesOf::Tag("red".to_owned()), &Offset::None, 9).await.unwrap();
     assert_eq!(feed.len(), 1, "{feed:?}");
 
-    // A write of another writer hides whether ours is stored: the caller is not told that it is not.
+    // A later write of another writer hides whether ours is stored, so the caller is not told that it is not.
     let next = StateWrite { writer_uuid: WriterUuid::from_u128(2), ..write(4) };
     let other = served.client().await.states().unwrap();
     cable.swallow_answers();
@@ -101,7 +100,7 @@ async fn a_claim_of_slices_is_repeated() {
     let offsets = client(cable.address).await.offsets().unwrap();
     cable.swallow_answers();
     let overtake = async {
-        // The store itself tells when the first try was done: from then on its epoch is owned.
+        // A reset succeeds only under the epoch of the first try, and so tells when the store has done it.
         let first = OwnedSlices { projection: "carts".to_owned(), epochs: [(7, OwnerEpoch::from_u64(1))].into() };
         while served.offsets.reset(&first).await.is_err() {
             tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Queries through the service: pages that fit a frame, no page asked for that no consumer wants, and streams
+//! Queries through the service: pages that fit into a frame, no page that the consumer does not ask for, and streams
 //! and projections that outlive the server.
 
 mod common;
@@ -27,7 +27,7 @@ async fn claim(journal: &dyn Journal, id: &PersistenceId) -> Claim {
     journal.claim(id, UUID, Under::Seen(WriterEpoch::NONE)).await.unwrap()
 }
 
-/// Counts the pages that are asked for.
+/// Counts the pages that are read.
 struct Counted<Q>(Q, Arc<AtomicUsize>);
 
 #[async_trait]
@@ -59,7 +59,7 @@ impl<Q: EventQueries> EventQueries for Counted<Q> {
     }
 }
 
-/// persistence §5: all streams are pulled; an undemanding consumer costs one page, over the wire too.
+/// persistence §5: all streams are pulled; a consumer that does not read costs one page, through the service, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_undemanding_consumer_costs_one_page() {
     let (journal, pages) = (InMemoryJournal::default(), Arc::new(AtomicUsize::new(0)));
@@ -87,7 +87,7 @@ async fn an_undemanding_consumer_costs_one_page() {
     assert_eq!(pages.load(Ordering::SeqCst), 2);
 }
 
-/// A page of large events is cut to what a frame carries, says so, and loses nothing.
+/// A page of large events is cut to the size of a frame, says that more follows, and loses nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_of_large_events_are_cut() {
     const EVENTS: u32 = 40;
@@ -114,7 +114,7 @@ async fn pages_of_large_events_are_cut() {
     assert!(found.into_iter().eq(1..=u64::from(EVENTS)));
 }
 
-/// Lists that are longer than an answer are asked for in parts.
+/// A list longer than one answer is read in parts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_lists_of_ids_come_whole() {
     const IDS: u32 = 5000;
@@ -131,8 +131,8 @@ async fn long_lists_of_ids_come_whole() {
     assert_eq!(queries.persistence_ids(None, None, 4097).await.unwrap(), listed[..4097]);
 }
 
-/// persistence §5: a live stream goes on where it was when the server is back, or begins again at the
-/// offset of its last envelope; nothing is missed and nothing comes twice.
+/// persistence §5: when the server is back, a live stream continues where it was, or begins again at the offset of its
+/// last envelope; nothing is missed and nothing is repeated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn live_streams_outlive_a_restart_of_the_server() {
     let directory = tempfile::tempdir().unwrap();
@@ -146,7 +146,7 @@ async fn live_streams_outlive_a_restart_of_the_server() {
     let first = live.try_next().await.unwrap().unwrap();
     let address = served.stop().await;
     let away = loop {
-        // The stream says that no server answers, and is not at its end.
+        // The stream answers an error while no server answers, but does not end.
         if let Some(Err(error)) = live.next().await {
             break error;
         }
@@ -185,8 +185,8 @@ impl ProjectionHandler for Seen {
     }
 }
 
-/// A projection reads and saves over the service, by way of a restart of the server; the next one goes on
-/// behind it.
+/// A projection reads and saves through the service, across a restart of the server; a second projection continues
+/// after the first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn projections_run_over_the_service() {
     const IDS: u32 = 10;
@@ -213,7 +213,7 @@ async fn projections_run_over_the_service() {
                 tokio::task::yield_now().await;
             }
         }
-        // At least once: what was handled and not saved when the server went comes again.
+        // At least once: events that were handled but not saved before the restart are handled again.
         let every = |seen: &Seen| seen.0.lock().unwrap().values().filter(|of| of.contains(&round.into())).count();
         while every(&seen) < IDS as usize {
             count.changed().await.unwrap();

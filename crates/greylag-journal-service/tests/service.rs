@@ -1,4 +1,4 @@
-//! Several clients, lost connections, and servers that go away and come back.
+//! Several clients, lost connections, and servers that stop and start.
 
 mod common;
 
@@ -79,7 +79,7 @@ async fn a_client_outlives_a_restart_of_the_server() {
 
     let served = ServedDisk::start(directory.path(), address).await;
     while let Err(error) = journal.append(append(&id, &claim, UUIDS[0], 2, "b")).await {
-        // Refused at once for as long as the client has not found the server again.
+        // The client refuses appends until it has connected again.
         assert!(matches!(error, AppendError::NotStored(_)), "{error:?}");
         tokio::task::yield_now().await;
     }

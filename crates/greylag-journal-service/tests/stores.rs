@@ -1,4 +1,4 @@
-//! States and offsets through the service: pages that fit a frame, and limits that are said.
+//! States and offsets through the service: pages that fit into a frame, and limits with errors.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn value(bytes: usize) -> EncodedValue {
     EncodedValue { codec_id: CodecId::JSON, manifest, schema_version: 1, payload }
 }
 
-/// Fewer changes than were asked for would mean that no more are there: pages are put together again.
+/// A list shorter than asked for would mean that no more changes exist, so the client joins the pages.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_list_of_large_changes_comes_whole() {
     let served = ServedMemory::start(OffsetKind::Ordinal).await;
@@ -44,7 +44,7 @@ async fn what_many_ids_have_processed_comes_whole() {
     let served = ServedMemory::start(OffsetKind::Timestamp).await;
     let owned = served.offsets.claim("carts", 0..=1023).await.unwrap();
     let at = |number: u32| Position::Timestamp(Timestamp::from_micros(u64::from(number / 3)));
-    // Long ids, so that they do not fit one page.
+    // Long ids, so that they do not fit into one page.
     let id = |number| PersistenceId::of("Cart", &format!("{number:0>240}")).unwrap();
     let processed = (0..IDS).map(|number| Processed { id: id(number), seq_nr: SeqNr::FIRST, position: at(number) });
     served.offsets.save(&owned, &processed.collect::<Vec<_>>()).await.unwrap();
@@ -53,14 +53,14 @@ async fn what_many_ids_have_processed_comes_whole() {
     assert_eq!(loaded, served.offsets.load("carts", 0..=1023).await.unwrap());
 }
 
-/// What cannot travel is refused for good, by name, and the session goes on.
+/// A value too large for the service is refused for good, by name, and the session goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_too_large_is_refused_by_name() {
     let served = ServedMemory::start(OffsetKind::Ordinal).await;
     let client = served.client().await;
     let (journal, states) = (client.journal(), client.states().unwrap());
     let claim = journal.claim(&id(1), UUID, Under::Seen(WriterEpoch::NONE)).await.unwrap();
-    // Each of them may be stored; all of them together do not fit a frame.
+    // Each event may be stored, but all together do not fit into a frame.
     let events = vec![event(vec![7; 4 << 20]); 9];
     let together = Append { id: id(1), epoch: claim.epoch, writer_uuid: UUID, first: SeqNr::FIRST, events };
     let refused = journal.append(together).await.unwrap_err();
@@ -73,7 +73,7 @@ async fn what_is_too_large_is_refused_by_name() {
     journal.append(append(&id(1), &claim, UUID, 1, "fits")).await.unwrap();
 }
 
-/// A server that stopped serving something answers for it, and for nothing else.
+/// A new server that does not serve some of the former stores refuses calls to these, and no others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_served_no_more_is_unavailable() {
     let served = ServedMemory::start(OffsetKind::Ordinal).await;

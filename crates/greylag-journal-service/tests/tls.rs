@@ -1,5 +1,4 @@
-//! Encrypted clients and servers: whose certificate is believed, and what is said to the others.
-//! Source: persistence §4.4a, cluster T40.
+//! TLS between clients and servers: which certificates are trusted, and the errors of the others.
 
 mod common;
 
@@ -29,7 +28,7 @@ async fn connect(server: &JournalServer, tls: Tls) -> Result<JournalClient, Conn
     JournalClient::connect(&server.local_address().to_string(), settings).await
 }
 
-/// Why there is no trust.
+/// The cause of a refused connection, which must be lack of trust.
 fn distrust(connected: Result<JournalClient, ConnectError>) -> String {
     match connected {
         Err(ConnectError::Untrusted { cause, .. }) => cause,
@@ -41,7 +40,7 @@ fn distrust(connected: Result<JournalClient, ConnectError>) -> String {
 async fn with_certificates_of_one_authority_everything_is_served() {
     let authority = Authority::new();
     let server = serve(files(&authority.sign("server", &[HOST]))).await;
-    // A client listens nowhere: its certificate need not name a host.
+    // A client does not listen, so its certificate need not name a host.
     let client = connect(&server, Tls::Files(files(&authority.sign("client", &["anyone.example"])))).await.unwrap();
     let journal = client.journal();
     let claim = journal.claim(&id(1), UUID, Under::Seen(WriterEpoch::NONE)).await.unwrap();
@@ -57,7 +56,7 @@ async fn a_client_without_a_certificate_is_refused() {
     let server = serve(files(&own)).await;
     let plain = distrust(connect(&server, Tls::LoopbackOnly).await);
     assert!(plain.contains("speaks TLS, and was called in plain text"), "{plain}");
-    // A client of ours always has one; this one speaks TLS and shows nothing.
+    // Our client always has a certificate with TLS; this dialer has none.
     let dialer = TlsDialer::open(&own.ca, None).unwrap();
     let socket = tokio::net::TcpStream::connect(server.local_address()).await.unwrap();
     let mut tls = dialer.connect(HOST, socket).await.unwrap();
@@ -70,11 +69,11 @@ async fn a_client_with_a_foreign_certificate_is_refused() {
     let (authority, foreign) = (Authority::new(), Authority::new());
     let own = authority.sign("server", &[HOST]);
     let server = serve(files(&own)).await;
-    // It believes the server, and is not believed.
+    // The client trusts the server, but the server does not trust the client.
     let stranger = TlsSettings { ca: own.ca.clone(), ..files(&foreign.sign("stranger", &[HOST])) };
     let cause = distrust(connect(&server, Tls::Files(stranger)).await);
     assert!(cause.contains("does not believe this end's certificate"), "{cause}");
-    // It does not believe the server.
+    // The client does not trust the server.
     let cause = distrust(connect(&server, Tls::Files(files(&foreign.sign("other", &[HOST])))).await);
     assert!(cause.contains("no authority that is believed here"), "{cause}");
 }
@@ -93,7 +92,7 @@ async fn names_are_compared_as_the_settings_say() {
     let named =
         |hosts: &[&str]| TlsSettings { peer_subject: peer_subject.clone(), ..files(&authority.sign("s", hosts)) };
     let server = serve(named(&[HOST, "journal.example"])).await;
-    // It is hung up on after the handshake; that a server does so once more says no more.
+    // The server closes the connection after the handshake; a short timeout saves further tries, which end alike.
     let hasty = Duration::from_millis(300);
     let settings = ClientSettings { tls: Tls::Files(client()), connect_timeout: hasty, ..ClientSettings::test() };
     let refused = JournalClient::connect(&server.local_address().to_string(), settings).await;
@@ -110,7 +109,7 @@ async fn a_server_in_plain_text_is_not_taken_for_another() {
     assert!(cause.contains("does not speak TLS"), "{cause}");
 }
 
-/// A certificate that is replaced counts from the next connection on, at both ends.
+/// A certificate replaced on disk is used from the next connection on, at both ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_are_replaced_while_both_run() {
     let (authority, next) = (Authority::new(), Authority::new());
@@ -121,7 +120,7 @@ async fn certificates_are_replaced_while_both_run() {
     let client = connect(&server, Tls::Files(soon(files(&of_client)))).await.unwrap();
     next.sign("server", &[HOST]).replace(&of_server);
     next.sign("client", &[HOST]).replace(&of_client);
-    // A client that knows the new authority alone is let in once the server has read the files again.
+    // A client that trusts the new authority alone connects once the server has read its files again.
     let newcomer = files(&next.sign("newcomer", &[HOST]));
     while connect(&server, Tls::Files(newcomer.clone())).await.is_err() {
         tokio::task::yield_now().await;
@@ -134,7 +133,7 @@ async fn certificates_are_replaced_while_both_run() {
     }
 }
 
-/// Rule cluster T40: an address that others can reach needs TLS, or the word that none is wanted.
+/// Rule cluster T40: an address that others can reach needs TLS, or a setting that says plain text.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_that_others_reach_needs_a_word_on_encryption() {
     let everywhere = "0.0.0.0:0".parse().unwrap();
@@ -150,7 +149,7 @@ async fn an_address_that_others_reach_needs_a_word_on_encryption() {
     assert!(matches!(refused, ConnectError::Tls(_)), "{refused}");
 }
 
-/// persistence §9: what cannot be meant is refused at start with the offending setting named.
+/// persistence §9: an invalid setting is refused at start, by name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn settings_that_cannot_be_meant_are_refused_at_start() {
     let settings = ServerSettings { max_in_flight: 0, ..ServerSettings::test() };

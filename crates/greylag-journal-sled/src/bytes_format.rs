@@ -93,8 +93,7 @@ impl FieldReader {
         None
     }
 
-    /// A count of things of at least `least_bytes` each, so that no more can be announced than
-    /// there are bytes for.
+    /// A count of things of at least `least_bytes` each; `None` if the bytes at hand are too few for so many.
     pub(crate) fn count(&mut self, least_bytes: usize) -> Option<usize> {
         let count = usize::try_from(self.varint()?).ok()?;
         (count.checked_mul(least_bytes)? <= self.0.len()).then_some(count)

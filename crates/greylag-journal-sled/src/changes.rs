@@ -1,4 +1,4 @@
-//! Changes of durable states, as the queries of projections: in the order of commits, each at most once.
+//! Changes of durable states as projections query them: in the order of commits, each change at most once.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::keys;
 use crate::lookup::LookupError;
 use crate::reads::Reads;
 
-/// Changes passed over in one page before it ends, so that no page takes long.
+/// A page ends after passing over this many changes, so that no page takes long.
 const MAX_PASSED: usize = 100_000;
 
-/// Queries over the changes of [`SledStates`](crate::SledStates): gap-free up to what is durable, of each id
-/// the newest.
+/// Queries over the changes of [`SledStates`](crate::SledStates): gap-free up to the newest durable change, and of
+/// each id only the newest change.
 #[derive(Debug, Clone)]
 pub struct SledChanges {
     inner: Arc<Inner>,
@@ -71,7 +71,7 @@ impl Reads<'_> {
         let from = query.after_ordinal()?.map_or(0, |after| after.saturating_add(1));
         let until = query.until_ordinal()?;
         let mut page = EventPage { events: Vec::new(), next: query.after.clone(), more: false };
-        // Taken before anything is read, as for changes.
+        // The end is taken before anything is read, as in `Reads::changes`.
         let Some(newest) = self.newest().map(|newest| newest.min(until)).filter(|newest| *newest >= from) else {
             return Ok(page);
         };
@@ -87,12 +87,12 @@ impl Reads<'_> {
                     page.next = Cursor::Ordinal(ordinal);
                     page.events.extend(change.map(|change| found(ordinal, change)));
                 }
-                // The next page begins with the damage, and says so.
+                // A page ends before damage; the next page begins with the damage and answers the error.
                 Err(LookupError::Corrupt(_)) if !page.events.is_empty() => return Ok(EventPage { more: true, ..page }),
                 Err(error) => return Err(QueryError::Read(self.read_error(error))),
             }
         }
-        // The places up to the newest hold no more changes, so the next page need not pass them again.
+        // No changes are left up to the newest ordinal, so the next page starts after it.
         page.next = Cursor::Ordinal(newest);
         Ok(page)
     }

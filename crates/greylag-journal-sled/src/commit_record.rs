@@ -1,9 +1,9 @@
-//! Records what one group commit stored, so that at an opening it can be told whether all of that is there.
+//! Records what one group commit stored, so that an opening can check that all of it is there.
 //!
-//! sled can lose the rows that a group wrote last and keep the others, its commit record among them, if the
+//! sled can lose the rows that a group wrote last and keep the others, the commit record among them, if the
 //! damage begins in the last group of a segment of its log. So the record names every row whose loss nothing else
-//! shows: the heads and other rows that are only ever written over, with their checksums, and how many rows each
-//! tag got. A lost event shows as a gap in the numbers. `docs/formats/journal-sled.md` describes the bytes.
+//! shows: the heads and other rows that are overwritten in place, with their checksums, and the number of rows of
+//! each tag. A lost event shows as a gap in the sequence numbers. `docs/formats/journal-sled.md` describes the bytes.
 
 use bytes::Bytes;
 use greylag_persistence::SeqNr;
@@ -13,23 +13,24 @@ use crate::keys::{PidNo, TagNo};
 
 const VERSION: u8 = 1;
 
-/// Commits are numbered without a gap, so that a lost one is noticed.
+/// The record of one group commit. Commits are numbered without a gap, so that a lost one is noticed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CommitRecord {
-    /// Place of its first event in the order of all events.
+    /// Ordinal of the first event of the commit.
     pub(crate) first_ordinal: u64,
     /// CRC-32C over the checksums of its events, in order.
     pub(crate) digest: u32,
     pub(crate) appends: Vec<CommittedAppend>,
-    /// Changes of durable states; their places follow those of the events.
+    /// Count of changes of durable states; their ordinals follow those of the events.
     pub(crate) changes: u64,
-    /// The heads it wrote, each with the CRC-32C of its value.
+    /// Heads that the commit wrote, each with the CRC-32C of its value.
     pub(crate) heads: Vec<(PidNo, u32)>,
-    /// The other rows it wrote over or removed.
+    /// Other rows that the commit overwrote or removed.
     pub(crate) rows: Vec<CommittedRow>,
-    /// How many further commits it stands for, whose events are all gone: the numbers that follow its own.
+    /// How many following commits were merged into this record because all their events are deleted: their numbers
+    /// follow this record's.
     pub(crate) merged: u64,
-    /// Events and changes of all of those, and of itself, that are gone; their places follow the others.
+    /// Count of deleted events and changes of this commit and the merged ones; their ordinals follow the others.
     pub(crate) gone: u64,
 }
 
@@ -43,16 +44,16 @@ pub(crate) struct CommittedAppend {
     pub(crate) tags: Vec<(TagNo, u64)>,
 }
 
-/// A snapshot, a durable state, or the offsets of a slice.
+/// The row of a snapshot, a durable state, or the offsets of a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CommittedRow {
     pub(crate) key: Bytes,
-    /// The CRC-32C of its value; none if it was removed.
+    /// The CRC-32C of the row's value; `None` if the row was removed.
     pub(crate) crc32c: Option<u32>,
 }
 
 impl CommittedAppend {
-    /// At most so many bytes of a commit record.
+    /// An upper bound of the bytes that this append takes of a commit record.
     pub(crate) fn max_bytes(&self) -> usize {
         40 + 20 * self.tags.len()
     }
@@ -71,7 +72,7 @@ impl CommittedAppend {
 }
 
 impl CommittedRow {
-    /// The most bytes that the row under this key takes of a record.
+    /// An upper bound of the bytes that the row under `key` takes of a commit record.
     pub(crate) fn bytes_of(key: &[u8]) -> usize {
         10 + key.len()
     }
@@ -83,7 +84,7 @@ impl CommittedRow {
 }
 
 impl CommitRecord {
-    /// The most bytes that a head takes of a record.
+    /// An upper bound of the bytes that a head takes of a commit record.
     pub(crate) const HEAD_BYTES: usize = 14;
 
     pub(crate) fn add_digest(&mut self, crc32c: u32) {
@@ -94,7 +95,7 @@ impl CommitRecord {
         self.appends.iter().map(|append| append.count).sum()
     }
 
-    /// The place that follows its events and changes; `None` if there is no such number.
+    /// The ordinal after all events and changes of the commit; `None` if it would overflow.
     pub(crate) fn next_ordinal(&self) -> Option<u64> {
         self.first_ordinal.checked_add(self.event_count())?.checked_add(self.changes)?.checked_add(self.gone)
     }
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!(CommitRecord::decode(CommitRecord::default().encode().into()), Some(CommitRecord::default()));
     }
 
-    /// No event has the largest number any more, but some were written.
+    /// No event is given the largest number any more, but old stores may hold one: its record still decodes.
     #[test]
     fn the_largest_number_comes_back() {
         let mut record = record();

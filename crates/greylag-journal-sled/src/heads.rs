@@ -1,4 +1,4 @@
-//! Heads in memory: a cache of what is stored; and what readers may not know yet, heads and other rows.
+//! Heads in memory: a cache of stored heads; and rows as readers must see them until a group is durable.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,11 +10,11 @@ use greylag_persistence::PersistenceId;
 use crate::keys::PidNo;
 use crate::records::StoredHead;
 
-/// The heads used of late, so that an append needs no read.
+/// Recently used heads, so that an append needs no read.
 ///
-/// Two generations in place of a list of uses: what is found in the old one moves to the young one, and when the
-/// young one is full it becomes the old one. That happens between groups only: what a group changed is found here
-/// until it is over. Every step takes constant time.
+/// The cache has two generations instead of a list of uses: a head found in the old one moves to the young one, and
+/// when the young one is full it becomes the old one. Generations change between groups only, so every head that a
+/// group changed is found here until the group is over. Every step takes constant time.
 #[derive(Debug)]
 pub(crate) struct HeadCache {
     young: HashMap<PersistenceId, StoredHead>,
@@ -44,7 +44,7 @@ impl HeadCache {
         }
     }
 
-    /// Before a group: forgets what was not used of late, if there is too much.
+    /// Called before a group: drops the old generation if the young one is full.
     pub(crate) fn trim(&mut self) {
         if self.young.len() >= self.half {
             self.old = std::mem::take(&mut self.young);
@@ -57,13 +57,13 @@ impl HeadCache {
     }
 }
 
-/// What readers find in place of the rows that one group changes, until that group is durable: the rows as they
-/// were before it, or none.
+/// Rows that readers find in place of those that one group changes, until that group is durable: the rows as they
+/// were before the group, or none.
 #[derive(Debug, Default)]
 pub(crate) struct Before {
-    /// By the numbers of their ids, ascending.
+    /// Heads by the numbers of their ids, ascending.
     pub(crate) heads: Vec<(PidNo, Option<StoredHead>)>,
-    /// Other rows that are only ever written over, by their keys.
+    /// Other rows that are overwritten in place, by their keys.
     pub(crate) rows: HashMap<Vec<u8>, Option<Bytes>>,
 }
 
@@ -91,7 +91,7 @@ impl ChangedHeads {
         }
     }
 
-    /// All of them, by the numbers of their ids, ascending. The next group begins with none.
+    /// Takes all changed heads, by the numbers of their ids, ascending. The next group begins with none.
     pub(crate) fn take(&mut self) -> Vec<ChangedHead> {
         self.places.clear();
         let mut changed = std::mem::take(&mut self.changed);
@@ -104,8 +104,8 @@ impl ChangedHeads {
     }
 }
 
-/// What the groups in hand change, and how far events are durable. sled shows a batch before it is durable;
-/// readers look here, so that only the committer sees such a batch (J6).
+/// Changes of the groups in hand, and the ordinal up to which events are durable. sled shows a batch before it is
+/// durable; readers look here, so that only the committer sees such a batch (J6).
 #[derive(Debug, Default)]
 pub(crate) struct Undurable {
     /// The oldest group first. The value that a row had before the oldest group is durable.
@@ -114,8 +114,8 @@ pub(crate) struct Undurable {
 }
 
 impl Undurable {
-    /// What readers must take for the head they read. Ask *after* reading: a reader that read a head that is not
-    /// durable is sure to find the durable one here, unless the head has become durable meanwhile.
+    /// The durable head in place of `read`. Call it *after* reading: a reader that read an undurable head is sure to
+    /// find the durable one here, unless the head that it read has become durable meanwhile.
     pub(crate) fn durable_head(&self, read: StoredHead) -> Option<StoredHead> {
         let in_group = |group: &Before| {
             let place = group.heads.binary_search_by_key(&read.pid, |(pid, _)| *pid).ok()?;
@@ -124,19 +124,19 @@ impl Undurable {
         lock(&self.groups).iter().find_map(in_group).unwrap_or(Some(read))
     }
 
-    /// As [`Undurable::durable_head`], for any other row that is only ever written over, by its key.
+    /// As [`Undurable::durable_head`], for any other row that is overwritten in place, by its key.
     pub(crate) fn durable_row(&self, key: &[u8]) -> Option<Option<Bytes>> {
         lock(&self.groups).iter().find_map(|group| group.rows.get(key)).cloned()
     }
 
-    /// Before a group is applied: what it changes, as it is now.
+    /// Called before a group is applied: keeps the rows that the group changes, as they are now.
     pub(crate) fn publish(&self, before: Before) {
         lock(&self.groups).push_back(before);
     }
 
-    /// The oldest group is durable, and every event below this ordinal.
+    /// Called when the oldest group is durable, and with it every event below `next_ordinal`.
     pub(crate) fn settle(&self, next_ordinal: u64) {
-        // Dropped without the lock that readers need.
+        // The rows are dropped after the lock, which readers need, is released.
         let _settled = lock(&self.groups).pop_front();
         self.raise_to(next_ordinal);
     }
@@ -146,12 +146,12 @@ impl Undurable {
         self.next_ordinal.load(Ordering::Acquire)
     }
 
-    /// Every event below this ordinal is durable.
+    /// Tells that every event below `next_ordinal` is durable.
     pub(crate) fn raise_to(&self, next_ordinal: u64) {
         self.next_ordinal.store(next_ordinal, Ordering::Release);
     }
 
-    /// No group is in hand any more.
+    /// Forgets all groups: none is in hand any more.
     pub(crate) fn clear(&self) {
         lock(&self.groups).clear();
     }
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(cache.get(&id(10)), None);
     }
 
-    /// J6: with two groups in hand the row before the older one is durable, and then the row between them.
+    /// J6: with two groups in hand readers see the row before the older group, then the row between the two.
     #[test]
     fn of_two_groups_the_older_one_tells_what_is_durable() {
         let timestamp = Timestamp::from_micros;
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!((undurable.durable_head(read), undurable.durable_row(b"key")), (Some(read), None));
     }
 
-    /// The cache knows what a group changed before sled does, so it may forget nothing until the group is over.
+    /// The cache has a group's changes before sled does, so it must not drop a head until the group is over.
     #[test]
     fn a_group_finds_every_head_that_it_changed() {
         let head = |n| StoredHead { pid: PidNo(n), head: Head::default(), timestamp: Timestamp::default(), slice: 0 };

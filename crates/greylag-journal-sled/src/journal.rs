@@ -24,13 +24,13 @@ use crate::request::{Answer, EncodedAppend, Opening, Request, SnapshotChunks};
 use crate::settings::SledJournalSettings;
 use crate::states::SledStates;
 
-/// Chunks that one request carries; a large snapshot must not fill a group alone.
+/// Chunks that one request carries at most, so that a large snapshot does not fill a group alone.
 const CHUNKS_PER_REQUEST: usize = 16;
 
 /// A journal in a directory of this machine, opened by one process at a time. Clones share it.
 ///
-/// Its methods must run inside a tokio runtime: reads go to its blocking threads. Appends do not
-/// hop: they are encoded by the caller, queued for the committer, and answered from there.
+/// Its methods must run inside a tokio runtime: reads run on the runtime's blocking threads. Appends need no such
+/// thread: the caller encodes the events and queues them, and the committer answers.
 #[derive(Debug, Clone)]
 pub struct SledJournal {
     inner: Arc<Inner>,
@@ -116,7 +116,7 @@ impl SledJournal {
         SledStates::new(self.inner.clone())
     }
 
-    /// What projections have processed, in the same directory and group commits.
+    /// The offsets of projections, in the same directory and group commits.
     pub fn offsets(&self) -> SledOffsets {
         SledOffsets::new(self.inner.clone())
     }
@@ -126,7 +126,7 @@ impl SledJournal {
         Stores::new(Arc::new(self.clone()), Arc::new(self.snapshots())).with_states(Arc::new(self.states()))
     }
 
-    /// Counters of group commits since it was opened.
+    /// Counters of group commits since the journal was opened.
     pub fn stats(&self) -> StoreStats {
         self.inner.store.stats()
     }
@@ -245,7 +245,7 @@ impl Journal for SledJournal {
 
 /// Checks the limits and encodes the events, on the caller's thread.
 fn encode(append: &Append, max_bytes: usize) -> Result<EncodedAppend, RejectReason> {
-    /// Tag numbers of one append that a commit record has room for.
+    /// A commit record has room for this many tag numbers of one append.
     const MAX_TAGS: usize = 4096;
     append.check(&CAPS)?;
     let tags: usize = append.events.iter().map(|event| event.tags.len()).sum();
@@ -302,7 +302,7 @@ impl SnapshotStore for SledSnapshots {
 }
 
 impl SledSnapshots {
-    /// Saves it under this time, or the clock's.
+    /// Saves the snapshot with the timestamp `taken_at`, or the clock's if that is `None`.
     pub(crate) async fn save_at(
         &self,
         snapshot: NewSnapshot,
@@ -312,7 +312,7 @@ impl SledSnapshots {
         if bytes > max {
             return Err(SnapshotError::TooLarge { bytes, max });
         }
-        // Half of a random uuid: no save in the life of a store meets another one's chunks.
+        // The save number is half of a random uuid, so that no two saves in the life of a store share chunks.
         let save = SaveNo(uuid::Uuid::new_v4().as_u64_pair().1);
         let mut snapshot = EncodedSnapshot::new(snapshot, save);
         let chunks_written_in = self.write_chunks(&mut snapshot).await?;
@@ -323,8 +323,8 @@ impl SledSnapshots {
         }
     }
 
-    /// Writes what does not fit into one row, a few chunks at a time. Answers in which opening of
-    /// the store all of them were written, if there are any.
+    /// Writes the chunks that do not fit into the snapshot's row, a few at a time. Answers the opening of the store in
+    /// which all of them were written; `None` if there are no chunks.
     async fn write_chunks(&self, snapshot: &mut EncodedSnapshot) -> Result<Option<Opening>, SnapshotError> {
         let mut written_in = None;
         let mut chunks = std::mem::take(&mut snapshot.chunks).into_iter().peekable();
@@ -357,7 +357,7 @@ impl SledSnapshots {
     }
 }
 
-/// The planner answers each request by the answer of its name.
+/// Panics: the planner answers each request with the answer variant of the same name, so this is a bug.
 pub(crate) fn mismatch(answer: &Answer) -> ! {
     panic!("the planner answered another request: {answer:?}")
 }
@@ -390,7 +390,7 @@ mod tests {
         };
         let events = vec![event.clone(), event];
         journal.append(Append { id: id.clone(), epoch, writer_uuid, first: SeqNr::FIRST, events }).await.unwrap();
-        // As the committer does between applying a batch and its sync, for one with event 2.
+        // Publishes a batch with event 2, as the committer does between applying a batch and its sync.
         let inner = &journal.inner;
         let stored: StoredHead = crate::lookup::head(&inner.store.reader().unwrap(), &id).unwrap().unwrap();
         let durable = StoredHead { head: Head { highest: SeqNr::FIRST, ..stored.head }, ..stored };

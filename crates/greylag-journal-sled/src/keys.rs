@@ -1,7 +1,7 @@
 //! Keys of the journal: one tree, the first byte is the space, integers big-endian.
 //!
-//! Events and snapshots go by a dense number of their id instead of the id itself, so that an id
-//! which begins another never meets its records, and keys stay short. `docs/formats/journal-sled.md`
+//! Keys of events and snapshots have a dense number of the id instead of the id itself, so that an id that is a
+//! prefix of another never meets that id's records, and keys stay short. `docs/formats/journal-sled.md`
 //! describes the format. Source: persistence §4.3.
 
 use std::ops::RangeInclusive;
@@ -10,7 +10,7 @@ use greylag_persistence::{PersistenceId, Revision, SeqNr};
 
 /// Magic, version and the uuid of this store.
 pub(crate) const FORMAT: &[u8] = &[0x00];
-/// Up to which commit the sequence was verified at an earlier opening.
+/// Last commit up to which an earlier opening verified the sequence.
 pub(crate) const VERIFIED: &[u8] = &[0x00, 0x01];
 
 const HEAD: u8 = 0x01;
@@ -65,9 +65,9 @@ pub(crate) fn head(id: &PersistenceId) -> Vec<u8> {
     text_key(HEAD, id.as_str())
 }
 
-/// Bounds of the heads after `after`, of one entity type if it is given and has a name.
+/// Bounds of the heads after `after`; only those of `entity_type` if it is given and not empty.
 pub(crate) fn heads(entity_type: Option<&str>, after: Option<&PersistenceId>) -> (Vec<u8>, Vec<u8>) {
-    // `|`, which ends the type, and what follows it.
+    // `|` ends the type in a key.
     let bound = |entity_type: &str, end: u8| [&text_key(HEAD, entity_type)[..], &[end]].concat();
     let (first, end) = match entity_type.filter(|entity_type| !entity_type.is_empty()) {
         Some(entity_type) => (bound(entity_type, b'|'), bound(entity_type, b'|' + 1)),
@@ -122,7 +122,7 @@ pub(crate) fn states(after: Option<&PersistenceId>) -> (Vec<u8>, Vec<u8>) {
     (after.map_or_else(|| vec![STATE], |after| [&state(after)[..], &[0]].concat()), end(STATE).to_vec())
 }
 
-/// Ids have no control characters, so the zero byte ends them.
+/// Key of one chunk of a state. Ids have no control characters, so a zero byte ends the id.
 pub(crate) fn state_chunk(id: &PersistenceId, revision: Revision, chunk: u16) -> Vec<u8> {
     let mut key = text_key(STATE_CHUNK, id.as_str());
     key.push(0);
@@ -130,12 +130,12 @@ pub(crate) fn state_chunk(id: &PersistenceId, revision: Revision, chunk: u16) ->
     with_chunk(key, chunk)
 }
 
-/// The change of a state that has this ordinal.
+/// Key of the state change with this ordinal.
 pub(crate) fn change(ordinal: u64) -> Vec<u8> {
     key(CHANGE, &[ordinal])
 }
 
-/// What one slice of a projection keeps. Names have no control characters, so the zero byte ends them.
+/// Key of the offsets of one slice of a projection. Names have no control characters, so a zero byte ends the name.
 pub(crate) fn offsets(projection: &str, slice: u16) -> Vec<u8> {
     let mut key = text_key(OFFSETS, projection);
     key.push(0);
@@ -143,7 +143,7 @@ pub(crate) fn offsets(projection: &str, slice: u16) -> Vec<u8> {
     key
 }
 
-/// Bounds of these slices of a projection.
+/// Bounds of the offsets of these slices of a projection.
 pub(crate) fn offsets_of(projection: &str, slices: &RangeInclusive<u16>) -> (Vec<u8>, Vec<u8>) {
     let end = [&offsets(projection, *slices.end())[..], &[0]].concat();
     (offsets(projection, *slices.start()), end)
@@ -164,23 +164,23 @@ pub(crate) fn all_events() -> (Vec<u8>, Vec<u8>) {
     (vec![EVENT], end(EVENT).to_vec())
 }
 
-/// The id whose head lies under this key.
+/// The id in the key of a head.
 pub(crate) fn head_id(key: &[u8]) -> Option<PersistenceId> {
     let id = std::str::from_utf8(key.strip_prefix(&[HEAD])?).ok()?;
     PersistenceId::unique(id).ok()
 }
 
-/// Which slice of which projection lies under this key.
+/// The projection and the slice in the key of offsets.
 pub(crate) fn offsets_slice(key: &[u8]) -> Option<(String, u16)> {
     let (name, slice) = key.strip_prefix(&[OFFSETS])?.split_last_chunk::<2>()?;
     let name = std::str::from_utf8(name.strip_suffix(&[0])?).ok()?;
     Some((name.to_owned(), u16::from_be_bytes(*slice)))
 }
 
-/// What sorts behind every key of a space: no text has such a byte, and no number becomes that large.
+/// An end that sorts behind every key of a space: no text has such a byte, and no number becomes that large.
 ///
-/// The next space's byte alone would do as well, but may be where a page of the engine begins, and an iteration up to
-/// there reads that page too: one of the next space, which may be damaged.
+/// The next space's first byte would be an end, too. But a page of the engine may begin there, and an iteration up
+/// to that byte then reads a page of the next space, which may be damaged.
 const fn end(space: u8) -> [u8; 10] {
     let mut end = [0xff; 10];
     end[0] = space;
@@ -204,7 +204,7 @@ pub(crate) fn space(space: Space) -> ([u8; 1], [u8; 10]) {
     ([first], end(first))
 }
 
-/// Spaces that are read whole, when the journal opens or is looked through.
+/// Spaces that are read whole, when the journal is opened or verified.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Space {
     Commits,
@@ -212,27 +212,27 @@ pub(crate) enum Space {
     Ids,
     Sweeps,
     SnapshotChunks,
-    /// Read from where the latest commits begin.
+    /// At an opening read only from where the latest commits begin.
     Changes,
     Heads,
     States,
     Offsets,
-    /// Every space but the format's.
+    /// Every space but that of the format record.
     All,
 }
 
-/// The id whose durable state lies under this key, if it is the key of a state.
+/// The id in the key of a durable state; `None` if the key is of another space.
 pub(crate) fn state_id(key: &[u8]) -> Option<PersistenceId> {
     let id = std::str::from_utf8(key.strip_prefix(&[STATE])?).ok()?;
     PersistenceId::unique(id).ok()
 }
 
-/// A key for people to read.
+/// The key in hexadecimal.
 pub(crate) fn hex(key: &[u8]) -> String {
     key.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The `at`-th number of a key; `None` if the key is too short.
+/// The number at index `at` of a key; `None` if the key is too short.
 pub(crate) fn number(key: &[u8], at: usize) -> Option<u64> {
     let bytes = key.get(1 + 8 * at..)?.first_chunk::<8>()?;
     Some(u64::from_be_bytes(*bytes))

@@ -13,14 +13,14 @@ use crate::state_row::StateRow;
 /// Why a record was not read.
 #[derive(Debug)]
 pub(crate) enum LookupError {
-    /// Only what was asked for is damaged.
+    /// Only the record that was asked for is damaged.
     Corrupt(Corrupt),
     /// The store itself failed.
     Store(StoreError),
 }
 
 impl LookupError {
-    /// `error` met while reading something of `id` near `seq_nr`.
+    /// `error` met while reading a record of `id` near `seq_nr`.
     pub(crate) fn of(id: &PersistenceId, seq_nr: SeqNr, error: StoreError) -> Self {
         if error.is_corruption() { Self::corrupt(id, seq_nr, CorruptKind::Checksum) } else { Self::Store(error) }
     }
@@ -37,8 +37,8 @@ pub(crate) fn head(reader: &Reader, id: &PersistenceId) -> Result<Option<StoredH
     value.map(|value| StoredHead::decode(value).ok_or_else(unreadable)).transpose()
 }
 
-/// The row of a state as the store shows it, durable or not: its value, taken apart, and decoded but for
-/// what lies in chunks.
+/// The row of a state as the store shows it, durable or not: its value, the row split into its parts, and the
+/// decoded state, whose payload lacks what lies in chunks.
 pub(crate) fn state_row(reader: &Reader, id: &PersistenceId) -> Result<Option<(Bytes, Row, StateRow)>, LookupError> {
     let value = reader.get(&keys::state(id)).map_err(|error| LookupError::of(id, SeqNr::ZERO, error))?;
     let Some(value) = value else { return Ok(None) };
@@ -82,7 +82,7 @@ pub(crate) fn event_from_row(
     Ok(row)
 }
 
-/// Whether the pages of these keys, all of `id` near `seq_nr`, can be read, and so changed.
+/// Whether the pages of these keys, all of `id` near `seq_nr`, can be read, and so be changed.
 pub(crate) fn check_pages(
     reader: &Reader,
     id: &PersistenceId,
@@ -93,7 +93,7 @@ pub(crate) fn check_pages(
     keys.try_for_each(|key| reader.check_page(&key)).map_err(|error| LookupError::of(id, seq_nr, error))
 }
 
-/// The key of a record, whatever became of its value.
+/// The key of a record, also if its value is damaged.
 pub(crate) fn key_of(record: Result<(Bytes, Bytes), StoreError>) -> Result<Bytes, StoreError> {
     match record {
         Ok((key, _)) => Ok(key),

@@ -1,4 +1,4 @@
-//! Looking at a journal that no process has open: is it sound, what is in it, and what can be saved of it.
+//! Offline work on a journal that no process has open: verify it, export it, and salvage what is sound.
 //!
 //! ```no_run
 //! # use std::path::Path;
@@ -30,40 +30,40 @@ use crate::records::Verified;
 use crate::{recovery, verification};
 use survey::{Found, Survey};
 
-/// Why a journal could not be looked at.
+/// Why maintenance of a journal failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The engine does not open it. Salvage may all the same.
+    /// The engine does not open the journal. [`salvage`] may work all the same.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The open store cannot be read or written.
     #[error("{}: {source}", path.display())]
     Store {
-        /// The journal's directory.
+        /// Directory of the journal.
         path: PathBuf,
-        /// What the engine said.
+        /// Error of the engine.
         source: StoreError,
     },
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which one.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// A salvage writes a new journal; this directory has something in it.
+    /// The directory for a salvaged journal is not empty.
     #[error("{} is not empty: name a directory that does not exist yet", .0.display())]
     NotEmpty(PathBuf),
-    /// A guard is renewed only for a journal that is sound otherwise.
+    /// The guard was not renewed, since other damage was found.
     #[error("the guard is not renewed, because more is damaged: {}", .0.join("; "))]
     Unsound(Vec<String>),
 }
 
-/// How much a journal holds.
+/// Counts of what a journal holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counts {
-    /// Group commits that changed something, those that were merged included.
+    /// Group commits that changed something, merged ones included.
     pub commits: u64,
     /// Ids that were ever claimed, or have a snapshot.
     pub ids: u64,
@@ -77,28 +77,28 @@ pub struct Counts {
     pub slices: u64,
 }
 
-/// Events that are gone, or cannot be read any more.
+/// Events that are lost, or cannot be read any more.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Missing {
-    /// The id that the events belong to.
+    /// The id of the events.
     pub id: String,
-    /// The number of the first one.
+    /// The number of the first missing event.
     pub first: u64,
-    /// The number of the last one.
+    /// The number of the last missing event.
     pub last: u64,
 }
 
-/// What a look at every record of a journal found.
+/// Result of reading every record of a journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Verification {
-    /// What is there and sound.
+    /// Counts of what is there and sound.
     pub counts: Counts,
     /// What is damaged or missing, one sentence each.
     pub damage: Vec<String>,
-    /// Events that are missing, as far as heads, neighbours and the records of commits tell.
+    /// Events that are missing, as far as heads, neighbours and commit records tell.
     pub missing: Vec<Missing>,
-    /// Commits that are missing, as the tail guard and gaps in their numbers tell: of some nothing else may tell what was in
-    /// them.
+    /// Count of missing commits, from the tail guard and gaps in commit numbers. Nothing else may tell what some of
+    /// them stored.
     pub missing_commits: u64,
 }
 
@@ -109,21 +109,21 @@ impl Verification {
     }
 }
 
-/// Reads everything: all commits and their digests, every event, snapshot, state and offset, and the guard.
+/// Verifies everything: all commits and their digests, every event, snapshot, state and offset, and the guard.
 ///
-/// Works on a copy beside the directory, which is removed again, because the engine blanks the torn end of a log that
-/// it opens. If that copy is not sound, its log is read without the engine: what is counted then is what [`salvage`] can
-/// save, and what is missing is lost for good.
+/// Works on a copy beside the directory and removes the copy again, because the engine blanks the torn end of a log
+/// that it opens. If the copy is not sound, its log is read without the engine: the counts are then those of what
+/// [`salvage`] can save, and what is missing is lost for good.
 ///
 /// # Errors
-/// [`Failure::Open`] if another process has it open, [`Failure::File`] if it cannot be read, or the copy not be written.
+/// [`Failure::Open`] if another process has the journal open, [`Failure::File`] if a file cannot be read or copied.
 pub fn verify(path: &Path) -> Result<Verification, Failure> {
     Ok(look_beside(path, &mut |_| ())?.found)
 }
 
 fn look_beside(path: &Path, visit: &mut dyn FnMut(&Found<'_>)) -> Result<Looked, Failure> {
     let guard = guarded(path)?;
-    // A directory named `.` has no name of its own.
+    // The path is made absolute, since a directory named `.` has no file name.
     let path = &path.canonicalize().map_err(|source| Failure::File { path: path.to_owned(), source })?;
     let beside = path.with_file_name(format!("{}.verifying", path.file_name().unwrap_or_default().display()));
     let failed = |source| Failure::File { path: beside.clone(), source };
@@ -158,14 +158,14 @@ fn guarded(path: &Path) -> Result<Option<u64>, Failure> {
     greylag_store_sled::guarded(path).map_err(|source| Failure::File { path: file, source })
 }
 
-/// Writes the guard of a journal anew that lost it, if everything else in it is sound.
+/// Writes the lost tail guard of a journal anew, if everything else in the journal is sound.
 ///
 /// # Errors
-/// [`Failure::Unsound`] if it is not; as [`verify`] otherwise.
+/// [`Failure::Unsound`] if more is damaged than the guard; as [`verify`] otherwise.
 pub fn renew_guard(path: &Path) -> Result<Verification, Failure> {
     let guard = guarded(path)?;
     let Looked { mut found, verified, .. } = look_beside(path, &mut |_| ())?;
-    // Without a guard that is told as the only damage.
+    // A lost guard itself counts as one damage.
     let Some(verified) = verified.filter(|_| found.damage.len() <= usize::from(guard.is_none())) else {
         return Err(Failure::Unsound(found.damage));
     };
@@ -175,16 +175,16 @@ pub fn renew_guard(path: &Path) -> Result<Verification, Failure> {
     Ok(found)
 }
 
-/// What a look at everything found.
+/// Result of [`look`].
 struct Looked {
     found: Verification,
-    /// Up to which commit everything is there, if it is.
+    /// Up to which commit everything is there; `None` if anything is missing.
     verified: Option<Verified>,
-    /// The place that follows all events and changes that commits name.
+    /// The ordinal after all events and changes that commits name.
     next_ordinal: u64,
 }
 
-/// Looks at everything, compares it with what commits and the guard name, and shows each thing to `visit`, too.
+/// Reads everything, compares it with what commits and the guard name, and passes each thing to `visit`, too.
 fn look(reader: Reader, guard: Option<u64>, visit: &mut dyn FnMut(&Found<'_>)) -> Looked {
     let mut found = Verification::default();
     let verified = verification::verify(Verified::default(), u64::MAX, &reader);
@@ -216,7 +216,7 @@ impl std::fmt::Display for Missing {
 }
 
 impl Verification {
-    /// Adds what is not told yet.
+    /// Adds each sentence of damage that is not in the list yet.
     fn tell(&mut self, damage: impl IntoIterator<Item = String>) {
         for what in damage {
             if !self.damage.contains(&what) {
@@ -250,7 +250,7 @@ impl Verification {
     }
 }
 
-/// Takes a journal as it is.
+/// A planner that checks nothing: the store is opened as it is, and rows are written as given.
 struct Rows;
 
 /// Rows to write, in one batch.

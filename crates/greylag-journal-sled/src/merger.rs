@@ -1,10 +1,10 @@
-//! Merges commit records whose events are all deleted, a few with every group commit, so that what is deleted
-//! takes no space for ever. The numbers stay provably gap-free: the record that stays tells how many it stands
-//! for, and how many places in the order of events are gone with them.
+//! Merges commit records whose events are all deleted, a few with every group commit, so that records of deleted
+//! events do not pile up. Numbers stay provably gap-free: the record that stays tells how many commits it stands
+//! for, and how many ordinals of deleted events and changes it covers.
 //!
-//! Only commits that the last opening verified are touched: what later ones left is still to be verified at
-//! the next. A pass begins when a quarter as many events were swept as the pass before met records, so that
-//! passes cost a few reads for each deleted event, however many commits are live. Source: persistence §4.3.
+//! Only commits that the last opening verified are merged: later ones are still to be verified at the next opening.
+//! A pass begins when a quarter as many events were swept as the previous pass met records, so that passes cost a
+//! few reads for each deleted event, however many commits are live. Source: persistence §4.3.
 
 use greylag_store_sled::{Batch, Reader, StoreError};
 
@@ -15,7 +15,7 @@ use crate::verification::{self, Heads};
 
 const LEAST_SWEPT: u64 = 256;
 
-/// What there is to merge.
+/// Progress of merging.
 #[derive(Debug, Default)]
 pub(crate) struct Merger {
     /// The last commit that may be merged.
@@ -27,7 +27,7 @@ pub(crate) struct Merger {
     met_by_last_pass: u64,
 }
 
-/// Records that become one: the number of the first, the others' numbers, and what they are together.
+/// Records that become one: the number of the first, the numbers of the others, and the merged record.
 struct Run {
     first: u64,
     others: Vec<u64>,
@@ -51,7 +51,7 @@ impl Merger {
         }
     }
 
-    /// Looks at the next `limit` records, and merges those that follow each other.
+    /// Reads the next `limit` records, and merges runs of consecutive dead ones.
     pub(crate) fn step(&mut self, limit: usize, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
         let Some(first) = self.next else { return Ok(()) };
         let mut heads = Heads::new(reader);
@@ -59,7 +59,7 @@ impl Merger {
         let mut next = None;
         for (at, record) in verification::records(first, reader).enumerate() {
             let (number, commit) = match record {
-                // Readers that need the record find the damage; records behind it stay as they are.
+                // The pass ends at a damaged record; readers that need the record find the damage.
                 Err(error) if error.is_corruption() => break,
                 record => record?,
             };
@@ -67,7 +67,7 @@ impl Merger {
                 break;
             }
             if at >= limit.max(2) {
-                // The run goes on with the record that it has become.
+                // The next step starts at the merged record, so that the run continues.
                 next = Some(run.as_ref().map_or(number, |run| run.first));
                 break;
             }

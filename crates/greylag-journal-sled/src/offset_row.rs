@@ -1,8 +1,8 @@
-//! What one slice of a projection keeps: its owner, and how far it was processed.
+//! The offsets row of one slice of a projection: its owner, and how far it was processed.
 //!
-//! Ordinals come in order and without gaps, so of a slice the newest place is enough, whatever the
-//! number of its ids. [Marks](greylag_persistence::Processed::is_mark) stay beside it: each tells of a
-//! range of slices, and is saved in the first of them. `docs/formats/journal-sled.md` describes the bytes.
+//! Ordinals come in order and without gaps, so the newest place of a slice is enough, however many ids the slice
+//! has. [Marks](greylag_persistence::Processed::is_mark) are kept beside it: each mark covers a range of slices, and
+//! is saved in the first of them. `docs/formats/journal-sled.md` describes the bytes.
 
 use bytes::Bytes;
 use greylag_persistence::{OwnerEpoch, PersistenceId, Position, Processed, START_PREFIX, SeqNr};
@@ -11,8 +11,8 @@ use crate::bytes_format::{FieldReader, FieldWriter};
 
 const VERSION: u8 = 1;
 
-/// Marks that one slice keeps. Only ranges that begin with the slice have theirs here, one each, so a
-/// projection that is cut evenly has at most 11; more than these would not fit into a row.
+/// The most marks that one slice keeps; more would not fit into a row. A slice keeps one mark for each range that
+/// begins with it, so a projection that is cut evenly has at most 11.
 const MAX_MARKS: usize = 200;
 
 /// One change that was processed, by ordinal.
@@ -25,7 +25,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Whether neither a reset nor forgetting removes it.
+    /// Whether this is a start mark, which neither a reset nor forgetting removes.
     fn is_start(&self) -> bool {
         self.id.as_str().starts_with(START_PREFIX)
     }
@@ -45,7 +45,7 @@ pub(crate) struct SliceOffsets {
 }
 
 impl SliceOffsets {
-    /// Notes that `place` was processed; older news change nothing.
+    /// Notes that `place` was processed; an older place than the stored one changes nothing.
     pub(crate) fn note(&mut self, place: &Place) {
         if !place.is_mark {
             if self.newest.as_ref().is_none_or(|newest| newest.ordinal < place.ordinal) {
@@ -59,14 +59,15 @@ impl SliceOffsets {
             None => self.marks.push(place.clone()),
         }
         if self.marks.iter().filter(|mark| !mark.is_start()).count() > MAX_MARKS {
-            // The oldest goes: without it something is read again, never left out. Without a start it would be.
+            // The oldest mark goes: without it events are read again, never skipped. Start marks stay: without one,
+            // events would be skipped.
             let others = (0..self.marks.len()).filter(|at| !self.marks[*at].is_start());
             let oldest = others.min_by_key(|at| self.marks[*at].ordinal);
             oldest.map(|at| self.marks.swap_remove(at));
         }
     }
 
-    /// Forgets what stands before `ordinal`, but never the newest.
+    /// Forgets places before `ordinal`, but never the newest place.
     pub(crate) fn forget_before(&mut self, ordinal: u64) {
         let Some(newest) = self.places().map(|place| place.ordinal).max() else { return };
         let stays = |place: &Place| place.ordinal >= ordinal || place.ordinal == newest || place.is_start();
@@ -74,7 +75,7 @@ impl SliceOffsets {
         self.marks.retain(stays);
     }
 
-    /// Forgets everything but the owner and starts.
+    /// Forgets everything but the owner and the start marks.
     pub(crate) fn reset(&mut self) {
         self.newest = None;
         self.marks.retain(Place::is_start);

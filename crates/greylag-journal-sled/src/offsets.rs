@@ -1,4 +1,4 @@
-//! What projections have processed, as a handle.
+//! The handle of the offset store.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -19,8 +19,8 @@ use crate::request::{Answer, OffsetChange, Request};
 
 /// The offset store of a [`SledJournal`](crate::SledJournal), in the same directory and group commits.
 ///
-/// It keeps the newest ordinal of each slice, whatever the number of ids in it, and the marks that tell
-/// of whole ranges of slices.
+/// It keeps the newest ordinal of each slice, however many ids the slice has, and the marks that cover ranges of
+/// slices.
 #[derive(Debug, Clone)]
 pub struct SledOffsets {
     inner: Arc<Inner>,
@@ -42,7 +42,7 @@ impl SledOffsets {
     }
 }
 
-/// The number of a position of this kind of store.
+/// The ordinal of a position; an error if the position is of another kind of store.
 fn ordinal(position: Position) -> Result<u64, OffsetError> {
     match position {
         Position::Ordinal(ordinal) => Ok(ordinal),
@@ -105,7 +105,7 @@ pub(crate) fn offset_error(store: &str, projection: &str, error: StoreError) -> 
     OffsetError::Unavailable(StoreFailure::new(store, error))
 }
 
-/// A row whose bytes are whole, but have no meaning.
+/// The error for a row whose checksum is right but whose bytes do not decode.
 pub(crate) fn unreadable(projection: &str) -> OffsetError {
     OffsetError::Corrupt { projection: projection.to_owned(), kind: CorruptKind::Unreadable }
 }
@@ -140,7 +140,7 @@ mod tests {
     use crate::heads::Before;
     use crate::{SledJournal, SledJournalSettings};
 
-    /// J6: as for heads, what the committer has applied but not synced is not read.
+    /// J6: as for heads, an offset that the committer has applied but not synced is not read.
     #[tokio::test]
     async fn offsets_that_are_not_durable_yet_are_not_read() {
         let directory = tempfile::tempdir().unwrap();

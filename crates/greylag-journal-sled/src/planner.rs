@@ -4,8 +4,8 @@
 //! ```text
 //! group of requests ──▶ heads, events, chunks, tag rows, snapshots  +  one commit record ──▶ batch
 //! ```
-//! One thread plans everything, so comparing with the head and writing need no lock (J3, J4). What
-//! the group changes is published to readers only when it is durable (J6).
+//! One thread plans everything, so comparing with the head and writing need no lock (J3, J4). Changes of a group
+//! are published to readers only when the group is durable (J6).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ mod states;
 
 pub(crate) use states::remove_superseded;
 
-/// What the error of a damaged journal tells the operator to do.
+/// Advice to the operator in the error of a damaged journal.
 pub(crate) const REPAIR: &str = "copy the directory, then `greylag-journal-sled verify DIRECTORY` tells what is damaged, and \
                       `greylag-journal-sled salvage DIRECTORY NEW` saves what is not";
 
@@ -49,7 +49,7 @@ pub(crate) struct JournalPlanner {
     pub(crate) verify_commits: u64,
     clock: Clock,
     heads: HeadCache,
-    /// By the group in hand.
+    /// Heads that the group in hand changes.
     changed_heads: ChangedHeads,
     undurable: Arc<Undurable>,
     pub(crate) counters: Counters,
@@ -58,15 +58,16 @@ pub(crate) struct JournalPlanner {
     pub(crate) merger: Merger,
     sweep_keys: usize,
     watermark: Arc<Watermark>,
-    /// As the group in hand found it.
+    /// Disk room as it was when the group in hand began.
     room: Room,
     opening: Opening,
     group: Group,
-    /// Changes of the last group; what they wrote over goes with the next one, once they are durable.
+    /// State changes of the last group; the rows that they superseded are removed with the next group, when the changes
+    /// are durable.
     superseded: Vec<ChangeRow>,
 }
 
-/// Numbers that are given out in order; read back when the journal opens.
+/// Counters of the numbers that are given out in order; read back when the journal opens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
     pub(crate) next_pid: u64,
@@ -75,13 +76,13 @@ pub(crate) struct Counters {
     pub(crate) next_ordinal: u64,
 }
 
-/// What the group in hand has done so far.
+/// Changes of the group in hand so far.
 #[derive(Default)]
 struct Group {
-    /// Slices of projections, by their keys.
+    /// Offsets of slices, by their keys.
     offsets: HashMap<Vec<u8>, ChangedOffsets>,
     states: HashMap<PersistenceId, ChangedState>,
-    /// Writes of states so far.
+    /// Count of writes of states so far.
     turns: usize,
     record: CommitRecord,
     record_bytes: usize,
@@ -91,7 +92,7 @@ struct Group {
 }
 
 impl Group {
-    /// What readers find in place of the rows that this group writes over.
+    /// The durable rows that readers find in place of those that this group overwrites.
     fn durable_rows(&self) -> HashMap<Vec<u8>, Option<Bytes>> {
         let offsets = self.offsets.iter().map(|(key, changed)| (key.clone(), changed.before.clone()));
         let states = self.states.iter().map(|(id, changed)| (keys::state(id), changed.before.clone()));
@@ -199,7 +200,7 @@ impl JournalPlanner {
         Ok(Ok(claimed.as_claim()))
     }
 
-    /// J3 and J10: stores what continues the history under the current epoch; answers what an
+    /// J3 and J10: stores an append that continues the history under the current epoch; answers a repeat with what the
     /// earlier try stored; refuses everything else.
     fn append(
         &mut self,
@@ -216,7 +217,7 @@ impl JournalPlanner {
         };
         let current = stored.head;
         if append.epoch == current.epoch && current.highest.next() == Some(append.first) {
-            // No earlier try of it is stored, nor on its way: there is one queue.
+            // No earlier try of this append is stored or queued, since there is one queue: refusing it is final.
             if let Some(why) = self.room.is_low() {
                 return Ok(Err(AppendError::Rejected(RejectReason::StorageLow(why.to_owned()))));
             }
@@ -229,18 +230,18 @@ impl JournalPlanner {
             Ok(Some(timestamp)) => Ok(Appended { timestamp }),
             Ok(None) if append.epoch != current.epoch => Err(AppendError::Fenced { current }),
             Ok(None) => Err(AppendError::Conflict { highest: current.highest }),
-            // Whether this append is stored already cannot be seen, so neither can be said.
+            // Damage hides whether this append is stored already, so the answer is neither yes nor no.
             Err(corrupt) => Err(AppendError::Unknown(self.failure(corrupt))),
         })
     }
 
-    /// Whether the pages to which these events go can be changed.
+    /// Whether the pages that these events are written to can be changed.
     fn check_pages(&self, append: &EncodedAppend, pid: PidNo, reader: &Reader) -> Result<(), LookupError> {
         let EncodedAppend { id, first, last, events, .. } = append;
         let rest = (first != last).then(|| keys::event(pid, *last));
         let chunks = (first.as_u64()..).zip(events).filter(|(_, event)| event.has_chunks());
         let chunks = chunks.map(|(number, _)| keys::event_chunk(pid, SeqNr::saturating(number), 0));
-        // New ones get numbers of their own, which sort behind all others.
+        // A new tag gets the next number, which sorts behind all others.
         let number = |tag| self.tags.get(tag).copied().unwrap_or(TagNo(self.counters.next_tag));
         let tags = events.iter().flat_map(|event| &event.tags);
         let tags = tags.map(|tag| keys::tag_row(number(tag), self.counters.next_ordinal));
@@ -267,7 +268,7 @@ impl JournalPlanner {
         timestamp
     }
 
-    /// One event of the record in hand, whose tags have their numbers.
+    /// Stores one event of the record in hand. Its tags must have numbers already.
     fn store_event(&mut self, pid: PidNo, seq_nr: SeqNr, event: EncodedEvent, timestamp: Timestamp, batch: &mut Batch) {
         let ordinal = self.counters.next_ordinal;
         self.counters.next_ordinal += 1;
@@ -283,8 +284,8 @@ impl JournalPlanner {
         batch.put_owned(&keys::event(pid, seq_nr), row);
     }
 
-    /// Whether this very append was stored by an earlier try, and when. Looked for in the group in
-    /// hand, then among what is stored and not deleted.
+    /// The timestamp of an earlier try that stored this very append, if there was one. Looks in the group in hand, then
+    /// among the stored events that are not deleted.
     fn stored_before(
         &self,
         append: &EncodedAppend,
@@ -313,8 +314,8 @@ impl JournalPlanner {
             }
             timestamp = Some(found.timestamp);
         }
-        // All events of one append share a timestamp, and no two appends of an id do: a neighbour
-        // with this one means that the stored append was longer.
+        // All events of one append share a timestamp, and no two appends of an id do. A neighbour with the same
+        // timestamp therefore means that the stored append was longer.
         for neighbour in [Some(append.first.previous()), append.last.next()].into_iter().flatten() {
             let neighbour = lookup::event(reader, &append.id, pid, neighbour)?;
             if neighbour.is_some_and(|row| Some(row.event.timestamp) == timestamp) {
@@ -349,13 +350,13 @@ impl JournalPlanner {
         if let Some(why) = self.room.is_exhausted() {
             return Ok(Err(AdvanceError::Unavailable(self.low(why))));
         }
-        // The numbers below count as deleted, so that a reader does not miss them.
+        // The skipped numbers count as deleted, so that a reader does not miss them.
         let head = Head { highest: to, deleted_to: to, ..current };
         self.set_head(id.clone(), Some(stored), StoredHead { head, ..stored });
         Ok(Ok(()))
     }
 
-    /// J9: moves the bound at once; the sweeper removes the records later.
+    /// J9: raises `deleted_to` at once; the sweeper removes the records later.
     fn delete_to(
         &mut self,
         id: &PersistenceId,
@@ -403,12 +404,12 @@ impl JournalPlanner {
     /// Changes the head of `id`, which [`JournalPlanner::head`] just found as `before`.
     fn set_head(&mut self, id: PersistenceId, before: Option<StoredHead>, now: StoredHead) {
         self.group.changed = true;
-        // Not durable yet, but a request that is planned on this head is undone together with it.
+        // The cached head is not durable yet, but a request planned on it fails together with it.
         self.heads.put(&id, now);
         self.changed_heads.change(id, before, now);
     }
 
-    /// Answers what they were before.
+    /// Writes the changed heads; answers each head as it was before.
     fn write_heads(&mut self, batch: &mut Batch) -> Vec<(PidNo, Option<StoredHead>)> {
         let changed = self.changed_heads.take();
         for ChangedHead { id, now, .. } in &changed {
@@ -421,7 +422,8 @@ impl JournalPlanner {
         changed.into_iter().map(|changed| (changed.now.pid, changed.before)).collect()
     }
 
-    /// A row that is written over, or removed without a value, so that an opening can tell whether it is there.
+    /// Notes in the commit record that a row is overwritten, or removed (`value` is `None`), so that an opening can
+    /// check it.
     fn note_row(&mut self, key: &[u8], value: Option<&[u8]>, batch: &mut Batch) {
         let bytes = CommittedRow::bytes_of(key);
         self.make_room(bytes, batch);
@@ -431,8 +433,7 @@ impl JournalPlanner {
         self.group.changed = true;
     }
 
-    /// Numbers of these tags, ascending, each with how often it is among them; new ones for those not seen
-    /// before.
+    /// The numbers of these tags, ascending, each with its count among `tags`. A new tag gets a new number.
     fn tag_numbers(&mut self, tags: &[&String], batch: &mut Batch) -> Vec<(TagNo, u64)> {
         let mut numbers: Vec<_> = tags.iter().map(|tag| self.tag_number(tag, batch)).collect();
         numbers.sort_unstable();
@@ -475,7 +476,7 @@ impl JournalPlanner {
     }
 }
 
-/// Damage to one id is answered to the caller that asked for the id; any other error fails the whole store.
+/// Splits errors: damage to one id is the answer to its caller; any other error fails the whole store.
 fn local<T>(found: Result<T, LookupError>) -> Result<Result<T, Corrupt>, StoreError> {
     match found {
         Ok(found) => Ok(Ok(found)),
@@ -504,7 +505,7 @@ impl Planner for JournalPlanner {
         self.group = Group::default();
         self.group.record.first_ordinal = self.counters.next_ordinal;
         self.room = self.watermark.room();
-        // First, so that it removes only what earlier groups made durably unreadable.
+        // The sweep comes first, so that it removes only events whose deletion an earlier group made durable.
         let swept = self.sweeper.sweep(&self.tags, reader, batch)?;
         self.merger.note_swept(swept);
         self.merger.step(self.sweep_keys, reader, batch)?;
@@ -556,7 +557,7 @@ mod tests {
 
     use super::*;
 
-    /// Notes after each plan whether the next one must wait.
+    /// A planner that notes after each plan whether the next one must wait.
     struct Noted(JournalPlanner, Arc<Mutex<Vec<bool>>>);
 
     impl Planner for Noted {
@@ -578,7 +579,8 @@ mod tests {
         }
     }
 
-    /// J6: the sweeper removes what readers of the durable head still see, so it waits until that head is durable.
+    /// J6: readers of the durable head still see deleted events until the deletion is durable; the sweeper waits for
+    /// that.
     #[test]
     fn what_was_deleted_is_swept_only_when_the_deletion_is_durable() {
         let directory = tempfile::tempdir().unwrap();

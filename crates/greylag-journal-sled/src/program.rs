@@ -1,5 +1,5 @@
-//! `greylag-journal-sled`: looks at an embedded journal that no process has open, and saves what is sound of one
-//! that is damaged. `docs/cli.md` writes down the shapes of `--json` and the exit codes.
+//! `greylag-journal-sled`: verifies, exports and salvages an embedded journal that no process has open.
+//! `docs/cli.md` describes the shapes of `--json` and the exit codes.
 
 use std::fs::File;
 use std::io::{BufWriter, Write, stderr, stdout};
@@ -61,14 +61,14 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(DAMAGED),
         Err(failure) => {
-            // The write fails only if the reader of stderr has gone; the exit code remains.
+            // The write fails only if stderr is closed; the exit code tells the failure all the same.
             let _gone = writeln!(stderr(), "greylag-journal-sled: {failure}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Whether nothing is damaged.
+/// Runs the command; answers whether nothing is damaged.
 fn run(cli: &Cli) -> Result<bool, Failure> {
     let output = |source| Failure::File { path: "the output".into(), source };
     match &cli.command {

@@ -1,4 +1,4 @@
-//! The query side of the journal, as a handle.
+//! The handle of the query side.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! The queue in front of the committer, bounded in bytes: a caller that finds it full waits for room.
 //!
-//! The store refuses what does not fit. An append that is refused makes its entity recover, and thousands that
-//! recover would meet a queue as full. So a request takes room before the store is asked, first come,
-//! first served, and gives it back when the request is planned, whether or not its caller still waits for the answer.
+//! The store refuses a request that does not fit. A refused append makes its entity recover, and thousands of
+//! recovering entities would meet a queue as full. So a request takes room before it reaches the store, first come,
+//! first served, and gives the room back when it is planned, whether or not its caller still waits for the answer.
 //! Source: persistence §7 (`max_pending_bytes`).
 
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use tokio::task::coop::unconstrained;
 
 use crate::request::Request;
 
-/// Room is counted in units, so that 64 bits are not needed for it.
+/// Bytes per semaphore permit, so that permits fit into 32 bits.
 const UNIT: usize = 1024;
 
-/// How much may wait.
+/// The room of the queue: how many bytes may wait.
 #[derive(Debug)]
 pub(crate) struct Room {
     free: Arc<Semaphore>,
@@ -31,11 +31,11 @@ impl Room {
 
     /// Waits for room. A request that is dropped before it has room is never carried out.
     pub(crate) async fn admit(&self, request: Request) -> Queued {
-        // One that is larger than all the room goes in alone.
+        // A request larger than all the room takes all of it, and so goes in alone.
         let units = request.bytes().div_ceil(UNIT).clamp(1, self.units);
         let units = u32::try_from(units).unwrap_or(u32::MAX);
-        // Unconstrained: a request is on its way after its first poll if there is room, however much the task has done in
-        // its turn, so that one dropped from then on is still carried out (J13).
+        // Unconstrained by tokio's task budget: if there is room, the first poll queues the request, so that a request
+        // dropped after its first poll is still carried out (J13).
         let room = unconstrained(self.free.clone().acquire_many_owned(units)).await;
         Queued { request, room: Some(room.expect("this semaphore is never closed")) }
     }
@@ -48,7 +48,7 @@ pub(crate) struct Queued {
 }
 
 impl Queued {
-    /// Takes the request, and leaves its room with that of the others.
+    /// Takes the request out, and adds its room to `freed`.
     pub(crate) fn planned(self, freed: &mut Freed) -> Request {
         if let Some(room) = self.room {
             match &mut freed.0 {
@@ -64,7 +64,7 @@ impl Queued {
 #[derive(Default)]
 pub(crate) struct Freed(Option<OwnedSemaphorePermit>);
 
-/// A request without room of its own, for callers that ask the store itself.
+/// A request without room of its own, for callers that use the store directly.
 impl From<Request> for Queued {
     fn from(request: Request) -> Self {
         Self { request, room: None }

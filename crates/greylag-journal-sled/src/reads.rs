@@ -1,4 +1,4 @@
-//! What readers see: durable heads, and events between them.
+//! The view of readers: durable heads, and the events within their bounds.
 
 use greylag_persistence::{
     Corrupt, CorruptKind, Head, Page, PersistenceId, ReadError, ReadRange, SeqNr, Snapshot, SnapshotCriteria,
@@ -11,8 +11,8 @@ use crate::keys::{self, PidNo};
 use crate::lookup::{self, LookupError};
 use crate::records::{self, Row, StoredHead, snapshot_timestamp};
 
-/// How often a read starts anew because a deletion overtook it; each time something was deleted, so
-/// this is never reached unless records are missing.
+/// How often a read starts anew because a deletion overtook it. Each time something was deleted, so this limit is
+/// never reached unless records are missing.
 pub(crate) const MAX_OVERTAKEN: usize = 100;
 
 /// Reads of one journal, on any thread.
@@ -28,7 +28,7 @@ impl Reads<'_> {
         Ok(stored.map(|stored| stored.head).unwrap_or_default())
     }
 
-    /// J8: one page of what is durable and not deleted.
+    /// J8: one page of events that are durable and not deleted.
     pub(crate) fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
         let mut missing = SeqNr::ZERO;
         for _ in 0..MAX_OVERTAKEN {
@@ -44,14 +44,14 @@ impl Reads<'_> {
             let from = range.from.max(SeqNr::saturating(head.deleted_to.as_u64() + 1));
             match self.page(id, pid, ReadRange { from, to, ..range }).map_err(|error| self.read_error(error))? {
                 Ok(page) => return Ok(page),
-                // Removed since the head was read, or lost. The head tells.
+                // The event was removed since the head was read, or is lost; the head, read again, tells which.
                 Err(hole) => missing = hole,
             }
         }
         Err(ReadError::Corrupt(Corrupt { id: id.clone(), seq_nr: missing, kind: CorruptKind::Missing }))
     }
 
-    /// The records of a range that all should be there, or the first that is not.
+    /// The records of a range, or the number of the first record that is not there.
     fn page(&self, id: &PersistenceId, pid: PidNo, range: ReadRange) -> Result<Result<Page, SeqNr>, LookupError> {
         let mut page = Page::default();
         if range.max_events == 0 || range.from > range.to {
@@ -66,7 +66,7 @@ impl Reads<'_> {
                 return Ok(Err(expected));
             }
             let event = match lookup::event_from_row(&self.reader, id, pid, expected, value) {
-                // A chunk may have been swept from under us, just as a row.
+                // The sweeper may have removed a chunk during the read, just as a row.
                 Err(LookupError::Corrupt(Corrupt { kind: CorruptKind::Missing, .. })) => return Ok(Err(expected)),
                 found => found?.event,
             };
@@ -95,12 +95,12 @@ impl Reads<'_> {
         let Some(StoredHead { pid, .. }) = found else { return Ok(None) };
         let first = keys::snapshot(pid, criteria.min_seq_nr);
         let last = keys::snapshot(pid, SeqNr::saturating(criteria.max_seq_nr.as_u64()));
-        let last = [&last[..], &[0]].concat(); // the bound is exclusive, the criteria's is not
+        let last = [&last[..], &[0]].concat(); // the bound is exclusive, that of the criteria is not
         for record in self.reader.range(&first, &last).rev() {
             let key = match &record {
                 Ok((key, _)) => key.to_vec(),
                 Err(StoreError::Checksum { key }) => key.clone(),
-                // Which snapshots there are cannot be seen: none has a number, so none is passed over for an older.
+                // A damaged page hides which snapshots there are, so the read fails rather than answer an older one.
                 Err(error) => return Err(self.snapshot_error(LookupError::of(id, SeqNr::ZERO, error.clone()))),
             };
             let seq_nr = keys::number(&key, 1).map_or(SeqNr::ZERO, SeqNr::saturating);
@@ -108,7 +108,8 @@ impl Reads<'_> {
                 match self.snapshot(id, pid, seq_nr, criteria) {
                     Ok(Some(snapshot)) => return Ok(Some(snapshot)),
                     Ok(None) => break,
-                    // Replaced while it was read: its chunks are gone, the new row names others.
+                    // The snapshot was replaced during the read: its chunks are gone, and the new row names others. Try
+                    // once more.
                     Err(LookupError::Corrupt(_)) if attempt == 0 => {}
                     Err(error) => return Err(self.snapshot_error(error)),
                 }
@@ -140,7 +141,7 @@ impl Reads<'_> {
         if snapshot.is_intact() { Ok(Some(snapshot)) } else { Err(broken(CorruptKind::Checksum)) }
     }
 
-    /// The head without what is not durable yet. First the store, then the undurable ones: see there.
+    /// The durable head. The store is read first, then the undurable rows; [`Undurable::durable_head`] says why.
     pub(crate) fn durable_head(&self, id: &PersistenceId) -> Result<Option<StoredHead>, LookupError> {
         let stored = lookup::head(&self.reader, id)?;
         Ok(stored.and_then(|read| self.undurable.durable_head(read)))
@@ -161,7 +162,7 @@ impl Reads<'_> {
     }
 }
 
-/// Which event a checksum error is about; `otherwise` if it does not tell.
+/// The event that a checksum error is about; `otherwise` if the error does not tell.
 fn damaged_at(error: &StoreError, otherwise: SeqNr) -> SeqNr {
     match error {
         StoreError::Checksum { key } => keys::number(key, 1).map_or(otherwise, SeqNr::saturating),

@@ -20,12 +20,12 @@ const BODY_CHUNKED: u8 = 2;
 const FORMAT_MAGIC: &[u8] = b"greylag-journal";
 const FORMAT_VERSION: u16 = 1;
 
-/// What the journal keeps of one id besides its events.
+/// The head of one id with its number and the timestamp of its last append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StoredHead {
     pub(crate) pid: PidNo,
     pub(crate) head: Head,
-    /// Of the last append.
+    /// Timestamp of the last append.
     pub(crate) timestamp: Timestamp,
     pub(crate) slice: u16,
 }
@@ -69,8 +69,7 @@ impl StoredHead {
     }
 }
 
-/// One event of an append, encoded by the caller's thread; the committer fills in what only the
-/// commit knows.
+/// One event of an append, encoded by the caller's thread; the committer fills in timestamp and ordinal.
 #[derive(Debug)]
 pub(crate) struct EncodedEvent {
     pub(crate) crc32c: u32,
@@ -78,7 +77,7 @@ pub(crate) struct EncodedEvent {
     body: Vec<u8>,
 }
 
-/// Where the committer writes timestamp and ordinal into an encoded body.
+/// Place of timestamp and ordinal in an encoded body.
 const STAMP_AT: usize = 1;
 
 impl EncodedEvent {
@@ -109,12 +108,12 @@ impl EncodedEvent {
         self.body.len()
     }
 
-    /// Whether one row does not hold it.
+    /// Whether the body is too large for one row.
     pub(crate) fn has_chunks(&self) -> bool {
         self.body.len() > MAX_VALUE_BYTES
     }
 
-    /// The value of the event's row, and the chunks that did not fit into it.
+    /// The value of the event's row, and the chunks that do not fit into it.
     pub(crate) fn into_rows(mut self, timestamp: Timestamp, ordinal: u64) -> (Vec<u8>, Vec<Vec<u8>>) {
         self.body[STAMP_AT..STAMP_AT + 8].copy_from_slice(&timestamp.as_micros().to_be_bytes());
         self.body[STAMP_AT + 8..STAMP_AT + 16].copy_from_slice(&ordinal.to_be_bytes());
@@ -122,7 +121,7 @@ impl EncodedEvent {
     }
 }
 
-/// An event row as read: the event, but for chunks, and where it stands in the order of commits.
+/// An event row as read: the event, without chunks, and its ordinal.
 #[derive(Debug, PartialEq)]
 pub(crate) struct EventRow {
     pub(crate) event: StoredEvent,
@@ -130,7 +129,7 @@ pub(crate) struct EventRow {
 }
 
 impl EventRow {
-    /// From a whole body, see [`join`].
+    /// Decodes a whole body as [`join`] answers it.
     pub(crate) fn decode(id: &PersistenceId, seq_nr: SeqNr, body: Bytes) -> Option<Self> {
         let mut fields = FieldReader(body);
         let timestamp = Timestamp::from_micros(fields.u64()?);
@@ -163,7 +162,7 @@ impl EventRow {
         Some(Self { event, ordinal })
     }
 
-    /// The checksum alone, without decoding the rest; for verifying commits.
+    /// The event's checksum alone, without decoding the rest; for verifying commits.
     pub(crate) fn crc32c(row: &Bytes) -> Option<u32> {
         let mut fields = FieldReader(row.clone());
         let at = match fields.u8()? {
@@ -188,7 +187,7 @@ fn read_metadata(fields: &mut FieldReader) -> Option<Metadata> {
     (0..fields.count(2)?).map(|_| Some((fields.text()?, fields.bytes()?))).collect()
 }
 
-/// Chunks, length and save number of a body that one row does not hold.
+/// Bytes of the header of a chunked body: version, count of chunks, length, save number.
 const CHUNKED_HEADER_BYTES: usize = 1 + 2 + 4 + 8;
 
 /// Cuts a body (which begins with [`BODY_WHOLE`]) into its row and chunks.
@@ -208,7 +207,7 @@ pub(crate) fn split(body: Vec<u8>, save: u64) -> (Vec<u8>, Vec<Vec<u8>>) {
     (row.0, chunks)
 }
 
-/// A row taken apart: how many chunks follow, under which save number, and the content so far.
+/// A row split into its parts: the count of chunks that follow, their save number, and the content so far.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) chunks: u16,
@@ -253,7 +252,7 @@ pub(crate) struct EncodedSnapshot {
     pub(crate) seq_nr: SeqNr,
     pub(crate) save: SaveNo,
     row: Vec<u8>,
-    /// Taken out before the row is stored: they are written first.
+    /// The snapshot's chunks. The caller takes them out and writes them before the row is stored.
     pub(crate) chunks: Vec<Vec<u8>>,
 }
 
@@ -284,7 +283,7 @@ impl EncodedSnapshot {
     }
 }
 
-/// When a snapshot was saved; its row alone tells.
+/// The timestamp of a snapshot, from its row alone.
 pub(crate) fn snapshot_timestamp(row: &Row) -> Option<Timestamp> {
     FieldReader(row.content.clone()).u64().map(Timestamp::from_micros)
 }
@@ -304,7 +303,7 @@ pub(crate) fn decode_snapshot(id: &PersistenceId, seq_nr: SeqNr, body: Bytes) ->
     })
 }
 
-/// The record that says what kind of store this is.
+/// The format record: magic, version and the uuid of the store.
 pub(crate) fn encode_format(instance: u128) -> Vec<u8> {
     let mut out = FieldWriter::default();
     out.bytes(FORMAT_MAGIC);
@@ -313,7 +312,7 @@ pub(crate) fn encode_format(instance: u128) -> Vec<u8> {
     out.0
 }
 
-/// Checks the format record; the error says what is wrong with it.
+/// Checks the format record; the error says what is wrong.
 pub(crate) fn check_format(value: Bytes) -> Result<(), String> {
     let mut fields = FieldReader(value);
     if fields.bytes().is_none_or(|magic| magic != FORMAT_MAGIC) {
@@ -326,11 +325,11 @@ pub(crate) fn check_format(value: Bytes) -> Result<(), String> {
     }
 }
 
-/// Up to which commit the sequence was verified.
+/// The last verified commit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Verified {
     pub(crate) commit_no: u64,
-    /// The ordinal of the event that follows it.
+    /// The ordinal after the last verified event or change.
     pub(crate) next_ordinal: u64,
 }
 

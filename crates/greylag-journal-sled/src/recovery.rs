@@ -1,5 +1,5 @@
-//! What happens when a journal opens: is this a journal, is every commit there (`verification`), and where do
-//! the numbers go on. Source: persistence §4.3 (open).
+//! Opening a journal: checks that this is a journal and that every commit is there (`verification`), and finds where
+//! the numbers continue. Source: persistence §4.3 (open).
 
 use std::collections::HashMap;
 
@@ -44,7 +44,7 @@ pub(crate) fn check_format(reader: &Reader, batch: &mut Batch) -> Result<(), Sto
     Ok(())
 }
 
-/// Where the last opening ended. Without that, all commits are walked.
+/// The last commit that an earlier opening verified. Zero if that is unknown: then all commits are walked.
 fn last_verified(reader: &Reader) -> Result<Verified, StoreError> {
     let value = match reader.get(keys::VERIFIED) {
         Err(error) if error.is_corruption() => None,
@@ -53,7 +53,7 @@ fn last_verified(reader: &Reader) -> Result<Verified, StoreError> {
     Ok(value.and_then(Verified::decode).unwrap_or_default())
 }
 
-/// Removes what the changes of the last commit wrote over: no later group did, or it would be the last.
+/// Removes rows that the state changes of the last commit superseded: no later group has done so.
 fn sweep_superseded(verified: Verified, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
     let Some(commit) = reader.get(&keys::commit(verified.commit_no))? else { return Ok(()) };
     let commit = CommitRecord::decode(commit).ok_or_else(|| StoreError::corrupt("unreadable commit record"))?;
@@ -66,7 +66,7 @@ fn sweep_superseded(verified: Verified, reader: &Reader, batch: &mut Batch) -> R
             Ok((_, value)) => {
                 ChangeRow::decode(value).iter().try_for_each(|change| remove_superseded(change, reader, batch))?;
             }
-            // What it wrote over stays, and readers pass over it.
+            // A damaged change does not tell what it superseded, so that stays, and readers pass over it.
             Err(StoreError::Checksum { .. }) => {}
             Err(error) if error.is_corruption() => break,
             Err(error) => return Err(error),
@@ -93,13 +93,13 @@ fn last_number(reader: &Reader, space: Space) -> Result<Option<u64>, StoreError>
     Ok(last.and_then(|(key, _)| keys::number(&key, 0)))
 }
 
-/// Removes chunks of snapshots whose row was never written: their save was cut off by a crash.
+/// Removes chunks of snapshots whose row was never written because a crash interrupted the save.
 fn sweep_orphan_chunks(reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
     let (mut from, to) = (keys::space(Space::SnapshotChunks).0.to_vec(), keys::space(Space::SnapshotChunks).1);
     while let Some(record) = reader.range(&from, &to).next() {
         let key = match lookup::key_of(record) {
             Ok(key) => key,
-            // The chunks behind a damaged page stay, too: an iteration does not get past it.
+            // An iteration does not get past a damaged page, so chunks behind it stay, too.
             Err(error) if error.is_corruption() => {
                 tracing::warn!(%error, "chunks of snapshots that were never finished stay: a page of them is damaged");
                 break;

@@ -1,4 +1,4 @@
-//! What the journal asks of its committer, and what it is answered.
+//! Requests to the committer, and its answers.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -13,7 +13,7 @@ use crate::keys::SaveNo;
 use crate::offset_row::Place;
 use crate::records::{EncodedEvent, EncodedSnapshot};
 
-/// Large and rare variants are boxed, since appends pass through the queue by the thousand.
+/// A request. Large and rare variants are boxed, since appends pass through the queue by the thousand.
 #[derive(Debug)]
 pub(crate) enum Request {
     Claim {
@@ -36,7 +36,7 @@ pub(crate) enum Request {
     SaveSnapshot {
         snapshot: EncodedSnapshot,
         chunks_written_in: Option<Opening>,
-        /// Of one that is taken over from another store; otherwise the clock tells.
+        /// Timestamp of a snapshot that is imported from another store; `None` takes the clock's.
         taken_at: Option<Timestamp>,
     },
     DeleteSnapshot {
@@ -60,19 +60,19 @@ pub(crate) enum Request {
     ImportState(Box<StoredState>),
 }
 
-/// A write of a durable state. Without content the state is deleted.
+/// A write of a durable state. `None` as content deletes the state.
 #[derive(Debug)]
 pub(crate) struct WriteState {
     pub(crate) write: StateWrite,
     pub(crate) content: Option<(EncodedValue, Option<String>)>,
 }
 
-/// What an owner does to the offsets of its slices.
+/// A change of the offsets of slices by their owner.
 #[derive(Debug)]
 pub(crate) enum OffsetChange {
-    /// By slice.
+    /// Saves places, by slice.
     Save(BTreeMap<u16, Vec<Place>>),
-    /// What stands before this ordinal.
+    /// Forgets places before this ordinal.
     ForgetBefore(u64),
     Reset,
 }
@@ -88,11 +88,11 @@ pub(crate) struct EncodedAppend {
     pub(crate) events: Vec<EncodedEvent>,
 }
 
-/// Events that are taken over from another store, with the head that they end at.
+/// Events that are imported from another store, with the head after them.
 #[derive(Debug)]
 pub(crate) struct EncodedPart {
     pub(crate) id: PersistenceId,
-    /// The head that was found when the part was checked; it must be the stored one still.
+    /// The stored head when the part was checked; it must still be the stored one.
     pub(crate) stored: Head,
     pub(crate) head: Head,
     pub(crate) last_append: Timestamp,
@@ -100,7 +100,7 @@ pub(crate) struct EncodedPart {
     pub(crate) events: Vec<(Timestamp, EncodedEvent)>,
 }
 
-/// Some chunks of a snapshot that one row does not hold.
+/// Some chunks of a snapshot that does not fit into one row.
 #[derive(Debug)]
 pub(crate) struct SnapshotChunks {
     pub(crate) id: PersistenceId,
@@ -110,7 +110,7 @@ pub(crate) struct SnapshotChunks {
     pub(crate) chunks: Vec<Vec<u8>>,
 }
 
-/// Counts how often the store was opened, again after a failure too.
+/// Counts openings of the store; a reopening after a failure counts, too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Opening(pub(crate) u64);
 
@@ -121,14 +121,14 @@ pub(crate) enum Answer {
     Advance(Result<(), AdvanceError>),
     Append(Result<Appended, AppendError>),
     DeleteTo(Result<SeqNr, DeleteError>),
-    /// In which life of the store they were written; an opening in between sweeps them away.
+    /// The opening in which the chunks were written; a later opening sweeps them away.
     SnapshotChunks(Result<Opening, SnapshotError>),
     SaveSnapshot(Result<Timestamp, SnapshotError>),
     DeleteSnapshots(Result<(), SnapshotError>),
     WriteState(Result<(), StateWriteError>),
     ClaimSlices(Result<OwnedSlices, OffsetError>),
     ChangeOffsets(Result<(), OffsetError>),
-    /// To both kinds of import.
+    /// Answer to both kinds of import.
     Import(Result<(), ImportError>),
 }
 

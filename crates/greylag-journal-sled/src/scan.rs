@@ -1,9 +1,9 @@
-//! Pages of events in the order of commits: walks the commit records above an ordinal, or the rows of
-//! a tag, up to what is durable.
+//! Pages of events in the order of commits: walks the commit records above an ordinal, or the rows of a tag, up to
+//! the newest durable event.
 //!
-//! Ordinals count events without a gap, and no reader is shown one before it is durable, so a reader
-//! that goes on where it stopped misses nothing. Slices are picked by the ids that commit records name,
-//! before any event is read. Source: persistence §4.3 (ordinals).
+//! Ordinals count events without a gap, and no reader is shown an event before it is durable, so a reader that
+//! continues where it stopped misses nothing. Slices are picked by the ids that commit records name, before any
+//! event is read. Source: persistence §4.3 (ordinals).
 
 use std::collections::HashMap;
 
@@ -19,13 +19,13 @@ use crate::lookup::{self, LookupError};
 use crate::reads::Reads;
 use crate::records::StoredHead;
 
-/// Events passed over in one page before it ends empty-handed, so that no page takes long.
+/// A page ends after passing over this many events, so that no page takes long.
 const MAX_PASSED: u64 = 100_000;
 
-/// One page on its way.
+/// A page being read.
 struct Scan<'a> {
     query: &'a PageQuery,
-    /// First and last ordinal to look at.
+    /// First and last ordinal to read.
     from: u64,
     to: u64,
     page: EventPage,
@@ -33,7 +33,7 @@ struct Scan<'a> {
     ids: HashMap<PidNo, Known>,
 }
 
-/// What a page knows of an id.
+/// Facts about an id that a page has read already.
 #[derive(Clone)]
 struct Known {
     id: PersistenceId,
@@ -62,13 +62,13 @@ impl Reads<'_> {
         };
         match scanned {
             Ok(()) => Ok(scan.page),
-            // The next page begins with the damage, and says so.
+            // A page ends before damage; the next page begins with the damage and answers the error.
             Err(LookupError::Corrupt(_)) if !scan.page.events.is_empty() => Ok(EventPage { more: true, ..scan.page }),
             Err(error) => Err(QueryError::Read(self.read_error(error))),
         }
     }
 
-    /// Ids with a durable event ever, after `after`.
+    /// Ids that ever had a durable event, after `after`.
     pub(crate) fn persistence_ids(
         &self,
         entity_type: Option<&str>,
@@ -131,8 +131,7 @@ impl Reads<'_> {
                     self.take(append.pid, &known, seq_nr, ordinal, scan)?;
                 }
             }
-            // Changes of states have places too, and what is gone; a page that ends among them need not pass
-            // them again.
+            // Changes of states and deleted events have ordinals, too; a page that ends among them has passed them all.
             let others = commit.changes.saturating_add(commit.gone);
             if others > 0 && next <= scan.to {
                 let last = next.saturating_add(others - 1).min(scan.to);
@@ -164,7 +163,7 @@ impl Reads<'_> {
         Ok(())
     }
 
-    /// Adds one event, unless it is deleted.
+    /// Adds one event to the page, unless the event is deleted.
     fn take(
         &self,
         pid: PidNo,
@@ -183,7 +182,7 @@ impl Reads<'_> {
         Ok(())
     }
 
-    /// The event; none if it was deleted since the page began.
+    /// The event; `None` if it was deleted since the page began.
     fn live_event(
         &self,
         id: &PersistenceId,
@@ -192,7 +191,7 @@ impl Reads<'_> {
     ) -> Result<Option<greylag_persistence::StoredEvent>, LookupError> {
         let found = match lookup::event(&self.reader, id, pid, seq_nr) {
             Ok(found) => found.map(|row| row.event),
-            // A chunk may have been swept from under us, just as a row.
+            // The sweeper may have removed a chunk during the read, just as a row.
             Err(LookupError::Corrupt(corrupt)) if corrupt.kind == CorruptKind::Missing => None,
             Err(error) => return Err(error),
         };
@@ -222,8 +221,8 @@ impl Reads<'_> {
         Ok(known)
     }
 
-    /// The number of the commit record that holds this ordinal: the last that begins at or before it. Found by
-    /// halving; a record that stands for others is met under each of their numbers.
+    /// The number of the commit record that holds this ordinal: the last that begins at or before it. A binary search
+    /// over commit numbers; a merged record is found under each number that it stands for.
     fn commit_of(&self, ordinal: u64) -> Result<u64, LookupError> {
         let lost = || LookupError::Store(StoreError::corrupt("unreadable commit record"));
         let (from, to) = keys::space(Space::Commits);
@@ -238,7 +237,7 @@ impl Reads<'_> {
             let commit = CommitRecord::decode(value).ok_or_else(lost)?;
             if commit.first_ordinal <= ordinal { low = middle } else { high = number.saturating_sub(1) }
         }
-        // The record that is met under `low` may have a smaller number.
+        // The record found for `low` may have a smaller number.
         let found = self.reader.range(&from, &keys::commit(low.saturating_add(1))).next_back();
         let found = found.transpose().map_err(LookupError::Store)?;
         Ok(found.and_then(|(key, _)| keys::number(&key, 0)).unwrap_or(low))
@@ -252,7 +251,7 @@ impl Scan<'_> {
         self.page.more
     }
 
-    /// Passes over what is not meant, up to this ordinal; whether that was enough for one page.
+    /// Passes over events that the query does not want, up to this ordinal; answers whether the page ends here.
     fn pass(&mut self, to: u64) -> bool {
         let from = match self.page.next {
             Cursor::Ordinal(ordinal) => ordinal,

@@ -10,8 +10,8 @@ use greylag_store_sled::{Disk, StoreSettings};
 /// Settings of one journal on disk.
 #[derive(Debug, Clone)]
 pub struct SledJournalSettings {
-    /// Of the engine: cache, group sizes, waits. Here `max_pending_bytes` is 64 MiB by default, and what would
-    /// exceed it waits for room instead of being refused.
+    /// Settings of the engine: cache, group sizes, waits. `max_pending_bytes` is 64 MiB by default here, and a request
+    /// that would exceed it waits for room instead of being refused.
     pub store: StoreSettings,
     /// Ids whose heads are kept in memory; an append to another id reads its head first, about
     /// 200 bytes each. Default 100 000.
@@ -61,8 +61,8 @@ impl SledJournalSettings {
     }
 }
 
-/// Gives the timestamps of events and snapshots. It may stand still or go back: those of one id
-/// rise all the same.
+/// Source of the timestamps of events and snapshots. It may stand still or go back: the timestamps of one id rise
+/// all the same.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
@@ -75,7 +75,7 @@ impl Clock {
         })
     }
 
-    /// Another source.
+    /// A clock that calls `now`.
     pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }

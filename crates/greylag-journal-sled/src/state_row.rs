@@ -1,7 +1,7 @@
-//! Durable states as rows: the state with its place in the order of changes, and the changes themselves.
+//! Rows of durable states: the state with its ordinal in the order of changes, and the changes themselves.
 //!
-//! A row is cut into chunks like an event; its chunks go by the revision, so that those of the state before
-//! stay where readers look for them until the new one is durable. `docs/formats/journal-sled.md` describes
+//! A row is cut into chunks like an event. Keys of chunks have the revision, so that the chunks of the previous
+//! revision stay where readers look for them until the new one is durable. `docs/formats/journal-sled.md` describes
 //! the bytes.
 
 use bytes::Bytes;
@@ -21,7 +21,7 @@ pub(crate) struct StateRow {
 }
 
 impl StateRow {
-    /// The value of its row, and the chunks that did not fit into it.
+    /// The value of the state's row, and the chunks that do not fit into it.
     pub(crate) fn encode(&self) -> (Vec<u8>, Vec<Vec<u8>>) {
         let StoredState { id: _, revision, generation, writer_uuid, timestamp, value, tag, crc32c } = &self.state;
         let payload_bytes = value.as_ref().map_or(0, |value| value.payload.len() + value.manifest.len());
@@ -46,7 +46,7 @@ impl StateRow {
         split(out.0, revision.as_u64())
     }
 
-    /// From a whole body; from the content of its row alone all but the payload is right.
+    /// Decodes a whole body. From the content of the row alone, all but the payload is right.
     pub(crate) fn decode(id: &PersistenceId, body: Bytes) -> Option<Self> {
         let mut fields = FieldReader(body);
         let ordinal = fields.u64()?;
@@ -73,7 +73,7 @@ impl StateRow {
     }
 }
 
-/// What a change wrote over: the place of the change before, and its chunks.
+/// What a change superseded: the previous change of the state, and the chunks of the previous revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Superseded {
     pub(crate) ordinal: u64,
@@ -82,13 +82,13 @@ pub(crate) struct Superseded {
 }
 
 impl Superseded {
-    /// What `row`, which holds `state`, leaves behind when it is written over.
+    /// What is superseded when `row`, which holds `state`, is overwritten.
     pub(crate) fn of(row: &Row, state: &StateRow) -> Self {
         Self { ordinal: state.ordinal, revision: state.state.revision, chunks: row.chunks }
     }
 }
 
-/// One change in the order of changes: the id of the state, and what the change wrote over.
+/// One entry in the order of changes: the id of the state, and what the change superseded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChangeRow {
     pub(crate) id: PersistenceId,

@@ -1,4 +1,4 @@
-//! Durable states, as a handle, and what readers see of them.
+//! The handle of the state store, and the view of its readers.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ use crate::state_row::{ChangeRow, StateRow};
 
 /// The state store of a [`SledJournal`](crate::SledJournal), in the same directory and group commits.
 ///
-/// Changes have ordinals, one order with the events. Of each id the feed shows the latest change;
-/// following a tag reads every change after the offset.
+/// Changes and events share one order of ordinals. The feed shows only the latest change of each id; a follower of a
+/// tag reads every change after its offset.
 #[derive(Debug, Clone)]
 pub struct SledStates {
     inner: Arc<Inner>,
@@ -132,7 +132,7 @@ impl Reads<'_> {
                 }
                 return Ok(Some(row));
             }
-            // Written over since the row was read, or lost. The row tells.
+            // The state was overwritten since the row was read, or is lost; the row, read again, tells which.
             if missing.replace(revision) == Some(revision) {
                 return Err(LookupError::corrupt(id, seq_nr, CorruptKind::Missing));
             }
@@ -140,7 +140,7 @@ impl Reads<'_> {
         Err(LookupError::Store(StoreError::corrupt(format!("the state of {id} never stands still"))))
     }
 
-    /// First the store, then what is not durable: see there.
+    /// The durable row. The store is read first, then the undurable rows; [`Undurable::durable_head`] says why.
     fn durable_state(&self, id: &PersistenceId) -> Result<Option<Bytes>, LookupError> {
         let key = keys::state(id);
         let stored = self.reader.get(&key).map_err(|error| LookupError::of(id, SeqNr::ZERO, error))?;
@@ -181,8 +181,8 @@ impl Reads<'_> {
     /// Durable changes from this ordinal on, the latest of each id.
     fn changes(&self, of: &ChangesOf, from: u64, limit: usize) -> Result<Vec<StateChange>, LookupError> {
         let mut changes = Vec::new();
-        // Taken before anything is read: whatever is passed over below has its successor above it, or is
-        // still to come.
+        // The end is taken before anything is read: a change that is passed over below has its successor at or below
+        // the end, or the successor is still to come.
         let Some(newest) = self.newest().filter(|newest| *newest >= from) else { return Ok(changes) };
         let (first, end) = (keys::change(from), keys::change(newest.saturating_add(1)));
         for record in self.reader.range(&first, &end) {
@@ -191,7 +191,7 @@ impl Reads<'_> {
             }
             match self.change_at(of, record) {
                 Ok((_, change)) => changes.extend(change),
-                // The next page begins with the damage, and says so.
+                // A page ends before damage; the next page begins with the damage and answers the error.
                 Err(LookupError::Corrupt(_)) if !changes.is_empty() => break,
                 Err(error) => return Err(error),
             }
@@ -199,7 +199,7 @@ impl Reads<'_> {
         Ok(changes)
     }
 
-    /// One change and its ordinal; none if it is not meant, or written over by a later one.
+    /// One change and its ordinal; `None` in place of a change that the query does not want or that was superseded.
     pub(crate) fn change_at(
         &self,
         of: &ChangesOf,
@@ -218,7 +218,7 @@ impl Reads<'_> {
         {
             return Ok(None);
         }
-        // Read without its chunks: damage to a state that is not meant must not stop readers that follow others.
+        // The row is read without its chunks: damage to a state that the query does not want must not stop its reader.
         let missing = |id| Err(LookupError::Corrupt(Corrupt { id, seq_nr: SeqNr::ZERO, kind: CorruptKind::Missing }));
         let Some(value) = self.durable_state(&id)? else { return missing(id) };
         let stored = Row::decode(value).and_then(|row| StateRow::decode(&id, row.content));
@@ -258,7 +258,7 @@ mod tests {
         (write, EncodedValue { codec_id: CodecId::JSON, manifest: "test".into(), schema_version: 1, payload })
     }
 
-    /// J6: until its group is synced a write shows nowhere, and the state before it is whole, chunks and all.
+    /// J6: until its group is synced a write is not read, and the previous state is whole, chunks included.
     #[tokio::test]
     async fn states_that_are_not_durable_yet_are_not_read() {
         let directory = tempfile::tempdir().unwrap();
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!((states.get(&id).await.unwrap().revision, feed().await), (Revision::from(2), vec![2]));
     }
 
-    /// A planner that notes what readers are told to take in place of the row, while its group is on its way.
+    /// A planner that notes the row that readers are given until the group is durable.
     struct Watched {
         planner: JournalPlanner,
         undurable: Arc<Undurable>,

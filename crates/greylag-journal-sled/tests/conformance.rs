@@ -1,5 +1,5 @@
-//! The conformance kit on disk: as it is, and with a journal that is closed and opened again all
-//! the time.
+//! The conformance kit on disk: with a journal that stays open, and with one that is closed and opened again all the
+//! time.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -23,16 +23,16 @@ use greylag_store_sled::{Batch, Planner, Reader, Request, Store};
 use tokio::sync::{RwLock, RwLockWriteGuard};
 use tokio::task::coop::unconstrained;
 
-/// A journal that can be taken off the disk and put back under the kit's handle.
+/// A journal that is closed and opened again behind the kit's handle.
 struct Reopened {
     path: PathBuf,
     clock: Arc<AtomicU64>,
     open: RwLock<SledJournal>,
     caps: (Caps, SnapshotCaps),
-    /// Reopen before every so many reads; never if 0.
+    /// The journal is opened again before every this many reads; never if 0.
     every: u64,
     reads: AtomicU64,
-    /// The kit asks for the health without waiting.
+    /// The same journal without the async lock, since the kit asks for the health without waiting.
     latest: Mutex<SledJournal>,
 }
 
@@ -44,7 +44,7 @@ impl Reopened {
         Self { path: path.to_owned(), clock, open, caps, every, reads: AtomicU64::new(1), latest }
     }
 
-    /// Closes the journal, does something to the directory, and opens it again.
+    /// Closes the journal, applies `something` to the directory, and opens the journal again.
     async fn while_closed(&self, something: impl FnOnce(&Path)) {
         self.reopen(self.open.write().await, something).await;
     }
@@ -59,7 +59,8 @@ impl Reopened {
     async fn before_read(&self) {
         let reads = self.reads.fetch_add(1, Ordering::Relaxed);
         if self.every > 0 && reads.is_multiple_of(self.every) && self.health() == Health::Up {
-            // Not under a call that is on its way: the kit stops polling a save and reads, and would wait for ever.
+            // Skipped while another call is under way: the kit stops polling a save and reads, and the lock would never
+            // be free.
             if let Ok(journal) = self.open.try_write() {
                 self.reopen(journal, |_| {}).await;
             }
@@ -91,7 +92,7 @@ impl Journal for Reopened {
     }
 
     async fn append(&self, append: Append) -> Result<Appended, AppendError> {
-        // Unconstrained, as the kit wants an append on its way after its first poll.
+        // Unconstrained by tokio's task budget: the kit expects that the first poll of an append sends it.
         unconstrained(self.open.read()).await.append(append).await
     }
 
@@ -224,12 +225,12 @@ impl OffsetStore for Reopened {
     }
 }
 
-/// Flips a bit of the payload of a record, and seals it again: what the engine's checksum cannot
-/// see, the event's own must.
+/// Flips a bit of the payload of a record behind the engine's checksum, so that only the record's own checksum can
+/// tell.
 struct Flip {
     /// The first byte of the key: events 02, snapshots 10, states 20.
     space: u8,
-    /// The text of the payload to look for.
+    /// Sequence number in the record's key; unused for states.
     seq_nr: u64,
     id: PersistenceId,
 }
@@ -256,7 +257,7 @@ impl Planner for Flip {
             by_id(self.space)
         } else {
             let head = reader.get(&by_id(1))?.expect("the id has a head");
-            // A head begins with its version and the number that keys go by.
+            // A head has the id's number after its version byte; keys have the same number.
             [&[self.space], &head[1..9], &self.seq_nr.to_be_bytes()[..]].concat()
         };
         let mut row = reader.get(&key)?.expect("the record is there").to_vec();
@@ -273,7 +274,7 @@ fn flip(path: &Path, space: u8, id: &PersistenceId, seq_nr: SeqNr) {
     store.close().unwrap();
 }
 
-/// Opens stores for the kit, and keeps what its hooks need.
+/// Factory of stores for the kit, with what the kit's hooks need.
 struct Disk {
     every: u64,
     clock: Arc<AtomicU64>,
@@ -292,10 +293,11 @@ impl Disk {
         store
     }
 
-    /// The kit breaks records of the store that it opened first.
+    /// Flips a bit of a record in the store that the kit opened first.
     async fn flip(&self, space: u8, id: &PersistenceId, seq_nr: SeqNr) -> bool {
         let store = self.opened.lock().unwrap()[0].0.clone();
-        // Once more, so that what is damaged counts as verified: what is newer is looked for, and missed.
+        // Opened once more before the damage, so that the record counts as verified and the next opening does not miss
+        // it.
         store.while_closed(|_| {}).await;
         store.while_closed(|path| flip(path, space, id, seq_nr)).await;
         true
@@ -347,7 +349,7 @@ impl OffsetFactory for Disk {
     }
 }
 
-/// A query side of whatever is open.
+/// The query side of the journal that is open at the time of a call.
 struct ReopenedQueries(Arc<Reopened>, fn(&SledJournal) -> Arc<dyn EventQueries>);
 
 fn of_events(journal: &SledJournal) -> Arc<dyn EventQueries> {
@@ -417,7 +419,7 @@ async fn the_changes_conform() {
     for every in [0, 40] {
         let report = tck::changes(&Disk::new(every), Flags::default()).await;
         report.assert_conforms();
-        // Nothing is committed late where commits are numbered.
+        // Commits are numbered in order, so no event is committed late.
         let skipped: Vec<_> = report.skipped().collect();
         assert_eq!(skipped, ["10 what is committed late is found by going back"], "{report}");
     }
@@ -439,7 +441,7 @@ async fn the_queries_conform_when_it_is_opened_again_all_the_time() {
 async fn the_journal_conforms() {
     let report = tck::journal(&Disk::new(0), Flags::default()).await;
     report.assert_conforms();
-    // Losing an answer is what the service's client does; here every try is answered.
+    // Only the client of the journal service can lose an answer; here every try is answered.
     let skipped: Vec<_> = report.skipped().collect();
     assert_eq!(skipped, ["43 retry after an unanswered try"], "{report}");
 }
@@ -477,7 +479,8 @@ async fn the_states_conform() {
     }
 }
 
-/// Scenarios persistence 63, 65, 68 and 69 on disk, also with a journal that is opened again all the time.
+/// Scenarios persistence 63, 65, 68 and 69 on disk, with a journal that stays open and one that is opened again all
+/// the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_writers_have_one_history() {
     for (every, interleavings) in [(0, 100), (40, 10)] {

@@ -23,8 +23,8 @@ async fn everything_moves_to_the_disk_and_back() {
     };
     let report = tck::transfer(&factory, Flags::default()).await;
     report.assert_conforms();
-    // What was imported stands in the chain of commits like everything else: each store opens again, every
-    // digest compared, and holds the same.
+    // Imported events are part of the chain of commits like all others: each store opens again, compares every digest,
+    // and holds the same.
     for (directory, journal) in directories.into_inner().unwrap() {
         let before = InMemoryArchive::default();
         copy(&journal, &before).await.unwrap();

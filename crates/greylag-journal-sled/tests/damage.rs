@@ -1,5 +1,5 @@
-//! A damaged store is found out when it opens: what is missing is missed, whatever it is. Kit case `crash 7`.
-//! What single bits and lost ends of files do is in `mutilation`.
+//! Damage to a store is found when the store opens: any missing row is noticed. Kit case `crash 7`. The effects of
+//! single flipped bits and lost ends of files are tested in `mutilation`.
 
 mod common;
 #[path = "common/rows.rs"]
@@ -34,7 +34,7 @@ fn named(space: u8, name: &str) -> Vec<u8> {
     [&[space], name.as_bytes()].concat()
 }
 
-/// What opening it says; that also tells how to repair it, and leaves the guard as it was.
+/// Opens a damaged journal; answers the error and its text. The text must name the repair, and the guard must stay.
 async fn refused(path: &Path) -> (StoreError, String) {
     let guard = std::fs::read(path.join(GUARD_FILE)).ok();
     let refused = SledJournal::open(path, SledJournalSettings::test()).await.map(drop).unwrap_err();
@@ -64,7 +64,7 @@ async fn holes_are_found_when_the_journal_opens() {
     }
 }
 
-/// An event that is whole, but not the one that the commit stored.
+/// The row of another event, whole but not the one that the commit stored, is found by the digest.
 #[tokio::test]
 async fn another_event_in_the_place_of_one_is_found_when_the_journal_opens() {
     let directory = tempfile::tempdir().unwrap();
@@ -74,7 +74,7 @@ async fn another_event_in_the_place_of_one_is_found_when_the_journal_opens() {
     assert!(refused(directory.path()).await.1.contains("events of commit 5"));
 }
 
-/// The tail guard knows of every acknowledged commit, verified or not.
+/// The tail guard knows of every acknowledged commit, also of those that no opening has verified.
 #[tokio::test]
 async fn a_lost_tail_is_found_by_the_guard() {
     let directory = tempfile::tempdir().unwrap();
@@ -85,7 +85,7 @@ async fn a_lost_tail_is_found_by_the_guard() {
     std::fs::write(directory.path().join("db"), db).unwrap();
     let (error, _) = refused(directory.path()).await;
     assert!(matches!(error, StoreError::TailLost { guard: 11, found: 1.. }), "{error}");
-    // Nothing at all is left.
+    // The whole log is gone.
     std::fs::write(directory.path().join("db"), []).unwrap();
     for entry in std::fs::read_dir(directory.path()).unwrap().map(Result::unwrap) {
         if entry.file_name().to_string_lossy().starts_with("snap") {
@@ -115,7 +115,8 @@ async fn a_guard_that_is_gone_is_missed_and_one_torn_slot_is_not() {
     verify(directory.path()).await;
 }
 
-/// Everything that is written over or has no number of its own, with a version of it from before.
+/// Every kind of row that is overwritten in place or has no gap-free number, with its value after the first round;
+/// `None` stands for removal.
 async fn rows_that_nobody_would_miss(path: &Path) -> Vec<(&'static str, Vec<u8>, Option<Vec<u8>>)> {
     let one = id("Counter|1");
     let state = [&[0x20], one.as_str().as_bytes()].concat();
@@ -154,7 +155,7 @@ async fn rows_that_nobody_would_miss(path: &Path) -> Vec<(&'static str, Vec<u8>,
     ]
 }
 
-/// persistence §8, "lost page range in the middle": a hole that begins in a group takes a part of its rows.
+/// persistence §8, "lost page range in the middle": a hole that begins in a group loses a part of the group's rows.
 #[tokio::test]
 async fn whatever_a_hole_takes_from_a_group_is_missed() {
     let original = tempfile::tempdir().unwrap();
@@ -169,7 +170,7 @@ async fn whatever_a_hole_takes_from_a_group_is_missed() {
     verify(original.path()).await;
 }
 
-/// A snapshot that was deleted does not come back with a hole.
+/// A deleted snapshot that comes back with a hole is noticed.
 #[tokio::test]
 async fn a_deletion_that_a_hole_takes_back_is_missed() {
     let directory = tempfile::tempdir().unwrap();
@@ -185,8 +186,8 @@ async fn a_deletion_that_a_hole_takes_back_is_missed() {
     assert!(matches!(refused(directory.path()).await.0, StoreError::Corrupt(_)));
 }
 
-/// Records of commits whose events are all deleted are merged; the sequence stays provably gap-free, and queries
-/// find what is left.
+/// Commit records whose events are all deleted are merged; the sequence stays provably gap-free, and queries find the
+/// live events.
 #[tokio::test]
 async fn commits_whose_events_are_gone_become_one() {
     let directory = tempfile::tempdir().unwrap();
@@ -201,13 +202,13 @@ async fn commits_whose_events_are_gone_become_one() {
     }
     journal.close().await.unwrap();
     assert_eq!(on_row(directory.path(), Do::Count(0x04)).len(), 406);
-    // Only what an opening verified is merged.
+    // Only commits that an opening verified are merged.
     let journal = open(directory.path()).await;
     journal.delete_to(&deleted.id, deleted.epoch, SeqNr::MAX).await.unwrap();
     deleted.append(&journal, &["c"]).await;
     let before = live_events(&journal).await;
     assert_eq!(before.iter().map(|(_, ordinal)| *ordinal).collect::<Vec<_>>(), [51, 152, 253, 354, 404]);
-    // Each group is a step of the sweep, and one of the merger.
+    // Each group makes one step of the sweeper and one of the merger.
     let mut other = Writer::claim(&journal, id("Other|1")).await;
     for _ in 0..200 {
         other.append(&journal, &["d"]).await;
@@ -225,7 +226,7 @@ async fn commits_whose_events_are_gone_become_one() {
         assert_eq!(page.events.len(), expected, "after {after}");
     }
     journal.close().await.unwrap();
-    // A merged record that is lost is missed as one that is not.
+    // A lost merged record is noticed like any other.
     on_row(directory.path(), Do::Remove(vec![0x00, 0x01]));
     verify(directory.path()).await;
     on_row(directory.path(), Do::Remove(vec![0x00, 0x01]));

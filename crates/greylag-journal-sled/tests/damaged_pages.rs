@@ -1,5 +1,5 @@
-//! A page of the store that cannot be read any more, and that no opening looks at: records on it are refused by name,
-//! and nothing else suffers: neither calls for other ids meanwhile, nor a later opening of the journal (J1, J11).
+//! A page of the store that has become unreadable, and that no opening reads: records on it are refused by name, and
+//! nothing else suffers: neither calls for other ids meanwhile, nor a later opening of the journal (J1, J11).
 
 mod common;
 #[path = "common/log.rs"]
@@ -21,7 +21,7 @@ use log::{SEGMENT, places_of, segment_number};
 
 /// How many ids there are of each kind; so many that those in the middle share no page with the last ones.
 const IDS: u64 = 40;
-/// Whose records are damaged.
+/// The number of the id whose records are damaged.
 const DAMAGED: u64 = 19;
 /// An event larger than what one row holds.
 const LARGE: usize = 66 << 10;
@@ -34,19 +34,20 @@ fn state(number: u64) -> PersistenceId {
     id(&format!("State|{number:02}"))
 }
 
-/// Numbers of events begin behind it, so that they are found in the log.
+/// The sequence number after which the events of an id begin: a recognizable one, so that they are found in the log.
 fn start(number: u64) -> SeqNr {
     SeqNr::saturating(0x5eed_0000_0000 + (number << 8))
 }
 
-/// How the log has the row of a tag that leads to this event of an id: ids have numbers as they were claimed, `last`
-/// the first one; before the value stands its length, with its checksum. Keys hold both numbers, too.
+/// The bytes of the tag row for event `event` of an id, as they stand in the log: length of the value with its
+/// checksum, then the id's number and the sequence number. Ids are numbered in the order of claims, `last` first. (Keys
+/// hold both numbers, too.)
 fn tag_row(number: u64, event: u64) -> Vec<u8> {
     let (pid, seq_nr) = (number + 2, start(number).as_u64() + event);
     [&[20][..], &pid.to_be_bytes(), &seq_nr.to_be_bytes()].concat()
 }
 
-/// How the log has the row of the first change of a state: version, id, and that it wrote over nothing.
+/// The bytes of the first change of a state, as they stand in the log: version, id, and no superseded change.
 fn change_row(number: u64) -> Vec<u8> {
     let id = state(number).to_string();
     [&[1, u8::try_from(id.len()).unwrap()][..], id.as_bytes(), &[0]].concat()
@@ -56,10 +57,10 @@ fn tagged(tag: &str, payload: String) -> NewEvent {
     NewEvent { tags: [tag.to_owned()].into(), ..event(payload) }
 }
 
-/// Makes a journal of many ids with events, snapshots and states, and [buries](bury) what is to be damaged.
+/// Makes a journal of many ids with events, snapshots and states, and [buries](bury) the copies of `mark`.
 async fn populated(path: &Path, mark: &[u8]) {
     let journal = open(path).await;
-    // Its tag gets the first number, so that what comes later lies nowhere near those of others.
+    // This tag gets the first number, so that its later rows lie far from those of the other tags.
     Writer::claim(&journal, last()).await.append(&journal, &["first"]).await;
     for number in 0..IDS {
         let mut writer = Writer::claim(&journal, counter(number)).await;
@@ -77,8 +78,8 @@ async fn populated(path: &Path, mark: &[u8]) {
     bury(journal, path, mark).await;
 }
 
-/// Writes so much of another id that no copy of `mark` lies in the part of the log that sled reads whole when it opens:
-/// damage there is no damaged page, but a torn end.
+/// Appends events of another id until no copy of `mark` lies in the part of the log that sled reads whole when it
+/// opens: sled takes damage there for a torn end, not for a damaged page.
 ///
 /// One round is enough on an idle machine. On a busy one sled finds the time to move pages out of old segments to the
 /// end of its log, once or twice each, so the function looks where the copies lie after each round.
@@ -110,12 +111,12 @@ fn is_buried(path: &Path, mark: &[u8]) -> bool {
     places_of(mark, &log).iter().all(|at| segment_number(&log, at / SEGMENT) < read_whole)
 }
 
-/// The id whose writer is to notice nothing of the damage.
+/// An id that must not be affected by the damage.
 fn last() -> PersistenceId {
     id("Last|one")
 }
 
-/// Flips a bit in every copy of `mark` in the log. No journal has the log open, since sled moves the pages of an open one.
+/// Flips a bit in every copy of `mark` in the log. The journal must be closed, since sled moves pages of an open one.
 fn damage(path: &Path, mark: &[u8]) {
     assert!(is_buried(path, mark));
     let path = path.join("db");
@@ -133,13 +134,13 @@ async fn damaged(path: &Path, mark: &[u8]) {
     damage(path, mark);
 }
 
-/// Opens a journal that looks at no more than it must.
+/// Opens a journal with the least verification.
 async fn open_blindly(path: &Path) -> SledJournal {
     let settings = SledJournalSettings { verify_commits: 1, ..SledJournalSettings::test() };
     SledJournal::open(path, settings).await.unwrap()
 }
 
-/// Another id's writer writes a few times, as if nothing were wrong.
+/// Appends some events to another id, which must succeed.
 async fn others_write(journal: &SledJournal) {
     let mut writer = Writer::claim(journal, last()).await;
     for _ in 0..10 {
@@ -147,7 +148,7 @@ async fn others_write(journal: &SledJournal) {
     }
 }
 
-/// It closes and opens, and others found and find it sound.
+/// Closes the journal and opens it again, with appends to another id before and after, which must succeed.
 async fn is_sound(journal: SledJournal, path: &Path) {
     others_write(&journal).await;
     journal.close().await.unwrap();
@@ -165,7 +166,7 @@ async fn an_append_to_a_damaged_page_is_refused() {
     let read = journal.read(&writer.id, ReadRange::all()).await;
     assert!(matches!(read, Err(ReadError::Corrupt(_))), "{read:?}");
     for round in 0..10 {
-        // Asked for together, so that they are one group.
+        // Both are asked for together, so that they are one group.
         let append = other.next(&["beside it"]);
         other.highest = append.last().unwrap();
         let (refused, stored) = tokio::join!(journal.append(writer.next(&["one more"])), journal.append(append));
@@ -223,14 +224,14 @@ async fn a_large_state_beside_damaged_chunks_is_refused_and_a_small_one_is_not()
     is_sound(journal, directory.path()).await;
 }
 
-/// What an opening tries to write, and where it looks whether something is there, share pages with records.
+/// An opening must succeed although the page that it would write to, or look up a row in, is damaged.
 #[tokio::test]
 async fn a_journal_opens_although_its_last_page_is_damaged() {
     let directory = common::in_memory();
     damaged(directory.path(), &change_row(IDS - 1)).await;
     let journal = open_blindly(directory.path()).await;
     assert_eq!(payloads(&common::read_all(&journal, &counter(0)).await)[0], "event of 0");
-    // Its change would go there, too.
+    // The change of this state would be written to the damaged page, too.
     let refused = common::try_upsert(&journal.states(), &state(0), 2, "later").await;
     assert!(matches!(refused, Err(StateWriteError::NotStored(_))), "{refused:?}");
     is_sound(journal, directory.path()).await;
@@ -252,8 +253,8 @@ async fn deleted_events_on_damaged_pages_stay_and_stop_nobody() {
     }
 }
 
-/// sled lets pages that have become nearly empty be taken in by those before them, and when it cannot read such a one,
-/// it reads nothing of some hundreds of pages any more.
+/// sled merges pages that have become nearly empty into the page before. When it cannot read such a page, some hundreds
+/// of pages cannot be read any more.
 #[tokio::test]
 async fn what_is_deleted_behind_a_damaged_page_takes_nobody_with_it() {
     let directory = common::in_memory();
@@ -261,7 +262,7 @@ async fn what_is_deleted_behind_a_damaged_page_takes_nobody_with_it() {
     let journal = open_blindly(directory.path()).await;
     for number in DAMAGED + 1..IDS {
         let writer = Writer::claim(&journal, counter(number)).await;
-        // One by one, so that every page is nearly empty at some time.
+        // Deleted one by one, so that every page is nearly empty at some time.
         for deleted_to in start(number).as_u64() + 1..=writer.highest.as_u64() {
             journal.delete_to(&writer.id, writer.epoch, SeqNr::saturating(deleted_to)).await.unwrap();
             others_write(&journal).await;
@@ -294,7 +295,7 @@ async fn snapshots_on_a_damaged_page_are_corrupt_and_not_out_of_reach() {
     is_sound(journal, directory.path()).await;
 }
 
-/// The change before is removed with the next group, and if there is none, when the journal opens.
+/// The superseded change is removed with the next group, and if there is none, when the journal opens.
 #[tokio::test]
 async fn a_change_that_was_written_over_stays_if_its_page_is_damaged() {
     for others_follow in [true, false] {
@@ -326,7 +327,7 @@ fn opening_ends_although_a_page_of_tags_is_damaged() {
                 append.events = vec![tagged("a", "one more".into())];
                 journal.append(append).await.unwrap();
                 journal.close().await.unwrap();
-                // The row goes to the page of the damaged one, which sled may have moved or written anew with it.
+                // The new row goes to the page of the marked one, so sled may have moved that page or written it anew.
                 if is_buried(directory.path(), &mark) {
                     break;
                 }
@@ -337,6 +338,6 @@ fn opening_ends_although_a_page_of_tags_is_damaged() {
         });
         opened.send(()).unwrap();
     });
-    // Either it was opened, or its thread has panicked, or it never ends.
+    // A hang shows as a timeout; a panic of the thread closes the channel.
     is_open.recv_timeout(Duration::from_secs(120)).unwrap();
 }

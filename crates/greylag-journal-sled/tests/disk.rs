@@ -1,4 +1,4 @@
-//! A disk that is full, or may not be written: a named error, nothing lost, and it goes on by itself.
+//! A disk that is full or read-only: a named error, nothing lost, and the journal recovers by itself.
 //!
 //! Kit case `crash 4`. Source: persistence §8 (disk full).
 
@@ -19,7 +19,7 @@ async fn open(disk: &Path, settings: SledJournalSettings) -> SledJournal {
     SledJournal::open(disk.join("journal"), settings).await.unwrap()
 }
 
-/// Appends until it is refused; answers how, and what was acknowledged.
+/// Appends until an append is refused; answers the error, and adds the acknowledged payloads to `stored`.
 async fn append_until_refused(journal: &SledJournal, writer: &mut Writer, stored: &mut Vec<String>) -> AppendError {
     for number in 0_u32.. {
         let text = format!("{number}:{}", "x".repeat(30_000));
@@ -40,12 +40,12 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let give_up_at = Instant::now() + Duration::from_secs(30);
     while !is_so().await {
         assert!(Instant::now() < give_up_at, "{what}");
-        // The store opens itself anew with pauses; asking does not make it faster.
+        // The store opens itself anew after pauses; asking does not make it faster.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// Not a test of its own.
+/// Child process of a test below; does nothing when run as a test.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child_with_a_watermark() {
     let Some(disk) = SmallDisk::mounted() else { return };
@@ -65,7 +65,7 @@ async fn child_with_a_watermark() {
     disk.done();
 }
 
-/// Not a test of its own.
+/// Child process of a test below; does nothing when run as a test.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child_without_a_watermark() {
     let Some(disk) = SmallDisk::mounted() else { return };
@@ -78,7 +78,7 @@ async fn child_without_a_watermark() {
     let filler = disk.fill(0);
     let refused = append_until_refused(&journal, &mut writer, &mut stored).await;
     assert!(matches!(refused, AppendError::Unknown(_)), "{refused}");
-    // The full disk does not let it open; without the ballast it does, for reading at least.
+    // The full disk keeps the store from opening; giving up the ballast lets it open, for reading at least.
     until("it is not opened again", async || journal.head(&writer.id).await.is_ok()).await;
     assert!(!ballast.exists(), "the ballast made room for it");
     let unknown = writer.next(&["x"]).events.len();
@@ -102,7 +102,7 @@ async fn child_without_a_watermark() {
     disk.done();
 }
 
-/// Not a test of its own.
+/// Child process of a test below; does nothing when run as a test.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child_that_may_not_write() {
     let Some(disk) = SmallDisk::mounted() else { return };

@@ -1,5 +1,5 @@
-//! What the conformance kit cannot ask: what is on the disk after a reopening, and in which order
-//! things become visible.
+//! Tests that the conformance kit does not cover: the state of the disk after a reopening, and the order in which
+//! changes become visible.
 
 mod common;
 
@@ -59,14 +59,14 @@ async fn a_repeated_append_is_answered_from_the_disk_and_from_the_same_group() {
     let journal = open(directory.path()).await;
     let writer = Writer::claim(&journal, id("Counter|1")).await;
     let append = writer.next(&["a", "b"]);
-    // All of these wait together, so most share a group with the first.
+    // All tries wait together, so most share a group with the first.
     let tries = join_all((0..20).map(|_| journal.append(append.clone()))).await;
     let first = tries[0].clone().unwrap();
     assert!(tries.into_iter().all(|answer| answer == Ok(first)));
     let other = Writer::claim(&journal, id("Counter|1")).await;
     assert_eq!(journal.append(append.clone()).await, Ok(first), "stored, so not fenced");
     assert_eq!(other.highest, SeqNr::from(2));
-    // Parts and variants of what is stored are other appends.
+    // A part or a variant of the stored append is another append.
     let mut part = append.clone();
     part.events.truncate(1);
     assert!(matches!(journal.append(part).await, Err(AppendError::Fenced { .. })));
@@ -91,7 +91,7 @@ async fn deleted_events_are_gone_at_once_and_swept_from_the_disk() {
     }
     assert_eq!(journal.delete_to(&writer.id, writer.epoch, SeqNr::from(20)).await, Ok(SeqNr::from(20)));
     assert_eq!(read_all(&journal, &writer.id).await[0].seq_nr, SeqNr::from(21));
-    // Closed in the middle of the sweep, which goes on at the next opening.
+    // The journal is closed in the middle of the sweep, which the next opening continues.
     journal.close().await.unwrap();
     let journal = open(directory.path()).await;
     assert_eq!(read_all(&journal, &writer.id).await.len(), 10);
@@ -119,7 +119,7 @@ async fn timestamps_rise_when_the_clock_goes_back() {
     assert_eq!(stamps, [1000, 1000, 1001]);
 }
 
-/// persistence §4.3, disk: appends first, claims later, reads and deletions never.
+/// persistence §4.3, disk: a nearly full disk refuses appends first, claims later, reads and deletions never.
 #[tokio::test]
 async fn a_disk_that_is_nearly_full_refuses_what_adds_to_it() {
     let directory = tempfile::tempdir().unwrap();
@@ -270,7 +270,7 @@ async fn a_closed_journal_answers_unavailable() {
     assert!(journal.snapshots().load(&id("a"), SnapshotCriteria::LATEST).await.is_err());
 }
 
-/// What comes while a group is on its way shares the next one. Source: persistence §7.
+/// Requests that arrive while a group is being written share the next group. Source: persistence §7.
 #[tokio::test]
 async fn a_thousand_entities_share_twenty_commits() {
     let directory = tempfile::tempdir().unwrap();
@@ -283,7 +283,7 @@ async fn a_thousand_entities_share_twenty_commits() {
     assert!(groups <= 20, "1000 events of 1000 entities took {groups} commits");
 }
 
-/// persistence §7: beyond `max_pending_bytes` an append waits, and does not fail; nor does one that is larger.
+/// persistence §7: beyond `max_pending_bytes` an append waits instead of failing, also one larger than the limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn appends_wait_for_room_and_none_is_refused() {
     let directory = tempfile::tempdir().unwrap();

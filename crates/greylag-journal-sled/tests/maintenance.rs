@@ -1,4 +1,4 @@
-//! What is told of damaged journals, and what is saved of them.
+//! Verification, export and salvage of sound and damaged journals.
 
 mod common;
 #[path = "common/sample.rs"]
@@ -13,13 +13,13 @@ use greylag_journal_sled::{OpenError, SledJournal, SledJournalSettings};
 use greylag_persistence::{Journal, SeqNr, SnapshotCriteria, SnapshotStore, StateStore};
 use greylag_store_sled::GUARD_FILE;
 
-/// A closed journal of five rounds, and what it answers.
+/// Makes a closed journal of five rounds; answers what reading it must answer.
 async fn made(path: &Path) -> sample::Answers {
     let journal = SledJournal::open(path, sample::settings()).await.unwrap();
     for round in 1..=3 {
         sample::work(&journal, round, 40).await;
     }
-    // Opened again, so that the engine has an index of what was there before.
+    // The journal is opened again, so that the engine has an index of the first rounds.
     journal.close().await.unwrap();
     let journal = SledJournal::open(path, sample::settings()).await.unwrap();
     for round in 4..=5 {
@@ -86,7 +86,7 @@ async fn a_lost_guard_is_renewed_and_only_that() {
     assert_eq!(answers(directory.path()).await, expected);
 }
 
-/// What the log alone tells is saved when the index of the engine is damaged.
+/// A damaged index of the engine loses nothing: salvage reads the log alone.
 #[tokio::test]
 async fn a_damaged_index_costs_nothing() {
     for (file, at) in [("snap.", 20), ("conf", 3)] {
@@ -104,7 +104,7 @@ async fn a_damaged_index_costs_nothing() {
         let saved = salvage(directory.path(), new.path()).unwrap();
         assert_eq!((saved.damage, saved.cuts), (vec![], vec![]));
         assert_eq!(answers(new.path()).await, expected, "with {file} damaged");
-        // It goes on as the old one did.
+        // The new journal continues as the old one did.
         let journal = open(new.path()).await;
         sample::work(&journal, 6, 40).await;
         journal.close().await.unwrap();
@@ -112,7 +112,7 @@ async fn a_damaged_index_costs_nothing() {
     }
 }
 
-/// A torn log ends early. What is left is saved, and what is lost is told.
+/// A torn log ends early. Salvage keeps what is left and tells what is lost.
 #[tokio::test]
 async fn what_a_torn_log_still_holds_is_saved() {
     let directory = common::in_memory();
@@ -128,7 +128,7 @@ async fn what_a_torn_log_still_holds_is_saved() {
     let saved = salvage(directory.path(), new.path()).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), before, "the damaged journal was not touched");
     assert!(saved.counts.events > 0);
-    // Every answer is one that the journal once gave: no event is another one.
+    // Every salvaged event equals the original one.
     for ((question, found), (_, expected)) in answers(new.path()).await.into_iter().zip(&expected) {
         if question.starts_with("event ") && found.as_ref().is_ok_and(|found| found.contains("payload")) {
             let expected = expected.as_ref().unwrap();
@@ -137,7 +137,7 @@ async fn what_a_torn_log_still_holds_is_saved() {
     }
 }
 
-/// Bits are flipped in rows, behind the engine's back.
+/// Rows cut to half their length and sealed again, so that the engine's checksum does not tell.
 mod rows {
     use greylag_journal_sled::StoreError;
     use greylag_store_sled::{Batch, Planner, Reader, Request};
@@ -179,7 +179,7 @@ fn numbered(space: u8, numbers: &[u64]) -> Vec<u8> {
     [vec![space], numbers.iter().flat_map(|number| number.to_be_bytes()).collect()].concat()
 }
 
-/// A history never goes on over a hole; a snapshot behind it may cover it.
+/// A history never continues over a hole; a snapshot behind the hole may cover it.
 #[tokio::test]
 async fn histories_are_cut_before_damage_or_begin_behind_it() {
     let directory = common::in_memory();
@@ -214,7 +214,7 @@ async fn histories_are_cut_before_damage_or_begin_behind_it() {
     assert_eq!((found.seq_nr, found.payload.len()), (SeqNr::from(5), 200_000));
     assert!(journal.states().get(&one).await.unwrap().revision.is_none());
     assert_eq!(journal.states().get(&two).await.unwrap().value.unwrap().payload.len(), 100_000);
-    // Its head is lost, too: the events tell where it was.
+    // Damages the head of this id, too: it is rebuilt from the events.
     journal.close().await.unwrap();
     damage(new.path(), [b"\x01", two.as_str().as_bytes()].concat());
     let newer = common::in_memory();
@@ -233,7 +233,7 @@ fn program(arguments: &[&str], directories: &[&Path]) -> (i32, String) {
     (output.status.code().unwrap(), said)
 }
 
-/// The program that the errors name.
+/// Runs the program that error texts name.
 #[tokio::test]
 async fn the_program_does_what_the_errors_say() {
     let directory = common::in_memory();

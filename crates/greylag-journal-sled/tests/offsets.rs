@@ -1,4 +1,4 @@
-//! Offsets of projections on the disk: what the kit cannot ask.
+//! Offsets of projections on disk: tests that the conformance kit does not cover.
 
 mod common;
 
@@ -58,11 +58,11 @@ async fn offsets_share_the_group_commits_of_events() {
     let (appended, saved) = join(appends, saves).await;
     assert!(appended.iter().all(Result::is_ok) && saved.iter().all(Result::is_ok));
     let groups = journal.stats().groups - before;
-    // How many depends on when the requests come; with a commit for each save it would be 50 more.
+    // The number depends on when the requests arrive; with a commit for each save it would be 50 more.
     assert!(groups <= 20, "100 requests took {groups} group commits");
 }
 
-/// Of two owners in one group only the later one saves, and it sees what the group has changed so far.
+/// Of two owners in one group only the later one can save, and the later one sees the earlier changes of the group.
 #[tokio::test]
 async fn requests_of_one_group_see_each_other() {
     let directory = tempfile::tempdir().unwrap();
@@ -77,7 +77,7 @@ async fn requests_of_one_group_see_each_other() {
     let ids = (0..).map(|number: u32| id(&format!("Counter|{number}")));
     let id = ids.into_iter().find(|id| id.slice() <= 3).unwrap();
     let (old, new) = ([processed(&id, 1)], [processed(&id, 2)]);
-    // Polled in this order, and so planned in this order; all but the first wait for one group.
+    // Polled, and therefore planned, in this order; all but the first wait for one group.
     let (before, claimed, stale, saved, again) = futures::join!(
         offsets.save(&first, &old),
         offsets.claim("sums", 0..=3),
@@ -91,7 +91,7 @@ async fn requests_of_one_group_see_each_other() {
     assert_eq!(offsets.load("sums", ALL).await.unwrap(), new);
 }
 
-/// Damages a row: behind the engine's checksum, or before it.
+/// Cuts a row and seals it again, so that the engine's checksum does not tell.
 struct Damage;
 
 struct Row {
@@ -144,7 +144,7 @@ async fn refusals(offsets: &SledOffsets, owned: &OwnedSlices, slice: u16) -> Vec
     ]
 }
 
-/// A damaged row is named by whatever needs it, and nothing else fails.
+/// Every request that needs a damaged row names the row in its error; no other request fails.
 #[tokio::test]
 async fn a_damaged_row_is_an_error_and_stops_nobody_else() {
     let directory = tempfile::tempdir().unwrap();
@@ -161,7 +161,7 @@ async fn a_damaged_row_is_an_error_and_stops_nobody_else() {
     let offsets = journal.offsets();
     let corrupt = OffsetError::Corrupt { projection: "sums".into(), kind: CorruptKind::Unreadable };
     assert!(refusals(&offsets, &owned, one.slice()).await.iter().all(|error| *error == corrupt));
-    // Nothing was raised or saved by halves.
+    // A refused request changed no slice, not even the sound ones.
     let whole = if one.slice() == 0 { 1..=1 } else { 0..=0 };
     assert_eq!(offsets.claim("sums", whole.clone()).await.unwrap().epochs[whole.start()], OwnerEpoch::from_u64(2));
     offsets.save(&others, &[processed(&one, 1)]).await.unwrap();

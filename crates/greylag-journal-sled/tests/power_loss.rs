@@ -1,13 +1,13 @@
-//! Power is lost while a group is being written: of what was not synced yet, any part may be on the disk, in any
-//! order, and sectors may be torn. What was acknowledged is there all the same, and nothing is by halves.
+//! Power is lost while a group is being written: of writes that were not synced yet, any part may be on the disk, in
+//! any order, and sectors may be torn. All acknowledged writes must be there, and each write whole or not at all.
 //!
-//! The directory is copied whenever everything was acknowledged, so an image holds what was synced, and the next
-//! one what was written since. A loss of power in between is the first image with any choice of the changed
-//! sectors (512 bytes, some cut in the middle) of the second. That is every state a disk may be left in, given that
-//! it keeps what it was told to: a sync orders all writes before it against all after it, the data file is the only
-//! one that a group changes before its sync, and the guard, whose write follows that sync, is one write of one
-//! sector. So the guard is the new one only if the data is. A disk that lies about syncs loses older sectors too;
-//! then the guard must tell.
+//! The directory is copied whenever everything was acknowledged, so an image holds what was synced, and the next image
+//! what was written since. A loss of power in between is the first image with any choice of the changed sectors
+//! (512 bytes, some cut in the middle) of the second. That is every state a disk may be left in, given that the disk
+//! keeps what it acknowledged: a sync orders all writes before it against all after it, the data file is the only file
+//! that a group changes before its sync, and the guard, whose write follows that sync, is one write of one sector. So
+//! the guard is the new one only if the data is. A disk that acknowledges a sync without keeping the data loses older
+//! sectors too; then the guard must tell.
 
 mod common;
 #[path = "common/sample.rs"]
@@ -29,7 +29,7 @@ const COUNT: &str = "GREYLAG_POWER_LOSSES";
 const SECTOR: usize = 512;
 const DATA: &str = "db";
 
-/// The files of a journal at a moment when everything was acknowledged, and what it answered.
+/// The files of a journal at a moment when everything was acknowledged, and what reading it answered.
 struct Image {
     files: BTreeMap<String, Vec<u8>>,
     answers: Answers,
@@ -51,25 +51,25 @@ impl Image {
     }
 }
 
-/// Where two versions of the data file differ, in sectors.
+/// The sectors in which two versions of the data file differ.
 fn changed_sectors(before: &[u8], after: &[u8]) -> Vec<usize> {
     let sectors = before.len().max(after.len()).div_ceil(SECTOR);
     let (mut old, mut new) = (before.chunks(SECTOR), after.chunks(SECTOR));
     (0..sectors).filter(|_| old.next() != new.next()).collect()
 }
 
-/// What became of the changed sectors.
+/// Which of the changed sectors are lost.
 #[derive(Debug, Clone, Copy)]
 enum Loss {
-    /// None was written.
+    /// All.
     All,
-    /// All but one.
+    /// A single one.
     One,
-    /// Those after some place: what a disk that writes in order leaves.
+    /// All from some sector on, as with a disk that writes in order.
     Tail,
-    /// Those before some place.
+    /// All before some sector.
     Begin,
-    /// Each with some chance.
+    /// Each with the same chance.
     Some,
 }
 
@@ -85,7 +85,7 @@ fn kept(loss: Loss, changed: &[usize], rng: &mut impl Rng) -> Vec<usize> {
     }
 }
 
-/// The first image's data file with these sectors of the second's, one of them torn.
+/// The first image's data file with these sectors of the second's; sometimes one of them is torn.
 fn blend(before: &[u8], after: &[u8], sectors: &[usize], rng: &mut impl Rng) -> Vec<u8> {
     let mut data = before.to_vec();
     let torn = sectors.choose(rng).copied().filter(|_| rng.random_bool(0.5));
@@ -98,8 +98,8 @@ fn blend(before: &[u8], after: &[u8], sectors: &[usize], rng: &mut impl Rng) -> 
     data
 }
 
-/// A journal at work, photographed between rounds. The first image has been opened once before, so a part of it is
-/// older than its last opening.
+/// Images of a journal at work, taken between rounds. The journal is opened twice before the first image, so that a
+/// part of the image is older than the last opening.
 async fn images(rounds: u32, payload_bytes: usize) -> Vec<Image> {
     let directory = common::in_memory();
     let journal = SledJournal::open(directory.path(), sample::settings()).await.unwrap();
@@ -116,12 +116,12 @@ async fn images(rounds: u32, payload_bytes: usize) -> Vec<Image> {
     images
 }
 
-/// Each answer is that of the image before, or what the round made of it on the way to the image after. What the
-/// round could not have changed is as it was.
+/// Each answer must be that of the image before or that of the image after; an answer that the round does not change
+/// must be as before.
 fn compare(found: &Answers, before: &Image, after: &Image, what: &str) {
     for (((question, found), (_, old)), (_, new)) in found.iter().zip(&before.answers).zip(&after.answers) {
         let found = found.as_ref().unwrap_or_else(|error| panic!("{what}: {question}: {error}"));
-        // What a round changes once is there as it was, or as it became, or was deleted.
+        // The answer to such a question changes at most once in a round, so only the old and the new one are possible.
         let once = ["event ", "state of ", "snapshot of ", "offsets"];
         if once.iter().any(|once| question.starts_with(once)) {
             let possible = [old, new].into_iter().flatten().any(|possible| possible == found);
@@ -160,7 +160,7 @@ async fn what_was_acknowledged_survives_whatever_is_lost_of_the_rest() {
                 () if found == before.answers => none += 1,
                 () => part += 1,
             }
-            // And it goes on from there.
+            // The journal takes appends again.
             Writer::claim(&journal, id("Sample|1")).await.append(&journal, &["a"]).await;
             journal.close().await.unwrap();
         }
@@ -172,7 +172,7 @@ async fn what_was_acknowledged_survives_whatever_is_lost_of_the_rest() {
     std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes()).unwrap();
 }
 
-/// A disk that acknowledges a sync and loses the data all the same: the guard, which it kept, tells.
+/// A disk that acknowledges a sync but loses the data: the guard, which it kept, tells.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disk_that_lies_about_syncs_is_found_out() {
     let images = images(3, 40).await;

@@ -1,4 +1,5 @@
-//! What is saved of a journal whose log has holes, has lost its end, or is older than its guard says; and what is told.
+//! Salvage of a journal whose log has holes, has lost its end, or is older than its guard says; and the reported
+//! losses.
 //!
 //! Source: persistence §4.3, scenario 75. `GREYLAG_HOLES=200` is the long form, over a log of 64 MiB.
 
@@ -22,17 +23,17 @@ use log::{SEGMENT, UNWRITTEN, places_of, segment_number};
 use rows::{Do, on_row};
 
 const HOLES: &str = "GREYLAG_HOLES";
-/// How many small events a page of the log has at most, all of which one hole may take.
+/// The most small events in a page of the log; one hole may lose all of them.
 const OF_A_PAGE: usize = 40;
 
-/// An event by its id and number, with what its payload begins with.
+/// An event: its id, its number, and the beginning of its payload.
 type Event = (String, u64, String);
 
 fn holes() -> usize {
     std::env::var(HOLES).map_or(5, |holes| holes.parse().unwrap())
 }
 
-/// A journal of about so many MiB, of few large events and many small ones. What it holds.
+/// Fills a journal with about `mebibytes` MiB of few large events and many small ones; answers the events.
 async fn fill(path: &Path, mebibytes: u64) -> BTreeSet<Event> {
     let mut held = BTreeSet::new();
     let rounds = mebibytes * 20;
@@ -57,7 +58,7 @@ async fn fill(path: &Path, mebibytes: u64) -> BTreeSet<Event> {
     held
 }
 
-/// Events among lines of an export.
+/// The events in an export.
 fn events_in(lines: &str) -> BTreeSet<Event> {
     let parse = |line: &str| -> Option<Event> {
         let value: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -78,7 +79,7 @@ fn numbers(missing: &[Missing]) -> BTreeSet<(String, u64)> {
     missing.iter().flat_map(of).collect()
 }
 
-/// Salvages a damaged journal. Answers how many events are lost and how many commits, after everything was compared.
+/// Salvages a damaged journal and compares everything; answers how many events and how many commits are lost.
 async fn judge(damaged: &Path, held: &BTreeSet<Event>, what: &str) -> (usize, u64) {
     let new = in_memory();
     let before = std::fs::read(damaged.join("db")).unwrap();
@@ -94,16 +95,16 @@ async fn judge(damaged: &Path, held: &BTreeSet<Event>, what: &str) -> (usize, u6
     found.extend(left_over);
     assert!(found.is_subset(held), "{what}: another event came up: {:?}", found.difference(held).next());
 
-    // What is not saved is told, by name or by the number of commits.
+    // Every loss is reported: an event by name, or its commit in the count of missing commits.
     let lost: BTreeSet<_> = held.difference(&found).map(|(id, number, _)| (id.clone(), *number)).collect();
     let told = numbers(&saved.missing);
     assert!(told.is_subset(&lost), "{what}: told as missing, and saved: {:?}", told.difference(&lost).next());
     let untold = lost.difference(&told).count() as u64;
-    // Each commit here is of one event at most, and names it.
+    // Each commit of this journal has at most one event, and names it.
     assert!(untold <= saved.missing_commits, "{what}: {untold} events are lost and not told: {:?}", saved.damage);
     let is_whole = lost.is_empty() && saved.missing_commits == 0;
     assert!(is_whole || !saved.damage.is_empty(), "{what}: {} events are lost, and nothing is told", lost.len());
-    // It goes on, and is sound.
+    // The new journal takes appends.
     let journal = open(new.path()).await;
     Writer::claim(&journal, id("Small|1")).await.append(&journal, &["goes on"]).await;
     journal.close().await.unwrap();
@@ -116,15 +117,15 @@ async fn judge(damaged: &Path, held: &BTreeSet<Event>, what: &str) -> (usize, u6
     (lost.len(), counted.missing_commits)
 }
 
-/// How many commit records of a log are whole, one for each commit: nothing was deleted, so none were merged.
+/// Count of whole commit records in a log, one for each commit: nothing was deleted, so none were merged.
 fn commits_in(damaged: &Path) -> u64 {
     let whole = in_memory();
     greylag_store_sled::rebuild(damaged, whole.path()).unwrap();
     on_row(whole.path(), Do::Count(0x04)).len() as u64
 }
 
-/// The places of all payloads of which the log has one copy only, in the order of the file. sled leaves older copies of a
-/// page behind when it moves the page, and an event that has several is lost with none of them.
+/// Places of all payloads that the log holds in one copy only, in the order of the file. sled leaves older copies of a
+/// page behind when it moves the page, and a hole over one copy does not lose an event with several.
 fn sole_copies(path: &Path) -> Vec<usize> {
     let log = std::fs::read(path.join("db")).unwrap();
     let mut copies: BTreeMap<&[u8], Vec<usize>> = BTreeMap::new();
@@ -132,7 +133,7 @@ fn sole_copies(path: &Path) -> Vec<usize> {
         for at in places_of(mark.as_bytes(), &log) {
             let mut parts = log[at..log.len().min(at + 24)].splitn(3, |byte| *byte == b':');
             let (name, number) = (parts.next().unwrap(), parts.next().unwrap_or_default());
-            // A payload begins with its id and number, other rows have the id alone.
+            // A payload begins with its id and number; other rows have the id alone.
             if name.len() < 12 && !number.is_empty() && number.iter().all(u8::is_ascii_digit) {
                 copies.entry(&log[at..at + name.len() + 1 + number.len()]).or_default().push(at);
             }
@@ -153,7 +154,7 @@ fn without(original: &Path, range: Range<usize>) -> tempfile::TempDir {
     damaged
 }
 
-/// persistence 75: what lies in the hole is lost, and told; all else is saved.
+/// persistence 75: records in the hole are lost and reported; all others are salvaged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_75_a_hole_costs_what_lies_in_it_and_that_is_told() {
     let original = in_memory();
@@ -171,14 +172,14 @@ async fn scenario_75_a_hole_costs_what_lies_in_it_and_that_is_told() {
     assert!(lost.iter().all(|lost| (1..=OF_A_PAGE).contains(lost)), "{lost:?}");
 }
 
-/// persistence 75: the last segment of the log is gone, or its end, and how many commits with it.
+/// persistence 75: the last segment of the log is lost, or its second half; the lost commits are counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_75_a_lost_segment_is_told_as_missing_commits() {
     let original = in_memory();
     let held = fill(original.path(), 20).await;
     let guarded = greylag_store_sled::guarded(original.path()).unwrap().unwrap();
     let (log, sole) = (std::fs::read(original.path().join("db")).unwrap(), sole_copies(original.path()));
-    // The last segment with events of its own: sled may just have begun another one.
+    // The last segment that holds events: sled may just have begun another one.
     let last = sole.iter().map(|at| at / SEGMENT).max_by_key(|index| segment_number(&log, *index)).unwrap();
     let numbers = (0..log.len().div_ceil(SEGMENT)).map(|index| segment_number(&log, index));
     let is_end = !numbers.filter(|number| *number < UNWRITTEN).any(|number| number > segment_number(&log, last));
@@ -189,12 +190,12 @@ async fn scenario_75_a_lost_segment_is_told_as_missing_commits() {
         let (lost, commits) = judge(damaged.path(), &held, what).await;
         let least = of_it.iter().filter(|at| **at >= from).count();
         assert!(lost >= least, "{what}: {lost} events are lost, and at least {least} lay there alone");
-        // With the very end of the log its latest commits are gone.
+        // If the segment is the end of the log, the latest commits are lost with it.
         assert!((u64::from(is_end)..guarded).contains(&commits), "{what}: {commits} commits of {guarded}");
     }
 }
 
-/// persistence 75: commits whose records are gone from the midst of the others are counted, and what they stored is saved.
+/// persistence 75: lost commit records in the middle of the sequence are counted, and their events are salvaged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_75_commits_that_are_gone_from_the_midst_are_counted() {
     let original = in_memory();
@@ -206,7 +207,7 @@ async fn scenario_75_commits_that_are_gone_from_the_midst_are_counted() {
     assert_eq!((lost, commits), (0, 3));
 }
 
-/// persistence 75: the guard was raised by commits that are nowhere.
+/// persistence 75: the guard names later commits than the log holds; the difference is counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_75_fewer_commits_than_the_guard_says_are_counted() {
     let original = in_memory();
@@ -217,7 +218,7 @@ async fn scenario_75_fewer_commits_than_the_guard_says_are_counted() {
     assert_eq!((lost, commits), (0, 17));
     let saved = salvage(original.path(), in_memory().path()).unwrap();
     assert!(saved.damage.iter().any(|what| what.contains("17 commits are missing")), "{:?}", saved.damage);
-    // Without the guard missing commits cannot be counted.
+    // Without the guard missing commits at the end cannot be counted.
     std::fs::remove_file(original.path().join(GUARD_FILE)).unwrap();
     let saved = salvage(original.path(), in_memory().path()).unwrap();
     assert!(saved.missing_commits == 0 && saved.damage.iter().any(|what| what.contains("tail guard")), "{saved:?}");

@@ -1,4 +1,4 @@
-//! Durable states on the disk: what the kit cannot ask.
+//! Durable states on disk: tests that the conformance kit does not cover.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn shown(changes: &[StateChange]) -> Vec<(&str, u64)> {
     changes.iter().map(|change| (change.state.id.as_str(), change.state.revision.as_u64())).collect()
 }
 
-/// Counts, removes or cuts rows of the store while no journal has it open.
+/// A planner that counts, removes or cuts rows of the store while no journal has it open.
 struct Rows;
 
 enum Do {
@@ -106,14 +106,14 @@ async fn states_and_their_order_survive_a_reopening() {
     assert_eq!(shown(&feed(&states, before.0[0].offset.clone()).await), [("a", 4)]);
 }
 
-/// Writes of one group see each other; only what the last of them left is stored.
+/// Each write of a group sees the earlier writes of the group; only the state after the last of them is stored.
 #[tokio::test]
 async fn writes_of_one_group_follow_each_other() {
     let directory = tempfile::tempdir().unwrap();
     let journal = open(directory.path()).await;
     let states = journal.states();
     let a = id("a");
-    // Polled in this order, so planned in this order; all but the first wait for one group.
+    // Polled, and therefore planned, in this order; all but the first wait for one group.
     let payloads: Vec<_> = (1..=20).map(|revision: u32| revision.to_string().repeat(70_000)).collect();
     let writes = (1..).zip(&payloads).map(|(revision, payload)| upsert(&states, &a, revision, payload));
     assert!(join_all(writes).await.iter().all(Result::is_ok));
@@ -121,7 +121,7 @@ async fn writes_of_one_group_follow_each_other() {
     assert_eq!(shown(&feed(&states, Offset::None).await), [("a", 20)]);
 }
 
-/// What is written over does not pile up, whether the store is closed in good order or not.
+/// Superseded rows do not pile up, whether the store is closed or stopped.
 #[tokio::test]
 async fn a_state_written_often_takes_the_room_of_one() {
     let directory = tempfile::tempdir().unwrap();
@@ -130,13 +130,13 @@ async fn a_state_written_often_takes_the_room_of_one() {
         upsert(&journal.states(), &id("a"), revision, &"x".repeat(150_000)).await.unwrap();
     }
     journal.close().await.unwrap();
-    // The last write is the last group, so what it wrote over is still there.
+    // The last write is the last group, so the rows that it superseded are still there.
     assert_eq!((on_rows(directory.path(), Do::Count(0x21)), on_rows(directory.path(), Do::Count(0x22))), (2, 4));
     open(directory.path()).await.close().await.unwrap();
     assert_eq!((on_rows(directory.path(), Do::Count(0x21)), on_rows(directory.path(), Do::Count(0x22))), (1, 2));
 }
 
-/// Changes have one order with the events, each at its place, whatever else is in their group.
+/// Changes and events share one order of ordinals, each with its own, whatever else is in their group.
 #[tokio::test]
 async fn events_and_changes_share_one_order_without_gaps() {
     let directory = tempfile::tempdir().unwrap();
@@ -180,7 +180,7 @@ async fn events_by_slices(journal: &SledJournal) -> Vec<u64> {
         }));
         query.after = page.next;
         if !page.more {
-            // Past the changes too, so that readers do not walk over them again and again.
+            // The cursor is past the changes, too, so that readers do not pass over them again and again.
             let newest = journal.queries().newest().await.unwrap();
             assert_eq!(
                 newest.map(|newest| (newest, &query.after)),
@@ -204,7 +204,7 @@ async fn a_damaged_state_is_an_error_and_stops_nobody_else() {
     let journal = open(directory.path()).await;
     let states = journal.states();
     assert!(matches!(states.get(&a).await, Err(ReadError::Corrupt(corrupt)) if corrupt.id == a));
-    // Whether an earlier try is stored cannot be told, so neither is said.
+    // Damage hides whether an earlier try is stored, so the answer is neither yes nor no.
     assert!(
         matches!(upsert(&states, &a, 2, "2").await, Err(StateWriteError::Unknown(cause)) if cause.cause.contains('a'))
     );
@@ -215,7 +215,7 @@ async fn a_damaged_state_is_an_error_and_stops_nobody_else() {
     Writer::claim(&journal, b).await.append(&journal, &["a"]).await;
 }
 
-/// A hole in the log takes a state, and no reader is told "absent".
+/// A state lost to a hole in the log is found at the opening, and no reader is told "absent".
 #[tokio::test]
 async fn a_lost_state_is_found_when_the_journal_opens() {
     let directory = tempfile::tempdir().unwrap();

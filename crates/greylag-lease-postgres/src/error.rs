@@ -1,126 +1,125 @@
-//! What can be wrong between a node and its database, split by what is to be done about it.
+//! Errors between a node and its database, split by what to do about them.
 
 use std::path::PathBuf;
 
 use greylag_postgres::{ConfigError, ConnectError, Trouble};
 
-/// Why the database did not answer as it should.
+/// Why the lease database did not answer as it should.
 #[derive(thiserror::Error)]
 pub enum PostgresLeaseError {
-    /// The connection string is not one.
+    /// The text is not a connection string.
     #[error("the connection string of the lease database is invalid; write host=… user=… dbname=…")]
     InvalidConfig(#[source] tokio_postgres::Error),
-    /// What the connection string says about TLS makes no sense.
+    /// The words about TLS are invalid.
     #[error("the connection string of the lease database is invalid: {why}")]
     InvalidTls {
-        /// What is wrong.
+        /// Description of the error.
         why: String,
     },
-    /// A file of a certificate cannot be used.
+    /// A certificate or key file cannot be used.
     #[error("cannot use {} for the lease database: {why}", file.display())]
     TlsFile {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// Description of the error.
         why: String,
     },
-    /// The file of the password cannot be read.
+    /// The password file cannot be read.
     #[error("cannot read the password of the lease database from {}: {cause}", file.display())]
     PasswordFile {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         cause: std::io::Error,
     },
-    /// The server's certificate is not believed, or ours not by the server. Nothing was asked, and no
-    /// password was sent.
+    /// One end does not trust the other's certificate. No statement and no password was sent.
     #[error(
         "the lease database at {place} is not trusted, or does not trust this node; check sslrootcert, the host's name in \
          the server's certificate, and sslcert: see the source"
     )]
     NotTrusted {
-        /// Where.
+        /// Address of the database, without the password.
         place: String,
-        /// What the handshake said.
+        /// Error of the handshake.
         #[source]
         cause: tokio_postgres::Error,
     },
-    /// TLS is demanded, and the server has none.
+    /// TLS is required, and the server has none.
     #[error(
         "the lease database at {place} speaks no TLS; set ssl = on there, or another sslmode in the connection string"
     )]
     NoTls {
-        /// Where.
+        /// Address of the database, without the password.
         place: String,
-        /// What the client said.
+        /// Error of the client library.
         #[source]
         cause: tokio_postgres::Error,
     },
-    /// No server answers there.
+    /// No server answers at the address.
     #[error("the lease database at {place} cannot be reached; check host, port and network, and that it runs")]
     Unreachable {
-        /// Where.
+        /// Address of the database, without the password.
         place: String,
-        /// What the connection said.
+        /// Error of the connection.
         #[source]
         cause: tokio_postgres::Error,
     },
-    /// No answer in time. What was asked may be done or not.
+    /// No answer in time. The statement may have been done or not.
     #[error("the lease database at {place} did not answer within {after:?}")]
     Silent {
-        /// Where.
+        /// Address of the database, without the password.
         place: String,
-        /// How long it had.
+        /// The time limit.
         after: std::time::Duration,
     },
-    /// The server does not let this user in.
+    /// The server refuses the credentials.
     #[error(
         "the lease database at {place} refuses the credentials; check user and password, sslmode and sslcert, and \
          pg_hba.conf of the server"
     )]
     WrongCredentials {
-        /// Where.
+        /// Address of the database, without the password.
         place: String,
-        /// The server's words.
+        /// Error of the server.
         #[source]
         cause: tokio_postgres::Error,
     },
     /// The server has no database of this name.
     #[error("the lease database at {place} does not exist; create it, or name another by dbname=…")]
     NoSuchDatabase {
-        /// Where.
+        /// Address of the database, without the password.
         place: String,
-        /// The server's words.
+        /// Error of the server.
         #[source]
         cause: tokio_postgres::Error,
     },
-    /// The user may not use the table, or not make it.
+    /// The user may not use the table, or not create it.
     #[error(
         "the user of the lease database at {place} lacks a permission; let it create tables, or create greylag_lease \
          for it and grant select, insert, update on it"
     )]
     NotPermitted {
-        /// Where.
+        /// Address of the database, without the password.
         place: String,
-        /// The server's words.
+        /// Error of the server.
         #[source]
         cause: tokio_postgres::Error,
     },
-    /// The server stops, starts, or was lost meanwhile. The next try makes a new connection.
+    /// The server is stopping or starting, or the connection broke. The next try makes a new connection.
     #[error("the lease database at {place} is restarting, or the connection broke; the next try connects anew")]
     Interrupted {
-        /// Where.
+        /// Address of the database, without the password.
         place: String,
-        /// The server's words.
+        /// Error of the server.
         #[source]
         cause: tokio_postgres::Error,
     },
     /// The server is a standby, or was made read-only.
     #[error("the lease database at {place} is read-only; name the primary in the connection string")]
     ReadOnly {
-        /// Where.
+        /// Address of the database, without the password.
         place: String,
-        /// The server's words.
+        /// Error of the server.
         #[source]
         cause: tokio_postgres::Error,
     },
@@ -129,18 +128,18 @@ pub enum PostgresLeaseError {
         "the lease database at {place} has no room left; free disk space, or raise max_connections: see the source"
     )]
     NoRoom {
-        /// Where.
+        /// Address of the database, without the password.
         place: String,
-        /// The server's words.
+        /// Error of the server.
         #[source]
         cause: tokio_postgres::Error,
     },
-    /// Something else; most likely the table is not ours.
+    /// Any other error; most likely the table is not the documented one.
     #[error("the lease database at {place} refuses a statement; check that table greylag_lease is the one documented")]
     Refused {
-        /// Where.
+        /// Address of the database, without the password.
         place: String,
-        /// The server's words.
+        /// Error of the server.
         #[source]
         cause: tokio_postgres::Error,
     },

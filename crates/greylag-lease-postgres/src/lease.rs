@@ -1,4 +1,4 @@
-//! One lease of one owner: its requests one after another, its heartbeats while it is held.
+//! One lease of one owner: its requests run one after another, with heartbeats while the lease is held.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,14 +10,14 @@ use tokio::task::AbortHandle;
 use crate::PostgresLeaseError;
 use crate::link::{Link, Session, Use};
 
-/// After a failed renewal the next one does not wait for its turn.
+/// Wait after a failed renewal, unless the heartbeat interval is shorter.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// A lease in PostgreSQL.
 pub(crate) struct PostgresLease {
     shared: Arc<Shared>,
-    /// Makes requests of one lease run one after another, also when the task that asked has gone: a
-    /// release must never overtake an acquire whose outcome no task waited for.
+    /// Makes requests of one lease run one after another, even if the task that asked is gone: a release must never
+    /// overtake an acquire whose outcome no task waited for.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -25,19 +25,19 @@ struct Shared {
     link: Arc<Link>,
     name: String,
     owner: String,
-    /// What this handle writes into the row; a successor of the same owner writes another.
+    /// The value that this handle writes into the row; another handle of the same owner writes another value.
     token: i64,
     settings: LeaseSettings,
     clock: Clock,
     held: Mutex<Option<Held>>,
 }
 
-/// What is known of a lease that is held.
+/// State of a lease that is held.
 struct Held {
-    /// Tells this grant from later ones, so that old heartbeats end none of those.
+    /// Number of this grant, so that heartbeats of an earlier grant do not end a later one.
     grant: u64,
-    /// When the holder must have stopped using the lease, by a clock that goes on while this machine is
-    /// suspended, as the server's does.
+    /// When the holder must have stopped using the lease, by a clock that, like the server's, runs on while this
+    /// machine is suspended.
     until: Instant,
     on_lost: OnLost,
     heartbeats: AbortHandle,
@@ -70,9 +70,9 @@ impl Shared {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Until when the lease is certainly held, if the request that granted or renewed it was sent no
-    /// earlier than `sent_at`. The server counts from later, and to longer: what is left is the time
-    /// to stop whatever the lease protects.
+    /// Until when the lease is certainly held, given that the request that granted or renewed it was sent no earlier
+    /// than `sent_at`. The server counts from a later moment, and for longer: the difference is the time to stop
+    /// whatever the lease protects.
     fn certain_until(&self, sent_at: Instant) -> Instant {
         sent_at + self.settings.heartbeat_timeout - self.settings.operation_timeout
     }
@@ -81,7 +81,7 @@ impl Shared {
         self.settings.heartbeat_timeout.as_secs_f64() * 1e3
     }
 
-    /// Runs one request on the connection, within the time it may take.
+    /// Runs one request on the connection, within the operation timeout.
     async fn request<T, F>(self: &Arc<Self>, request: impl FnOnce(Arc<Session>) -> F) -> Result<T, PostgresLeaseError>
     where
         F: Future<Output = Result<T, tokio_postgres::Error>>,
@@ -142,7 +142,7 @@ impl Shared {
         }
     }
 
-    /// Renews until the lease is lost. Aborted when it is given up.
+    /// Renews until the lease is lost. The task is aborted when the lease is released.
     async fn heartbeats(self: Arc<Self>, grant: u64) {
         let mut pause = self.settings.heartbeat_interval;
         loop {
@@ -153,7 +153,7 @@ impl Shared {
                 let sent_at = self.clock.now();
                 (sent_at, self.renew().await)
             };
-            // The end may come while the answer is awaited.
+            // The lease may end while the answer is awaited.
             let (sent_at, renewal) = tokio::select! {
                 biased;
                 () = self.clock.sleep_until(until) => return self.lose(grant, self.not_renewed()),
@@ -180,7 +180,7 @@ impl Shared {
         LeaseError::NotRenewed { name: self.name.clone(), silent }
     }
 
-    /// Runs in the heartbeats' task, which must not abort itself before it has told.
+    /// Ends the lease and calls `on_lost`. Runs in the heartbeats' task, which must not abort itself before the call.
     fn lose(&self, grant: u64, error: LeaseError) {
         let Some(mut held) = self.held().take_if(|held| held.grant == grant) else { return };
         let on_lost = std::mem::replace(&mut held.on_lost, Box::new(|_| {}));
@@ -218,7 +218,7 @@ impl Lease for PostgresLease {
         });
         let granted =
             asked.await.map_err(|_| ended(name, "acquire"))?.map_err(|error| store(name, "acquire", error))?;
-        // From here on nothing waits, so a dropped future has changed nothing.
+        // No await follows, so a future dropped before this point has changed nothing.
         let mut held = self.shared.held();
         if !granted {
             return Ok(false);
@@ -241,7 +241,8 @@ impl Lease for PostgresLease {
     async fn release(&self) -> Result<bool, LeaseError> {
         let name = &self.shared.name;
         let turn = self.turn.clone().lock_owned().await;
-        // First of all, `check` must not call the lease held any more, whatever becomes of the request.
+        // First of all the lease is given up here, so that `check` does not call it held, whatever happens to the
+        // request.
         let keep = self.shared.link.in_use();
         drop(self.shared.held().take());
         let shared = self.shared.clone();

@@ -1,4 +1,4 @@
-//! Leases in PostgreSQL: at most one owner holds each, by the clock of the server.
+//! Leases in PostgreSQL: at most one owner holds each lease, by the clock of the server.
 //!
 //! ```no_run
 //! use greylag_cluster::{LeaseProvider, LeaseSettings};
@@ -16,21 +16,19 @@
 //! ```
 //!
 //! # What it promises
-//! - A lease is one row. Acquire, renew and release are one statement each, decided by the row's
-//!   lock and the *server's* clock; the clocks of the nodes never matter to each other.
-//! - A holder that cannot renew learns that it lost, by a clock of its own that goes on while its
-//!   machine is suspended (`CLOCK_BOOTTIME`), measured from before its last successful renewal was
-//!   *sent*, and `operation_timeout` before the server would give the lease to another. That is the
-//!   time it has to stop what the lease protects. [`Lease::check`] knows at
-//!   once, `on_lost` is told at most a second after waking.
-//! - The row's `version` grows whenever the lease changes hands, and is never used twice: storage
-//!   of your own can fence by it.
-//! - A connection exists only while a lease is held or asked for, so a thousand nodes do not hold a
-//!   thousand connections. It is made anew by itself after any failure.
+//! - A lease is one row. Acquire, renew and release are one statement each, decided by the row's lock and the
+//!   *server's* clock; the clocks of the nodes are never compared.
+//! - A holder that cannot renew learns that it lost the lease by a clock of its own that runs on while its machine is
+//!   suspended (`CLOCK_BOOTTIME`). It counts from before its last successful renewal was *sent*, and ends
+//!   `operation_timeout` before the server would grant the lease to another owner, so that the holder has time to stop
+//!   what the lease protects. [`Lease::check`] knows at once; `on_lost` is called at most a second after waking.
+//! - The row's `version` grows whenever the lease changes hands, and no version is used twice: storage of your own can
+//!   fence by it.
+//! - A connection exists only while a lease is held or asked for, so a thousand nodes do not hold a thousand
+//!   connections. After a failure a new connection is made.
 //!
-//! What it rests on: the server answers for its own commits (`synchronous_commit` is switched on; a
-//! failover to an asynchronous replica may forget a grant), and its clock does not jump ahead by
-//! more than `operation_timeout`.
+//! They rely on a server that keeps its commits (`synchronous_commit` is switched on; a failover to an asynchronous
+//! replica may lose a grant), and whose clock does not jump ahead by more than `operation_timeout`.
 //!
 //! # TLS
 //! As with libpq, by words of the connection string: `sslmode` with `sslrootcert`, `sslcert` and `sslkey`.
@@ -43,13 +41,13 @@
 //! | `verify-ca` | yes | a server that an authority in `sslrootcert` has signed |
 //! | `verify-full` | yes | that, if its certificate is for the host of the connection string |
 //!
-//! Over a network, use `verify-full`: a process that can answer in the server's stead can hand out every
-//! lease twice. The provider logs a warning for anything less. The system's authorities are not believed
-//! unless named. Files are read for each connection, so replaced certificates count from the next one on;
-//! over a socket there is no TLS.
+//! Over a network, use `verify-full`: a third party that can answer in the server's place can grant every lease twice.
+//! The provider logs a warning for anything less. The system's authorities are not trusted unless named. Files are read
+//! for each connection, so replaced certificates are used from the next connection on; over a Unix socket there is no
+//! TLS.
 //!
 //! # The table
-//! The table is made on demand, in the first schema of the search path, if the database user may:
+//! The table is made on demand, in the first schema of the search path, if the database user may create it:
 //! ```sql
 #![doc = include_str!("schema.sql")]
 //! ```
@@ -87,8 +85,8 @@ impl fmt::Debug for PostgresLeases {
 }
 
 impl PostgresLeases {
-    /// Connects once, and makes the table if it is missing, so that what is wrong shows at start.
-    /// `config`: as for libpq, key words or a URL; its password never appears in logs and errors.
+    /// Connects once, and makes the table if it is missing, so that a wrong setup shows at start. `config`: as for
+    /// libpq, key words or a URL; its password never appears in logs and errors.
     ///
     /// # Errors
     /// [`PostgresLeaseError`].
@@ -107,7 +105,7 @@ impl PostgresLeases {
         Ok(Self::new(Database::parse(config)?))
     }
 
-    /// The same with a password that does not stand in `config`, but in a file of its own.
+    /// As [`PostgresLeases::lazy`], with a password from a file instead of `config`.
     ///
     /// # Errors
     /// As [`PostgresLeases::lazy`], and [`PostgresLeaseError::PasswordFile`].

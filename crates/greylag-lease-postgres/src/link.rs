@@ -1,5 +1,5 @@
-//! The one connection of a node to the lease database: made when needed, dropped when no lease is
-//! held, made anew when it broke or was silent for too long.
+//! The one connection of a node to the lease database: made when needed, dropped when no lease is held, and made anew
+//! when it broke or did not answer in time.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,8 +15,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 const CREATE: &str = include_str!("schema.sql");
 
-// `clock_timestamp()` is read after the row's lock was obtained; `now()` would be the time before
-// the wait for it. What is given up keeps its row, so that versions are never used twice.
+// `clock_timestamp()` is read after the row's lock is obtained; `now()` would be the time before the wait for the lock.
+// A released lease keeps its row, so that no version is used twice.
 const ACQUIRE: &str = "\
 insert into greylag_lease as l (name, owner, token, version, expires_at)
 values ($1, $2, $3, 1, clock_timestamp() + $4 * interval '1 millisecond')
@@ -28,8 +28,8 @@ on conflict (name) do update set
 where l.owner = excluded.owner or l.expires_at <= clock_timestamp()
 returning version";
 
-// Renews only a lease that still lives: a renewal that arrives after its lease was given up, or ran
-// out, must not bring it back.
+// Renews only a lease that has not expired: a renewal that arrives after the lease was released or has expired must not
+// bring it back.
 const RENEW: &str = "\
 update greylag_lease set expires_at = clock_timestamp() + $3 * interval '1 millisecond'
 where name = $1 and token = $2 and expires_at > clock_timestamp()
@@ -50,17 +50,17 @@ pub(crate) struct Session {
     pub(crate) release: Statement,
 }
 
-/// Where leases are kept.
+/// Address of the lease database, and the connection to it.
 pub(crate) struct Link {
     database: Database,
     session: Mutex<Option<Arc<Session>>>,
-    /// Leases that are held, and requests under way.
+    /// Count of leases held and requests under way.
     uses: AtomicUsize,
-    /// Lets one task connect while the others wait for it.
+    /// Held while connecting; other tasks wait for the same connection.
     connecting: tokio::sync::Mutex<()>,
 }
 
-/// Keeps the connection while it lives.
+/// Keeps the connection open while this lives.
 pub(crate) struct Use(Arc<Link>);
 
 impl Deref for Use {
@@ -85,7 +85,7 @@ impl Link {
         Self { database, session, uses: AtomicUsize::new(0), connecting: tokio::sync::Mutex::new(()) }
     }
 
-    /// Where the database is, without the password.
+    /// Address of the database, without the password.
     pub(crate) fn place(&self) -> String {
         self.database.place()
     }
@@ -95,7 +95,7 @@ impl Link {
         Use(self.clone())
     }
 
-    /// Connects, to see whether the database can be reached.
+    /// Connects, to check that the database can be used.
     pub(crate) async fn probe(self: &Arc<Self>) -> Result<(), PostgresLeaseError> {
         let link = self.in_use();
         let silent = || PostgresLeaseError::Silent { place: self.place(), after: PROBE_TIMEOUT };
@@ -112,14 +112,14 @@ impl Link {
         self.session.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Drops a connection that is not to be trusted any more.
+    /// Drops a connection that has failed.
     pub(crate) fn discard(&self, broken: &Arc<Session>) {
         let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
         drop(session.take_if(|session| Arc::ptr_eq(session, broken)));
     }
 
-    /// The connection, made anew if need be. No statement runs longer than `limit` on the server, so
-    /// that nothing that was given up here is done much later there.
+    /// The connection; a new one if there is none. No statement runs longer than `limit` on the server, so that a
+    /// statement given up by the client is not done much later.
     pub(crate) async fn session(&self, limit: Duration) -> Result<Arc<Session>, PostgresLeaseError> {
         if let Some(session) = self.present() {
             return Ok(session);
@@ -152,8 +152,8 @@ async fn has_table(client: &Client) -> Result<bool, tokio_postgres::Error> {
     Ok(client.query_one("select to_regclass('greylag_lease') is not null", &[]).await?.get(0))
 }
 
-/// Creates the table. Several nodes may do so at once: the server refuses the later ones with various errors,
-/// and they then find the table there.
+/// Creates the table. Several nodes may do so at once: the server refuses the later ones with various errors, and they
+/// then find the table.
 async fn create(client: &Client) -> Result<(), tokio_postgres::Error> {
     match client.batch_execute(CREATE).await {
         Err(error) if !has_table(client).await? => Err(error),

@@ -33,14 +33,14 @@ fn losses() -> (OnLost, mpsc::UnboundedReceiver<LeaseError>) {
     (Box::new(on_lost), receiver)
 }
 
-/// Runs against a server of its own; without PostgreSQL it is skipped, and says so.
+/// Runs `test` with a server of its own. Without PostgreSQL the test is skipped, and prints so.
 fn with_server(test: impl AsyncFnOnce(Postgres)) {
     let Some(server) = Postgres::start() else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(test(server));
 }
 
-/// A cable to the server that can be cut without a word to either end: bytes just stop.
+/// A proxy to the server that can be cut silently: bytes stop, and neither end is told.
 struct Cable {
     port: u16,
     cut: watch::Sender<bool>,
@@ -69,7 +69,7 @@ async fn carry(mut near: TcpStream, server: u16, mut is_cut: watch::Receiver<boo
         _ended = copy_bidirectional(&mut near, &mut far) => {}
         _cut = is_cut.wait_for(|cut| *cut) => {}
     }
-    // Both ends stay open and silent until the cable is whole again.
+    // Both ends stay open and silent until the proxy is whole again.
     let _whole_again = is_cut.wait_for(|cut| !cut).await;
 }
 
@@ -103,8 +103,8 @@ impl LeaseBench for Bench {
     }
 }
 
-/// cluster 81: a lease is over by the clock that goes on while the holder's machine is suspended; the
-/// timers of its runtime have not moved.
+/// cluster 81: a lease expires by a clock that runs on while the holder's machine is suspended, though the timers of
+/// the holder's runtime have not moved.
 #[test]
 fn scenario_81_a_suspended_holder_knows_on_waking_that_its_lease_is_over() {
     with_server(async |server| {
@@ -124,7 +124,7 @@ fn scenario_81_a_suspended_holder_knows_on_waking_that_its_lease_is_over() {
     });
 }
 
-/// Source: cluster S16. The case of the cut node is the promise that a holder knows first.
+/// Source: cluster S16. The case of the cut node shows that the holder is the first to know.
 #[test]
 fn leases_in_postgres_conform() {
     with_server(async |server| {
@@ -147,7 +147,7 @@ async fn connect(server: &Postgres) -> PostgresLeases {
     PostgresLeases::connect(&server.config()).await.unwrap()
 }
 
-/// What a lease said, down to the words of the database.
+/// The database error within a lease's error.
 fn cause(error: &LeaseError) -> &PostgresLeaseError {
     match error {
         LeaseError::Store { cause, .. } => cause.downcast_ref().unwrap(),
@@ -155,8 +155,7 @@ fn cause(error: &LeaseError) -> &PostgresLeaseError {
     }
 }
 
-/// Tries until the store answers again: the server is there, but it is the attempt after the broken
-/// connection was noticed that reaches it.
+/// Tries until the store answers again: the server is up, but the first try after the broken connection may fail.
 async fn answered(lease: &Arc<dyn Lease>) -> bool {
     let end = Instant::now() + Duration::from_secs(20);
     loop {
@@ -168,7 +167,7 @@ async fn answered(lease: &Arc<dyn Lease>) -> bool {
     }
 }
 
-/// PostgreSQL tells who comes second in several ways, as its processes run.
+/// PostgreSQL refuses the second creator of a table in several ways, depending on timing.
 #[test]
 fn nodes_that_start_at_once_make_the_table_once() {
     with_server(async |server| {
@@ -235,7 +234,7 @@ fn a_late_renewal_brings_back_nothing_that_was_given_up() {
         let lease = leases.lease("x", "a:1", &settings()).unwrap();
         let (on_lost, mut lost) = losses();
         assert!(lease.acquire(on_lost).await.unwrap());
-        // Given up behind its back, as by a release whose renewal is still on its way.
+        // The lease is released in the row directly, as by a release that overtakes a renewal.
         server.psql("update greylag_lease set expires_at = '-infinity'").unwrap();
         assert!(lost.recv().await.is_some(), "the renewal found nothing to renew");
         assert_eq!(server.psql("select expires_at from greylag_lease").unwrap().trim(), "-infinity");
@@ -290,7 +289,7 @@ fn a_full_disk_and_a_standby_are_named_and_a_lease_outlives_a_short_one() {
         let (a, b) = (leases.lease("x", "a:1", &settings()).unwrap(), leases.lease("y", "b:1", &settings()).unwrap());
         let (on_lost, mut lost) = losses();
         assert!(a.acquire(on_lost).await.unwrap());
-        // The very error of the server, from where it would come.
+        // A trigger raises the server's own error where the server would.
         server
             .psql(
                 "create function is_full() returns trigger language plpgsql as $$ begin \
@@ -320,7 +319,7 @@ fn a_connection_exists_only_while_a_lease_is_held() {
         let lease = leases.lease("x", "a:1", &settings()).unwrap();
         let count = "select count(*) from pg_stat_activity where backend_type = 'client backend' and application_name <> 'psql'";
         let connections = || server.psql(count).unwrap().trim().to_owned();
-        // The server shows a connection that was closed until its process has ended.
+        // The server lists a closed connection until its process has ended.
         let comes_to = |wanted: &str| {
             let end = Instant::now() + Duration::from_secs(20);
             while connections() != wanted {

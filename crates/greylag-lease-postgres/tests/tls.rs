@@ -1,6 +1,6 @@
 //! Leases over TLS, against a real, throw-away PostgreSQL with certificates of the test's own.
 //!
-//! A test program of its own, since what listens to the log is one per process.
+//! A test program of its own, since a process has only one log subscriber.
 
 use std::error::Error as _;
 use std::io::Write;
@@ -11,10 +11,10 @@ use greylag_lease_postgres::{PostgresLeaseError, PostgresLeases};
 use greylag_testkit::certificates::{Authority, Files};
 use greylag_testkit::postgres::{PASSWORD, Postgres, ServerTls};
 
-/// Where the server is.
+/// Address of the server.
 const HOST: &str = "127.0.0.1";
 
-/// A server that shows a certificate; without PostgreSQL the test is skipped, and says so.
+/// Runs `test` with a server that has a certificate. Without PostgreSQL the test is skipped, and prints so.
 fn with_server(files: &Files, clients: Option<&Authority>, test: impl AsyncFnOnce(Postgres)) {
     let believed = clients.map(|authority| authority.sign("unused", &["a"]).ca);
     let tls = ServerTls { key: &files.key, cert: &files.cert, clients: believed.as_deref() };
@@ -27,7 +27,7 @@ async fn connect(server: &Postgres, words: &str) -> Result<PostgresLeases, Postg
     PostgresLeases::connect(&format!("{} {words}", server.config())).await
 }
 
-/// How the lease's connection looks from the server: TLS or not.
+/// Whether the server sees TLS on the lease's connection.
 fn is_encrypted(server: &Postgres) -> bool {
     let sql = "select ssl from pg_stat_ssl join pg_stat_activity using (pid) where application_name <> 'psql' and \
                backend_type = 'client backend'";
@@ -44,8 +44,8 @@ async fn holds_encrypted(server: &Postgres, leases: &PostgresLeases) -> bool {
     encrypted
 }
 
-/// Cluster S16 over a network: by `verify-full` only the server that the authority has signed, for this
-/// very host, is told anything.
+/// Cluster S16 over a network: with `verify-full` nothing is sent to a server unless the authority has signed its
+/// certificate for this very host.
 #[test]
 fn verify_full_believes_the_authority_and_the_host() {
     let (authority, foreign) = (Authority::new(), Authority::new());
@@ -95,7 +95,7 @@ fn a_server_may_ask_for_a_certificate() {
         );
         let error = connect(&server, "sslmode=disable").await.unwrap_err();
         assert!(matches!(error, PostgresLeaseError::WrongCredentials { .. }), "{error:?}");
-        // Replaced on disk, it counts from the next connection on.
+        // A certificate replaced on disk is used from the next connection on.
         foreign.sign("node", &["node.example"]);
         std::fs::copy(foreign.file("node", "key"), &own.key).unwrap();
         std::fs::copy(foreign.file("node", "cert"), &own.cert).unwrap();
@@ -123,7 +123,7 @@ fn what_cannot_be_used_is_named_at_start() {
     }
 }
 
-/// A server without TLS is told apart from one that is not believed.
+/// A server without TLS gets another error than an untrusted one.
 #[test]
 fn a_server_without_tls_is_named() {
     let Some(server) = Postgres::start() else { return };
@@ -131,7 +131,7 @@ fn a_server_without_tls_is_named() {
     runtime.block_on(async {
         let error = connect(&server, "sslmode=require").await.unwrap_err();
         assert!(matches!(error, PostgresLeaseError::NoTls { .. }), "{error:?}");
-        // No other machine can read what goes over a socket, so there is no TLS there.
+        // A Unix socket has no TLS, since no other machine can read its traffic.
         let socket = server.socket_directory().display();
         let over_socket = format!("host={socket} port={} user=postgres dbname=postgres sslmode=require", server.port());
         PostgresLeases::connect(&over_socket).await.unwrap();
@@ -153,7 +153,7 @@ impl Write for Log {
     }
 }
 
-/// Everything that goes wrong, at the most talkative level: neither log nor error says the password.
+/// Every kind of failure, at the most verbose log level: the password is in no log and in no error.
 #[test]
 fn the_password_is_in_no_log_and_no_error() {
     let log = Log::default();
@@ -193,7 +193,7 @@ fn the_password_is_in_no_log_and_no_error() {
         let told = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
         assert!(told.contains("WARN") && told.contains("db.example") && told.contains("verify-full"), "{told}");
         said.push(told);
-        // What stands in the place of a mode is a mode, and shown.
+        // The word in the place of a mode is shown, since a mode is no secret.
         let shown = |text: &str| text.replace(&format!("sslmode={SECRET}2"), "");
         for text in said {
             assert!(!shown(&text).contains(SECRET), "{text}");

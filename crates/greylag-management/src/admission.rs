@@ -1,8 +1,7 @@
-//! How many calls of the admin service run at a time, and how many in a second.
+//! Limits how many calls of the admin service run at a time, and how many in a second.
 //!
-//! The service answers from the tasks that keep the cluster alive, so what it takes from them has to be little,
-//! whatever its callers do. A call waits for its turn; one that would wait too long is refused, and says so.
-//! Source: cluster 80.
+//! Calls run on the tasks that keep the cluster alive, so they must take little of these tasks' time, whatever callers
+//! do. A call waits for its turn; a call that would wait too long is refused with a reason. Source: cluster 80.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,14 +11,14 @@ use tonic::Status;
 
 /// Calls in progress, over all connections.
 const CALLS: usize = 8;
-/// Calls in a second, over all connections.
+/// Calls begun per second, over all connections.
 const CALLS_PER_SECOND: u32 = 100;
-/// Calls that may come at once after a time of quiet.
+/// Calls that may begin at once after a quiet time.
 const BURST: u32 = 20;
-/// A call that would wait for longer is refused.
+/// Longest wait; a call that would wait longer is refused.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// See the module.
+/// Admits calls; the module describes the limits.
 #[derive(Debug)]
 pub(crate) struct Admission {
     calls: Arc<Semaphore>,
@@ -60,7 +59,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Takes a turn, and returns when its call may begin. `None`: no turn is taken, since it would come too late.
+    /// Takes a turn, and returns when its call may begin. `None`: the call would wait too long, so no turn is taken.
     fn take_turn(&mut self, now: Instant) -> Option<Instant> {
         let interval = Duration::from_secs(1) / CALLS_PER_SECOND;
         let next = self.next.map_or(now, |next| next.max(now));
@@ -77,7 +76,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Cluster 80: a few at once, then evenly, then none.
+    /// Cluster 80: a burst at once, then calls at even intervals, then refusals.
     #[test]
     fn calls_are_spaced_and_those_that_would_wait_for_long_are_refused() {
         let (mut pace, now) = (Pace { next: None }, Instant::now());
@@ -85,16 +84,16 @@ mod tests {
         assert_eq!(waits.iter().filter(|wait| wait.is_zero()).count(), BURST as usize);
         assert_eq!(waits.len(), (BURST + 2 * CALLS_PER_SECOND) as usize);
         assert!(waits.windows(2).all(|pair| pair[0] <= pair[1]) && *waits.last().unwrap() <= PATIENCE);
-        // A second later a second's worth may go on.
+        // A second later a second's worth of calls may begin.
         let later = now + Duration::from_secs(1);
         let more = std::iter::from_fn(|| pace.take_turn(later)).take(10_000).count();
         assert_eq!(more, CALLS_PER_SECOND as usize);
-        // After a time of quiet it is as at first.
+        // After a quiet time a whole burst may begin again.
         let at = now + Duration::from_secs(60);
         assert_eq!((0..BURST).filter(|_| pace.take_turn(at) == Some(at)).count(), BURST as usize);
     }
 
-    /// Cluster 80: no more than so many calls at a time, however many ask.
+    /// Cluster 80: no more than [`CALLS`] run at a time, however many ask.
     #[tokio::test]
     async fn few_calls_run_at_a_time() {
         let admission = Admission::default();

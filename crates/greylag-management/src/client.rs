@@ -13,32 +13,31 @@ use crate::v1::management_client::ManagementClient;
 /// Calls the admin service of one node.
 pub type Client = ManagementClient<Channel>;
 
-/// A watched node that does not answer pings for so long is gone.
+/// Interval and timeout of pings while a call is open: a node that does not answer them counts as gone.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
 /// A page of entities holds 10,000 ids of at most 1 KiB.
 const MAX_REPLY_BYTES: usize = 16 * 1024 * 1024;
 
-/// What a caller believes, and what it shows. All files are PEM.
+/// Certificates of a caller: which it trusts, and which it presents. All files are PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientTls {
-    /// The authorities whose signatures are believed; no others are, the system's neither.
+    /// The authorities that are trusted; no others are, not even the system's.
     pub ca: PathBuf,
-    /// The private key, and the certificate of that key: where the service asks for one, as it does
-    /// unless `management.tls_mutual` is false.
+    /// The private key and its certificate, for a service that asks for one, as it does unless `management.tls_mutual`
+    /// is false.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// The name to find in the service's certificate, if not the host that is dialled: for a port
-    /// that is forwarded.
+    /// The name expected in the service's certificate, if it is not the dialled host: for a forwarded port.
     pub host: Option<String>,
 }
 
 impl ClientTls {
-    /// Believes these authorities and shows nothing.
+    /// Trusts these authorities, and presents no certificate.
     pub fn new(ca: impl Into<PathBuf>) -> Self {
         Self { ca: ca.into(), identity: None, host: None }
     }
 
-    /// The same, with a certificate to show.
+    /// The same, with a certificate to present.
     #[must_use]
     pub fn with_identity(self, key: impl Into<PathBuf>, cert: impl Into<PathBuf>) -> Self {
         Self { identity: Some((key.into(), cert.into())), ..self }
@@ -48,12 +47,12 @@ impl ClientTls {
 /// Why an address cannot be called.
 #[derive(thiserror::Error)]
 pub enum ConnectError {
-    /// The address is none.
+    /// The address is invalid.
     #[error("{address:?} is no address of an admin service: {why}; write it as host:port")]
     Address {
-        /// The address as it was given.
+        /// The address as given.
         address: String,
-        /// What is wrong with it.
+        /// Description of the error.
         why: String,
     },
     /// The certificate, its key or the authorities cannot be used.
@@ -63,11 +62,11 @@ pub enum ConnectError {
 
 greylag_core::debug_is_sentence!(ConnectError);
 
-/// A client of the admin service at `host:port`. It connects with the first call; what keeps it from
-/// that is a [`DialError`](crate::DialError) among the sources of the call's status.
+/// A client of the admin service at `host:port`. It connects with the first call; if that fails, the status of the call
+/// has a [`DialError`](crate::DialError) among its sources.
 ///
 /// # Errors
-/// [`ConnectError`] if the address cannot be one.
+/// [`ConnectError`] if the address is invalid.
 ///
 /// # Panics
 /// Outside a tokio runtime.
@@ -78,7 +77,7 @@ pub fn connect(address: &str) -> Result<Client, ConnectError> {
 /// The same for a service whose node has `management.tls = "on"`. The files are read now.
 ///
 /// # Errors
-/// [`ConnectError`] if the address cannot be one, or a file cannot be used.
+/// [`ConnectError`] if the address is invalid, or a file cannot be used.
 ///
 /// # Panics
 /// Outside a tokio runtime.

@@ -1,12 +1,12 @@
-//! What a node says of its health, beside its view.
+//! Facts about a node's health that its view does not have.
 
 use greylag_cluster::{Cluster, HeldAddress};
 use greylag_core::UniqueAddress;
 
-/// The accusations, and what else keeps the leader from acting. Source: cluster M19, M36.
+/// Accusations of unreachability, and other conditions that keep the leader from acting. Source: cluster M19, M36.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Condition {
-    /// Which member finds which unreachable, observer first.
+    /// Pairs of members: the observer, and the member that it finds unreachable.
     pub(crate) accusations: Vec<(UniqueAddress, UniqueAddress)>,
     /// Members that have not seen the state.
     pub(crate) unseen: Vec<UniqueAddress>,

@@ -1,9 +1,9 @@
-//! Dials an admin service, and finds out what keeps it from answering.
+//! Dials an admin service, and finds out why it does not answer.
 //!
-//! An HTTP/2 server speaks first. So a caller by TLS writes nothing until it has read something:
-//! whether its certificate is believed is known only then, and a listener that does not believe it
-//! can say so before it hangs up. A caller in plain text begins with the opening words of HTTP/2,
-//! which every listener answers in its own way: by the first byte it is known.
+//! An HTTP/2 server sends first. So a caller by TLS writes nothing until it has read something: only then is it known
+//! whether the caller's certificate is trusted, and a listener that does not trust it can send an alert before it
+//! closes the connection. A caller in plain text begins with the preface of HTTP/2, which every kind of listener
+//! answers in its own way: the first byte tells the kind.
 
 use std::io;
 use std::sync::Arc;
@@ -27,31 +27,31 @@ pub enum DialError {
     /// No process listens at the address, or the network does not lead there.
     #[error("{0}")]
     Unreachable(#[source] io::Error),
-    /// Something accepts connections and says nothing.
+    /// The listener accepts connections but sends nothing.
     #[error("nothing was said within {0:?}")]
     Silent(Duration),
-    /// The listener wants TLS, and was called in plain text.
+    /// The listener needs TLS, and was called in plain text.
     #[error("it speaks TLS, and was called in plain text")]
     WantsTls,
     /// The listener speaks plain text, and was called by TLS.
     #[error("it speaks plain text, and was called by TLS")]
     WantsPlainText,
-    /// The listener wants to see a certificate, and the caller has none.
+    /// The listener needs a certificate, and the caller has none.
     #[error("it asks for a certificate, and none was shown")]
     WantsCertificate,
-    /// The listener does not believe the caller's certificate; or it hung up, which may have the same reason.
+    /// The listener does not trust the caller's certificate; or it closed the connection, perhaps for the same reason.
     #[error("it does not believe the certificate that was shown ({0}); the log of the node says why")]
     Disbelieves(String),
-    /// The caller does not believe the listener's certificate.
+    /// The caller does not trust the listener's certificate.
     #[error("its certificate is not believed: {0}")]
     NotBelieved(#[source] HandshakeError),
-    /// The listener accepts connections and does not speak as an admin service does.
+    /// The listener is no admin service.
     #[error("it is no admin service: {0}")]
     Foreign(String),
 }
 
 impl DialError {
-    /// Whether a process listens there, and one end does not believe the other or speaks TLS alone.
+    /// Whether a process listens there, and one end does not trust the other or only one speaks TLS.
     pub fn is_about_trust(&self) -> bool {
         matches!(
             self,
@@ -77,12 +77,12 @@ impl DialError {
     }
 }
 
-/// What a caller by TLS has.
+/// TLS of a caller.
 pub(crate) struct Secure {
     pub(crate) dialer: TlsDialer,
-    /// In place of the host that is dialled.
+    /// Host expected in the certificate; the dialled host if `None`.
     pub(crate) host: Option<String>,
-    /// Whether it has a certificate to show.
+    /// Whether the caller has a certificate to present.
     pub(crate) shows: bool,
 }
 

@@ -1,18 +1,18 @@
-//! Why the admin service did not start.
+//! Errors of starting the admin service.
 
 use std::net::SocketAddr;
 
 use greylag_transport::{ConfigErrors, TlsError};
 
-/// Why the admin service did not start. Nothing of it runs.
+/// Why the admin service did not start. No part of it runs.
 #[derive(thiserror::Error)]
 pub enum StartError {
     /// The address is not `host:port`, or its host cannot be found.
     #[error("cannot resolve management.address = {address:?}: {cause}; write it as host:port")]
     Resolve {
-        /// The address as it was given.
+        /// The address as given.
         address: String,
-        /// What the resolver said.
+        /// Error of the resolver.
         cause: std::io::Error,
     },
     /// The address is taken, or not of this machine.
@@ -20,7 +20,7 @@ pub enum StartError {
     Listen {
         /// The socket address.
         address: SocketAddr,
-        /// What the system said.
+        /// Error of the system.
         cause: std::io::Error,
     },
     /// Others can reach the address, and the settings name neither TLS nor plain text.
@@ -32,7 +32,7 @@ pub enum StartError {
         /// The socket address.
         address: SocketAddr,
     },
-    /// Settings that cannot work.
+    /// A setting is invalid.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
     /// The certificate, its key or the authorities cannot be used.

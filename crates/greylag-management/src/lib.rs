@@ -1,10 +1,10 @@
-//! A small admin service over gRPC: who is a member, what is amiss, what happens; and, where a node
-//! allows it, joining, leaving, downing.
+//! A small admin service over gRPC. It shows members, health and events, and lets callers join, leave and down members
+//! where a node allows it.
 //!
-//! **Off unless configured, read-only unless allowed.** A node listens for it only where
-//! [`ManagementSettings::address`] says, and refuses every change unless
-//! [`ManagementSettings::allow_writes`] is set. The command line `greylag` speaks it; so can any
-//! gRPC client, by `proto/management.proto`.
+//! **Off unless configured, read-only unless allowed.** A node listens only on
+//! [`ManagementSettings::address`], if that is set, and refuses every change unless
+//! [`ManagementSettings::allow_writes`] is set. The command line `greylag` uses the service; so can any gRPC client, by
+//! `proto/management.proto`.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -37,11 +37,10 @@
 //!
 //! # Who may call
 //!
-//! By default callers on the same machine. The service does not start on an address that others can
-//! reach unless [`ManagementSettings::tls`] was chosen: with [`Tls::Files`](greylag_transport::Tls::Files)
-//! it shows the certificate in these files, reads them again when they are replaced, and refuses callers
-//! that show no certificate of the same authorities. [`connect_tls`] calls such a service;
-//! [`DialError`] says what keeps the two from speaking.
+//! By default only callers on the same machine. The service does not start on an address that others can reach unless
+//! [`ManagementSettings::tls`] was chosen: with [`Tls::Files`](greylag_transport::Tls::Files) it presents the
+//! certificate in these files, reads the files again when they are replaced, and refuses callers without a certificate
+//! of the same authorities. [`connect_tls`] calls such a service; [`DialError`] says why a connection failed.
 //!
 //! # How calls are refused
 //!
@@ -72,7 +71,7 @@ mod settings;
 mod shards;
 #[cfg(feature = "server")]
 mod shown;
-/// The service as it is on the wire.
+/// Messages and services of the wire format.
 #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, clippy::pedantic)]
 pub mod v1 {
     include!("generated/greylag.management.v1.rs");

@@ -2,38 +2,38 @@
 
 use greylag_transport::{ConfigError, ConfigErrors, Tls};
 
-/// Whether a node offers the admin service, where, and what it may do.
+/// Whether a node offers the admin service, on which address, and whether it allows changes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ManagementSettings {
     /// Where to listen, `host:port`; port 0 picks a free one. `None`, the default: the service is off.
     pub address: Option<String>,
-    /// Lets callers change the cluster (join, leave, down, prepare for shutdown). Without it they may
-    /// only look. Default false.
+    /// Lets callers change the cluster (join, leave, down, prepare for shutdown). Otherwise they can only read. Default
+    /// false.
     pub allow_writes: bool,
-    /// Encryption, by the same choices as between nodes: an address that others can reach is refused
-    /// unless one was made. With [`Tls::Files`] callers have to show a certificate of the same
-    /// authorities, unless `mutual` is false; with [`Tls::None`], or without `mutual`, every client that
-    /// reaches the address may use it. Callers are no hosts, so `verify_hostname` has no meaning here.
-    /// Default [`Tls::LoopbackOnly`]. Source: cluster T40.
+    /// Encryption, with the same choices as between nodes. An address that others can reach is refused unless a choice
+    /// was made. With [`Tls::Files`] callers must present a certificate of the same authorities, unless `mutual` is
+    /// false; with [`Tls::None`], or without `mutual`, every client that reaches the address may use the service.
+    /// Callers are no hosts, so `verify_hostname` has no meaning here. Default [`Tls::LoopbackOnly`]. Source: cluster
+    /// T40.
     pub tls: Tls,
 }
 
 impl ManagementSettings {
-    /// Read-only on this address.
+    /// Read-only on `address`.
     pub fn at(address: impl Into<String>) -> Self {
         Self { address: Some(address.into()), ..Self::default() }
     }
 
-    /// The same, encrypted or open as this says.
+    /// The same, with this choice of encryption.
     #[must_use]
     pub fn with_tls(self, tls: Tls) -> Self {
         Self { tls, ..self }
     }
 
-    /// Looks for values that cannot work.
+    /// Checks that every setting is valid.
     ///
     /// # Errors
-    /// All of them together, by their keys.
+    /// All invalid settings together, by their keys.
     pub fn check(&self) -> Result<(), ConfigErrors> {
         let mut errors = Vec::new();
         let mut refuse = |setting, value: String, why| errors.push(ConfigError { setting, value, why });

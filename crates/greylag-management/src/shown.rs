@@ -1,14 +1,14 @@
-//! What other layers of a node show by its service.
+//! Slots for what other layers of a node show through the service.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// The place of something that the service shows, once it is there: a node's service listens before anything else of the node
-/// runs.
+/// A slot for something that the service shows. It is filled later, since a node's service listens before anything else
+/// of the node runs.
 pub struct Shown<T: ?Sized>(Arc<OnceLock<Arc<T>>>);
 
 impl<T: ?Sized> Shown<T> {
-    /// Shows this from now on. The first call counts.
+    /// Fills the slot. Only the first call counts.
     pub fn show(&self, shown: Arc<T>) {
         self.0.set(shown).ok();
     }

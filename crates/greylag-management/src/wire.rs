@@ -1,4 +1,4 @@
-//! From the domain to protobuf. Nothing is read back: requests carry only addresses.
+//! Converts domain types to protobuf. The other direction is not needed: requests have only addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use greylag_transport::TransportStats;
 use crate::condition::Condition;
 use crate::v1;
 
-/// The members of a view, and who has which duty.
+/// The members of a view, with the leaders and the oldest members, in all and by role.
 pub(crate) fn members(view: &MembershipView, condition: &Condition, cluster_name: &str) -> v1::MembersReply {
     let roles: BTreeSet<&String> = view.members.iter().flat_map(user_roles).collect();
     let oldest = |role| view.oldest(role).map(|member| member.address.to_string());
@@ -69,7 +69,7 @@ fn status(status: MemberStatus) -> v1::Status {
     }
 }
 
-/// What is amiss, and everything it was judged by. Source: cluster M36.
+/// The problems of node and cluster, and the facts that they were derived from. Source: cluster M36.
 pub(crate) fn health(
     view: &MembershipView,
     condition: &Condition,
@@ -77,7 +77,7 @@ pub(crate) fn health(
     stats: &TransportStats,
 ) -> v1::HealthReply {
     let mut problems = problems(view, condition);
-    // What a layer above says; the rest is told already.
+    // Reasons of the layers above; those of the cluster are among the problems already.
     let others: Vec<_> = readiness.not_ready.iter().filter(|reason| !problems.contains(reason)).cloned().collect();
     problems.extend(others);
     let mut dead_letters = BTreeMap::new();
@@ -111,8 +111,8 @@ pub(crate) fn health(
     }
 }
 
-/// In words, the worst first. A node that converges in the next second is not ill, so an
-/// unconverged state is a problem only together with what blocks it.
+/// The problems as sentences, the worst first. A node that converges within the next second is well, so an unconverged
+/// state is a problem only together with what blocks it.
 fn problems(view: &MembershipView, condition: &Condition) -> Vec<String> {
     let mut problems = Vec::new();
     if let Some(theirs) = condition.foreign_cluster {
@@ -145,7 +145,7 @@ fn problems(view: &MembershipView, condition: &Condition) -> Vec<String> {
     problems
 }
 
-/// What the transport has counted.
+/// The counters of the transport.
 pub(crate) fn counters(stats: TransportStats) -> v1::CountersReply {
     let letters = stats.dead_letters.into_iter().map(|(key, count)| v1::DeadLetters {
         reason: key.reason.to_string(),
@@ -166,10 +166,10 @@ pub(crate) fn counters(stats: TransportStats) -> v1::CountersReply {
     }
 }
 
-/// One event, as people and programs outside read it.
+/// One event, for people and programs.
 ///
-/// The kind is the variant's name. What this version has no fields for is told by its kind alone,
-/// with the event in words under `text`.
+/// The kind is the variant's name. An event without fields of its own in this version has only its kind, and a sentence
+/// in `text`.
 pub(crate) fn event(
     event: &ClusterEvent,
     view: &MembershipView,

@@ -1,5 +1,5 @@
-//! Strangers and clients without end, against real nodes over real sockets: what is refused is counted, and members stay
-//! members. Nothing here is judged by how fast the machine is.
+//! Floods of foreign connections and of clients, against real nodes over real sockets: refusals are counted, and
+//! members stay members. No test depends on the speed of the machine.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::print_stdout, reason = "the processes of one test hear each other so")]
@@ -23,7 +23,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tonic::Code;
 
-/// For what comes about at all; far longer than it takes.
+/// Timeout for events that must happen; far longer than they take.
 const LONG: Duration = Duration::from_secs(120);
 
 /// A member.
@@ -34,7 +34,7 @@ struct Node {
 }
 
 impl Node {
-    /// Its detector waits for a busy machine.
+    /// A node whose failure detector tolerates the long pauses of a busy machine.
     async fn patient() -> Self {
         let mut settings = ClusterSettings::test();
         settings.failure_detector.acceptable_heartbeat_pause = Duration::from_secs(30);
@@ -61,7 +61,7 @@ impl Node {
         tokio::time::timeout(LONG, joining).await.expect("it becomes a member");
     }
 
-    /// Which members are up in its view, by port.
+    /// Ports of the members that are up in its view.
     fn up(&self) -> Vec<u16> {
         let view = self.cluster.view();
         let up = view.members.iter().filter(|member| member.status == MemberStatus::Up);
@@ -72,7 +72,7 @@ impl Node {
         self.cluster.self_address().address().port()
     }
 
-    /// What was said so far against any member.
+    /// Events so far that find a member unreachable or down.
     fn accusations(&mut self) -> Vec<ClusterEvent> {
         let mut accusations = Vec::new();
         while let Some(Some(event)) = futures_now(self.events.next()) {
@@ -84,7 +84,7 @@ impl Node {
     }
 }
 
-/// What a future has at once.
+/// The value of a future that is ready now.
 fn futures_now<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = std::pin::pin!(future);
     match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
@@ -104,25 +104,25 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 // --- cluster 79 ---------------------------------------------------------------------------------------------------
 
-/// All sockets, from one address, each with a name of its own.
+/// Sockets of the attack, all from one address, each with its own name.
 const SOCKETS: usize = 20_000;
 const PROCESSES: usize = 4;
 const EACH: usize = SOCKETS / PROCESSES;
-/// What one host may have that is no member (cluster T21).
+/// Connections that one host without members may have (cluster T21).
 const SEATS: usize = 64;
-/// Where all of them come from, and claim to be.
+/// The address that all sockets come from, and name in their Hello.
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
-/// Files that one process of this test has open at most.
+/// Limit of open files of each process of this test.
 const FILES: usize = 8192;
 
 const ROLE: &str = "GREYLAG_TEST_LOAD_ROLE";
 
-/// Scenario cluster 79: 20,000 sockets that stay open, from one address, each saying Hello in another name. Few of them
-/// are let in, each of the others is counted, the table of peers and the memory of the node stay small, another node joins
-/// meanwhile, and the node dials no name that a stranger named.
+/// Scenario cluster 79: 20,000 sockets that stay open, from one address, each saying Hello in another name. Few are
+/// accepted, each of the others is counted, the table of peers and the memory of the node stay small, another node
+/// joins meanwhile, and the node dials none of the names.
 ///
-/// One process would need more files than many systems give it, so the node and each quarter of the sockets have a process
-/// of their own, begun by a shell that asks for as many files as they need.
+/// One process would need more files than many systems allow, so the node and each quarter of the sockets have a
+/// process of their own, started by a shell that raises the limit of open files.
 #[test]
 fn scenario_79_twenty_thousand_sockets_of_one_host() {
     match std::env::var(ROLE).as_deref() {
@@ -141,7 +141,7 @@ fn run(future: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(future);
 }
 
-/// This test in a process of its own, in that role, with files enough.
+/// Runs this test in a process of its own with the role `role`, and with a raised limit of open files.
 fn this_test(role: &str) -> Command {
     let enough = format!(
         "ulimit -S -n {FILES} || {{ echo 'cluster 79 needs {FILES} open files for each of its processes, and this system \
@@ -154,7 +154,7 @@ fn this_test(role: &str) -> Command {
     command
 }
 
-/// A quarter of the sockets, in a process of its own. Killed with this value.
+/// A process with a quarter of the sockets. It is killed when this is dropped.
 struct Attacker {
     process: Child,
     orders: ChildStdin,
@@ -198,7 +198,7 @@ impl Drop for Attacker {
 async fn scene() {
     let mut node = Node::patient().await;
     node.join(&[]).await;
-    // The names that get a seat are real: who dials one of them is heard.
+    // The accepted names have real listeners, so that a node that dialled one would be noticed.
     let mut named = Vec::new();
     for _ in 0..SEATS {
         named.push(TcpListener::bind((ATTACKER, 0)).await.unwrap());
@@ -225,7 +225,7 @@ async fn scene() {
     for attacker in &mut attackers {
         println!("scene: {}", attacker.says("connected").await);
     }
-    // All sockets are open at the other end, and none of their Hellos is lost without a trace.
+    // All sockets are open at the attackers' end, and every Hello is answered or counted.
     until("the last refusal", || {
         most.fetch_max(resident_bytes(), std::sync::atomic::Ordering::Relaxed);
         refused() >= (SOCKETS - SEATS) as u64
@@ -237,7 +237,7 @@ async fn scene() {
     for offence in [Intrusion::Banned, Intrusion::NoHello, Intrusion::NotGrpc, Intrusion::Malformed] {
         assert_eq!(count(offence), 0, "{offence:?}");
     }
-    // The table of peers: those with a seat, and the member.
+    // The table of peers has the accepted names, and the member.
     let known = (1..=SOCKETS as u16).chain(ports).filter(|port| node.transport.peer(&name(*port)).is_some()).count();
     assert_eq!(known, SEATS);
     assert!(node.transport.stats().inbound_streams <= SEATS + 8, "{}", node.transport.stats().inbound_streams);
@@ -262,7 +262,7 @@ fn resident_bytes() -> u64 {
     line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// The other end of a quarter of the sockets. What it says begins with `attacker:`.
+/// Runs a quarter of the sockets. Each printed line begins with `attacker:`.
 async fn attack(role: &str) {
     let numbers: Vec<usize> = role.split(' ').map(|number| number.parse().unwrap()).collect();
     let (node, first, held) = (SocketAddr::from((Ipv4Addr::LOCALHOST, numbers[0] as u16)), numbers[1], &numbers[2..]);
@@ -286,7 +286,7 @@ async fn attack(role: &str) {
         let Some(called) = callers.join_next().await else { break };
         let (socket, accepted) = called.unwrap();
         accepted_more += usize::from(accepted);
-        // Open at this end, whatever the node did with it.
+        // The socket stays open at this end, whatever the node did with it.
         open.push(socket);
     }
     println!("attacker: {} connected, {accepted_more} more accepted", open.len());
@@ -294,7 +294,7 @@ async fn attack(role: &str) {
     drop(open);
 }
 
-/// Connects from the one address and says Hello in the name of `name` there; true if it was accepted, once that is known.
+/// Connects from [`ATTACKER`] and says Hello in the name of port `name` there; answers whether the node accepted it.
 async fn hello(node: SocketAddr, name: u16) -> (TcpStream, bool) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((ATTACKER, 0).into()).expect("a port of its own");
@@ -303,7 +303,7 @@ async fn hello(node: SocketAddr, name: u16) -> (TcpStream, bool) {
     let mut heard = Vec::new();
     if socket.write_all(&greeting).await.is_ok() {
         let mut buffer = [0; 2048];
-        // The answer names the node, a refusal says why beside it; closed unread it is no answer at all.
+        // An answer names the node, a refusal adds the reason; a connection closed unread gives no answer at all.
         while !contains(&heard, b"127.0.0.1")
             && let Ok(read @ 1..) = socket.read(&mut buffer).await
         {
@@ -318,7 +318,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// The opening words of HTTP/2, a call of the transport's method, and a Hello for the control lane.
+/// The preface of HTTP/2, a call of the transport's method, and a Hello for the control lane.
 fn greeting(port: u16, to_port: u16) -> Vec<u8> {
     const METHOD: &[u8] = b"/greylag.transport.v1.Transport/Open";
     let mut head = vec![0x83, 0x86, 0x04, METHOD.len() as u8];
@@ -371,34 +371,34 @@ fn varint(mut value: u64) -> Vec<u8> {
 
 // --- cluster 80 ---------------------------------------------------------------------------------------------------
 
-/// Connections that the admin service has at most.
+/// Limit of connections of the admin service.
 const CLIENTS: usize = 64;
-/// Calls that each client has under way.
+/// Concurrent calls of each client.
 const AT_ONCE: usize = 8;
-/// How long they ask: three times as long as a member may be silent before the other one finds it unreachable.
+/// Duration of the load: three times as long as a member may be silent before it is found unreachable.
 const LOAD: Duration = Duration::from_secs(7);
-/// From one heartbeat of the probe to the next.
+/// Interval of the probe's heartbeats.
 const PROBE_INTERVAL: Duration = Duration::from_millis(50);
-/// So late no heartbeat may be.
+/// Limit of the additional delay of a heartbeat.
 const LATE: Duration = Duration::from_millis(100);
 
-/// How long the load lasts, and whether each heartbeat is judged, which takes a machine that does nothing else.
+/// Duration of the load, and whether every single heartbeat is judged, which needs a machine that does nothing else.
 fn load() -> (Duration, bool) {
     let given = std::env::var("GREYLAG_LOAD_SECONDS").ok();
     let given = given.map(|text| Duration::from_secs(text.parse().expect("whole seconds")));
     (given.unwrap_or(LOAD), given.is_some())
 }
 
-/// Heartbeats of a process that is no member. Each node answers them by the path that its members' heartbeats take.
+/// Sends heartbeats as a process that is no member. Each node answers them on the path of its members' heartbeats.
 struct Probe {
     transport: Arc<GrpcTransport>,
     shown: Arc<Mutex<Shown>>,
 }
 
-/// What the heartbeats of a probe have shown so far.
+/// Heartbeats of a probe and their answers.
 #[derive(Default)]
 struct Shown {
-    /// By their numbers, to whom and when.
+    /// Unanswered heartbeats by number, with receiver and time.
     waiting: BTreeMap<u64, (UniqueAddress, Instant)>,
     took: BTreeMap<UniqueAddress, Vec<Duration>>,
 }
@@ -425,8 +425,8 @@ impl Probe {
         Self { transport, shown }
     }
 
-    /// Sends so many heartbeats to each node, from the runtime of the control lane, and waits for all answers. How long
-    /// each node took, the fastest answer first.
+    /// Sends `count` heartbeats to each node, from the runtime of the control lane, and waits for all answers; answers
+    /// the round-trip times of each node, the shortest first.
     async fn measure(&self, nodes: [UniqueAddress; 2], count: u64) -> [Vec<Duration>; 2] {
         let (port, shown, peers) = (self.transport.clone(), self.shown.clone(), nodes.clone());
         let sending = self.transport.control_runtime().spawn(async move {
@@ -455,8 +455,8 @@ impl Probe {
 }
 
 /// Scenario cluster 80: 64 clients ask a member's admin service for health and members without pause. Each call is
-/// answered or refused as `RESOURCE_EXHAUSTED`, one connection more is closed, and no member is found unreachable. The
-/// member that is asked answers heartbeats as fast as the other one: both meet the same busy machine.
+/// answered or refused as `RESOURCE_EXHAUSTED`, one more connection is closed, and no member is found unreachable. The
+/// loaded member answers heartbeats as fast as the other one; both are on the same busy machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_80_sixty_four_admin_clients() {
     let (mut node, mut other) =
@@ -468,10 +468,10 @@ async fn scenario_80_sixty_four_admin_clients() {
     other.join(&[&node]).await;
     let probe = Probe::start().await;
     let nodes = [&node, &other].map(|node| node.cluster.self_address().clone());
-    // Connects.
+    // The first heartbeat makes the connections.
     probe.measure(nodes.clone(), 1).await;
     let address = admin.local_address().to_string();
-    // Each has its connection before the first of them asks for more.
+    // Every client is connected before the load begins.
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         let mut client = connect(&address).unwrap();
@@ -511,14 +511,14 @@ async fn scenario_80_sixty_four_admin_clients() {
     }
     let exhausted = Some(Code::ResourceExhausted as i32);
     assert_eq!(outcomes.keys().copied().collect::<Vec<_>>(), [None, exhausted], "{outcomes:?}");
-    // Of ten heartbeats nine: what the machine does beside this test may hold up any one of them.
+    // The 90th percentile: other work on the machine may delay any single heartbeat.
     let nine = |took: &[Duration]| took[took.len() * 9 / 10];
     assert!(nine(&asked) < nine(&spared) + LATE, "{asked:?} of the member that was asked, {spared:?} of the other one");
     if by_the_letter {
         let worst = |took: &[Duration]| took[took.len() - 1];
         assert!(worst(&asked) < worst(&spared) + LATE, "{:?} and {:?}", worst(&asked), worst(&spared));
     }
-    // It answered all that came in its turn: a hundred in a second.
+    // The service answers a hundred calls a second, so at least this many in the whole time.
     assert!(outcomes[&None] >= 500, "{outcomes:?}");
 
     drop(clients);

@@ -1,4 +1,4 @@
-//! How calls are refused: the codes that `lib.rs` promises, and that nothing has changed.
+//! Refused calls: the codes that `lib.rs` promises, and that nothing has changed.
 
 use std::sync::Arc;
 
@@ -61,8 +61,8 @@ fn facts(view: &MembershipView) -> (Vec<(String, MemberStatus)>, usize) {
     (members, view.tombstones.len())
 }
 
-/// Read-only is the default. Each change is refused for that alone, whatever else is wrong with it, on a
-/// node that is a member and on one that is none; and nothing has changed.
+/// Read-only is the default. Each change is refused for that reason alone, even if it is invalid otherwise, on a member
+/// and on a node that is none; and nothing has changed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_only_node_refuses_every_change_and_nothing_changes() {
     let mut member = Node::start(ManagementSettings::at("127.0.0.1:0")).await;

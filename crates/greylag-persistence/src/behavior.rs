@@ -1,4 +1,4 @@
-//! What a user writes: commands in, events out, a state folded from events.
+//! The behaviour that a user writes: commands in, events out, a state folded from events.
 
 use std::fmt;
 
@@ -24,31 +24,31 @@ use crate::tracker::{Tracked, UnconfirmedWarning};
 /// Handlers are synchronous and must not block. A panic in any of them is caught; the state is then
 /// never used again. Source: persistence §2.1.
 pub trait EventSourced: Sized + Send + 'static {
-    /// What it is asked.
+    /// The commands that the entity accepts.
     type Command: Send + 'static;
-    /// What it remembers.
+    /// The events that the entity stores.
     type Event: Send + 'static;
-    /// What follows from the events; the default is the state before the first.
+    /// The state that the events fold to; the default is the state before the first event.
     type State: Default + Send + 'static;
 
-    /// Which journal of its node keeps the events, of those given by `Stores::with_plugin`. Default `""`:
-    /// the node's default. Source: persistence §1.
+    /// Name of the journal that keeps the events, of those given by `Stores::with_plugin`. Default `""`:
+    /// the node's default journal. Source: persistence §1.
     fn journal_plugin_id(&self) -> &str {
         ""
     }
 
-    /// Which snapshot store, in the same way.
+    /// Name of the snapshot store, likewise.
     fn snapshot_plugin_id(&self) -> &str {
         ""
     }
 
-    /// The numbers of its life, from what the node is configured with for all. Default: just that. Change what
-    /// this one needs otherwise: `EventSourcedSettings { delete_events: true, ..node.clone() }`.
+    /// The entity's settings, made from the settings that the node has for all entities. Default: the node's. To change
+    /// some: `EventSourcedSettings { delete_events: true, ..node.clone() }`.
     fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
         node.clone()
     }
 
-    /// Decides what a command does. `state` is what all events until now say, all of them durable.
+    /// Decides what a command does. `state` is the fold of all events until now, all of them durable.
     fn on_command(
         &mut self,
         cx: &mut Ctx<'_, Self::Command>,
@@ -60,16 +60,16 @@ pub trait EventSourced: Sized + Send + 'static {
     /// every replay.
     fn apply(state: &mut Self::State, event: &Self::Event);
 
-    /// As [`EventSourced::apply`], with what is known about the event, and with the behaviour. Default: just that.
+    /// As [`EventSourced::apply`], with the behaviour and the event's number and metadata. Default: calls `apply`.
     fn apply_with(&self, state: &mut Self::State, event: &Self::Event, meta: &EventMeta<'_>) {
         let _ = meta;
         Self::apply(state, event);
     }
 
-    /// Hears what happened to the entity. While the state is lost (after a panic, before recovery ended, or while an
-    /// append whose events it holds is not answered) `state` is the default. What the entity begins through its context
-    /// on a signal that ends its incarnation (all but `RecoveryCompleted`, and those that it gets while it runs) is
-    /// not begun.
+    /// Tells the behaviour what happened to the entity. `state` is the default state while the state is lost: after a
+    /// panic, before recovery ended, or while it holds the events of an append that is not answered. On a signal that
+    /// ends the incarnation (all but `RecoveryCompleted` and the signals of a running entity) timers, work and
+    /// messages that the handler asks for are not begun.
     fn on_signal(&mut self, _cx: &mut Ctx<'_, Self::Command>, _state: &Self::State, _signal: &Signal) {}
 
     /// The tags of a new event, which `state` contains already.
@@ -78,54 +78,54 @@ pub trait EventSourced: Sized + Send + 'static {
     }
 
     /// Whether to save a snapshot after this event, which `state` contains already. A state that may lack
-    /// events is not saved all the same; see
+    /// events is not saved even so; see
     /// [`snapshot_every`](crate::EventSourcedSettings::snapshot_every).
     fn snapshot_when(&self, _state: &Self::State, _event: &Self::Event, _seq_nr: SeqNr) -> bool {
         false
     }
 
-    /// For layers that wrap a behaviour: drops marks of deliveries that cannot come again. Asked when there is one more
-    /// stream. Source: delivery §7.
+    /// For layers that wrap a behaviour: drops marks of deliveries that cannot come again. Called when a new stream got
+    /// its first mark. Source: delivery §7.
     #[doc(hidden)]
     fn prune_marks(&self, _marks: &mut Marks, _now: Timestamp) {}
 
-    /// The first event that a snapshot of `state` leaves something to, if it leaves anything out: a
+    /// The first event that a snapshot of `state` leaves data to, if the snapshot leaves any out: a
     /// state that grows too large for a snapshot can keep its bulk in the events. Recovery then applies
-    /// the events from there on to the snapshot, first those that it reflects already
-    /// ([`EventMeta::refill`]), and retention keeps them. Asked when a snapshot is encoded.
+    /// the events from that number on to the snapshot, first those that the snapshot reflects already
+    /// ([`EventMeta::refill`]), and retention keeps them. Called when a snapshot is encoded.
     /// Source: persistence §2.8 (`replay_from`).
     fn replay_from(&self, _state: &Self::State) -> Option<SeqNr> {
         None
     }
 
-    /// The deliveries that the state keeps until they are confirmed, and how they are sent. What
+    /// The deliveries that the state keeps until they are confirmed, and their sender. A delivery that
     /// `apply` recorded is sent when its event is stored, before the side effects of the command;
-    /// after recovery everything that is not confirmed is sent again, and then from time to time.
+    /// after recovery every unconfirmed delivery is sent again, and then from time to time.
     /// A read-only entity sends nothing. Source: persistence §6.
     fn tracker<'a>(&'a mut self, _state: &'a mut Self::State) -> Option<Tracked<'a>> {
         None
     }
 
-    /// A copy to return to when an append is rejected, in place of a restart by recovery. It is
+    /// A copy of the state to return to when an append is rejected, instead of a restart by recovery. The copy is
     /// taken before every persist; give one only if it is cheap. Source: persistence §2.6 (`rollback`).
     fn rollback_copy(&self, _state: &Self::State) -> Option<Self::State> {
         None
     }
 }
 
-/// What is known about an event when it is applied; nothing that only the commit gives.
+/// The number and metadata of an event when it is applied; nothing that is known only after the commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventMeta<'a> {
     /// The event's number.
     pub seq_nr: SeqNr,
-    /// What was attached to it.
+    /// The metadata attached to the event.
     pub metadata: &'a Metadata,
-    /// Whether the state comes from a snapshot that reflects this event already, and is only to take
-    /// from it what the snapshot left out; see [`EventSourced::replay_from`].
+    /// Whether the state comes from a snapshot that reflects this event already, so that the handler takes
+    /// from the event only what the snapshot left out; see [`EventSourced::replay_from`].
     pub refill: bool,
 }
 
-/// What happened to an entity. Source: persistence §2.8 (signals).
+/// An occurrence in the life of an entity. Source: persistence §2.8 (signals).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Signal {
@@ -133,10 +133,10 @@ pub enum Signal {
     RecoveryCompleted,
     /// The state could not be built.
     RecoveryFailed(RecoveryFailure),
-    /// The events of the last command are not stored. If they were applied already, the entity
-    /// restarts, unless it has a copy to return to.
+    /// The events of the last command are not stored. If the events were applied already, the entity
+    /// restarts, unless it has a copy of the state to return to.
     PersistRejected(RejectReason),
-    /// The append failed; what is stored only the coming recovery can tell if it is unknown.
+    /// The append failed; if its outcome is unknown, only the coming recovery can tell what is stored.
     PersistFailed(AppendError),
     /// Another writer owns this history now; the entity ends.
     Fenced,
@@ -152,20 +152,20 @@ pub enum Signal {
     DeleteSnapshotsCompleted(SnapshotCriteria),
     /// The snapshots that match were not deleted.
     DeleteSnapshotsFailed(SnapshotCriteria, SnapshotError),
-    /// Deliveries of its tracker are not confirmed for a long time; they are sent on.
+    /// Deliveries of the entity's tracker are unconfirmed for a long time; the tracker goes on sending them.
     Unconfirmed(UnconfirmedWarning),
-    /// The entity is about to start anew. Its state is the last one with its own number if it ran until now; if it did
-    /// not run yet, or its state holds what may not be stored, the state is the empty one and the number 0.
-    /// Source: persistence 76.
+    /// The entity is about to start anew. If the entity ran until now, the handler gets its last state and that state's
+    /// number; if it did not run yet, or its state holds events that may not be stored, the default state and the
+    /// number 0. Source: persistence 76.
     PreRestart,
-    /// The entity has ended. After a graceful stop its state is the last one with its own number; of an entity that did
-    /// not run yet, that failed, that was stopped in the midst of an append or lost its history to another writer, the
-    /// state is the empty one and the number 0. Source: persistence 76.
+    /// The entity has ended. After a graceful stop the handler gets the last state and that state's number; of an
+    /// entity that did not run yet, that failed, that was stopped in the midst of an append or lost its history to
+    /// another writer, the default state and the number 0. Source: persistence 76.
     PostStop,
 }
 
 impl Signal {
-    /// Whether it tells of something that went wrong.
+    /// Whether the signal is logged as a warning.
     pub(crate) fn is_failure(&self) -> bool {
         matches!(
             self,
@@ -228,28 +228,28 @@ pub enum RecoveryFailure {
     /// A step was not answered in time.
     #[error("no answer to the {0} within its timeout")]
     Timeout(RecoveryStep),
-    /// The claim was not answered.
+    /// The claim failed.
     #[error(transparent)]
     Claim(ClaimError),
     /// The head or a page could not be read.
     #[error(transparent)]
     Read(ReadError),
-    /// The snapshot store could not be reached. Never answered by a full replay, which would
+    /// The snapshot store could not be reached. Recovery never replays the whole history instead, which would
     /// multiply the load of an outage.
     #[error(transparent)]
     Snapshot(SnapshotError),
-    /// No snapshot tried could be used.
+    /// None of the snapshots that were tried could be used.
     #[error("none of {attempts} snapshots can be used, and the events alone do not give the state: {last}")]
     SnapshotsUnusable {
-        /// How many were tried.
+        /// Number of snapshots tried.
         attempts: u32,
-        /// What was wrong with the last.
+        /// Reason why the last one could not be used.
         last: String,
     },
     /// The history could not be advanced to its snapshot.
     #[error(transparent)]
     Advance(AdvanceError),
-    /// The snapshot left something to events that are not there.
+    /// The snapshot needs events of before its own number, and those are deleted.
     #[error("the snapshot of {snapshot} needs the events from {replay_from} on, and those up to {deleted_to} are gone")]
     RefillMissing {
         /// The number of the snapshot.
@@ -259,7 +259,7 @@ pub enum RecoveryFailure {
         /// The last number deleted.
         deleted_to: SeqNr,
     },
-    /// The snapshot ends before the events begin.
+    /// Events behind the snapshot are deleted, so the snapshot and the remaining events leave a gap.
     #[error("events up to {deleted_to} are deleted, but the snapshot is of {snapshot}")]
     EventsDeletedBeyondSnapshot {
         /// The number of the snapshot.
@@ -273,7 +273,7 @@ pub enum RecoveryFailure {
         /// The last number deleted.
         deleted_to: SeqNr,
     },
-    /// The journal lost events, or belongs to something else.
+    /// The snapshot is newer than the journal: the journal lost events, or belongs to another entity.
     #[error("the snapshot is of {snapshot}, but the journal ends at {highest}")]
     SnapshotAheadOfJournal {
         /// The number of the snapshot.
@@ -284,12 +284,12 @@ pub enum RecoveryFailure {
     /// Two writers ran at the same time, and the settings say to fail then.
     #[error(transparent)]
     Overlap(WritersOverlap),
-    /// A hole or a repeat in the history.
+    /// A gap or a repeated number in the history.
     #[error("corrupt history: event {expected} was expected, {} came", got.map_or("none".to_owned(), |got| got.to_string()))]
     CorruptHistory {
-        /// The number that had to follow.
+        /// The sequence number that had to follow.
         expected: SeqNr,
-        /// The number that came, if any.
+        /// The sequence number that came; `None` if the history ended.
         got: Option<SeqNr>,
     },
     /// A record could not be decoded.
@@ -301,16 +301,16 @@ pub enum RecoveryFailure {
     /// A handler panicked.
     #[error("{handler} panicked at {seq_nr}: {message}")]
     Panicked {
-        /// Which handler.
+        /// Name of the handler.
         handler: &'static str,
-        /// The event, or the last one before.
+        /// The event's number, or the last number before.
         seq_nr: SeqNr,
-        /// What the panic said.
+        /// The panic's message.
         message: String,
     },
 }
 
-/// Why an entity ended without being told to.
+/// Why an entity ended without a request to stop.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// The entity's state could not be built.
@@ -325,12 +325,12 @@ pub enum Failure {
     /// A handler panicked.
     #[error("{handler} panicked: {message}")]
     Handler {
-        /// Which handler.
+        /// Name of the handler.
         handler: &'static str,
-        /// What the panic said.
+        /// The panic's message.
         message: String,
     },
-    /// Too many commands wait, and the settings say to fail then.
+    /// Too many commands wait, and the settings say to fail in that case.
     #[error("the stash is full")]
     StashFull,
     /// A store call ended without an answer, so that its outcome is unknown.
@@ -338,12 +338,12 @@ pub enum Failure {
     StoreLost,
 }
 
-/// The writer to which an entity lost its history, as far as the journal told.
+/// The writer to which an entity lost its history, as far as the store told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FencedBy {
-    /// Another claim: its head.
+    /// Another writer claimed the history: the head after its claim.
     Head(Head),
-    /// Another append under this very epoch took the number that this entity was about to use.
+    /// Another append under the same epoch took the number that this entity was about to use.
     Conflict {
         /// The last number stored.
         highest: SeqNr,
@@ -353,7 +353,7 @@ pub enum FencedBy {
 }
 
 impl FencedBy {
-    /// The generation stored, if any: what a shard compares its own with.
+    /// The stored generation, if any; a shard compares its own generation with it.
     pub fn generation(&self) -> Option<Generation> {
         match self {
             Self::Head(head) => head.generation,

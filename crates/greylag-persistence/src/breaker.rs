@@ -1,4 +1,4 @@
-//! Keeps calls from a store that does not answer, so that an outage is not made worse by waiting.
+//! A circuit breaker: refuses calls to a store that does not answer, so that waiting does not make an outage worse.
 //!
 //! ```text
 //! Closed --max_failures in a row--> Open --its next probe--> HalfOpen --answered--> Closed
@@ -7,13 +7,13 @@
 //! a failure --100 ms--> probe --fails--> probe, after twice as long, up to reset_timeout
 //!                         +--answered--> what backs off starts at once
 //! ```
-//! Only what shows that the store does not answer counts as a failure: time-outs and I/O errors. A
+//! Only a sign that the store does not answer counts as a failure: time-outs and I/O errors. A
 //! refusal (rejected, fenced, a conflict, not found, a damaged record) is an answer. Probing begins with the first
-//! failure, not when the breaker opens: where few calls are made, all who made one may back off long before there are
-//! `max_failures`, and no call would find out that the store is back. While the breaker is not closed
+//! failure, not when the breaker opens: where few calls are made, all entities that made one may back off long before
+//! there are `max_failures`, and no call would detect that the store is back. While the breaker is not closed
 //! every call of a user is refused: the driver makes the probe, a read of a reserved id, so that no user's message
-//! is spent to find out whether the store is back. Time is an argument; the driver asks before each call
-//! ([`Breaker::admit`]), tells its outcome, and ticks. Source: persistence §4.1; sharding scenario 114.
+//! is lost to find out whether the store is back. Time is an argument; the driver asks before each call
+//! ([`Breaker::admit`]), reports its outcome, and ticks. Source: persistence §4.1; sharding scenario 114.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -24,19 +24,19 @@ use crate::event::WriterUuid;
 use crate::persistence_id::PersistenceId;
 use crate::settings::SettingsError;
 
-/// How long after a failure the first probe comes, unless `reset_timeout` is shorter.
+/// Wait between a failure and the first probe, unless `reset_timeout` is shorter.
 const FIRST_PROBE: Duration = Duration::from_millis(100);
 
-/// When a breaker opens, and how often it looks whether it may close. Source: persistence §9.
+/// When a breaker opens, and how often it probes. Source: persistence §9.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BreakerSettings {
-    /// The breaker opens after so many failures in a row; a probe that fails is one, too. Default 10; for snapshot
+    /// Number of failures in a row, failed probes included, after which the breaker opens. Default 10; for snapshot
     /// stores 5.
     pub max_failures: NonZeroU32,
     /// Longest wait for one call, and for one probe. Default 10 s; for snapshot stores 20 s.
     pub call_timeout: Duration,
-    /// Longest wait for the next probe while the store does not answer: the first comes 100 ms after a failure, each
-    /// that fails doubles the wait up to this. Default 500 ms.
+    /// Longest wait for the next probe while the store does not answer: the first probe comes 100 ms after a failure,
+    /// each failed probe doubles the wait up to this. Default 500 ms.
     pub reset_timeout: Duration,
 }
 
@@ -51,7 +51,7 @@ impl Default for BreakerSettings {
 }
 
 impl BreakerSettings {
-    /// For snapshot stores, whose calls move more bytes and can wait.
+    /// Settings for snapshot stores, whose calls move more bytes and can wait.
     pub fn snapshots() -> Self {
         Self {
             max_failures: NonZeroU32::new(5).expect("not zero"),
@@ -60,7 +60,7 @@ impl BreakerSettings {
         }
     }
 
-    /// Checks what the types leave open.
+    /// Checks the values that the types do not rule out.
     ///
     /// # Errors
     /// [`SettingsError`], naming the key.
@@ -73,60 +73,60 @@ impl BreakerSettings {
     }
 }
 
-/// Where a breaker stands.
+/// The state of a breaker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BreakerMode {
     /// Calls pass.
     Closed,
     /// Calls are refused.
     Open {
-        /// Time left until its next probe.
+        /// Time left until the next probe.
         left: Duration,
-        /// The failure that opened it, or that its last probe met.
+        /// The failure that opened the breaker, or that of its last probe.
         cause: String,
     },
     /// Calls are refused, and a probe is under way.
     HalfOpen {
-        /// The failure that opened it, or that the probe before met.
+        /// The failure that opened the breaker, or that of the previous probe.
         cause: String,
     },
 }
 
-/// What a breaker has done since it was made. Source: persistence §10.16.
+/// The activity of a breaker since it was made. Source: persistence §10.16.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BreakerStats {
-    /// Where it stands now.
+    /// The breaker's present state.
     pub mode: BreakerMode,
     /// Calls that showed that the store does not answer: timed out, or an I/O error.
     pub failures: u64,
-    /// How often it opened.
+    /// Number of times that the breaker opened.
     pub opened: u64,
-    /// Calls that it refused, which the store never saw.
+    /// Calls that the breaker refused; the store never saw them.
     pub refused: u64,
-    /// Probes that it made.
+    /// Probes that the breaker started.
     pub probes: u64,
 }
 
 /// The breakers of one store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Breakers {
-    /// Of what changes something.
+    /// The breaker of writes.
     pub writes: BreakerStats,
-    /// Of the rest.
+    /// The breaker of reads.
     pub reads: BreakerStats,
 }
 
-/// Leave for one call; its outcome is told with it.
+/// Permission for one call; the caller returns it with the outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admission {
-    /// The state that the call began in; what comes from an earlier one says nothing about now.
+    /// The breaker's term when the call began; outcomes of calls of an earlier term are ignored.
     term: u64,
 }
 
-/// How a call ended, as far as it says something about the store.
+/// The end of a call, as far as it tells something about the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallOutcome {
-    /// The store answered, be it a refusal.
+    /// The store answered, possibly with a refusal.
     Answered,
     /// The store did not answer; the text is the failure.
     Failed(String),
@@ -134,35 +134,35 @@ pub enum CallOutcome {
     Abandoned,
 }
 
-/// An input to a [`Breaker`]: how calls and probes ended, and that time passed.
+/// An input to a [`Breaker`]: ends of calls and probes, and the passing of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BreakerInput {
     /// A call that was admitted has ended.
     Ended(Admission, CallOutcome),
     /// The probe of [`BreakerEffect::Probe`] has ended.
     Probed(CallOutcome),
-    /// The store itself says that it was away and can be reached again: the next probe, if one is to come, comes now.
+    /// The store itself reports that it was away and can be reached again: a probe that is waited for starts now.
     Reachable,
     /// [`Breaker::next_deadline`] has come. Early and repeated ticks are harmless.
     Tick,
 }
 
-/// What a breaker asks its driver to do.
+/// An action that a breaker asks of its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakerEffect {
-    /// Read a reserved id from the store, wait for it no longer than [`Breaker::call_timeout`], and tell
+    /// Read a reserved id from the store, wait no longer than [`Breaker::call_timeout`] for the answer, and send
     /// [`BreakerInput::Probed`].
     Probe,
-    /// The store answers again, and calls pass: end the back-off of the entities that wait for it.
+    /// The store answers again, and calls pass: end the back-off of the entities that wait for the store.
     StoreBack,
 }
 
-/// How far the search for the store is.
+/// Progress of probing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Probing {
-    /// Nothing has failed since the store last answered a probe.
+    /// No probe is due: no call failed since the store last answered a probe.
     Idle,
-    /// The next probe comes then.
+    /// The next probe starts at this time.
     At(Instant),
     UnderWay,
 }
@@ -170,20 +170,20 @@ enum Probing {
 /// A breaker for calls of one direction of one store.
 #[derive(Debug)]
 pub struct Breaker {
-    /// As errors call it.
+    /// Name of the breaker in errors.
     name: String,
     settings: BreakerSettings,
     /// Whether calls are refused.
     is_open: bool,
     probing: Probing,
-    /// Without an answered call in between, probes that failed included.
+    /// Failures in a row, failed probes included; an answered call resets the count.
     failures: u32,
-    /// Between the last probe, or the failure that began it, and the next probe.
+    /// Wait before the next probe.
     wait: Duration,
     last_cause: String,
-    /// Raised whenever it opens or closes.
+    /// Raised whenever the breaker opens or closes, so that outcomes of earlier calls are recognized.
     term: u64,
-    /// In all, as the three below; see [`BreakerStats`].
+    /// Totals, as the three fields below; see [`BreakerStats`].
     failed: u64,
     opened: u64,
     refused: u64,
@@ -191,7 +191,7 @@ pub struct Breaker {
 }
 
 impl Breaker {
-    /// A closed one, called `name` in errors.
+    /// A closed breaker, called `name` in errors.
     pub fn new(name: impl Into<String>, settings: BreakerSettings) -> Self {
         Self {
             name: name.into(),
@@ -209,10 +209,10 @@ impl Breaker {
         }
     }
 
-    /// Asks whether a call may go now.
+    /// Asks whether a call may be sent now.
     ///
     /// # Errors
-    /// A failure that names the breaker, the last cause and the time left. Nothing was sent then.
+    /// A failure that names the breaker, the last cause and the time left. The call is not sent.
     pub fn admit(&mut self, now: Instant) -> Result<Admission, StoreFailure> {
         let state = match self.mode(now) {
             BreakerMode::Closed => return Ok(Admission { term: self.term }),
@@ -238,7 +238,7 @@ impl Breaker {
         debug_assert!(!self.is_open || self.probing != Probing::Idle, "an open breaker is probed");
     }
 
-    /// When a [`BreakerInput::Tick`] next has work to do; none while the store answers, or is being probed.
+    /// When a [`BreakerInput::Tick`] next has work to do; `None` while the store answers, or a probe is under way.
     pub fn next_deadline(&self) -> Option<Instant> {
         match self.probing {
             Probing::At(probe_at) => Some(probe_at),
@@ -249,12 +249,13 @@ impl Breaker {
     fn on_ended(&mut self, now: Instant, admission: Admission, outcome: CallOutcome) {
         self.failed += u64::from(matches!(outcome, CallOutcome::Failed(_)));
         if admission.term != self.term {
-            // The call began before the breaker opened or closed; the probe tells what holds now.
+            // The call began before the breaker opened or closed: ignore its outcome; the probe tells the present
+            // state.
             return;
         }
         match outcome {
             CallOutcome::Abandoned => {}
-            // The probe that a failure before has called for comes all the same: what backs off hears of no call.
+            // Probe even so: only an answered probe ends the back-off of the entities whose calls failed before.
             CallOutcome::Answered => self.failures = 0,
             CallOutcome::Failed(cause) => {
                 self.note_failure(cause);
@@ -298,7 +299,7 @@ impl Breaker {
                 self.probing = Probing::At(now + self.wait);
                 self.open_if_due();
             }
-            // A probe that was dropped says nothing about the store, so the next one comes after the same wait.
+            // A dropped probe tells nothing about the store, so the next one comes after the same wait.
             CallOutcome::Abandoned => self.probing = Probing::At(now + self.wait),
         }
     }
@@ -320,7 +321,7 @@ impl Breaker {
 
     fn on_store_back(&mut self, out: &mut Vec<BreakerEffect>) {
         self.probing = Probing::Idle;
-        // While it is closed only calls begin the count anew: a store may answer probes and no call.
+        // Reset the failures only if the breaker was open: a store may answer probes and no calls.
         if std::mem::take(&mut self.is_open) {
             tracing::warn!(breaker = self.name, probes = self.probes, "breaker closes");
             self.failures = 0;
@@ -329,7 +330,7 @@ impl Breaker {
         out.push(BreakerEffect::StoreBack);
     }
 
-    /// Where it stands now.
+    /// The breaker's present state.
     pub fn mode(&self, now: Instant) -> BreakerMode {
         let cause = || self.last_cause.clone();
         match self.next_deadline() {
@@ -339,13 +340,13 @@ impl Breaker {
         }
     }
 
-    /// What it has done, and where it stands now.
+    /// The breaker's counts and present state.
     pub fn stats(&self, now: Instant) -> BreakerStats {
         let Self { failed: failures, opened, refused, probes, .. } = *self;
         BreakerStats { mode: self.mode(now), failures, opened, refused, probes }
     }
 
-    /// As errors call it.
+    /// Name of the breaker in errors.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -356,16 +357,16 @@ impl Breaker {
     }
 }
 
-/// The writes whose outcome is unknown: a repeat of one of them must not be answered as if the write
+/// The writes whose outcome is unknown: a repeat of such a write must not be answered as if the write
 /// were known not to be stored. Source: persistence J10.
 ///
-/// Keeps the latest write of each id for [`DOUBT_LASTS`]: no caller repeats a write for longer. Bounded:
+/// Keeps the latest write of each id for [`DOUBT_LASTS`], longer than any caller repeats a write. Bounded:
 /// while there are too many, every write counts as doubtful, which is never wrong, only less helpful.
 #[derive(Debug)]
 pub struct Unanswered {
     by_id: BTreeMap<PersistenceId, Doubt>,
     capacity: usize,
-    /// Until then some are not remembered.
+    /// Until this time every write is doubtful, since some were not remembered.
     overflowed_until: Option<Instant>,
 }
 
@@ -380,12 +381,12 @@ struct Doubt {
 pub const DOUBT_LASTS: Duration = Duration::from_secs(600);
 
 impl Unanswered {
-    /// Remembers the writes of up to `capacity` ids.
+    /// Keeps the writes of up to `capacity` ids.
     pub fn new(capacity: usize) -> Self {
         Self { by_id: BTreeMap::new(), capacity, overflowed_until: None }
     }
 
-    /// The write of `writer_uuid` that makes `number` went out and was not answered.
+    /// Notes that the write of `writer_uuid` that makes `number` was sent and not answered.
     pub fn note(&mut self, now: Instant, id: &PersistenceId, writer_uuid: WriterUuid, number: u64) {
         let until = now + DOUBT_LASTS;
         if self.by_id.len() >= self.capacity {
@@ -398,7 +399,7 @@ impl Unanswered {
         }
     }
 
-    /// The outcome of the latest write of `id` is known.
+    /// Notes that the outcome of the latest write of `id` is known.
     pub fn settle(&mut self, id: &PersistenceId) {
         self.by_id.remove(id);
     }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-/// What is gathered before it is summed: the fields of a record but for its payload, of most records.
+/// Size of the gathering buffer: large enough for most records without their payload.
 const GATHERED_BYTES: usize = 128;
 
-/// Most fields are of a few bytes, of which summing takes longer than copying: they are gathered, and summed together.
+/// Gathers short fields and sums them together: for a few bytes, summing takes longer than copying.
 pub(crate) struct Checksum {
     sum: u32,
     gathered: [u8; GATHERED_BYTES],
@@ -85,7 +85,7 @@ mod tests {
         let bytes: Vec<u8> = (0..1000_u32).map(|number| (number * 7 % 251) as u8).collect();
         for piece in [1, 3, 4, 16, 100, GATHERED_BYTES - 1, GATHERED_BYTES, GATHERED_BYTES + 1, 500] {
             let mut checksum = Checksum::new();
-            // Pieces of two lengths, so that they end everywhere.
+            // Pieces of two alternating lengths, so that pieces end at every place of the buffer.
             let mut rest = &bytes[..];
             for turn in 0.. {
                 let (some, others) = rest.split_at(rest.len().min(if turn % 2 == 0 { piece } else { 5 }));

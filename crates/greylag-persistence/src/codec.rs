@@ -1,4 +1,4 @@
-//! How events and states become stored bytes, and how old bytes are read.
+//! How events and states become stored bytes, and how old stored bytes are read.
 //!
 //! On read, in this order: upcasters raise the version of the raw payload until none matches, then
 //! the codec of the *stored* codec id decodes. So a type can move from JSON to prost, or change its
@@ -17,36 +17,36 @@ use crate::persistence_id::PersistenceId;
 /// A value as stores keep it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedValue {
-    /// Which codec wrote the payload.
+    /// Id of the codec that wrote the payload.
     pub codec_id: CodecId,
     /// The name of the value's type.
     pub manifest: String,
     /// Version of the type's format under this manifest.
     pub schema_version: u32,
-    /// The bytes.
+    /// The encoded value.
     pub payload: Bytes,
 }
 
-/// What one stored record becomes.
+/// The events that one stored record decodes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventSeq<E> {
-    /// Nothing to apply; its number counts all the same. Also for a payload whose key was destroyed.
+    /// No event to apply; the record's number counts. Also for a payload whose key was destroyed.
     Filtered,
-    /// The usual case.
+    /// One event, the usual case.
     One(E),
-    /// None or several; all carry the number of their record.
+    /// Any number of events; all carry the number of their record.
     Many(Vec<E>),
 }
 
-/// Raises the version of a raw payload.
+/// A function that raises the version of a raw payload.
 #[derive(Clone)]
 pub struct Upcaster {
     /// Payloads of this manifest …
     pub manifest: String,
     /// … and of this version.
     pub from_version: u32,
-    /// What they become; the version must rise, unless the manifest changes, and no value may come to one
-    /// upcaster twice.
+    /// Makes the payload of the new version; the version must rise, unless the manifest changes, and no value may pass
+    /// the same upcaster twice.
     pub upcast: Arc<dyn Fn(EncodedValue) -> Result<EncodedValue, String> + Send + Sync>,
 }
 
@@ -143,18 +143,18 @@ impl<T: 'static> fmt::Debug for StoredCodec<T> {
     }
 }
 
-/// What names a way of storing `T`s where an entity type is defined: a codec, or a [`StoredCodec`] with what it takes to read
-/// the values of earlier releases. `By` says which of the two, and is never written.
+/// A way of storing `T`s, as the definition of an entity type names it: a codec, or a [`StoredCodec`], which can also
+/// read the values of earlier releases. `By` tells the two implementations apart, and is never written.
 pub trait IntoStored<T, By> {
-    /// As a stored codec.
+    /// Converts to a stored codec.
     fn into_stored(self) -> StoredCodec<T>;
 }
 
-/// See [`IntoStored`].
+/// Marker of the [`IntoStored`] implementation for codecs.
 #[derive(Debug)]
 pub enum ByCodec {}
 
-/// See [`IntoStored`].
+/// Marker of the [`IntoStored`] implementation for stored codecs.
 #[derive(Debug)]
 pub enum AsIs {}
 
@@ -171,7 +171,7 @@ impl<T> IntoStored<T, AsIs> for StoredCodec<T> {
 }
 
 impl<T: 'static> StoredCodec<T> {
-    /// Writes and reads by `codec`, at version 1.
+    /// A codec that writes and reads by `codec`, at version 1.
     pub fn new(codec: impl Codec<T>) -> Self {
         Self::with_version(codec, 1)
     }
@@ -192,7 +192,7 @@ impl<T: 'static> StoredCodec<T> {
         Self(Arc::new(inner)).reading(writer, version)
     }
 
-    /// Also reads what `codec` wrote up to `newest_version`.
+    /// Also reads values that `codec` wrote, up to version `newest_version`.
     #[must_use]
     pub fn reads(self, codec: impl Codec<T>, newest_version: u32) -> Self {
         self.reading(Arc::new(codec), newest_version)
@@ -205,7 +205,7 @@ impl<T: 'static> StoredCodec<T> {
         self
     }
 
-    /// Turns each value into the one that is stored in its place, before encoding. Tags and snapshots
+    /// Replaces each value by another before encoding. Tags and snapshots
     /// are of the value that the entity persisted.
     #[must_use]
     pub fn to_journal(mut self, adapter: impl Fn(&T) -> T + Send + Sync + 'static) -> Self {
@@ -213,16 +213,16 @@ impl<T: 'static> StoredCodec<T> {
         self
     }
 
-    /// Turns each decoded value into none, one or several, after decoding.
+    /// Replaces each decoded value by none, one or several.
     #[must_use]
     pub fn from_journal(mut self, adapter: impl Fn(T) -> EventSeq<T> + Send + Sync + 'static) -> Self {
         self.inner_mut().from_journal = Some(Arc::new(adapter));
         self
     }
 
-    /// Reads an event as filtered if `is_lost` says so of its stored form, before anything else is tried: for
-    /// one whose payload cannot be read any more, say because the personal key that encrypted it was
-    /// destroyed. Its number counts, and no handler is called. Source: persistence §1.
+    /// Reads an event as filtered if `is_lost` returns `true` for its stored form, before decoding is tried: for an
+    /// event whose payload cannot be read any more, say because the personal key that encrypted it was destroyed. The
+    /// event's number counts, and no handler is called. Source: persistence §1.
     #[must_use]
     pub fn filtered_when(mut self, is_lost: impl Fn(&EncodedValue) -> bool + Send + Sync + 'static) -> Self {
         self.inner_mut().is_lost = Some(Arc::new(is_lost));
@@ -244,8 +244,8 @@ impl<T: 'static> StoredCodec<T> {
     /// The stored form of `value`.
     ///
     /// # Errors
-    /// [`EncodeError`] if the codec refuses it, or if it holds what belongs to a running process: a reply token or a
-    /// reference to an entity.
+    /// [`EncodeError`] if the codec refuses the value, or if the value holds something that belongs to a running
+    /// process: a reply token or a reference to an entity.
     pub fn encode(&self, value: &T) -> Result<EncodedValue, EncodeError> {
         let adapted = self.0.to_journal.as_ref().map(|adapter| adapter(value));
         let value = adapted.as_ref().unwrap_or(value);
@@ -264,7 +264,7 @@ impl<T: 'static> StoredCodec<T> {
     /// Reads a stored record of `kind`.
     ///
     /// # Errors
-    /// [`StoredDecodeError`]; it is never turned into a silent skip here.
+    /// [`StoredDecodeError`]; an unreadable record is never skipped silently here.
     pub fn decode(&self, kind: EventKind, stored: EncodedValue) -> Result<EventSeq<T>, StoredDecodeError> {
         if kind == EventKind::Filtered || self.0.is_lost.as_ref().is_some_and(|is_lost| is_lost(&stored)) {
             return Ok(EventSeq::Filtered);
@@ -276,7 +276,7 @@ impl<T: 'static> StoredCodec<T> {
         })
     }
 
-    /// Reads a stored value that is exactly one, such as a state.
+    /// Reads a stored value that decodes to exactly one value, such as a state.
     ///
     /// # Errors
     /// [`StoredDecodeError`].
@@ -309,11 +309,11 @@ impl<T: 'static> StoredCodec<T> {
             let (manifest, from) = (stored.manifest.clone(), stored.schema_version);
             let malformed = |reason| StoredDecodeError::Malformed { manifest: manifest.clone(), reason };
             stored = (upcaster.upcast)(stored).map_err(&malformed)?;
-            // Without this an upcaster could run for ever,
+            // Require progress: an upcaster that keeps version and manifest would run for ever.
             if stored.manifest == manifest && stored.schema_version <= from {
                 return Err(malformed(format!("the upcaster from version {from} does not raise it")));
             }
-            // and without this several upcasters that rename in a circle would run for ever.
+            // Limit the steps: several upcasters that rename in a circle would run for ever.
             if steps > self.0.upcasters.len() {
                 return Err(malformed(format!("the upcasters from version {from} rename it in a circle")));
             }
@@ -333,14 +333,14 @@ pub enum StoredDecodeError {
         /// The stored manifest.
         manifest: String,
     },
-    /// Written by newer code; deploy readers before writers.
+    /// The value was written by newer code; deploy readers before writers.
     #[error("manifest {manifest:?} is stored at version {found}, known are versions up to {known}")]
     NewerSchema {
         /// The stored manifest.
         manifest: String,
         /// The stored version.
         found: u32,
-        /// The newest version known here.
+        /// The newest version that this code knows.
         known: u32,
     },
     /// The bytes are not a value of this manifest.
@@ -348,7 +348,7 @@ pub enum StoredDecodeError {
     Malformed {
         /// The stored manifest.
         manifest: String,
-        /// What the codec said.
+        /// The codec's message.
         reason: String,
     },
 }
@@ -366,9 +366,9 @@ impl StoredDecodeError {
 pub struct UnreadableRecord {
     /// The id that the history belongs to.
     pub id: PersistenceId,
-    /// Which record.
+    /// Number of the record.
     pub seq_nr: SeqNr,
-    /// What is wrong.
+    /// The decode error.
     pub error: StoredDecodeError,
 }
 

@@ -1,9 +1,9 @@
-//! Counts what the entities of a node have done with one journal or state store, for metrics.
+//! Counts the activity of a node's entities on one journal or state store, for metrics.
 //!
-//! The machines tell by their actions what only they know, the hosts count it: each entity has an
-//! [`EntityTally`], which folds what a turn brought into the [`EntityCounters`] that all entities on
-//! those stores share. A turn that brought nothing to count costs no atomic operation. What stores
-//! and breakers count themselves is told by them ([`Stores::breakers`](crate::Stores::breakers)).
+//! A machine reports by its actions what only it knows, and the host counts: each entity has an
+//! [`EntityTally`], which adds the counts of a turn to the [`EntityCounters`] that all entities on
+//! those stores share. A turn with nothing to count costs no atomic operation. Stores
+//! and breakers count their own activity ([`Stores::breakers`](crate::Stores::breakers)).
 //!
 //! Source: persistence §10.16.
 
@@ -19,21 +19,21 @@ use crate::error::{AppendError, SnapshotError, StateWriteError};
 use crate::journal::Appended;
 use crate::persistence_id::PersistenceId;
 
-/// Turns that encode a snapshot for longer are counted and logged. Source: persistence §2.8.
+/// Turns that take longer to encode a snapshot are counted and logged. Source: persistence §2.8.
 pub const SLOW_ENCODING: Duration = Duration::from_millis(50);
 
-/// What the entities on one journal, or one state store, have done since the process got hold of it; those of
-/// other processes count for themselves. Numbers only rise, but for [`stashed`](Self::stashed). Read it by
+/// The activity of the entities on one journal, or one state store, since this process opened it; other
+/// processes count their own. Numbers only rise, except [`stashed`](Self::stashed). Returned by
 /// [`Stores::entity_stats`](crate::Stores::entity_stats). Source: persistence §10.16.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EntityStats {
-    /// Writes said to be stored: appends, or durable states upserted and deleted.
+    /// Acknowledged writes: appends, or durable states upserted and deleted.
     pub writes: u64,
-    /// Events of those appends.
+    /// Events of the acknowledged appends.
     pub events: u64,
     /// Writes refused for good, by the store or before they reached it: too large, cannot be encoded, no room.
     pub rejected: u64,
-    /// Writes of an entity that is not the writer any more: another one claimed since, or wrote the state.
+    /// Writes of an entity that is no longer the writer: another writer claimed since, or wrote the state.
     pub fenced: u64,
     /// Appends whose first number is not the next one.
     pub conflicts: u64,
@@ -41,38 +41,38 @@ pub struct EntityStats {
     pub not_stored: u64,
     /// Writes whose outcome is unknown: they may be stored.
     pub unknown: u64,
-    /// Recoveries that came to their end: entities that then took commands.
+    /// Completed recoveries: the entity then took commands.
     pub recoveries: u64,
-    /// From permit to end, all of those together; waiting for a permit is not in it.
+    /// Sum of the times from permit to completion of those recoveries, without the wait for the permit.
     pub recovery_time: Duration,
-    /// The longest of them.
+    /// Longest of those recoveries.
     pub longest_recovery: Duration,
-    /// Stored events that they replayed, those of a refill apart.
+    /// Stored events that those recoveries replayed, without those of a refill.
     pub replayed_events: u64,
-    /// Of those, the ones skipped because this code does not know them
+    /// Events that those recoveries skipped because this code does not know them
     /// ([`OnUnknownEvent::Skip`](crate::OnUnknownEvent::Skip)).
     pub skipped_events: u64,
-    /// Recoveries that failed, each try by itself.
+    /// Failed recoveries; each try counts.
     pub failed_recoveries: u64,
-    /// Snapshots said to be saved.
+    /// Saved snapshots.
     pub snapshots: u64,
-    /// Bytes of their payloads, all of them together.
+    /// Sum of the payload bytes of the saved snapshots.
     pub snapshot_bytes: u64,
-    /// Bytes of the largest of them.
+    /// Payload bytes of the largest saved snapshot.
     pub largest_snapshot_bytes: u64,
-    /// From call to answer of the store, all of them together; encoding is not in it.
+    /// Sum of the times from call to answer of the store, without encoding.
     pub snapshot_time: Duration,
-    /// The longest of them.
+    /// Longest of those times.
     pub longest_snapshot: Duration,
     /// Snapshots that could not be encoded, were too large, or could not be saved.
     pub failed_snapshots: u64,
-    /// Turns of an entity in which a snapshot was encoded and that took longer than [`SLOW_ENCODING`], what else
-    /// the entity did in that turn included. Each is in the log, with the entity it held up.
+    /// Turns of an entity in which a snapshot was encoded and that took longer than [`SLOW_ENCODING`], the turn's other
+    /// work included. Each is logged, with its entity.
     pub slow_encodings: u64,
-    /// Commands that wait in entities now, put aside or not yet handled. In a shard, what waits for an entity
-    /// that recovers or persists is in its mailbox, and not here.
+    /// Commands that wait in entities now, put aside or not yet handled. In a shard, commands for an entity
+    /// that recovers or persists wait in its mailbox, and are not counted here.
     pub stashed: u64,
-    /// Commands dropped because the stash they were to wait in was full. A full mailbox in a shard is the
+    /// Commands dropped because their stash was full. A full mailbox in a shard is the
     /// transport's dead letter `EntityMailboxFull`.
     pub stash_drops: u64,
     /// Commands that behaviours answered `unhandled`.
@@ -80,12 +80,12 @@ pub struct EntityStats {
 }
 
 impl EntityStats {
-    /// How long a recovery takes, on average; zero before the first.
+    /// Mean time of a recovery; zero before the first.
     pub fn mean_recovery(&self) -> Duration {
         mean(self.recovery_time, self.recoveries)
     }
 
-    /// How long saving a snapshot takes, on average; zero before the first.
+    /// Mean time of saving a snapshot; zero before the first.
     pub fn mean_snapshot(&self) -> Duration {
         mean(self.snapshot_time, self.snapshots)
     }
@@ -95,7 +95,7 @@ fn mean(total: Duration, count: u64) -> Duration {
     nanos(total).checked_div(count).map_or(Duration::ZERO, Duration::from_nanos)
 }
 
-/// Where the entities on one journal, or one state store, count; clones count together.
+/// The shared counters of the entities on one journal, or one state store; clones count together.
 #[derive(Debug, Clone, Default)]
 pub struct EntityCounters(Arc<Counts>);
 
@@ -127,7 +127,7 @@ struct Counts {
 }
 
 impl EntityCounters {
-    /// The counters now.
+    /// The present values.
     pub fn stats(&self) -> EntityStats {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let time = |nanos: &AtomicU64| Duration::from_nanos(read(nanos));
@@ -159,7 +159,7 @@ impl EntityCounters {
         }
     }
 
-    /// An append of so many events was answered.
+    /// Counts the outcome of an append of `events` events.
     pub(crate) fn appended(&self, events: usize, outcome: &Result<Appended, AppendError>) {
         let counts = &*self.0;
         match outcome {
@@ -175,7 +175,7 @@ impl EntityCounters {
         }
     }
 
-    /// A write of a durable state was answered.
+    /// Counts the outcome of a write of a durable state.
     pub(crate) fn written(&self, outcome: &Result<(), StateWriteError>) {
         let counts = &*self.0;
         match outcome {
@@ -187,7 +187,7 @@ impl EntityCounters {
         }
     }
 
-    /// A snapshot with a payload of so many bytes was saved within this time, or not.
+    /// Counts the outcome of saving a snapshot with a payload of `bytes`, after `took`.
     pub(crate) fn snapshot_saved<T>(&self, bytes: usize, took: Duration, outcome: &Result<T, SnapshotError>) {
         let counts = &*self.0;
         if outcome.is_err() {
@@ -225,12 +225,12 @@ fn raise(greatest: &AtomicU64, to: u64) {
     greatest.fetch_max(to, Ordering::Relaxed);
 }
 
-/// Enough for five hundred years.
+/// Nanoseconds; a `u64` suffices for five hundred years.
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What the host of one entity counts by. Dropping it takes the commands that waited out of
+/// The counter of one entity's host. Dropping it takes the entity's waiting commands out of
 /// [`EntityStats::stashed`].
 #[derive(Debug)]
 pub struct EntityTally {
@@ -240,14 +240,14 @@ pub struct EntityTally {
 }
 
 impl EntityTally {
-    /// For an entity on the stores that these belong to.
+    /// A tally for an entity on the stores of these counters.
     pub fn new(counters: EntityCounters) -> Self {
         Self { counters, stashed: 0 }
     }
 
-    /// Counts what a turn of the machine of `id` asked for, and that `waiting_count` commands wait in it now. How
-    /// long the turn took is asked only if a snapshot was encoded in it, which happens only in the answer of a
-    /// store.
+    /// Counts the actions of one turn of the machine of `id`, in which `waiting_count` commands wait now. Asks how
+    /// long the turn took only if a snapshot was encoded in it, which happens only in the turn of a
+    /// store's answer.
     pub fn turn<C, Call: EntityCall>(
         &mut self,
         id: &PersistenceId,

@@ -1,8 +1,8 @@
-//! What a handler may know and ask: one kind of context for every kind of entity.
+//! The context of a handler, one type for every kind of entity: facts about the entity, and requests to its runtime.
 //!
-//! A [`Ctx`] answers from what its runtime lends, and collects what the handler asks for; the runtime carries that out when
-//! the handler has returned. So a handler cannot wait, and nothing that it begins can re-enter it. What it begins comes
-//! back as a message like any other.
+//! A [`Ctx`] answers from data that its runtime lends, and collects the handler's requests; the runtime carries them
+//! out when the handler has returned. So a handler cannot wait, and no work that it begins can re-enter it: the result
+//! of that work is a message like any other.
 //!
 //! ```text
 //! plain entity:       shard ------------------------------> Ctx --> receive, on_start, on_signal
@@ -24,11 +24,11 @@ use crate::persistence_id::PersistenceId;
 use crate::state::Revision;
 use crate::timer_name::TimerName;
 
-/// What a handler may know and ask. `M` is what its entity is sent: messages or commands.
+/// The context of a handler. `M` is the type of its entity's messages or commands.
 ///
-/// What a handler begins (timers, futures, blocking work, messages to itself) comes back as an `M`. In an entity that
-/// persists it waits while a write is under way, none comes before its recovery has completed, and all ends when the
-/// entity stops, restarts or is fenced. Source: persistence 77.
+/// The results of work that a handler begins (timers, futures, blocking work, messages to itself) are messages of type
+/// `M`. In a persistent entity they wait while a write is under way, none comes before recovery has completed, and all
+/// work ends when the entity stops, restarts or is fenced. Source: persistence 77.
 pub struct Ctx<'a, M> {
     pub(crate) now: Instant,
     pub(crate) host: Option<&'a dyn Host>,
@@ -37,7 +37,7 @@ pub struct Ctx<'a, M> {
     pub(crate) wishes: Wishes,
 }
 
-/// What an entity that persists knows of its history or its state.
+/// A persistent entity's facts about its history or state.
 #[derive(Clone, Copy)]
 pub(crate) struct Kept<'a> {
     pub(crate) id: &'a PersistenceId,
@@ -46,14 +46,14 @@ pub(crate) struct Kept<'a> {
     pub(crate) read_only: bool,
 }
 
-/// What an entity persists.
+/// The kind of persistence, with its own facts.
 #[derive(Clone, Copy)]
 pub(crate) enum KeptAs<'a> {
     Events { seq_nr: SeqNr, marks: &'a Marks },
     State { revision: Revision },
 }
 
-/// What a handler asks of the runtime that hosts its entity.
+/// A handler's requests to the runtime that hosts its entity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Wishes {
     /// [`Ctx::stop`].
@@ -64,14 +64,14 @@ pub struct Wishes {
     pub touch: bool,
     /// [`Ctx::veto_passivation`].
     pub veto: Option<bool>,
-    /// The incarnation is reached by an address of its own from now on.
+    /// The incarnation gets an address of its own from now on.
     pub direct: bool,
     /// [`Ctx::delete_events_to`].
     pub(crate) delete_to: Option<SeqNr>,
 }
 
 impl Wishes {
-    /// Whether there are none.
+    /// Whether nothing is requested.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -80,8 +80,8 @@ impl Wishes {
 /// A [`Host`] that an entity machine keeps.
 pub type SharedHost = Arc<dyn Host>;
 
-/// The runtime that hosts an entity, as its handlers see it: in a shard, that of sharding. An entity that runs as a task of
-/// its own has none.
+/// The runtime that hosts an entity, as its handlers see it: in a shard, the runtime of sharding. An entity that runs
+/// as a task of its own has none.
 pub trait Host: Send + Sync + fmt::Debug {
     /// The entity type's name.
     fn entity_type(&self) -> &str;
@@ -89,13 +89,13 @@ pub trait Host: Send + Sync + fmt::Debug {
     fn id(&self) -> &str;
     /// The entity's shard.
     fn shard(&self) -> &str;
-    /// Under which allocation the shard runs here.
+    /// The generation of the allocation under which the shard runs on this node.
     fn generation(&self) -> Generation;
     /// Number of the entity's incarnation; never used twice by a process.
     fn incarnation(&self) -> u64;
-    /// What the layer above lends to its own extensions of [`Ctx`].
+    /// The value that the layer above lends to its own extensions of [`Ctx`].
     fn lent(&self) -> &(dyn Any + Send + Sync);
-    /// Takes a place in the pool for blocking work, which is given back when the answer is dropped.
+    /// Takes a place in the pool for blocking work, which is returned when the answer is dropped.
     ///
     /// # Errors
     /// [`BlockingPoolFull`].
@@ -103,7 +103,7 @@ pub trait Host: Send + Sync + fmt::Debug {
 }
 
 impl<'a, M> Ctx<'a, M> {
-    /// A context of an entity that keeps nothing: for runtimes, and for calling a handler by hand in a test.
+    /// A context of an entity that is not persistent: for runtimes, and for calling a handler by hand in a test.
     pub fn new(now: Instant, host: Option<&'a dyn Host>) -> Self {
         Self { now, host, kept: None, requests: Vec::new(), wishes: Wishes::default() }
     }
@@ -120,24 +120,24 @@ impl<'a, M> Ctx<'a, M> {
         Self { kept: Some(kept), ..Self::new(now, None) }
     }
 
-    /// What the handler asks of its runtime, for extensions of the context by the layer of that runtime.
+    /// The handler's requests to its runtime, for extensions of the context by the layer of that runtime.
     pub fn wishes_mut(&mut self) -> &mut Wishes {
         &mut self.wishes
     }
 
-    /// What the handler asked for, for the runtime that called it.
+    /// The handler's requests, for the runtime that called it.
     pub fn into_requests(self) -> (Vec<Request<M>>, Wishes) {
         (self.requests, self.wishes)
     }
 
-    // --- what it may know ---
+    // --- facts ---
 
     /// The time of this handler run.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// The entity's id; of an entity that runs outside of any shard, what stands in its persistence id behind the type.
+    /// The entity's id; outside of any shard, the part of its persistence id behind the type.
     pub fn id(&self) -> &str {
         match (self.host, &self.kept) {
             (Some(host), _) => host.id(),
@@ -146,7 +146,7 @@ impl<'a, M> Ctx<'a, M> {
         }
     }
 
-    /// The entity type's name, likewise.
+    /// The entity type's name; outside of any shard, the part of its persistence id before the id.
     pub fn entity_type(&self) -> &str {
         match (self.host, &self.kept) {
             (Some(host), _) => host.entity_type(),
@@ -160,7 +160,7 @@ impl<'a, M> Ctx<'a, M> {
         self.host
     }
 
-    /// The name of its history or state; `None` for an entity that keeps neither.
+    /// The id of its history or state; `None` for an entity that is not persistent.
     pub fn persistence_id(&self) -> Option<&PersistenceId> {
         self.kept.as_ref().map(|kept| kept.id)
     }
@@ -173,7 +173,7 @@ impl<'a, M> Ctx<'a, M> {
         }
     }
 
-    /// How often the durable state was written or deleted; 0 for an entity without one.
+    /// The number of writes and deletions of the durable state; 0 for an entity without one.
     pub fn revision(&self) -> Revision {
         match self.kept_as() {
             Some(KeptAs::State { revision }) => revision,
@@ -181,7 +181,7 @@ impl<'a, M> Ctx<'a, M> {
         }
     }
 
-    /// Which deliveries the history shows as applied, as of now.
+    /// The deliveries that the history shows as applied, as of now.
     pub fn marks(&self) -> &Marks {
         static NONE: LazyLock<Marks> = LazyLock::new(Marks::default);
         match self.kept_as() {
@@ -194,7 +194,7 @@ impl<'a, M> Ctx<'a, M> {
         self.kept.as_ref().map(|kept| kept.as_what)
     }
 
-    /// How many commands are put aside.
+    /// Number of commands put aside.
     pub fn stashed_count(&self) -> usize {
         self.kept.as_ref().map_or(0, |kept| kept.stashed)
     }
@@ -204,16 +204,16 @@ impl<'a, M> Ctx<'a, M> {
         self.kept.as_ref().is_some_and(|kept| kept.read_only)
     }
 
-    // --- what it may ask of its runtime ---
+    // --- requests to the runtime ---
 
     /// Ends this incarnation when the handler has returned. Messages that are queued for it, or come later, start a new
-    /// one. An entity that persists ends after what it has been sent by now, as by `Effect::stop`.
+    /// incarnation. A persistent entity ends after the commands sent to it by now, as by `Effect::stop`.
     pub fn stop(&mut self) {
         self.wishes.stop = true;
     }
 
-    /// Asks the shard to end this incarnation once it has handled the messages queued by now. Ignored while such a request
-    /// is under way, and outside of any shard.
+    /// Asks the shard to end this incarnation once it has handled the messages queued by now. Ignored while such a
+    /// request is under way, and outside of any shard.
     pub fn passivate(&mut self) {
         self.wishes.passivate = true;
     }
@@ -223,21 +223,22 @@ impl<'a, M> Ctx<'a, M> {
         self.wishes.touch = true;
     }
 
-    /// While `true`, automatic passivation leaves this entity alone. Starts `false`.
+    /// While `true`, automatic passivation skips this entity. Initially `false`.
     pub fn veto_passivation(&mut self, veto: bool) {
         self.wishes.veto = Some(veto);
     }
 
-    /// Deletes the events up to `to` in the background ([`SeqNr::MAX`]: all); a signal tells the end. Without a snapshot
-    /// that covers them, the next recovery fails. Ignored by an entity without events.
+    /// Deletes the events up to `to` in the background ([`SeqNr::MAX`]: all); a signal reports the outcome. Without a
+    /// snapshot that covers these events, the next recovery fails. Ignored by an entity without events.
     pub fn delete_events_to(&mut self, to: SeqNr) {
         self.wishes.delete_to = self.wishes.delete_to.max(Some(to));
     }
 
-    // --- what it may begin ---
+    // --- work to begin ---
 
-    /// Queues a message to this entity, behind what is queued by now, unless the incarnation ends before: a message that
-    /// rests on a state which is lost is not handled by the next one. A stop that is asked for later waits for it.
+    /// Queues a message to this entity, behind the messages queued by now, unless the incarnation ends before: a
+    /// message that depends on a lost state is not handled by the next incarnation. A stop that is requested later
+    /// waits for it.
     pub fn tell_self(&mut self, message: M) {
         self.requests.push(Request::ToSelf(message));
     }
@@ -248,8 +249,8 @@ impl<'a, M> Ctx<'a, M> {
         self.set_timer(timer.into(), delay, Message::Once(message));
     }
 
-    /// Sends what `message` makes to this entity again and again, `delay` after the one before was handled. Replaces a timer
-    /// of the same key. A delay of zero counts as a millisecond.
+    /// Sends a message made by `message` to this entity again and again, `delay` after the previous one was handled.
+    /// Replaces a timer of the same key. A delay of zero counts as a millisecond.
     pub fn fixed_delay(
         &mut self,
         timer: impl Into<TimerName>,
@@ -259,8 +260,8 @@ impl<'a, M> Ctx<'a, M> {
         self.repeat(timer.into(), delay, Pace::Delay, message);
     }
 
-    /// Sends what `message` makes to this entity every `period`; times that pass while it cannot take it are one. Replaces
-    /// a timer of the same key. A period of zero counts as a millisecond.
+    /// Sends a message made by `message` to this entity every `period`; periods that pass while the entity cannot take
+    /// a message count as one. Replaces a timer of the same key. A period of zero counts as a millisecond.
     pub fn fixed_rate(
         &mut self,
         timer: impl Into<TimerName>,
@@ -280,29 +281,30 @@ impl<'a, M> Ctx<'a, M> {
         self.requests.push(Request::Set { key, after, message, influences });
     }
 
-    /// Forgets a timer; its message is not handled, even if it is queued already.
+    /// Cancels a timer; its message is not handled, even if it is queued already.
     pub fn cancel(&mut self, key: impl Into<TimerKey>) {
         self.requests.push(Request::Cancel(key.into()));
     }
 
-    /// Sends what `message` makes to this entity whenever it has handled no message for `after`, again and again until
-    /// [`Ctx::cancel_receive_timeout`]; replaces what was asked before. Messages from outside end a silence, and so do
-    /// those of timers but for those set by [`NotInfluence`](crate::NotInfluence). In a shard, messages that are no
-    /// activity for the entity's type do not, and [`Ctx::touch`] does. Results of work and what the entity tells itself do
-    /// not. Time in which the entity is suspended, persists or recovers does not count. Zero counts as a millisecond. It is
-    /// no activity for automatic passivation, and ends with the incarnation. Source: sharding §4.4.
+    /// Sets the receive timeout: sends a message made by `message` to this entity whenever it has handled no message
+    /// for `after`, again and again until [`Ctx::cancel_receive_timeout`]; replaces an earlier receive timeout.
+    /// Messages from outside restart the timeout, and so do those of timers, except timers set by
+    /// [`NotInfluence`](crate::NotInfluence). In a shard, messages that are no activity for the entity's type do not
+    /// restart it, and [`Ctx::touch`] does. Results of work and messages to itself do not. Time in which the entity is
+    /// suspended, persists or recovers does not count. Zero counts as a millisecond. The timeout's message is no
+    /// activity for automatic passivation. The timeout ends with the incarnation. Source: sharding §4.4.
     pub fn set_receive_timeout(&mut self, after: Duration, message: impl FnMut() -> M + Send + 'static) {
         let (after, make) = (after.max(SHORTEST_PERIOD), Box::new(message));
         self.requests.push(Request::ReceiveTimeout { after, make });
     }
 
-    /// The entity is told of no silence any more, also if it would be told of one next.
+    /// Cancels the receive timeout, even if its message is queued already.
     pub fn cancel_receive_timeout(&mut self) {
         self.requests.push(Request::CancelReceiveTimeout);
     }
 
-    /// Runs `future` beside the entity; `map` makes its result a message at the back of the queue. It is cancelled when the
-    /// incarnation ends. Source: sharding §4.3.
+    /// Runs `future` beside the entity; `map` makes its result a message at the back of the queue. The future is
+    /// cancelled when the incarnation ends. Source: sharding §4.3.
     pub fn spawn<T: Send + 'static>(
         &mut self,
         future: impl Future<Output = T> + Send + 'static,
@@ -314,7 +316,7 @@ impl<'a, M> Ctx<'a, M> {
         self.requests.push(Request::Work(Work::Future(Box::pin(work))));
     }
 
-    /// Runs `future` beside the entity; nothing of it comes back. It is cancelled when the incarnation ends.
+    /// Runs `future` beside the entity, without a result. The future is cancelled when the incarnation ends.
     pub fn run(&mut self, future: impl Future<Output = ()> + Send + 'static)
     where
         M: 'static,
@@ -326,8 +328,8 @@ impl<'a, M> Ctx<'a, M> {
         self.requests.push(Request::Work(Work::Future(Box::pin(work))));
     }
 
-    /// As [`Ctx::spawn`], for a closure that blocks; it runs on the blocking pool and cannot be cancelled once it has begun,
-    /// but a result that comes after the incarnation's end is discarded. Outside of any shard there is no bound.
+    /// As [`Ctx::spawn`], for a closure that blocks; it runs on the blocking pool and cannot be cancelled once it has
+    /// begun, but a result after the incarnation's end is discarded. Outside of any shard the pool has no limit.
     ///
     /// # Errors
     /// [`BlockingPoolFull`]: `run` was dropped, and will not run.
@@ -349,8 +351,8 @@ impl<'a, M> Ctx<'a, M> {
         Ok(())
     }
 
-    /// Answers `to` with what `future` resolves to. If the incarnation ends before, the asker is told that no answer will
-    /// come.
+    /// Answers `to` with what `future` resolves to. If the incarnation ends before, the asker is told that no answer
+    /// will come.
     pub fn reply_when<R: Send + 'static>(&mut self, to: ReplyTo<R>, future: impl Future<Output = R> + Send + 'static)
     where
         M: 'static,
@@ -358,8 +360,8 @@ impl<'a, M> Ctx<'a, M> {
         self.requests.push(Request::Work(answer_when(to, future)));
     }
 
-    /// From the end of this handler on, nothing reaches this entity until `future` is done; its result is handled first,
-    /// then what queued meanwhile, in order.
+    /// Holds back all messages to this entity from the end of this handler until `future` is done; its result is
+    /// handled first, then the messages queued meanwhile, in order.
     ///
     /// # Errors
     /// [`CannotSuspend`].
@@ -389,7 +391,7 @@ impl<M> fmt::Debug for Ctx<'_, M> {
     }
 }
 
-/// Blocking work was refused, since as much runs and waits as the node allows. Try again later.
+/// Blocking work was refused, since the node's limit of running and waiting work is reached. Try again later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the blocking pool is full: {running} threads are busy and {waiting} pieces of work wait; try again later")]
 pub struct BlockingPoolFull {
@@ -402,10 +404,10 @@ pub struct BlockingPoolFull {
 /// Why an entity was not suspended. The future was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CannotSuspend {
-    /// The same call of the handler has suspended the entity before, and an entity waits for one future at a time.
+    /// The same handler call has suspended the entity already; an entity waits for one future at a time.
     #[error("the entity is suspended already; one suspension at a time")]
     AlreadySuspended,
-    /// An entity that persists is suspended by its writes alone; it puts commands aside instead.
+    /// A persistent entity is suspended only by its writes; it puts commands aside instead.
     #[error("an entity that persists cannot be suspended; stash its commands until the work is done")]
     Persists,
 }

@@ -1,4 +1,4 @@
-//! The half that waits: store traits, the in-memory stores, and a host for single entities.
+//! The asynchronous half: store traits, the in-memory stores, and a host for single entities.
 
 mod ask;
 pub mod copy;

@@ -1,4 +1,4 @@
-//! What a user writes: commands in, a new state out, kept whole with its revision.
+//! The behaviour that a user writes for a durable state: commands in, a new state out, stored whole with its revision.
 //!
 //! ```
 //! use std::time::Instant;
@@ -37,7 +37,7 @@
 //! assert_eq!(user.ask(Command::Forget), Ok(2));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//! Others follow the states by projections, over a [`ReadJournal`](crate::ReadJournal) of the state store.
+//! Readers follow the states by projections, over a [`ReadJournal`](crate::ReadJournal) of the state store.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -48,23 +48,23 @@ use crate::error::{StateRejectReason, StateWriteError};
 use crate::settings::{Backoff, OnFailure, SettingsError, StashOverflow};
 use crate::state_effect::StateEffect;
 
-/// An entity whose state is kept as it is, not as the events that led to it.
+/// An entity whose state itself is stored, not the events that led to it.
 ///
 /// Handlers are synchronous and must not block. A panic in any of them is caught; the state is then
 /// read anew. Source: persistence §3.
 pub trait DurableState: Sized + Send + 'static {
-    /// What it is asked.
+    /// The commands that the entity accepts.
     type Command: Send + 'static;
-    /// What it remembers; the default is the state before the first write, and after a deletion.
+    /// The state that the entity stores; the default is the state before the first write, and after a deletion.
     type State: Default + Send + 'static;
 
-    /// Which stores of its node keep the state, of those given by `Stores::with_plugin`. Default `""`: the
-    /// node's default. Source: persistence §1.
+    /// Name of the stores that keep the state, of those given by `Stores::with_plugin`. Default `""`: the
+    /// node's default stores. Source: persistence §1.
     fn state_plugin_id(&self) -> &str {
         ""
     }
 
-    /// The numbers of its life, from what the node is configured with for all. Default: just that.
+    /// The entity's settings, made from the settings that the node has for all entities. Default: the node's.
     fn settings(&self, node: &DurableStateSettings) -> DurableStateSettings {
         node.clone()
     }
@@ -77,18 +77,18 @@ pub trait DurableState: Sized + Send + 'static {
         command: Self::Command,
     ) -> StateEffect<Self>;
 
-    /// Hears what happened to the entity. While there is no state (after a panic, or before recovery
-    /// ended) `state` is the default. What the entity begins through its context on a signal that ends its incarnation is
-    /// not begun.
+    /// Tells the behaviour what happened to the entity. While there is no state (after a panic, or before recovery
+    /// ended) `state` is the default. On a signal that ends the incarnation, timers, work and messages that the handler
+    /// asks for are not begun.
     fn on_signal(&mut self, _cx: &mut Ctx<'_, Self::Command>, _state: &Self::State, _signal: &StateSignal) {}
 
-    /// What change queries find a new state by.
+    /// Tag of a new state, by which change queries find it.
     fn tag(&self, _state: &Self::State) -> Option<String> {
         None
     }
 }
 
-/// What happened to an entity with a durable state.
+/// An occurrence in the life of an entity with a durable state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StateSignal {
@@ -96,23 +96,23 @@ pub enum StateSignal {
     RecoveryCompleted,
     /// The state could not be read.
     RecoveryFailed(RecoveryFailure),
-    /// The state of the last command is not stored, and the one before stands.
+    /// The state of the last command is not stored, and the previous state stands.
     PersistRejected(StateRejectReason),
-    /// The write failed; what is stored only the coming recovery can tell if it is unknown.
+    /// The write failed; if its outcome is unknown, only the coming recovery can tell what is stored.
     PersistFailed(StateWriteError),
-    /// Another writer writes this state now; the entity ends.
+    /// Another writer owns this state now; the entity ends.
     Fenced,
-    /// The entity is about to start anew. Its state is the last one with its own revision if it ran until now, else the
-    /// empty one with revision 0. Source: persistence 76.
+    /// The entity is about to start anew. If the entity ran until now, the handler gets its last state and that state's
+    /// revision, else the default state and revision 0. Source: persistence 76.
     PreRestart,
-    /// The entity has ended. After a graceful stop its state is the last one with its own revision; of an entity that did
-    /// not run yet, that failed, that was stopped in the midst of a write or lost its state to another writer, the
-    /// state is the empty one and the revision 0. Source: persistence 76.
+    /// The entity has ended. After a graceful stop the handler gets the last state and that state's revision; of an
+    /// entity that did not run yet, that failed, that was stopped in the midst of a write or lost its state to another
+    /// writer, the default state and revision 0. Source: persistence 76.
     PostStop,
 }
 
 impl StateSignal {
-    /// Whether it tells of something that went wrong.
+    /// Whether the signal is logged as a warning.
     pub(crate) fn is_failure(&self) -> bool {
         matches!(self, Self::RecoveryFailed(_) | Self::PersistRejected(_) | Self::PersistFailed(_) | Self::Fenced)
     }
@@ -121,14 +121,14 @@ impl StateSignal {
 /// How one behaviour with a durable state recovers, stashes and fails. Source: persistence §9.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DurableStateSettings {
-    /// Longest wait for the state; waiting for a permit is outside of it. Default 30 s.
+    /// Longest wait for the state; waiting for a permit does not count. Default 30 s.
     pub recovery_timeout: Duration,
-    /// Most commands of each stash: of those that wait by themselves, and of those that the
+    /// Most commands in each of the two stashes: those that wait for the entity, and those that the
     /// behaviour put aside. Default 4096.
     pub stash_capacity: NonZeroUsize,
-    /// What happens to one more. Default: it is dropped.
+    /// What happens to a command that finds its stash full. Default: it is dropped.
     pub stash_overflow: StashOverflow,
-    /// Stashed commands handled in one go before the executor gets its turn. Default 64.
+    /// Stashed commands handled in one go before the entity yields to the executor. Default 64.
     pub unstash_budget: NonZeroUsize,
     /// What follows a failed recovery or write. Default: restart with back-off.
     pub on_failure: OnFailure,
@@ -147,7 +147,7 @@ impl Default for DurableStateSettings {
 }
 
 impl DurableStateSettings {
-    /// Checks what the types leave open.
+    /// Checks the values that the types do not rule out.
     ///
     /// # Errors
     /// [`SettingsError`], naming the keys.

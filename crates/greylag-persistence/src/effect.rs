@@ -1,9 +1,9 @@
-//! What a command handler asks for: events to persist, and what follows once they are durable.
+//! The answer of a command handler: events to persist, and side effects to run once the events are durable.
 //!
 //! An [`Effect`] is one primary request (persist, nothing, unhandled, stash) and a chain of side
 //! effects. The chain runs in its order, exactly once, with the new state, after the journal
 //! acknowledged the events; never during recovery, and never if nothing was stored: then every
-//! reply token in it is answered with the reason. Source: persistence §2.2, §2.6.
+//! reply token in the chain is answered with the reason. Source: persistence §2.2, §2.6.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,18 +15,18 @@ use crate::behavior::{EventSourced, Failure};
 use crate::event::{Metadata, SeqNr};
 use crate::marks::Mark;
 
-/// What every effect is followed by, whatever it persists; one text for all kinds of entities.
+/// The side effects that can follow every effect; one text for event-sourced entities and durable states.
 macro_rules! chain_methods {
     ($state:ty) => {
         /// Answers at once, persisting nothing.
         ///
-        /// What it promises: the answer rests on a state that was durable, and an entity that runs in a
+        /// Guarantee: the answer comes from a state that was durable, and an entity that runs in a
         /// shard of a cluster answers nothing that was asked after its process, or its machine, woke from
         /// a sleep before the node has made sure that no other node took the entity over meanwhile (cluster F9).
-        /// That rests on clocks: on the process's own, which goes on while it sleeps, and on the times
-        /// after which others take over (`stable_after`, `down_removal_margin`). Where a bound of those
-        /// is broken (a margin that is off, an operator who downs a node that lives, storage that was
-        /// moved by hand), a plain reply may be older than what another owner has answered. `when_owned`
+        /// This depends on clocks: on the process's own, which goes on while it sleeps, and on the times
+        /// after which other nodes take over (`stable_after`, `down_removal_margin`). Where one of these
+        /// bounds is broken (a margin that is off, an operator who downs a node that lives, storage that was
+        /// moved by hand), a plain reply may be older than an answer of another owner. `when_owned`
         /// asks the store instead and trusts no clock, for the price of one read.
         pub fn reply<R: Send + 'static>(to: ReplyTo<R>, value: R) -> Self {
             Self::none().then_run(move |_| to.reply(value))
@@ -48,8 +48,8 @@ macro_rules! chain_methods {
             self
         }
 
-        /// Answers `to` with what `f` makes of the new state. If nothing was stored, the asker is told
-        /// so, and whether that is certain.
+        /// Answers `to` with the value that `f` makes of the new state. If nothing was stored, the asker gets an error
+        /// that says so, and whether that is certain.
         pub fn then_reply<R: Send + 'static>(
             self,
             to: ReplyTo<R>,
@@ -58,7 +58,7 @@ macro_rules! chain_methods {
             self.then_run(move |state| to.reply(f(state)))
         }
 
-        /// Takes every command put aside until now before any newer one.
+        /// Handles every command put aside until now before any newer one.
         pub fn then_unstash_all(mut self) -> Self {
             self.chain.0.push(SideEffect::UnstashAll);
             self
@@ -122,7 +122,7 @@ impl<B: EventSourced> Effect<B> {
         Self::of(Primary::None)
     }
 
-    /// Says that the behaviour has no answer to this command; it is counted.
+    /// Marks the command as one to which the behaviour has no answer; such commands are counted.
     pub fn unhandled() -> Self {
         Self::of(Primary::Unhandled)
     }
@@ -141,49 +141,49 @@ impl<B: EventSourced> Effect<B> {
         self
     }
 
-    /// Attaches `bytes` to the events under `name`; `apply` sees it, on replay too. Names that
-    /// start with `gl.` are Greylag's: an effect with one is rejected.
+    /// Attaches `bytes` to the events under `name`; `apply_with` sees them, on replay too. Names that
+    /// start with `gl.` are Greylag's: an effect with such a name is rejected.
     pub fn with_metadata(mut self, name: impl Into<String>, bytes: Bytes) -> Self {
         self.metadata.insert(name.into(), bytes);
         self
     }
 
-    /// Says which delivery these events apply. The mark is stored with them, and
-    /// [`Ctx::marks`](crate::Ctx::marks) covers it from the acknowledgement on.
-    /// Without events it has no effect, unless [`Effect::mark_empty`] is set. Source: delivery §7.
+    /// Names the delivery that these events apply. The mark is stored with the events, and
+    /// [`Ctx::marks`](crate::Ctx::marks) covers the delivery from the acknowledgement on.
+    /// Without events the mark has no effect, unless [`Effect::mark_empty`] is set. Source: delivery §7.
     pub fn with_mark(mut self, mark: Mark) -> Self {
         self.mark = Some(mark);
         self
     }
 
-    /// Whether the mark is stored where there are no events, too: in a record of its own, which takes a number, and
-    /// which neither the event handler nor a projection sees. A delivery that led to nothing is then not evaluated
-    /// again, for the price of one append. Default: false. Without a mark it has no effect. Source: delivery §7.
+    /// Whether the mark is stored even if there are no events: in a record of its own, which takes a number, and
+    /// which neither the event handler nor a projection sees. A delivery without events is then not evaluated
+    /// again, for the price of one append. Default: false. No effect without a mark. Source: delivery §7.
     pub fn mark_empty(mut self, marks: bool) -> Self {
         self.mark_empty = marks;
         self
     }
 
     /// Holds the chain of an effect that persists nothing until ownership is proved: by a later
-    /// append of this incarnation, or by a look at the head. What the chain answers is then not older than
-    /// anything that another owner has answered, whatever clocks say. If another owner has the entity by
-    /// then, the chain does not run. With events it changes nothing. A graceful stop waits for the look
-    /// that is on its way, and for those that it begins; if one fails, the chain is refused
-    /// ([`EntityError::Stopped`]). Costs one read of the head for all effects that wait for it; what a plain
-    /// reply promises is said at [`Effect::reply`]. Source: persistence §2.7, §10.5.
+    /// append of this incarnation, or by a read of the head. The chain's answers are then not older than
+    /// any answer of another owner, whatever clocks say. If another owner has the entity by
+    /// then, the chain does not run. No effect on an effect with events. A graceful stop waits for the read
+    /// of the head under way, and for further reads that it begins; if one fails, the chain is refused
+    /// ([`EntityError::Stopped`]). Costs one read of the head for all effects that wait for it; for the guarantee of a
+    /// plain reply see [`Effect::reply`]. Source: persistence §2.7, §10.5.
     pub fn when_owned(mut self) -> Self {
         self.when_owned = true;
         self
     }
 
-    /// Drops events and chain, answers `error` to every reply token among them, and persists
+    /// Drops events and chain, answers `error` to every reply token in them, and persists
     /// nothing. For layers that wrap a behaviour.
     pub fn refused(self, error: EntityError) -> Self {
         answer_dropped(error, || drop(self));
         Self::none()
     }
 
-    /// How many events it persists.
+    /// Number of events to persist.
     pub fn event_count(&self) -> usize {
         match &self.primary {
             Primary::Persist(events) => events.len(),
@@ -191,7 +191,7 @@ impl<B: EventSourced> Effect<B> {
         }
     }
 
-    /// Whether anything is stored: events, or a mark alone ([`Effect::mark_empty`]).
+    /// Whether a record is stored: events, or a mark alone ([`Effect::mark_empty`]).
     pub fn is_persisting(&self) -> bool {
         match &self.primary {
             Primary::Persist(events) if !events.is_empty() => true,
@@ -200,7 +200,7 @@ impl<B: EventSourced> Effect<B> {
         }
     }
 
-    /// Whether it puts its command aside.
+    /// Whether the effect puts its command aside.
     pub fn is_stash(&self) -> bool {
         matches!(self.primary, Primary::Stash(_))
     }
@@ -238,18 +238,18 @@ impl<B: EventSourced> fmt::Debug for Effect<B> {
     }
 }
 
-/// What follows an effect, in order.
+/// The side effects of an effect, in order.
 pub(crate) struct Chain<S>(pub(crate) Vec<SideEffect<S>>);
 
 pub(crate) enum SideEffect<S> {
-    /// Sees the new state and its number: of the last event, or the revision.
+    /// Gets the new state and its number: that of the last event, or the revision.
     Run(Box<dyn FnOnce(&S, u64) + Send>),
     UnstashAll,
     Passivate,
     Stop,
 }
 
-/// What a chain asks of the machine that runs it.
+/// A side effect that the machine has to carry out.
 pub(crate) enum Asked {
     UnstashAll,
     Passivate,
@@ -257,8 +257,8 @@ pub(crate) enum Asked {
 }
 
 impl<S> Chain<S> {
-    /// Runs the side effects in order. A panic ends it: the reply tokens of the rest are answered,
-    /// and the failure is the entity's.
+    /// Runs the side effects in order. A panic ends the chain: the reply tokens of the rest are answered,
+    /// and the failure is returned, to fail the entity.
     pub(crate) fn run(self, state: &S, number: u64, mut asked: impl FnMut(Asked)) -> Result<(), Failure> {
         let mut rest = self.0.into_iter();
         while let Some(side_effect) = rest.next() {
@@ -278,7 +278,7 @@ impl<S> Chain<S> {
         Ok(())
     }
 
-    /// Drops it; reply tokens inside are answered `error`.
+    /// Drops the chain; reply tokens inside are answered `error`.
     pub(crate) fn refuse(self, error: EntityError) {
         answer_dropped(error, || drop(self));
     }
@@ -302,7 +302,7 @@ impl<S> fmt::Debug for Chain<S> {
     }
 }
 
-/// Runs user code; a panic becomes its message.
+/// Runs user code; a panic becomes an error with the panic's message.
 pub(crate) fn guard<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);

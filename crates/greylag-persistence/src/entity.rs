@@ -8,7 +8,7 @@
 //! While the entity recovers or persists, commands wait in the internal stash, so a handler only
 //! ever sees durable state. User code runs inside `handle`, and every call of it is guarded: a
 //! panic becomes [`Action::Failed`], and the host needs no `catch_unwind` of its own. The machine
-//! holds no socket, clock or task; the host performs its [`Action`]s and tells it the answers.
+//! holds no socket, clock or task; the host performs its [`Action`]s and gives it their answers.
 //!
 //! Source: persistence §2, §11.
 
@@ -53,7 +53,7 @@ use restarts::Restarts;
 use snapshots::Retention;
 use stash::{Stash, Waiting};
 
-/// What the host knows when it starts an entity.
+/// The facts that the host gives a machine when it starts an entity.
 #[derive(Debug, Clone)]
 pub struct EntityInit {
     /// The ownership generation of the entity's shard; none for an entity outside of any shard,
@@ -61,30 +61,30 @@ pub struct EntityInit {
     pub generation: Option<Generation>,
     /// Larger at every start of a machine in this process; see [`Incarnation`].
     pub start: u64,
-    /// Where writer uuids and jitter come from; must differ between any two starts anywhere.
+    /// Seed of writer uuids and jitter; must differ between any two starts anywhere.
     pub seed: [u8; 32],
-    /// Of the journal.
+    /// The journal's capabilities and limits.
     pub caps: Caps,
-    /// Of the snapshot store.
+    /// The snapshot store's capabilities and limits.
     pub snapshot_caps: SnapshotCaps,
-    /// What the behaviour's settings start from: those of its node.
+    /// The node's settings, from which the behaviour makes its own.
     pub settings: EventSourcedSettings,
     /// The runtime that hosts the entity, for its handlers.
     pub host: Option<SharedHost>,
 }
 
-/// Where an entity stands.
+/// The phase of an entity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PhaseName {
     /// Waits for one of the node's recovery permits.
     AwaitingPermit,
-    /// Claims its history.
+    /// Claims its history in the journal.
     Claiming,
     /// Waits for a snapshot.
     LoadingSnapshot,
     /// Folds its events.
     Replaying,
-    /// Takes commands.
+    /// Handles commands.
     Running,
     /// Waits for the outcome of an append.
     Persisting,
@@ -96,7 +96,7 @@ pub enum PhaseName {
     Stopped,
 }
 
-/// What the end of an incarnation sees of its state.
+/// The state and number that a behaviour is shown at the end of an incarnation.
 struct LastState<S> {
     state: S,
     seq_nr: SeqNr,
@@ -134,7 +134,7 @@ pub struct EntityCore<B: EventSourced> {
 
     incarnation: Incarnation,
     writer_uuid: WriterUuid,
-    /// The writers of all incarnations of this machine that sent a claim.
+    /// The writer uuids of all incarnations of this machine that sent a claim.
     own_writers: BTreeSet<WriterUuid>,
     /// Whether a claim of any incarnation was ever answered.
     claim_answered: bool,
@@ -145,15 +145,15 @@ pub struct EntityCore<B: EventSourced> {
     epoch: WriterEpoch,
     marks: Marks,
     skipped_events: u64,
-    /// Whether the beginning of the history was deleted, and nothing stood in for it.
+    /// Whether the beginning of the history was deleted and no snapshot replaced it.
     partial: bool,
     /// When the latest permit to recover was granted.
     permit_at: Option<Instant>,
-    /// Deadline of the recovery step on its way.
+    /// Deadline of the recovery step under way.
     step_deadline: Option<Instant>,
 
     stash: Stash<B::Command>,
-    /// Set while stashed commands wait only for the executor to get its turn.
+    /// Set while stashed commands wait only for the entity's next turn, after `unstash_budget` ran out.
     drain_at: Option<Instant>,
 
     owned: Owned<B::State>,
@@ -161,7 +161,7 @@ pub struct EntityCore<B: EventSourced> {
     retention: Retention,
     refills: Refills,
     queued_signals: Vec<Signal>,
-    /// When the tracker of a running entity has something to send again.
+    /// When the tracker next sends unconfirmed deliveries again; set while the entity runs.
     redeliver_at: Option<Instant>,
     stop_requested: bool,
     /// Set by `then_stop` while its chain runs.
@@ -245,15 +245,15 @@ impl<B: EventSourced> EntityCore<B> {
             Input::Worked { incarnation, work, command } if incarnation == self.incarnation => {
                 self.on_worked(now, work, command, out);
             }
-            // Too late: what began it has ended, and may have stored something.
+            // A previous incarnation began this work, and its outcome is unknown.
             Input::Worked { command, .. } => answer_dropped(EntityError::OutcomeUnknown, || drop(command)),
             Input::Tick => self.on_tick(now, out),
             Input::StoreBack => self.on_store_back(now, out),
             Input::Stop => self.on_stop(now, out),
             Input::StopNow => self.stop_now(out),
         }
-        // Not only commands ask for what is refused at once: nothing else would bring on what they are told. Once,
-        // so that a handler that asks again on hearing it does not do so for ever.
+        // Deliver signals queued by this input now (a refused delete queues one): no later input may come. Once, so
+        // that a handler that asks for the same again on each signal cannot loop.
         if matches!(self.phase, Phase::Running) {
             self.deliver_queued(now, out);
         }
@@ -263,13 +263,13 @@ impl<B: EventSourced> EntityCore<B> {
 
     /// When a [`Input::Tick`] next has work to do.
     pub fn next_deadline(&self) -> Option<Instant> {
-        // While the state holds what is not stored yet, nothing is sent.
+        // In `Persisting` the state holds events that are not stored yet, so trackers and timers must wait.
         let runs = matches!(self.phase, Phase::Running);
         let for_ever = [self.redeliver_at, self.errands.next_deadline()].into_iter().flatten().filter(|_| runs);
         self.work_deadline().into_iter().chain(for_ever).min()
     }
 
-    /// As [`EntityCore::next_deadline`], without redeliveries and timers: those may go on for ever.
+    /// As [`EntityCore::next_deadline`], without redeliveries and timers, which may go on for ever.
     fn work_deadline(&self) -> Option<Instant> {
         let backoff = match self.phase {
             Phase::BackingOff { until } => Some(until),
@@ -285,20 +285,20 @@ impl<B: EventSourced> EntityCore<B> {
         self.begin_incarnation(now, out);
     }
 
-    /// The work that [`Action::Work`] asks for; once.
+    /// Takes the work that [`Action::Work`] asks for; `None` the second time.
     pub fn take_work(&mut self, no: WorkNo) -> Option<Work<B::Command>> {
         self.errands.take_work(no)
     }
 
-    /// Takes the commands that wait, oldest first: those put aside, then those not yet handled. For
-    /// an entity that has ended by [`Action::Fenced`] or failed, and whose successor is to get them.
+    /// Takes the waiting commands, oldest first: those put aside, then those not yet handled. For
+    /// an entity that failed or ended by [`Action::Fenced`]; the host gives the commands to its successor.
     pub fn take_waiting(&mut self) -> Vec<B::Command> {
         self.stash.take_all()
     }
 
-    /// Ends this machine for another one to take its place, as [`EntityCore::restart`] for hosts that
-    /// make all of an entity anew: delivers [`Signal::PreRestart`], answers an append on its way
-    /// [`EntityError::OutcomeUnknown`], and gives the commands that wait, oldest first.
+    /// Ends this machine so that the host can start another in its place; for hosts that make a new machine
+    /// instead of [`EntityCore::restart`]. Delivers [`Signal::PreRestart`], answers an append under way
+    /// [`EntityError::OutcomeUnknown`], and returns the waiting commands, oldest first.
     pub fn give_way(&mut self, out: &mut Vec<Action<B::Command>>) -> Vec<B::Command> {
         let last = self.last_state();
         self.end_phase(LastAnswers::stopped(), out);
@@ -307,12 +307,12 @@ impl<B: EventSourced> EntityCore<B> {
         self.take_waiting()
     }
 
-    /// The name of the history.
+    /// The id of the history.
     pub fn persistence_id(&self) -> &PersistenceId {
         &self.id
     }
 
-    /// Where the entity stands.
+    /// The entity's phase.
     pub fn phase(&self) -> PhaseName {
         match self.phase {
             Phase::AwaitingPermit => PhaseName::AwaitingPermit,
@@ -337,7 +337,7 @@ impl<B: EventSourced> EntityCore<B> {
         self.seq_nr
     }
 
-    /// Which deliveries the history shows as applied; complete after [`Action::Recovered`].
+    /// The deliveries that the history shows as applied; complete after [`Action::Recovered`].
     pub fn marks(&self) -> &Marks {
         &self.marks
     }
@@ -353,14 +353,14 @@ impl<B: EventSourced> EntityCore<B> {
         self.incarnation
     }
 
-    /// Whether the entity runs and has deliveries that are not confirmed; they are sent again only
-    /// while it lives.
+    /// Whether the entity runs and has unconfirmed deliveries; they are sent again only
+    /// while the entity lives.
     pub fn is_delivering(&self) -> bool {
         self.redeliver_at.is_some()
     }
 
-    /// Whether no command waits to be handled; those put aside do not count. Then a stop before
-    /// [`PhaseName::Running`] ends the entity at once.
+    /// Whether no command waits to be handled; commands put aside do not count. A stop of an idle entity before
+    /// [`PhaseName::Running`] ends it at once.
     pub fn is_idle(&self) -> bool {
         self.stash.is_idle()
     }
@@ -411,7 +411,7 @@ impl<B: EventSourced> EntityCore<B> {
         }
     }
 
-    /// What work came back with waits its turn as any command does.
+    /// Queues the result of work behind the waiting commands.
     fn on_worked(
         &mut self,
         now: Instant,
@@ -433,7 +433,7 @@ impl<B: EventSourced> EntityCore<B> {
         if self.stop_requested || matches!(self.phase, Phase::Stopped) {
             return out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
         }
-        // Never past commands that came earlier; `drain` takes this one at once if there are none.
+        // Queue behind earlier commands; `drain` takes the new command at once if there are none.
         match self.stash.push(command) {
             Ok(()) => self.drain(now, out),
             Err(command) => self.on_stash_overflow(now, command, out),
@@ -447,8 +447,8 @@ impl<B: EventSourced> EntityCore<B> {
         }
     }
 
-    /// Handles waiting commands while the entity runs: those of an unstash-all first. A loop, not a
-    /// recursion, and it pauses after `unstash_budget` commands.
+    /// Handles waiting commands while the entity runs, those of an unstash-all first. A loop, not a
+    /// recursion; pauses after `unstash_budget` commands.
     fn drain(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
         self.drain_at = None;
         for _ in 0..self.settings.unstash_budget.get() {
@@ -456,7 +456,7 @@ impl<B: EventSourced> EntityCore<B> {
                 return;
             }
             let Some(waiting) = self.stash.next() else { return self.stop_if_asked(out) };
-            // What makes the command of a repeating timer, or of a silence, is the user's.
+            // The closure that makes the command of a repeating timer or a receive timeout is user code.
             let command = match waiting {
                 Waiting::Command(command) => {
                     self.errands.hear(now);
@@ -496,7 +496,7 @@ impl<B: EventSourced> EntityCore<B> {
             Primary::Stash(command) => {
                 if let Err(command) = self.stash.put_aside(command) {
                     self.on_stash_overflow(now, command, out);
-                    // Failed, or stopped at once if that was asked for: either way the state is gone.
+                    // `fail` took the state: the entity failed, or stopped because a stop was requested before.
                     if !matches!(self.phase, Phase::Running) {
                         return effect.chain.refuse(EntityError::Failed(Failure::StashFull.to_string()));
                     }
@@ -519,7 +519,7 @@ impl<B: EventSourced> EntityCore<B> {
     /// Runs side effects in order.
     ///
     /// # Errors
-    /// What askers of side effects that come behind are told, if the entity did not survive these.
+    /// The answer for askers of later side effects, if a panic ended the entity.
     fn run_chain(
         &mut self,
         now: Instant,
@@ -540,8 +540,8 @@ impl<B: EventSourced> EntityCore<B> {
 
     // ---- Handlers -------------------------------------------------------------------------------
 
-    /// Calls a handler with a context, and does what it asked of the context. `begins`: whether the incarnation goes on,
-    /// so that what the handler begins may come back to it.
+    /// Calls a handler with a context, and carries out the requests that the handler made of it. `begins`: whether the
+    /// incarnation goes on; only then are timers, work and messages to itself begun.
     fn with_context<R>(
         &mut self,
         begins: bool,
@@ -571,7 +571,7 @@ impl<B: EventSourced> EntityCore<B> {
         answer
     }
 
-    /// Tells the behaviour; a panic of its handler only matters where the caller says so.
+    /// Delivers a signal to the behaviour; the caller decides what a panic of its handler means.
     fn try_signal(&mut self, signal: Signal, out: &mut Vec<Action<B::Command>>) -> Result<(), String> {
         self.tell_behavior(true, signal, out)
     }
@@ -585,15 +585,15 @@ impl<B: EventSourced> EntityCore<B> {
         self.with_context(begins, out, |behavior, cx, state| behavior.on_signal(cx, state, &signal))
     }
 
-    /// Tells the behaviour; a panic of its handler is logged and swallowed, and what it begins is not begun, since the
-    /// entity ends or starts anew anyway.
+    /// Delivers a signal to the behaviour while the entity ends or starts anew: a panic of its handler is logged and
+    /// swallowed, and timers, work and messages that the handler asks for are not begun.
     fn signal(&mut self, signal: Signal, out: &mut Vec<Action<B::Command>>) {
         if let Err(message) = self.tell_behavior(false, signal, out) {
             tracing::warn!(id = %self.id, message, "signal handler panicked");
         }
     }
 
-    /// Tells a running behaviour; its panic is a failure of the entity. While the state holds
+    /// Delivers a signal to a running behaviour; a panic of its handler fails the entity. While the state holds
     /// events that are not stored, the signal waits for the outcome.
     fn signal_running(&mut self, now: Instant, signal: Signal, out: &mut Vec<Action<B::Command>>) {
         match self.phase {
@@ -633,22 +633,22 @@ impl<B: EventSourced> EntityCore<B> {
     fn on_stop(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
         match self.phase {
             Phase::Stopped => {}
-            // A stop of a failed entity is the host's verdict, so no other will come.
+            // A stop of a failed entity is the host's verdict; no other verdict will come.
             Phase::Failed => self.stop_now(out),
             Phase::Running | Phase::Persisting(_) => {
                 self.stop_requested = true;
-                // What it has told itself by now came before.
+                // Commands that the entity told itself before the stop are handled before it.
                 self.errands.take_told().for_each(|command| self.stash.push_own(Waiting::Own(command)));
                 self.drain(now, out);
             }
-            // Nothing waits for the state, so it need not be built.
+            // No command needs the state, so stop without recovery.
             _ if self.stash.is_idle() => self.stop_now(out),
             _ => self.stop_requested = true,
         }
     }
 
-    /// Stops if a stop was asked for and everything that came before it is done, chains that wait for the look
-    /// on its way included.
+    /// Stops if a stop was requested and all earlier commands are done, including chains that wait for the ownership
+    /// check under way.
     fn stop_if_asked(&mut self, out: &mut Vec<Action<B::Command>>) {
         if self.stop_requested && self.stash.is_idle() && !self.owned.awaits_look() {
             self.stop_now(out);
@@ -669,7 +669,7 @@ impl<B: EventSourced> EntityCore<B> {
         out.push(Action::Stopped);
     }
 
-    /// The state as the end of the incarnation may see it: only one that is whole and stored.
+    /// Takes the state for the end of the incarnation: the state of `Running`, which is whole and stored, else none.
     fn last_state(&mut self) -> LastState<B::State> {
         match self.phase {
             Phase::Running => LastState { state: std::mem::take(&mut self.state), seq_nr: self.seq_nr },
@@ -677,7 +677,7 @@ impl<B: EventSourced> EntityCore<B> {
         }
     }
 
-    /// Tells of the end of the incarnation, whose state is given up with it.
+    /// Delivers the signal that ends the incarnation with its last state, and drops the state.
     fn signal_end(&mut self, signal: Signal, last: LastState<B::State>, out: &mut Vec<Action<B::Command>>) {
         self.state = last.state;
         let known = std::mem::replace(&mut self.seq_nr, last.seq_nr);
@@ -698,11 +698,11 @@ impl<B: EventSourced> EntityCore<B> {
         out.push(Action::Fenced(by));
     }
 
-    /// Ends this incarnation by a failure that only the host can judge.
+    /// Ends this incarnation by a failure; the host decides what follows.
     fn fail(&mut self, _now: Instant, failure: Failure, out: &mut Vec<Action<B::Command>>) {
         self.end_phase(LastAnswers::failed(&failure), out);
         if matches!(failure, Failure::Handler { .. } | Failure::StashFull) {
-            // Commands that the behaviour put aside rest on the state that is lost; those that merely wait do not.
+            // The behaviour put commands aside because of a state that is now lost; commands that merely wait stay.
             for command in self.stash.take_aside() {
                 out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
             }
@@ -714,7 +714,7 @@ impl<B: EventSourced> EntityCore<B> {
         out.push(Action::Failed(failure));
     }
 
-    /// After a failure of recovery or append: recover again after a wait, or leave it to the host.
+    /// After a failure of recovery or append: recovers again after a wait, or leaves the decision to the host.
     fn restart_or_fail(&mut self, now: Instant, failure: Failure, out: &mut Vec<Action<B::Command>>) {
         let OnFailure::RestartBackoff(backoff) = self.settings.on_failure else {
             return self.fail(now, failure, out);
@@ -732,7 +732,7 @@ impl<B: EventSourced> EntityCore<B> {
         }
     }
 
-    /// The store is there again, so the entity does not wait out its back-off.
+    /// Shortens the back-off, since the store answers again.
     fn on_store_back(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
         if let Phase::BackingOff { until } = &mut self.phase {
             *until = self.restarts.hurry(now, *until);
@@ -749,7 +749,7 @@ impl<B: EventSourced> EntityCore<B> {
         }
     }
 
-    /// Lets go of everything that belongs to the incarnation that ends: the permit, the state, side
+    /// Releases everything that belongs to the ending incarnation: the permit, the state, side
     /// effects that will not run.
     fn end_phase(&mut self, answers: LastAnswers, out: &mut Vec<Action<B::Command>>) {
         match std::mem::replace(&mut self.phase, Phase::Failed) {

@@ -1,8 +1,8 @@
 //! What an entity begins beside its commands: timers, futures, blocking work, messages to itself.
 //!
-//! A handler asks its context; the machine keeps what it asked for, and the host runs what the machine cannot. What comes
-//! back is a command like any other: it waits in the stash while the entity persists. Everything ends with the
-//! incarnation that began it, and a command of an earlier one is never handled.
+//! A handler asks its context; the machine keeps the requests, and the host runs what the machine cannot. A result
+//! is a command like any other: it waits in the stash while the entity persists. All work ends with the
+//! incarnation that began it, and a result for an earlier incarnation is never handled.
 //!
 //! ```text
 //! cx.once("refill", 1 s, Refill) --> Timers (a deadline of the machine) -- Tick --> stash --> on_command
@@ -24,15 +24,15 @@ use greylag_core::{EntityError, ReplyTo, TimerKey, answer_dropped};
 
 use crate::silence::Silence;
 
-/// Names one piece of work of a machine; never used twice by it.
+/// Number of one piece of work of a machine; never used twice by the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkNo(u64);
 
-/// Work that a machine leaves to its host; what it comes back with is a command, if anything.
+/// Work that a machine leaves to its host; its result is a command, if any.
 pub enum Work<C> {
     /// Runs on the runtime, and ends early when the incarnation does.
     Future(Pin<Box<dyn Future<Output = Option<C>> + Send>>),
-    /// Runs where it may block. It cannot be ended; what it comes back with after the incarnation's end is dropped.
+    /// Runs where it may block. It cannot be aborted; a result after the incarnation's end is dropped.
     Blocking(Box<dyn FnOnce() -> Option<C> + Send>),
 }
 
@@ -45,64 +45,64 @@ impl<C> fmt::Debug for Work<C> {
     }
 }
 
-/// What a handler asked its context for; a runtime of entities carries it out.
+/// A request that a handler made of its context; the runtime of the entity carries it out.
 pub enum Request<C> {
-    /// A timer, in place of any other of its key.
+    /// Sets a timer, in place of any other of its key.
     Set {
         /// The timer's name.
         key: TimerKey,
-        /// When it is due first.
+        /// Delay until the timer is due first.
         after: Duration,
-        /// What it says.
+        /// The message that the timer sends.
         message: Message<C>,
-        /// Whether that counts as a message for the receive timeout.
+        /// Whether the message restarts the receive timeout.
         influences: bool,
     },
-    /// The timer of this key says nothing any more.
+    /// Cancels the timer of this key.
     Cancel(TimerKey),
-    /// Sets the receive timeout, in place of an earlier one: the entity is sent a message each time that it has handled none
-    /// for so long.
+    /// Sets the receive timeout, in place of an earlier one: the entity is sent a message whenever it has handled no
+    /// message for so long.
     ReceiveTimeout {
-        /// How long.
+        /// Longest time without a message.
         after: Duration,
         /// Makes one message.
         make: Box<dyn FnMut() -> C + Send>,
     },
-    /// The entity is told of no silence any more.
+    /// Cancels the receive timeout.
     CancelReceiveTimeout,
     /// Work beside the entity.
     Work(Work<C>),
     /// A message to the entity itself.
     ToSelf(C),
-    /// Nothing reaches the entity until this is done. Never asked by an entity that persists.
+    /// Holds back all messages to the entity until this future is done. Never requested by an entity that persists.
     Suspend(Pin<Box<dyn Future<Output = C> + Send>>),
 }
 
-/// What a timer says, and how often.
+/// A timer's message, and whether it repeats.
 pub enum Message<C> {
-    /// Once.
+    /// One message.
     Once(C),
-    /// Again and again.
+    /// Repeated messages.
     Every {
-        /// The time between two.
+        /// Time between two messages.
         period: Duration,
-        /// From where it counts.
+        /// Start of the period.
         pace: Pace,
-        /// Makes one.
+        /// Makes one message.
         make: Box<dyn FnMut() -> C + Send>,
     },
 }
 
-/// From where the next time of a timer counts.
+/// The time from which a repeating timer counts its next period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// From the handling of the last.
+    /// The handling of the last message.
     Delay,
-    /// From the time of the last; those missed are left out.
+    /// The due time of the last message; missed times are left out.
     Rate,
 }
 
-/// A timer that is always due would leave no turn to anything else.
+/// Shortest period: a timer with a period of zero would always be due and leave no turn to other commands.
 pub(crate) const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
 
 pub(crate) fn answer_when<C, R: Send + 'static>(
@@ -115,19 +115,19 @@ pub(crate) fn answer_when<C, R: Send + 'static>(
     }))
 }
 
-/// A timer's command that waits to be handled: worth nothing once the timer is cancelled or replaced.
+/// A due timer whose command is queued; the mark is void once the timer is cancelled or replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
     key: TimerKey,
     serial: u64,
 }
 
-/// Names one receive timeout that has run out and is queued; the entity is not told of a timeout that it changed since.
+/// Number of a receive timeout that has run out and is queued; void once the timeout is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SilenceMark(u64);
 
 struct Timer<C> {
-    /// Later ones of the same key have larger numbers.
+    /// Distinguishes timers of the same key; a later one has a larger number.
     serial: u64,
     due_at: Instant,
     message: Message<C>,
@@ -137,31 +137,31 @@ struct Timer<C> {
 }
 
 struct ReceiveTimeout<C> {
-    /// A later one has a larger number.
+    /// Distinguishes receive timeouts; a later one has a larger number.
     serial: u64,
     silence: Silence,
     make: Box<dyn FnMut() -> C + Send>,
-    /// Whether its command waits in the stash.
+    /// Whether the timeout's command waits in the stash.
     is_queued: bool,
 }
 
-/// Work that the host took, or is about to.
+/// Work that the host took or is about to take.
 struct Begun<C> {
     work: Option<Work<C>>,
     end: Option<End>,
 }
 
-/// How a future that the host has is ended.
+/// How to abort a future that the host runs.
 struct End {
     abort: AbortHandle,
-    /// What is answered to askers whose tokens the future drops by then.
+    /// The answer for askers whose reply tokens the aborted future drops.
     answer: Arc<OnceLock<EntityError>>,
 }
 
-/// A future that its incarnation may end. Its drop, by whatever code, tells the askers that wait for the future why it
-/// ended, since no other code would answer them.
+/// A future that its incarnation may abort. Dropping it, by whatever code, answers the askers that wait for the future,
+/// since no other code would answer them.
 struct Ending<C> {
-    /// There until the drop.
+    /// `Some` until the drop.
     future: Option<Abortable<Pin<Box<dyn Future<Output = Option<C>> + Send>>>>,
     answer: Arc<OnceLock<EntityError>>,
 }
@@ -179,7 +179,7 @@ impl<C> Future for Ending<C> {
 
 impl<C> Drop for Ending<C> {
     fn drop(&mut self) {
-        // Without an answer the host has gone.
+        // Unset: the host dropped the future, so the host has stopped.
         let answer = self.answer.get().cloned().unwrap_or(EntityError::Stopped);
         answer_dropped(answer, || drop(self.future.take()));
     }
@@ -187,9 +187,9 @@ impl<C> Drop for Ending<C> {
 
 /// The errands of one incarnation.
 pub(crate) struct Errands<C> {
-    /// Of the present turn: contexts know no time.
+    /// Time of the present turn, since contexts have no clock.
     now: Instant,
-    /// None for the many entities that begin nothing, so that those are kept small.
+    /// `None` until the entity begins something; most entities never do, and this keeps them small.
     list: Option<Box<List<C>>>,
 }
 
@@ -197,12 +197,12 @@ struct List<C> {
     timers: BTreeMap<TimerKey, Timer<C>>,
     receive_timeout: Option<ReceiveTimeout<C>>,
     begun: BTreeMap<WorkNo, Begun<C>>,
-    /// What the entity told itself, oldest first; the host gives as many turns.
+    /// Commands that the entity told itself, oldest first; the host gives one turn for each.
     told: VecDeque<C>,
     last_no: u64,
 }
 
-/// What the host is to be asked for.
+/// A request to the host.
 pub(crate) enum Wish {
     Work(WorkNo),
     ToSelf(WorkNo),
@@ -222,7 +222,7 @@ impl<C> Errands<C> {
         self.now
     }
 
-    /// Takes what a handler asked for, in its order; answers what only the host can do.
+    /// Carries out the requests of a handler in order; returns those that only the host can carry out.
     pub(crate) fn take(&mut self, requests: Vec<Request<C>>) -> Vec<Wish>
     where
         C: 'static,
@@ -235,16 +235,16 @@ impl<C> Errands<C> {
         requests.into_iter().filter_map(|request| list.take(now, request)).collect()
     }
 
-    /// The work that the host was asked to do, once.
+    /// Takes the work of this number for the host; `None` the second time.
     pub(crate) fn take_work(&mut self, no: WorkNo) -> Option<Work<C>> {
         self.list.as_mut()?.begun.get_mut(&no)?.work.take()
     }
 
-    /// What is to be handled now that work of this incarnation has ended with `command`, if anything. If it is the turn
-    /// of a command that the entity told itself, that is the oldest of them: no host can change their order.
+    /// The command to handle now that work of this incarnation has ended with `command`. If the number is a turn for
+    /// commands that the entity told itself, returns the oldest of those, so no host can change their order.
     pub(crate) fn finish(&mut self, no: WorkNo, command: Option<C>) -> Option<C> {
         let Some(list) = &mut self.list else {
-            // Ended before the work was done, which may have stored something.
+            // The incarnation ended before the work was done; the work may have stored something.
             answer_dropped(EntityError::OutcomeUnknown, || drop(command));
             return None;
         };
@@ -268,14 +268,14 @@ impl<C> Errands<C> {
         timers.chain(receive.filter_map(|receive| receive.silence.due_at())).min()
     }
 
-    /// A command from outside is about to be handled.
+    /// Restarts the receive timeout, since a command that counts is about to be handled.
     pub(crate) fn hear(&mut self, now: Instant) {
         if let Some(receive) = self.receive_timeout() {
             receive.silence.begin(now);
         }
     }
 
-    /// Whether the entity takes commands; the time in which it does not is no silence.
+    /// Notes whether the entity takes commands; the receive timeout does not run while it does not.
     pub(crate) fn takes_commands(&mut self, now: Instant, takes: bool) {
         if let Some(receive) = self.receive_timeout() {
             if takes { receive.silence.go_on(now) } else { receive.silence.pause(now) }
@@ -286,15 +286,15 @@ impl<C> Errands<C> {
         self.list.as_mut()?.receive_timeout.as_mut()
     }
 
-    /// Whether the silence is too long; what says so counts as queued from now on.
+    /// Whether the receive timeout has run out; if so, its command counts as queued from now on.
     pub(crate) fn silence_due(&mut self, now: Instant) -> Option<SilenceMark> {
         let receive = self.receive_timeout().filter(|receive| !receive.is_queued && receive.silence.is_due(now))?;
         receive.is_queued = true;
         Some(SilenceMark(receive.serial))
     }
 
-    /// Makes the command of a receive timeout that has run out. `None` if the timeout was changed, or a command was handled
-    /// meanwhile; the timeout runs on in both cases.
+    /// Makes the command of a receive timeout that has run out. `None` if the timeout was changed, or a command was
+    /// handled meanwhile; the timeout runs on in both cases.
     pub(crate) fn tell_silence(&mut self, now: Instant, mark: SilenceMark) -> Option<C> {
         let receive = self.receive_timeout().filter(|receive| receive.serial == mark.0)?;
         receive.is_queued = false;
@@ -319,7 +319,7 @@ impl<C> Errands<C> {
         due.into_iter().map(|(_, serial, key)| Mark { key, serial }).collect()
     }
 
-    /// The command of a timer whose turn has come; nothing if it was cancelled or replaced meanwhile.
+    /// The command of a queued timer; `None` if the timer was cancelled or replaced meanwhile.
     pub(crate) fn fire(&mut self, now: Instant, mark: Mark) -> Option<C> {
         let (command, influences) = self.list.as_mut()?.fire(now, mark)?;
         if influences {
@@ -328,12 +328,12 @@ impl<C> Errands<C> {
         Some(command)
     }
 
-    /// Ends everything; reply tokens inside are answered `error`.
+    /// Ends all timers and work; reply tokens inside are answered `error`.
     pub(crate) fn end(&mut self, error: &EntityError) {
         let Some(mut list) = self.list.take() else { return };
         for Begun { work, end } in std::mem::take(&mut list.begun).into_values() {
             if let Some(End { abort, answer }) = end {
-                // Set once, here, since what is ended is forgotten.
+                // Set once: an ended future is forgotten, so no later call sets another answer.
                 answer.get_or_init(|| error.clone());
                 abort.abort();
             }
@@ -362,7 +362,7 @@ impl<C> List<C> {
         match request {
             Request::Set { key, after, message, influences } => {
                 self.timers.remove(&key);
-                // A moment beyond all time is never.
+                // A due time beyond the range of `Instant` never comes: set no timer.
                 if let Some(due_at) = now.checked_add(after) {
                     let timer = Timer { serial: self.last_no, due_at, message, influences, is_queued: false };
                     self.timers.insert(key, timer);
@@ -387,7 +387,7 @@ impl<C> List<C> {
                 self.told.push_back(command);
                 Some(Wish::ToSelf(WorkNo(self.last_no)))
             }
-            // Refused to entities that persist, by their context.
+            // `Ctx::suspend` refuses entities that persist, so this does not come.
             Request::Suspend(_) => None,
         }
     }
@@ -411,7 +411,7 @@ impl<C> List<C> {
         no
     }
 
-    /// The command, and whether it counts for the receive timeout.
+    /// The timer's command, and whether it restarts the receive timeout.
     fn fire(&mut self, now: Instant, mark: Mark) -> Option<(C, bool)> {
         let mut timer = self.timers.remove(&mark.key)?;
         if timer.serial != mark.serial {
@@ -434,7 +434,7 @@ impl<C> List<C> {
 }
 
 impl<C> Drop for Errands<C> {
-    /// A machine that is dropped ends its work, too.
+    /// Ends the work of a dropped machine, too.
     fn drop(&mut self) {
         self.end(&EntityError::Stopped);
     }

@@ -1,4 +1,4 @@
-//! Why a store did not do what it was asked, split by what the caller knows afterwards.
+//! Errors of stores, split by what the caller knows about the outcome.
 
 use std::fmt;
 
@@ -8,16 +8,17 @@ use crate::offset::{OffsetKind, OwnerEpoch};
 use crate::persistence_id::PersistenceId;
 use crate::state::StateHead;
 
-/// A store could not be reached, or broke, or refuses for a reason that the operation has no words for.
+/// A store could not be reached, or broke, or refused for a reason that the operation has no variant for.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{store}: {cause}")]
 pub struct StoreFailure {
-    /// Which store, as its operator knows it.
+    /// The store's name, as operators know it.
     pub store: String,
-    /// What it said, down to the innermost cause.
+    /// The store's message, down to the innermost cause.
     pub cause: String,
-    /// Whether the store itself said so, and can be reached: storage is low, say, or what the call needs is
-    /// damaged. Breakers do not count it ([`Guarded`](crate::Guarded)); otherwise it means the same.
+    /// Whether the store itself answered and can be reached: storage is low, say, or the data that the call needs is
+    /// damaged. Breakers do not count an answer as a failure ([`Guarded`](crate::Guarded)); otherwise both mean the
+    /// same.
     pub is_answer: bool,
 }
 
@@ -27,14 +28,14 @@ impl StoreFailure {
         Self { store: store.into(), cause: cause.to_string(), is_answer: false }
     }
 
-    /// A refusal by `store`, which is there and would answer again: see [`StoreFailure::is_answer`].
+    /// A refusal by `store`, which can be reached: see [`StoreFailure::is_answer`].
     pub fn refusal(store: impl Into<String>, cause: impl ToString) -> Self {
         Self { is_answer: true, ..Self::new(store, cause) }
     }
 }
 
 impl fmt::Debug for StoreFailure {
-    /// Says so only of what is an answer: logs and transcripts are full of the others.
+    /// Shows `is_answer` only where it is true, since logs and transcripts are full of failures that are not answers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("StoreFailure");
         shown.field("store", &self.store).field("cause", &self.cause);
@@ -45,7 +46,7 @@ impl fmt::Debug for StoreFailure {
     }
 }
 
-/// What is wrong with stored data.
+/// The damage to stored data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptKind {
     /// The checksum does not fit the content, or the record stands under another key.
@@ -54,30 +55,30 @@ pub enum CorruptKind {
     /// A record is missing between others.
     #[error("a record is missing")]
     Missing,
-    /// The bytes have no meaning.
+    /// The bytes cannot be decoded.
     #[error("unreadable record")]
     Unreadable,
 }
 
-/// Stored data is damaged; exactly the reads that meet it fail. Source: persistence J12.
+/// Stored data is damaged; only reads of that data fail. Source: persistence J12.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("stored data of {id} is corrupt at {seq_nr}: {kind}")]
 pub struct Corrupt {
     /// The id that the data belongs to.
     pub id: PersistenceId,
-    /// The first number concerned; [`SeqNr::ZERO`] for the head; the revision of a durable state.
+    /// The first damaged number; [`SeqNr::ZERO`] for the head; the revision of a durable state.
     pub seq_nr: SeqNr,
-    /// What is wrong.
+    /// The kind of damage.
     pub kind: CorruptKind,
 }
 
-/// Why a claim was not granted. Nothing changed, except possibly at `Unavailable`.
+/// Why a claim was not granted. Nothing changed, except possibly with `Unavailable`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
     /// A greater generation owns the id, or another epoch than the one seen is stored.
     #[error("claim refused: epoch {} is held by writer {}", current.epoch, current.writer_uuid)]
     Fenced {
-        /// What is stored.
+        /// The stored head.
         current: Head,
     },
     /// No answer. The claim may be stored; claiming again with the same writer uuid is harmless.
@@ -96,7 +97,7 @@ pub enum AppendError {
     /// The store refuses these events. Nothing is stored, and never will be.
     #[error("append rejected: {0}")]
     Rejected(RejectReason),
-    /// Nothing is stored, and nothing of this call is on its way.
+    /// Nothing is stored, and no part of this call is under way.
     #[error("append not stored: {0}")]
     NotStored(StoreFailure),
     /// The events may or may not be stored; only recovery can tell.
@@ -105,7 +106,7 @@ pub enum AppendError {
     /// Another writer claimed the id. Nothing of this append is stored.
     #[error("append fenced: epoch {} is held by writer {}", current.epoch, current.writer_uuid)]
     Fenced {
-        /// What is stored.
+        /// The stored head.
         current: Head,
     },
     /// The epoch is right, but the first number is not `highest + 1`. Nothing of this append is stored.
@@ -116,7 +117,7 @@ pub enum AppendError {
     },
 }
 
-/// Why a store refuses an append as such.
+/// Why a store refuses an append for its content.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RejectReason {
     /// An append holds at least one event.
@@ -125,37 +126,37 @@ pub enum RejectReason {
     /// More events than [`crate::Caps::max_atomic_events`].
     #[error("{count} events in one append, at most {max} are stored atomically")]
     TooManyEvents {
-        /// How many there are.
+        /// Number of events in the append.
         count: usize,
-        /// How many there may be.
+        /// Largest number allowed.
         max: usize,
     },
     /// A payload larger than [`crate::Caps::max_event_bytes`].
     #[error("event {seq_nr} has {bytes} bytes, at most {max} are stored")]
     EventTooLarge {
-        /// Which event.
+        /// The event's number.
         seq_nr: SeqNr,
-        /// The payload's size.
+        /// The payload's size in bytes.
         bytes: usize,
-        /// The limit.
+        /// The limit in bytes.
         max: usize,
     },
     /// A manifest that is empty or longer than 255 bytes.
     #[error("the manifest of event {seq_nr} must have 1 to 255 bytes")]
     InvalidManifest {
-        /// Which event.
+        /// The event's number.
         seq_nr: SeqNr,
     },
-    /// Too many tags, or one that is empty, too long or has control characters.
+    /// Too many tags, or a tag that is empty, too long or has control characters.
     #[error("the tags of event {seq_nr} are out of limits: at most 16 of 1 to 128 bytes without control characters")]
     InvalidTags {
-        /// Which event.
+        /// The event's number.
         seq_nr: SeqNr,
     },
     /// A filtered event with a payload.
     #[error("filtered event {seq_nr} must not have a payload")]
     FilteredPayload {
-        /// Which event.
+        /// The event's number.
         seq_nr: SeqNr,
     },
     /// The numbers of this history are used up.
@@ -164,15 +165,15 @@ pub enum RejectReason {
     /// The disk is nearly full; reads and deletes still work.
     #[error("storage is low: {0}")]
     StorageLow(String),
-    /// Another refusal of the store, in its words.
+    /// Another refusal; the text is the store's.
     #[error("{0}")]
     Other(String),
 }
 
-/// Why a read gave nothing.
+/// Why a read failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// What was asked for is damaged; other reads work.
+    /// The data asked for is damaged; other reads work.
     #[error(transparent)]
     Corrupt(Corrupt),
     /// The store cannot be reached; ask again.
@@ -186,10 +187,10 @@ pub enum AdvanceError {
     /// Another writer claimed the id; nothing changed.
     #[error("advance fenced: epoch {} is held by writer {}", current.epoch, current.writer_uuid)]
     Fenced {
-        /// What is stored.
+        /// The stored head.
         current: Head,
     },
-    /// Something is stored already, or the number is not above the highest; nothing changed.
+    /// The history has events already, or the number is not above the highest; nothing changed.
     #[error("only an empty history advances, and only upwards; the highest number is {highest}")]
     NotEmpty {
         /// The last number stored.
@@ -206,7 +207,7 @@ pub enum DeleteError {
     /// Another writer claimed the id; nothing changed.
     #[error("delete fenced: epoch {} is held by writer {}", current.epoch, current.writer_uuid)]
     Fenced {
-        /// What is stored.
+        /// The stored head.
         current: Head,
     },
     /// No answer; asking again is harmless.
@@ -220,12 +221,12 @@ pub enum SnapshotError {
     /// The snapshot found is damaged; the caller may ask for one below `seq_nr`.
     #[error(transparent)]
     Corrupt(Corrupt),
-    /// Larger than the store takes; nothing was stored.
+    /// The snapshot exceeds the store's limit; nothing was stored.
     #[error("a snapshot of {bytes} bytes is refused, at most {max} are stored")]
     TooLarge {
-        /// The snapshot's size.
+        /// The snapshot's size in bytes.
         bytes: usize,
-        /// The limit.
+        /// The limit in bytes.
         max: usize,
     },
     /// The store cannot be reached; saving or deleting again is harmless.
@@ -233,7 +234,7 @@ pub enum SnapshotError {
     Unavailable(StoreFailure),
 }
 
-/// Closing failed; what was acknowledged is safe all the same.
+/// Closing failed; acknowledged writes are safe all the same.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("closing did not finish: {0}")]
 pub struct CloseError(pub StoreFailure);
@@ -246,33 +247,33 @@ pub enum StateWriteError {
     /// The store refuses this write. Nothing is stored, and never will be.
     #[error("write rejected: {0}")]
     Rejected(StateRejectReason),
-    /// Nothing is stored, and nothing of this call is on its way.
+    /// Nothing is stored, and no part of this call is under way.
     #[error("write not stored: {0}")]
     NotStored(StoreFailure),
     /// The state may or may not be stored; only reading again can tell.
     #[error("outcome of write unknown: {0}")]
     Unknown(StoreFailure),
-    /// The stored revision is not the one before, or a greater generation owns the state. Nothing of
+    /// The stored revision is not the one before this write's, or a greater generation owns the state. Nothing of
     /// this write is stored.
     #[error("write does not follow revision {} of writer {}", current.revision, current.writer_uuid)]
     RevisionMismatch {
-        /// What is stored.
+        /// The stored head.
         current: StateHead,
     },
 }
 
-/// Why a store refuses a write as such.
+/// Why a store refuses a state write for its content.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateRejectReason {
-    /// The first write makes revision 1.
+    /// The write names revision 0; the first write makes revision 1.
     #[error("revision 0 cannot be written")]
     RevisionZero,
     /// A payload larger than [`crate::StateCaps::max_state_bytes`].
     #[error("a state of {bytes} bytes is refused, at most {max} are stored")]
     TooLarge {
-        /// The payload's size.
+        /// The payload's size in bytes.
         bytes: usize,
-        /// The limit.
+        /// The limit in bytes.
         max: usize,
     },
     /// A manifest that is empty or longer than 255 bytes.
@@ -287,26 +288,26 @@ pub enum StateRejectReason {
     /// The disk is nearly full; reads still work.
     #[error("storage is low: {0}")]
     StorageLow(String),
-    /// Another refusal of the store, in its words.
+    /// Another refusal; the text is the store's.
     #[error("{0}")]
     Other(String),
 }
 
-/// Why changes were not listed.
+/// Why a query for events or changes failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
-    /// The offset is of another kind of store; start anew, or map it.
+    /// The offset is of a store that orders otherwise; start from the beginning, or convert the offset.
     #[error("this store orders by {expected:?}, and the offset is {found:?}")]
     ForeignOffset {
-        /// What the store orders by.
+        /// The kind of offset that the store orders by.
         expected: OffsetKind,
-        /// What the offset is.
+        /// The kind of the offset given.
         found: OffsetKind,
     },
-    /// The store cannot answer such queries at all.
+    /// The store does not support such queries.
     #[error("{0}")]
     Unsupported(String),
-    /// What was asked for could not be read.
+    /// The data asked for could not be read.
     #[error(transparent)]
     Read(ReadError),
 }
@@ -321,12 +322,12 @@ pub enum OffsetError {
         projection: String,
         /// The first slice lost.
         slice: u16,
-        /// The epoch that was named.
+        /// The epoch that the call named.
         own: OwnerEpoch,
-        /// The epoch stored.
+        /// The stored epoch.
         current: OwnerEpoch,
     },
-    /// The change is of a slice that was not claimed; nothing was saved.
+    /// The change belongs to a slice that was not claimed; nothing was saved.
     #[error("slice {slice} of projection {projection:?} is not among those claimed")]
     NotOwned {
         /// The projection.
@@ -334,23 +335,23 @@ pub enum OffsetError {
         /// The slice of the change.
         slice: u16,
     },
-    /// A position of another kind of store; nothing was saved.
+    /// The position is of another kind of store; nothing was saved.
     #[error("this store keeps positions by {expected:?}, and one is {found:?}")]
     ForeignOffset {
-        /// What the store keeps.
+        /// The kind of position that the store keeps.
         expected: OffsetKind,
-        /// What the position is.
+        /// The kind of the position given.
         found: OffsetKind,
     },
     /// The name is empty, longer than 255 bytes, or has control characters.
     #[error("a projection has a name of 1 to 255 bytes without control characters")]
     InvalidName,
-    /// What was saved is damaged.
+    /// The saved data is damaged.
     #[error("offsets of projection {projection:?} are corrupt: {kind}")]
     Corrupt {
         /// The projection.
         projection: String,
-        /// What is wrong.
+        /// The kind of damage.
         kind: CorruptKind,
     },
     /// No answer; asking again is harmless.

@@ -2,7 +2,7 @@
 //!
 //! An entity hands over [`NewEvent`]s; the journal numbers them, stamps all events of one append
 //! with one [`Timestamp`] of its own clock and keeps [`StoredEvent`]s. The checksum covers the id
-//! and the number as well, so a record that ends up under another key is found out.
+//! and the number as well, so a record under another key than its own is detected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -114,8 +114,8 @@ impl Timestamp {
         self.0
     }
 
-    /// What an append gets whose id last appended at `last`: the clock, or one microsecond after
-    /// `last` if the clock has not passed it.
+    /// The timestamp of an append when the clock shows `self` and the id's last append was at `last`: the clock, or one
+    /// microsecond after `last` if the clock has not passed it.
     pub fn rising(self, last: Self) -> Self {
         self.max(Self(last.0.saturating_add(1)))
     }
@@ -127,7 +127,7 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// The fence of a history: every claim raises it by one, and smaller ones can no longer write.
+/// The fence of a history: every claim raises it by one, and writers with a smaller epoch can no longer write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriterEpoch(u64);
 
@@ -135,17 +135,17 @@ impl WriterEpoch {
     /// The history was never claimed.
     pub const NONE: Self = Self(0);
 
-    /// From its stored form.
+    /// An epoch from its stored form.
     pub const fn from_u64(epoch: u64) -> Self {
         Self(epoch)
     }
 
-    /// The number.
+    /// The stored form.
     pub const fn as_u64(self) -> u64 {
         self.0
     }
 
-    /// The epoch of the claim that follows.
+    /// The epoch of the next claim.
     ///
     /// # Panics
     /// After 2^64 claims of one id.
@@ -161,7 +161,7 @@ impl fmt::Display for WriterEpoch {
     }
 }
 
-/// 128 random bits that name one incarnation of one entity.
+/// 128 random bits that identify one incarnation of one entity as a writer.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriterUuid(u128);
 
@@ -169,7 +169,7 @@ impl WriterUuid {
     /// The writer of an id that was never written.
     pub const NONE: Self = Self(0);
 
-    /// From its bits.
+    /// A writer uuid from its bits.
     pub const fn from_u128(bits: u128) -> Self {
         Self(bits)
     }
@@ -210,7 +210,7 @@ impl EventKind {
         }
     }
 
-    /// From the stored form; `None` if it is neither.
+    /// The kind with this stored form; `None` if there is none.
     pub const fn from_u8(kind: u8) -> Option<Self> {
         match kind {
             0 => Some(Self::Event),
@@ -220,22 +220,22 @@ impl EventKind {
     }
 }
 
-/// One event on its way into a journal; its number comes from its place in the append.
+/// One event to append; its number comes from its place in the append.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewEvent {
-    /// Which codec wrote the payload.
+    /// Id of the codec that wrote the payload.
     pub codec_id: CodecId,
-    /// The name of the event's type, chosen by people; 1 to 255 bytes.
+    /// Name of the event's type, chosen by people; 1 to 255 bytes.
     pub manifest: String,
     /// Version of the type's format under this manifest.
     pub schema_version: u32,
-    /// Whether there is an event in it.
+    /// Whether the record carries an event.
     pub kind: EventKind,
-    /// The encoded event; empty if filtered.
+    /// The encoded event; empty for `Filtered`.
     pub payload: Bytes,
     /// Extra data, kept with filtered events too.
     pub metadata: Metadata,
-    /// What queries find it by.
+    /// Tags by which queries find the event.
     pub tags: Tags,
 }
 
@@ -248,23 +248,23 @@ pub struct StoredEvent {
     pub seq_nr: SeqNr,
     /// When the append was committed, by the store's clock; rises strictly from append to append.
     pub timestamp: Timestamp,
-    /// Which incarnation wrote it.
+    /// The incarnation that wrote the event.
     pub writer_uuid: WriterUuid,
-    /// Under which claim.
+    /// The epoch of that writer's claim.
     pub writer_epoch: WriterEpoch,
-    /// Which codec reads the payload.
+    /// Id of the codec that reads the payload.
     pub codec_id: CodecId,
     /// The name of the event's type.
     pub manifest: String,
     /// Version of the type's format under this manifest.
     pub schema_version: u32,
-    /// Whether there is an event in it.
+    /// Whether the record carries an event.
     pub kind: EventKind,
-    /// The encoded event; empty if filtered.
+    /// The encoded event; empty for `Filtered`.
     pub payload: Bytes,
     /// Extra data.
     pub metadata: Metadata,
-    /// What queries find it by.
+    /// Tags by which queries find the event.
     pub tags: Tags,
     /// CRC-32C of everything above but the timestamp; see [`StoredEvent::compute_crc32c`].
     pub crc32c: u32,

@@ -1,13 +1,14 @@
-//! What must hold for every sequence of bytes that a store may have; for `fuzz/` and the tests.
+//! Properties that must hold for any bytes in a store; for `fuzz/` and the tests.
 //!
-//! No function here panics for any input but to report a broken promise. Not part of the public API.
+//! A function here panics only if a property does not hold. Not part of the public API.
 
 use bytes::Bytes;
 
 use crate::event::Timestamp;
 use crate::marks::{Mark, Marks, StreamId};
 
-/// The mark of an event, and the marks of a snapshot. A value that is read, written and read again is the same.
+/// Decodes the mark of an event, and the marks of a snapshot. Decoding, encoding and decoding again gives the same
+/// value.
 pub fn marks(input: &[u8]) {
     let bytes = Bytes::copy_from_slice(input);
     if let Ok(mark) = Mark::decode(bytes.clone()) {
@@ -19,7 +20,7 @@ pub fn marks(input: &[u8]) {
     }
 }
 
-/// For each target its name, and inputs that are read, so that fuzzing does not begin with nothing.
+/// Valid inputs for each target, by name, as the start of fuzzing.
 pub fn seeds() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let mark = |stream: u128, producer_id: &str| Mark {
         producer_id: producer_id.to_owned(),
@@ -38,7 +39,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<Vec<u8>>)> {
 
 #[cfg(test)]
 mod tests {
-    /// Does what `fuzz/` does with millions of inputs.
+    /// Damages the seeds as `fuzz/` does with millions of inputs.
     #[test]
     fn damaged_marks_are_refused_or_are_other_marks() {
         for (_, inputs) in super::seeds() {

@@ -1,8 +1,8 @@
-//! The nouns of a journal: heads, claims, appends, pages, and the rule of the fence.
+//! Data types of a journal: heads, claims, appends, pages, and the rule of the fence.
 //!
 //! A writer claims an id and gets an epoch; from then on appends and deletes with a smaller epoch
-//! answer Fenced. An append is compared with the head (epoch and next number) and stored whole or
-//! not at all. So every history stays one line, whatever the number of hosts that write it.
+//! are refused as Fenced. An append is compared with the head (epoch and next number) and stored whole or
+//! not at all. So every history stays linear, whatever the number of hosts that write to it.
 //!
 //! ```text
 //! claim(id, uuid, Generation(g) | Seen(epoch)) --> Claim { epoch, highest, deleted_to }
@@ -21,29 +21,29 @@ use crate::event::{
 };
 use crate::persistence_id::PersistenceId;
 
-/// Which nodes reach the data of a store. Source: persistence §1 (scope guard).
+/// The nodes that reach the data of a store. Source: persistence §1 (scope guard).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    /// This process; gone with it.
+    /// This process only; the data ends with it.
     Process,
     /// One node at a time, on its disk.
     Node,
-    /// Every node.
+    /// All nodes.
     Shared,
 }
 
-/// What a journal can do.
+/// The capabilities and limits of a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caps {
-    /// Which nodes reach the data.
+    /// The nodes that reach the data.
     pub scope: Scope,
     /// Largest payload of one event in bytes. Default 4 MiB.
     pub max_event_bytes: usize,
     /// Most events of one append. Default 1000.
     pub max_atomic_events: usize,
-    /// Whether events are found by tag.
+    /// Whether queries find events by tag.
     pub tags: bool,
-    /// Whether events are found by slice.
+    /// Whether queries find events by slice.
     pub slices: bool,
     /// Whether metadata of events is kept. Entities under delivery need it.
     pub metadata: bool,
@@ -52,7 +52,7 @@ pub struct Caps {
 }
 
 impl Caps {
-    /// Everything, at the default limits.
+    /// All capabilities, at the default limits.
     pub const fn full(scope: Scope) -> Self {
         Self {
             scope,
@@ -66,21 +66,21 @@ impl Caps {
     }
 }
 
-/// What a claim names as its right.
+/// The right that a claim names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Under {
     /// The ownership generation of the claimer's shard. Refused if a greater one was ever claimed
     /// for the id; an equal or greater one passes and is recorded.
     Generation(Generation),
-    /// The epoch that the claimer read from the head before ([`WriterEpoch::NONE`] if there was
-    /// none). Refused if another one is stored, unless under the claimer's own uuid.
+    /// The epoch that the claimer read from the head before ([`WriterEpoch::NONE`] if the id had no
+    /// head). Refused if another epoch is stored, unless the claimer itself made the stored claim.
     Seen(WriterEpoch),
 }
 
 /// A granted claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// What every append of this writer must carry.
+    /// The epoch that every append of this writer must carry.
     pub epoch: WriterEpoch,
     /// The last number stored; it survives the deletion of its event (J7).
     pub highest: SeqNr,
@@ -88,12 +88,12 @@ pub struct Claim {
     pub deleted_to: SeqNr,
 }
 
-/// What is stored about an id besides its events.
+/// The stored facts about an id besides its events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Head {
-    /// Of the last claim; [`WriterEpoch::NONE`] if the id was never claimed.
+    /// Epoch of the last claim; [`WriterEpoch::NONE`] if the id was never claimed.
     pub epoch: WriterEpoch,
-    /// Of the last claim.
+    /// Writer of the last claim.
     pub writer_uuid: WriterUuid,
     /// The greatest generation ever claimed with, if any.
     pub generation: Option<Generation>,
@@ -104,7 +104,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Whether this head lets `writer_uuid` claim under `under`; the rule of J4 in one place.
+    /// Whether this head lets `writer_uuid` claim under `under`: the rule of J4, for all journals.
     pub fn admits(&self, writer_uuid: WriterUuid, under: Under) -> bool {
         match under {
             Under::Generation(generation) => self.generation.is_none_or(|greatest| greatest <= generation),
@@ -128,13 +128,13 @@ impl Head {
         Self { epoch, writer_uuid, generation, ..self }
     }
 
-    /// Whether an append up to `last` that was stored would still be found under this head. Only then does
-    /// its absence prove that it never was. Source: persistence J10.
+    /// Whether an append up to `last`, if it was stored, still has its events under this head. Only then does
+    /// the absence of the events prove that it was never stored. Source: persistence J10.
     pub fn would_show(&self, last: SeqNr) -> bool {
         last > self.deleted_to
     }
 
-    /// What the claimer is answered.
+    /// The claim that the journal answers.
     pub fn as_claim(&self) -> Claim {
         Claim { epoch: self.epoch, highest: self.highest, deleted_to: self.deleted_to }
     }
@@ -145,24 +145,24 @@ impl Head {
 pub struct Append {
     /// The id that the events belong to.
     pub id: PersistenceId,
-    /// Of the writer's claim.
+    /// Epoch of the writer's claim.
     pub epoch: WriterEpoch,
-    /// Of the writer's claim.
+    /// Uuid of the writer's claim.
     pub writer_uuid: WriterUuid,
     /// The number of the first event: `highest + 1`.
     pub first: SeqNr,
-    /// At least one, at most [`Caps::max_atomic_events`].
+    /// The events: at least one, at most [`Caps::max_atomic_events`].
     pub events: Vec<NewEvent>,
 }
 
 impl Append {
-    /// The number of the last event; `None` if there is none, or the numbers are used up.
+    /// The number of the last event; `None` if there are no events, or the numbers are used up.
     pub fn last(&self) -> Option<SeqNr> {
         let last = self.first.plus(u64::try_from(self.events.len()).ok()?.checked_sub(1)?);
         last.filter(|last| *last <= SeqNr::LAST)
     }
 
-    /// Checks what every journal refuses before it looks at the head.
+    /// Checks the limits that every journal enforces before it reads the head.
     ///
     /// # Errors
     /// [`RejectReason`], naming the limit and the event.
@@ -237,7 +237,7 @@ impl NewEvent {
         if self.kind == EventKind::Filtered && bytes > 0 {
             return Err(RejectReason::FilteredPayload { seq_nr });
         }
-        // Control characters separate tags on disk.
+        // Stores separate tags on disk by control characters.
         let fine = |tag: &String| (1..=MAX_TAG_BYTES).contains(&tag.len()) && !tag.chars().any(char::is_control);
         if self.tags.len() > MAX_TAGS || !self.tags.iter().all(fine) {
             return Err(RejectReason::InvalidTags { seq_nr });
@@ -249,11 +249,11 @@ impl NewEvent {
 /// An append that is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appended {
-    /// What all its events carry.
+    /// The timestamp of all its events.
     pub timestamp: Timestamp,
 }
 
-/// Which events to read, and how many at most.
+/// A range of events to read, and the limits of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadRange {
     /// First number, inclusive.
@@ -262,8 +262,8 @@ pub struct ReadRange {
     pub to: SeqNr,
     /// Most records of the page; 0 gives an empty page.
     pub max_events: usize,
-    /// The page ends before the record that would exceed this sum of
-    /// [`StoredEvent::size_bytes`], but holds at least one.
+    /// The page ends before the record with which the sum of [`StoredEvent::size_bytes`] would exceed this many bytes,
+    /// but holds at least one.
     pub max_bytes: usize,
 }
 
@@ -273,25 +273,25 @@ impl ReadRange {
         Self { from, to, max_events: 1000, max_bytes: 1 << 20 }
     }
 
-    /// Everything, in pages of the default size.
+    /// The whole history, in pages of the default size.
     pub const fn all() -> Self {
         Self::new(SeqNr::FIRST, SeqNr::MAX)
     }
 }
 
-/// Some events, and where to go on.
+/// Some events, and the start of the next page.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
-    /// Ascending, without a hole.
+    /// Records in ascending order, without gaps.
     pub records: Vec<StoredEvent>,
     /// The `from` of the next page; `None` once the end of the range or of the history is reached.
     pub next: Option<SeqNr>,
 }
 
-/// How a store feels; it feeds the readiness of its node.
+/// The condition of a store; part of the readiness of its node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// All is well.
+    /// The store works.
     Up,
     /// The journal works, but an operator should look at it: reasons.
     Degraded(Vec<String>),

@@ -45,20 +45,20 @@
 //! - An answer given after a persist means that the events are durable. An asker whose events are not
 //!   stored is told so, and whether that is certain ([`greylag_core::EntityError`]).
 //! - A handler only ever sees durable state; recovery is a function of stored bytes only.
-//! - Which deliveries were applied is told by the same records that hold their effects ([`Marks`]).
+//! - The records that hold the effects of deliveries also tell which deliveries were applied ([`Marks`]).
 //!
 //! - A [`DurableState`] keeps its newest state only, under a revision that fences it.
-//! - What an entity has to tell others can be part of its history: a [`DeliveryTracker`] sends it when
-//!   its event is stored, and again until it is confirmed.
+//! - The messages that an entity sends to others can be part of its history: a [`DeliveryTracker`] sends a message when
+//!   its event is stored, and again until the message is confirmed.
 //!
 //! `examples/bank-account` is a program over two releases: schema evolution, snapshots and retention.
 //!
 //! # What an operator sees
 //! [`Stores::entity_stats`] counts what the entities on each journal do: writes by their outcome, recoveries,
-//! snapshots, stashes, unhandled commands ([`EntityStats`]). [`Stores::breakers`] and [`Stores::health`] tell of the
-//! stores, [`RecoveryPermits::in_use`] and [`RecoveryPermits::waiting`] of recoveries under way,
-//! [`ProjectionHandle::status`] of the lag of a projection; batches, syncs and queues are in the `stats()` of a
-//! journal. Payloads are in no log.
+//! snapshots, stashes, unhandled commands ([`EntityStats`]). [`Stores::breakers`] and [`Stores::health`] show the
+//! state of the stores, [`RecoveryPermits::in_use`] and [`RecoveryPermits::waiting`] the recoveries under way,
+//! [`ProjectionHandle::status`] the lag of a projection; batches, syncs and queues are in the `stats()` of a
+//! journal. Payloads are never logged.
 //!
 //! # How it is built
 //! [`EntityCore`] is a pure machine: inputs in, [`Action`]s out. A shard hosts it (greylag-sharding),

@@ -1,4 +1,4 @@
-//! Which deliveries an entity has applied, told by its own history.
+//! The deliveries that an entity has applied, as its own history records them.
 //!
 //! Every event that an entity persists while it handles a delivery carries a [`Mark`] in its
 //! metadata under [`MARK_NAME`], in the same atomic write. Folding the marks of the stored records
@@ -18,15 +18,15 @@ use crate::event::{Metadata, Timestamp};
 pub const MARK_NAME: &str = "gl.delivery";
 
 const FORMAT: u8 = 1;
-/// Of snapshots that name the producers.
+/// Format of snapshots that name the producers.
 const FORMAT_WITH_PRODUCERS: u8 = 2;
 
-/// 128 bits that name one stream of deliveries: a producer, and for in-memory producers one start.
+/// 128 bits that identify one stream of deliveries: a producer, and for in-memory producers one start.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(u128);
 
 impl StreamId {
-    /// From its bits.
+    /// A stream id from its bits.
     pub const fn from_u128(bits: u128) -> Self {
         Self(bits)
     }
@@ -49,12 +49,12 @@ impl fmt::Debug for StreamId {
     }
 }
 
-/// One delivery, as the events that it caused name it.
+/// The identity of one delivery, attached to the events that it caused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
     /// The producer's name, for people.
     pub producer_id: String,
-    /// Which stream it belongs to.
+    /// The delivery's stream.
     pub stream_id: StreamId,
     /// The delivery's number in the stream, counted over all entities.
     pub total_seq_nr: u64,
@@ -72,7 +72,7 @@ impl Mark {
         bytes.freeze()
     }
 
-    /// Reads what [`Mark::encode`] wrote.
+    /// Decodes the bytes of [`Mark::encode`].
     ///
     /// # Errors
     /// [`MalformedMarks`].
@@ -89,30 +89,31 @@ impl Mark {
 /// The last delivery of one stream that an entity applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Applied {
-    /// The highest number. Numbers of one stream to one entity rise strictly.
+    /// The highest applied number. Numbers of one stream to one entity rise strictly.
     pub total_seq_nr: u64,
-    /// When its events were appended.
+    /// Time of the append of its events.
     pub timestamp: Timestamp,
 }
 
-/// What an entity has applied, for each stream.
+/// The deliveries that an entity has applied, by stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Marks(BTreeMap<StreamId, Stream>);
 
-/// What is known of one stream. One map for both, since every entity that persists holds the map, used or not.
+/// The last applied delivery and the producer of a stream. One map for both, since every persistent entity holds
+/// the map, used or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stream {
     applied: Applied,
-    /// The stream's producer, where it is known.
+    /// The stream's producer, if known.
     producer: Option<Arc<str>>,
 }
 
-/// Which marks are kept.
+/// Limits on the marks that are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MarkLimits {
-    /// So many are kept however old they are.
+    /// Number of marks that are kept however old they are.
     pub max_streams: usize,
-    /// How long any beyond that number is kept.
+    /// Time for which marks beyond that number are kept.
     pub retention: Duration,
 }
 
@@ -127,12 +128,12 @@ impl Marks {
         self.0.get(&stream_id).map(|stream| stream.applied)
     }
 
-    /// All of them, by stream.
+    /// All marks, by stream.
     pub fn iter(&self) -> impl Iterator<Item = (StreamId, Applied)> + '_ {
         self.0.iter().map(|(stream_id, stream)| (*stream_id, stream.applied))
     }
 
-    /// How many streams there are.
+    /// Number of streams.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -142,7 +143,7 @@ impl Marks {
         self.0.is_empty()
     }
 
-    /// Takes in that a delivery was applied; never goes back.
+    /// Records an applied delivery; never goes back to a smaller number.
     pub fn advance(&mut self, stream_id: StreamId, total_seq_nr: u64, timestamp: Timestamp) {
         self.advance_stream(stream_id, Applied { total_seq_nr, timestamp });
     }
@@ -155,7 +156,7 @@ impl Marks {
         stream
     }
 
-    /// Takes in a mark that was stored at this time.
+    /// Records a mark that was stored at `timestamp`.
     pub fn advance_by(&mut self, mark: &Mark, timestamp: Timestamp) {
         let stream = self.advance_stream(mark.stream_id, Applied { total_seq_nr: mark.total_seq_nr, timestamp });
         stream.producer.get_or_insert_with(|| mark.producer_id.as_str().into());
@@ -167,9 +168,9 @@ impl Marks {
         self.0.remove(&stream_id);
     }
 
-    /// Drops the oldest marks beyond the number that is kept, but none of a stream that `is_heard`, and none that is younger
-    /// than the retention unless its producer has begun another stream since: that producer began anew, and what it sent
-    /// before does not come again. Source: delivery §7 (`dedupe_streams_max`, `dedupe_retention`), delivery 98.
+    /// Drops the oldest marks beyond `max_streams`, but none of a stream that `is_heard`, and none that is younger
+    /// than the retention unless its producer has begun another stream since: a producer that began anew does not send
+    /// its earlier messages again. Source: delivery §7 (`dedupe_streams_max`, `dedupe_retention`), delivery 98.
     pub fn prune(&mut self, limits: MarkLimits, now: Timestamp, is_heard: impl Fn(StreamId) -> bool) {
         let excess = self.len().saturating_sub(limits.max_streams);
         if excess == 0 {
@@ -195,7 +196,7 @@ impl Marks {
         over.into_iter().take(excess).for_each(|(_, stream_id)| self.forget(stream_id));
     }
 
-    /// Takes in the mark of a stored event, if it has one.
+    /// Records the mark of a stored event, if it has one.
     ///
     /// # Errors
     /// [`MalformedMarks`]; a mark is never skipped, since that would apply a delivery twice.
@@ -206,7 +207,7 @@ impl Marks {
         Ok(())
     }
 
-    /// Takes in the whole map that a snapshot carries, if it carries one.
+    /// Records the whole map of a snapshot, if it carries one.
     ///
     /// # Errors
     /// [`MalformedMarks`].
@@ -221,8 +222,8 @@ impl Marks {
     }
 
     /// The bytes under [`MARK_NAME`] of a snapshot: format 2, then for each stream its id u128, its
-    /// number u64, its timestamp u64, the length u16 of its producer id and that id, all big-endian. A producer that is
-    /// not known has length 0; where none is known, format 1, which has neither length nor id.
+    /// number u64, its timestamp u64, the length u16 of its producer id and that id, all big-endian. An unknown
+    /// producer has length 0; if no producer is known, format 1, which has neither length nor id.
     pub fn encode(&self) -> Bytes {
         let with_producers = self.0.values().any(|stream| stream.producer.is_some());
         let mut bytes = BytesMut::with_capacity(1 + 64 * self.len());
@@ -241,7 +242,7 @@ impl Marks {
         bytes.freeze()
     }
 
-    /// Reads what [`Marks::encode`] wrote, also in format 1, which names no producers.
+    /// Decodes the bytes of [`Marks::encode`], also of format 1, which names no producers.
     ///
     /// # Errors
     /// [`MalformedMarks`].
@@ -305,7 +306,7 @@ mod tests {
         assert_eq!(restored, marks);
     }
 
-    /// Snapshots that were written before the producers were.
+    /// Reads snapshots of before the producers were stored.
     #[test]
     fn marks_without_producers_are_read() {
         let mut bytes = BytesMut::from(&[FORMAT][..]);
@@ -340,7 +341,7 @@ mod tests {
         assert!(marks.covers(StreamId(1_000_000), 1), "of another producer, and young");
         let restored = Marks::decode(marks.encode()).unwrap();
         assert_eq!(restored, marks);
-        // Of a producer that never began anew: kept while young, and dropped once old and too many.
+        // Marks of producers that never began anew: kept while young, dropped once old and too many.
         for stream in 0..20 {
             fold(&mut marks, &format!("p{stream}"), 2_000_000 + stream, 10_001);
         }

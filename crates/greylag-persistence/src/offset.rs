@@ -1,8 +1,8 @@
-//! How far a reader of changes is: offsets of streams, and what a projection has processed.
+//! The progress of a reader of changes: offsets of streams, and the processed changes of a projection.
 //!
-//! An [`Offset`] resumes a stream after a place. What a projection has processed is kept for each id
+//! An [`Offset`] resumes a stream after a position. The progress of a projection is kept for each id
 //! in an [`OffsetStore`](crate::OffsetStore), under a fence: a projection that starts raises the
-//! [`OwnerEpoch`] of each of its slices, and what an earlier owner saves later is refused.
+//! [`OwnerEpoch`] of each of its slices, and later saves of an earlier owner are refused.
 //! Source: persistence §5.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::event::{SeqNr, Timestamp};
 use crate::journal::Scope;
 use crate::persistence_id::PersistenceId;
 
-/// What a store orders its changes by.
+/// The order of changes in a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OffsetKind {
     /// One number for each change, without gaps: sled and memory.
@@ -21,26 +21,26 @@ pub enum OffsetKind {
     Timestamp,
 }
 
-/// Where a stream of changes goes on; exclusive. Offsets of one kind mean nothing to a store of the
-/// other, which refuses them.
+/// The exclusive start of a stream of changes. A store refuses offsets of the
+/// other kind, which mean nothing to it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Offset {
     /// At the start.
     #[default]
     None,
-    /// After this number.
+    /// After this ordinal.
     Ordinal(u64),
-    /// After this time, and after what was delivered at exactly this time.
+    /// After this time, and after the changes delivered at exactly this time.
     Timestamp {
         /// The time.
         timestamp: Timestamp,
-        /// What was delivered at exactly this time: ids with their number or revision.
+        /// The changes delivered at exactly this time: ids with their number or revision.
         seen: Vec<(PersistenceId, u64)>,
     },
 }
 
 impl Offset {
-    /// Which store it is for; the start is for every one.
+    /// The kind of store that the offset is for; `None` for the start, which every store takes.
     pub fn kind(&self) -> Option<OffsetKind> {
         match self {
             Self::None => None,
@@ -49,24 +49,24 @@ impl Offset {
         }
     }
 
-    /// Whether a store of this kind takes it.
+    /// Whether a store of this kind takes the offset.
     pub fn fits(&self, kind: OffsetKind) -> bool {
         self.kind().is_none_or(|own| own == kind)
     }
 }
 
-/// The place of one change among all changes of its store. Two of different kinds never meet: a
-/// store refuses the foreign one.
+/// The position of one change among all changes of its store. Positions of different kinds are never compared: a
+/// store refuses a foreign one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Position {
-    /// The change's number.
+    /// The change's ordinal.
     Ordinal(u64),
-    /// The time of its commit.
+    /// The time of the change's commit.
     Timestamp(Timestamp),
 }
 
 impl Position {
-    /// Which kind of store it is of.
+    /// The kind of store that the position is of.
     pub const fn kind(self) -> OffsetKind {
         match self {
             Self::Ordinal(_) => OffsetKind::Ordinal,
@@ -82,25 +82,25 @@ pub struct Processed {
     pub id: PersistenceId,
     /// The number of the event, or the revision of the state.
     pub seq_nr: SeqNr,
-    /// Where the change stands.
+    /// Position of the change.
     pub position: Position,
 }
 
 /// The entity type of [marks](Processed::is_mark).
 pub(crate) const MARK_TYPE: &str = "gl.projection";
 
-/// What ids of [starts](Processed::is_start) begin with, for stores that look at the text.
+/// Prefix of the ids of [starts](Processed::is_start), for stores that match it in the text.
 pub const START_PREFIX: &str = "gl.projection|!";
 
 impl Processed {
-    /// Whether this is a mark, which a projection saves under an id of its own: it tells how far
-    /// *everything* of a range of slices was processed, not only the slice that its id falls into.
+    /// Whether this is a mark, which a projection saves under an id of its own: the position up to which
+    /// *all* events of a range of slices were processed, not only those of the slice that its id falls into.
     pub fn is_mark(&self) -> bool {
         self.id.entity_type() == MARK_TYPE
     }
 
-    /// Whether this is a mark that says that slices started over. Stores keep these for good: neither a
-    /// reset nor forgetting removes one, since the marks that it overrules may be in other slices.
+    /// Whether this is a mark that says that slices started over. Stores keep such marks for good: neither a
+    /// reset nor forgetting removes them, since the marks that they override may be in other slices.
     pub fn is_start(&self) -> bool {
         self.id.as_str().starts_with(START_PREFIX)
     }
@@ -114,12 +114,12 @@ impl OwnerEpoch {
     /// The slice never had an owner.
     pub const NONE: Self = Self(0);
 
-    /// From its stored form.
+    /// An epoch from its stored form.
     pub const fn from_u64(epoch: u64) -> Self {
         Self(epoch)
     }
 
-    /// The number.
+    /// The stored form.
     pub const fn as_u64(self) -> u64 {
         self.0
     }
@@ -145,16 +145,16 @@ impl fmt::Display for OwnerEpoch {
 pub struct OwnedSlices {
     /// The name of the projection.
     pub projection: String,
-    /// The slices, each with the epoch that it was claimed at.
+    /// The slices, each with the epoch of its claim.
     pub epochs: BTreeMap<u16, OwnerEpoch>,
 }
 
-/// What an offset store can do.
+/// The capabilities of an offset store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OffsetCaps {
-    /// Which nodes reach the data.
+    /// The nodes that reach the data.
     pub scope: Scope,
-    /// Of which kind its positions are.
+    /// The kind of the store's positions.
     pub kind: OffsetKind,
 }
 

@@ -1,6 +1,6 @@
-//! A behaviour with what it is stored under: its name, and the codecs of its type.
+//! A behaviour with its id in the stores, and the codecs of its type.
 //!
-//! Codecs are named once, where an entity type is defined; the name comes with the single entity.
+//! Codecs are named once, where an entity type is defined; the id comes with the single entity.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use crate::codec::{IntoStored, StoredCodec};
 use crate::durable_state::DurableState;
 use crate::persistence_id::PersistenceId;
 
-/// A behaviour, its name in the stores, and the codecs of its type; what an entity machine starts with.
+/// A behaviour, its id in the stores, and the codecs of its type; the start of an entity machine.
 pub struct Persisted<B, C> {
     /// The behaviour.
     pub behavior: B,
-    /// Under which name its history or state is stored.
+    /// The id of its history or state.
     pub id: PersistenceId,
-    /// How it is stored.
+    /// The codecs of its type.
     pub codecs: C,
 }
 
@@ -25,7 +25,7 @@ impl<B, C> fmt::Debug for Persisted<B, C> {
     }
 }
 
-/// How one type of event-sourced entities is stored. Cheap to clone.
+/// The codecs of one type of event-sourced entities. Cheap to clone.
 ///
 /// ```
 /// use greylag_codec::json;
@@ -50,12 +50,12 @@ pub struct EventCodecs<B: EventSourced> {
 }
 
 impl<B: EventSourced> EventCodecs<B> {
-    /// Stores events by `events`, and no snapshots.
+    /// Encodes events by `events`, and stores no snapshots.
     pub fn new<By>(events: impl IntoStored<B::Event, By>) -> Self {
         Self { events: events.into_stored(), snapshots: None }
     }
 
-    /// Stores states by `snapshots`, which makes snapshots possible.
+    /// Encodes states by `snapshots`, which makes snapshots possible.
     #[must_use]
     pub fn snapshots<By>(self, snapshots: impl IntoStored<B::State, By>) -> Self {
         Self { snapshots: Some(snapshots.into_stored()), ..self }
@@ -66,7 +66,7 @@ impl<B: EventSourced> EventCodecs<B> {
         Persisted { behavior, id, codecs: self.clone() }
     }
 
-    /// The same for a behaviour that wraps one of these.
+    /// The same codecs for a behaviour that wraps one of these.
     pub fn of_wrapper<W: EventSourced<Event = B::Event, State = B::State>>(&self) -> EventCodecs<W> {
         EventCodecs { events: self.events.clone(), snapshots: self.snapshots.clone() }
     }
@@ -84,11 +84,11 @@ impl<B: EventSourced> fmt::Debug for EventCodecs<B> {
     }
 }
 
-/// How one type of entities with a durable state is stored. Cheap to clone.
+/// The codec of one type of entities with a durable state. Cheap to clone.
 pub struct StateCodec<B: DurableState>(pub(crate) StoredCodec<B::State>);
 
 impl<B: DurableState> StateCodec<B> {
-    /// Stores states by `states`.
+    /// Encodes states by `states`.
     pub fn new<By>(states: impl IntoStored<B::State, By>) -> Self {
         Self(states.into_stored())
     }

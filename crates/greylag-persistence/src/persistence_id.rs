@@ -1,4 +1,4 @@
-//! Under which name an entity's history is stored, and into which slice it falls.
+//! The name of an entity's history in the stores, and its slice.
 
 use std::fmt;
 use std::ops::Range;
@@ -23,7 +23,7 @@ pub const SEPARATOR: char = '|';
 pub struct PersistenceId(Arc<str>);
 
 impl PersistenceId {
-    /// `type|id`.
+    /// Joins both parts as `type|id`.
     ///
     /// # Errors
     /// [`InvalidPersistenceId`] if a part contains `|`, or the whole is blank, too long or has
@@ -32,7 +32,7 @@ impl PersistenceId {
         Self::of_with_separator(entity_type, SEPARATOR, entity_id)
     }
 
-    /// Both parts joined by another separator than `|`.
+    /// Joins both parts by another separator than `|`.
     ///
     /// # Errors
     /// As [`PersistenceId::of`], for that separator.
@@ -52,7 +52,7 @@ impl PersistenceId {
         Self::unique(&format!("{entity_type}{separator}{entity_id}"))
     }
 
-    /// `id` as it is.
+    /// `id` unchanged.
     ///
     /// # Errors
     /// [`InvalidPersistenceId`] if it is blank, too long or has control characters.
@@ -74,12 +74,12 @@ impl PersistenceId {
         &self.0
     }
 
-    /// What stands before the first `|`, or nothing.
+    /// The part before the first `|`, or nothing.
     pub fn entity_type(&self) -> &str {
         self.0.split_once(SEPARATOR).map_or("", |(entity_type, _)| entity_type)
     }
 
-    /// What stands after the first `|`, or the whole.
+    /// The part after the first `|`, or the whole.
     pub fn entity_id(&self) -> &str {
         self.0.split_once(SEPARATOR).map_or(&self.0, |(_, entity_id)| entity_id)
     }
@@ -91,7 +91,7 @@ impl PersistenceId {
     }
 }
 
-/// Cuts all slices into `n` ranges of the same size.
+/// Divides all slices into `n` ranges of the same size.
 ///
 /// # Errors
 /// [`InvalidSliceCount`] unless `n` divides 1024.
@@ -123,10 +123,10 @@ impl fmt::Debug for PersistenceId {
     }
 }
 
-/// Why a text is no persistence id. Nothing was stored under it.
+/// Why a text is not a persistence id; nothing was stored under it.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPersistenceId {
-    /// Nothing but white space, as a whole or as a part.
+    /// The id or a part of it is only white space.
     #[error("a persistence id and its parts must not be blank")]
     Blank,
     /// More than [`MAX_ID_BYTES`].
@@ -135,13 +135,13 @@ pub enum InvalidPersistenceId {
         /// The text's length in UTF-8.
         bytes: usize,
     },
-    /// Control characters separate fields on disk.
+    /// The id contains a control character; these separate fields on disk.
     #[error("persistence id {id:?} contains a control character")]
     ControlCharacter {
         /// The id, escaped.
         id: String,
     },
-    /// The parts could not be told apart again.
+    /// A part contains the separator, so the id could not be split into its parts again.
     #[error("{part:?} contains the separator {separator:?}; choose another separator, or `unique`")]
     SeparatorInside {
         /// The part refused.
@@ -153,7 +153,7 @@ pub enum InvalidPersistenceId {
 
 greylag_core::debug_is_sentence!(InvalidPersistenceId);
 
-/// 1024 slices cannot be cut into this many equal ranges.
+/// 1024 slices cannot be divided into this many equal ranges.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{n} does not divide {SLICES}; use a power of two up to {SLICES}")]
 pub struct InvalidSliceCount {

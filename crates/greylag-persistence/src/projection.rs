@@ -1,4 +1,4 @@
-//! Runs a handler over every event of some slices, once each, in the order of each id.
+//! Runs a handler over every event of some slices once, in the order of each id.
 //!
 //! ```text
 //! claim ─▶ load ─▶ query ─▶ judge ─▶ Handle ─▶ … ─▶ Save          (at least once)
@@ -6,12 +6,12 @@
 //!   │                        ╰──▶ Read: the id itself, where a gap is to be filled
 //!   ╰── back off ◀── a store failed                a stale owner, a poisoned event ──▶ Ended
 //! ```
-//! A projection that starts claims every slice first; an earlier owner's later save is refused, and the
-//! earlier owner ends. A reset announces a start, forgets, confirms the start, and reads on as if it had
-//! just claimed; the next instance that loads an announced but unconfirmed reset finishes it.
-//! After a failure everything is read again from what was saved, so what was handled and not saved is
-//! handled twice, unless handler and offset are one step. The machine asks for one page at a time and
-//! for the next when that is handled; once it has caught up, it takes its events from the reader that the
+//! A projection claims all its slices at the start; a later save of an earlier owner is refused, and the
+//! earlier owner ends. A reset announces a start, deletes the saved progress, confirms the start, and reads on as after
+//! a claim; the next instance that loads an announced but unconfirmed reset finishes it.
+//! After a failure the projection reads again from the saved progress, so events handled and not saved are
+//! handled twice, unless handler and offset are one transaction. The machine reads one page at a time, and
+//! the next when that page is handled; once it has caught up, it takes its events from the reader that the
 //! node's projections share ([`Follower`]).
 //!
 //! Source: persistence §5 (projections).
@@ -41,28 +41,28 @@ use progress::{Judgement, Progress, Times};
 use running::{Running, Work, processed};
 pub use settings::{OnPoison, ProjectionSettings};
 
-/// What is projected, and under which name.
+/// The events to process, and the name of the projection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProjectionId {
     /// The name under which offsets are saved; all instances of one projection share it.
     pub name: String,
-    /// The entity type whose events or durable states are read; the [`ReadJournal`](crate::ReadJournal) says which of
-    /// the two.
+    /// The entity type whose events or durable states are read; the [`ReadJournal`](crate::ReadJournal) decides which
+    /// of the two.
     pub entity_type: String,
-    /// This instance's share; no two instances have slices in common.
+    /// This instance's slices; no two instances have slices in common.
     pub slices: RangeInclusive<u16>,
 }
 
-/// How often the handler sees an event whose outcome counts.
+/// How often the handler's effect on an event can happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guarantee {
-    /// Offsets are saved after the handler is done, now and then.
+    /// Offsets are saved from time to time, after the handler.
     AtLeastOnce,
     /// The handler's writes and the offsets are one transaction.
     ExactlyOnce,
 }
 
-/// Where the machine is.
+/// The phase of the machine.
 #[derive(Debug)]
 enum Phase {
     Claiming,
@@ -73,10 +73,10 @@ enum Phase {
     Ended,
 }
 
-/// How far a reset is. An instance that starts after the first step goes on with the second.
+/// Progress of a reset. An instance that starts after `Announcing` goes on with `Forgetting`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Resetting {
-    /// The start of this number is announced, so that no other instance goes by older marks.
+    /// Saves the announcement of this start, after which other instances ignore older marks.
     Announcing(u64),
     Forgetting(u64),
     Confirming,
@@ -91,10 +91,10 @@ pub struct Projection {
     query: QuerySettings,
     settings: ProjectionSettings,
     rng: ChaCha8Rng,
-    /// Numbers the runs, so that no answer reaches a later one.
+    /// Number of the run; an answer to an earlier run is dropped.
     run: u64,
     owned: Option<OwnedSlices>,
-    /// Every reset that was known when this run began.
+    /// Every start (reset) that was saved when this run began.
     starts: Starts,
     phase: Phase,
     failures: u32,
@@ -105,7 +105,7 @@ pub struct Projection {
 }
 
 impl Projection {
-    /// Begins by claiming its slices.
+    /// Starts a projection, which claims its slices first.
     ///
     /// # Errors
     /// [`SettingsError`], naming the settings that cannot work.
@@ -168,7 +168,7 @@ impl Projection {
                     _ => None,
                 };
                 let save_at = running.save_at.filter(|_| !running.saving);
-                // A feed that may not go on gets no tick, so its deadline does not count.
+                // A halting projection does not drive its feed, so the feed's deadline does not count.
                 let feed_at = running.feed.next_deadline().filter(|_| !self.is_halting());
                 [retry_at, save_at, feed_at].into_iter().flatten().min()
             }
@@ -176,12 +176,12 @@ impl Projection {
         }
     }
 
-    /// The number that answers to this run carry.
+    /// The number of the present run, which its answers carry.
     pub fn run(&self) -> u64 {
         self.run
     }
 
-    /// What it has done and where it is.
+    /// The present counts and state.
     pub fn stats(&self) -> ProjectionStats {
         let mut stats = self.stats.clone();
         if let Phase::Running(running) = &self.phase {
@@ -259,7 +259,7 @@ impl Projection {
     }
 
     fn forget_all(&mut self, start: u64, out: &mut Vec<ProjectionEffect>) {
-        // The reset is announced, so it will be finished whatever happens.
+        // The announcement is saved, so some instance will finish the reset.
         self.reset = false;
         self.phase = Phase::Resetting(Resetting::Forgetting(start));
         out.extend(self.owned.clone().map(|owned| ProjectionEffect::Reset(self.run, owned)));
@@ -305,11 +305,11 @@ impl Projection {
         }
     }
 
-    /// Everything of this run is given up; the next begins with what was saved.
+    /// Ends the run and drops its state; the next run begins with the saved progress.
     fn back_off(&mut self, now: Instant, why: &str, out: &mut Vec<ProjectionEffect>) {
         self.failures = self.failures.saturating_add(1);
         self.stats.restarts += 1;
-        // Answers to what is still under way are dropped, since they belong to the run that ends.
+        // The answers under way carry the number of the ended run, so they are dropped.
         self.leave(out);
         self.run += 1;
         let wait = self.settings.backoff.wait(self.failures, self.rng.random::<f64>());
@@ -353,7 +353,7 @@ impl Projection {
         }
     }
 
-    /// Takes a page of one history: the answer to a look, or the events that fill a gap.
+    /// Takes a page of one history: the event asked for by a look, or the events that fill a gap.
     fn on_read(&mut self, page: Page, out: &mut Vec<ProjectionEffect>) {
         let Phase::Running(running) = &mut self.phase else { return };
         match std::mem::replace(&mut running.work, Work::Idle) {
@@ -387,7 +387,7 @@ impl Projection {
                 running.work = Work::Retrying { group, reach, tries: tries + 1, at: now + wait };
                 out.push(ProjectionEffect::Trouble(cause));
             }
-            // One event of the group makes the handler fail, so each is handed over by itself.
+            // One event of the group makes the handler fail: hand over each event alone to find it.
             Err(HandleError::Handler(_)) if group.len() > 1 => running.singly.extend(group),
             Err(HandleError::Handler(cause)) => self.on_poison(now, group, reach, cause, out),
             Err(HandleError::Offsets(error)) => self.on_offset_error(now, error, out),
@@ -408,7 +408,7 @@ impl Projection {
         match self.settings.on_poison {
             OnPoison::Fail => {
                 let (id, seq_nr) = (envelope.id, envelope.seq_nr);
-                // Saves what was handled before, so that it is not repeated; the projection ends even if the save fails.
+                // Save the events handled before, so that they are not repeated; end even if that save fails.
                 if let Some((owned, save)) = self.owned.clone().zip(running.take_unsaved()) {
                     out.push(ProjectionEffect::Save(self.run, owned, save));
                 }
@@ -424,7 +424,7 @@ impl Projection {
         }
     }
 
-    /// Does everything that is due, and asks for what comes next.
+    /// Starts all work that is due.
     fn go_on(&mut self, now: Instant, out: &mut Vec<ProjectionEffect>) {
         match &mut self.phase {
             Phase::BackingOff { .. } if self.stopping => self.end(ProjectionEnd::Stopped, out),
@@ -441,7 +441,7 @@ impl Projection {
         }
     }
 
-    /// Whether nothing new may be begun.
+    /// Whether no new work may begin.
     fn is_halting(&self) -> bool {
         self.paused || self.stopping || self.reset
     }
@@ -476,20 +476,20 @@ impl Projection {
         }
     }
 
-    /// Asks for more, unless it is on its way. Whether there is some: what is ready comes at once.
+    /// Asks the feed for more, unless it was asked already. Returns whether envelopes came at once.
     fn refill(&mut self, now: Instant, out: &mut Vec<ProjectionEffect>) -> bool {
         let Phase::Running(running) = &mut self.phase else { return false };
         if running.asked {
             return false;
         }
         running.asked = true;
-        // Every envelope that was delivered is judged by now, so the places up to here count as read again.
+        // Every delivered envelope is judged by now, so all places up to here count as reread.
         running.progress.reread(running.feed.reread_to().unwrap_or_default());
         self.feed(now, FollowerInput::Demand, out);
         matches!(&self.phase, Phase::Running(running) if !running.queue.is_empty())
     }
 
-    /// Judges envelopes until a group is full or something is to be read first. Whether something is
+    /// Judges envelopes until a group is full or an event must be read first. Returns whether work is
     /// under way now.
     fn take_group(&mut self, out: &mut Vec<ProjectionEffect>) -> bool {
         let limit = self.settings.group.get();
@@ -574,7 +574,7 @@ impl Projection {
         }
     }
 
-    /// Ends, or starts over, once nothing is in hand.
+    /// Ends, or starts over, once no group is in the handler and all handled events are saved.
     fn wind_up(&mut self, out: &mut Vec<ProjectionEffect>) {
         let Phase::Running(running) = &self.phase else { return };
         let is_quiet = !running.saving && running.unsaved.is_empty() && !matches!(running.work, Work::Handling { .. });

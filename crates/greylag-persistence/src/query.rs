@@ -1,17 +1,17 @@
-//! Reading events across histories: which, from where, and what comes back.
+//! Reading events across histories: queries, cursors and envelopes.
 //!
-//! A store answers pages ([`EventPage`]) after a [`Cursor`]; a [`Feed`] makes a stream of them, for
-//! what is there now or for ever; [`ReadJournal`](crate::ReadJournal) is what programs hold. Per id
+//! A store answers pages ([`EventPage`]) after a [`Cursor`]; a [`Feed`] makes a stream of pages, up to the
+//! present end or for ever; [`ReadJournal`](crate::ReadJournal) is the interface for programs. Per id
 //! the order of a stream is the order of the history; across ids it is the order of storage.
 //!
-//! Stores that order by [`OffsetKind::Ordinal`] show events in the order of their commits, without a
-//! gap. Databases order by the time of the commit, and a commit may become visible after a later one:
-//! there a feed goes back over what it has read ([`EventSource::Backtracking`]), and a consumer that needs
+//! Stores that order by [`OffsetKind::Ordinal`] show events in the order of their commits, without
+//! gaps. Databases order by the time of the commit, and a commit may become visible after a later one:
+//! there a feed goes back over events that it has read ([`EventSource::Backtracking`]), and a consumer that needs
 //! every event once applies the gap rules, as a projection does.
 //!
 //! Changes of durable states are read in the same way, by the queries of a state store: a change comes as
 //! a record whose number is the revision ([`StoredState::into_record`](crate::StoredState::into_record)).
-//! Of each id only the newest is there to be found ([`Shows::Newest`]). Source: persistence §5.
+//! Only the newest revision of each id is shown ([`Shows::Newest`]). Source: persistence §5.
 
 mod feed;
 mod follower;
@@ -45,13 +45,13 @@ pub enum EventsOf {
     Slices {
         /// As [`PersistenceId::entity_type`].
         entity_type: String,
-        /// Of `0..SLICES`.
+        /// Slices of `0..SLICES`.
         slices: RangeInclusive<u16>,
     },
 }
 
 impl EventsOf {
-    /// Whether this event is meant.
+    /// Whether the query covers this event.
     pub fn matches(&self, event: &StoredEvent) -> bool {
         match self {
             Self::Tag(tag) => event.tags.contains(tag),
@@ -59,7 +59,7 @@ impl EventsOf {
         }
     }
 
-    /// Whether events of this id can be meant, as far as the id alone tells.
+    /// Whether the query may cover events of this id, as far as the id alone tells.
     pub fn may_match(&self, id: &PersistenceId) -> bool {
         match self {
             Self::Tag(_) => true,
@@ -68,40 +68,40 @@ impl EventsOf {
     }
 }
 
-/// What the query side of a store can do.
+/// The capabilities of the query side of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueryCaps {
-    /// Which nodes reach the data.
+    /// The nodes that reach the data.
     pub scope: Scope,
-    /// What it orders events by.
+    /// The kind of offset that orders events.
     pub kind: OffsetKind,
-    /// Which numbers of an id it shows.
+    /// The numbers of an id that the store shows.
     pub shows: Shows,
 }
 
-/// Which numbers of an id a store shows. A reader of a store of the newest takes a left-out number for no gap.
+/// The numbers of an id that a store shows. For a reader of `Newest` a missing number is no gap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shows {
-    /// Every one that is not deleted: events.
+    /// Every number that is not deleted: events.
     Every,
-    /// The newest alone, which stands for those that it replaced: the revisions of durable states. A state that is
-    /// changed while a current stream runs then stands beyond the stream's end, and is not in it.
+    /// Only the newest number, which replaces all earlier ones: the revisions of durable states. A state that is
+    /// changed while a current stream runs then stands beyond the stream's end, and is left out.
     Newest,
 }
 
-/// Where a page begins, exclusive. Within one run of a stream; what outlives the run is an [`Offset`].
+/// The exclusive start of a page. Valid within one run of a stream; an [`Offset`] outlives the run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Cursor {
     /// At the start.
     #[default]
     Start,
-    /// After this number.
+    /// After this ordinal.
     Ordinal(u64),
     /// After this row, in the order of time, id, number.
     Row {
         /// The time.
         timestamp: Timestamp,
-        /// The id; none stands before every id.
+        /// The id; `None` stands before every id.
         id: Option<PersistenceId>,
         /// The number of the event.
         seq_nr: SeqNr,
@@ -109,7 +109,7 @@ pub enum Cursor {
 }
 
 impl Cursor {
-    /// Which store it is for; the start is for every one.
+    /// The kind of store that the cursor is for; `None` for the start, which every store takes.
     pub fn kind(&self) -> Option<OffsetKind> {
         match self {
             Self::Start => None,
@@ -118,12 +118,12 @@ impl Cursor {
         }
     }
 
-    /// Before everything that was committed at this time or later.
+    /// Before all events that were committed at this time or later.
     pub const fn at(timestamp: Timestamp) -> Self {
         Self::Row { timestamp, id: None, seq_nr: SeqNr::ZERO }
     }
 
-    /// The time, in a store that orders by it.
+    /// The time, for a store that orders by time.
     pub fn timestamp(&self) -> Option<Timestamp> {
         match self {
             Self::Row { timestamp, .. } => Some(*timestamp),
@@ -144,38 +144,38 @@ impl fmt::Display for Cursor {
     }
 }
 
-/// How much of the newest a page leaves out, where an event may become visible after a later one.
-/// Stores without such surprises show everything at once, whatever is asked.
+/// How many of the newest events a page leaves out, where an event may become visible after a later one.
+/// Stores that show events in the order of their commits leave out none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Visible {
-    /// Leaves out nothing: shows all that is committed.
+    /// Leaves out none: shows all committed events.
     All,
-    /// What the store holds too young to rely on its order (`behind_current_time`).
+    /// Leaves out events that are too young for their order to be final (`behind_current_time`).
     Settled,
-    /// What is younger than this.
+    /// Leaves out events younger than this.
     Older(Duration),
 }
 
-/// What is asked of a store for one page.
+/// A query for one page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageQuery {
     /// The histories to read.
     pub of: EventsOf,
-    /// Where the page begins, exclusive.
+    /// Exclusive start of the page.
     pub after: Cursor,
-    /// No event that stands after this, if it is given.
+    /// Last position of the page, if given.
     pub until: Option<Position>,
-    /// How far the page keeps from the present.
+    /// Which of the newest events the page leaves out.
     pub visible: Visible,
     /// Most events of the page; at least 1.
     pub limit: usize,
-    /// Whether the events themselves are wanted. Without them a store that has an index of places
-    /// reads that alone; others may answer the events all the same.
+    /// Whether the records are wanted. Without them a store that has an index of positions
+    /// reads only the index; other stores may answer the records all the same.
     pub load: bool,
 }
 
 impl PageQuery {
-    /// For stores that order by ordinals: the ordinal to begin after; none at the start.
+    /// For stores that order by ordinals: the ordinal to begin after; `None` at the start.
     ///
     /// # Errors
     /// [`QueryError::ForeignOffset`] for a cursor of another kind of store.
@@ -189,7 +189,7 @@ impl PageQuery {
         }
     }
 
-    /// For stores that order by ordinals: the last ordinal that is meant, `u64::MAX` if nothing limits it.
+    /// For stores that order by ordinals: the last ordinal of the page, `u64::MAX` without a limit.
     ///
     /// # Errors
     /// As [`PageQuery::after_ordinal`].
@@ -211,60 +211,60 @@ pub struct FoundEvent {
     pub id: PersistenceId,
     /// The event's number.
     pub seq_nr: SeqNr,
-    /// Where it stands.
+    /// Position of the event.
     pub position: Position,
-    /// The event, if it was asked for.
+    /// The record, if it was asked for.
     pub event: Option<StoredEvent>,
 }
 
-/// Some events, and where to go on.
+/// Some events, and the start of the next page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventPage {
-    /// In the order of their places.
+    /// Events in the order of their positions.
     pub events: Vec<FoundEvent>,
-    /// After everything that was looked at, what was not meant included.
+    /// Cursor after all events that the store examined, including those that the query does not cover.
     pub next: Cursor,
-    /// Whether the page ended because it was full, so that the next one is worth asking for at once.
+    /// Whether the page ended because it was full, so that the next page should be queried at once.
     pub more: bool,
 }
 
-/// How an event came to its reader.
+/// The way on which a reader got an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EventSource {
-    /// By reading on.
+    /// Read in order, for the first time.
     Live,
-    /// By reading again what was read before; most of it is known already.
+    /// Read again by a backtracking pass; most such events are known already.
     Backtracking,
-    /// By the writer's own announcement, before it was read. Lossy, and out of order with the rest.
+    /// Published by the writer itself, before it was read. Lossy, and not in the order of the others.
     PubSub,
 }
 
-/// What was delivered at one time, shared by the envelopes of that time.
+/// The events delivered at one timestamp, shared by the envelopes of that timestamp.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct SeenAt {
     all: Arc<Vec<(PersistenceId, u64)>>,
-    /// How many of them were delivered when this envelope was.
+    /// How many of the events had been delivered with this envelope.
     count: usize,
 }
 
-/// One event on its way to a reader.
+/// One event as a reader gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envelope {
     /// The id that the event belongs to.
     pub id: PersistenceId,
     /// The event's number.
     pub seq_nr: SeqNr,
-    /// Where it stands among all events of the store.
+    /// Position among all events of the store.
     pub position: Position,
-    /// How it came.
+    /// The way on which the reader got the event.
     pub source: EventSource,
-    /// The record; none if it was not loaded, see [`EventSource::Backtracking`].
+    /// The record; `None` if it was not loaded, see [`EventSource::Backtracking`].
     pub record: Option<StoredEvent>,
     seen: Option<SeenAt>,
 }
 
 impl Envelope {
-    /// The envelope of a record that was read by its id. Its offset knows only itself.
+    /// The envelope of a record that was read by its id. Its offset covers only the event itself.
     pub fn of_record(record: StoredEvent, position: Position, source: EventSource) -> Self {
         Self { id: record.id.clone(), seq_nr: record.seq_nr, position, source, record: Some(record), seen: None }
     }
@@ -276,7 +276,7 @@ impl Envelope {
         self
     }
 
-    /// Resumes after this envelope.
+    /// The offset to resume from after this envelope.
     pub fn offset(&self) -> Offset {
         match self.position {
             Position::Ordinal(ordinal) => Offset::Ordinal(ordinal),
@@ -290,7 +290,7 @@ impl Envelope {
         }
     }
 
-    /// When the event was committed; none only where neither place nor record tells.
+    /// The commit time; `None` if neither position nor record tells it.
     pub fn timestamp(&self) -> Option<Timestamp> {
         match (&self.record, self.position) {
             (Some(record), _) => Some(record.timestamp),
@@ -299,17 +299,17 @@ impl Envelope {
         }
     }
 
-    /// Whether the record is there and carries no event: it only occupies its number. Of a durable state:
-    /// whether this is its deletion.
+    /// Whether the record is loaded and carries no event: it only occupies its number. Of a durable state:
+    /// whether the record is a deletion.
     pub fn is_filtered(&self) -> bool {
         self.record.as_ref().is_some_and(|record| record.kind == EventKind::Filtered)
     }
 
-    /// The event.
+    /// Decodes the event.
     ///
     /// # Errors
-    /// [`EnvelopeError::NotLoaded`] if the record is not there, [`EnvelopeError::Undecodable`] if the
-    /// codec does not read it.
+    /// [`EnvelopeError::NotLoaded`] if the record is not loaded, [`EnvelopeError::Undecodable`] if the
+    /// codec cannot read it.
     pub fn decode<E: 'static>(&self, codec: &StoredCodec<E>) -> Result<EventSeq<E>, EnvelopeError> {
         let (id, seq_nr) = (&self.id, self.seq_nr);
         let record = self.record.as_ref().ok_or_else(|| EnvelopeError::NotLoaded { id: id.clone(), seq_nr })?;
@@ -324,7 +324,7 @@ impl Envelope {
     }
 }
 
-/// Why there is no event in an envelope.
+/// Why an envelope does not give an event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnvelopeError {
     /// The envelope came without its record; load it by `load_envelope`.
@@ -335,14 +335,14 @@ pub enum EnvelopeError {
         /// The event's number.
         seq_nr: SeqNr,
     },
-    /// The codec does not read it.
+    /// The codec cannot read the record.
     #[error("event {seq_nr} of {id} cannot be decoded")]
     Undecodable {
         /// The id that the event belongs to.
         id: PersistenceId,
         /// The event's number.
         seq_nr: SeqNr,
-        /// Why.
+        /// The decode error.
         #[source]
         cause: StoredDecodeError,
     },

@@ -1,41 +1,41 @@
-//! Looks at who wrote the records of a replay, for histories that no fence protected.
+//! Checks the writers of the records of a replay, for histories that no fence protected.
 //!
-//! Two writers that ran at the same time leave records with overlapping numbers. Of those the ones of
-//! the newer writer count: a writer that starts later has read what was there. A record is wrong if its
+//! Two writers that ran at the same time leave records with overlapping numbers. The records of
+//! the newer writer count, since a writer that starts later has read the earlier records. A record is wrong if its
 //! writer was superseded by a later one, or if it does not follow its own writer's last record; and the
 //! records of a superseded writer are wrong from the number on at which its successor began.
 //!
 //! To repair, the filter holds records back in a window, so that it can drop those that a newer writer
-//! turns out to replace; the window survives the ends of pages. Other modes hold nothing back. The
-//! check that numbers are contiguous comes after it; a number whose record was dropped, and which no other record has,
-//! is no hole to it. Source: persistence §2.5 (replay filter).
+//! turns out to replace; the window survives the ends of pages. Other modes hold no records back. Recovery checks
+//! that numbers are contiguous after the filter; a number is not missing if its record was dropped and no other record
+//! has it. Source: persistence §2.5 (replay filter).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::num::NonZeroUsize;
 
 use crate::event::{SeqNr, StoredEvent, WriterUuid};
 
-/// What follows records of writers that overlap.
+/// What follows on records of overlapping writers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayFilterMode {
-    /// Recovery fails. What a journal that fences gets unless told otherwise: there it shows damage.
+    /// Recovery fails. Default for a journal that fences, where overlapping writers mean damage.
     Fail,
-    /// The older writer's records are dropped, with a warning. What other journals get.
+    /// The older writer's records are dropped, with a warning. Default for other journals.
     RepairByDiscardOld,
     /// A warning; all records are passed on.
     Warn,
-    /// Records are passed on without a look at their writers.
+    /// Records are passed on without a check.
     Off,
 }
 
-/// How overlapping writers are found. Source: persistence §9.
+/// Settings of the search for overlapping writers. Source: persistence §9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplayFilterSettings {
-    /// What follows. Default: fail if the journal fences, else repair.
+    /// What follows on an overlap. Default: fail if the journal fences, else repair.
     pub mode: Option<ReplayFilterMode>,
-    /// How many records are held back to repair. Default 100.
+    /// Number of records held back for repair. Default 100.
     pub window: NonZeroUsize,
-    /// How many superseded writers are remembered. Default 10.
+    /// Number of superseded writers kept. Default 10.
     pub max_old_writers: NonZeroUsize,
 }
 
@@ -50,18 +50,18 @@ impl Default for ReplayFilterSettings {
 }
 
 impl ReplayFilterSettings {
-    /// The mode for a journal that fences, or does not.
+    /// The mode for a journal with this `fencing`.
     pub fn mode_for(&self, fencing: bool) -> ReplayFilterMode {
         let default = if fencing { ReplayFilterMode::Fail } else { ReplayFilterMode::RepairByDiscardOld };
         self.mode.unwrap_or(default)
     }
 }
 
-/// A record of a writer that another one overlaps.
+/// A record that overlaps the records of another writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("event {seq_nr} of writer {writer} overlaps the events of writer {other}")]
 pub struct WritersOverlap {
-    /// The record that does not belong there.
+    /// Number of the record that does not belong there.
     pub seq_nr: SeqNr,
     /// The writer of the record.
     pub writer: WriterUuid,
@@ -80,7 +80,7 @@ pub(crate) struct ReplayFilter {
     /// The greatest number passed on or held back.
     highest: SeqNr,
     held: VecDeque<StoredEvent>,
-    /// The numbers of records that were dropped, as far as the replay has not passed them.
+    /// The numbers of dropped records that the replay has not passed yet.
     dropped: BTreeSet<SeqNr>,
 }
 
@@ -98,12 +98,12 @@ impl ReplayFilter {
         }
     }
 
-    /// How many records are held back.
+    /// Number of records held back.
     pub(crate) fn held_count(&self) -> usize {
         self.held.len()
     }
 
-    /// Takes the next record; what may be applied comes out.
+    /// Takes the next record; appends the records to apply to `out`.
     ///
     /// # Errors
     /// [`WritersOverlap`] in mode `Fail`.
@@ -114,7 +114,7 @@ impl ReplayFilter {
         }
         let (writer, seq_nr) = (record.writer_uuid, record.seq_nr);
         let drop_it = match self.current {
-            // Equal numbers are left to the check that comes after.
+            // Equal numbers are left to recovery's check for contiguous numbers.
             Some((current, last)) if current == writer && seq_nr < last => self.judge(seq_nr, writer, current)?,
             Some((current, _)) if current == writer => {
                 self.current = Some((writer, seq_nr));
@@ -138,8 +138,8 @@ impl ReplayFilter {
         Ok(())
     }
 
-    /// The first number from `expected` on, and not above `until`, that no dropped record had: what the record of an old
-    /// writer took is used up, although nothing is applied for it.
+    /// The first number from `expected` on, and not above `until`, that is not of a dropped record: a dropped record's
+    /// number is used, although no event is applied for it.
     pub(crate) fn after_dropped(&self, expected: SeqNr, until: SeqNr) -> SeqNr {
         let mut next = expected;
         while next < until && self.dropped.contains(&next) {
@@ -153,12 +153,12 @@ impl ReplayFilter {
         self.dropped = self.dropped.split_off(&expected);
     }
 
-    /// Everything held back, at the end of the replay.
+    /// Passes on all records held back, at the end of the replay.
     pub(crate) fn finish(&mut self, out: &mut Vec<StoredEvent>) {
         out.extend(self.held.drain(..));
     }
 
-    /// A new writer began at `seq_nr`: what the old ones wrote from there on does not count.
+    /// A new writer began at `seq_nr`: drops the old writers' records from there on, as far as the mode says.
     fn supersede(&mut self, old: WriterUuid, new: WriterUuid, seq_nr: SeqNr) -> Result<(), WritersOverlap> {
         if self.former.len() == self.max_old_writers {
             self.former.pop_front();
@@ -183,7 +183,7 @@ impl ReplayFilter {
         self.judge(self.highest, old, new).map(drop)
     }
 
-    /// What follows from a record that does not belong there: whether it is dropped.
+    /// Handles a record that does not belong there; returns whether it is dropped.
     fn judge(&self, seq_nr: SeqNr, writer: WriterUuid, other: WriterUuid) -> Result<bool, WritersOverlap> {
         let overlap = WritersOverlap { seq_nr, writer, other };
         match self.mode {
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// What comes out of `records`, with a window of `window`; or the record that failed.
+    /// The records that pass, with a window of `window`; or the number of the record that failed.
     fn filtered(mode: ReplayFilterMode, window: usize, records: &str) -> Result<String, u64> {
         let window = NonZeroUsize::new(window).unwrap();
         let settings = ReplayFilterSettings { mode: Some(mode), window, ..ReplayFilterSettings::default() };
@@ -269,12 +269,12 @@ mod tests {
 
     #[test]
     fn only_the_window_can_be_repaired() {
-        // Of a1 to a4 the first two have left the window; continuity finds what is left.
+        // The first two of a1 to a4 have left the window; recovery's check for contiguous numbers finds the repeat.
         assert_eq!(filtered(RepairByDiscardOld, 2, "a1 a2 a3 a4 b1 b2"), Ok("a1 a2 b1 b2".to_owned()));
         assert_eq!(filtered(Fail, 2, "a1 a2 a3 a4 b1 b2"), Err(4));
     }
 
-    /// `max_old_writers`: of a writer that is forgotten, a late record looks like one of a writer that begins.
+    /// `max_old_writers`: a late record of a forgotten writer looks like the first record of a new writer.
     #[test]
     fn only_so_many_superseded_writers_are_remembered() {
         for (most, verdict) in [(1, Ok(4)), (2, Err(4))] {

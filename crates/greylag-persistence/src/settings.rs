@@ -1,4 +1,4 @@
-//! Every number of an event-sourced entity, with its default.
+//! All settings of an event-sourced entity, with their defaults.
 
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::time::Duration;
@@ -11,41 +11,41 @@ use crate::tracker::DeliveryTrackerSettings;
 /// How one event-sourced behaviour recovers, stashes, fails and snapshots. Source: persistence §9.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventSourcedSettings {
-    /// What is read at the start. Default: the newest snapshot and everything after it.
+    /// The part of the history to read at the start. Default: the newest snapshot and all events after it.
     pub recovery: Recovery,
     /// Longest wait for the claim, for the snapshot, and for each replay page; every answer restarts
-    /// it, and waiting for a permit is outside of it. Default 30 s.
+    /// the wait, and waiting for a permit does not count. Default 30 s.
     pub recovery_event_timeout: Duration,
     /// Most records of one replay page. Default 1000.
     pub replay_page_events: NonZeroUsize,
     /// Most bytes of one replay page. Default 1 MiB.
     pub replay_page_bytes: NonZeroUsize,
-    /// How records of writers that overlap are found, and what follows.
+    /// How to detect records of overlapping writers, and what follows.
     pub replay_filter: ReplayFilterSettings,
-    /// Most commands of each stash: of those that wait by themselves, and of those that the
+    /// Most commands in each of the two stashes: those that wait for the entity, and those that the
     /// behaviour put aside. Default 4096.
     pub stash_capacity: NonZeroUsize,
-    /// What happens to one more. Default: it is dropped.
+    /// What happens to a command that finds its stash full. Default: it is dropped.
     pub stash_overflow: StashOverflow,
-    /// Stashed commands handled in one go before the executor gets its turn. Default 64.
+    /// Stashed commands handled in one go before the entity yields to the executor. Default 64.
     pub unstash_budget: NonZeroUsize,
-    /// Saves a snapshot whenever an append crosses a multiple of this. Default off. A state that may lack
-    /// events is never saved, whatever asks for it: after [`Recovery::skip_replay`], after an event was
-    /// skipped ([`OnUnknownEvent::Skip`]), or when the beginning of the history was missing
-    /// ([`EventSourcedSettings::allow_partial_history`]). Nor does retention follow.
+    /// Saves a snapshot whenever an append crosses a multiple of this number. Default off. A state that may lack
+    /// events is never saved, not even if `snapshot_when` asks for it: after [`Recovery::skip_replay`], after an event
+    /// was skipped ([`OnUnknownEvent::Skip`]), or when the beginning of the history was missing
+    /// ([`EventSourcedSettings::allow_partial_history`]). Without a snapshot there is no retention either.
     pub snapshot_every: Option<NonZeroU64>,
-    /// How many of those snapshots retention keeps. Default 1.
+    /// Number of those snapshots that retention keeps. Default 1.
     pub keep_n_snapshots: NonZeroU64,
     /// Whether retention also deletes the events before the oldest snapshot kept. Default no.
     pub delete_events: bool,
-    /// How many snapshots are tried, newest first, before they count as all damaged. Default 3.
+    /// Number of snapshots to try, newest first, before all count as damaged. Default 3.
     pub snapshot_load_attempts: NonZeroU32,
     /// What follows when all tried snapshots are damaged. Default: full replay, if nothing is deleted.
     pub snapshot_failure: SnapshotFailurePolicy,
-    /// Replays what is left of a history whose beginning was deleted. Default no. An entity whose beginning
-    /// was missing indeed saves no snapshots, and so deletes nothing by retention.
+    /// Replays the rest of a history whose beginning was deleted. Default no. An entity whose beginning
+    /// was in fact missing saves no snapshots, and so deletes nothing by retention.
     pub allow_partial_history: bool,
-    /// What follows an event that this code does not know. Default: recovery fails.
+    /// What follows on an event that this code does not know. Default: recovery fails.
     pub on_unknown_event: OnUnknownEvent,
     /// What follows a failed recovery or append. Default, in a shard or not: restart with back-off.
     pub on_failure: OnFailure,
@@ -87,7 +87,7 @@ impl Default for EventSourcedSettings {
 }
 
 impl EventSourcedSettings {
-    /// Short waits, so that tests of failures end soon.
+    /// Settings with short waits, so that tests of failures end soon.
     pub fn test() -> Self {
         let backoff = Backoff { min: Duration::from_millis(10), max: Duration::from_millis(100), jitter: 0.0 };
         Self {
@@ -97,7 +97,7 @@ impl EventSourcedSettings {
         }
     }
 
-    /// Checks what the types leave open.
+    /// Checks the values that the types do not rule out.
     ///
     /// # Errors
     /// [`SettingsError`], naming the keys.
@@ -114,8 +114,8 @@ impl EventSourcedSettings {
         self.delivery_tracker.check()
     }
 
-    /// Checks what a behaviour with a tracker needs: an event that is not applied takes its
-    /// deliveries with it, and their ids would be given again.
+    /// Checks the settings that a behaviour with a tracker needs: deliveries of an event that is not applied
+    /// would be lost, and their ids given again.
     pub(crate) fn check_tracked(&self) -> Result<(), SettingsError> {
         let skips = self.on_unknown_event == OnUnknownEvent::Skip;
         // A read-only entity delivers nothing.
@@ -134,7 +134,7 @@ impl EventSourcedSettings {
     }
 }
 
-/// What an entity reads at its start. Source: persistence §2.5 (variants).
+/// The part of the history that an entity reads at its start. Source: persistence §2.5 (variants).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recovery {
     pub(crate) snapshots: Option<SnapshotCriteria>,
@@ -157,38 +157,38 @@ impl Default for Recovery {
 }
 
 impl Recovery {
-    /// Neither snapshot nor events: the state is empty, but numbers continue after the highest. Such an
+    /// Reads neither snapshot nor events: the state is empty, but numbers continue after the highest. Such an
     /// entity saves no snapshots, and so deletes nothing by retention.
     #[must_use]
     pub fn skip_replay(self) -> Self {
         Self { skip_replay: true, ..self }
     }
 
-    /// The newest snapshot that matches.
+    /// Starts from the newest snapshot that matches.
     #[must_use]
     pub fn snapshots(self, criteria: SnapshotCriteria) -> Self {
         Self { snapshots: Some(criteria), ..self }
     }
 
-    /// No snapshot: all events.
+    /// Starts from no snapshot: replays all events.
     #[must_use]
     pub fn no_snapshots(self) -> Self {
         Self { snapshots: None, ..self }
     }
 
-    /// Makes no claim: persists are refused, nothing is deleted or saved.
+    /// Makes no claim: persists are refused, and nothing is deleted or saved.
     #[must_use]
     pub fn read_only(self) -> Self {
         Self { read_only: true, ..self }
     }
 
-    /// The state at `to`; read-only.
+    /// Recovers the state of event `to`; read-only.
     #[must_use]
     pub fn to_seq_nr(self, to: SeqNr) -> Self {
         Self { to_seq_nr: to, ..self.read_only() }
     }
 
-    /// At most `count` stored records; read-only.
+    /// Replays at most `count` stored records; read-only.
     #[must_use]
     pub fn max_events(self, count: u64) -> Self {
         Self { max_events: count, ..self.read_only() }
@@ -219,7 +219,7 @@ pub enum OnUnknownEvent {
     /// Recovery fails, naming the record.
     Fail,
     /// A record of an unknown manifest or of a newer schema is skipped; each skip is counted and
-    /// logged. One that is damaged fails the recovery all the same. An entity that skipped one saves no
+    /// logged. A damaged record fails the recovery even so. An entity that skipped a record saves no
     /// snapshots, and so deletes nothing by retention, until code that knows the record has replayed it.
     Skip,
 }
@@ -227,20 +227,20 @@ pub enum OnUnknownEvent {
 /// What follows a failed recovery or a failed append.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum OnFailure {
-    /// The entity ends with that failure.
+    /// The entity fails with that failure; its host decides what follows.
     Stop,
     /// The entity recovers again after a growing wait.
     RestartBackoff(Backoff),
 }
 
-/// A wait that doubles from failure to failure, and starts over after twice `max` without one.
+/// A wait that doubles from failure to failure, and starts over after twice `max` without a failure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Backoff {
     /// The first wait. Default 1 s.
     pub min: Duration,
-    /// The longest, before `jitter`: what is waited reaches `max` × (1 + `jitter`). Default 30 s.
+    /// Longest wait before `jitter`; the real wait reaches `max` × (1 + `jitter`). Default 30 s.
     pub max: Duration,
-    /// Up to which share of the wait is drawn on top, from 0 to 1. Default 0.2.
+    /// Largest random share of the wait that is added to it, from 0 to 1. Default 0.2.
     pub jitter: f64,
 }
 
@@ -270,7 +270,7 @@ impl Backoff {
         doubled.min(self.max).mul_f64(1.0 + self.jitter * draw)
     }
 
-    /// After how long without a failure the waits start over.
+    /// Time without a failure after which the waits start over.
     pub(crate) fn reset_after(self) -> Duration {
         self.max.saturating_mul(2)
     }
@@ -282,7 +282,7 @@ pub enum SettingsError {
     /// A duration of zero.
     #[error("{key} must be longer than zero")]
     ZeroDuration {
-        /// Which one.
+        /// Key of the setting.
         key: &'static str,
     },
     /// The longest wait is below the shortest.
@@ -293,24 +293,24 @@ pub enum SettingsError {
         /// The longest wait.
         max: Duration,
     },
-    /// A share is between 0 and 1.
+    /// The jitter is not between 0 and 1.
     #[error("backoff_jitter must be between 0 and 1, not {jitter}")]
     Jitter {
-        /// The share given.
+        /// The jitter given.
         jitter: f64,
     },
-    /// Events that were processed would be forgotten before they are read again.
+    /// A projection would forget processed events before backtracking reads them again.
     #[error("projection.remember ({remember:?}) must not be below query.backtracking.window + behind ({reach:?})")]
     RememberTooShort {
-        /// How long a projection remembers.
+        /// How long the projection remembers processed events.
         remember: Duration,
-        /// How far backtracking reaches.
+        /// How far backtracking reaches into the past.
         reach: Duration,
     },
-    /// Marks of delivery would be missing.
+    /// Entities under delivery would lack marks, since they do not read their whole history.
     #[error("under_delivery needs the whole history; it does not go with skip_replay or allow_partial_history")]
     MarksMissing,
-    /// Deliveries would be missing, and their ids given a second time.
+    /// Deliveries would be lost, and their ids given a second time, since the tracker lacks events.
     #[error(
         "a delivery tracker needs the whole history; it does not go with skip_replay, allow_partial_history or \
          on_unknown_event = skip"
@@ -319,20 +319,20 @@ pub enum SettingsError {
     /// A behaviour selects a store that its node does not have.
     #[error("{key} is {plugin:?}, and there is no store of that name; besides the default there are: {known}")]
     UnknownPlugin {
-        /// Which selection.
+        /// Key of the setting that selects the store.
         key: &'static str,
-        /// The name.
+        /// The selected name.
         plugin: String,
-        /// The names there are.
+        /// The names that the node has.
         known: String,
     },
     /// A behaviour with a durable state selects stores that keep none.
     #[error("state_plugin_id is {plugin:?}, and the stores of that name keep no durable states; add `with_states`")]
     NoStates {
-        /// The name.
+        /// The selected name.
         plugin: String,
     },
-    /// Marks of delivery could not be stored.
+    /// The journal keeps no metadata, so marks of delivery could not be stored.
     #[error("under_delivery needs a journal that keeps metadata, and this one does not")]
     MetadataMissing,
 }
@@ -340,7 +340,7 @@ pub enum SettingsError {
 greylag_core::debug_is_sentence!(SettingsError);
 
 impl SettingsError {
-    /// Which setting to change, as a config file calls it within its section.
+    /// Key of the setting to change, as in its section of a config file.
     pub fn key(&self) -> &'static str {
         match self {
             Self::ZeroDuration { key } | Self::UnknownPlugin { key, .. } => key,

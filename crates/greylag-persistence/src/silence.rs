@@ -1,18 +1,19 @@
-//! How long an entity has handled no message, for its receive timeout.
+//! The time for which an entity has handled no message, for its receive timeout.
 //!
-//! The note holds the instant of the last message and no timer, so a message costs one assignment; the machine that waits
-//! for the deadline compares again when the deadline has come. Time in which the entity waits for its own work does not count.
+//! A [`Silence`] holds the instant of the last message and no timer, so a message costs one assignment; the machine
+//! that waits for the deadline compares again when it has come. Time in which the entity waits for its own work does
+//! not count.
 //!
 //! Source: sharding §4.4.
 
 use std::time::{Duration, Instant};
 
-/// The receive timeout of one entity, as far as time is concerned.
+/// The clock of one entity's receive timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Silence {
     longest: Duration,
     heard_at: Instant,
-    /// Since when the entity waits for its own work.
+    /// Start of the pause: since then the entity waits for its own work.
     paused_at: Option<Instant>,
 }
 
@@ -22,7 +23,7 @@ impl Silence {
         Self { longest, heard_at: now, paused_at: None }
     }
 
-    /// A message was handled, or the entity was told of the silence: it begins anew.
+    /// Restarts the silence: a message was handled, or the message of the timeout.
     pub fn begin(&mut self, now: Instant) {
         self.heard_at = now;
         if let Some(paused_at) = &mut self.paused_at {
@@ -30,12 +31,12 @@ impl Silence {
         }
     }
 
-    /// From now on time does not count. No effect on a silence that is paused already.
+    /// Stops the count of time. No effect during a pause.
     pub fn pause(&mut self, now: Instant) {
         self.paused_at.get_or_insert(now);
     }
 
-    /// Time counts again.
+    /// Resumes the count of time.
     pub fn go_on(&mut self, now: Instant) {
         if let Some(paused_at) = self.paused_at.take() {
             let pause = now.saturating_duration_since(paused_at);
@@ -43,12 +44,13 @@ impl Silence {
         }
     }
 
-    /// When it is too long, if nothing is heard before. `None` while it is paused, and for a moment beyond all time.
+    /// When the silence is too long, if no message restarts it. `None` during a pause, and for a time beyond the range
+    /// of `Instant`.
     pub fn due_at(&self) -> Option<Instant> {
         if self.paused_at.is_some() { None } else { self.heard_at.checked_add(self.longest) }
     }
 
-    /// Whether it is too long now.
+    /// Whether the silence is too long now.
     pub fn is_due(&self, now: Instant) -> bool {
         self.due_at().is_some_and(|due_at| due_at <= now)
     }

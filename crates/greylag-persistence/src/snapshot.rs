@@ -10,10 +10,10 @@ use crate::event::{Metadata, SeqNr, Timestamp};
 use crate::journal::Scope;
 use crate::persistence_id::PersistenceId;
 
-/// What a snapshot store can do.
+/// The capabilities and limits of a snapshot store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotCaps {
-    /// Which nodes reach the data.
+    /// The nodes that reach the data.
     pub scope: Scope,
     /// Largest payload in bytes. Default 64 MiB.
     pub max_bytes: usize,
@@ -23,13 +23,13 @@ pub struct SnapshotCaps {
 }
 
 impl SnapshotCaps {
-    /// Everything, at the default limits.
+    /// All capabilities, at the default limits.
     pub const fn full(scope: Scope) -> Self {
         Self { scope, max_bytes: 64 << 20, latest_only: false }
     }
 }
 
-/// Which snapshots; all bounds inclusive.
+/// A selection of snapshots; all bounds are inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SnapshotCriteria {
     /// Lowest number.
@@ -43,7 +43,7 @@ pub struct SnapshotCriteria {
 }
 
 impl SnapshotCriteria {
-    /// All of them; loading gives the newest.
+    /// Matches all snapshots; a load returns the newest.
     pub const LATEST: Self = Self {
         min_seq_nr: SeqNr::ZERO,
         max_seq_nr: SeqNr::MAX,
@@ -51,12 +51,12 @@ impl SnapshotCriteria {
         max_timestamp: Timestamp::from_micros(u64::MAX),
     };
 
-    /// The snapshots up to `max_seq_nr`.
+    /// Matches the snapshots up to `max_seq_nr`.
     pub const fn up_to(max_seq_nr: SeqNr) -> Self {
         Self { max_seq_nr, ..Self::LATEST }
     }
 
-    /// Whether a snapshot of this number and time is meant.
+    /// Whether a snapshot of this number and time matches.
     pub fn matches(&self, seq_nr: SeqNr, timestamp: Timestamp) -> bool {
         (self.min_seq_nr..=self.max_seq_nr).contains(&seq_nr)
             && (self.min_timestamp..=self.max_timestamp).contains(&timestamp)
@@ -69,14 +69,14 @@ impl Default for SnapshotCriteria {
     }
 }
 
-/// A snapshot on its way into a store.
+/// A snapshot to save.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSnapshot {
     /// The id that the state belongs to.
     pub id: PersistenceId,
-    /// The last event that it reflects.
+    /// The number of the last event that the state reflects.
     pub seq_nr: SeqNr,
-    /// Which codec wrote the payload.
+    /// Id of the codec that wrote the payload.
     pub codec_id: CodecId,
     /// The name of the state's type; 1 to 255 bytes.
     pub manifest: String,
@@ -112,11 +112,11 @@ impl NewSnapshot {
 pub struct Snapshot {
     /// The id that the state belongs to.
     pub id: PersistenceId,
-    /// The last event that it reflects.
+    /// The number of the last event that the state reflects.
     pub seq_nr: SeqNr,
     /// When it was saved, by the store's clock.
     pub timestamp: Timestamp,
-    /// Which codec reads the payload.
+    /// Id of the codec that reads the payload.
     pub codec_id: CodecId,
     /// The name of the state's type.
     pub manifest: String,
@@ -131,9 +131,9 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The checksum that it should carry; layout as for
+    /// The checksum that the snapshot should carry; layout as for
     /// [`StoredEvent::compute_crc32c`](crate::StoredEvent::compute_crc32c), without the writer, kind
-    /// and tags that a snapshot does not have.
+    /// and tags, which a snapshot does not have.
     pub fn compute_crc32c(&self) -> u32 {
         let mut crc = Checksum::new();
         crc.text(self.id.as_str());
@@ -146,7 +146,7 @@ impl Snapshot {
         crc.finish()
     }
 
-    /// Whether it is whole and stands where it was saved.
+    /// Whether the snapshot is whole and stands where it was saved.
     pub fn is_intact(&self) -> bool {
         self.crc32c == self.compute_crc32c()
     }

@@ -1,4 +1,4 @@
-//! The nouns of a state store: revisions, writes, rows, and the rule by which a write is judged.
+//! Data types of a state store: revisions, writes, rows, and the rule by which a write is accepted.
 //!
 //! A durable state is one row for each id: a value and a revision that every write raises by one. A
 //! write names the revision that it makes, so of two writers that read the same row only one can
@@ -28,7 +28,7 @@ use crate::offset::{Offset, OffsetKind};
 use crate::persistence_id::PersistenceId;
 use crate::query::EventsOf;
 
-/// How often a durable state was written or deleted; [`Revision::NONE`] means never.
+/// The number of writes and deletions of a durable state; [`Revision::NONE`] means never written.
 ///
 /// Raised by one by every write, never reused, not even after a deletion.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,9 +37,9 @@ pub struct Revision(u64);
 impl Revision {
     /// Never written.
     pub const NONE: Self = Self(0);
-    /// What the first write makes.
+    /// The revision of the first write.
     pub const FIRST: Self = Self(1);
-    /// The largest, `i64::MAX`, so that every database has a type for it.
+    /// The largest revision, `i64::MAX`, so that every database has a type for it.
     pub const MAX: Self = Self(i64::MAX as u64);
 
     /// `number`, unless it is past [`Revision::MAX`].
@@ -52,17 +52,17 @@ impl Revision {
         self.0
     }
 
-    /// What the next write makes; `None` after [`Revision::MAX`].
+    /// The revision of the next write; `None` after [`Revision::MAX`].
     pub const fn next(self) -> Option<Self> {
         Self::new(self.0 + 1)
     }
 
-    /// What the write before made; [`Revision::NONE`] before [`Revision::FIRST`].
+    /// The revision of the previous write; [`Revision::NONE`] before [`Revision::FIRST`].
     pub const fn previous(self) -> Self {
         Self(self.0.saturating_sub(1))
     }
 
-    /// Whether nothing was ever written.
+    /// Whether the state was never written.
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
@@ -86,25 +86,25 @@ impl fmt::Display for Revision {
     }
 }
 
-/// What a state store can do.
+/// The capabilities and limits of a state store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateCaps {
-    /// Which nodes reach the data.
+    /// The nodes that reach the data.
     pub scope: Scope,
     /// Largest payload of one state in bytes. Default 4 MiB.
     pub max_state_bytes: usize,
-    /// What its changes are ordered by; `None` if it has no change queries.
+    /// The kind of offset that orders changes; `None` if the store has no change queries.
     pub changes: Option<OffsetKind>,
 }
 
 impl StateCaps {
-    /// Everything, at the default limits.
+    /// All capabilities, at the default limits.
     pub const fn full(scope: Scope, changes: OffsetKind) -> Self {
         Self { scope, max_state_bytes: 4 << 20, changes: Some(changes) }
     }
 }
 
-/// Which write of which state, and whose; the content goes beside it.
+/// The key, revision and writer of a write; the content is passed beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateWrite {
     /// The id that the state belongs to.
@@ -113,12 +113,12 @@ pub struct StateWrite {
     pub revision: Revision,
     /// The ownership generation of the writer's shard, if there is one.
     pub generation: Option<Generation>,
-    /// The writer's incarnation.
+    /// The writer's uuid, one for each incarnation.
     pub writer_uuid: WriterUuid,
 }
 
 impl StateWrite {
-    /// Checks what every store refuses before it looks at the row.
+    /// Checks the limits that every store enforces before it reads the row.
     ///
     /// # Errors
     /// [`StateRejectReason`], naming the limit.
@@ -147,9 +147,9 @@ impl StateWrite {
         Ok(())
     }
 
-    /// The row that this write makes of `before`, with its checksum. `content` is the new value and
-    /// its tag; without it the row becomes a tombstone, which keeps the tag of the value deleted, so
-    /// that readers that follow the tag hear of the end.
+    /// The row that replaces `before` by this write, with its checksum. `content` is the new value and
+    /// its tag; without it the row becomes a tombstone, which keeps the tag of the deleted value, so
+    /// that readers that follow the tag see the deletion.
     pub fn row(
         &self,
         before: &StoredState,
@@ -175,32 +175,32 @@ impl StateWrite {
     }
 }
 
-/// What a store does with a write; see [`StateHead::judge`].
+/// A store's decision on a write; see [`StateHead::judge`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Stores it.
+    /// Store the write.
     Store,
-    /// Answers Ok and stores nothing: an earlier try of this very write is stored already.
+    /// Answer Ok and store nothing: an earlier try of this very write is stored already.
     Repeat,
-    /// Answers [`RevisionMismatch`](crate::StateWriteError::RevisionMismatch).
+    /// Answer [`RevisionMismatch`](crate::StateWriteError::RevisionMismatch).
     Mismatch,
 }
 
-/// What is stored about a state besides its value.
+/// The stored facts about a state besides its value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StateHead {
-    /// Of the last write; [`Revision::NONE`] if the id was never written.
+    /// Revision of the last write; [`Revision::NONE`] if the id was never written.
     pub revision: Revision,
     /// The greatest generation ever written with, if any.
     pub generation: Option<Generation>,
-    /// Of the last write.
+    /// Writer of the last write.
     pub writer_uuid: WriterUuid,
-    /// Of the value of the last write; none for a tombstone.
+    /// Checksum of the last value; `None` for a tombstone.
     pub crc32c: Option<u32>,
 }
 
 impl StateHead {
-    /// What becomes of `write`, whose value has the checksum `crc32c`; the rule of §3 in one place.
+    /// Decides on `write`, whose value has the checksum `crc32c`: the rule of §3, for all stores.
     ///
     /// A repeat of the stored revision by its writer with its content passes first, whatever the
     /// generation: it is stored, and must not look as if it were not.
@@ -210,7 +210,7 @@ impl StateHead {
             return Verdict::Repeat;
         }
         let follows = self.revision.next() == Some(write.revision);
-        // A write without a generation is fenced by revisions alone, as a claim of a journal by epochs.
+        // A write without a generation is fenced by revisions alone, as a journal's claim is by epochs.
         let owns = write.generation.is_none_or(|generation| self.generation <= Some(generation));
         if follows && owns { Verdict::Store } else { Verdict::Mismatch }
     }
@@ -221,19 +221,19 @@ impl StateHead {
 pub struct StoredState {
     /// The id that the state belongs to.
     pub id: PersistenceId,
-    /// Of the last write; [`Revision::NONE`] if the id was never written.
+    /// Revision of the last write; [`Revision::NONE`] if the id was never written.
     pub revision: Revision,
     /// The greatest generation ever written with, if any.
     pub generation: Option<Generation>,
-    /// Of the last write.
+    /// Writer of the last write.
     pub writer_uuid: WriterUuid,
     /// When the last write was committed, by the store's clock.
     pub timestamp: Timestamp,
-    /// The state; none if it was deleted, or never written.
+    /// The state; `None` if it was deleted, or never written.
     pub value: Option<EncodedValue>,
-    /// What change queries find it by; a tombstone keeps the tag of the value deleted.
+    /// Tag by which change queries find the state; a tombstone keeps the tag of the deleted value.
     pub tag: Option<String>,
-    /// Of the value; none for a tombstone. See [`StoredState::compute_crc32c`].
+    /// Checksum of the value; `None` for a tombstone. See [`StoredState::compute_crc32c`].
     pub crc32c: Option<u32>,
 }
 
@@ -260,8 +260,8 @@ impl StoredState {
 
     /// The checksum that the row should carry: CRC-32C over id, revision u64, `codec_id` u32,
     /// manifest, `schema_version` u32, payload and tag (its count, 0 or 1, before it), laid out as in
-    /// [`StoredEvent::compute_crc32c`](crate::StoredEvent::compute_crc32c). Neither writer nor time
-    /// is in it: they are compared, or given, by the store itself. None for a tombstone.
+    /// [`StoredEvent::compute_crc32c`](crate::StoredEvent::compute_crc32c). Writer and time are left out:
+    /// the store itself compares the one and sets the other. `None` for a tombstone.
     pub fn compute_crc32c(&self) -> Option<u32> {
         let value = self.value.as_ref()?;
         let mut crc = Checksum::new();
@@ -277,8 +277,7 @@ impl StoredState {
     }
 
     /// The row as the queries of a state store show it: a record whose number is the revision, under the tag
-    /// of the state, written at no epoch. A deletion is [`EventKind::Filtered`] and has no payload; nothing else of a
-    /// state is.
+    /// of the state, with epoch zero. A deletion, and only a deletion, is [`EventKind::Filtered`] and has no payload.
     pub fn into_record(self) -> StoredEvent {
         let (kind, value) = match self.value {
             Some(value) => (EventKind::Event, value),
@@ -309,7 +308,7 @@ impl StoredState {
         record
     }
 
-    /// The row as a page of its id's history, which is this one revision if it is in the range.
+    /// The row as a page of its id's history, which is this one revision, if `range` contains it.
     pub fn into_page(self, range: ReadRange) -> Page {
         let is_meant = !self.revision.is_none() && (range.from..=range.to).contains(&self.revision.into());
         Page { records: is_meant.then(|| self.into_record()).into_iter().collect(), next: None }
@@ -330,7 +329,7 @@ pub enum ChangesOf {
     Slices {
         /// As [`PersistenceId::entity_type`].
         entity_type: String,
-        /// Of `0..SLICES`.
+        /// Slices of `0..SLICES`.
         slices: RangeInclusive<u16>,
     },
 }
@@ -345,7 +344,7 @@ impl From<EventsOf> for ChangesOf {
 }
 
 impl ChangesOf {
-    /// Whether this state is meant.
+    /// Whether the query covers this state.
     pub fn matches(&self, state: &StoredState) -> bool {
         match self {
             Self::Tag(tag) => state.tag.as_ref() == Some(tag),
@@ -356,12 +355,12 @@ impl ChangesOf {
     }
 }
 
-/// One change of one state: of a value if there is one, else its deletion.
+/// One change of one state: a write if there is a value, else a deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateChange {
-    /// Resumes after this change.
+    /// Offset to resume from after this change.
     pub offset: Offset,
-    /// The row as the change left it.
+    /// The row after the change.
     pub state: StoredState,
 }
 

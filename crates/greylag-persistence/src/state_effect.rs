@@ -1,9 +1,8 @@
-//! What a command handler of a durable state asks for: a new state, and what follows once it is
-//! durable.
+//! The answer of a command handler of a durable state: a new state, and side effects to run once the state is durable.
 //!
 //! The chain of side effects is that of [`Effect`](crate::Effect): it runs in its order, exactly
-//! once, with the new state, after the store acknowledged it; if nothing was stored, every reply token
-//! in it is answered with the reason. Source: persistence §2.2, §3.
+//! once, with the new state, after the store acknowledged the state; if nothing was stored, every reply token
+//! in the chain is answered with the reason. Source: persistence §2.2, §3.
 
 use std::fmt;
 
@@ -42,7 +41,7 @@ impl<B: DurableState> StateEffect<B> {
         Self::of(Primary::Persist(state))
     }
 
-    /// Deletes the state: it is the default again, at the next revision.
+    /// Deletes the state: the state becomes the default again, at the next revision.
     pub fn delete() -> Self {
         Self::of(Primary::Delete)
     }
@@ -52,7 +51,7 @@ impl<B: DurableState> StateEffect<B> {
         Self::of(Primary::None)
     }
 
-    /// Says that the behaviour has no answer to this command; it is counted.
+    /// Marks the command as one to which the behaviour has no answer; such commands are counted.
     pub fn unhandled() -> Self {
         Self::of(Primary::Unhandled)
     }
@@ -71,21 +70,21 @@ impl<B: DurableState> StateEffect<B> {
         self
     }
 
-    /// Holds the chain of an effect that persists nothing until a look at the store, or a later write of
-    /// this incarnation, shows that no other owner has stored a newer state. Then what the chain answers is not
-    /// older than anything that another owner has answered, whatever clocks say. If another owner has stored a
+    /// Holds the chain of an effect that persists nothing until a read of the store, or a later write of
+    /// this incarnation, shows that no other owner has stored a newer state. The chain's answers are then not
+    /// older than any answer of another owner, whatever clocks say. If another owner has stored a
     /// newer state, the chain does not run, and its reply tokens are answered
-    /// [`NotStored(Fenced)`](EntityError::NotStored). With a state or a deletion it changes nothing. A
-    /// graceful stop waits for the look that is on its way; if that fails, the chain is refused
+    /// [`NotStored(Fenced)`](EntityError::NotStored). No effect on an effect with a state or a deletion. A
+    /// graceful stop waits for the read of the store under way; if that read fails, the chain is refused
     /// ([`EntityError::Stopped`]). Costs one read of the store for all effects that wait for it.
     ///
-    /// What a plain reply promises is said at [`StateEffect::reply`]. Source: persistence §10.5.
+    /// For the guarantee of a plain reply see [`StateEffect::reply`]. Source: persistence §10.5.
     pub fn when_owned(mut self) -> Self {
         self.when_owned = true;
         self
     }
 
-    /// Drops state and chain, answers `error` to every reply token among them, and persists nothing.
+    /// Drops state and chain, answers `error` to every reply token in them, and persists nothing.
     /// For layers that wrap a behaviour.
     pub fn refused(self, error: EntityError) -> Self {
         answer_dropped(error, || drop(self));

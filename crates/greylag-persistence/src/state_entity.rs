@@ -7,7 +7,7 @@
 //! ```
 //! There is no claim: the revision is the fence. A write names the revision that it makes, so if another
 //! writer wrote since this entity read, this entity's write is a mismatch and the entity ends as fenced.
-//! A new state is seen only after it is stored, so a refused write leaves nothing to repair.
+//! Handlers see a new state only after it is stored, so a refused write leaves nothing to repair.
 //!
 //! Stash, failures and side effects are those of [`EntityCore`](crate::EntityCore), in the same parts.
 //! Source: persistence §3.
@@ -42,7 +42,7 @@ use crate::settings::{SettingsError, StashOverflow};
 use crate::state::{Revision, StateCaps, StateWrite, StoredState};
 use crate::state_effect::Primary;
 
-/// What the host knows when it starts an entity with a durable state.
+/// The facts that the host gives a machine when it starts an entity with a durable state.
 #[derive(Debug, Clone)]
 pub struct StateEntityInit {
     /// The ownership generation of the entity's shard; none for an entity outside of any shard,
@@ -50,11 +50,11 @@ pub struct StateEntityInit {
     pub generation: Option<Generation>,
     /// Larger at every start of a machine in this process; see [`Incarnation`].
     pub start: u64,
-    /// Where writer uuids and jitter come from; must differ between any two starts anywhere.
+    /// Seed of writer uuids and jitter; must differ between any two starts anywhere.
     pub seed: [u8; 32],
-    /// Of the state store.
+    /// The state store's capabilities and limits.
     pub caps: StateCaps,
-    /// What the behaviour's settings start from: those of its node.
+    /// The node's settings, from which the behaviour makes its own.
     pub settings: DurableStateSettings,
     /// The runtime that hosts the entity, for its handlers.
     pub host: Option<SharedHost>,
@@ -70,23 +70,23 @@ pub enum StateCall {
     },
     /// [`StateStore::upsert`](crate::StateStore::upsert).
     Upsert {
-        /// Which write.
+        /// Key, revision and writer of the write.
         write: StateWrite,
         /// The new state.
         value: EncodedValue,
-        /// What change queries find it by.
+        /// Tag by which change queries find the state.
         tag: Option<String>,
     },
     /// [`StateStore::delete`](crate::StateStore::delete).
     Delete {
-        /// Which write.
+        /// Key, revision and writer of the deletion.
         write: StateWrite,
     },
 }
 
 impl EntityCall for StateCall {}
 
-/// What a state store answered to a [`StateCall`].
+/// A state store's answer to a [`StateCall`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StateAnswer {
     /// To [`StateCall::Get`].
@@ -95,14 +95,14 @@ pub enum StateAnswer {
     Written(Result<(), StateWriteError>),
 }
 
-/// Where an entity with a durable state stands.
+/// The phase of an entity with a durable state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatePhase {
     /// Waits for one of the node's recovery permits.
     AwaitingPermit,
     /// Waits for its state.
     Loading,
-    /// Takes commands.
+    /// Handles commands.
     Running,
     /// Waits for the outcome of a write.
     Persisting,
@@ -124,7 +124,7 @@ enum Phase<S> {
     Stopped,
 }
 
-/// What the end of an incarnation sees of its state.
+/// The state and revision that a behaviour is shown at the end of an incarnation.
 struct LastState<S> {
     state: S,
     revision: Revision,
@@ -136,7 +136,7 @@ impl<S: Default> LastState<S> {
     }
 }
 
-/// A write on its way, and what follows it.
+/// A write under way, and the effects that follow it.
 struct PendingWrite<S> {
     revision: Revision,
     state: S,
@@ -158,7 +158,7 @@ pub struct StateEntityCore<B: DurableState> {
 
     incarnation: Incarnation,
     writer_uuid: WriterUuid,
-    /// The writers of all incarnations of this machine that sent a write.
+    /// The writer uuids of all incarnations of this machine that sent a write.
     own_writers: BTreeSet<WriterUuid>,
     /// The greatest revision that any incarnation of this machine knew to be stored.
     known: Option<Revision>,
@@ -169,7 +169,7 @@ pub struct StateEntityCore<B: DurableState> {
     owned: Owned<B::State>,
 
     stash: Stash<B::Command>,
-    /// Set while stashed commands wait only for the executor to get its turn.
+    /// Set while stashed commands wait only for the entity's next turn, after `unstash_budget` ran out.
     drain_at: Option<Instant>,
     stop_requested: bool,
     /// Set by `then_stop` while its chain runs.
@@ -240,7 +240,7 @@ impl<B: DurableState> StateEntityCore<B> {
             Input::Worked { incarnation, work, command } if incarnation == self.incarnation => {
                 self.on_worked(now, work, command, out);
             }
-            // Too late: what began it has ended, and may have stored something.
+            // A previous incarnation began this work, and its outcome is unknown.
             Input::Worked { command, .. } => answer_dropped(EntityError::OutcomeUnknown, || drop(command)),
             Input::Tick => self.on_tick(now, out),
             Input::StoreBack => self.on_store_back(now, out),
@@ -257,7 +257,7 @@ impl<B: DurableState> StateEntityCore<B> {
         self.work_deadline().into_iter().chain(timer).min()
     }
 
-    /// As [`StateEntityCore::next_deadline`], without timers: those may go on for ever.
+    /// As [`StateEntityCore::next_deadline`], without timers, which may go on for ever.
     fn work_deadline(&self) -> Option<Instant> {
         match self.phase {
             Phase::BackingOff { until } => Some(until),
@@ -266,7 +266,7 @@ impl<B: DurableState> StateEntityCore<B> {
         }
     }
 
-    /// The work that [`Action::Work`] asks for; once.
+    /// Takes the work that [`Action::Work`] asks for; `None` the second time.
     pub fn take_work(&mut self, no: WorkNo) -> Option<Work<B::Command>> {
         self.errands.take_work(no)
     }
@@ -278,12 +278,12 @@ impl<B: DurableState> StateEntityCore<B> {
         self.begin_incarnation(now, out);
     }
 
-    /// Takes the commands that wait, oldest first; see [`EntityCore::take_waiting`](crate::EntityCore::take_waiting).
+    /// Takes the waiting commands, oldest first; see [`EntityCore::take_waiting`](crate::EntityCore::take_waiting).
     pub fn take_waiting(&mut self) -> Vec<B::Command> {
         self.stash.take_all()
     }
 
-    /// Ends this machine for another one to take its place; see
+    /// Ends this machine so that the host can start another in its place; see
     /// [`EntityCore::give_way`](crate::EntityCore::give_way).
     pub fn give_way(&mut self, out: &mut Vec<Action<B::Command, StateCall>>) -> Vec<B::Command> {
         let last = self.last_state();
@@ -293,12 +293,12 @@ impl<B: DurableState> StateEntityCore<B> {
         self.take_waiting()
     }
 
-    /// The name of the state.
+    /// The id of the state.
     pub fn persistence_id(&self) -> &PersistenceId {
         &self.id
     }
 
-    /// Where the entity stands.
+    /// The entity's phase.
     pub fn phase(&self) -> StatePhase {
         match self.phase {
             Phase::AwaitingPermit => StatePhase::AwaitingPermit,
@@ -311,7 +311,7 @@ impl<B: DurableState> StateEntityCore<B> {
         }
     }
 
-    /// The state, while it is known; always a durable one.
+    /// The state, while it is known; always a durable state.
     pub fn state(&self) -> Option<&B::State> {
         matches!(self.phase, Phase::Running | Phase::Persisting(_)).then_some(&self.state)
     }
@@ -326,7 +326,7 @@ impl<B: DurableState> StateEntityCore<B> {
         self.incarnation
     }
 
-    /// Whether no command waits to be handled; those put aside do not count.
+    /// Whether no command waits to be handled; commands put aside do not count.
     pub fn is_idle(&self) -> bool {
         self.stash.is_idle()
     }
@@ -338,7 +338,7 @@ impl<B: DurableState> StateEntityCore<B> {
 
     // ---- Recovery -------------------------------------------------------------------------------
 
-    /// A new incarnation: another writer, no state, the stashes as they were.
+    /// Begins an incarnation: a new writer uuid, no state, the stashes unchanged.
     fn begin_incarnation(&mut self, _now: Instant, out: &mut Out<B>) {
         self.incarnation = Incarnation { restart: self.incarnation.restart + 1, ..self.incarnation };
         self.writer_uuid = WriterUuid::from_u128(self.rng.random::<u128>());
@@ -350,7 +350,7 @@ impl<B: DurableState> StateEntityCore<B> {
 
     fn on_permit(&mut self, now: Instant, granted: Incarnation, out: &mut Out<B>) {
         if granted != self.incarnation || !matches!(self.phase, Phase::AwaitingPermit) {
-            // A permit that this incarnation no longer waits for goes back, so that it does not leak.
+            // Return a permit that this incarnation no longer waits for, so that it does not leak.
             return out.push(Action::ReturnPermit(granted));
         }
         self.phase = Phase::Loading { began: now, deadline: now + self.settings.recovery_timeout };
@@ -392,9 +392,9 @@ impl<B: DurableState> StateEntityCore<B> {
         self.drain(now, out);
     }
 
-    /// Whether another writer has this state now. With a generation the stored one tells. Without one
-    /// a first start takes what it finds; a restart that finds another writer's later write must not
-    /// write over it, which would fence the rightful successor.
+    /// Whether another writer owns this state now. With a generation, the stored generation decides. Without one,
+    /// a first start accepts any row; a restarted machine that finds another writer's later write must not
+    /// write over it, which would fence that rightful successor.
     fn is_superseded(&self, row: &StoredState) -> bool {
         match (self.generation, self.known) {
             (Some(_), _) => row.generation > self.generation,
@@ -439,7 +439,7 @@ impl<B: DurableState> StateEntityCore<B> {
         }
     }
 
-    /// What work came back with waits its turn as any command does.
+    /// Queues the result of work behind the waiting commands.
     fn on_worked(&mut self, now: Instant, work: WorkNo, command: Option<B::Command>, out: &mut Out<B>) {
         let Some(command) = self.errands.finish(work, command) else { return };
         if self.stop_requested {
@@ -455,7 +455,7 @@ impl<B: DurableState> StateEntityCore<B> {
         if self.stop_requested || matches!(self.phase, Phase::Stopped) {
             return out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
         }
-        // Never past commands that came earlier; `drain` takes this one at once if there are none.
+        // Queue behind earlier commands; `drain` takes the new command at once if there are none.
         match self.stash.push(command) {
             Ok(()) => self.drain(now, out),
             Err(command) => self.on_stash_overflow(command, out),
@@ -469,7 +469,7 @@ impl<B: DurableState> StateEntityCore<B> {
         }
     }
 
-    /// Handles waiting commands while the entity runs. A loop, not a recursion, and it pauses after
+    /// Handles waiting commands while the entity runs. A loop, not a recursion; pauses after
     /// `unstash_budget` commands.
     fn drain(&mut self, now: Instant, out: &mut Out<B>) {
         self.drain_at = None;
@@ -478,7 +478,7 @@ impl<B: DurableState> StateEntityCore<B> {
                 return;
             }
             let Some(waiting) = self.stash.next() else { return self.stop_if_asked(out) };
-            // What makes the command of a repeating timer, or of a silence, is the user's.
+            // The closure that makes the command of a repeating timer or a receive timeout is user code.
             let command = match waiting {
                 Waiting::Command(command) => {
                     self.errands.hear(now);
@@ -513,7 +513,7 @@ impl<B: DurableState> StateEntityCore<B> {
             Primary::Stash(command) => {
                 if let Err(command) = self.stash.put_aside(command) {
                     self.on_stash_overflow(command, out);
-                    // Failed, or stopped at once if that was asked for: either way the state is gone.
+                    // `fail` took the state: the entity failed, or stopped because a stop was requested before.
                     if !matches!(self.phase, Phase::Running) {
                         return effect.chain.refuse(EntityError::Failed(Failure::StashFull.to_string()));
                     }
@@ -532,7 +532,7 @@ impl<B: DurableState> StateEntityCore<B> {
 
     // ---- Writes ---------------------------------------------------------------------------------
 
-    /// Stores a new state, or deletes the one there is. Until the answer the old state stands.
+    /// Stores a new state, or deletes the present one. The old state stands until the answer.
     fn persist(&mut self, state: Option<B::State>, chain: Chain<B::State>, out: &mut Out<B>) {
         let Some(revision) = self.revision.next() else {
             return self.withhold(StateRejectReason::RevisionOverflow, chain, out);
@@ -567,7 +567,7 @@ impl<B: DurableState> StateEntityCore<B> {
         Ok((value, tag))
     }
 
-    /// Refuses what cannot be stored.
+    /// Refuses a state that cannot be stored.
     fn withhold(&mut self, reason: StateRejectReason, chain: Chain<B::State>, out: &mut Out<B>) {
         out.push(Action::Withheld(Withheld::Write));
         self.on_rejected(reason, chain, out);
@@ -622,7 +622,7 @@ impl<B: DurableState> StateEntityCore<B> {
                 if !self.own_writers.contains(&current.writer_uuid) {
                     return self.become_fenced(FencedBy::Revision(*current), out);
                 }
-                // A late write of our own: there is no other writer, so recover again.
+                // A late duplicate of our own write: there is no other writer, so recover again.
                 self.back_off(now, Failure::Write(error), out);
                 if matches!(self.phase, Phase::BackingOff { .. }) {
                     self.restart_now(now, out);
@@ -642,7 +642,7 @@ impl<B: DurableState> StateEntityCore<B> {
     /// Runs side effects in order.
     ///
     /// # Errors
-    /// What askers of side effects that come behind are told, if the entity did not survive these.
+    /// The answer for askers of later side effects, if a panic ended the entity.
     fn run_chain(&mut self, chain: Chain<B::State>, out: &mut Out<B>) -> Result<(), EntityError> {
         let ran = chain.run(&self.state, self.revision.as_u64(), |asked| match asked {
             Asked::UnstashAll => self.stash.unstash_all(),
@@ -661,7 +661,7 @@ impl<B: DurableState> StateEntityCore<B> {
     }
 }
 
-/// A revision where an error names a number of a history.
+/// A revision as a sequence number, for errors that name a number of a history.
 fn seq_nr(revision: Revision) -> SeqNr {
     SeqNr::saturating(revision.as_u64())
 }

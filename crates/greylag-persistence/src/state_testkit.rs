@@ -1,7 +1,7 @@
-//! Drives a behaviour with a durable state without a runtime, and checks what tests forget.
+//! Drives a behaviour with a durable state without a runtime, and makes checks that tests tend to forget.
 //!
 //! After every command the stored row is read back and compared with the live state as its codec
-//! writes it, so a state that does not survive its codec fails the test that brought it up. Source:
+//! writes it, so a state that does not survive its codec fails the test at once. Source:
 //! persistence §4.6.
 
 use std::fmt;
@@ -24,46 +24,45 @@ use crate::state_entity::{StateCall, StateEntityCore, StateEntityInit};
 use crate::testkit::encode_state;
 use crate::testkit::steps::{Asks, Settled, seed, settle, survive, ticking_clock};
 
-/// What one command did.
+/// The effects of one command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateOutcome {
-    /// The revision after it; greater than before if it wrote or deleted.
+    /// The revision after the command; greater than before if it wrote or deleted.
     pub revision: Revision,
-    /// Whether it was put aside, for a later unstash-all.
+    /// Whether the command was put aside, for a later unstash-all.
     pub stashed: bool,
-    /// What was not even sent to a store, because it cannot be encoded or breaks a limit: a state. The
-    /// behaviour heard why, and an asker is told.
+    /// Writes that were not sent to a store, because the state cannot be encoded or breaks a limit. The
+    /// behaviour gets the reason by a signal, an asker by its answer.
     pub withheld: Vec<Withheld>,
-    /// Whether the behaviour had no answer to it.
+    /// Whether the behaviour had no answer to the command.
     pub unhandled: bool,
     /// Whether the entity asked to be passivated.
     pub passivate: bool,
     /// Whether the entity has ended.
     pub stopped: bool,
-    /// How the entity failed by it, if it did.
+    /// The failure of the entity by this command, if any.
     pub failure: Option<Failure>,
 }
 
-/// One behaviour over a state store in memory, its clock standing still but for waits that it asks
-/// for.
+/// One behaviour over a state store in memory; the kit's clock moves only over waits of the machine.
 pub struct StateTestKit<B: DurableState> {
     factory: Factory<B>,
     states: InMemoryStates,
-    /// What the entity reaches the states by.
+    /// The store as the entity sees it: `states`, or a wrapper of it.
     store: Arc<dyn StateStore>,
     core: StateEntityCore<B>,
     now: Instant,
     starts: u64,
     asks: Asks,
-    /// What commands are written with, if they are to be.
+    /// Codec to write commands with, if set.
     commands: Option<Box<dyn Codec<B::Command>>>,
 }
 
-/// Makes the entity again after each restart.
+/// Makes the entity, at first and after each restart.
 type Factory<B> = Box<dyn FnMut() -> Persisted<B, StateCodec<B>>>;
 
 impl<B: DurableState> StateTestKit<B> {
-    /// Starts what `factory` makes, over an empty store. `now` is only a base.
+    /// Starts the entity that `factory` makes, over an empty store. `now` is only a base.
     ///
     /// # Panics
     /// If the behaviour does not start.
@@ -71,8 +70,8 @@ impl<B: DurableState> StateTestKit<B> {
         Self::over(now, factory, |states| states)
     }
 
-    /// As [`StateTestKit::new`], with the store that `wrap` puts around the one in memory, such as
-    /// [`FaultyStates`](crate::FaultyStates). It must never wait.
+    /// As [`StateTestKit::new`], with a store that `wrap` puts around the one in memory, such as
+    /// [`FaultyStates`](crate::FaultyStates). The wrapper must never wait.
     ///
     /// # Panics
     /// If the behaviour does not start.
@@ -91,9 +90,9 @@ impl<B: DurableState> StateTestKit<B> {
         kit
     }
 
-    /// Writes every command with the codec that its senders use and reads it back before it is handled, as the way from
-    /// another node does. The kit does not know that codec by itself: it is one of the entity type. Tokens of commands
-    /// must come by [`StateTestKit::ask`] then.
+    /// Writes every command with the codec that its senders use and reads it back before it is handled, as on the way
+    /// from another node. The kit does not know that codec by itself, since it belongs to the entity type. Reply tokens
+    /// in commands must then come from [`StateTestKit::ask`].
     #[must_use]
     pub fn with_command_codec(self, codec: impl Codec<B::Command>) -> Self {
         Self { commands: Some(Box::new(codec)), ..self }
@@ -102,7 +101,8 @@ impl<B: DurableState> StateTestKit<B> {
     /// Handles one command to its end: write, side effects, and a restart if it failed.
     ///
     /// # Panics
-    /// If what is stored is not the live state, or the command does not survive the codec that it is to be written with.
+    /// If the stored state is not the live one, or the command does not survive the codec set by
+    /// [`StateTestKit::with_command_codec`].
     pub fn run(&mut self, command: B::Command) -> StateOutcome {
         let command = match &self.commands {
             Some(codec) => survive("command", &**codec, &command),
@@ -118,13 +118,13 @@ impl<B: DurableState> StateTestKit<B> {
         StateOutcome { revision, stashed, withheld, unhandled, passivate, stopped, failure }
     }
 
-    /// Handles a command that asks, and returns what it was answered.
+    /// Handles a command that asks, and returns its answer.
     ///
     /// # Errors
-    /// What the asker is told if there is no answer of the behaviour.
+    /// The asker's error if the behaviour did not answer.
     ///
     /// # Panics
-    /// If it was not answered at all: the behaviour put it aside, or kept the token; and as
+    /// If the command was not answered at all: the behaviour put it aside, or kept the token; and as
     /// [`StateTestKit::run`].
     pub fn ask<R: Send + 'static>(&mut self, command: impl FnOnce(ReplyTo<R>) -> B::Command) -> Result<R, EntityError> {
         let (command, question) = self.asks.put(command);
@@ -132,11 +132,11 @@ impl<B: DurableState> StateTestKit<B> {
         question.answer()
     }
 
-    /// As [`StateTestKit::ask`], and writes the answer with its codec and reads it back, as the way to an asker on another
-    /// node does.
+    /// As [`StateTestKit::ask`], and writes the answer with its codec and reads it back, as on the way to an asker on
+    /// another node.
     ///
     /// # Errors
-    /// What the asker is told if there is no answer of the behaviour.
+    /// The asker's error if the behaviour did not answer.
     ///
     /// # Panics
     /// If the answer does not survive its codec, and as [`StateTestKit::ask`].
@@ -148,10 +148,10 @@ impl<B: DurableState> StateTestKit<B> {
         self.ask(command).map(|answer| survive("answer", codec, &answer))
     }
 
-    /// Stops the entity and starts it again from what is stored.
+    /// Stops the entity and starts it again from its stored state.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the entity does not start.
     pub fn restart(&mut self) {
         let mut out = Vec::new();
         self.core.handle(self.now, Input::StopNow, &mut out);
@@ -177,7 +177,7 @@ impl<B: DurableState> StateTestKit<B> {
         self.restart();
     }
 
-    /// Starts over with nothing stored.
+    /// Starts over with an empty store.
     ///
     /// # Panics
     /// If the entity does not start.
@@ -196,7 +196,7 @@ impl<B: DurableState> StateTestKit<B> {
         &self.core
     }
 
-    /// The store, for looking at it, and for writing behind the entity's back.
+    /// The store, to inspect it and to write to it behind the entity's back.
     pub fn states(&self) -> &InMemoryStates {
         &self.states
     }

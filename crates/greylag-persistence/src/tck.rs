@@ -1,11 +1,10 @@
-//! The public conformance kit: one call proves a backend.
+//! The public conformance kit: one call checks a backend.
 //!
-//! Every promise of [`Journal`](crate::Journal), [`SnapshotStore`](crate::SnapshotStore),
-//! [`StateStore`](crate::StateStore), [`OffsetStore`](crate::OffsetStore) and
-//! [`EventQueries`](crate::EventQueries), over events and over changes of states, is a case with its number in the specification and a name. A
-//! backend gives a factory; hooks for what only the backend itself can do (break a stored byte, turn its
-//! clock back, lose an answer) are optional, and a case that lacks its hook is reported as skipped, never
-//! as passed.
+//! Every rule of [`Journal`](crate::Journal), [`SnapshotStore`](crate::SnapshotStore),
+//! [`StateStore`](crate::StateStore), [`OffsetStore`](crate::OffsetStore) and [`EventQueries`](crate::EventQueries),
+//! over events and over changes of states, is a case with its number in the specification and a name. A backend gives a
+//! factory; hooks for operations that only the backend itself has (break a stored byte, turn its clock back, lose an
+//! answer) are optional, and a case that lacks its hook is reported as skipped, never as passed.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -17,9 +16,9 @@
 //! # }).expect("memory never waits");
 //! ```
 //!
-//! [`writers`] goes past single clauses: it plays two writers of one id in every interleaving.
+//! [`writers`] goes beyond single rules: it plays two writers of one id in every interleaving.
 //!
-//! The kit needs no runtime of its own: run it in whatever the backend needs. Source: persistence §4.5.
+//! The kit needs no runtime of its own: run it in the runtime that the backend needs. Source: persistence §4.5.
 
 mod changes;
 mod crash;

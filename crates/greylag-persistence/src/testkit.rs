@@ -1,9 +1,9 @@
-//! Drives an event-sourced behaviour without a runtime, and checks what tests forget.
+//! Drives an event-sourced behaviour without a runtime, and makes checks that tests tend to forget.
 //!
-//! What a command did is in its [`CommandOutcome`], the new state in [`EntityTestKit::state`], the answer in what
-//! [`EntityTestKit::ask`] returns. After every command the history is replayed from its stored bytes into a fresh state, twice, and
-//! compared with the live one as its snapshot codec writes it: an event that does not survive its
-//! codec, or a handler that is not a function of its events, fails the test that brought it up.
+//! The effects of a command are in its [`CommandOutcome`], the new state in [`EntityTestKit::state`], the answer in the
+//! result of [`EntityTestKit::ask`]. After every command the history is replayed from its stored bytes into a fresh
+//! state, twice, and compared with the live state as its snapshot codec writes it: an event that does not survive its
+//! codec, or a handler that is not a function of its events, fails the test at once.
 //! Source: persistence §4.6, §10.4.
 
 pub(crate) mod steps;
@@ -26,27 +26,27 @@ use crate::settings::EventSourcedSettings;
 use crate::snapshot::{NewSnapshot, SnapshotCaps};
 use steps::{Asks, Settled, advance, append_value, seed, settle, survive, ticking_clock};
 
-/// What one command did.
+/// The effects of one command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandOutcome<E> {
-    /// The events stored by it, read back from their bytes.
+    /// The events that the command stored, read back from their bytes.
     pub events: Vec<E>,
-    /// Whether it was put aside, for a later unstash-all.
+    /// Whether the command was put aside, for a later unstash-all.
     pub stashed: bool,
-    /// What was not even sent to a store, because it cannot be encoded or breaks a limit: events, or the snapshot of a new state. The
-    /// behaviour heard why, and an asker is told.
+    /// Writes that were not sent to a store, because they cannot be encoded or break a limit: events, or the snapshot
+    /// of a new state. The behaviour gets the reason by a signal, an asker by its answer.
     pub withheld: Vec<Withheld>,
-    /// Whether the behaviour had no answer to it.
+    /// Whether the behaviour had no answer to the command.
     pub unhandled: bool,
     /// Whether the entity asked to be passivated.
     pub passivate: bool,
     /// Whether the entity has ended.
     pub stopped: bool,
-    /// How the entity failed by it, if it did.
+    /// The failure of the entity by this command, if any.
     pub failure: Option<Failure>,
 }
 
-/// One behaviour over stores in memory, its clock standing still but for waits that it asks for.
+/// One behaviour over stores in memory; the kit's clock moves only over waits of the machine.
 pub struct EntityTestKit<B: EventSourced> {
     factory: Factory<B>,
     journal: InMemoryJournal,
@@ -56,15 +56,15 @@ pub struct EntityTestKit<B: EventSourced> {
     now: Instant,
     starts: u64,
     asks: Asks,
-    /// What commands are written with, if they are to be.
+    /// Codec to write commands with, if set.
     commands: Option<Box<dyn Codec<B::Command>>>,
 }
 
-/// Makes the entity again after each restart.
+/// Makes the entity, at first and after each restart.
 type Factory<B> = Box<dyn FnMut() -> Persisted<B, EventCodecs<B>>>;
 
 impl<B: EventSourced> EntityTestKit<B> {
-    /// Starts what `factory` makes, over empty stores. `now` is only a base: the kit's own clock
+    /// Starts the entity that `factory` makes, over empty stores. `now` is only a base: the kit's own clock
     /// advances by itself over the waits of the machine.
     ///
     /// # Panics
@@ -84,9 +84,9 @@ impl<B: EventSourced> EntityTestKit<B> {
         kit
     }
 
-    /// Writes every command with the codec that its senders use and reads it back before it is handled, as the way from
-    /// another node does. The kit does not know that codec by itself: it is one of the entity type. Tokens of commands
-    /// must come by [`EntityTestKit::ask`] then.
+    /// Writes every command with the codec that its senders use and reads it back before it is handled, as on the way
+    /// from another node. The kit does not know that codec by itself, since it belongs to the entity type. Reply tokens
+    /// in commands must then come from [`EntityTestKit::ask`].
     #[must_use]
     pub fn with_command_codec(self, codec: impl Codec<B::Command>) -> Self {
         Self { commands: Some(Box::new(codec)), ..self }
@@ -96,7 +96,7 @@ impl<B: EventSourced> EntityTestKit<B> {
     ///
     /// # Panics
     /// If the state that the stored events give differs from the live one, if the state does not survive its snapshot
-    /// codec, or the command does not survive the codec that it is to be written with.
+    /// codec, or the command does not survive the codec set by [`EntityTestKit::with_command_codec`].
     pub fn run(&mut self, command: B::Command) -> CommandOutcome<B::Event> {
         let before = self.core.seq_nr();
         let command = match &self.commands {
@@ -116,10 +116,10 @@ impl<B: EventSourced> EntityTestKit<B> {
         CommandOutcome { events, stashed, withheld, unhandled, passivate, stopped, failure }
     }
 
-    /// Handles a command that asks, and returns what it was answered.
+    /// Handles a command that asks, and returns its answer.
     ///
     /// # Panics
-    /// If it was not answered at all: the behaviour put it aside, or kept the token; and as
+    /// If the command was not answered at all: the behaviour put it aside, or kept the token; and as
     /// [`EntityTestKit::run`].
     pub fn ask<R: Send + 'static>(&mut self, command: impl FnOnce(ReplyTo<R>) -> B::Command) -> Result<R, EntityError> {
         let (command, question) = self.asks.put(command);
@@ -127,11 +127,11 @@ impl<B: EventSourced> EntityTestKit<B> {
         question.answer()
     }
 
-    /// As [`EntityTestKit::ask`], and writes the answer with its codec and reads it back, as the way to an asker on another
-    /// node does.
+    /// As [`EntityTestKit::ask`], and writes the answer with its codec and reads it back, as on the way to an asker on
+    /// another node.
     ///
     /// # Errors
-    /// What the asker is told if there is no answer of the behaviour.
+    /// The asker's error if the behaviour did not answer.
     ///
     /// # Panics
     /// If the answer does not survive its codec, and as [`EntityTestKit::ask`].
@@ -143,7 +143,7 @@ impl<B: EventSourced> EntityTestKit<B> {
         self.ask(command).map(|answer| survive("answer", codec, &answer))
     }
 
-    /// Lets time pass, so that what is not confirmed is delivered again.
+    /// Lets time pass, so that unconfirmed deliveries are sent again.
     pub fn advance(&mut self, by: Duration) {
         let end = self.now + by;
         while let Some(deadline) = self.core.next_deadline().filter(|deadline| *deadline <= end) {
@@ -158,7 +158,7 @@ impl<B: EventSourced> EntityTestKit<B> {
     /// Stops the entity and starts it again from its stored history.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the entity does not start.
     pub fn restart(&mut self) {
         let mut out = Vec::new();
         self.core.handle(self.now, Input::StopNow, &mut out);
@@ -170,7 +170,7 @@ impl<B: EventSourced> EntityTestKit<B> {
         assert_eq!(outcome.failure, None, "the entity must start");
     }
 
-    /// Starts over with a history that these events made.
+    /// Starts over from a history of these events.
     ///
     /// # Panics
     /// If an event cannot be stored, or the entity does not start from them.
@@ -248,7 +248,7 @@ impl<B: EventSourced> EntityTestKit<B> {
         &self.core
     }
 
-    /// The journal, for looking at it, and for scripting what goes wrong.
+    /// The journal, to inspect it and to script its failures.
     pub fn journal(&self) -> &InMemoryJournal {
         &self.journal
     }
@@ -275,7 +275,7 @@ impl<B: EventSourced> EntityTestKit<B> {
         let (Some(codec), Some(live)) = (codecs.snapshots, self.core.state()) else { return };
         let live = encode_state(&codec, live);
         let records = self.journal.events(self.core.persistence_id());
-        // Without its beginning a history says nothing about the whole state.
+        // A history without its beginning does not give the whole state, so skip the comparison.
         if records.first().is_some_and(|record| record.seq_nr != SeqNr::FIRST)
             || self.core.phase() != PhaseName::Running
         {
@@ -333,7 +333,7 @@ pub(crate) fn decode<E: 'static>(codec: &StoredCodec<E>, record: StoredEvent) ->
     }
 }
 
-/// Writes the state, reads it back and writes it again: what a snapshot does to it.
+/// Writes the state, reads it back and writes it again, as a snapshot does.
 pub(crate) fn encode_state<S: 'static>(codec: &StoredCodec<S>, state: &S) -> EncodedValue {
     let once = codec.encode(state).unwrap_or_else(|error| panic!("the state cannot be encoded: {error}"));
     let read = codec.decode_one(once.clone());

@@ -1,16 +1,16 @@
-//! How a handler names a timer that it sets.
+//! Names of timers.
 
 use greylag_core::TimerKey;
 
-/// The name of a timer, and whether its messages count for the receive timeout of its entity. Text and numbers are names
-/// whose messages count.
+/// The name of a timer, and whether its messages restart the receive timeout of its entity. Text and numbers are names
+/// of timers whose messages restart it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimerName {
     pub(crate) key: TimerKey,
     pub(crate) influences: bool,
 }
 
-/// Names a timer whose messages leave the receive timeout of its entity as it is. Source: sharding §4.4.
+/// Names a timer whose messages do not restart the receive timeout of its entity. Source: sharding §4.4.
 ///
 /// ```
 /// use std::time::Duration;

@@ -1,9 +1,9 @@
-//! At-least-once delivery out of an event-sourced entity: what it has to send until it is confirmed.
+//! At-least-once delivery from an event-sourced entity: messages that it sends until they are confirmed.
 //!
 //! A [`DeliveryTracker`] is a part of the entity's state. `apply` records a delivery, and later its
 //! confirmation, so replay gives every delivery its id again. The machine of the entity drives the
-//! tracker that [`EventSourced::tracker`](crate::EventSourced::tracker) lends it: nothing is sent
-//! before its event is stored, and everything is sent again until it is confirmed. New code should
+//! tracker that [`EventSourced::tracker`](crate::EventSourced::tracker) lends to it: a delivery is sent only
+//! after its event is stored, and again until it is confirmed. New code should
 //! prefer `greylag-delivery`, which also keeps the order and the pace.
 //!
 //! ```text
@@ -76,9 +76,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Source: persistence §6. Differs: if more is due than a tick may send, what waits longest goes
-//! first; by ids alone, a destination that never answers would keep all later ones from ever being
-//! served.
+//! Source: persistence §6. Differs: if more is due than a tick may send, the longest-waiting deliveries go
+//! first; by ids alone, a destination that never answers would keep all later deliveries from ever being
+//! sent.
 
 mod settings;
 mod snapshot;
@@ -93,13 +93,13 @@ pub use settings::DeliveryTrackerSettings;
 pub use snapshot::TrackerSnapshot;
 pub use tracked::{DeliveryAttempt, Tracked};
 
-/// The number of one delivery of one entity: 1, 2, 3, … over all its destinations and all its lives.
+/// The number of one delivery of one entity: 1, 2, 3, … over all its destinations and incarnations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct DeliveryId(u64);
 
 impl DeliveryId {
-    /// From its number.
+    /// An id from its number.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
@@ -116,57 +116,57 @@ impl fmt::Display for DeliveryId {
     }
 }
 
-/// An input to a [`DeliveryTracker`]: how far its entity has recovered and stored, and that time passed.
+/// An input to a [`DeliveryTracker`]: the entity's recovery, its stored events, and the passing of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TrackerInput {
-    /// The state is complete: everything in it is stored, and nothing of it was sent in this life.
+    /// Recovery is complete: all recorded deliveries are stored, and none was sent in this incarnation.
     Recovered(DeliveryTrackerSettings),
-    /// Everything recorded until now is stored.
+    /// All deliveries recorded until now are stored.
     Stored,
     /// [`DeliveryTracker::next_deadline`] has come. Early and repeated ticks are harmless.
     Tick,
 }
 
-/// What a tracker asks for, in this order.
+/// An action that a tracker asks for, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TrackerEffect {
     /// Send this delivery, of which [`DeliveryTracker::get`] has the content.
     Send {
-        /// Which one.
+        /// Id of the delivery.
         id: DeliveryId,
-        /// How often it was sent in this life of the entity, this time included.
+        /// Number of the attempt in this incarnation, from 1.
         attempt: u32,
     },
-    /// Tell the behaviour.
+    /// Signal the warning to the behaviour.
     Warn(UnconfirmedWarning),
 }
 
 /// Deliveries that were sent [`DeliveryTrackerSettings::warn_after_attempts`] times and are not
-/// confirmed. They are sent on; each is told of once in a life of the entity.
+/// confirmed. They are sent on; each is reported once in an incarnation of the entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnconfirmedWarning {
-    /// Which ones, ascending. [`DeliveryTracker::get`] has the content.
+    /// Ids of the deliveries, ascending. [`DeliveryTracker::get`] has the content.
     pub ids: Vec<DeliveryId>,
 }
 
-/// The deliveries of one entity that are not confirmed. See the module's description.
+/// The unconfirmed deliveries of one entity. See the module's description.
 ///
 /// `D` names a destination, `M` is a message; both are stored with the entity's snapshots. Receivers
-/// must know a message that they got before: by its id, or by what it says.
+/// must recognize a repeated message: by its id, or by its content.
 ///
-/// An event that records a delivery must be applied at every replay: one that becomes filtered
-/// later gives its id to the delivery after it.
+/// An event that records a delivery must be applied at every replay: if it becomes filtered
+/// later, the next delivery gets its id.
 #[derive(Clone)]
 pub struct DeliveryTracker<D, M> {
     settings: DeliveryTrackerSettings,
     /// The last id given.
     current_id: DeliveryId,
     unconfirmed: BTreeMap<DeliveryId, Unconfirmed<D, M>>,
-    /// The deliveries up to here are stored.
+    /// Deliveries up to this id are stored.
     stored_to: DeliveryId,
-    /// The deliveries up to here were there when recovery ended.
+    /// Deliveries up to this id were recorded when recovery ended.
     recovered_to: DeliveryId,
-    /// The deliveries up to here were sent in this life, those after not.
+    /// Deliveries up to this id were sent in this incarnation, later ones not.
     sent_to: DeliveryId,
     tick_at: Option<Instant>,
 }
@@ -180,7 +180,7 @@ struct Unconfirmed<D, M> {
 }
 
 impl<D, M> DeliveryTracker<D, M> {
-    /// Records a delivery and gives it the next id; it leaves when its event is stored. Call it from
+    /// Records a delivery and gives it the next id; it is sent when its event is stored. Call this method from
     /// `apply` only, so that replay gives the same ids. It never refuses.
     pub fn deliver(&mut self, dest: D, message: impl FnOnce(DeliveryId) -> M) -> DeliveryId {
         let id = self.current_id.0.checked_add(1).map(DeliveryId).expect("no entity delivers 2^64 times");
@@ -190,40 +190,40 @@ impl<D, M> DeliveryTracker<D, M> {
         id
     }
 
-    /// Ends a delivery, because it was confirmed or is given up; `true` the first time only. Call it
+    /// Ends a delivery, because it was confirmed or is given up; returns `true` the first time only. Call this method
     /// from `apply` only.
     pub fn confirm(&mut self, id: DeliveryId) -> bool {
         self.unconfirmed.remove(&id).is_some()
     }
 
     /// Whether `count` more deliveries stay within [`DeliveryTrackerSettings::max_unconfirmed`]. For
-    /// command handlers: [`DeliveryTracker::deliver`] itself never refuses, or else what replay gives
+    /// command handlers: [`DeliveryTracker::deliver`] itself never refuses, or else the result of a replay
     /// would depend on a setting.
     pub fn has_room(&self, count: usize) -> bool {
         self.unconfirmed.len().saturating_add(count) <= self.settings.max_unconfirmed.get()
     }
 
-    /// The last id that was given; 0 before the first.
+    /// The last id given; 0 before the first.
     pub fn current_id(&self) -> DeliveryId {
         self.current_id
     }
 
-    /// A delivery that is not confirmed: its destination and its message.
+    /// An unconfirmed delivery: its destination and its message.
     pub fn get(&self, id: DeliveryId) -> Option<(&D, &M)> {
         self.unconfirmed.get(&id).map(|delivery| (&delivery.dest, &delivery.message))
     }
 
-    /// All deliveries that are not confirmed, ascending.
+    /// All unconfirmed deliveries, ascending.
     pub fn unconfirmed(&self) -> impl Iterator<Item = (DeliveryId, &D, &M)> {
         self.unconfirmed.iter().map(|(id, delivery)| (*id, &delivery.dest, &delivery.message))
     }
 
-    /// How many deliveries are not confirmed.
+    /// Number of unconfirmed deliveries.
     pub fn unconfirmed_count(&self) -> usize {
         self.unconfirmed.len()
     }
 
-    /// Takes one input. The machine of the entity does this, through [`Tracked`].
+    /// Takes one input. The machine of the entity calls this method, through [`Tracked`].
     pub fn handle(&mut self, now: Instant, input: TrackerInput, out: &mut Vec<TrackerEffect>) {
         match input {
             TrackerInput::Recovered(settings) => self.on_recovered(now, settings, out),
@@ -233,7 +233,7 @@ impl<D, M> DeliveryTracker<D, M> {
         self.check_invariants();
     }
 
-    /// When a [`TrackerInput::Tick`] next has work to do; none while everything is confirmed.
+    /// When a [`TrackerInput::Tick`] next has work to do; `None` while all deliveries are confirmed.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.tick_at.filter(|_| !self.unconfirmed.is_empty())
     }
@@ -250,7 +250,7 @@ impl<D, M> DeliveryTracker<D, M> {
     fn on_stored(&mut self, now: Instant, out: &mut Vec<TrackerEffect>) {
         self.stored_to = self.current_id;
         self.send_fresh(now, out);
-        // The tick may have come while the append was under way.
+        // Tick now, in case a tick came while the append was under way.
         self.on_tick(now, out);
         if self.tick_at.is_none() && !self.unconfirmed.is_empty() {
             self.tick_at = Some(now + self.settings.tick_interval());
@@ -263,7 +263,7 @@ impl<D, M> DeliveryTracker<D, M> {
         }
     }
 
-    /// Sends what was never sent and is stored; but what recovery brought goes first, and that may
+    /// Sends stored deliveries that were never sent; but only after all those that recovery found, which may
     /// take several ticks.
     fn send_fresh(&mut self, now: Instant, out: &mut Vec<TrackerEffect>) {
         if self.unsent_to(self.recovered_to).next().is_some() {
@@ -275,12 +275,12 @@ impl<D, M> DeliveryTracker<D, M> {
     }
 
     fn unsent_to(&self, to: DeliveryId) -> impl Iterator<Item = DeliveryId> {
-        // A range must not end before it begins.
+        // `max`, since `range` panics if its end is before its start.
         let range = (Bound::Excluded(self.sent_to), Bound::Included(to.max(self.sent_to)));
         self.unconfirmed.range(range).map(|(id, _)| *id)
     }
 
-    /// A tick: sends what is due, as much as one tick may.
+    /// Sends the due deliveries, up to the limit of one tick.
     fn send_due(&mut self, now: Instant, out: &mut Vec<TrackerEffect>) {
         let (interval, limit) = (self.settings.redeliver_interval, self.settings.redelivery_burst_limit.get());
         let is_due = |at: Instant| now.saturating_duration_since(at) >= interval;
@@ -306,7 +306,7 @@ impl<D, M> DeliveryTracker<D, M> {
         self.tick_at = (!self.unconfirmed.is_empty()).then(|| now + self.settings.tick_interval());
     }
 
-    /// Answers which attempt it is.
+    /// Sends a delivery; returns the number of the attempt.
     fn send(&mut self, now: Instant, id: DeliveryId, out: &mut Vec<TrackerEffect>) -> u32 {
         let Some(delivery) = self.unconfirmed.get_mut(&id) else { return 0 };
         delivery.attempts = delivery.attempts.saturating_add(1);
@@ -332,7 +332,7 @@ impl<D, M> Default for DeliveryTracker<D, M> {
     }
 }
 
-/// Compares what is persisted; the times at which deliveries were sent do not count.
+/// Compares the persisted part; the times of attempts do not count.
 impl<D: PartialEq, M: PartialEq> PartialEq for DeliveryTracker<D, M> {
     fn eq(&self, other: &Self) -> bool {
         self.current_id == other.current_id && self.unconfirmed().eq(other.unconfirmed())

@@ -1,4 +1,4 @@
-//! Asking an entity that runs as a task: an answer, or what became of the command instead.
+//! Asking an entity that runs as a task: the answer, or the error of a command without one.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ enum Command {
     Add(u32, ReplyTo<u32>),
     Forget(ReplyTo<u32>),
     Read(ReplyTo<u32>),
-    /// As `Read`, once ownership is proved.
+    /// As `Read`, but answered only once ownership is proved.
     ReadOwned(ReplyTo<u32>),
     End,
 }
@@ -30,9 +30,9 @@ enum Command {
 #[derive(Default)]
 struct Sum {
     journal: &'static str,
-    /// How many commands may wait; the default if none.
+    /// Stash capacity; the default if `None`.
     stash: Option<NonZeroUsize>,
-    /// Whether it ends when an append fails.
+    /// Whether the entity ends when an append fails.
     ends: bool,
 }
 
@@ -69,7 +69,7 @@ impl EventSourced for Sum {
 }
 
 impl Sum {
-    /// The entity with its name and its codecs.
+    /// The entity with its id and its codecs.
     fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
         let id = PersistenceId::of("Sum", "1").unwrap();
         EventCodecs::new(json("sum.added")).of(id, self)
@@ -99,15 +99,15 @@ async fn an_ask_hears_what_became_of_its_command() {
     let stores = Stores::in_memory();
     let (sum, end) = start(&stores);
     assert_eq!(sum.ask(Command::Forget).await, Err(EntityError::NoReply));
-    // One thread: the second command is in the inbox when the entity takes the first.
+    // The runtime has one thread: the second command is in the inbox when the entity takes the first.
     sum.tell(Command::End).await.unwrap();
     assert_eq!(sum.ask(add(1)).await, Err(EntityError::Stopped), "it was waiting");
     assert_eq!(end.await, Ok(Ended::Stopped));
     assert_eq!(sum.ask(add(1)).await, Err(EntityError::Stopped), "the entity has ended");
 }
 
-/// Sharding scenario 113: what waited behind an append that failed has had no effect, and is worth another try, whether
-/// the entity goes on or ends.
+/// Sharding scenario 113: commands that waited behind a failed append have had no effect, and may be sent again,
+/// whether the entity goes on or ends.
 #[tokio::test]
 async fn scenario_113_what_waited_behind_an_append_that_failed_is_not_stored() {
     for (ends, fault) in [(false, StoreFault::Unavailable), (true, StoreFault::Unavailable), (true, LOST)] {
@@ -116,10 +116,10 @@ async fn scenario_113_what_waited_behind_an_append_that_failed_is_not_stored() {
         let (sum, end) =
             driver::spawn(Sum { ends, ..Sum::default() }.stored(), stores, RecoveryPermits::default()).unwrap();
         assert_eq!(sum.ask(add(1)).await, Ok(1));
-        // Its look at the head is on its way when the append begins, and its answer comes too late.
+        // The read of the head for `ReadOwned` is under way when the append begins, and its answer comes too late.
         faulty.plan(None, JournalOp::Head, 0, StoreFault::Hang { done: false });
         faulty.plan(None, JournalOp::Append, 0, fault);
-        // One thread: all of them are in the inbox when the entity takes the first.
+        // The runtime has one thread: all commands are in the inbox when the entity takes the first.
         let (owned, added, read, another) =
             futures::join!(sum.ask(Command::ReadOwned), sum.ask(add(1)), sum.ask(Command::Read), sum.ask(add(1)));
         assert!(added.is_err());
@@ -170,7 +170,7 @@ async fn scenario_09_an_unknown_journal_is_refused_at_the_start() {
     assert_eq!(default.journal.head(&id).await.unwrap().highest.as_u64(), 0);
 }
 
-/// A journal whose appends panic: a bug of a backend.
+/// A journal whose appends panic, as by a bug of a backend.
 struct Panics(InMemoryJournal);
 
 #[async_trait]
@@ -213,7 +213,7 @@ impl Journal for Panics {
     }
 }
 
-/// persistence §2.6: no asker waits for ever, and none is told that nothing is stored.
+/// persistence §2.6: no asker waits for ever, and none gets "not stored".
 #[tokio::test]
 async fn a_store_that_panics_ends_its_entity_with_an_unknown_outcome() {
     let memory = InMemoryJournal::default();
@@ -225,7 +225,7 @@ async fn a_store_that_panics_ends_its_entity_with_an_unknown_outcome() {
     assert_eq!(memory.head(&PersistenceId::of("Sum", "1").unwrap()).await.unwrap().highest.as_u64(), 1);
 }
 
-/// Scenario persistence 20: an asker that meets a full stash is told so; commands that were kept are answered.
+/// Scenario persistence 20: an asker that meets a full stash gets that error; stashed commands are answered.
 #[tokio::test(start_paused = true)]
 async fn scenario_20_whoever_asks_a_full_stash_is_told_so() {
     let journal = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
@@ -239,7 +239,7 @@ async fn scenario_20_whoever_asks_a_full_stash_is_told_so() {
     assert_eq!(answers, [Ok(1), Ok(11), Ok(111), Err(EntityError::StashFull)]);
 }
 
-/// Scenario persistence 6: what a timer sends while the entity recovers is handled after it, once.
+/// Scenario persistence 6: a timer's message during a recovery is handled after it, once.
 #[tokio::test(start_paused = true)]
 async fn scenario_06_what_a_timer_sends_during_a_recovery_is_handled_after_it() {
     let journal = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));

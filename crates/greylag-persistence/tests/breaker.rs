@@ -1,4 +1,4 @@
-//! Transcripts of the breaker of a store: when it opens, how it probes, what a user's call gets meanwhile.
+//! Transcripts of the breaker of a store: when it opens, how it probes, and the answers to users' calls meanwhile.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ struct World {
     begun: Instant,
     now: Instant,
     breaker: Breaker,
-    /// Calls that are on their way, by name.
+    /// Calls under way, by name.
     calls: BTreeMap<String, Admission>,
     log: Vec<String>,
 }
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// Ticks at every deadline on the way.
+    /// Advances the clock, ticking at every deadline on the way.
     fn advance(&mut self, by: Duration) {
         let end = self.now + by;
         while let Some(deadline) = self.breaker.next_deadline().filter(|deadline| *deadline <= end) {

@@ -1,9 +1,9 @@
-//! At-least-once delivery out of an entity: transcripts, a world where a quarter of everything fails,
+//! At-least-once delivery out of an entity: transcripts, a simulation with a quarter of failures,
 //! the test kit, and an entity that runs as a task.
 //!
 //! In transcripts store calls are performed at once, in their order, unless `hold append` keeps
 //! appends back until `answer WHAT`. Time stands still but for `advance`, which ticks at every
-//! deadline, and `sleep`, which leaves that to `tick`. What leaves is lost unless the transcript confirms it.
+//! deadline, and `sleep`, which leaves that to `tick`. A sent message is lost unless the transcript confirms it.
 
 #[path = "support/log.rs"]
 mod log;
@@ -236,7 +236,7 @@ impl World {
     }
 }
 
-// ---- A world where a quarter of everything fails ------------------------------------------------
+// ---- A simulation with a quarter of failures -----------------------------------------------------
 
 /// Scenario persistence 56: journal, sender and receiver fail a quarter of the time, and in the end
 /// every message has arrived and is confirmed.
@@ -255,7 +255,7 @@ fn scenario_56_everything_is_confirmed_in_the_end() {
 const MESSAGES: usize = 10;
 const FAILS: f64 = 0.25;
 
-/// One sender, one receiver, and a seed that says what fails.
+/// One sender and one receiver; the seed draws the failures.
 struct Failing {
     seed: u64,
     rng: ChaCha8Rng,
@@ -263,11 +263,11 @@ struct Failing {
     stores: Stores,
     core: EntityCore<Outbox>,
     starts: u64,
-    /// What left the sender and did not arrive yet.
+    /// Messages sent and not received yet.
     wire: Arc<Mutex<VecDeque<(DeliveryId, String)>>>,
-    /// What arrived, by id; a delivery must say the same at every attempt.
+    /// Received messages, by id; every attempt of a delivery must have the same text.
     received: BTreeMap<DeliveryId, String>,
-    /// How often calls of each kind failed.
+    /// Number of failed calls of each kind.
     failed: BTreeMap<&'static str, u32>,
 }
 
@@ -287,7 +287,7 @@ impl Failing {
         self.rng.random_bool(FAILS)
     }
 
-    /// Answers how often calls of each kind failed.
+    /// Runs the simulation; returns the number of failed calls of each kind.
     fn run(mut self) -> BTreeMap<&'static str, u32> {
         for _ in 0..20_000 {
             if self.is_done() {
@@ -306,7 +306,7 @@ impl Failing {
 
     fn step(&mut self) {
         if self.rng.random_bool(0.05) {
-            // The sender's process dies and comes back.
+            // The sender's process crashes and restarts.
             self.starts += 1;
             let mut out = Vec::new();
             let init = init(self.starts, &self.stores);
@@ -317,7 +317,7 @@ impl Failing {
         if let Some((id, text)) = arriving {
             return self.arrive(id, text);
         }
-        // The asker repeats its request until it sees that the message is sent.
+        // The asker repeats its request until the state shows the message as sent.
         match self.core.state().map(|state| state.sent) {
             Some(sent) if sent < MESSAGES as u64 => {
                 let command = if self.fails() { "crash".to_owned() } else { format!("send receiver message-{sent}") };
@@ -330,7 +330,7 @@ impl Failing {
         }
     }
 
-    /// The message, the receiver and its confirmation fail, each by itself.
+    /// Receives a message and confirms it; message, receiver and confirmation fail independently.
     fn arrive(&mut self, id: DeliveryId, text: String) {
         if self.fails() || self.fails() {
             return;
@@ -373,7 +373,7 @@ impl Failing {
         }
     }
 
-    /// Of the calls that fail some are done all the same.
+    /// Performs a call, or fails it; some failed calls are carried out all the same.
     fn store(&mut self, call: StoreCall) -> StoreAnswer {
         if !self.fails() {
             return now(call.perform(&self.stores));
@@ -438,7 +438,7 @@ fn behavior(wire: &Arc<Mutex<VecDeque<(DeliveryId, String)>>>) -> Outbox {
 
 // ---- Settings, test kit, task -------------------------------------------------------------------
 
-/// What is not applied delivers nothing, so later deliveries would get ids that are taken.
+/// Deliveries of an event that is not applied are missing, so later deliveries would get their ids.
 #[test]
 fn a_tracker_needs_the_whole_history() {
     let refused = |change: fn(&mut EventSourcedSettings)| {
@@ -471,7 +471,7 @@ fn the_test_kit_stands_still_until_time_is_let_pass() {
     assert_eq!(log.take(), [""; 0]);
 }
 
-/// Hosted as a task: the host's clock drives the redeliveries.
+/// Hosted as a task: the host's clock triggers the redeliveries.
 #[tokio::test(start_paused = true)]
 async fn scenario_54_a_running_entity_repeats_until_it_is_confirmed() {
     let (sent, mut received) = tokio::sync::mpsc::unbounded_channel();
@@ -485,7 +485,7 @@ async fn scenario_54_a_running_entity_repeats_until_it_is_confirmed() {
     }
     assert_eq!(begin.elapsed().as_secs(), 10);
     entity.tell("confirm 1".into()).await.unwrap();
-    // The confirmation is handled long before: nothing else could move the clock.
+    // Wait long after the confirmation: only a redelivery could end the wait early.
     let quiet = tokio::time::timeout(Duration::from_secs(60), received.recv()).await;
     assert!(quiet.is_err(), "{quiet:?}");
 }

@@ -1,4 +1,4 @@
-//! The entity machine beyond its transcripts: every phase against every input, long stashes, the
+//! The entity machine beyond its transcripts: every phase with every input, long stashes, the
 //! test kit, and the machine as a task.
 
 #[path = "support/counter.rs"]
@@ -40,7 +40,7 @@ fn init(start: u64) -> EntityInit {
     }
 }
 
-/// A machine over stores in memory, whose answers come one step at a time.
+/// A machine over stores in memory, whose calls are answered one by one.
 struct Steps {
     core: EntityCore<Counter>,
     now: Instant,
@@ -60,7 +60,7 @@ impl Steps {
         self.core.handle(self.now, input, &mut self.out);
     }
 
-    /// Answers what was asked, until the machine is in `phase` or at rest.
+    /// Answers the machine's actions, until it is in `phase` or has none left.
     fn until(mut self, phase: PhaseName) -> Self {
         while self.core.phase() != phase && !self.out.is_empty() {
             for action in std::mem::take(&mut self.out) {
@@ -173,7 +173,7 @@ fn every_phase_takes_every_input_and_can_still_be_stopped() {
             steps.input(Input::StopNow);
             assert_eq!(steps.core.phase(), PhaseName::Stopped, "{shown}");
             assert_eq!(steps.core.next_deadline(), None, "{shown}");
-            // Every permit that was asked for is given back, or no longer asked for.
+            // Every requested permit is returned, or no longer requested.
             let asked = steps.out.iter().filter(|action| matches!(action, Action::RequestPermit(_))).count();
             let returned = steps.out.iter().filter(|action| matches!(action, Action::ReturnPermit(_))).count();
             assert!(returned >= asked, "{shown}: {asked} asked, {returned} returned");
@@ -196,7 +196,7 @@ fn answers_of_another_incarnation_change_nothing() {
     }
 }
 
-/// Record `number` of writer `writer`, which adds `writer * 100 + number`.
+/// Record `number` of writer `writer`, whose event adds `writer * 100 + number`.
 fn record(writer: u32, number: u32) -> StoredEvent {
     let event = NewEvent {
         codec_id: CodecId::JSON,
@@ -215,7 +215,7 @@ fn record(writer: u32, number: u32) -> StoredEvent {
 
 type Records<'a> = &'a [(u32, u32)];
 
-/// A machine with this replay filter that was given a history with this highest number, page by page.
+/// A machine with this replay filter that got the pages of a history whose highest number is `highest`.
 fn replayed(mode: Option<ReplayFilterMode>, highest: u32, pages: &[(Records<'_>, Option<u32>)]) -> Steps {
     let replay_filter = ReplayFilterSettings { mode, ..ReplayFilterSettings::default() };
     let mut steps = Steps::new(EventSourcedSettings { replay_filter, ..EventSourcedSettings::default() });
@@ -239,13 +239,13 @@ fn replayed(mode: Option<ReplayFilterMode>, highest: u32, pages: &[(Records<'_>,
 /// numbers are contiguous comes after the filter.
 #[test]
 fn scenario_50_overlapping_writers_are_repaired_across_pages() {
-    // Writer 1 wrote 1 to 3, writer 2 began at 3, and writer 1 did not know.
+    // Writer 1 wrote 1 to 3, writer 2 began at 3, and writer 1 went on.
     let pages: [(Records<'_>, _); 2] = [(&[(1, 1), (1, 2), (1, 3)], Some(4)), (&[(2, 3), (1, 4), (2, 4)], None)];
     let run = |mode| replayed(mode, 4, &pages);
     let repaired = run(Some(ReplayFilterMode::RepairByDiscardOld));
     assert_eq!(repaired.core.state().map(|state| state.sum), Some(101 + 102 + 203 + 204));
     assert_eq!(repaired.core.seq_nr(), SeqNr::from(4));
-    // The journal of the test fences, so the default is to fail; without the filter continuity finds it.
+    // The journal of the test fences, so the default is to fail; in other modes the check for contiguous numbers fails.
     let failed = |mode| match run(mode).out.into_iter().find(|action| matches!(action, Action::Restarting(_))) {
         Some(Action::Restarting(Failure::Recovery(failure))) => failure,
         _ => panic!("recovery fails"),
@@ -257,7 +257,7 @@ fn scenario_50_overlapping_writers_are_repaired_across_pages() {
 }
 
 /// Scenario persistence 50, §2.5.5: the final number is the journal's highest even if the last records were dropped;
-/// and a number that was dropped is no hole, at the end of a history or in its middle.
+/// and a dropped number is no gap, at the end of a history or in its middle.
 #[test]
 fn scenario_50_an_old_writers_last_record_does_not_make_a_history_unreadable() {
     let repair = Some(ReplayFilterMode::RepairByDiscardOld);
@@ -269,12 +269,12 @@ fn scenario_50_an_old_writers_last_record_does_not_make_a_history_unreadable() {
     steps.input(Input::Command("add 306".into()));
     let Some(Action::Store { call: StoreCall::Append(append), .. }) = steps.out.last() else { panic!("it appends") };
     assert_eq!(append.first, SeqNr::from(6), "a number is never used twice");
-    // The next replay meets what was appended behind the number that is dropped.
+    // The next replay reads an event appended after the dropped number.
     let later: [(Records<'_>, _); 2] =
         [(&[(1, 1), (1, 2), (1, 3)], Some(4)), (&[(2, 3), (1, 4), (2, 4), (1, 5), (3, 6)], None)];
     let steps = replayed(repair, 6, &later);
     assert_eq!((sum(&steps), steps.core.seq_nr()), (Some(101 + 102 + 203 + 204 + 306), SeqNr::from(6)));
-    // What nothing was dropped for is a hole all the same.
+    // A missing number without a dropped record is a gap even so.
     let hole: [(Records<'_>, _); 1] = [(&[(1, 1), (1, 2), (1, 3), (2, 3), (1, 4), (2, 5)], None)];
     let steps = replayed(repair, 6, &hole);
     assert_eq!(sum(&steps), None);
@@ -282,7 +282,7 @@ fn scenario_50_an_old_writers_last_record_does_not_make_a_history_unreadable() {
     assert!(steps.out.contains(&Action::Restarting(Failure::Recovery(corrupt))), "{:?}", steps.out);
 }
 
-/// Whatever a journal gives out, a state is never built over a hole, a repeat or a missing end.
+/// Whatever pages a journal returns, a state is never built over a gap, a repeat or a missing end.
 #[test]
 fn a_history_that_is_not_contiguous_is_no_state() {
     let page = |numbers: &[u32], next: Option<u32>| Page {
@@ -307,9 +307,9 @@ fn a_history_that_is_not_contiguous_is_no_state() {
     }
 }
 
-/// Scenario persistence 45, §2.5: a page without records is no end and has no say in what must be there: replay asks on
-/// behind it and waits as long as for the first; what it led past is missed unless it was deleted, and a replay begins
-/// behind that.
+/// Scenario persistence 45, §2.5: a page without records neither ends a replay nor proves that numbers are unused:
+/// replay reads on at the page's `next` with a new deadline; numbers that the page skipped are missing unless they were
+/// deleted, and a replay begins after deleted numbers.
 #[test]
 fn scenario_45_an_empty_page_leads_on_and_what_it_leads_past_is_missed() {
     let asked = |steps: &Steps| match steps.out.last() {
@@ -344,7 +344,7 @@ fn a_hundred_thousand_stashed_commands_neither_recurse_nor_hog_the_executor() {
     }
     assert_eq!(steps.core.waiting_count(), 100_000);
     let mut steps = steps.until(PhaseName::Running);
-    let mut turns = 1; // the one that the answer came in
+    let mut turns = 1; // the turn of the last answer
     while steps.core.next_deadline().is_some_and(|deadline| deadline <= steps.now) {
         let before = steps.core.waiting_count();
         steps.input(Input::Tick);
@@ -425,7 +425,7 @@ fn a_failing_store_is_told_and_the_kit_goes_on() {
     assert_eq!(kit.run("add 1".into()).events, ["1"]);
 }
 
-/// Adds what a static counts, so that a replay gives something else.
+/// A behaviour whose handler adds a global count, so that a replay gives another state.
 mod impure {
     use super::*;
     use greylag_codec::json;
@@ -453,7 +453,7 @@ mod impure {
     }
 
     impl Impure {
-        /// The entity with its name and its codecs.
+        /// The entity with its id and its codecs.
         pub(super) fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
             let id = "Impure|1".parse().unwrap();
             EventCodecs::new(json("impure.event")).snapshots(json("impure.state")).of(id, self)
@@ -504,8 +504,8 @@ async fn a_task_that_was_superseded_ends_fenced() {
     assert!(matches!(old_end.await, Ok(Ended::Fenced(_))));
 }
 
-/// Scenario persistence 15: increments, activations, updates and unhandled commands, 300 of them. What is
-/// put aside comes right after the activation that unstashes it, in its order; nothing is lost or doubled.
+/// Scenario persistence 15: increments, activations, updates and unhandled commands, 300 of them. Stashed
+/// commands come right after the activation that unstashes them, in their order; none is lost or repeated.
 #[test]
 fn scenario_15_a_mix_of_commands_keeps_its_order() {
     let log = Log::default();
@@ -541,7 +541,7 @@ fn scenario_15_a_mix_of_commands_keeps_its_order() {
     assert_eq!((unhandled, waiting.len(), kit.core().waiting_count()), (43, 0, 0));
 }
 
-/// Schema evolution: what was skipped is counted, anew at each replay.
+/// Schema evolution: skipped events are counted, anew at each replay.
 #[test]
 fn skipped_events_are_counted() {
     let on_unknown_event = OnUnknownEvent::Skip;
@@ -572,8 +572,8 @@ fn skipped_events_are_counted() {
     }
 }
 
-/// Scenario persistence 49: a hundred entities recover three at a time over a journal that is slow, and
-/// unrelated work goes on between any two of its steps.
+/// Scenario persistence 49: a hundred entities recover three at a time over a slow journal, and
+/// unrelated work goes on between any two of the steps.
 #[tokio::test(start_paused = true)]
 async fn scenario_49_many_recoveries_starve_nobody() {
     let permits = RecoveryPermits::new(3);
@@ -588,7 +588,7 @@ async fn scenario_49_many_recoveries_starve_nobody() {
         handle.tell("add 1 | stop".into()).await.unwrap();
         ends.push((handle, end));
     }
-    // Unrelated work of the same thread: it is done while every permit is held by a journal that hangs.
+    // Unrelated work on the same thread finishes while a hanging journal holds every permit.
     for _ in 0..1000 {
         tokio::task::yield_now().await;
     }
@@ -607,7 +607,7 @@ struct Blocker(usize, Arc<Gate>);
 
 #[derive(Default)]
 struct Gate {
-    /// How many handlers block now, how many ever did at a time, and whether they may go on.
+    /// Number of handlers that block now, the greatest number so far, and whether they may go on.
     blocked: Mutex<(usize, usize, bool)>,
     opened: Condvar,
 }
@@ -650,16 +650,16 @@ impl EventSourced for Blocker {
 }
 
 impl Blocker {
-    /// The entity with its name and its codecs.
+    /// The entity with its id and its codecs.
     fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
         let id = PersistenceId::of("Blocker", &self.0.to_string()).unwrap();
         EventCodecs::new(greylag_codec::json("blocker.event")).of(id, self)
     }
 }
 
-/// Scenario persistence 49: handlers of recovering entities that block take as many threads as there are permits; on
-/// the others unrelated work goes on. It ends before a single one of those handlers does. The thread of the test is
-/// none of the runtime's and waits by its own clock: that of the runtime stands still once handlers block all its threads.
+/// Scenario persistence 49: blocking handlers of recovering entities take as many threads as there are permits; on the
+/// others unrelated work goes on, and ends before any of those handlers does. The test's thread does not belong to the
+/// runtime and waits by its own clock, since the runtime's clock stands still once handlers block all its threads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn scenario_49_handlers_that_block_take_no_more_threads_than_there_are_permits() {
     let (gate, permits, stores) = (Arc::new(Gate::default()), RecoveryPermits::new(3), Stores::in_memory());
@@ -694,7 +694,7 @@ async fn scenario_49_handlers_that_block_take_no_more_threads_than_there_are_per
     assert_eq!((at_a_time, permits.available()), (3, 3));
 }
 
-/// Persistence §4.6: what a test sees of entities that run as tasks, and how it makes them fail.
+/// Persistence §4.6: a test sees the events of entities that run as tasks, and makes their stores fail.
 #[tokio::test(start_paused = true)]
 async fn a_probe_sees_what_is_persisted_and_makes_stores_fail() {
     let id: PersistenceId = "Counter|1".parse().unwrap();
@@ -765,8 +765,8 @@ fn a_full_stash_that_fails_the_entity_leaves_nothing_unanswered() {
     assert_eq!(steps.core.waiting_count(), 1);
 }
 
-/// Scenario persistence 23, §2.6: an entity whose recovery fails at the first call of its journal, and that is not started
-/// again, is told why, and then of its end.
+/// Scenario persistence 23, §2.6: an entity whose recovery fails at the first call of its journal, and that is not
+/// started again, gets a signal with the reason, and then one of its end.
 #[tokio::test(start_paused = true)]
 async fn scenario_23_a_failed_recovery_is_told_and_then_the_end() {
     let journal = FaultyJournal::new(Arc::new(InMemoryJournal::default()));
@@ -784,7 +784,7 @@ async fn scenario_23_a_failed_recovery_is_told_and_then_the_end() {
     assert_eq!(stopped, "  signal PostStop with 0");
 }
 
-/// Scenario persistence 23 and 26, over a journal that fails as told.
+/// Scenario persistence 23 and 26, over a journal with scripted faults.
 #[tokio::test(start_paused = true)]
 async fn a_task_recovers_from_every_planned_fault() {
     let id: PersistenceId = "Counter|1".parse().unwrap();

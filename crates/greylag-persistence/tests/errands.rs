@@ -1,5 +1,5 @@
-//! What entities begin beside their commands (timers, futures, blocking work, messages to themselves), and what their
-//! last signal sees.
+//! Work that entities begin (timers, futures, blocking work, messages to themselves), and the state that their
+//! last signal gets.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,7 @@ impl ReplyPort for Log {
 }
 
 impl Log {
-    /// A question whose answer is written down.
+    /// A reply token whose answer is logged.
     fn ask(&self) -> ReplyTo<u64> {
         ReplyTo::new(ReplyAddress { node: "node:1#1".parse().unwrap(), ask_id: 1 }, Arc::new(self.clone()))
     }
@@ -49,7 +49,7 @@ impl Log {
 #[derive(Debug)]
 enum Command {
     Add,
-    /// Says its word.
+    /// Logs its word.
     Say(&'static str),
     Once(&'static str, Duration),
     Rate(&'static str, Duration),
@@ -57,26 +57,26 @@ enum Command {
     Cancel(&'static str),
     /// A timer that does not influence the receive timeout.
     Quiet(&'static str, Duration),
-    /// Asks to be told of each silence so long.
+    /// Sets the receive timeout; its message has this word.
     Listen(&'static str, Duration),
     Deaf,
     Spawn,
     Block,
     ToItself,
     Answer(ReplyTo<u64>),
-    /// Never answers.
+    /// Keeps the token and never answers.
     Never(ReplyTo<u64>),
     Sum(ReplyTo<u64>),
-    /// Answered by a command that the entity tells itself.
+    /// Answered by way of a command that the entity tells itself.
     SumInTurn(ReplyTo<u64>),
-    /// Answered by the command that blocking work comes back with.
+    /// Answered by way of a command that is the result of blocking work.
     SumWhenDone(ReplyTo<u64>),
-    /// Sets a timer that panics where it is to say its message.
+    /// Sets a timer that panics when it makes its message.
     Explode,
     Panic,
 }
 
-/// The timers of these tests say their own name; `Command` is no clone.
+/// The message of a repeating timer, with the timer's name; `Command` is not `Clone`.
 #[derive(Debug, Clone, Copy)]
 struct Word(&'static str);
 
@@ -88,7 +88,7 @@ impl From<Word> for Command {
 
 struct Worker {
     log: Log,
-    /// What it begins on every signal.
+    /// Whether it begins work on every signal.
     on_signal: bool,
 }
 
@@ -168,14 +168,14 @@ impl EventSourced for Worker {
 }
 
 impl Worker {
-    /// The entity with its name and its codecs.
+    /// The entity with its id and its codecs.
     fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
         let id = PersistenceId::of("Worker", "1").unwrap();
         EventCodecs::new(json("worker.added")).of(id, self)
     }
 }
 
-/// What a bench needs of a machine.
+/// The methods of a machine that a bench needs.
 trait Core: Sized {
     type Call;
     type Answer;
@@ -188,15 +188,15 @@ trait Core: Sized {
     fn is_backing_off(&self) -> bool;
     fn is_write(call: &Self::Call) -> bool;
     fn perform(call: Self::Call, stores: &Stores) -> Self::Answer;
-    /// A write that was not stored.
+    /// The answer to a write that was not stored.
     fn not_stored() -> Self::Answer;
-    /// Another writer takes over.
+    /// Makes another writer claim or write.
     fn fence(stores: &Stores);
 }
 
 type Actions<C> = Vec<Action<Command, <C as Core>::Call>>;
 
-/// What both machines have under the same names. They share no trait outside of their crate.
+/// The methods that both machines have under the same names. They share no public trait.
 macro_rules! forward_to_the_machine {
     ($phase:ident) => {
         fn take(&mut self, now: Instant, input: Input<Command, Self::Answer>, out: &mut Actions<Self>) {
@@ -297,7 +297,7 @@ impl Core for StateEntityCore<Kept> {
     }
 }
 
-/// A machine whose writes the test answers.
+/// A machine whose writes are answered by the test.
 struct Bench<C: Core> {
     core: C,
     stores: Stores,
@@ -305,7 +305,7 @@ struct Bench<C: Core> {
     now: Instant,
     write: Option<(Incarnation, C::Call)>,
     work: Vec<(Incarnation, WorkNo)>,
-    /// Turns of what the entity told itself, until `turn` gives them.
+    /// Turns of commands that the entity told itself, until `turn` takes them.
     turns: VecDeque<(Incarnation, WorkNo)>,
 }
 
@@ -319,7 +319,7 @@ impl<C: Core> Bench<C> {
         bench
     }
 
-    /// Recovered, with two writes behind it.
+    /// A recovered machine with two stored writes.
     fn running() -> Self {
         let mut bench = Self::start(false);
         for _ in 0..2 {
@@ -354,7 +354,7 @@ impl<C: Core> Bench<C> {
         self.perform(out);
     }
 
-    /// Gives the entity the oldest turn of its own.
+    /// Takes the entity's oldest own turn.
     fn turn(&mut self) {
         let (incarnation, work) = self.turns.pop_front().expect("it told itself something");
         self.input(Input::Worked { incarnation, work, command: None });
@@ -378,7 +378,7 @@ impl<C: Core> Bench<C> {
         self.input(Input::Tick);
     }
 
-    /// Does the oldest work, and tells the machine.
+    /// Runs the oldest work, and gives its result to the machine.
     fn work(&mut self) {
         let (incarnation, work) = self.work.remove(0);
         let command = match self.core.work(work).unwrap() {
@@ -389,13 +389,13 @@ impl<C: Core> Bench<C> {
     }
 }
 
-/// What becomes of a write; one that meets another owner is fenced.
+/// The outcome of a write; a write that meets another owner is fenced.
 enum Outcome {
     Stored,
     NotStored,
 }
 
-/// Makes two tests of one that is generic: for an event-sourced entity, and for one with a durable state.
+/// Makes two tests of a generic one: for an event-sourced entity, and for an entity with a durable state.
 macro_rules! for_both {
     ($($name:ident)*) => {
         mod event_sourced {
@@ -425,20 +425,20 @@ fn scenario_76_after_a_graceful_stop_the_signal_sees_the_last_state<C: Core>() {
     let mut bench = Bench::<C>::running();
     bench.input(Input::Stop);
     assert_eq!(bench.log.take(), ["PostStop with 2 at 2"]);
-    // A stop that waits for an append sees what that stored.
+    // A stop that waits for an append: the signal gets the state with the append's events.
     let mut bench = Bench::<C>::running();
     bench.command(Command::Add);
     bench.input(Input::Stop);
     bench.answer_write(Outcome::Stored);
     assert_eq!(bench.log.take(), ["PostStop with 3 at 3"]);
-    // The host makes the entity anew.
+    // The host replaces the machine.
     let mut bench = Bench::<C>::running();
     bench.core.give_way();
     assert_eq!(bench.log.take(), ["PreRestart with 2 at 2"]);
 }
 
 fn scenario_76_a_state_that_is_not_whole_is_seen_by_no_signal<C: Core>() {
-    // What an append that is not answered would store.
+    // An append under way: its events must not show.
     let mut bench = Bench::<C>::running();
     bench.command(Command::Add);
     bench.input(Input::StopNow);
@@ -453,13 +453,13 @@ fn scenario_76_a_state_that_is_not_whole_is_seen_by_no_signal<C: Core>() {
     bench.command(Command::Panic);
     bench.core.give_way();
     assert_eq!(bench.log.take(), ["PreRestart with 0 at 0"]);
-    // Another writer writes.
+    // Another writer has written.
     let mut bench = Bench::<C>::running();
     C::fence(&bench.stores);
     bench.command(Command::Add);
     bench.answer_write(Outcome::Stored);
     assert_eq!(bench.log.take().last().unwrap(), "PostStop with 0 at 0");
-    // Before it ran.
+    // The entity never ran.
     let (log, stores) = (Log::default(), Stores::in_memory());
     let mut core = C::begin(&log, false, &stores, Instant::now(), &mut Vec::new());
     core.take(Instant::now(), Input::Stop, &mut Vec::new());
@@ -548,7 +548,7 @@ fn scenario_77_nothing_comes_before_recovery_is_completed_and_ending_signals_beg
     bench.pass(Duration::ZERO);
     bench.work();
     assert_eq!(bench.log.take(), ["of a signal at 0", "spawned by a signal at 0"]);
-    // A failed append, a wait, a new incarnation: only the last of these signals begins something.
+    // A failed append, a wait, a new incarnation: only the last of these signals begins work.
     bench.command(Command::Add);
     bench.answer_write(Outcome::NotStored);
     assert!(bench.core.is_backing_off());
@@ -589,7 +589,7 @@ fn scenario_77_all_ends_at_stop_restart_and_fencing<C: Core>() {
         };
         let command = done_late.now_or_never().unwrap();
         bench.command(Command::Add);
-        // The first is done, and waits in the stash of an entity that persists.
+        // The first work is done, and its result waits in the stash of a persisting entity.
         bench.work();
         bench.turn();
         end(&mut bench);
@@ -614,7 +614,7 @@ fn a_timer_that_panics_fails_its_entity_and_not_the_host<C: Core>() {
     assert_eq!(bench.log.take(), ["PreRestart with 0 at 0"]);
 }
 
-/// The command that was answered by another one may have stored something itself.
+/// The command that began the work for the asker may have stored something itself.
 fn scenario_113_an_asker_whose_command_ended_with_its_incarnation_may_ask_again<C: Core>() {
     let mut bench = Bench::<C>::running();
     bench.command(Command::SumWhenDone(bench.log.ask()));
@@ -625,13 +625,13 @@ fn scenario_113_an_asker_whose_command_ended_with_its_incarnation_may_ask_again<
     bench.answer_write(Outcome::NotStored);
     let unknown = format!("answered: {}", EntityError::OutcomeUnknown);
     assert_eq!(bench.log.take(), ["PersistFailed", unknown.as_str()]);
-    // Blocking work cannot be ended, and comes back too late.
+    // Blocking work cannot be aborted, and its result comes too late.
     let command = run();
     bench.input(Input::Worked { incarnation, work: no, command });
     assert_eq!(bench.log.take(), [unknown]);
 }
 
-/// What an entity has told itself before a stop came before it: it is handled, once, and its turn then finds nothing.
+/// Commands that an entity told itself before a stop are handled before it, once; their turns then find nothing.
 fn a_graceful_stop_waits_for_what_the_entity_told_itself_before<C: Core>() {
     let mut bench = Bench::<C>::running();
     bench.command(Command::ToItself);
@@ -671,8 +671,8 @@ async fn begins_all(entity: &EntityHandle<Command>, log: &Log) {
     let () = stopped;
 }
 
-/// Sharding scenario 113: an asker that waits for work that ends with its incarnation may ask again, and is not told that the
-/// entity had no answer; the command that began the work may have stored something.
+/// Sharding scenario 113: an asker that waits for work that ends with its incarnation may ask again, and is not told
+/// that the entity had no answer; the command that began the work may have stored something.
 #[tokio::test(start_paused = true)]
 async fn scenario_113_whoever_waits_for_work_that_a_failure_ends_may_ask_again() {
     let journal = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
@@ -700,7 +700,7 @@ async fn scenario_77_an_entity_alone_begins_what_an_entity_of_a_shard_does() {
 /// The same with a durable state.
 struct Kept {
     log: Log,
-    /// What it begins on every signal.
+    /// Whether it begins work on every signal.
     on_signal: bool,
 }
 
@@ -740,7 +740,7 @@ impl DurableState for Kept {
 }
 
 impl Kept {
-    /// The entity with its name and its codecs.
+    /// The entity with its id and its codecs.
     fn stored(self) -> Persisted<Self, StateCodec<Self>> {
         let id = PersistenceId::of("Kept", "1").unwrap();
         StateCodec::new(json("kept")).of(id, self)

@@ -1,5 +1,5 @@
-//! Guarded stores: they pass their kits, time out, open in each direction, and never call a write not
-//! stored that may be.
+//! Guarded stores: they pass their kits, time out, open each breaker alone, and never answer "not
+//! stored" for a write that may be stored.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +72,7 @@ async fn guarded_stores_conform() {
     tck::offsets(&open, few()).await.assert_conforms();
 }
 
-/// A hanging append is unknown after `call_timeout`, never sooner and never later.
+/// The outcome of a hanging append is unknown after `call_timeout`, never sooner and never later.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_hangs_times_out() {
     let (faulty, journal) = guarded();
@@ -82,13 +82,13 @@ async fn a_call_that_hangs_times_out() {
     let answer = journal.append(append(epoch, 1)).await;
     assert_eq!(begun.elapsed().as_secs(), 10);
     assert!(matches!(&answer, Err(AppendError::Unknown(failure)) if failure.to_string().contains("10s")), "{answer:?}");
-    // It was stored; asked again it is Ok (J10).
+    // The append was stored; its repeat is answered Ok (J10).
     assert!(journal.append(append(epoch, 1)).await.is_ok());
     faulty.plan(None, JournalOp::Read, 0, StoreFault::Hang { done: false });
     assert!(journal.read(&id(), ReadRange::new(SeqNr::FIRST, SeqNr::MAX)).await.is_err());
 }
 
-/// Writes and reads open apart from each other, by failures in a row; while open the store is not asked.
+/// The breakers of writes and reads open independently, by failures in a row; an open breaker sends no call.
 #[tokio::test(start_paused = true)]
 async fn writes_and_reads_have_a_breaker_each() {
     let (faulty, journal) = guarded();
@@ -100,7 +100,7 @@ async fn writes_and_reads_have_a_breaker_each() {
     let BreakerMode::Open { left, .. } = journal.write_breaker() else { panic!("ten failures open it") };
     assert_eq!((left.as_millis(), journal.read_breaker()), (100, BreakerMode::Closed));
     assert!(matches!(journal.health(), Health::Down(reason) if reason.contains("write breaker of journal")));
-    // It is not asked: this append would be stored.
+    // The call is not sent: this append would be stored.
     let refused = journal.append(append(epoch, 1)).await;
     assert!(matches!(&refused, Err(AppendError::NotStored(failure)) if failure.cause.contains("out of service")));
     assert!(journal.claim(&id(), WriterUuid::from_u128(2), Under::Seen(epoch)).await.is_err());
@@ -111,8 +111,8 @@ async fn writes_and_reads_have_a_breaker_each() {
     assert!(journal.append(append(epoch, 1)).await.is_ok());
 }
 
-/// Rule persistence §4.1 (breaker): it probes by a call of its own, after 100 ms, then 200, then 400, then every
-/// 500; no user's call is one. A probe that hangs is waited for as a call is, and whatever else is asked meanwhile is
+/// Rule persistence §4.1 (breaker): an open breaker probes by a call of its own, after 100 ms, then 200, then 400, then
+/// every 500; no user's call is a probe. A hanging probe has the call timeout, and calls meanwhile are
 /// refused.
 #[tokio::test(start_paused = true)]
 async fn an_open_breaker_is_probed_without_any_call_of_a_user() {
@@ -134,7 +134,7 @@ async fn an_open_breaker_is_probed_without_any_call_of_a_user() {
         assert!(journal.append(append(epoch, 1)).await.is_err());
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // Looked at every millisecond, so each may be seen one late.
+    // Checked every millisecond, so each probe may be seen one late.
     for (seen, expected) in seen.iter().zip([100, 300, 700, 1200]) {
         assert!((expected..=expected + 2).contains(seen), "{seen} ms, not {expected}: {:?}", journal.breakers());
     }
@@ -144,7 +144,7 @@ async fn an_open_breaker_is_probed_without_any_call_of_a_user() {
     assert_eq!((stats.opened, stats.probes, stats.failures), (1, 5, 10));
 }
 
-/// A journal that keeps a connection, and says when it has one again.
+/// A journal that keeps a connection, and counts its reconnections.
 struct Linked {
     journal: FaultyJournal,
     reached: Reopenings,
@@ -193,7 +193,7 @@ impl Journal for Linked {
     }
 }
 
-/// Sharding scenario 114: a store that says itself that it is back is probed at once, not when the next probe is due.
+/// Sharding scenario 114: a store that reports its return is probed at once, not when the next probe is due.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_says_that_it_is_back_is_probed_at_once() {
     let journal = FaultyJournal::new(Arc::new(InMemoryJournal::default()));
@@ -205,7 +205,7 @@ async fn a_store_that_says_that_it_is_back_is_probed_at_once() {
     // Probes follow 0.1, 0.3, 0.7 and 1.2 s after the failure, and then every half second.
     tokio::time::sleep(Duration::from_millis(1250)).await;
     let begun = tokio::time::Instant::now();
-    // While it is still away, word of its return brings on one probe, and no more.
+    // While the store is still away, a reported return starts one probe, and no more.
     let probes = guarded.breakers().reads.probes;
     linked.reached.note();
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -233,7 +233,7 @@ async fn what_is_closed_is_not_probed() {
     assert_eq!(Arc::strong_count(&faulty), 1, "no task keeps it");
 }
 
-/// The task that probes may end with its runtime; the next call that is refused sees to another one.
+/// The probe task may end with its runtime; the next refused call starts another one.
 #[test]
 fn probing_goes_on_after_the_runtime_that_it_ran_on() {
     let (faulty, journal) = guarded();
@@ -255,7 +255,7 @@ fn probing_goes_on_after_the_runtime_that_it_ran_on() {
     });
 }
 
-/// A slow store is waited for until `call_timeout`; then its write is unknown, and stored.
+/// A slow store is awaited until `call_timeout`; then the outcome of its write is unknown, and the write is stored.
 #[tokio::test(start_paused = true)]
 async fn a_slow_store_is_waited_for() {
     let (faulty, journal) = guarded();
@@ -270,7 +270,7 @@ async fn a_slow_store_is_waited_for() {
     }
 }
 
-/// Persistence kit journal 41: refusals are answers, however many.
+/// Persistence kit journal 41: refusals are answers, whatever their number.
 #[tokio::test(start_paused = true)]
 async fn refusals_never_open_a_breaker() {
     let (faulty, journal) = guarded();
@@ -287,8 +287,8 @@ async fn refusals_never_open_a_breaker() {
     assert_eq!((journal.write_breaker(), journal.read_breaker()), (BreakerMode::Closed, BreakerMode::Closed));
 }
 
-/// Rule persistence §4.1 (timeouts and breaker): what a store says itself is an answer, though the operation
-/// has no word for it: no caller is kept from a store that is there.
+/// Rule persistence §4.1 (timeouts and breaker): a failure that the store itself answers counts as an answer, though
+/// the operation has no variant for it: callers are not kept from a reachable store.
 #[tokio::test(start_paused = true)]
 async fn what_a_store_refuses_itself_never_opens_a_breaker() {
     let (faulty, journal) = guarded();
@@ -341,14 +341,14 @@ async fn after_an_unanswered_try_a_refusal_is_unknown() {
             assert!(matches!(answer, Err(AppendError::Unknown(_))), "{next:?}: {answer:?}");
         }
         assert!(journal.append(append(epoch, 1)).await.is_ok(), "it was stored by the first try");
-        // The next append is another one: a refusal of it is certain again.
+        // The next append is another write: its refusal is certain again.
         faulty.plan(None, JournalOp::Append, 0, StoreFault::Unavailable);
         assert!(matches!(journal.append(append(epoch, 2)).await, Err(AppendError::NotStored(_))));
     }
 }
 
-/// Rule persistence J10: the writer that fenced us may have deleted what the first try stored; then the fence
-/// proves nothing. While the record would still be there, the fence is a proof.
+/// Rule persistence J10: the writer that fenced us may have deleted the events of the first try; then the fence
+/// proves nothing. Without a deletion the fence is a proof.
 #[tokio::test(start_paused = true)]
 async fn a_fence_is_no_proof_once_the_events_may_be_deleted() {
     for deletes in [true, false] {
@@ -370,7 +370,7 @@ async fn a_fence_is_no_proof_once_the_events_may_be_deleted() {
     }
 }
 
-/// The same when the breaker opens between two tries: of that append it is unknown, of others certain.
+/// The breaker opens between two tries: the outcome of that append is unknown, of others certain.
 #[tokio::test(start_paused = true)]
 async fn an_open_breaker_does_not_deny_what_may_be_stored() {
     let (faulty, journal) = guarded();
@@ -386,8 +386,8 @@ async fn an_open_breaker_does_not_deny_what_may_be_stored() {
     assert!(matches!(journal.append(other).await, Err(AppendError::NotStored(_))));
 }
 
-/// Rules persistence J10 and J13: a write whose caller dropped it goes on. Asked again while the breaker is
-/// open, it may be stored; another one is not.
+/// Rules persistence J10 and J13: a write whose caller dropped it goes on. Its repeat under an open breaker
+/// may be stored; another write is not.
 #[tokio::test(start_paused = true)]
 async fn a_dropped_write_may_be_stored() {
     let soon = Duration::from_secs(1);
@@ -431,8 +431,8 @@ async fn a_dropped_write_may_be_stored() {
     assert!(matches!(states.delete(write(2)).await, Err(StateWriteError::NotStored(_))));
 }
 
-/// A state write: repeats are Ok, refusals after a lost answer unknown, a mismatch fences only if it proves
-/// that nothing was stored.
+/// A state write: repeats are Ok, refusals after a lost answer unknown; a mismatch counts as "not stored" only if it
+/// proves that.
 #[tokio::test(start_paused = true)]
 async fn a_state_write_that_may_be_stored_is_not_denied() {
     let inner: Arc<dyn StateStore> = Arc::new(InMemoryStates::default());
@@ -455,12 +455,12 @@ async fn a_state_write_that_may_be_stored_is_not_denied() {
     }
     assert_eq!(states.upsert(write(1, 1), value(), None).await, Ok(()));
 
-    // Stored, the answer lost, then written over: a mismatch beyond our revision proves nothing.
+    // Stored, answer lost, then overwritten: a mismatch beyond our revision proves nothing.
     faulty.plan(None, StateOp::Delete, 0, StoreFault::AnswerLost { done: true });
     assert!(matches!(states.delete(write(2, 1)).await, Err(StateWriteError::Unknown(_))));
     inner.upsert(write(3, 2), value(), None).await.unwrap();
     assert!(matches!(states.delete(write(2, 1)).await, Err(StateWriteError::Unknown(_))));
-    // Not stored, the answer lost, then another made that very revision: ours is not stored.
+    // Not stored, answer lost, then another writer made that very revision: ours is not stored.
     faulty.plan(None, StateOp::Upsert, 0, StoreFault::AnswerLost { done: false });
     assert!(matches!(states.upsert(write(4, 1), value(), None).await, Err(StateWriteError::Unknown(_))));
     inner.upsert(write(4, 2), value(), None).await.unwrap();
@@ -469,7 +469,7 @@ async fn a_state_write_that_may_be_stored_is_not_denied() {
     assert_eq!(states.write_breaker(), BreakerMode::Closed);
 }
 
-/// Snapshot stores have other numbers; offsets fail as unavailable.
+/// Snapshot stores have other settings; offset stores fail as unavailable.
 #[tokio::test(start_paused = true)]
 async fn snapshots_and_offsets_have_their_breakers_too() {
     let faulty = Arc::new(FaultySnapshots::new(Arc::new(InMemorySnapshots::default())));

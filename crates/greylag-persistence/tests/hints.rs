@@ -1,4 +1,4 @@
-//! What an entity of this node has stored is seen at once, long before the next look: by live streams, and by
+//! Events stored by an entity of this node are read at once, long before the next refresh: by live streams, and by
 //! projections, whether they read alone or share a reader. Time is paused, so it is measured exactly.
 
 mod support {
@@ -45,14 +45,14 @@ impl EventSourced for Sum {
 }
 
 impl Sum {
-    /// The entity with its name and its codecs.
+    /// The entity with its id and its codecs.
     fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
         let id = PersistenceId::of("Sum", self.0).unwrap();
         EventCodecs::new(json("sum.added")).of(id, self)
     }
 }
 
-/// An entity, and readers that look only every hour.
+/// An entity, and readers whose refresh interval is an hour.
 fn start() -> (Stores, EntityHandle<Add>, ReadJournal) {
     let journal = InMemoryJournal::default();
     let stores = Stores::new(Arc::new(journal.clone()), Arc::new(InMemorySnapshots::default()));
@@ -62,7 +62,7 @@ fn start() -> (Stores, EntityHandle<Add>, ReadJournal) {
     (stores, sum, read)
 }
 
-/// Long enough for a first look, and far from the next.
+/// Long enough for the first query, and far from the next.
 async fn settle() {
     tokio::time::sleep(Duration::from_secs(60)).await;
 }
@@ -113,15 +113,15 @@ async fn live_streams_see_at_once_what_an_entity_has_stored() {
         let events = ["by id", "by slices", "by tag"].map(|by| format!("{by} {number}"));
         assert_eq!(seen[..3], events);
     }
-    // Of an entity that comes later too.
+    // Also events of an entity that is started later.
     let (other, _end) = driver::spawn(Sum("2").stored(), stores, RecoveryPermits::default()).unwrap();
     settle().await;
     other.ask(Add).await.unwrap();
     soon("an id", async { while !news.recv().await.unwrap().contains("Sum|2") {} }).await;
 }
 
-/// Rule persistence §2.8 (event publishing): every look of a stream of ids goes through all of them, so an
-/// append to an id that is known wakes none.
+/// Rule persistence §2.8 (event publishing): a stream of ids lists all ids at every query, so an
+/// append to a known id does not wake it.
 #[tokio::test(start_paused = true)]
 async fn only_a_first_event_wakes_a_stream_of_ids() {
     let journal = InMemoryJournal::default();

@@ -1,7 +1,7 @@
-//! The in-memory stores pass the kit, and the kit finds what is planted to break it.
+//! The in-memory stores pass the kit, and the kit finds planted bugs.
 //!
-//! A kit that never failed proves nothing: each broken journal below lacks one clause of the
-//! contract, and the cases named must say so. Scenario persistence 68 in small.
+//! A kit that never failed proves nothing: each broken journal below lacks one rule of the
+//! contract, and the cases named must fail. A small version of scenario persistence 68.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -84,7 +84,7 @@ fn the_in_memory_snapshots_conform() {
     assert_eq!(report.skipped().count(), 0, "{report}");
 }
 
-/// One clause of the contract left out.
+/// A rule of the contract that is left out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Bug {
     NoEpochCheck,
@@ -179,7 +179,7 @@ impl Journal for Broken {
                 self.inner.append(append).await
             }
             Bug::DropCancels => {
-                // Hands over only when polled again, so a dropped future takes the append with it.
+                // Append only at the second poll, so that a dropped future loses the append.
                 let mut polled = false;
                 std::future::poll_fn(|cx| {
                     if std::mem::replace(&mut polled, true) {
@@ -264,7 +264,7 @@ impl JournalFactory for BrokenFactory {
     }
 }
 
-/// Polls until done; the only journal here that waits wakes itself.
+/// Polls until done; the only journal here that waits wakes its task itself.
 fn run(future: impl Future<Output = Report>) -> Report {
     let mut future = Box::pin(future);
     loop {
@@ -305,7 +305,7 @@ fn every_planted_bug_is_found() {
     }
 }
 
-/// A snapshot store that takes "newest" for the latest save.
+/// A snapshot store that returns the latest save as the newest snapshot.
 struct LatestSave(InMemorySnapshots, Mutex<Vec<Snapshot>>);
 
 #[async_trait]
@@ -355,7 +355,7 @@ fn planted_bugs_of_a_snapshot_store_are_found() {
     assert_eq!(failed, ["04", "07", "08", "09", "17"], "{report}");
 }
 
-/// Writes the first half of a snapshot, and the rest when it is asked again.
+/// A snapshot store that writes the first half of a snapshot at the first poll, and the rest at the second.
 struct InHalves(InMemorySnapshots);
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! Copies between stores in memory pass the kit, and what a copy must not do is refused.
+//! Copies between stores in memory pass the kit, and forbidden copies are refused.
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ fn a_damaged_event_is_named_and_not_copied() {
     assert!(matches!(&refused, CopyError::Damaged(found) if found.id == id), "{refused}");
 }
 
-/// Says that it has stored snapshots, and has not.
+/// A store that acknowledges snapshots and does not store them.
 struct Forgetful(InMemoryArchive);
 
 #[async_trait]
@@ -102,7 +102,7 @@ impl Import for Forgetful {
     }
 }
 
-/// A copy is believed when it was read back, not before.
+/// A copy is verified by reading the target back.
 #[test]
 fn what_did_not_arrive_is_found_out() {
     let source = InMemoryArchive::default();
@@ -121,7 +121,7 @@ fn what_did_not_arrive_is_found_out() {
     assert!(refused.to_string().contains("snapshot 1 of Counter|1: it is in the first store only"), "{refused}");
 }
 
-/// Ids of two stores meet, however many pages there are and whichever store has more.
+/// The ids of two stores are merged over any number of pages, whichever store has more.
 #[test]
 fn stores_of_many_pages_are_compared_to_the_end() {
     let (few, many) = (InMemoryArchive::default(), InMemoryArchive::default());

@@ -1,5 +1,5 @@
-//! The crash cases of the kit find what a crash may do to a store; the stores in memory pass them, with
-//! a crash that takes nothing but the handles.
+//! The crash cases of the kit find planted crash bugs; the stores in memory pass them, with
+//! a crash that loses only the handles.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use greylag_persistence::{
 };
 use tokio::sync::Mutex;
 
-/// What a crash does besides ending everything.
+/// The damage of a crash, besides ending the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bug {
     None,
@@ -52,7 +52,7 @@ impl Mortal {
         Self { bug, clock, life: Mutex::new(life) }
     }
 
-    /// What the life before had, as the crash left it.
+    /// The data of the last life, as the crash left it.
     async fn next_life(&self, old: &Life) -> Life {
         let new = life(&self.clock);
         for number in 0..12 {
@@ -77,7 +77,7 @@ impl Mortal {
         match self.bug {
             Bug::LosesTheLastEvent | Bug::TearsTheLastAppend => {
                 let last = events.last().map(|event| event.payload.clone()).unwrap_or_default();
-                // `worker:try:place:count`; a lost append is lost whole, a torn one is not.
+                // `worker:try:place:count`; a lost append is lost whole, a torn append only in part.
                 let text = String::from_utf8(last.to_vec()).unwrap();
                 let attempt = text.split(':').nth(1).unwrap_or_default().to_owned();
                 let of_last = |event: &StoredEvent| {
@@ -140,7 +140,7 @@ impl Mortal {
         for number in 1..=last {
             let revision = Revision::new(number).unwrap();
             let write = StateWrite { id: id.clone(), revision, generation: None, writer_uuid: row.writer_uuid };
-            // A tombstone keeps the tag of what was deleted.
+            // A tombstone keeps the tag of the deleted value.
             let (manifest, payload) = ("old".to_owned(), "old".into());
             let old = EncodedValue { codec_id: CodecId::JSON, manifest, schema_version: 1, payload };
             match (number == row.revision.as_u64(), row.value.clone()) {

@@ -1,5 +1,5 @@
-//! Queries in memory, of events and of changes of states, pass their kits, and the kits find what is planted to break
-//! them.
+//! Queries in memory, of events and of changes of states, pass their kits, and the kits find planted
+//! bugs.
 
 use std::sync::{Arc, Mutex};
 
@@ -35,7 +35,7 @@ impl QueryFactory for Memory {
     }
 }
 
-/// As [`Memory`], of states.
+/// As [`Memory`], for states.
 struct States {
     bug: Option<Bug>,
     opened: Mutex<Vec<InMemoryStates>>,
@@ -55,7 +55,7 @@ impl ChangeFactory for States {
     }
 }
 
-/// One clause that is left out.
+/// A rule of the contract that is left out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Bug {
     OffsetsAreInclusive,
@@ -196,7 +196,7 @@ fn every_planted_query_bug_is_found() {
 fn the_in_memory_changes_conform() {
     let report = now(tck::changes(&States { bug: None, opened: Mutex::default() }, Flags::default()));
     report.assert_conforms();
-    // Nothing is committed late where commits are numbered.
+    // A store of ordinals has no late commits, so these cases are skipped.
     let skipped: Vec<_> = report.skipped().collect();
     assert_eq!(
         (report.cases.len(), skipped),

@@ -1,5 +1,5 @@
 //! State and offset stores in memory pass their kits, as do all faulty wrappers without scripted faults;
-//! and the kits find the bugs that are planted in stores.
+//! and the kits find planted bugs.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,7 +68,7 @@ fn faulty_wrappers_without_a_plan_conform() {
     now(tck::snapshots(&open, few())).assert_conforms();
 }
 
-/// One clause of the state contract left out.
+/// A rule of the state contract that is left out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum StateBug {
     RevisionUnchecked,
@@ -88,13 +88,13 @@ enum StateBug {
 struct BrokenStates(StateBug, InMemoryStates);
 
 impl BrokenStates {
-    /// The write as a writer that read the newest row would make it.
+    /// The write, changed to follow the newest row.
     async fn forced(&self, write: StateWrite) -> StateWrite {
         let row = self.1.get(&write.id).await.unwrap();
         StateWrite { revision: row.revision.next().unwrap(), generation: row.generation, ..write }
     }
 
-    /// The write, or none if it is to be answered Ok as it is.
+    /// The write with the bug, or an error with the answer to give without a write.
     async fn bent(&self, write: StateWrite) -> Result<StateWrite, Result<(), StateWriteError>> {
         let Ok(row) = self.1.get(&write.id).await else { return Ok(write) };
         match self.0 {
@@ -206,7 +206,7 @@ fn every_planted_state_bug_is_found() {
     }
 }
 
-/// What the kit cannot do alone: a writer whose answer was lost is still itself.
+/// A case that needs a faulty wrapper: a writer whose answer was lost repeats its write.
 #[test]
 fn a_writer_that_lost_an_answer_asks_again() {
     let faulty = FaultyStates::new(Arc::new(InMemoryStates::default()));
@@ -243,7 +243,7 @@ fn the_in_memory_offsets_conform() {
     }
 }
 
-/// One clause of the offset contract left out.
+/// A rule of the offset contract that is left out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum OffsetBug {
     Unfenced,
@@ -259,7 +259,7 @@ enum OffsetBug {
     ResetForgetsStarts,
 }
 
-/// The bug, the store, the first claim, and whether there was a reset.
+/// A store with a bug; its fields: the bug, the store, the first claim, and whether there was a reset.
 struct BrokenOffsets(OffsetBug, InMemoryOffsets, Mutex<Option<OwnedSlices>>, AtomicBool);
 
 #[async_trait]
@@ -286,7 +286,7 @@ impl OffsetStore for BrokenOffsets {
         let slices = if self.0 == OffsetBug::SlicesIgnored { 0..=1023 } else { slices };
         let mut loaded = self.1.load(projection, slices).await?;
         if self.0 == OffsetBug::OneOfEachSlice {
-            // The newest, as a store of ordinals might, but without regard to marks.
+            // Keep only the newest row of each slice, as a store of ordinals may, but drop marks too, as it must not.
             loaded.reverse();
             let mut seen = std::collections::BTreeSet::new();
             loaded.retain(|processed| seen.insert(processed.id.slice()));

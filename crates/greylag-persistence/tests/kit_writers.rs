@@ -1,5 +1,5 @@
 //! Two writers of one id in every interleaving, over the journal in memory; and over journals that lack a
-//! clause, which must be found out.
+//! rule, which the kit must find.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ fn two_writers_have_one_history_in_every_interleaving() {
     assert_eq!((report.cases.len(), report.skipped().count()), (6, 0), "{report}");
 }
 
-/// One clause of the fence left out.
+/// A rule of the fence that is left out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Bug {
     /// Appends under any epoch.
@@ -50,11 +50,11 @@ enum Bug {
     SameWriter,
     /// A repeated append is another append.
     Repeat,
-    /// A fence comes before the look for an earlier try.
+    /// The fence is checked before the search for an earlier try.
     RepeatAfterFence,
     /// Deletes under any epoch.
     DeleteFence,
-    /// The last number is that of the last event still there.
+    /// The highest number is that of the last event that is not deleted.
     HighestForgotten,
 }
 
@@ -79,7 +79,7 @@ impl Journal for Broken {
             (_, under) => under,
         };
         if self.0 == Bug::SameWriter && head.writer_uuid == writer_uuid && head.epoch != WriterEpoch::NONE {
-            // Another writer claims in between, though the script has no such step.
+            // Another writer claims in between, which is no step of the script.
             self.1.claim(id, WriterUuid::from_u128(u128::MAX), Under::Seen(head.epoch)).await?;
             let under = if let Under::Seen(_) = under { Under::Seen(head.epoch.raised()) } else { under };
             return self.1.claim(id, writer_uuid, under).await;
@@ -135,7 +135,7 @@ impl Journal for Broken {
     }
 }
 
-/// Scenario persistence 68: what is left out is found, also by the share of interleavings that every backend plays.
+/// Scenario persistence 68: a missing rule is found, even by the share of interleavings that every backend plays.
 #[test]
 fn scenario_68_every_clause_left_out_is_found() {
     for (bug, cases) in [

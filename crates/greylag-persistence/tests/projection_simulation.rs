@@ -1,18 +1,18 @@
-//! Four projections of one node and the reader that they share, over a store that only pretends.
+//! Four projections of one node and the reader that they share, over a simulated store.
 //!
 //! A seed draws the *profile*: whether the store orders by number or by time, whether it shows every event or
-//! the newest state only, whether stores and handlers fail, how large groups are, and which projection stays paused in
-//! the end. Then it draws the *storm*: writes, some of which are committed late, answers that take their time,
-//! pauses, resets and hints, at any point between two inputs. After it nothing fails any more: *showers* of
-//! writes come while some still catch up, and then a *calm*.
+//! the newest state only, whether stores and handlers fail, the group sizes, and which projection stays paused in
+//! the end. Then it draws the *storm*: writes, some of which are committed late, delayed answers,
+//! pauses, resets and hints, at any point between two inputs. After the storm nothing fails any more: *showers* of
+//! writes come while some projections still catch up, and then a *calm* without writes.
 //!
 //! - Every event is handled once, or again after a failure, never out of order or with a gap; exactly-once
-//!   projections see none twice but after a reset. Of states, revisions may be left out, and never go down.
-//! - After the calm every projection that may go on has seen everything, even if another is paused: none waits for
-//!   ever.
-//! - No machine spins: neither without an end at one moment, nor by asking a store that has nothing new.
+//!   projections handle an event again only after a reset. Of states, revisions may be left out, and never go down.
+//! - After the calm every projection that is not paused has handled everything, even if another is paused: none waits
+//!   for ever.
+//! - No machine loops: neither without end at one moment, nor by querying a store that has nothing new.
 //!
-//! `GREYLAG_SEEDS=2000` runs so many seeds instead of the gate's number; `GREYLAG_SEED=7` runs this one.
+//! `GREYLAG_SEEDS=2000` runs this number of seeds instead of the gate's; `GREYLAG_SEED=7` runs only this one.
 //!
 //! Source: persistence §5 (one reader, gap handling at the consumer), scenario 59.
 
@@ -33,32 +33,32 @@ use projection_simulation::world::World;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// How many projections there are: two have halves of the slices, two have all of them.
+/// Number of projections: two have halves of the slices, two have all of them.
 const PROJECTIONS: usize = 4;
 const QUICK_HANDLER: Duration = Duration::from_millis(50);
-/// Slow enough for the reader to go on meanwhile, and to dismiss it now and then.
+/// Slow enough for the reader to go on meanwhile, and to dismiss the projection from time to time.
 const SLOW_HANDLER: Duration = Duration::from_secs(1);
 const STORM: Duration = Duration::from_secs(60);
-/// More writes come in so many showers after the storm, each within this time of the one before.
+/// Number of showers of writes after the storm, each within `BETWEEN_SHOWERS` of the previous one.
 const SHOWERS: u32 = 40;
 const BETWEEN_SHOWERS: Duration = Duration::from_secs(2);
-/// Long enough for a slow one to be dismissed, to catch up and to join again, and for passes backwards.
+/// Long enough for a slow projection to be dismissed, to catch up and to join again, and for backtracking passes.
 const CALM: Duration = Duration::from_secs(150);
-/// After the calm, when nothing new is there to find.
+/// Time after the calm, when there is nothing new to find.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Most questions that may be asked in the silence: each reader looks once a second, and goes back now and then.
+/// Most queries during the silence: each reader queries once a second, and backtracks from time to time.
 const MOST_QUESTIONS: u64 = 2 * (PROJECTIONS as u64 + 1) * SILENCE.as_secs();
 
-/// What one run is like.
+/// The properties of one run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Profile {
     seed: u64,
     kind: OffsetKind,
     shows: Shows,
     fails: bool,
-    /// How many events each projection hands over at once.
+    /// Group size of each projection.
     groups: [usize; PROJECTIONS],
-    /// How long each handler takes at most.
+    /// Longest time of each handler.
     handling: [Duration; PROJECTIONS],
     /// The projection that is paused throughout the calm.
     stays_paused: Option<usize>,
@@ -78,7 +78,7 @@ impl Profile {
     }
 }
 
-/// Which seeds are run.
+/// The seeds to run.
 fn seeds() -> Vec<u64> {
     let number = |name| std::env::var(name).ok().map(|text: String| text.parse().expect("a number"));
     match number("GREYLAG_SEED") {
@@ -87,7 +87,7 @@ fn seeds() -> Vec<u64> {
     }
 }
 
-/// Rule persistence §5 (one reader): whatever happens, a projection that may go on sees everything in the end.
+/// Rule persistence §5 (one reader): a projection that is not paused handles everything in the end.
 #[test]
 fn scenario_59_after_a_storm_every_projection_has_seen_everything() {
     for seed in seeds() {

@@ -1,7 +1,7 @@
 //! Transcripts of a projection, and projections over stores in memory.
 //!
 //! In transcripts all answers are given by hand. An envelope is a time in seconds, an id and a number;
-//! one found by going back has no record. Time stands still but for `advance`.
+//! an envelope from backtracking has no record. Time stands still but for `advance`.
 
 mod support {
     pub(crate) mod panics;
@@ -156,7 +156,7 @@ impl World {
 fn rows(input: &str) -> Vec<Processed> {
     let row = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        // The marks of the whole range are ids of the library's own.
+        // The mark of the whole range is an id of the library's own.
         let id = match words[1] {
             "mark" => own_row("0-1023"),
             "mark@1" => own_row("0-1023@1"),
@@ -290,7 +290,7 @@ async fn write(journal: &InMemoryJournal, name: &str, count: u32) {
     }
 }
 
-/// What a projection was given, id by id.
+/// The numbers that a projection got, by id.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<BTreeMap<PersistenceId, Vec<u64>>>>);
 
@@ -330,7 +330,7 @@ fn projection(slices: std::ops::RangeInclusive<u16>) -> ProjectionId {
     ProjectionId { name: "carts".into(), entity_type: "Cart".into(), slices }
 }
 
-/// Waits for a fact; time is paused, so this takes none.
+/// Waits until `holds` returns `true`; time is paused, so the wait takes none.
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..10_000 {
         if holds() {
@@ -381,7 +381,7 @@ async fn ranges_share_the_work_and_may_be_cut_anew() {
     assert!(names.iter().all(|name| seen.of(name) == [1, 2, 3, 4, 5, 6]));
 }
 
-/// Never done with its first group.
+/// A handler that never finishes its first group.
 struct Stuck;
 
 #[async_trait]
@@ -391,7 +391,7 @@ impl ProjectionHandler for Stuck {
     }
 }
 
-/// Persistence §10.16: the lag of a stuck projection grows, though nothing happens in it.
+/// Persistence §10.16: the lag of a stuck projection grows without any input.
 #[tokio::test(start_paused = true)]
 async fn the_lag_grows_while_the_handler_is_stuck() {
     let journal = InMemoryJournal::default();
@@ -442,7 +442,7 @@ async fn a_store_that_fails_is_started_over() {
     let running = run_projection(projection(0..=1023), &read, store, seen.clone(), settings).unwrap();
     until("offsets are saved", || running.status().stats.saves > 0).await;
     assert_eq!(running.status().stats.restarts, 3);
-    // The save that failed has its events handled twice: at least once, and in order.
+    // The save failed, so its events are handled twice: at least once, and in order.
     assert_eq!(seen.of("a"), [1, 2, 3, 1, 2, 3]);
     running.stop().await;
 }
@@ -491,8 +491,8 @@ async fn paused_resumed_and_reset() {
     running.stop().await;
 }
 
-/// Rule persistence §5 (projections): what is left of a wider range's mark must not keep the part of it
-/// that starts over from its first event.
+/// Rule persistence §5 (projections): a remaining mark of a wider range must not keep a part of that range
+/// from starting over from the first event.
 #[tokio::test(start_paused = true)]
 async fn a_part_of_a_former_range_starts_over_alone() {
     let (journal, offsets, seen) = (InMemoryJournal::default(), InMemoryOffsets::default(), Seen::default());
@@ -520,7 +520,7 @@ async fn a_part_of_a_former_range_starts_over_alone() {
     until("what follows", || seen.count() == 80 + 2 * high.len() + 40).await;
     lower.stop().await;
     upper.stop().await;
-    // Merged and cut anew, nothing comes again and nothing is left out.
+    // Ranges merged and divided anew: no event comes again and none is left out.
     for ranges in [vec![0..=1023], vec![0..=255, 256..=767, 768..=1023]] {
         let before = seen.count();
         let running: Vec<_> = ranges.into_iter().map(start).collect();

@@ -225,7 +225,7 @@ impl World {
         let mut out = Vec::new();
         self.core.as_mut().unwrap().handle(self.now, input, &mut out);
         self.perform(out);
-        // The executor comes round again at once.
+        // Tick at once while a deadline is due.
         while self.core.as_ref().unwrap().next_deadline().is_some_and(|deadline| deadline <= self.now) {
             let mut out = Vec::new();
             self.core.as_mut().unwrap().handle(self.now, Input::Tick, &mut out);
@@ -335,7 +335,7 @@ impl World {
         self.input(Input::Answer { incarnation, answer });
     }
 
-    /// Another writer claims (and appends).
+    /// Claims as another writer (and appends).
     fn other(&mut self, case: &Case<'_>) {
         self.others += 1;
         let (id, uuid) = (self.id(), WriterUuid::from_u128(self.others));
@@ -403,7 +403,7 @@ impl World {
     }
 }
 
-/// `5`, `filtered`, `unknown`, `newer`, `malformed`, each with an optional `mark S/N` behind it.
+/// A record from a line: `5`, `filtered`, `unknown`, `newer`, `malformed`, each with an optional `mark S/N` behind it.
 fn stored_event(line: &str) -> NewEvent {
     let mut words = line.split_whitespace();
     let what = words.next().unwrap();
@@ -435,7 +435,7 @@ fn stored_event(line: &str) -> NewEvent {
     }
 }
 
-/// What a snapshot keeps of `S/N,S/N`.
+/// The metadata of a snapshot with the marks `S/N,S/N`.
 fn marks_of(text: &str) -> Metadata {
     let mut marks = Marks::default();
     for mark in text.split(',') {
@@ -479,7 +479,7 @@ fn show(call: &StoreCall) -> String {
     }
 }
 
-/// Without the random uuid.
+/// Removes the random uuid.
 fn by_whom(text: &str) -> String {
     let Some(at) = text.find("writer_uuid: ") else { return text.to_owned() };
     let rest = &text[at + "writer_uuid: ".len()..];

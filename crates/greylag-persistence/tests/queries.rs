@@ -116,7 +116,7 @@ impl World {
             Position::Ordinal(ordinal) => Cursor::Ordinal(ordinal),
             Position::Timestamp(timestamp) => Cursor::Row { timestamp, id: Some(last.id.clone()), seq_nr: last.seq_nr },
         });
-        // An empty page leads to where it began.
+        // An empty page does not move the cursor.
         let next = if events.is_empty() { self.feed.as_ref().unwrap().cursor().clone() } else { next };
         EventPage { events, next, more: case.flag("more") }
     }
@@ -206,7 +206,7 @@ fn read(journal: &InMemoryJournal) -> ReadJournal {
     ReadJournal::new(Arc::new(journal.queries()), QuerySettings { page, ..QuerySettings::test() })
 }
 
-/// Scenario persistence 60: streams of what does not exist yet stay open, and give what comes.
+/// Scenario persistence 60: streams of a tag, slice or id that does not exist yet stay open, and deliver later events.
 #[tokio::test(start_paused = true)]
 async fn scenario_60_live_streams_of_what_does_not_exist_yet() {
     let journal = InMemoryJournal::default();
@@ -230,7 +230,7 @@ async fn scenario_60_live_streams_of_what_does_not_exist_yet() {
     assert_eq!(by_tag.next().await.unwrap().unwrap().id, id("Cart|1"));
     assert_eq!(by_id.next().await.unwrap().unwrap().seq_nr, SeqNr::FIRST);
     assert_eq!(ids.next().await.unwrap().unwrap(), id("Cart|1"));
-    // An id that sorts before is found too, and none comes twice.
+    // A new id that sorts before those delivered is found too, and no id comes twice.
     write(&journal, "Cart|0", 1, 1).await;
     assert_eq!(ids.next().await.unwrap().unwrap(), id("Cart|0"));
 }
@@ -253,13 +253,13 @@ async fn current_streams_end() {
     let history = read.current_events_by_persistence_id(id("Cart|2"), SeqNr::from(2)..=SeqNr::MAX);
     let numbers: Vec<u64> = history.map_ok(|event| event.seq_nr.as_u64()).try_collect().await.unwrap();
     assert_eq!(numbers, [2, 3]);
-    // A live one with an upper bound ends too, once it is reached.
+    // A live stream with an upper bound ends there.
     let bounded = read.events_by_persistence_id(id("Cart|2"), SeqNr::FIRST..=SeqNr::from(2));
     assert_eq!(bounded.count().await, 2);
 }
 
-/// Rule persistence §5 (*current*): a current history leaves out what is written while it is read, or a writer as fast
-/// as the reader would keep the reader for ever.
+/// Rule persistence §5 (*current*): a current history leaves out events written during the reading, or a writer as fast
+/// as the reader would keep the stream open for ever.
 #[tokio::test(start_paused = true)]
 async fn a_current_history_ends_at_what_was_there() {
     let journal = InMemoryJournal::default();
@@ -281,7 +281,7 @@ async fn a_current_history_ends_at_what_was_there() {
     }
 }
 
-/// The number is searched for where a store does not keep it, in few reads, damage or not.
+/// The highest number is searched for where a store does not keep it, in few reads, damage or not.
 #[tokio::test]
 async fn the_highest_number_is_searched_for() {
     let journal = InMemoryJournal::default();
@@ -310,6 +310,6 @@ async fn an_error_is_not_the_end_of_a_live_stream() {
     for _ in 0..2 {
         assert!(matches!(events.next().await, Some(Err(QueryError::Read(ReadError::Corrupt(_))))));
     }
-    journal.corrupt(&id("Cart|1"), SeqNr::from(2)); // the same bits flipped back
+    journal.corrupt(&id("Cart|1"), SeqNr::from(2)); // flips the same bits back
     assert_eq!(events.next().await.unwrap().unwrap().seq_nr, SeqNr::from(2));
 }

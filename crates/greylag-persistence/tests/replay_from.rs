@@ -1,4 +1,4 @@
-//! Snapshots that leave something to the events: recovery reads it there, and retention keeps it.
+//! Snapshots that leave data to the events: recovery reads those events, and retention keeps them.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use greylag_persistence::{
 };
 use tokio::sync::oneshot;
 
-/// A line of text, and the event that brought it. Snapshots have the number only.
+/// A line of text, and the number of its event. Snapshots store only the number.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct Line {
     event: u64,
@@ -21,7 +21,7 @@ struct Line {
     text: Option<String>,
 }
 
-/// The lines, and how many events were folded in earnest.
+/// The lines, and the number of events folded, refills not counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct Page {
     lines: Vec<Line>,
@@ -104,7 +104,7 @@ impl EventSourced for Notebook {
 }
 
 impl Notebook {
-    /// The entity with its name and its codecs.
+    /// The entity with its id and its codecs.
     fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
         let id = id();
         EventCodecs::new(json("notebook.event")).snapshots(json("notebook.page")).of(id, self)
@@ -118,7 +118,7 @@ fn start(stores: &Stores, recovery: Recovery) -> (EntityHandle<Command>, oneshot
 async fn write(notebook: &EntityHandle<Command>, texts: &[&str]) {
     for text in texts {
         notebook.ask(|done| Command::Write((*text).to_owned(), done)).await.unwrap();
-        // What a snapshot leads to happens in the background, in memory within a few turns.
+        // Snapshots and deletions run in the background; in memory they take a few turns.
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }
@@ -140,8 +140,8 @@ fn first_event(journal: &InMemoryJournal) -> u64 {
     journal.events(&id()).first().unwrap().seq_nr.as_u64()
 }
 
-/// Of persistence §2.8: recovery takes from the events what the snapshot left out, and folds nothing
-/// twice.
+/// Of persistence §2.8: recovery takes the data that the snapshot left out from the events, and folds no
+/// event twice.
 #[tokio::test]
 async fn what_a_snapshot_left_out_comes_from_the_events() {
     let (journal, snapshots, stores) = stores();
@@ -157,8 +157,8 @@ async fn what_a_snapshot_left_out_comes_from_the_events() {
     assert_eq!(notebook.ask(Command::Read).await.unwrap().folded, 10);
 }
 
-/// Of persistence §2.8: retention deletes below what any kept snapshot needs, and not above; a
-/// successor knows what its predecessor's snapshots need.
+/// Of persistence §2.8: retention deletes events below those that any kept snapshot needs, and no others; a
+/// successor knows the events that its predecessor's snapshots need.
 #[tokio::test]
 async fn retention_keeps_what_snapshots_left_out() {
     let (journal, snapshots, stores) = stores();
@@ -185,7 +185,7 @@ async fn retention_keeps_what_snapshots_left_out() {
     assert_eq!(texts(&notebook).await, ["d", "e", "f", "g", "h", "i", "j"], "from the older one too");
 }
 
-/// Of persistence §2.8: a snapshot whose events are gone is no state; recovery says what is missing.
+/// Of persistence §2.8: a snapshot whose events are deleted gives no state; recovery names the missing events.
 #[tokio::test]
 async fn a_snapshot_without_its_events_is_refused() {
     let (journal, _, stores) = stores();
@@ -219,7 +219,7 @@ async fn a_recovery_begins_at_a_snapshot_of_its_criteria() {
     }
 }
 
-/// A look at a history that stops after a number of events counts those after the snapshot.
+/// A recovery bounded by a number of events counts those after the snapshot.
 #[tokio::test]
 async fn a_bounded_recovery_still_reads_what_was_left_out() {
     let (_, _, stores) = stores();

@@ -263,7 +263,7 @@ impl FollowerWorld {
 
 // ---- Over stores -------------------------------------------------------------------------------
 
-/// What a projection was given, id by id; waits for a permit before each envelope, if it has a gate.
+/// The envelopes that a projection got, by id; waits for a permit before each envelope, if it has a gate.
 #[derive(Clone, Default)]
 struct Seen {
     all: Arc<Mutex<BTreeMap<PersistenceId, Vec<u64>>>>,
@@ -282,7 +282,7 @@ impl Seen {
         all.iter().filter_map(|(id, numbers)| Some((id.clone(), *numbers.last()?))).collect()
     }
 
-    /// Every number once, and in order.
+    /// Checks that every number came once, and in order.
     fn assert_in_order(&self) {
         for (id, numbers) in &*self.all.lock().unwrap() {
             assert!(numbers.iter().copied().eq(1..=numbers.len() as u64), "{id}: {numbers:?}");
@@ -306,7 +306,7 @@ impl ProjectionHandler for Seen {
     }
 }
 
-/// The same, with its offsets in one step. Nothing wakes such a projection to save them later.
+/// A handler that saves its offsets in the same step. Nothing wakes such a projection to save them later.
 struct InOneStep {
     seen: Seen,
     offsets: InMemoryOffsets,
@@ -348,7 +348,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     panic!("{what} does not come about");
 }
 
-/// Rule persistence §5 (one reader): however many projections there are, they cost about the queries of
+/// Rule persistence §5 (one reader): any number of projections cost about the queries of
 /// one; those that do not share cost as many times more.
 #[tokio::test(start_paused = true)]
 async fn scenario_59_many_projections_cost_the_queries_of_one() {
@@ -399,7 +399,7 @@ async fn scenario_59_a_slow_projection_holds_up_nobody_for_long() {
     let gate = Arc::new(Semaphore::new(0));
     let (quick, slow) = (Seen::default(), Seen { gate: Some(gate.clone()), ..Seen::default() });
     let running = [run(&read, "quick", ALL, &quick), run(&read, "slow", ALL, &slow)];
-    // Long enough for both to be fed by the shared reader only.
+    // Long enough for both projections to be fed only by the shared reader.
     tokio::time::sleep(Duration::from_secs(60)).await;
     let mut written = 0;
     for _ in 0..30 {
@@ -412,7 +412,7 @@ async fn scenario_59_a_slow_projection_holds_up_nobody_for_long() {
     assert_eq!(slow.count(), 0);
     gate.add_permits(Semaphore::MAX_PERMITS);
     until("the slow one catches up", || slow.count() == written).await;
-    // Both are fed by the shared reader again.
+    // Both projections are fed by the shared reader again.
     tokio::time::sleep(Duration::from_secs(60)).await;
     let asked = store.asked();
     written += store.write("more");
@@ -425,7 +425,8 @@ async fn scenario_59_a_slow_projection_holds_up_nobody_for_long() {
     drop(running);
 }
 
-/// Rule persistence §5 (one reader): the last one gone, a new one works, while the reader lingers and later.
+/// Rule persistence §5 (one reader): after the last projection has ended, a new one works, while the reader lingers and
+/// later.
 #[tokio::test(start_paused = true)]
 async fn scenario_59_the_last_one_gone_a_new_one_works() {
     let store = Timed::new(Duration::ZERO);
@@ -443,20 +444,20 @@ async fn scenario_59_the_last_one_gone_a_new_one_works() {
         seen.assert_in_order();
         running.stop().await;
     }
-    // No query goes out after the reader has lingered.
+    // No query is sent after the reader has ended its lingering.
     tokio::time::sleep(Duration::from_secs(50)).await;
     let asked = store.asked();
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(store.asked(), asked);
 }
 
-/// How many runs; `GREYLAG_SEEDS` for long runs.
+/// Number of runs; `GREYLAG_SEEDS` for long runs.
 fn seeds() -> u64 {
     std::env::var("GREYLAG_SEEDS").map_or(3, |seeds| seeds.parse().unwrap())
 }
 
 /// Rule persistence §5 (one reader): in a store whose commits become visible late and out of order, no
-/// projection misses one or sees one twice, however slow it is and whenever it joins.
+/// projection misses an event or gets one twice, however slow it is and whenever it joins.
 #[tokio::test(start_paused = true)]
 async fn scenario_59_nothing_is_lost_between_readers_where_commits_come_late() {
     for seed in 0..seeds() {
@@ -495,8 +496,8 @@ async fn scenario_59_nothing_is_lost_between_readers_where_commits_come_late() {
     }
 }
 
-/// Rule persistence §5 (b), changes of states: no projection misses the newest revision of an id or sees one
-/// twice or after a later one, however late commits show, however slow it is and whenever it joins.
+/// Rule persistence §5 (b), changes of states: no projection misses the newest revision of an id, or gets one
+/// twice or after a later one, however late commits become visible, however slow it is and whenever it joins.
 #[tokio::test(start_paused = true)]
 async fn the_newest_state_of_each_id_is_found_where_commits_come_late() {
     for seed in 0..seeds() {

@@ -240,7 +240,7 @@ impl World {
                 return;
             }
             "unknown" => StateAnswer::Written(Err(StateWriteError::Unknown(failure()))),
-            // On its way all the same.
+            // Unanswered, and still under way.
             "unknown_yet" => {
                 self.held.push_front((incarnation, call));
                 StateAnswer::Written(Err(StateWriteError::Unknown(failure())))
@@ -304,7 +304,7 @@ fn without_uuid(text: &str) -> String {
 
 // ---- Every phase, every input -------------------------------------------------------------------
 
-/// A machine whose store calls answer only when told.
+/// A machine whose store calls are answered by the test.
 struct Steps {
     core: StateEntityCore<Cell>,
     now: Instant,
@@ -423,7 +423,7 @@ fn every_phase_takes_every_input_and_can_still_be_stopped() {
             steps.input(Input::StopNow);
             assert_eq!(steps.core.phase(), StatePhase::Stopped, "{shown}");
             assert_eq!(steps.core.next_deadline(), None, "{shown}");
-            // Every permit that was asked for is given back, or no longer asked for.
+            // Every requested permit is returned, or no longer requested.
             let asked = steps.out.iter().filter(|action| matches!(action, Action::RequestPermit(_))).count();
             let returned = steps.out.iter().filter(|action| matches!(action, Action::ReturnPermit(_))).count();
             assert!(returned >= asked, "{shown}: {asked} asked, {returned} returned");
@@ -445,7 +445,7 @@ fn answers_of_another_incarnation_change_nothing() {
     }
 }
 
-/// The state shows no write that is still on its way.
+/// The state does not show a write that is still under way.
 #[test]
 fn a_state_is_seen_only_after_it_is_stored() {
     let mut steps = in_phase(StatePhase::Persisting);
@@ -455,8 +455,8 @@ fn a_state_is_seen_only_after_it_is_stored() {
     assert_eq!(steps.core.revision(), Revision::FIRST);
 }
 
-/// A command that waits for the state is a reason to read it before the entity stops; one that was put aside is none,
-/// since only another command takes it up again.
+/// A waiting command is a reason to read the state before the entity stops; a command put aside is not,
+/// since only another command can unstash it.
 #[test]
 fn an_entity_is_idle_while_no_command_waits_to_be_handled() {
     let mut steps = in_phase(StatePhase::Loading);
@@ -495,7 +495,7 @@ fn the_test_kit_tells_what_a_command_did() {
     assert!(kit.run("none | stop".to_owned()).stopped);
 }
 
-/// Scenario persistence 64: the write is stored, its answer lost; asked again it is Ok, one change.
+/// Scenario persistence 64: the write is stored, its answer lost; the repeat is answered Ok, and there is one change.
 #[test]
 fn scenario_64_a_lost_answer_does_not_fence_the_entity() {
     let (log, faulty) = (Log::default(), Arc::new(std::sync::OnceLock::new()));
@@ -511,7 +511,7 @@ fn scenario_64_a_lost_answer_does_not_fence_the_entity() {
         let outcome = kit.run(format!("add {number}"));
         assert!(outcome.failure.is_some() && !outcome.stopped, "{outcome:?}");
     }
-    // The first and the third were stored, and the entity goes on from there.
+    // The first and the third write were stored, and the entity continues from there.
     assert_eq!(kit.run("add 10".to_owned()).revision, Revision::from(3));
     assert_eq!(kit.state().map(|state| state.number), Some(14));
 }

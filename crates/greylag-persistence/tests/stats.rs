@@ -1,4 +1,4 @@
-//! What an operator sees of entities and their stores: that hosts, machines and guards count it.
+//! The statistics of entities and their stores for operators: hosts, machines and guards count.
 //! Source: persistence §10.16.
 
 #[path = "support/cell.rs"]
@@ -24,8 +24,8 @@ use greylag_persistence::{
 };
 use log::Log;
 
-/// Adds numbers, takes a snapshot after each, and is told what it does not know: `unhandled`; `stash`.
-/// Encoding a sum of 100 takes long, one of 777 cannot be encoded.
+/// Persists the numbers of a command and takes a snapshot; the commands `unhandled` and `stash` return these effects.
+/// Encoding a sum of 100 takes long; a sum of 777 cannot be encoded.
 struct Sum {
     journal: &'static str,
     /// The manifest of its events.
@@ -70,7 +70,7 @@ impl EventSourced for Sum {
 }
 
 impl Sum {
-    /// The entity with its name and its codecs.
+    /// The entity with its id and its codecs.
     fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
         let id = "Sum|1".parse().unwrap();
         EventCodecs::new(json(self.event)).snapshots(Slow).of(id, self)
@@ -94,7 +94,7 @@ impl Codec<u64> for Slow {
 
     fn encode(&self, sum: &u64, buffer: &mut BytesMut) -> Result<(), EncodeError> {
         match sum {
-            // The paused clock of the runtime moves at the first poll.
+            // Advance the paused clock of the runtime, which moves at the first poll.
             100 => {
                 let _ = tokio::time::advance(Duration::from_millis(51)).now_or_never();
             }
@@ -112,7 +112,7 @@ impl Codec<u64> for Slow {
     }
 }
 
-/// Waits until these numbers are so; time is paused, so this takes none.
+/// Waits until `holds` returns `true`; time is paused, so the wait takes none.
 async fn until(stores: &Stores, what: &str, holds: impl Fn(&EntityStats) -> bool) -> EntityStats {
     until_of(stores, "", what, holds).await
 }
@@ -168,7 +168,7 @@ async fn entities_count_what_becomes_of_them_and_their_writes() {
     assert_eq!(stats.replayed_events, 2, "those after the snapshot");
 }
 
-/// Entities count with the journal that they select.
+/// Entities are counted with the journal that they select.
 #[tokio::test(start_paused = true)]
 async fn each_journal_has_its_own_numbers() {
     let stores = Stores::in_memory().with_plugin("archive", Stores::in_memory());
@@ -177,7 +177,7 @@ async fn each_journal_has_its_own_numbers() {
     assert_eq!(stores.entity_stats()[""], EntityStats::default());
 }
 
-/// What a newer release wrote is skipped, and that shows.
+/// Events of a newer release are skipped and counted.
 #[tokio::test(start_paused = true)]
 async fn skipped_events_are_counted() {
     let stores = Stores::in_memory();
@@ -186,7 +186,7 @@ async fn skipped_events_are_counted() {
         driver::spawn(Sum { journal, event }.stored(), stores.clone(), RecoveryPermits::default()).unwrap()
     };
     let (newer, end) = start("sum.newer");
-    // No snapshot can be made of it, so it is replayed.
+    // This state cannot be encoded, so there is no snapshot and the event is replayed.
     newer.tell("777").await.unwrap();
     drop(newer);
     assert_eq!(end.await, Ok(Ended::Stopped));
@@ -226,7 +226,7 @@ async fn durable_states_count_too() {
     assert!(told.iter().any(|line| line.contains("signal PersistRejected")), "{told:?}");
 }
 
-/// The time of a recovery is that from its permit; what was asked before it does not count.
+/// The time of a recovery begins with its permit; the wait for the permit does not count.
 #[test]
 fn a_recovery_takes_as_long_as_its_machine_says() {
     let (begun, second) = (Instant::now(), Duration::from_secs(1));
@@ -278,7 +278,7 @@ fn so_does_that_of_a_durable_state() {
     assert!(out.contains(&recovered), "{out:?}");
 }
 
-/// The breakers of what is guarded are found by the names of the stores.
+/// The statistics of breakers are listed by the names of the stores.
 #[tokio::test(start_paused = true)]
 async fn breakers_are_told_of_by_store() {
     let journal = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));

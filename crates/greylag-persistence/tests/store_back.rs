@@ -21,12 +21,12 @@ use greylag_persistence::{
 use log::Log;
 use tokio::time::Instant;
 
-/// Adds one, and answers the sum once it is stored.
+/// Adds one, and answers with the sum once it is stored.
 struct Add(ReplyTo<u32>);
 
 #[derive(Default)]
 struct Sum {
-    /// The default if none.
+    /// The default if `None`.
     on_failure: Option<OnFailure>,
 }
 
@@ -54,7 +54,7 @@ impl EventSourced for Sum {
 }
 
 impl Sum {
-    /// The entity with its name and its codecs.
+    /// The entity with its id and its codecs.
     fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
         let id = "Sum|1".parse().unwrap();
         EventCodecs::new(json("sum.added")).of(id, self)
@@ -73,7 +73,7 @@ async fn an_entity_starts_as_soon_as_its_journal_is_back() {
     let waits = Sum { on_failure: Some(an_hour()) };
     let (sum, _end) = driver::spawn(waits.stored(), stores, RecoveryPermits::default()).unwrap();
     assert_eq!(sum.ask(Add).await, Ok(1));
-    // The append fails, then two probes; the third is answered after 0.1, 0.2 and 0.4 s.
+    // The append fails, then two probes; the third probe is answered, after 0.1, 0.2 and 0.4 s.
     faulty.plan(None, JournalOp::Append, 0, StoreFault::Unavailable);
     (0..2).for_each(|_| faulty.plan(None, JournalOp::Head, 0, StoreFault::Unavailable));
     let begun = Instant::now();
@@ -81,7 +81,7 @@ async fn an_entity_starts_as_soon_as_its_journal_is_back() {
     assert!(matches!(journal.write_breaker(), BreakerMode::Open { .. }));
     assert_eq!(sum.ask(Add).await, Ok(2));
     assert!((700..800).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
-    // What closed then ends no later back-off.
+    // The closed breaker does not end a later back-off.
     faulty.plan(None, JournalOp::Append, 0, StoreFault::Refused);
     assert!(sum.ask(Add).await.is_err());
     assert!(tokio::time::timeout(Duration::from_secs(60), sum.ask(Add)).await.is_err(), "it backs off");
@@ -105,8 +105,8 @@ async fn a_durable_state_starts_as_soon_as_its_store_is_back() {
     assert_eq!(states.breakers().reads.opened, 1);
 }
 
-/// Sharding scenario 114: with the defaults, and however long the outage was. One entity alone makes too few calls to
-/// open a breaker for minutes, and backs off for up to half a minute meanwhile.
+/// Sharding scenario 114: with the default settings, whatever the length of the outage. One entity alone makes too few
+/// calls to open a breaker for minutes, and backs off for up to half a minute meanwhile.
 #[tokio::test(start_paused = true)]
 async fn scenario_114_an_entity_answers_within_a_second_of_the_return_of_its_journal() {
     for outage in [1, 4, 10, 100, 3600].map(Duration::from_secs) {
@@ -135,7 +135,7 @@ async fn scenario_114_an_entity_answers_within_a_second_of_the_return_of_its_jou
     }
 }
 
-/// The same with a durable state.
+/// The same for an entity with a durable state.
 #[tokio::test(start_paused = true)]
 async fn scenario_114_a_durable_state_answers_within_a_second_of_the_return_of_its_store() {
     for outage in [4, 10, 100].map(Duration::from_secs) {

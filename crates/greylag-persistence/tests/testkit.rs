@@ -1,4 +1,4 @@
-//! What the test kits report of a command, and what they find. Scenario persistence 55.
+//! The reports of the test kits, and the mistakes that they find. Scenario persistence 55.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ enum Command {
     Put(u32),
     Later,
     Unstash,
-    /// Keeps its token for ever.
+    /// Keeps its token for ever, so that there is no answer.
     Keep(ReplyTo<u32>),
     /// Drops its token.
     Drop(ReplyTo<u32>),
@@ -25,7 +25,7 @@ enum Command {
     Unwritable,
 }
 
-/// Writes commands in words; the right to answer goes with the bytes.
+/// Encodes commands as words; the reply token is encoded too.
 struct Words;
 
 impl Codec<Command> for Words {
@@ -78,7 +78,7 @@ impl Codec<Command> for Words {
     }
 }
 
-/// The event, the state or the answer that no codec of these tests writes.
+/// The value of event, state or answer that the codecs of these tests refuse to encode.
 const UNWRITABLE: u32 = 777;
 
 #[derive(Default)]
@@ -117,14 +117,14 @@ impl EventSourced for Purse {
 }
 
 impl Purse {
-    /// The entity with its name and its codecs.
+    /// The entity with its id and its codecs.
     fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
         let id = "Purse|1".parse().unwrap();
         EventCodecs::new(Picky("purse.paid")).snapshots(Picky("purse.state")).of(id, self)
     }
 }
 
-/// The same with a durable state.
+/// The behaviour of `Purse` with a durable state.
 #[derive(Default)]
 struct Safe {
     kept: Vec<ReplyTo<u32>>,
@@ -152,7 +152,7 @@ impl DurableState for Safe {
 }
 
 impl Safe {
-    /// The entity with its name and its codecs.
+    /// The entity with its id and its codecs.
     fn stored(self) -> Persisted<Self, StateCodec<Self>> {
         let id = "Safe|1".parse().unwrap();
         StateCodec::new(Picky("safe.state")).of(id, self)
@@ -195,7 +195,7 @@ fn safe() -> StateTestKit<Safe> {
     StateTestKit::new(Instant::now(), || Safe::default().stored()).with_command_codec(Words)
 }
 
-/// What a panic of `f` says.
+/// The message of the panic of `f`.
 fn panic_of<R>(f: impl FnOnce() -> R) -> String {
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).err().expect("it panics");
     panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap()
@@ -230,7 +230,7 @@ fn scenario_55_a_kit_finds_a_missing_reply() {
 
 #[test]
 fn scenario_55_a_kit_finds_what_cannot_be_encoded() {
-    // An event.
+    // An event cannot be encoded.
     let mut kit = purse();
     let refused = |answer: Result<u32, EntityError>| {
         assert!(matches!(&answer, Err(EntityError::NotStored(NotStoredReason::Rejected(_)))), "{answer:?}");
@@ -238,7 +238,7 @@ fn scenario_55_a_kit_finds_what_cannot_be_encoded() {
     refused(kit.ask(|to| Command::Pay(UNWRITABLE, to)));
     let outcome = kit.run(Command::Put(UNWRITABLE));
     assert_eq!((outcome.withheld, outcome.events), (vec![Withheld::Write], vec![]));
-    // A state: of events that all can be, and one that was stored before.
+    // A state cannot be encoded: one of encodable events, and one that was stored before.
     kit.ask(|to| Command::Pay(776, to)).unwrap();
     assert!(panic_of(|| kit.ask(|to| Command::Pay(1, to))).contains("the state cannot be encoded"));
     let mut kit = purse();
@@ -247,7 +247,7 @@ fn scenario_55_a_kit_finds_what_cannot_be_encoded() {
     let mut kit = safe();
     refused(kit.ask(|to| Command::Pay(UNWRITABLE, to)));
     assert_eq!(kit.run(Command::Put(UNWRITABLE)).withheld, [Withheld::Write]);
-    // A command, and an answer.
+    // A command and an answer cannot be encoded.
     let says = "the command cannot be encoded";
     assert!(panic_of(|| purse().run(Command::Unwritable)).contains(says));
     assert!(panic_of(|| safe().run(Command::Unwritable)).contains(says));
@@ -259,7 +259,7 @@ fn scenario_55_a_kit_finds_what_cannot_be_encoded() {
     assert!(answer.contains("the answer cannot be encoded"), "{answer}");
 }
 
-/// Writes nothing at all.
+/// A codec that encodes no value.
 struct Never;
 
 impl Codec<u32> for Never {

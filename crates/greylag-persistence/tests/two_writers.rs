@@ -1,10 +1,10 @@
-//! Several writers of one history under one seed: lost answers, late copies, pauses, restarts.
+//! Several writers of one history under one seed: lost answers, late duplicates, pauses, restarts.
 //!
 //! Hosts start machines of one entity and believe, rightly or not, that they own it. Every store call is
-//! performed at a random moment, its answer may be lost (the host hears "unknown"), and it may be
-//! performed once more later, as a late copy that a retry left in the network. The checker knows only
-//! what askers were told: a number acknowledged is in the history exactly once, in the order of
-//! the acknowledgements; one said not to be stored is never there. After the faults one owner must
+//! performed at a random moment, its answer may be lost (the host gets "unknown"), and it may be
+//! performed once more later, as a late duplicate of a retry. The checker knows only
+//! the answers of askers: an acknowledged number is in the history exactly once, in the order of
+//! the acknowledgements; a number answered "not stored" is never there. After the faults one owner must
 //! be able to write. Scenarios persistence 63, 65, 68, 69.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::Mutex;
 
-/// What an asker heard about its number.
+/// The answer that an asker got for its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Heard {
     Stored,
@@ -45,7 +45,7 @@ impl ReplyPort for Heards {
     }
 }
 
-/// Appends the numbers that it is given.
+/// An entity that appends the numbers of its commands.
 struct Numbers;
 
 impl EventSourced for Numbers {
@@ -75,14 +75,14 @@ impl EventSourced for Numbers {
 }
 
 impl Numbers {
-    /// The entity with its name and its codecs.
+    /// The entity with its id and its codecs.
     fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
         let id = "Numbers|1".parse().unwrap();
         EventCodecs::new(json("numbers.event")).of(id, self)
     }
 }
 
-/// Which clause the journal of a run leaves out, to see that the checker would find it.
+/// The rule that the journal of a run leaves out, to prove that the checker finds its absence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Without {
     Nothing,
@@ -104,7 +104,7 @@ struct World {
     journal: InMemoryJournal,
     stores: Stores,
     writers: Vec<Writer>,
-    /// Calls that were answered already, and come once more.
+    /// Calls that were performed already, and are performed once more.
     late: Vec<StoreCall>,
     heard: Arc<Heards>,
     numbers: u64,
@@ -112,13 +112,13 @@ struct World {
     without: Without,
     /// The newest generation given to a host.
     generation: u64,
-    /// Under which generation each writer claimed.
+    /// The generation of each writer's claim.
     generations: BTreeMap<WriterUuid, Generation>,
     /// The greatest generation that was granted a claim.
     granted: Option<Generation>,
-    /// Whose claim was stored, in order.
+    /// The writers of stored claims, in order.
     holders: Vec<WriterUuid>,
-    /// A write by a writer whose claim was superseded, or a claim that came back, if there was one.
+    /// A write under a superseded claim, or a repeated claim, if there was one.
     zombie: Option<String>,
 }
 
@@ -145,7 +145,7 @@ impl World {
     }
 
     fn start(&mut self) {
-        // Sometimes a host comes late, with a generation that is not the newest any more.
+        // Sometimes a host starts late, with a generation that is not the newest any more.
         self.generation += 1;
         let generation = self.generation - u64::from(self.generation > 1 && self.rng.random_bool(0.3));
         let init = EntityInit {
@@ -201,7 +201,7 @@ impl World {
                 StoreCall::Append(Append { epoch: head.epoch, writer_uuid: head.writer_uuid, ..append })
             }
             (Without::NumberCheck, StoreCall::Append(append)) => {
-                // Neither the number nor, with it, the recognition of a retry.
+                // Without this rule neither the number nor, by it, a retry is recognized.
                 let first = head.highest.next().unwrap();
                 StoreCall::Append(Append { first, ..append })
             }
@@ -216,7 +216,7 @@ impl World {
         answer
     }
 
-    /// Compares what a call changed with what its writer was still entitled to.
+    /// Compares the changes of a call with the rights of its writer.
     fn watch(&mut self, before: Head, writer: Option<WriterUuid>) {
         let after = self.journal.head(&Numbers.stored().id).now_or_never().unwrap().unwrap();
         let generation = writer.and_then(|writer| self.generations.get(&writer).copied());
@@ -224,7 +224,7 @@ impl World {
             self.zombie = Some(format!("a superseded writer wrote {}", after.highest));
         }
         if after.epoch != before.epoch {
-            // Without a generation, only a look at the head entitles to a claim; a late copy did not look.
+            // Without a generation, only a read of the head entitles to a claim; a late duplicate did not read it.
             if !self.sharded && self.holders.contains(&after.writer_uuid) {
                 self.zombie = Some(format!("a late copy of a claim fenced its successor at epoch {}", after.epoch));
             }
@@ -265,7 +265,7 @@ impl World {
         let writes = matches!(call, StoreCall::Append(_) | StoreCall::Claim { .. });
         let lost = faults && writes && self.rng.random_bool(0.2);
         let reached = !lost || self.rng.random_bool(0.5);
-        // A late copy is a retry that the network kept; its sender went on meanwhile.
+        // A late duplicate is a retry delayed in the network; its sender went on meanwhile.
         if faults && writes && (lost || self.rng.random_bool(0.1)) {
             self.late.push(call.clone());
         }
@@ -281,7 +281,7 @@ impl World {
         self.input(at, Input::Answer { incarnation, answer });
     }
 
-    /// What the history and the askers disagree about, if anything.
+    /// The difference between the history and the answers of the askers, if any.
     fn violation(&self) -> Option<String> {
         let events = self.journal.events(&Numbers.stored().id);
         let stored: Vec<u64> =
@@ -300,7 +300,7 @@ impl World {
         if let Some((number, _)) = denied {
             return Some(format!("{number} was said not to be stored, and is: {stored:?}"));
         }
-        // Epochs never fall along a history, and each is one writer's.
+        // Epochs never fall along a history, and each belongs to one writer.
         let fell = events.windows(2).any(|pair| {
             pair[0].writer_epoch > pair[1].writer_epoch
                 || pair[0].writer_epoch == pair[1].writer_epoch && pair[0].writer_uuid != pair[1].writer_uuid
@@ -311,7 +311,7 @@ impl World {
         self.zombie.clone()
     }
 
-    /// Runs faults, then quiet, and answers what went wrong.
+    /// Runs with faults, then without, and returns the violation, if any.
     fn run(mut self) -> Option<String> {
         for _ in 0..400 {
             self.step(true);
@@ -319,7 +319,7 @@ impl World {
                 return Some(violation);
             }
         }
-        // The faults end; a rightful owner must get to write.
+        // The faults end; a rightful owner must be able to write.
         self.start();
         let before = self.heard.0.lock().unwrap().len();
         for _ in 0..800 {
@@ -348,7 +348,7 @@ fn several_writers_never_make_two_histories() {
     }
 }
 
-/// A checker that never failed proves nothing: each clause left out is found within the same seeds.
+/// A checker that never failed proves nothing: each rule left out is found within the same seeds.
 #[test]
 fn every_clause_left_out_is_found() {
     for (without, sharded) in [

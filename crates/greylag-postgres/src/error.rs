@@ -1,4 +1,4 @@
-//! What can be wrong between a node and its database.
+//! Errors between a node and its database.
 
 use std::path::PathBuf;
 
@@ -7,36 +7,36 @@ use tokio_postgres::error::SqlState;
 /// Why a connection string cannot be used.
 #[derive(thiserror::Error)]
 pub enum ConfigError {
-    /// The text is no connection string.
+    /// The text is not a connection string.
     #[error("the connection string is invalid; write host=… user=… dbname=…")]
     Invalid(#[source] tokio_postgres::Error),
-    /// What the connection string says about TLS makes no sense.
+    /// The words about TLS are invalid.
     #[error("the connection string is invalid: {why}")]
     Tls {
-        /// What is wrong.
+        /// Description of the error.
         why: String,
     },
-    /// A file of a certificate cannot be used.
+    /// A certificate or key file cannot be used.
     #[error("cannot use {}: {why}", file.display())]
     TlsFile {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// Description of the error.
         why: String,
     },
-    /// The file of the password cannot be read.
+    /// The password file cannot be read.
     #[error("cannot read the password from {}: {cause}", file.display())]
     PasswordFile {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         cause: std::io::Error,
     },
 }
 
 greylag_core::debug_is_sentence!(ConfigError);
 
-/// Why there is no connection.
+/// Why a connection could not be made.
 #[derive(thiserror::Error)]
 pub enum ConnectError {
     /// A file that the connection string names cannot be used any more.
@@ -49,18 +49,18 @@ pub enum ConnectError {
 
 greylag_core::debug_is_sentence!(ConnectError);
 
-/// What an error of the client library is about, split by what is to be done about it.
+/// The kind of an error of the client library, split by what to do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
-    /// The server's certificate is not believed, or ours not by the server. No password was sent.
+    /// One end does not trust the other's certificate. No password was sent.
     NotTrusted,
-    /// TLS is demanded, and the server has none.
+    /// TLS is required, and the server has none.
     NoTls,
-    /// No server answers there.
+    /// No server answers at the address.
     Unreachable,
-    /// The server stops, starts, or the connection broke.
+    /// The server is stopping or starting, or the connection broke.
     Interrupted,
-    /// The server does not let this user in.
+    /// The server refuses the credentials.
     WrongCredentials,
     /// The server has no database of this name.
     NoSuchDatabase,
@@ -70,12 +70,12 @@ pub enum Trouble {
     ReadOnly,
     /// The server has no room: disk, memory or connections.
     NoRoom,
-    /// Something else: the server refuses the statement.
+    /// Any other error: the server refuses the statement.
     Refused,
 }
 
 impl Trouble {
-    /// What `error` is about.
+    /// The kind of `error`.
     pub fn of(error: &tokio_postgres::Error) -> Self {
         let Some(state) = error.code() else {
             return match about_tls(error) {
@@ -96,7 +96,7 @@ impl Trouble {
     }
 }
 
-/// What a handshake said, or, in TLS 1.3, the first answer after it.
+/// The kind of an error of the TLS handshake, or, in TLS 1.3, of the first answer after it.
 fn about_tls(error: &tokio_postgres::Error) -> Option<Trouble> {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -105,7 +105,7 @@ fn about_tls(error: &tokio_postgres::Error) -> Option<Trouble> {
         {
             return Some(Trouble::NotTrusted);
         }
-        // The client library has no type for it.
+        // The client library has no type for this error.
         if error.to_string() == "server does not support TLS" {
             return Some(Trouble::NoTls);
         }
@@ -114,7 +114,7 @@ fn about_tls(error: &tokio_postgres::Error) -> Option<Trouble> {
     None
 }
 
-/// An error of the client library down to its innermost cause, and what helps.
+/// The text of an error of the client library with all its causes, and advice.
 pub fn advised(error: &tokio_postgres::Error) -> String {
     let advice = match Trouble::of(error) {
         Trouble::NotTrusted => "check sslrootcert, the host's name in the server's certificate, and sslcert",
@@ -131,7 +131,7 @@ pub fn advised(error: &tokio_postgres::Error) -> String {
     format!("{}; {advice}", told(error))
 }
 
-/// An error of the client library down to its innermost cause, with the server's code.
+/// The text of an error of the client library with all its causes and the server's code.
 pub fn told(error: &tokio_postgres::Error) -> String {
     if let Some(database) = error.as_db_error() {
         return format!("{} ({})", database.message(), database.code().code());

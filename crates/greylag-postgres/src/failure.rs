@@ -1,33 +1,33 @@
-//! What an error of a statement says about the statement: whether it was done, and what may help.
+//! The meaning of a statement's error: whether the statement was done, and what may help.
 
 use tokio_postgres::error::SqlState;
 
 use crate::error::{advised, told};
 
-/// Why a statement gave nothing, by what is known of it afterwards. Each holds what was said.
+/// Why a statement failed, split by whether it was done. Each variant holds the error text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// The statement never left this process.
     NotSent(String),
     /// Certainly rolled back; the next try may pass.
     RolledBack(String),
-    /// Certainly not done, and not to be done on this connection: the server only reads.
+    /// Certainly not done, nor by any other try on this connection: the server is read-only.
     Elsewhere(String),
-    /// The outcome is unknown: it may have been done, and the connection is not to be trusted any more.
+    /// The outcome is unknown: the statement may have been done, and the connection must be dropped.
     Unanswered(String),
     /// Certainly not done: no room on the disk.
     StorageLow(String),
-    /// Certainly not done: a row stands where none may.
+    /// Certainly not done: a row with the same unique key exists.
     Taken(String),
-    /// Certainly not done, for another reason, which stays.
+    /// Certainly not done, for another reason, which will stay.
     Refused(String),
 }
 
 impl Failure {
-    /// What the error of a statement that was sent means. Source: persistence §4.4.
+    /// The meaning of the error of a statement that was sent. Source: persistence §4.4.
     pub fn of(error: &tokio_postgres::Error) -> Self {
         match error.code() {
-            // The library's own: a broken connection, mostly; one of its refusals to encode is no less unclear.
+            // An error of the library itself: mostly a broken connection. Its refusals to encode count as unclear, too.
             None => Self::Unanswered(advised(error)),
             Some(state) => Self::of_state(state, told(error)),
         }
@@ -35,7 +35,7 @@ impl Failure {
 
     fn of_state(state: &SqlState, told: String) -> Self {
         match state.code() {
-            // Of CockroachDB and of two-phase commits: "statement completion unknown", "transaction resolution unknown".
+            // CockroachDB and two-phase commits: "statement completion unknown", "transaction resolution unknown".
             "40003" | "08007" => Self::Unanswered(told),
             // 40001 serialisation, 40P01 deadlock, 55P03 lock not available, 57014 cancelled by a timeout,
             // 53200 out of memory, 53300 too many connections.
@@ -48,7 +48,7 @@ impl Failure {
         }
     }
 
-    /// What was said.
+    /// The error text.
     pub fn words(&self) -> &str {
         match self {
             Self::NotSent(words)
@@ -61,12 +61,12 @@ impl Failure {
         }
     }
 
-    /// Whether the connection is to be given up.
+    /// Whether the connection must be dropped.
     pub fn ends_connection(&self) -> bool {
         matches!(self, Self::NotSent(_) | Self::Elsewhere(_) | Self::Unanswered(_))
     }
 
-    /// Whether a call that may be repeated should be.
+    /// Whether the next try may succeed, so that a call that may be repeated should be.
     pub fn may_pass(&self) -> bool {
         self.ends_connection() || matches!(self, Self::RolledBack(_))
     }
@@ -76,7 +76,7 @@ impl Failure {
 mod tests {
     use super::*;
 
-    /// The table of persistence §4.4.
+    /// The codes in the table of persistence §4.4.
     #[test]
     fn codes_mean_what_the_specification_says() {
         let of = |code| Failure::of_state(&SqlState::from_code(code), String::new());

@@ -1,23 +1,22 @@
-//! Finds out that a server went without a word: its machine lost power, or a firewall forgot an idle
-//! connection.
+//! Detects a server that vanished silently: its machine lost power, or a firewall dropped an idle connection.
 //!
-//! A client that waits for a long statement hears nothing either, so no limit in the program can tell the two
-//! apart. The kernel can, since the server's kernel answers its questions while a statement runs.
+//! A client that waits for a long statement hears nothing either, so no timeout in the program can tell the two apart.
+//! The kernel can, since the server's kernel answers keepalive probes while a statement runs.
 
 use std::time::Duration;
 
 use tokio_postgres::Config;
 
-/// Silence before the kernel asks (`keepalives_idle`). The client library waits two hours.
+/// Silence before the first probe (`keepalives_idle`). The client library's default is two hours.
 const IDLE: Duration = Duration::from_secs(30);
-/// Between what it asks (`keepalives_interval`).
+/// Time between probes (`keepalives_interval`).
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Questions without an answer that end the connection (`keepalives_retries`).
+/// Unanswered probes that end the connection (`keepalives_retries`).
 const RETRIES: u32 = 3;
-/// How long what was sent may stay unacknowledged (`tcp_user_timeout`).
+/// How long sent data may stay unacknowledged (`tcp_user_timeout`).
 const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
-/// Sets what the connection string does not name.
+/// Sets each value that the connection string does not name.
 pub(crate) fn fill_in(config: &mut Config, named: &str) {
     if !named.contains("keepalives_idle") {
         config.keepalives_idle(IDLE);

@@ -1,5 +1,4 @@
-//! Connections to PostgreSQL, for the stores that stand on it: the connection string, TLS, and what a
-//! failure is about.
+//! Connections to PostgreSQL for the stores: the connection string, TLS, and the kinds of failures.
 //!
 //! ```
 //! use greylag_postgres::Database;
@@ -22,16 +21,16 @@
 //! | `verify-ca` | yes | a server that an authority in `sslrootcert` has signed |
 //! | `verify-full` | yes | that, if its certificate is for the host of the connection string |
 //!
-//! The system's authorities are not believed unless named. Files are read for each connection, so
-//! replaced certificates count from the next one on. Over a socket there is no TLS; a connection string that names a
-//! socket beside other hosts would reach those without it, too, so it is refused with `require` and above, and warned of
-//! below.
+//! The system's authorities are not trusted unless named. Files are read for each connection, so replaced certificates
+//! are used from the next connection on. Over a Unix socket there is no TLS. A connection string that names a socket
+//! beside other hosts would reach those hosts without TLS, too, so it is refused with `require` and above, and warned
+//! of below.
 //!
 //! # Silence
-//! A connection whose server went without a word ends within a minute: the kernel asks after 30 s of silence,
-//! thrice, 10 s apart, and what was sent may stay unacknowledged for 60 s. The words `keepalives_idle`,
-//! `keepalives_interval`, `keepalives_retries` and `tcp_user_timeout` of the connection string, in seconds, say
-//! otherwise; `keepalives=0` asks nothing.
+//! A connection whose server vanished silently ends within a minute: the kernel sends three probes after 30 s of
+//! silence, 10 s apart, and sent data may stay unacknowledged for 60 s. The words `keepalives_idle`,
+//! `keepalives_interval`, `keepalives_retries` and `tcp_user_timeout` of the connection string, in seconds, change
+//! that; `keepalives=0` switches probes off.
 
 mod error;
 mod failure;
@@ -52,7 +51,7 @@ use tokio_postgres::{Client, Config, Connection, NoTls};
 
 use tls::Tls;
 
-/// A database, and how to reach it. Prints without its password.
+/// A database and how to reach it. Its `Debug` form has no password.
 #[derive(Clone)]
 pub struct Database {
     config: Config,
@@ -65,17 +64,18 @@ impl fmt::Debug for Database {
     }
 }
 
-/// Others who can read a password or a key can connect in this program's name. Source: persistence scenario 74.
+/// Warns of a file that others can read: with its password or key they can connect in this program's name. Source:
+/// persistence scenario 74.
 pub(crate) fn warn_if_exposed(file: &Path) {
     use std::os::unix::fs::MetadataExt;
-    // A caller that cannot look at the file reads it, too, and says then what is wrong.
+    // If the file cannot be inspected, reading it will fail, too, and that error is reported.
     if std::fs::metadata(file).is_ok_and(|file| greylag_transport::others_can_read(file.mode(), file.uid())) {
         tracing::warn!(file = %file.display(), "others can read this file with a secret; `chmod 600` closes it to them");
     }
 }
 
 impl Database {
-    /// From a connection string as for libpq, key words or a URL.
+    /// Parses a connection string as for libpq, key words or a URL.
     ///
     /// # Errors
     /// [`ConfigError::Invalid`], [`ConfigError::Tls`], [`ConfigError::TlsFile`].
@@ -85,7 +85,7 @@ impl Database {
         let is_socket = |host: &Host| !matches!(host, Host::Tcp(_));
         let has_socket = config.get_hosts().iter().any(is_socket);
         if has_socket && !config.get_hosts().iter().all(is_socket) {
-            // One mode goes for all hosts, and sockets have none.
+            // One TLS mode applies to all hosts, and a socket has no TLS.
             tls.check_beside_socket()?;
         }
         keepalive::fill_in(&mut config, &rest);
@@ -94,7 +94,7 @@ impl Database {
         Ok(Self { config, tls })
     }
 
-    /// The same with a password that does not stand in the string, but in a file of its own.
+    /// The same database, with the password from a file.
     ///
     /// # Errors
     /// [`ConfigError::PasswordFile`].
@@ -106,7 +106,7 @@ impl Database {
         Ok(self)
     }
 
-    /// Where the database is, without the password.
+    /// Address of the database, without the password.
     pub fn place(&self) -> String {
         let hosts: Vec<String> = self
             .config
@@ -123,8 +123,7 @@ impl Database {
         format!("{}:{}/{database}", hosts.join(","), if ports.is_empty() { "5432".to_owned() } else { ports.join(",") })
     }
 
-    /// Whether, over a network, a third party between the two ends could read along and answer in the
-    /// server's stead. Worth a warning.
+    /// Whether, over a network, a third party could read the traffic and answer in the server's place. Worth a warning.
     pub fn believes_anybody(&self) -> bool {
         let is_far = |host: &Host| match host {
             Host::Tcp(name) => {
@@ -136,9 +135,9 @@ impl Database {
         self.tls.believes_anybody() && self.config.get_hosts().iter().any(is_far)
     }
 
-    /// Makes one connection and carries its bytes until it ends, in a task of its own: the handle aborts
-    /// it, which breaks the connection at once. Without its client it ends when the server has answered
-    /// what was asked. `what` names the database in the log.
+    /// Makes one connection. A task carries its bytes until it ends: the handle aborts the task, which breaks the
+    /// connection at once. When the client is dropped, the task ends after the server has answered the last request.
+    /// `what` names the database in the log.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -180,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    /// What was logged.
+    /// The log, in memory.
     #[derive(Clone, Default)]
     struct Told(Arc<Mutex<Vec<u8>>>);
 
@@ -201,7 +200,7 @@ mod tests {
         }
     }
 
-    /// Scenario persistence 71: a socket among the hosts must not switch TLS off for the others.
+    /// Scenario persistence 71: a socket among the hosts must not switch TLS off for the other hosts.
     #[test]
     fn scenario_71_one_socket_among_the_hosts_is_refused_where_tls_is_meant() {
         let authority = greylag_testkit::certificates::Authority::new();
@@ -216,7 +215,7 @@ mod tests {
             let error = Database::parse(&format!("{mixed} {mode}")).unwrap_err().to_string();
             assert!(error.contains("socket") && error.contains(mode.split(' ').next().unwrap()), "{error}");
         }
-        // Where it is not, the mix is a warning.
+        // In a mode that does not require TLS, the mix is only warned of.
         for mode in ["", "sslmode=prefer", "sslmode=disable"] {
             let told = Told::default();
             let writer = told.clone();
@@ -225,7 +224,7 @@ mod tests {
             let told = told.text();
             assert!(told.contains("WARN") && told.contains("names a socket among its hosts"), "{mode}: {told:?}");
         }
-        // Hosts of one kind are what they were.
+        // Hosts of one kind are accepted.
         for hosts in ["host=/run/postgresql,/tmp", "host=db.example,other.example"] {
             let database =
                 Database::parse(&format!("{hosts} user=app sslmode=verify-full sslrootcert={root}")).unwrap();

@@ -1,8 +1,8 @@
-//! How connections to the database are encrypted, and whom they believe: what libpq calls `sslmode`.
+//! TLS of connections to the database, and which certificates are trusted: libpq's `sslmode`.
 //!
-//! The client library knows three of libpq's five modes and none of its words for files, so they are
-//! taken out of the connection string here. The files are read for each connection, so certificates
-//! that are replaced on disk count from the next one on.
+//! The client library knows three of libpq's five modes and none of its words for files, so they are taken out of the
+//! connection string here. The files are read for each connection, so certificates replaced on disk are used from the
+//! next connection on.
 
 mod words;
 
@@ -21,11 +21,11 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use crate::ConfigError;
 use words::Words;
 
-/// What a connection string says about TLS.
+/// The TLS settings of a connection string.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tls {
     mode: Mode,
-    /// `sslkey` and `sslcert`.
+    /// Paths of `sslkey` and `sslcert`.
     identity: Option<(PathBuf, PathBuf)>,
 }
 
@@ -33,13 +33,13 @@ pub(crate) struct Tls {
 enum Mode {
     /// `disable`.
     Off,
-    /// `prefer`: encrypted if the server can, and any server that answers is believed.
+    /// `prefer`: encrypted if the server supports it; any server is trusted.
     Prefer,
-    /// `require`: encrypted, and any server that answers is believed.
+    /// `require`: encrypted; any server is trusted.
     AnyServer,
-    /// `verify-ca`: encrypted, and a certificate that these authorities have signed is believed.
+    /// `verify-ca`: encrypted; a certificate that these authorities have signed is trusted.
     Authority(PathBuf),
-    /// `verify-full`: as `verify-ca`, if the certificate is for the host.
+    /// `verify-full`: as `verify-ca`, and the certificate must be for the host.
     Host(PathBuf),
 }
 
@@ -47,11 +47,11 @@ enum Mode {
 const MODES: [&str; 5] = ["disable", "prefer", "require", "verify-ca", "verify-full"];
 
 impl Tls {
-    /// Takes the words about TLS out of a connection string; what is left is for the client library.
+    /// Takes the words about TLS out of a connection string; the rest is for the client library.
     pub(crate) fn take(config: &str) -> Result<(String, Self), ConfigError> {
         let (rest, words) = words::take(config);
         let tls = Self::from_words(words).map_err(|why| ConfigError::Tls { why })?;
-        // Reads the named files once, so that a file that cannot be used shows at start.
+        // The named files are read once, so that a file that cannot be used shows at start.
         tls.connector()?;
         Ok((rest, tls))
     }
@@ -66,7 +66,7 @@ impl Tls {
                 return Err(format!("sslrootcert makes no sense with sslmode={mode}; verify-full makes use of it"));
             }
             ("require", None) => Mode::AnyServer,
-            // As libpq has it.
+            // libpq does so, too.
             ("require" | "verify-ca", Some(root)) => Mode::Authority(root),
             ("verify-full", Some(root)) => Mode::Host(root),
             ("verify-ca" | "verify-full", None) => return Err(needs_root()),
@@ -80,7 +80,7 @@ impl Tls {
         Ok(Self { mode: wanted, identity })
     }
 
-    /// The mode as the client library knows it.
+    /// The client library's mode.
     pub(crate) fn mode(&self) -> SslMode {
         match self.mode {
             Mode::Off => SslMode::Disable,
@@ -89,8 +89,8 @@ impl Tls {
         }
     }
 
-    /// Whether the hosts of a connection string with this mode may be reached without TLS, because one of them is a
-    /// socket.
+    /// Checks the mode of a connection string in which one of several hosts is a socket: a mode that requires TLS is
+    /// refused, and any other is warned of.
     pub(crate) fn check_beside_socket(&self) -> Result<(), ConfigError> {
         let mode = match self.mode {
             Mode::Off | Mode::Prefer => {
@@ -111,12 +111,12 @@ impl Tls {
         Err(ConfigError::Tls { why })
     }
 
-    /// Whether a third party between the two ends could read and answer in the server's stead.
+    /// Whether a third party could read the traffic and answer in the server's place.
     pub(crate) fn believes_anybody(&self) -> bool {
         matches!(self.mode, Mode::Off | Mode::Prefer | Mode::AnyServer)
     }
 
-    /// Reads the files. `None`: no TLS.
+    /// Reads the files and makes the connector; `None` without TLS.
     pub(crate) fn connector(&self) -> Result<Option<MakeRustlsConnect>, ConfigError> {
         let (root, checks_host) = match &self.mode {
             Mode::Off => return Ok(None),

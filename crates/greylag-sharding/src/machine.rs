@@ -1,7 +1,7 @@
 //! The protocols of sharding as machines: values that take inputs and yield effects, without clock, task or socket.
 //!
-//! Users need none of this. It is here for those who drive the machines themselves: simulations, tests that play one
-//! order of events after the other, and readers who look up what a region or a coordinator does.
+//! Users need none of these machines. They are public for code that drives them itself (simulations, tests that play
+//! one order of events after the other), and for readers who look up what a region or a coordinator does.
 //!
 //! | machine | decides |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | [`shard::Shard`] | which entity of a shard runs next, starts, stops, sleeps |
 //! | [`daemon::Keeper`] | how many daemon processes there are, and that each is running |
 //!
-//! They speak by [`message`]s, and all are told of the cluster by the value [`membership::Members`].
+//! The machines exchange [`message`]s, and the value [`membership::Members`] describes the cluster to all of them.
 
 pub mod coordinator;
 pub mod daemon;

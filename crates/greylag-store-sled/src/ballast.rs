@@ -1,5 +1,5 @@
-//! A file that only takes space. On a full disk a store cannot even be opened, to delete from it or to read it;
-//! then the ballast goes, and there is room. Source: persistence §4.3.
+//! The ballast: a file that only takes space. On a full disk a store cannot be opened, not even to read it or to delete
+//! from it; the ballast is then removed to make room. Source: persistence §4.3.
 
 use std::fs;
 use std::io::{self, Write};
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use crate::private;
 
 const FILE_NAME: &str = "greylag.ballast";
-/// Free space, in ballasts, at which a new one is made: it must not bring about what it helps against.
+/// A ballast is made only where so many times its size is free: it must not fill the disk itself.
 const ROOM: u64 = 4;
 
 /// Bytes that a process without privileges may still write to the file system of `path`.
 ///
 /// # Errors
-/// If the file system does not tell.
+/// If the file system does not tell its free space.
 pub fn free_bytes(path: &Path) -> io::Result<u64> {
     let status = rustix::fs::statvfs(path)?;
     Ok(status.f_bavail.saturating_mul(status.f_frsize))
@@ -32,7 +32,7 @@ impl Ballast {
         Self { path: directory.join(FILE_NAME), bytes }
     }
 
-    /// Makes it, unless it is there or there is no room for it. A store works without it, too.
+    /// Makes the ballast, unless it exists or there is no room. A store works without one, too.
     pub(crate) fn restore(&self) {
         let there = fs::metadata(&self.path).is_ok_and(|metadata| metadata.len() == self.bytes);
         if self.bytes == 0 || there {
@@ -48,12 +48,12 @@ impl Ballast {
         }
     }
 
-    /// Removes it; whether there was any.
+    /// Removes the ballast. Returns whether there was one.
     pub(crate) fn release(&self) -> bool {
         fs::remove_file(&self.path).is_ok()
     }
 
-    /// Real blocks: a hole in a file takes no space.
+    /// Writes real blocks: a hole in a file takes no space.
     fn write(&self) -> io::Result<()> {
         let mut file = private::create(&self.path)?;
         let piece = vec![0; 1 << 20];

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::error::StoreError;
 
-/// Largest value of one record; longer data is split by the caller.
+/// The largest value of one record; the caller splits longer data.
 ///
 /// Larger records, or pages of them, would leave the log for files that the engine never syncs.
 /// Source: persistence §4.3.
@@ -15,23 +15,23 @@ const CRC_BYTES: usize = 4;
 /// Changes that become durable together or not at all.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// In the order in which they were added; of one key the last counts.
+    /// In the order of addition; of several writes of one key the last counts.
     writes: Writes,
     bytes: usize,
-    /// Where a value meets its checksum.
+    /// Scratch memory in which a value and its checksum are joined.
     sealed: Vec<u8>,
-    /// What values were made from, to be freed with the batch.
+    /// The buffers that values were made from, freed with the batch.
     spent: Vec<Vec<u8>>,
 }
 
-/// What is to lie under each key; `None` for nothing.
+/// Writes in order: a key with its new value, or `None` for a removal.
 pub(crate) type Writes = Vec<(sled::IVec, Option<sled::IVec>)>;
 
 impl Batch {
-    /// Writes `value` under `key`, over whatever is there.
+    /// Writes `value` under `key`, in place of any former value.
     ///
     /// # Panics
-    /// If the value is longer than [`MAX_VALUE_BYTES`]: splitting is the caller's duty.
+    /// If the value is longer than [`MAX_VALUE_BYTES`]: the caller must split it.
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
         let mut sealed = std::mem::take(&mut self.sealed);
         sealed.clear();
@@ -40,8 +40,8 @@ impl Batch {
         self.sealed = sealed;
     }
 
-    /// Does as [`Batch::put`], for a value that was made on another thread. That value is freed after all requests of
-    /// the group were answered.
+    /// As [`Batch::put`], for a value that was made on another thread. The value is freed after all requests of the
+    /// group were answered.
     ///
     /// # Panics
     /// If the value is longer than [`MAX_VALUE_BYTES`].
@@ -58,23 +58,23 @@ impl Batch {
         self.writes.push((key.into(), Some((&value[..]).into())));
     }
 
-    /// Removes what is under `key`, if anything.
+    /// Removes the value under `key`, if there is one.
     pub fn remove(&mut self, key: &[u8]) {
         self.bytes += key.len();
         self.writes.push((key.into(), None));
     }
 
-    /// Whether it changes nothing.
+    /// Whether the batch changes nothing.
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
     }
 
-    /// How many changes it holds.
+    /// The number of changes.
     pub fn len(&self) -> usize {
         self.writes.len()
     }
 
-    /// Bytes of its keys and values.
+    /// The bytes of all keys and values.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -1,9 +1,9 @@
-//! Numbers the commits of a store, and sums up what lies in it, so that a loss is noticed.
+//! Numbers the commits of a store and sums up its records, so that a loss is noticed.
 //!
-//! sled takes damage in the younger part of its log for a torn write, and opens without what follows: up to the end of
-//! the log, or of a segment in its middle. So each commit writes one record with its number and the sum over all records
-//! that are there after it. A lost end shows in the number, which the tail guard knows from outside the log; a hole shows
-//! in the sum, since the records that lay in it are missing, or are there as they were before. Source: ddata U2.
+//! sled takes damage in the younger part of its log for a torn write, and opens without what follows, up to the end of
+//! the log or of a segment in its middle. So each commit writes one record with its number and the sum over all records
+//! that exist after it. A lost end shows in the number, which the tail guard keeps outside of the log. A hole shows in
+//! the sum: the records that lay in the hole are missing, or have their former values. Source: ddata U2.
 
 use std::collections::HashMap;
 
@@ -12,37 +12,37 @@ use twox_hash::XxHash3_64;
 
 use crate::{Batch, Reader, StoreError};
 
-/// Where the record of the last commit lies.
+/// The key of the record of the last commit.
 const COMMIT_KEY: &[u8] = &[0x03];
-/// Behind every record that is summed up. The engine's probe follows.
+/// The end of the keys that are summed up; only the engine's probe lies behind.
 const END: &[u8] = &[0xff];
 const CRC_BYTES: usize = 4;
 
-/// Sum over the records of a store. The order in which they came plays no part in it.
+/// The sum over the records of a store, independent of their order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Sum(u64);
 
-/// What a look at all records found.
+/// The result of reading all records.
 struct Found {
     sum: Sum,
-    /// Whether a record does not match its checksum, so that its part of the sum may be wrong.
+    /// Whether a record does not match its checksum; its part of the sum may then be wrong.
     has_bad: bool,
 }
 
-/// The last commit of a store whose planner sees to it that no loss goes unnoticed: the record under key `03` is its.
+/// The last commit of a store whose planner guards against unnoticed loss; it owns the record under key `03`.
 ///
 /// A planner reads it in [`Planner::recover`](crate::Planner::recover), compares it in
-/// [`Planner::verify`](crate::Planner::verify), names its number as [`Planner::tail`](crate::Planner::tail), and seals
-/// every batch that it plans. No other record may begin with `ff`.
+/// [`Planner::verify`](crate::Planner::verify), returns its number from [`Planner::tail`](crate::Planner::tail), and
+/// seals every batch that it plans. No other record may begin with `ff`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Commits {
     number: u64,
-    /// What the last commit left; none in a store that did not number its commits so far.
+    /// The sum that the last commit left; `None` in a store whose commits were not numbered so far.
     sum: Option<Sum>,
 }
 
 impl Sum {
-    /// What one record adds. The checksum at the end of a value stands for the value.
+    /// The part of one record in the sum. The checksum at the end of a value stands for the value.
     fn part(key: &[u8], sealed: &[u8]) -> u64 {
         let crc = sealed.len().saturating_sub(CRC_BYTES);
         XxHash3_64::oneshot(&[key, &sealed[crc..]].concat())
@@ -86,14 +86,14 @@ impl Commits {
         self.number
     }
 
-    /// Compares the sum with what is there.
+    /// Compares the sum of the last commit with the records.
     ///
     /// # Errors
     /// [`StoreError`] if records are missing, or cannot be read.
     pub fn verify(&mut self, reader: &Reader) -> Result<(), StoreError> {
         let found = match Found::look(reader) {
             Ok(found) => found,
-            // Loading meets that page, too, and says so; the others are written to as before.
+            // Loading meets the same page and reports it; other pages are written as before.
             Err(error) if error.is_corruption() && self.sum.is_some() => {
                 tracing::warn!(%error, "a damaged page hides whether a part of the log is lost");
                 return Ok(());
@@ -103,7 +103,7 @@ impl Commits {
         let number = self.number;
         match self.sum {
             Some(sum) if sum == found.sum => {}
-            // The entry that the bad record belongs to is told as damaged when it is loaded.
+            // The entry of the bad record is reported as damaged when it is loaded.
             Some(_) if found.has_bad => {
                 tracing::warn!(number, "a damaged record hides whether a part of the log is lost");
             }
@@ -117,16 +117,16 @@ impl Commits {
         Ok(())
     }
 
-    /// Makes a commit of a batch: gives it its number, and adds the record. An empty batch stays empty.
+    /// Makes a batch a commit: draws its number and adds the record. An empty batch stays empty.
     ///
     /// # Errors
-    /// [`StoreError`] if what lies under its keys cannot be read.
+    /// [`StoreError`] if the present values under its keys cannot be read.
     pub fn seal(&mut self, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
         if batch.is_empty() {
             return Ok(());
         }
         let mut sum = self.sum.unwrap_or_default();
-        // Of one key the last write counts.
+        // Of several writes of one key the last counts.
         let writes: HashMap<&[u8], Option<&[u8]>> =
             batch.writes().iter().map(|(key, value)| (&key[..], value.as_deref())).collect();
         for (key, sealed) in writes {

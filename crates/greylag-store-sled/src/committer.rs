@@ -1,4 +1,4 @@
-//! The one thread that plans what is written to a store, and opens it again after a failure.
+//! The committer: the one thread that plans all writes of a store and reopens it after a failure.
 //!
 //! ```text
 //! submit ─▶ queue ─▶ plan ───────▶ apply_batch           this thread
@@ -7,12 +7,12 @@
 //!             └─ fills meanwhile, so groups grow with the load; see [`crate::pace`]
 //! ```
 //!
-//! A group is planned while the one before is synced, and applied when that sync is over: the log never holds
-//! more than one group that a loss of power could tear, so no later one can outlive an earlier one.
+//! A group is planned while the group before is synced, and applied when that sync is over: the log never holds more
+//! than one group that a loss of power could tear, so no later group can outlive an earlier one.
 //!
-//! **Poison.** After an error, a panic or a stall nothing is known about the groups in hand, and sled
-//! shows what it could not write. So everything pending stays unanswered, the handle is dropped on a
-//! throwaway thread (dropping may hang too), and the store is opened anew with back-off.
+//! **Poison.** After an error, a panic or a stall nothing is known about the groups in hand, and sled shows data that
+//! it could not write. So everything pending stays unanswered, the handle is dropped on a throwaway thread (dropping
+//! may hang too), and the store is reopened with back-off.
 //! Source: persistence §4.3.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,8 +33,8 @@ use crate::settings::StoreSettings;
 use crate::shared::{Phase, Shared};
 use crate::watchdog::watch;
 
-/// Written at every open, to find out at once whether the store can be written. The first byte
-/// `ff` is the engine's; planners use the others.
+/// The key of the test write at every open, which shows at once whether the store can be written. The first byte `ff`
+/// is reserved for the engine; planners use the others.
 const PROBE_KEY: &[u8] = &[0xff];
 const SLOW_OPEN: Duration = Duration::from_secs(10);
 
@@ -54,13 +54,13 @@ pub(crate) fn start<P: Planner>(
     Ok(shared)
 }
 
-/// A store whose records were found sound, with its guard, if its tail is guarded.
+/// A store whose records were found sound, with its guard if the planner guards the tail.
 struct Opened {
     engine: Arc<Engine>,
     guard: Option<TailGuard>,
 }
 
-/// Opens the store; on a full disk once more, without the ballast.
+/// Opens the store; if the disk is full, releases the ballast and tries once more.
 fn open_recovered<P: Planner>(path: &Path, settings: &StoreSettings, planner: &mut P) -> Result<Opened, OpenError> {
     let began_at = Instant::now();
     let ballast = Ballast::new(path, settings.ballast_bytes);
@@ -89,19 +89,21 @@ fn open_once<P: Planner>(path: &Path, settings: &StoreSettings, planner: &mut P)
         let mut batch = Batch::default();
         let reader = Reader::new(engine.clone());
         planner.recover(&reader, &mut batch)?;
-        // Judged before anything is written; and a new store has its guard before its first commit.
+        // Open the guard first: damage is found before anything is written, and a new store gets a guard before its
+        // first commit.
         let mut guard = planner.tail().map(|found| TailGuard::open(path, found)).transpose()?;
         planner.verify(&reader, &mut batch)?;
         match engine.fetch_page(PROBE_KEY) {
             Ok(()) => batch.put(PROBE_KEY, b"probe"),
-            // Records lie on that page, too. Requests for them get the error; all others are to be served.
+            // Go on: requests for records on the damaged page get the error, all others are served.
             Err(error) if error.is_corruption() => {
                 tracing::warn!(path = %path.display(), %error, "no test write to the store: its page is damaged");
             }
             Err(error) => return Err(error),
         }
         engine.commit(batch)?;
-        // A killed process may have left more than was acknowledged. It is synced now, and stays.
+        // A killed process may have left more than was acknowledged. The commit has synced it, so the guard includes
+        // it.
         planner.tail().zip(guard.as_mut()).map(|(tail, guard)| guard.raise_to(tail)).transpose()?;
         Ok(guard)
     }));
@@ -126,13 +128,14 @@ impl<P: Planner> Committer<P> {
                     self.shared.poison(&error);
                     let (engine, shared) = (opened.engine, self.shared.clone());
                     shared.lock().hung_since = Some(Instant::now());
-                    // Dropping a failed handle may hang; the lock it holds then keeps `reopen` waiting.
+                    // Use a throwaway thread: dropping a failed handle may hang, and its lock then keeps `reopen`
+                    // waiting.
                     let throwaway = thread::Builder::new().name("greylag-drop".into()).spawn(move || {
                         drop(engine);
                         shared.lock().hung_since = None;
                     });
                     if let Err(error) = throwaway {
-                        // Without a thread the engine was dropped here, and hangs no more.
+                        // Without a thread the engine was dropped right here, so nothing hangs any more.
                         self.shared.lock().hung_since = None;
                         tracing::error!(%error, "no thread to drop a failed store on");
                     }
@@ -149,7 +152,7 @@ impl<P: Planner> Committer<P> {
     fn serve(&mut self, engine: &Arc<Engine>, guard: Option<TailGuard>) -> Result<(), StoreError> {
         let mut finisher = Finisher::start(self.shared.clone(), engine.clone(), guard)?;
         let served = catch_unwind(AssertUnwindSafe(|| self.commit_groups(engine, &mut finisher)));
-        // Whatever happened here, groups that were applied before may still be made durable and answered.
+        // Groups that were applied before may still be made durable and answered, whatever happened here.
         finisher.end()?;
         served.unwrap_or_else(|panic| Err(StoreError::from_panic(&*panic)))
     }
@@ -177,7 +180,7 @@ impl<P: Planner> Committer<P> {
         Ok(())
     }
 
-    /// Waits for work. `None` once the store is closed and nothing waits any more.
+    /// Waits for work. `None` once the store is closed and the queue is empty.
     fn next_group(&mut self) -> Result<Option<Vec<P::Request>>, StoreError> {
         let mut state = self.shared.lock();
         loop {
@@ -200,7 +203,7 @@ impl<P: Planner> Committer<P> {
         Ok(Some(state.take_group(&self.shared.settings)))
     }
 
-    /// Opens the store anew, however long that takes; `None` if it was closed meanwhile.
+    /// Reopens the store, however long that takes; `None` if the store was closed meanwhile.
     fn reopen(&mut self) -> Option<Opened> {
         let settings = self.shared.settings.clone();
         let mut backoff = settings.reopen_min_backoff;
@@ -210,7 +213,7 @@ impl<P: Planner> Committer<P> {
             if waited.unwrap_or_else(PoisonError::into_inner).0.closing {
                 return None;
             }
-            // What a failed sync left in memory is not on the disk, but would be read as if it were.
+            // After a failed sync the page cache holds data that the disk does not have; drop it before reading.
             forget_cached(&self.shared.path);
             match open_recovered(&self.shared.path, &settings, &mut self.planner) {
                 Ok(opened) => {
@@ -233,7 +236,7 @@ impl<P: Planner> Committer<P> {
         if engine.has_blobs() {
             tracing::warn!(path = %self.shared.path.display(), "blobs/ is not empty: values lie outside the synced log");
         }
-        // Reads in progress hold the engine for a moment; the last holder releases its lock.
+        // Wait for reads in progress, which hold the engine for a moment: the last holder releases the lock.
         let give_up_at = Instant::now() + self.shared.settings.lock_retry;
         while Arc::strong_count(&engine) > 1 && Instant::now() < give_up_at {
             thread::sleep(Duration::from_millis(1));

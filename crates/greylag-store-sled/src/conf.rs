@@ -1,8 +1,8 @@
-//! sled's own settings, in the file `conf`.
+//! sled's own settings file, `conf`.
 //!
-//! sled writes that file when it makes a store, in two steps and before it locks anything, and takes a file that lacks
-//! the second one for damage. So a process that is killed in between would leave a store that cannot be opened,
-//! although nothing was ever in it. The file's text is known, so it is written anew wherever it is cut off.
+//! sled writes the file when it creates a store, in two steps and before it locks anything, and takes a file without
+//! the second step for damage. So a process killed in between would leave a store that cannot be opened although it
+//! never held anything. The text of the file is known, so a file that is cut off anywhere is written anew.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -10,10 +10,10 @@ use std::path::Path;
 
 use crate::engine::SEGMENT_BYTES;
 
-/// What sled appends to its text.
+/// The length of the checksum that sled appends to its text.
 const CRC_BYTES: usize = 4;
 
-/// Removes the file if its end is missing. sled makes it where there is none.
+/// Removes the file if its end is missing; sled then makes a new one.
 pub(crate) fn remove_if_torn(store: &Path) -> std::io::Result<()> {
     let path = store.join("conf");
     let found = match fs::read(&path) {
@@ -27,7 +27,7 @@ pub(crate) fn remove_if_torn(store: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Makes it as durable as what is written to the store from now on.
+/// Syncs the file, so that it is as durable as later writes to the store.
 pub(crate) fn sync(store: &Path) -> std::io::Result<()> {
     File::open(store.join("conf"))?.sync_all()
 }
@@ -38,7 +38,7 @@ fn is_torn(found: &[u8]) -> bool {
     found.len() < text.len() + CRC_BYTES && found[..known] == text.as_bytes()[..known]
 }
 
-/// What sled 0.34 writes of the settings of ours.
+/// The text that sled 0.34 writes for our settings.
 fn text() -> String {
     format!("segment_size: {SEGMENT_BYTES}\nuse_compression: false\nversion: 0.34\n")
 }
@@ -69,7 +69,7 @@ mod tests {
         }
     }
 
-    /// As a loss of power may leave it.
+    /// Cuts the file off, as a loss of power may.
     #[test]
     fn what_is_in_the_store_is_there_without_the_end_of_its_settings() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
 //! The store of durable replicated entries, on the engine: ddata U2.
 //!
-//! Appends go to the committer, which groups them and answers when they are flushed and synced; so
-//! flushing has nothing left to do. Opening blocks and may wait for a dying process to let go of the
-//! place; it happens on a thread of its own, as does all reading. One append comes at a time, and one
-//! long record is written piece by piece, so little of it waits in memory.
+//! Appends go to the committer, which groups them and answers when they are flushed and synced, so `flush` has nothing
+//! left to do. Opening blocks, and may wait for a dying process to release the lock; it runs on a thread of its own, as
+//! does all reading. One append runs at a time, and a long record is written piece by piece, so little of it waits in
+//! memory.
 //!
 //! Commits are numbered, and the tail guard remembers the last one: a store that lost its end is not opened. Before the
 //! disk is full, changes that only add are refused; see [`DdataStoreSettings::min_free_bytes`].
@@ -27,9 +27,9 @@ use planner::{Change, Entries, Numbers};
 #[cfg(feature = "fuzzing")]
 pub(crate) use record::read_anything;
 
-/// About how many bytes of short records go to the committer as one.
+/// About how many bytes of short records go to the committer in one request.
 const REQUEST_BYTES: usize = 1 << 20;
-/// Pieces of a long record that go to the committer as one.
+/// How many pieces of a long record go to the committer in one request.
 const PIECES: usize = 16;
 
 /// Settings of the store of durable entries.
@@ -37,16 +37,17 @@ const PIECES: usize = 16;
 pub struct DdataStoreSettings {
     /// Page cache. Default 64 MiB. Source: ddata §8, `durable.cache_bytes`.
     pub cache_bytes: u64,
-    /// With fewer bytes free where the store lies, values and deltas are refused, so updates end with `StoreFailed`, until
-    /// there are twice as many; with fewer than half, so are tombstones and what the replicator remembers. Reads and
-    /// removals always work. Default 256 MiB; 0 switches it off. Source: ddata U2, persistence §4.3.
+    /// With fewer bytes free on the file system of the store, values and deltas are refused, so updates end with
+    /// `StoreFailed`, until twice as many are free; with fewer than half, tombstones and the replicator's own records
+    /// are refused too. Reads and removals always work. Default 256 MiB; 0 switches the limit off. Source: ddata U2,
+    /// persistence §4.3.
     pub min_free_bytes: u64,
-    /// A file of this size is kept and given up when a full disk would not let the store open; it is the engine's
+    /// The size of a file that is given up when a full disk would not let the store open: the engine's
     /// [`StoreSettings::ballast_bytes`]. Default 64 MiB; 0 for none. Source: ddata U2, persistence §4.3.
     pub ballast_bytes: u64,
-    /// How `min_free_bytes` is measured. Default: the file system is asked.
+    /// How the free bytes are measured. Default: by asking the file system.
     pub disk: Disk,
-    /// Everything else about the engine.
+    /// All other settings of the engine.
     pub engine: StoreSettings,
 }
 
@@ -64,7 +65,7 @@ impl Default for DdataStoreSettings {
 }
 
 impl DdataStoreSettings {
-    /// For tests: a small cache, short waits, any disk.
+    /// Settings for tests: a small cache, short waits, a disk of any fullness.
     pub fn test() -> Self {
         let (min_free_bytes, ballast_bytes) = (0, 0);
         let engine = StoreSettings::test();
@@ -119,7 +120,7 @@ struct Shared {
 }
 
 impl DdataStore {
-    /// The store in this directory, which is made when it is opened.
+    /// The store in the directory `path`, which is created when the store is opened.
     pub fn new(path: impl Into<PathBuf>, settings: DdataStoreSettings) -> Self {
         let DdataStoreSettings { cache_bytes, min_free_bytes, ballast_bytes, disk, engine } = settings;
         let settings = StoreSettings { cache_bytes, ballast_bytes, ..engine };
@@ -128,16 +129,16 @@ impl DdataStore {
         Self { shared: Arc::new(Shared { path, settings, numbers, watermark, store }) }
     }
 
-    /// Where the store of a replicator lies: a path that ends in `ddata` is completed by the names of
-    /// cluster and replicator and by the port, so that nodes on one machine do not meet; any other is taken
-    /// as it is. Relative paths begin at `data_dir`. Source: ddata U6.
+    /// The directory of a replicator's store: a path that ends in `ddata` is completed by the names of cluster and
+    /// replicator and by the port, so that nodes on one machine do not meet; any other path is taken as it is. Relative
+    /// paths begin at `data_dir`. Source: ddata U6.
     pub fn place(data_dir: &Path, path: &Path, cluster: &str, replicator: &str, port: u16) -> PathBuf {
         let ends_so = path.file_name().and_then(|name| name.to_str()).filter(|name| name.ends_with("ddata"));
         let named = ends_so.map(|name| path.with_file_name(format!("{name}-{cluster}-{replicator}-{port}")));
         data_dir.join(named.as_deref().unwrap_or(path))
     }
 
-    /// Its directory.
+    /// The directory of the store.
     pub fn path(&self) -> &Path {
         &self.shared.path
     }
@@ -181,7 +182,7 @@ impl Shared {
         pending.await.map_err(|unanswered| self.failed(&unanswered))
     }
 
-    /// A record that takes more than one piece: the pieces first, a few at a time, the head last.
+    /// Writes a record of more than one piece: first the pieces, a few at a time, last the head.
     async fn put_long(
         &self,
         store: &Store<Entries>,
@@ -200,7 +201,7 @@ impl Shared {
         self.commit(store, Change::Reveal { id: id.clone(), snapshot }).await
     }
 
-    /// Refuses what the disk may soon have no room for; sled does not survive a full one.
+    /// Refuses changes for which the disk may soon have no room: sled does not survive a full disk.
     fn check_room(&self, ops: &[StoreOp]) -> Result<(), Failure> {
         let adds =
             |op: &StoreOp| matches!(op, StoreOp::Put { .. } | StoreOp::Delta { .. } | StoreOp::Quarantine { .. });
@@ -213,7 +214,7 @@ impl Shared {
         }
     }
 
-    /// Closes the store if it is open, and gives its directory another name. Blocks. Answers the name.
+    /// Closes the store if it is open, and renames its directory. Blocks. Returns the new path.
     fn set_aside(&self) -> Result<PathBuf, Failure> {
         let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         store.take().map_or(Ok(()), |store| store.close()).map_err(|error| self.failed(&error))?;
@@ -287,7 +288,7 @@ impl DurableStore for DdataStore {
         })
     }
 
-    /// Appending ends with a sync.
+    /// Nothing to do: appending ends with a sync.
     fn flush(&self) -> BoxFuture<'_, Result<(), Failure>> {
         Box::pin(std::future::ready(Ok(())))
     }
@@ -302,11 +303,11 @@ impl DurableStore for DdataStore {
     }
 }
 
-/// Runs what blocks on a thread of its own. `None` if there is none to be had.
+/// Runs a blocking closure on a thread of its own. `None` if no thread can be started.
 async fn off_thread<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, result) = oneshot::channel();
     let spawned = thread::Builder::new().name("greylag-ddata-store".into()).spawn(move || {
-        // The caller may have gone, and wants no answer then.
+        // A caller that is gone wants no answer.
         let _gone = done.send(run());
     });
     spawned.ok()?;

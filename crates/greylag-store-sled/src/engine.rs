@@ -1,10 +1,9 @@
-//! sled, opened and committed so that an acknowledged group survives power loss.
+//! Opens and commits sled so that an acknowledged group survives power loss.
 //!
-//! sled 0.34's `flush` ends in `sync_file_range`, which writes no metadata and empties no device
-//! cache. So a commit is: `apply_batch`, the blocking `flush`, then `sync_data` on a handle of our
-//! own of the data file (a sync belongs to the inode, not to the handle). `flush_async` is never
-//! called: it occupies one of sled's seven I/O threads for each caller and needs another to finish,
-//! so eight callers wait for ever. Source: persistence §4.3.
+//! sled 0.34's `flush` ends in `sync_file_range`, which writes no metadata and empties no device cache. So a commit is
+//! `apply_batch`, the blocking `flush`, then `sync_data` on a handle of our own of the data file (a sync belongs to the
+//! inode, not to the handle). `flush_async` is never called: each call occupies one of sled's seven I/O threads and
+//! needs another to finish, so eight callers wait for ever. Source: persistence §4.3.
 
 use std::fs::{self, File, OpenOptions};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,16 +21,16 @@ use crate::insist::{Insistent, insist};
 use crate::private;
 use crate::settings::StoreSettings;
 
-/// A page with fewer records is merged into the one before.
+/// sled merges a page with fewer records into the page before.
 const LEAST_OF_A_PAGE: usize = 4;
 /// How often a batch is applied at most: no page has more pieces in the log.
 const MOST_PIECES: usize = 1000;
 pub(crate) const SEGMENT_BYTES: usize = 8 << 20;
-/// Also the period of sled's garbage collection, so it must not be switched off.
+/// The interval of sled's background flush, which is also the period of its garbage collection: do not switch it off.
 const BACKGROUND_FLUSH_MS: u64 = 500;
 const LOCK_POLL: Duration = Duration::from_millis(20);
 
-/// One open store: sled's handle and ours of the same data file.
+/// One open store: sled's handle, and our own handle of the same data file.
 pub(crate) struct Engine {
     db: sled::Db,
     data_file: File,
@@ -39,7 +38,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Opens or creates the store, waiting for a dying process to let go of its lock.
+    /// Opens or creates the store; waits for a dying process to release the lock.
     pub(crate) fn open(path: &Path, settings: &StoreSettings, repair: &'static str) -> Result<Self, OpenError> {
         let failed = |source: StoreError| OpenError::of(path, source, repair);
         create_directory(path).map_err(|error| failed(error.into()))?;
@@ -63,14 +62,14 @@ impl Engine {
     fn around(db: sled::Db, path: &Path) -> std::io::Result<Self> {
         let data_file = OpenOptions::new().read(true).write(true).open(path.join("db"))?;
         private::close_to_others(path)?;
-        // Neither what sled just created is durable by itself, nor the names of it.
+        // Sync what sled just created: neither the files nor their names are durable by themselves.
         conf::sync(path)?;
         sync_directory(path)?;
         Ok(Self { db, data_file, blobs: path.join("blobs") })
     }
 
-    /// Makes a batch durable. After any error the engine must not be used again: sled still shows
-    /// what it could not write.
+    /// Makes a batch durable. The engine must not be used after any error: sled still shows data that it could not
+    /// write.
     pub(crate) fn commit(&self, batch: Batch) -> Result<(), StoreError> {
         self.fetch(&batch)?;
         self.apply(&batch)?;
@@ -80,31 +79,32 @@ impl Engine {
 
     /// Reads every page that a batch changes.
     ///
-    /// sled changes them one after the other, in no order, and gives up at the first that it cannot read. What it
-    /// changed before that stays, and goes to the disk: a part of a batch, which no request asked for. So nothing is
-    /// applied before it is certain that all of it can be.
+    /// sled changes the pages one after the other, in no order, and stops at the first that it cannot read. Its earlier
+    /// changes stay and reach the disk: a part of a batch, which no request asked for. So nothing is applied before
+    /// every page was read.
     pub(crate) fn fetch(&self, batch: &Batch) -> Result<(), StoreError> {
         batch.writes().iter().try_for_each(|(key, _)| self.fetch_page(key))
     }
 
-    /// Reads the page on which `key` lies, or would lie; not what lies under it.
+    /// Reads the page on which `key` lies, or would lie; the value under `key` is not checked.
     pub(crate) fn fetch_page(&self, key: &[u8]) -> Result<(), StoreError> {
         insist(|| self.db.get(key)).map(drop)
     }
 
-    /// Reads the pages that a removal of `key` may change: its own, and the one before.
+    /// Reads the pages that a removal of `key` may change: its own page, and the one before.
     ///
-    /// sled lets a page with fewer records than [`LEAST_OF_A_PAGE`] be taken in by the one before. If it cannot read
-    /// that one, it stops there for good, and everything below their common index page, hundreds of pages, with it.
+    /// sled merges a page with fewer records than [`LEAST_OF_A_PAGE`] into the page before. If sled cannot read that
+    /// page, it stops there for good, and everything below the common index page, hundreds of pages, is lost with it.
     pub(crate) fn fetch_for_removal(&self, key: &[u8]) -> Result<(), StoreError> {
         self.fetch_page(key)?;
-        // So many may be left before `key` on its own page; one more lies on the page before.
+        // Read `LEAST_OF_A_PAGE` records before `key`: fewer of them lie on its own page if that may be merged, so the
+        // last one lies on the page before.
         let mut before = Insistent(self.db.range(..key));
         (0..LEAST_OF_A_PAGE).try_for_each(|_| before.next_back().transpose().map(drop))
     }
 
-    /// Has sled merge pages that this batch left nearly empty, now that the pages before them can be read. Otherwise
-    /// the next read of such a page would have it merged, and the page before may be damaged by then.
+    /// Lets sled merge the pages that this batch left nearly empty, now that the pages before them can be read.
+    /// Otherwise the next read of such a page would merge it, and the page before may be damaged by then.
     pub(crate) fn settle(&self, batch: &Batch) -> Result<(), StoreError> {
         let removed = batch.writes().iter().filter(|(_, value)| value.is_none());
         for (key, _) in removed {
@@ -118,10 +118,11 @@ impl Engine {
         Ok(())
     }
 
-    /// The first half of a commit, once its pages were [fetched](Self::fetch): readers see the batch, the disk need not have it.
+    /// The first half of a commit, once its pages were [fetched](Self::fetch): readers see the batch; the disk may not
+    /// have it yet.
     pub(crate) fn apply(&self, batch: &Batch) -> Result<(), StoreError> {
-        // To stop halfway would leave a part of the batch, so it is applied until that succeeds. It fails on some
-        // other, damaged page, which sled moves meanwhile and meets once for each piece of that page.
+        // Apply until it succeeds: stopping halfway would leave a part of the batch. It fails on another, damaged page,
+        // which sled moves meanwhile and meets once for each piece of that page.
         for _ in 0..MOST_PIECES {
             match self.db.apply_batch(sled_batch(batch)) {
                 Err(error @ sled::Error::Corruption { .. }) if self.fetch(batch).is_ok() => {
@@ -133,7 +134,7 @@ impl Engine {
         self.db.apply_batch(sled_batch(batch)).map_err(StoreError::from_sled)
     }
 
-    /// The other half: the disk has what was applied before this call.
+    /// The second half of a commit: when it returns, the disk has everything that was applied before the call.
     pub(crate) fn sync(&self) -> Result<(), StoreError> {
         self.db.flush().map_err(StoreError::from_sled)?;
         self.data_file.sync_data()?;
@@ -145,13 +146,13 @@ impl Engine {
         found.map(|sealed| unseal(key, &sealed)).transpose()
     }
 
-    /// What lies under a key, with its checksum and whether that is right or not.
+    /// The value under a key with its checksum, which is not verified.
     pub(crate) fn raw(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         let found = insist(|| self.db.get(key))?;
         Ok(found.map(|sealed| Bytes::copy_from_slice(&sealed)))
     }
 
-    /// Keys in order, `from` included, `to` not, with what lies under them: unchecked, the checksum at its end.
+    /// Keys in order, `from` included, `to` excluded, with their values, which end in a checksum that is not verified.
     pub(crate) fn raw_range(&self, from: &[u8], to: &[u8]) -> impl Iterator<Item = Record> + use<> {
         let to = if to < from { from } else { to };
         Insistent(self.db.range(from..to)).map(|item| {
@@ -160,15 +161,15 @@ impl Engine {
         })
     }
 
-    /// Keys in order, `from` included, `to` not, whatever their values look like.
+    /// Keys in order, `from` included, `to` excluded, whatever their values.
     pub(crate) fn keys(&self, from: &[u8], to: &[u8]) -> impl Iterator<Item = Result<Bytes, StoreError>> + use<> {
         let to = if to < from { from } else { to };
         Insistent(self.db.range(from..to)).map(|item| Ok(Bytes::copy_from_slice(&item?.0)))
     }
 
-    /// Records in key order, `from` included, `to` not.
+    /// Records in key order, `from` included, `to` excluded.
     pub(crate) fn range(&self, from: &[u8], to: &[u8]) -> impl DoubleEndedIterator<Item = Record> + use<> {
-        // An empty range is legal here, but panics in the standard library's sense of a range.
+        // Make an inverted range empty: it is legal here, but sled would panic.
         let to = if to < from { from } else { to };
         Insistent(self.db.range(from..to)).map(|item| {
             let (key, sealed) = item?;
@@ -177,7 +178,7 @@ impl Engine {
         })
     }
 
-    /// Bytes that the files of the store take.
+    /// The bytes that the files of the store take.
     pub(crate) fn size_on_disk(&self) -> Result<u64, StoreError> {
         self.db.size_on_disk().map_err(StoreError::from_sled)
     }
@@ -193,22 +194,22 @@ impl Engine {
     }
 }
 
-/// Frees what batches of so many keys left behind.
+/// Frees memory that batches of `keys` keys left behind.
 ///
 /// sled leaves the pages that it replaced to the collector of `crossbeam-epoch`, which takes some hundred objects for
 /// every 128 times that a thread pins it. A batch pins it once, however much it replaces, so without help the dead
-/// pages of a busy store pile up by the gigabyte, and a clean close, which writes only living ones, takes long.
+/// pages of a busy store pile up by the gigabyte, and a clean close, which writes only living pages, takes long.
 pub(crate) fn collect_garbage(keys: usize) {
-    /// Each round frees some hundred objects; a key leaves a few.
+    /// Each round frees some hundred objects; each key leaves a few.
     const KEYS_PER_ROUND: usize = 50;
-    /// What is freed now was left two rounds ago at the earliest.
+    /// Objects are freed at the earliest two rounds after they were left.
     const MIN_ROUNDS: usize = 8;
     for _ in 0..MIN_ROUNDS + keys / KEYS_PER_ROUND {
         crossbeam_epoch::pin().flush();
     }
 }
 
-/// One record of an iteration: its key and its value, already checked.
+/// One record of an iteration: its key and its checked value.
 pub(crate) type Record = Result<(Bytes, Bytes), StoreError>;
 
 fn open_sled(path: &Path, settings: &StoreSettings) -> Result<sled::Db, StoreError> {
@@ -219,7 +220,7 @@ fn open_sled(path: &Path, settings: &StoreSettings) -> Result<sled::Db, StoreErr
         .cache_capacity(settings.cache_bytes)
         .segment_size(SEGMENT_BYTES)
         .flush_every_ms(Some(BACKGROUND_FLUSH_MS));
-    // A damaged log can make sled panic instead of answering.
+    // Catch panics: a damaged log can make sled panic instead of returning an error.
     catch_unwind(AssertUnwindSafe(|| config.open()))
         .map_err(|panic| StoreError::Damaged(StoreError::panic_text(&*panic).into()))?
         .map_err(StoreError::from_sled)
@@ -230,8 +231,8 @@ fn is_lock_conflict(error: &StoreError) -> bool {
     matches!(error, StoreError::Io(error) if error.to_string().contains("could not acquire lock"))
 }
 
-/// Asks the kernel to read the data file anew from the disk: after a failed sync it keeps pages that the disk
-/// does not have. Best effort; changes that are lost with those pages were never acknowledged.
+/// Asks the kernel to read the data file from the disk again: after a failed sync the page cache holds pages that the
+/// disk does not have. Best effort; changes lost with those pages were never acknowledged.
 pub(crate) fn forget_cached(path: &Path) {
     if let Ok(file) = File::open(path.join("db")) {
         let _unsupported = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
@@ -241,7 +242,7 @@ pub(crate) fn forget_cached(path: &Path) {
 fn create_directory(path: &Path) -> std::io::Result<()> {
     if !path.is_dir() {
         private::directory().create(path)?;
-        // The new name lies in the parent; `canonicalize` finds one for relative paths too.
+        // Sync the parent, which holds the new name; `canonicalize` finds one for relative paths too.
         if let Some(parent) = path.canonicalize()?.parent() {
             sync_directory(parent)?;
         }
@@ -281,7 +282,7 @@ mod tests {
         let mut batch = Batch::default();
         batch.put(b"key", b"value");
         engine.commit(batch).unwrap();
-        // A device without sync answers EINVAL: the commit must ask for it, and must heed the answer.
+        // `/dev/null` answers a sync with EINVAL: the commit must sync, and must return the error.
         engine.set_data_file(File::open("/dev/null").unwrap());
         let mut batch = Batch::default();
         batch.put(b"key", b"other");
@@ -294,8 +295,8 @@ mod tests {
         batch
     }
 
-    /// So many records of so much that the first ones lie in another segment of the log than the last one, of
-    /// which sled reads everything when it opens. `halfway` is done halfway, and in the end a bit of number 100 flips.
+    /// Writes so much that the first records lie in another segment of the log than the last one, of which sled reads
+    /// everything when it opens. Calls `halfway` in the middle, and in the end flips a bit of record 100.
     fn damaged(path: &Path, halfway: impl FnOnce(&Engine)) -> Result<Engine, OpenError> {
         let engine = open(path).unwrap();
         let write = |number: u32| {
@@ -333,10 +334,10 @@ mod tests {
         for number in [damaged[0] - 1, behind + 4] {
             engine.fetch_for_removal(&number.to_be_bytes()).unwrap();
         }
-        // As many as may be removed, and every page is still what it was.
+        // Remove as many records as `check_removal` allows; every page is as readable as before.
         engine.commit(removal((0..damaged[0]).chain(behind + 4..behind + 20))).unwrap();
         assert_eq!(unreadable(&engine), damaged);
-        // And what happens without asking.
+        // Removing without the check makes many more pages unreadable.
         engine.commit(removal([behind])).unwrap();
         assert!(unreadable(&engine).len() > 10 * damaged.len());
     }
@@ -345,7 +346,7 @@ mod tests {
     fn pages_that_were_left_nearly_empty_ask_for_no_other_later() {
         let directory = tempfile::tempdir().unwrap();
         let behind = unreadable(&damaged(directory.path(), |_| ()).unwrap()).last().unwrap() + 1;
-        // Three are left of nine.
+        // Nine records lie on the page; the removal leaves three.
         let removal = || removal(behind..behind + 6);
         let directory = tempfile::tempdir().unwrap();
         let settled = damaged(directory.path(), |engine| engine.commit(removal()).unwrap());
@@ -356,7 +357,7 @@ mod tests {
             engine.apply(&removal()).unwrap();
             engine.sync().unwrap();
         });
-        // The store does not even open, or most of it is unreadable.
+        // Without settling, the store does not even open, or most of it is unreadable.
         assert!(unsettled.is_err() || unreadable(&unsettled.unwrap()).len() > 200, "this shows nothing");
     }
 

@@ -1,12 +1,12 @@
-//! What can go wrong with a store, split by what the caller can do.
+//! Errors of a store, split by what the caller can do.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The engine failed while reading or committing.
 ///
-/// An error while committing poisons the store: waiting requests have an unknown outcome, and the handle
-/// is never used again. Cheap to clone, because every waiting request is told the same cause.
+/// An error while committing poisons the store: waiting requests have an unknown outcome, and the handle is never used
+/// again. Cheap to clone, because every waiting request gets the same cause.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// Reading or writing failed; the medium or the file system is at fault.
@@ -15,35 +15,35 @@ pub enum StoreError {
     /// The engine found its file damaged, or refused an operation for another reason of its own.
     #[error("engine error: {0}")]
     Engine(Arc<str>),
-    /// A value does not match its checksum: it was damaged, or it sits under a key it was not written for.
+    /// A value does not match its checksum: it was damaged, or lies under a key that it was not written for.
     #[error("checksum mismatch in the record under key {}", Hex(.key))]
     Checksum {
         /// The key whose value is damaged.
         key: Vec<u8>,
     },
-    /// The engine cannot make sense of a part of its log.
+    /// The engine cannot read a part of its log.
     #[error("the log is damaged: {0}")]
     Damaged(Arc<str>),
-    /// What the records say contradicts itself.
+    /// The records contradict each other.
     #[error("corrupt store: {0}")]
     Corrupt(Arc<str>),
-    /// A commit in the middle is gone, though later ones are there.
+    /// A commit in the middle is missing, though later ones are there.
     #[error("commit {missing} is missing, though commit {found} is there: a part of the log is lost")]
     CommitGap {
-        /// The first commit that is not there.
+        /// The first missing commit.
         missing: u64,
-        /// The next one that is.
+        /// The next commit that is there.
         found: u64,
     },
-    /// Commits that were acknowledged are gone from the end.
+    /// Acknowledged commits are missing at the end.
     #[error("commits up to {guard} were acknowledged, but the last one there is {found}: the tail of the log is lost")]
     TailLost {
-        /// The last commit that was acknowledged.
+        /// The last acknowledged commit.
         guard: u64,
-        /// The last one that is there; 0 if there is none.
+        /// The last commit that is there; 0 if there is none.
         found: u64,
     },
-    /// There are commits, but the file that tells how many there must be is missing or unreadable.
+    /// There are commits, but the guard file, which names the last one, is missing or unreadable.
     #[error(
         "the tail guard {} is missing or unreadable, so commits after {found} may be lost without a trace",
         crate::guard::FILE_NAME
@@ -69,7 +69,7 @@ impl StoreError {
         Self::Corrupt(what.into().into())
     }
 
-    /// Whether stored data is damaged, as opposed to out of reach for now.
+    /// Whether stored data is damaged, as opposed to unreachable for now.
     pub fn is_corruption(&self) -> bool {
         match self {
             Self::Checksum { .. } | Self::Damaged(_) | Self::Corrupt(_) => true,
@@ -78,7 +78,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the medium has no room for more.
+    /// Whether the medium has no room.
     pub(crate) fn is_storage_full(&self) -> bool {
         use std::io::ErrorKind::{QuotaExceeded, StorageFull};
         matches!(self, Self::Io(error) if matches!(error.kind(), StorageFull | QuotaExceeded))
@@ -96,7 +96,7 @@ impl StoreError {
         Self::Panicked(Self::panic_text(payload).into())
     }
 
-    /// What a panic said.
+    /// The message of a panic.
     pub(crate) fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
         let text = payload.downcast_ref::<&str>().map(ToString::to_string);
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
@@ -118,24 +118,24 @@ impl std::fmt::Display for Hex<'_> {
     }
 }
 
-/// A store could not be opened. No record of it was changed; but the engine blanks the end of a torn log as it
-/// reads it, so copy a damaged directory before you try anything.
+/// A store could not be opened. No record was changed; but sled blanks the end of a torn log as it reads the log, so
+/// copy a damaged directory before you try anything.
 #[derive(thiserror::Error)]
 pub enum OpenError {
-    /// Another process has the store open and did not let go of it within `lock_retry`.
+    /// Another process has the store open and did not release it within `lock_retry`.
     #[error("store {} is in use by another process; stop that process or choose another directory", path.display())]
     Locked {
         /// Directory of the store.
         path: PathBuf,
     },
-    /// The store is damaged: it is not opened, because what it answered would be wrong or incomplete.
+    /// The store is damaged and was not opened, because its answers would be wrong or incomplete.
     #[error("store {} is damaged and stays closed: {source}; {repair}", path.display())]
     Corrupt {
         /// Directory of the store.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The damage.
         source: StoreError,
-        /// What to do about it.
+        /// The advice to the operator.
         repair: &'static str,
     },
     /// The directory or the file could not be read or written.
@@ -143,7 +143,7 @@ pub enum OpenError {
     Failed {
         /// Directory of the store.
         path: PathBuf,
-        /// What the engine, or the crate built on it, said.
+        /// The error of the engine, or of the crate built on it.
         source: StoreError,
     },
 }
@@ -156,19 +156,19 @@ impl OpenError {
         if source.is_corruption() { Self::Corrupt { path, source, repair } } else { Self::Failed { path, source } }
     }
 
-    /// Whether the disk had no room for opening it.
+    /// Whether opening failed because the disk is full.
     pub(crate) fn is_storage_full(&self) -> bool {
         matches!(self, Self::Failed { source, .. } if source.is_storage_full())
     }
 }
 
-/// A request was not taken: it was not stored and will not be. Safe to send again.
+/// A request was not accepted: it was not stored and will not be. Safe to send again.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Refused {
     /// More than `max_pending_bytes` wait for the committer; try again later.
     #[error("{pending_bytes} bytes wait for the committer of the store already")]
     Busy {
-        /// Bytes that wait.
+        /// The bytes that wait.
         pending_bytes: usize,
     },
     /// The store is closed or failed; see its health.
@@ -176,7 +176,7 @@ pub enum Refused {
     Down(Arc<str>),
 }
 
-/// A request was taken, but the store failed before it answered: it may or may not be stored.
+/// A request was accepted, but the store failed before answering: the request may or may not be stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the store failed before the request was known to be durable; it may be stored")]
 pub struct Unanswered;

@@ -1,11 +1,11 @@
-//! The second half of a group commit, on a thread of its own: sync, guard, answers.
+//! The second half of a group commit, on its own thread: sync, guard, answers.
 //!
 //! ```text
 //! applied ─▶ flush ─▶ sync_data ─▶ guard ─▶ once_durable ─▶ answers
 //!                         └─▶ the next group may be applied
 //! ```
-//! The guard names a group only when its sync is over, and no request is answered before the guard is synced. If
-//! anything fails, nothing is answered any more. Source: persistence §4.3.
+//! The guard names a group only when its sync is over, and requests are answered only when the guard is synced. After
+//! any failure nothing more is answered. Source: persistence §4.3.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -22,28 +22,28 @@ use crate::shared::{Phase, Shared};
 
 const SLOW_COMMIT: Duration = Duration::from_secs(1);
 
-/// A group whose batch readers can see, and whose requests are not answered yet.
+/// A group whose batch readers can see, but whose requests are not answered yet.
 pub(crate) struct Applied<P: Planner> {
     pub(crate) answers: Vec<P::Answer>,
-    /// The group's changes; an empty batch was not applied at all. Freed here, after the answers: most of it is
-    /// memory of the requesting threads, and a thread that gives that back may have to wait for their allocations.
+    /// The group's changes; an empty batch was not applied at all. Freed here, after the answers: most of its memory
+    /// comes from the requesting threads, and freeing it may have to wait for their allocations.
     pub(crate) batch: Batch,
-    /// The number that the guard is raised to.
+    /// The commit number to raise the guard to.
     pub(crate) tail: Option<u64>,
     pub(crate) once_durable: OnceDurable,
     pub(crate) began_at: Instant,
-    /// What planning and applying it took.
+    /// The time that planning and applying took.
     pub(crate) work: Duration,
     pub(crate) applied_at: Instant,
 }
 
-/// The committer's end of the thread.
+/// The committer's handle of the finisher thread.
 pub(crate) struct Finisher<P: Planner> {
     shared: Arc<Shared<P>>,
     steps: Arc<Mutex<Steps<P>>>,
     groups: Sender<Applied<P>>,
     synced: Receiver<()>,
-    /// Whether a group was handed over that is not known to be synced.
+    /// Whether the last group handed over may not be synced yet.
     is_unsynced: bool,
     thread: JoinHandle<Result<(), StoreError>>,
 }
@@ -60,14 +60,14 @@ impl<P: Planner> Finisher<P> {
         let run = move || {
             let outcome = catch_unwind(AssertUnwindSafe(|| finish_all(&shared_steps, &applied, &report)));
             let outcome = outcome.unwrap_or_else(|panic| Err(StoreError::from_panic(&*panic)));
-            // At once: the committer may be waiting for work.
+            // Poison at once: the committer may be waiting for work.
             outcome.inspect_err(|error| watched.poison(error))
         };
         let thread = thread::Builder::new().name("greylag-sync".into()).spawn(run)?;
         Ok(Self { shared, steps, groups, synced, is_unsynced: false, thread })
     }
 
-    /// Waits until the disk has every group that was handed over.
+    /// Waits until the disk has every group handed over.
     pub(crate) fn wait_until_synced(&mut self) -> Result<(), StoreError> {
         if self.is_unsynced {
             self.synced.recv().map_err(|_| gone())?;
@@ -76,7 +76,8 @@ impl<P: Planner> Finisher<P> {
         Ok(())
     }
 
-    /// Makes the group durable and answers it: here, if there is nothing else to do meanwhile, or else over there.
+    /// Makes the group durable and answers it: on this thread if there is nothing else to do, else on the finisher
+    /// thread.
     pub(crate) fn finish(&mut self, applied: Applied<P>) -> Result<(), StoreError> {
         let is_alone = {
             let state = self.shared.lock();
@@ -91,14 +92,14 @@ impl<P: Planner> Finisher<P> {
         self.groups.send(applied).map_err(|_| gone())
     }
 
-    /// Waits until everything that was handed over is finished.
+    /// Waits until every group handed over is finished.
     pub(crate) fn end(self) -> Result<(), StoreError> {
         drop(self.groups);
         self.thread.join().unwrap_or_else(|panic| Err(StoreError::from_panic(&*panic)))
     }
 }
 
-/// What the committer sees of a failure over there; the cause is told by [`Finisher::end`].
+/// The error that the committer sees when the finisher failed; [`Finisher::end`] returns the cause.
 fn gone() -> StoreError {
     StoreError::Down("a group before this one could not be made durable".into())
 }
@@ -111,14 +112,14 @@ fn finish_all<P: Planner>(
     for applied in groups {
         let mut steps = steps.lock().unwrap_or_else(PoisonError::into_inner);
         steps.sync(&applied)?;
-        // The committer may have failed meanwhile; this group is none the worse for it.
+        // Ignore a committer that failed meanwhile: it does not affect this group.
         let _ended = synced.send(());
         steps.acknowledge(applied)?;
     }
     Ok(())
 }
 
-/// What makes a group durable, one at a time.
+/// The steps that make a group durable, one group at a time.
 struct Steps<P: Planner> {
     shared: Arc<Shared<P>>,
     engine: Arc<Engine>,
@@ -135,7 +136,7 @@ impl<P: Planner> Steps<P> {
         self.engine.sync()
     }
 
-    /// Of a group that is synced.
+    /// Raises the guard for a synced group, and answers its requests.
     fn acknowledge(&mut self, applied: Applied<P>) -> Result<(), StoreError> {
         if let Some((tail, guard)) = applied.tail.filter(|_| !applied.batch.is_empty()).zip(self.guard.as_mut()) {
             guard.raise_to(tail)?;
@@ -151,7 +152,7 @@ impl<P: Planner> Steps<P> {
             let mut state = self.shared.lock();
             let group = match state.phase {
                 Phase::Up => state.committing.pop_front(),
-                // The watchdog has given this group up, and may not be contradicted.
+                // The watchdog has declared this group stalled; do not answer against it.
                 _ => None,
             };
             let Some(group) = group else {
@@ -169,10 +170,10 @@ impl<P: Planner> Steps<P> {
             group.senders
         };
         for (sender, answer) in senders.into_iter().zip(applied.answers) {
-            // The caller may have gone; the write stands all the same (persistence J13).
+            // Ignore a caller that is gone: the write stands all the same (persistence J13).
             let _gone = sender.send(answer);
         }
-        // Last, so that the committer meets the next requests of the callers just answered.
+        // Wake the committer last, so that it finds the next requests of the callers just answered.
         self.shared.work.notify_one();
         self.engine.settle(&applied.batch)
     }
@@ -212,8 +213,8 @@ mod tests {
         }
     }
 
-    /// Finishes a group of commit 1, after `break_it`. Answers what came of it, whether it was said to be durable,
-    /// whether it was answered, and whether the guard names it.
+    /// Finishes a group of commit 1, after `break_it`. Returns the outcome, whether `once_durable` ran, whether the
+    /// request was answered, and whether the guard names the commit.
     fn finish(break_it: impl FnOnce(&mut Engine, &mut TailGuard)) -> (Result<(), StoreError>, bool, bool, bool) {
         let directory = tempfile::tempdir().unwrap();
         let settings = StoreSettings::test();
@@ -243,7 +244,7 @@ mod tests {
         finisher.groups.send(applied).unwrap();
         let synced = finisher.wait_until_synced();
         let outcome = finisher.end();
-        // A store that is told of the loss of commit 1 finds it out, if the guard names it.
+        // If the guard names commit 1, a store without that commit is refused.
         let is_guarded = check(directory.path(), 0).is_err();
         shared.lock().abandon_pending();
         let is_answered = matches!(asked.try_recv(), Ok(Some(())));
@@ -256,7 +257,7 @@ mod tests {
         assert!(matches!(finish(|_, _| ()), (Ok(()), true, true, true)));
     }
 
-    /// A device without sync answers EINVAL.
+    /// The data file is `/dev/null`, which answers a sync with EINVAL.
     #[test]
     fn without_the_sync_of_the_data_the_guard_says_nothing_and_nobody_is_answered() {
         let outcome = finish(|engine, _| engine.set_data_file(File::open("/dev/null").unwrap()));

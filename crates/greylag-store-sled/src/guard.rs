@@ -1,9 +1,9 @@
-//! The tail guard: tells how far a store was acknowledged, from outside its log.
+//! The tail guard: remembers the last acknowledged commit outside of the log.
 //!
-//! sled takes any damage near the end of its log for a torn write and opens without what follows. So after the
-//! sync of each group, and before its answers, the number of its last commit is written here and synced. Two
-//! slots take turns: a write that is torn leaves the other one, which is one group older, and that group was
-//! not acknowledged. Source: persistence §4.3.
+//! sled takes any damage near the end of its log for a torn write and opens without what follows. So after the sync of
+//! each group, and before its answers, the number of its last commit is written to the guard file and synced. Two slots
+//! take turns: a torn write leaves the other slot, which is one group older, and the group of the torn write was not
+//! acknowledged. Source: persistence §4.3.
 //!
 //! ```text
 //! offset 0     slot: `glguard1`, number u64, CRC-32C over both u32 (big-endian)
@@ -30,17 +30,17 @@ const SLOT_BYTES: usize = 20;
 #[derive(Debug)]
 pub(crate) struct TailGuard {
     file: File,
-    /// The greater number is in the other one.
+    /// The slot to write next; the other slot holds the greater number.
     next_slot: usize,
     number: u64,
-    /// Whether `number` is known to be on the disk. One that was read may have been left in memory by a sync that
-    /// failed, and no second sync would tell.
+    /// Whether `number` is known to be on the disk. A number that was read may be in memory only, left by a failed
+    /// sync, and a second sync would not report that.
     is_synced: bool,
 }
 
 impl TailGuard {
-    /// Opens the guard of a store whose last commit is `found`, and judges by it. A store without commits
-    /// gets a new one.
+    /// Opens the guard of a store whose last commit is `found`, and refuses a store that lost acknowledged commits. A
+    /// store without commits gets a new guard.
     pub(crate) fn open(directory: &Path, found: u64) -> Result<Self, StoreError> {
         let path = directory.join(FILE_NAME);
         let bytes = match File::open(&path).and_then(|mut file| read(&mut file)) {
@@ -63,7 +63,7 @@ impl TailGuard {
         Ok(Self { file, next_slot: usize::from(slots[0] == Some(guard)), number: guard, is_synced: false })
     }
 
-    /// Commits up to `number` are synced, and may be acknowledged when this has returned.
+    /// Records that commits up to `number` are synced; they may be acknowledged when this returns.
     pub(crate) fn raise_to(&mut self, number: u64) -> Result<(), StoreError> {
         if self.is_synced && number == self.number {
             return Ok(());
@@ -83,17 +83,17 @@ impl TailGuard {
     }
 }
 
-/// What the guard of a store in `directory` says to one whose last commit is `found`.
+/// Judges a store in `directory` whose last commit is `found`, as opening does.
 #[cfg(test)]
 pub(crate) fn check(directory: &Path, found: u64) -> Result<(), StoreError> {
     TailGuard::open(directory, found).map(drop)
 }
 
-/// The last commit that was acknowledged, as the guard of a store in `directory` says; none if the guard is missing or cannot
+/// The last acknowledged commit, as the guard of a store in `directory` says; `None` if the guard is missing or cannot
 /// be read.
 ///
 /// # Errors
-/// If the file is there and the system does not let it be read.
+/// If the file exists but cannot be read.
 pub fn guarded(directory: &Path) -> io::Result<Option<u64>> {
     let bytes = match File::open(directory.join(FILE_NAME)).and_then(|mut file| read(&mut file)) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -106,11 +106,11 @@ fn slots(bytes: &[u8]) -> [Option<u64>; 2] {
     SLOT_AT.map(|at| bytes.get(at..at + SLOT_BYTES).and_then(number_of))
 }
 
-/// Writes the guard of a store in `directory` anew, for one whose last commit is `number`. Only for repair: it
-/// takes back what the guard knew.
+/// Overwrites the guard of a store in `directory` for the last commit `number`. Only for repair: the former number is
+/// lost.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If the file cannot be written.
 pub fn renew(directory: &Path, number: u64) -> io::Result<()> {
     let mut bytes = vec![0; FILE_BYTES];
     SLOT_AT.iter().for_each(|at| bytes[*at..*at + SLOT_BYTES].copy_from_slice(&slot(number)));
@@ -163,13 +163,13 @@ mod tests {
         }
         let lost = read_back(directory.path(), 4);
         assert!(matches!(lost, Err(StoreError::TailLost { guard: 5, found: 4 })), "{lost:?}");
-        // What lies above was written, but never acknowledged.
+        // The last commit lies above the guard: it was written, but never acknowledged.
         let mut guard = TailGuard::open(directory.path(), 7).unwrap();
         guard.raise_to(7).unwrap();
         assert_eq!(read_back(directory.path(), 7).unwrap(), 7);
     }
 
-    /// A write is torn at every byte: the slot before it still counts.
+    /// A write is torn at every byte: the other slot still counts.
     #[test]
     fn a_torn_write_leaves_the_number_before() {
         let directory = tempfile::tempdir().unwrap();
@@ -192,7 +192,7 @@ mod tests {
         assert!(matches!(read_back(directory.path(), 3), Err(StoreError::GuardLost { found: 3 })));
         std::fs::write(directory.path().join(FILE_NAME), [0; FILE_BYTES]).unwrap();
         assert!(matches!(read_back(directory.path(), 3), Err(StoreError::GuardLost { found: 3 })));
-        // Created, but not written: the process was killed before there was a commit.
+        // The file was created but not written: the process was killed before the first commit.
         std::fs::write(directory.path().join(FILE_NAME), []).unwrap();
         assert_eq!(read_back(directory.path(), 0).unwrap(), 0);
         renew(directory.path(), 3).unwrap();
@@ -203,7 +203,7 @@ mod tests {
     fn a_sync_that_fails_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
         let mut guard = TailGuard::open(directory.path(), 0).unwrap();
-        // A device without sync answers EINVAL.
+        // `/dev/null` answers a sync with EINVAL.
         guard.set_file(OpenOptions::new().write(true).open("/dev/null").unwrap());
         assert!(matches!(guard.raise_to(1), Err(StoreError::Io(_))));
     }
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(slots(&bytes), [Some(7); 2]);
         assert_eq!(guarded(directory.path()).unwrap(), Some(7));
         assert_eq!(guarded(&directory.path().join("none")).unwrap(), None);
-        // Once is enough.
+        // A synced number is not written a second time.
         guard.set_file(OpenOptions::new().write(true).open("/dev/null").unwrap());
         guard.raise_to(7).unwrap();
     }

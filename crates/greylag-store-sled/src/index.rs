@@ -1,10 +1,10 @@
-//! sled's index of its log, in a file `snap.` and a number.
+//! sled's index of its log: a file named `snap.` and a number.
 //!
-//! sled writes a new index while it opens a store: under the same name with an ending, and then renames it. If the
-//! process is killed in between, sled leaves the unfinished file, and takes that for the index at the next opening,
-//! since its name sorts behind all others: the store can never be opened again, although nothing is missing. An
-//! unfinished index is never needed: the index before it is removed only once the new one has its name, and where there
-//! is none, the log is read whole.
+//! While sled opens a store, it writes a new index to a file with an additional ending and then renames it. If the
+//! process is killed in between, the unfinished file stays, and sled takes it for the index at the next opening, since
+//! its name sorts behind all others: the store can never be opened again, although nothing is missing. An unfinished
+//! index is never needed: the former index is removed only once the new one has its name, and without any index the
+//! whole log is read.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -13,20 +13,20 @@ use std::path::{Path, PathBuf};
 const PREFIX: &str = "snap.";
 const UNFINISHED: &str = ".generating";
 
-/// Removes unfinished index files. A process that has the store open may be writing one, and opening fails then in any
-/// case; so nothing is removed while the store is locked.
+/// Removes unfinished index files, unless the store is locked: a process that has it open may be writing one, and
+/// opening fails then in any case.
 pub(crate) fn remove_unfinished(store: &Path) -> io::Result<()> {
     if unfinished(store)?.is_empty() {
         return Ok(());
     }
-    // What sled locks, and as sled does.
+    // Lock the same file as sled does.
     let log = File::options().read(true).write(true).open(store.join("db"))?;
     match log.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Ok(()),
         Err(TryLockError::Error(error)) => return Err(error),
     }
-    // Looked for once more: the process that had the lock before may have finished its index.
+    // List the files again: the former holder of the lock may have finished its index.
     for path in unfinished(store)? {
         tracing::warn!(path = %path.display(), "an unfinished index of a stopped process is removed, and made anew");
         fs::remove_file(path)?;
@@ -64,7 +64,7 @@ mod tests {
         engine.commit(batch).unwrap();
     }
 
-    /// A store with an index, and something behind it in its log.
+    /// A store with an index, and a commit after it in the log.
     fn store() -> (tempfile::TempDir, PathBuf) {
         let directory = tempfile::tempdir().unwrap();
         commit(&open(directory.path()).unwrap(), b"first");
@@ -82,7 +82,7 @@ mod tests {
         index.with_file_name(format!("{}{UNFINISHED}", index.file_name().unwrap().to_str().unwrap()))
     }
 
-    /// With the index before it, and without, as when it would have been the first.
+    /// An index is cut off after any byte, with a former index and without one.
     #[test]
     fn a_store_opens_whose_index_was_cut_off_anywhere() {
         let (directory, index) = store();

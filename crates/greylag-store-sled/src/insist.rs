@@ -1,13 +1,13 @@
-//! Asks sled again when the answer may have been about something else.
+//! Asks sled again, because an error may be about another page than the one asked for.
 //!
-//! While sled works on one page, it moves others out of a segment that it wants to use again; with a change, and when
-//! it splits a page that is read. If one of those is damaged, the caller gets that error, the rest of a batch is left
-//! out, and sled does not meet the page again. So a caller that asks once more is told of another page, or is answered;
-//! a caller that gets the same error twice asked for a damaged page.
+//! While sled works on one page, it moves other pages out of a segment that it wants to reuse: for a change, and when
+//! it splits a page that is read. If a moved page is damaged, the caller gets that error, the rest of a batch is left
+//! out, and sled does not meet the page again. So a caller that asks once more gets an answer, or the error of another
+//! page; a caller that gets the same error twice asked for a damaged page.
 
 use crate::error::StoreError;
 
-/// The answer, or what sled says twice.
+/// Returns the answer, or an error that sled returns twice.
 pub(crate) fn insist<T>(mut ask: impl FnMut() -> sled::Result<T>) -> Result<T, StoreError> {
     let mut said = Vec::new();
     loop {
@@ -21,14 +21,14 @@ pub(crate) fn insist<T>(mut ask: impl FnMut() -> sled::Result<T>) -> Result<T, S
     }
 }
 
-/// An iteration that insists on each of its records.
+/// An iteration that asks again for each record.
 pub(crate) struct Insistent(pub(crate) sled::Iter);
 
 impl Iterator for Insistent {
     type Item = Result<(sled::IVec, sled::IVec), StoreError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // An iteration that fails stays where it is, so it can be asked again.
+        // A failed iteration stays at its place, so the record can be asked for again.
         insist(|| self.0.next().transpose()).transpose()
     }
 }

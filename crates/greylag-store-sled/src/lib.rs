@@ -39,20 +39,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What it promises:
-//! - A [`Pending`] resolves only when its group's batch is applied, flushed **and** the data file is
-//!   synced by a handle of our own: sled's flush alone is no promise against power loss.
+//! Guarantees:
+//! - A [`Pending`] resolves only when its group's batch is applied, flushed **and** the data file is synced by a handle
+//!   of our own: sled's flush alone does not survive power loss.
 //! - A group is stored whole or not at all, and its requests are planned in submission order.
-//! - After an error, a panic or a stall, everything pending resolves to [`Unanswered`] (never to a
-//!   wrong answer), [`Store::health`] is [`Health::Down`], and the store opens itself again.
-//! - A store whose planner numbers its commits ([`Planner::tail`]) is opened only if every acknowledged one
-//!   is there: a guard beside the log remembers the last.
-//! - Every value read was checked against a CRC-32C over its key and itself.
+//! - After an error, a panic or a stall, everything pending resolves to [`Unanswered`] (never to a wrong answer),
+//!   [`Store::health`] is [`Health::Down`], and the store reopens itself.
+//! - A store whose planner numbers its commits ([`Planner::tail`]) is opened only if every acknowledged commit is
+//!   there: a guard beside the log remembers the last one.
+//! - Every value read is checked against a CRC-32C over its key and value.
 //!
 //! With the feature `ddata`, `DdataStore` keeps the durable entries of a `greylag-ddata` replicator.
 //!
-//! The engine knows nothing of journals: keys and their meaning belong to the crate that plans. Nothing of
-//! sled shows in its API, so that another engine can stand beside it.
+//! The engine knows nothing of journals: keys and their meaning belong to the crate that plans. The API shows no type
+//! of sled, so that another engine can stand beside it.
 //!
 //! Source: persistence §4.3.
 

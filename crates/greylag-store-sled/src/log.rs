@@ -1,8 +1,8 @@
-//! Reads sled's log without sled, message by message, so that damage costs only what lies in it.
+//! Reads sled's log without sled, message by message, so that damage costs only the messages in it.
 //!
-//! sled stops at the first message of a segment that it cannot read, or opens without all that follows. Every message
-//! has a checksum of its own, though, and names its segment, so that whole ones are found again behind damage. What sled
-//! 0.34 writes, integers little-endian, *varint* as in its `serialization.rs`:
+//! sled stops at the first message of a segment that it cannot read, or opens without all that follows. But every
+//! message has a checksum of its own and names its segment, so whole messages can be found again behind damage. The
+//! format of sled 0.34, integers little-endian, *varint* as in its `serialization.rs`:
 //!
 //! ```text
 //! file      segments of 8 MiB; each begins with 20 bytes (CRC-32, place in the log, how far it was stable)
@@ -24,10 +24,10 @@ use crate::engine::SEGMENT_BYTES;
 const SEGMENT_HEADER_BYTES: usize = 20;
 const PAGE: u8 = 8;
 const CHANGE: u8 = 10;
-/// The last kind that there is.
+/// The greatest kind of message.
 const MAX_KIND: u8 = 11;
 
-/// A message that is whole.
+/// A message whose checksum matches.
 #[derive(Debug, Clone, Copy)]
 struct Message<'a> {
     kind: u8,
@@ -37,10 +37,10 @@ struct Message<'a> {
     body: &'a [u8],
 }
 
-/// Where a message lies.
+/// The place of a message in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
-    /// Its place in the order of the log.
+    /// The position of the message in the order of the log.
     lsn: u64,
     page: u64,
     segment_at: u64,
@@ -49,30 +49,30 @@ pub(crate) struct Place {
     kind: u8,
 }
 
-/// What a message says.
+/// The content of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Said<'a> {
-    /// This is the whole page.
+    /// A whole page.
     Page(Page<'a>),
-    /// A record of the page is this now; the key lacks the prefix of the page.
+    /// A record of the page has this value from now on; the key lacks the prefix of the page.
     Put { suffix: &'a [u8], value: &'a [u8] },
-    /// A record of the page is gone.
+    /// A record of the page is removed.
     Remove { suffix: &'a [u8] },
 }
 
-/// All records from `first` up to `end`, which is not included.
+/// A page: all records from `first` up to `end`, excluded.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Page<'a> {
     pub(crate) first: &'a [u8],
-    /// None for the last page.
+    /// `None` for the last page.
     pub(crate) end: Option<&'a [u8]>,
-    /// What every key of it begins with.
+    /// The common prefix of all keys of the page.
     pub(crate) prefix: &'a [u8],
     /// Keys without the prefix, and their values.
     pub(crate) records: Vec<(&'a [u8], &'a [u8])>,
 }
 
-/// A log that is being read.
+/// A log being read, one segment at a time.
 pub(crate) struct Log {
     file: File,
     segment: Vec<u8>,
@@ -80,12 +80,12 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// The log of the store in this directory.
+    /// The log of the store in the directory `store`.
     pub(crate) fn open(store: &Path) -> io::Result<Self> {
         Ok(Self { file: File::open(store.join("db"))?, segment: Vec::new(), segment_at: None })
     }
 
-    /// All pages and changes that are whole, in the order in which they were written.
+    /// The places of all whole pages and changes, in the order in which they were written.
     pub(crate) fn places(&mut self) -> io::Result<Vec<Place>> {
         let mut places = Vec::new();
         let length = self.file.metadata()?.len();
@@ -97,7 +97,7 @@ impl Log {
         Ok(places)
     }
 
-    /// What the message at a place says, and of which page; none if it is of no leaf.
+    /// The content of the message at a place, with its page; `None` if the message is not of a leaf page.
     pub(crate) fn read(&mut self, place: &Place) -> io::Result<Option<(u64, Said<'_>)>> {
         self.read_segment(place.segment_at)?;
         let body = &self.segment[place.body_at..place.body_at + place.body_bytes];
@@ -123,7 +123,7 @@ impl Log {
     }
 }
 
-/// Goes from message to message; behind damage byte by byte, until there is a whole one again.
+/// Finds all whole messages of a segment; behind damage it searches byte by byte.
 fn find_all(segment: &[u8], segment_at: u64, places: &mut Vec<Place>) {
     let mut at = SEGMENT_HEADER_BYTES;
     while at < segment.len() {
@@ -146,7 +146,7 @@ fn find_all(segment: &[u8], segment_at: u64, places: &mut Vec<Place>) {
     }
 }
 
-/// The message that begins here, if it is whole.
+/// The message at the beginning of `bytes`, if its checksum matches.
 fn message(bytes: &[u8]) -> Option<Message<'_>> {
     let kind = *bytes.get(4)?;
     if kind == 0 || kind > MAX_KIND {
@@ -164,7 +164,7 @@ fn message(bytes: &[u8]) -> Option<Message<'_>> {
     (crc.finalize() ^ u32::MAX == stored).then_some(Message { kind, segment_number, page, header_bytes, body })
 }
 
-/// Pages of the index say nothing here, and neither do changes that are no record's.
+/// Decodes the body of a message; `None` for pages of the index, and for changes that are not of a record.
 fn said(kind: u8, body: &[u8]) -> Option<Said<'_>> {
     let mut fields = Fields(body);
     if kind == PAGE {
@@ -192,7 +192,7 @@ fn page<'a>(fields: &mut Fields<'a>) -> Option<Page<'a>> {
     Some(Page { first, end, prefix, records: keys.into_iter().zip(values).collect() })
 }
 
-/// Takes what a message is made of from its bytes.
+/// Decodes fields from the front of a message.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {

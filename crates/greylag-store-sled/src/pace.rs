@@ -1,49 +1,49 @@
-//! When the next group is taken, and how much of what waits: learnt from what the last groups cost.
+//! Decides when the next group is taken and how many requests it takes, by what the last groups cost.
 //!
 //! ```text
 //! work for all takes longer: halves, in turns        making durable takes longer: all at once
 //!   work     A     B     A     B                       work     ABAB          ABAB
 //!   durable     A     B     A                          durable      ABABABABAB    ABABABABAB
 //! ```
-//! A caller that waits for an answer asks nothing meanwhile. So if one group holds the requests of all callers, the
+//! A caller that waits for an answer sends no further request. So if one group holds the requests of all callers, the
 //! committer idles while that group is made durable and answered; and if each of two groups holds half, every caller
 //! waits for two syncs instead of one.
 
 use std::time::Duration;
 
-/// What the last groups cost, older ones ever less.
+/// Average costs of groups; older groups weigh less and less.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// Planning and applying, of a request.
+    /// Planning and applying, per request.
     work: Duration,
-    /// From being applied to being durable, of a group.
+    /// From applied to durable, per group.
     durable: Duration,
 }
 
 impl Pace {
-    /// Learns what a group of so many requests cost.
+    /// Includes the costs of a group of `requests` requests.
     pub(crate) fn learn(&mut self, requests: usize, work: Duration, durable: Duration) {
         let requests = u32::try_from(requests.max(1)).unwrap_or(u32::MAX);
         self.work = smoothed(self.work, work / requests);
         self.durable = smoothed(self.durable, durable);
     }
 
-    /// How many requests must wait for the next group to be taken, with so many in hand.
+    /// How many requests must wait before the next group is taken, while `in_hand` are being committed.
     pub(crate) fn enough(&self, in_hand: usize, waiting: usize) -> usize {
-        // As many as are in hand: were it fewer, the groups would shrink, and where syncs take the time, so would the
-        // rate. But two halves are never quite even, and the last few must not be waited for.
+        // As many as are in hand: with fewer the groups would shrink, and where syncs dominate, the rate with them. But
+        // two halves are never quite even, so do not wait for the last few.
         let few = if self.is_in_turns(in_hand + waiting) { in_hand / 8 } else { 0 };
         (in_hand - few).max(1)
     }
 
-    /// How many of those that wait the next group takes. With nothing in hand all of them: turns need two, and half
-    /// of what came at once, half of the rest, and so on would be many groups.
+    /// How many of the waiting requests the next group takes. With nothing in hand all of them: turns need two groups,
+    /// and half of a burst, half of the rest, and so on would be many groups.
     pub(crate) fn most(&self, in_hand: usize, waiting: usize) -> usize {
         let all = in_hand + waiting;
         if in_hand > 0 && self.is_in_turns(all) { waiting.min(all.div_ceil(2)) } else { waiting }
     }
 
-    /// Whether the work for half of so many requests takes longer than making a group durable.
+    /// Whether the work for half of `all` requests takes longer than making a group durable.
     fn is_in_turns(&self, all: usize) -> bool {
         self.work * u32::try_from(all / 2).unwrap_or(u32::MAX) > self.durable
     }
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!((pace.most(600, 400), pace.most(100, 900)), (400, 500));
         assert_eq!(pace.most(0, 1_000), 1_000, "of those that came at once");
         assert_eq!((pace.enough(520, 480), pace.enough(0, 1), pace.enough(2, 0)), (455, 1, 2));
-        // So few are not worth a sync of their own.
+        // So few requests are not worth a sync of their own.
         assert_eq!((pace.enough(40, 40), pace.most(10, 70)), (40, 70));
     }
 

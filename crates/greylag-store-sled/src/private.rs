@@ -1,7 +1,7 @@
-//! What a store holds is for its owner only: directories are made `0700`, files `0600`.
+//! Makes stores private to their owner: directories `0700`, files `0600`.
 //!
-//! sled makes its files as the umask of the process has it, and a library does not change that. So they are closed to
-//! others when the store is opened, which is when sled makes them; in a directory of its own, others never see them.
+//! sled creates its files with the umask of the process, and a library does not change that. So the files are closed to
+//! others when the store is opened, which is when sled creates them; in a directory of its own, others never see them.
 //! Source: persistence scenario 74.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -11,24 +11,24 @@ use std::path::Path;
 
 const OF_OTHERS: u32 = 0o077;
 
-/// Makes directories that only the owner may enter, with those above them that are missing.
+/// Creates directories, with missing parents, that only the owner may enter.
 pub(crate) fn directory() -> DirBuilder {
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(0o700);
     builder
 }
 
-/// A new file that only the owner may read, in place of one that may be there.
+/// Creates or truncates a file that only the owner may read.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
-/// Takes all rights on the files of a store from other users. The directory's own rights stay: its owner chose them.
+/// Revokes other users' rights on the files of a store. The rights of the directory stay as its owner chose them.
 pub(crate) fn close_to_others(store: &Path) -> io::Result<()> {
     for entry in fs::read_dir(store)? {
         let entry = entry?;
         let metadata = match entry.metadata() {
-            // sled removes an old index in the background.
+            // The file is gone: sled removes an old index in the background.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             metadata => metadata?,
         };
@@ -38,7 +38,7 @@ pub(crate) fn close_to_others(store: &Path) -> io::Result<()> {
         }
         match fs::set_permissions(entry.path(), Permissions::from_mode(mode & !OF_OTHERS)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // The file is another user's, or its file system has no permissions: the store works all the same.
+            // The file is another user's, or the file system has no permissions: go on, the store works all the same.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 tracing::warn!(path = %entry.path().display(), %error, "other users can still read a file of a store");
             }
@@ -97,7 +97,7 @@ mod tests {
         fs::read_dir(path).unwrap().map(mode).collect()
     }
 
-    /// persistence 74: directories of stores are for their owner only, and so are all files in them.
+    /// persistence 74: directories of stores, and all files in them, are private to their owner.
     #[test]
     fn scenario_74_a_store_is_for_its_owner_only() {
         let place = tempfile::tempdir().unwrap();
@@ -121,7 +121,7 @@ mod tests {
             }
         };
         check();
-        // A store that was made by a version before this one.
+        // A store made by a version that did not close its files.
         for name in ["db", "conf", "greylag.guard", "greylag.ballast"] {
             fs::set_permissions(path.join(name), Permissions::from_mode(0o644)).unwrap();
         }

@@ -4,10 +4,10 @@ use futures::channel::oneshot;
 
 use crate::planner::Request;
 
-/// First come, first served.
+/// A queue, first come, first served.
 #[derive(Debug)]
 pub(crate) struct Queue<R, A> {
-    /// Beside the senders instead of with them: a group that takes all of them moves none.
+    /// In a vector of their own, beside the senders: a group that takes all requests moves none.
     requests: Vec<R>,
     senders: Vec<oneshot::Sender<A>>,
     bytes: usize,
@@ -28,19 +28,19 @@ impl<R: Request, A> Queue<R, A> {
         self.requests.is_empty()
     }
 
-    /// What [`Request::bytes`] says of all of them.
+    /// The sum of [`Request::bytes`] of all requests.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The first ones, at most so many and of at most so many bytes; one of more bytes comes alone.
+    /// Takes the first requests, at most `most` of at most `max_bytes` together; a larger request is taken alone.
     pub(crate) fn take(&mut self, most: usize, max_bytes: usize) -> (Vec<R>, Vec<oneshot::Sender<A>>) {
         let (count, bytes) = self.first(most, max_bytes);
         self.bytes -= bytes;
         (take_first(&mut self.requests, count), take_first(&mut self.senders, count))
     }
 
-    /// How many those are, and their bytes.
+    /// How many requests [`take`](Self::take) takes, and their bytes.
     fn first(&self, most: usize, max_bytes: usize) -> (usize, usize) {
         if self.len() <= most && self.bytes <= max_bytes {
             return (self.len(), self.bytes);
@@ -68,7 +68,7 @@ impl<R, A> Default for Queue<R, A> {
 }
 
 fn take_first<T>(all: &mut Vec<T>, count: usize) -> Vec<T> {
-    // As much again is likely to come.
+    // Reserve the same room again: as many are likely to come.
     let rest = if count == all.len() { Vec::with_capacity(count) } else { all.split_off(count) };
     std::mem::replace(all, rest)
 }

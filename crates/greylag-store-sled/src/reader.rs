@@ -9,8 +9,8 @@ use crate::error::StoreError;
 
 /// Reads records. Every value read was checked against its checksum.
 ///
-/// A reader sees what the committer applied, also what is not durable yet; a crate that must hide
-/// that (persistence J6) keeps the durable bound itself. Iterations are not isolated from batches.
+/// A reader sees what the committer applied, also what is not durable yet; a crate that must hide such data
+/// (persistence J6) keeps the durable bound itself. Iterations are not isolated from batches.
 #[derive(Clone)]
 pub struct Reader {
     engine: Arc<Engine>,
@@ -24,37 +24,37 @@ impl Reader {
     /// The value under `key`.
     ///
     /// # Errors
-    /// [`StoreError::Checksum`] if the value is damaged, others if it cannot be read.
+    /// [`StoreError::Checksum`] if the value is damaged, other errors if it cannot be read.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         self.engine.get(key)
     }
 
-    /// Whether the page on which `key` lies, or would lie, can be read, and so changed. What lies under `key`
-    /// is not looked at: it may be damaged by itself, or not be there.
+    /// Checks that the page on which `key` lies, or would lie, can be read, and so changed. The value under `key` is
+    /// not checked: it may be damaged or absent.
     ///
-    /// A batch that changes a page that cannot be read fails the store, and every request that waits for that batch; so
-    /// a planner asks here before it adds what only one of those requests wants.
+    /// A batch that changes an unreadable page fails the store, and every request that waits for the batch. So a
+    /// planner checks here before it adds a change that only one of those requests wants.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] if the page is damaged, others if it cannot be read.
+    /// [`StoreError::Damaged`] if the page is damaged, other errors if it cannot be read.
     pub fn check_page(&self, key: &[u8]) -> Result<(), StoreError> {
         self.engine.fetch_page(key)
     }
 
-    /// Whether `key` can be removed without harm to others: the engine lets pages that have become nearly empty be taken
-    /// in by those before them, and if such a one cannot be read, hundreds of sound pages cannot be read any more either.
+    /// Checks that `key` can be removed without harm to others: the engine merges a nearly empty page into the page
+    /// before, and if that page cannot be read, hundreds of sound pages become unreadable too.
     ///
-    /// Of keys in a row that one batch removes only the first need be asked for, the others by
-    /// [`check_page`](Self::check_page).
+    /// Of keys in a row that one batch removes only the first needs this check; [`check_page`](Self::check_page) is
+    /// enough for the others.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] if one of these pages is damaged, others if it cannot be read.
+    /// [`StoreError::Damaged`] if one of these pages is damaged, other errors if one cannot be read.
     pub fn check_removal(&self, key: &[u8]) -> Result<(), StoreError> {
         self.engine.fetch_for_removal(key)
     }
 
-    /// Records in ascending key order, `from` included, `to` not; empty if `to` is not above `from`.
-    /// The iteration can be walked from its end too.
+    /// Records in ascending key order, `from` included, `to` excluded; empty if `to` is not above `from`. The iteration
+    /// can also be walked from its end.
     pub fn range(
         &self,
         from: &[u8],
@@ -63,20 +63,20 @@ impl Reader {
         self.engine.range(from, to)
     }
 
-    /// What lies under `key` as it is on disk, for moving damage aside: unchecked, the checksum at its end.
+    /// The value under `key` as it is on disk, for moving damage aside: not verified, with the checksum at its end.
     ///
     /// # Errors
-    /// [`StoreError`] if it cannot be read.
+    /// [`StoreError`] if the value cannot be read.
     pub fn raw(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         self.engine.raw(key)
     }
 
-    /// Keys in ascending order, `from` included, `to` not; their values are not looked at.
+    /// Keys in ascending order, `from` included, `to` excluded; their values are not checked.
     pub fn keys(&self, from: &[u8], to: &[u8]) -> impl Iterator<Item = Result<Bytes, StoreError>> + use<> {
         self.engine.keys(from, to)
     }
 
-    /// What lies in a range as it is on disk: unchecked, checksums included.
+    /// The records of a range as they are on disk: not verified, checksums included.
     pub(crate) fn raw_range(
         &self,
         from: &[u8],
@@ -89,7 +89,7 @@ impl Reader {
         self.engine.has_blobs()
     }
 
-    /// Bytes that the files of the store take on disk.
+    /// The bytes that the files of the store take on disk.
     ///
     /// # Errors
     /// [`StoreError`] if the directory cannot be read.

@@ -1,12 +1,12 @@
-//! Writes what is whole of a damaged log into a new store, from which everything can be read again.
+//! Writes the whole messages of a damaged log into a new store, which can be read entirely.
 //!
-//! The messages of the log are repeated in the order in which they were written: a page stands for all records between its
-//! ends, so those that it lacks are gone. Messages in a hole count as never written: of a record whose last value is
-//! lost the value before remains, and a record whose removal is lost comes back. The store's planner knows which of its
-//! records belong together, and finds such gaps when it opens the new store.
+//! The messages of the log are repeated in the order in which they were written. A page stands for all records between
+//! its ends, so records that it lacks are removed. Messages in a hole count as never written: a record whose last value
+//! is lost keeps its former value, and a record whose removal is lost comes back. The store's planner knows which of
+//! its records belong together, and finds such gaps when it opens the new store.
 //!
-//! Changes name their keys without the prefix of their page. If the page lies in a hole, the prefix is found by trial: the
-//! checksum of a record covers its whole key. Source: persistence §4.3, scenario 75.
+//! Changes name their keys without the prefix of their page. If the page lies in a hole, the prefix is found by trial:
+//! the checksum of a record covers its whole key. Source: persistence §4.3, scenario 75.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -18,11 +18,11 @@ use crate::log::{Log, Page, Said};
 use crate::settings::StoreSettings;
 
 const CRC_BYTES: usize = 4;
-/// Sorts behind every key.
+/// A bound that sorts behind every key.
 const BEHIND_ALL: [u8; 9] = [0xff; 9];
 
-/// Writes every record of the store in `from` that is whole into a new store in `to`. `from` is only read, and no
-/// process may have it open.
+/// Writes every whole record of the store in `from` into a new store in `to`. `from` is only read; no process may have
+/// it open.
 ///
 /// # Errors
 /// [`OpenError`] if the log of `from` cannot be read at all, or `to` cannot be written.
@@ -49,16 +49,16 @@ pub fn rebuild(from: &Path, to: &Path) -> Result<(), OpenError> {
     engine.sync().map_err(failed(to))
 }
 
-/// What keys may begin with.
+/// The known prefixes of keys.
 #[derive(Default)]
 struct Prefixes {
-    /// By page, as it was last.
+    /// The latest prefix of each page.
     of: HashMap<u64, Vec<u8>>,
     all: BTreeSet<Vec<u8>>,
 }
 
 impl Prefixes {
-    /// The key of a record whose checksum it matches.
+    /// The key whose checksum `sealed` matches, of all known prefixes followed by `suffix`.
     fn find(&self, page: u64, suffix: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
         let (value, stored) = sealed.split_last_chunk::<CRC_BYTES>()?;
         let stored = u32::from_be_bytes(*stored);
@@ -106,7 +106,7 @@ fn repeat_page(page: &Page<'_>, engine: &Engine, batch: &mut Batch) -> Result<()
     Ok(())
 }
 
-/// A record that does not match its checksum is left out: the one before it may.
+/// Adds a record to the batch, unless it does not match its checksum: the record before it may.
 fn put(key: &[u8], sealed: &[u8], engine: &Engine, batch: &mut Batch) -> Result<(), StoreError> {
     let Ok(value) = unseal(key, sealed) else { return Ok(()) };
     if engine.raw(key)?.is_none_or(|found| found != sealed) {

@@ -8,9 +8,9 @@ use crate::batch::Batch;
 use crate::error::{Hex, StoreError};
 use crate::reader::Reader;
 
-/// Removes a key that is no longer needed, unless that touches a damaged page. Then the key stays, and takes room: a
-/// batch cannot change such a page, and cleaning up must not stop writes to other pages (persistence J11). Returns
-/// whether the key goes.
+/// Removes a key that is no longer needed, unless the removal touches a damaged page. In that case the key stays, and
+/// takes room: a batch cannot change such a page, and cleaning up must not stop writes to other pages (persistence
+/// J11). Returns whether the key is removed.
 ///
 /// # Errors
 /// [`StoreError`] if it cannot be told whether a page is damaged.
@@ -18,7 +18,7 @@ pub fn remove_unneeded(key: &[u8], reader: &Reader, batch: &mut Batch) -> Result
     remove_if(reader.check_removal(key), key, batch)
 }
 
-/// Does as [`remove_unneeded`], for a key whose predecessor goes with this batch, or stays.
+/// As [`remove_unneeded`]; `last_goes` says whether this batch removes the preceding key, too.
 ///
 /// # Errors
 /// As [`remove_unneeded`].
@@ -44,7 +44,7 @@ fn remove_if(checked: Result<(), StoreError>, key: &[u8], batch: &mut Batch) -> 
     Ok(true)
 }
 
-/// [`remove_unneeded`] for all keys from `first`, which is included, to `last`, which is not.
+/// Removes all keys from `first`, included, to `last`, excluded, as [`remove_unneeded`].
 ///
 /// # Errors
 /// As [`remove_unneeded`].
@@ -53,7 +53,7 @@ pub fn remove_all_unneeded(first: &[u8], last: &[u8], reader: &Reader, batch: &m
     for key in reader.keys(first, last) {
         match key {
             Ok(key) => last_goes = remove_next_unneeded(last_goes, &key, reader, batch)?,
-            // An iteration does not get past a damaged page.
+            // Stop: an iteration does not get past a damaged page.
             Err(error) if error.is_corruption() => {
                 tracing::warn!(from = %Hex(first), %error, "unneeded keys stay: their page is damaged");
                 break;

@@ -4,36 +4,30 @@ use std::time::Duration;
 
 /// Settings of one store. The defaults suit a server with an SSD.
 ///
-/// What sled itself is given is fixed, not set: segments of 8 MiB (they cannot change in the life of
-/// a store), its flusher thread at 500 ms (it also collects garbage), no compression.
-/// Source: persistence §4.3.
+/// sled's own settings are fixed: segments of 8 MiB (they cannot change in the life of a store), its flusher thread at
+/// 500 ms (it also collects garbage), no compression. Source: persistence §4.3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreSettings {
-    /// Page cache of the engine, a hint: plan for 1.3 times as much, and 35 bytes for each record.
-    /// Default 128 MiB.
+    /// The page cache of the engine, a hint: plan for 1.3 times as much, and 35 bytes for each record. Default 128 MiB.
     pub cache_bytes: u64,
-    /// How long opening waits for another process to let go of the store; a killed process holds
-    /// its lock for a moment. Default 5 s.
+    /// How long opening waits for another process to release the store; a killed process holds its lock for a moment.
+    /// Default 5 s.
     pub lock_retry: Duration,
-    /// A group commit that takes longer has failed: all that wait are told that the outcome is
-    /// unknown. Default 30 s.
+    /// A group commit that takes longer has failed: all waiting requests get an unknown outcome. Default 30 s.
     pub commit_stall_timeout: Duration,
-    /// First wait before a failed store is opened again; doubles up to [`Self::reopen_max_backoff`].
-    /// Default 1 s.
+    /// The first wait before a failed store is reopened; doubles up to [`Self::reopen_max_backoff`]. Default 1 s.
     pub reopen_min_backoff: Duration,
-    /// Longest wait before a failed store is opened again. Default 30 s.
+    /// The longest wait before a failed store is reopened. Default 30 s.
     pub reopen_max_backoff: Duration,
-    /// Ends the process when a commit still hangs as long again after it was given up: no other process
-    /// can open the store while the hung one holds it. Default `false`: the store stays down.
+    /// Ends the process when a commit that was given up still hangs after the same time again: no other process can
+    /// open the store while the hung one holds it. Default `false`: the store stays down.
     pub abort_when_stuck: bool,
-    /// Size of a file that does nothing but take space, so that a store on a full disk can be opened again:
-    /// it is removed when it is in the way, and comes back when there is room for four of it. Default 0:
-    /// there is none.
+    /// The size of a file that only takes space, so that a store on a full disk can be opened again: the file is
+    /// removed when the disk is full, and made again when there is room for four of its size. Default 0: no such file.
     pub ballast_bytes: u64,
-    /// Requests that one group commit takes at most. Default 2048.
+    /// The most requests of one group commit. Default 2048.
     pub max_group_requests: usize,
-    /// Bytes of requests that one group commit takes at most; a larger single request goes alone.
-    /// Default 4 MiB.
+    /// The most bytes of requests in one group commit; a larger single request goes alone. Default 4 MiB.
     pub max_group_bytes: usize,
     /// Bytes of requests that may wait for the committer; more are refused at once. Default 256 MiB.
     pub max_pending_bytes: usize,
@@ -57,7 +51,7 @@ impl Default for StoreSettings {
 }
 
 impl StoreSettings {
-    /// For tests: a small cache and short waits.
+    /// Settings for tests: a small cache and short waits.
     pub fn test() -> Self {
         Self {
             cache_bytes: 16 << 20,

@@ -1,4 +1,4 @@
-//! What the handles, the two halves of the committer and the watchdog share: the queue, and how the store is.
+//! The state that the handles, the two halves of the committer and the watchdog share: the queue and the phase.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -15,17 +15,17 @@ use crate::reader::Reader;
 use crate::settings::StoreSettings;
 use crate::store::{Health, StoreStats};
 
-/// What the handles, the committer and the watchdog share.
+/// The state shared by the handles, the committer and the watchdog.
 pub(crate) struct Shared<P: Planner> {
     pub(crate) path: PathBuf,
     pub(crate) settings: StoreSettings,
     state: Mutex<State<P>>,
-    /// The committer waits here for work.
+    /// Signalled when the committer has work.
     pub(crate) work: Condvar,
-    /// Threads that wait for the phase wait here.
+    /// Signalled when the phase has changed.
     pub(crate) phase_changed: Condvar,
     reader: RwLock<Option<Reader>>,
-    /// A test that holds this keeps groups from being synced.
+    /// While a test holds this lock, no group is synced.
     #[cfg(test)]
     pub(crate) sync: Mutex<()>,
 }
@@ -40,10 +40,10 @@ pub(crate) struct State<P: Planner> {
     pub(crate) phase: Phase,
     pub(crate) closing: bool,
     waiting: Queue<P::Request, P::Answer>,
-    /// The groups in hand, the oldest first. When it stalls, the watchdog drops them.
+    /// The groups in hand, the oldest first. The watchdog drops them when a commit stalls.
     pub(crate) committing: VecDeque<Committing<P::Answer>>,
     pub(crate) pace: Pace,
-    /// Since when the engine given up last has not been let go of: a commit or the closing of it hangs.
+    /// Since when the engine given up last is still held: its commit or its closing hangs.
     pub(crate) hung_since: Option<Instant>,
     pub(crate) has_blobs: bool,
     pub(crate) stats: StoreStats,
@@ -51,18 +51,18 @@ pub(crate) struct State<P: Planner> {
 
 /// A group that was taken from the queue and is not answered yet.
 pub(crate) struct Committing<A> {
-    /// The channels of the requests that wait for it.
+    /// The channels of the requests that wait for the group.
     pub(crate) senders: Vec<oneshot::Sender<A>>,
     pub(crate) since: Instant,
 }
 
 impl<P: Planner> State<P> {
-    /// Requests of the groups in hand.
+    /// The number of requests of the groups in hand.
     fn in_hand(&self) -> usize {
         self.committing.iter().map(|group| group.senders.len()).sum()
     }
 
-    /// Whether enough requests wait for the next group to be taken.
+    /// Whether enough requests wait to take the next group.
     pub(crate) fn has_enough(&self) -> bool {
         let waiting = self.waiting.len();
         let enough = if self.closing { 1 } else { self.pace.enough(self.in_hand(), waiting) };
@@ -80,7 +80,7 @@ impl<P: Planner> State<P> {
         requests
     }
 
-    /// Lets everything pending know, by dropping it, that it will not be answered.
+    /// Drops everything pending, which tells the callers that no answer will come.
     pub(crate) fn abandon_pending(&mut self) {
         self.committing.clear();
         self.waiting.clear();
@@ -88,7 +88,7 @@ impl<P: Planner> State<P> {
 }
 
 impl<P: Planner> Shared<P> {
-    /// Of a store that was just opened.
+    /// The state of a store that was just opened.
     pub(crate) fn new(path: PathBuf, settings: StoreSettings, reader: Reader) -> Self {
         let state = State {
             phase: Phase::Up,
@@ -124,7 +124,7 @@ impl<P: Planner> Shared<P> {
             return Err(Refused::Busy { pending_bytes: state.waiting.bytes() });
         }
         let (sender, receiver) = oneshot::channel();
-        // The committer sleeps only while there is not enough, so only the request that makes it enough wakes it.
+        // The committer sleeps only while too few requests wait, so only the request that makes them enough wakes it.
         let had_enough = state.has_enough();
         state.waiting.push(request, sender);
         let just_enough = !had_enough && state.has_enough();
@@ -165,14 +165,14 @@ impl<P: Planner> Shared<P> {
         self.lock().stats.clone()
     }
 
-    /// Takes no further requests; the committer ends once it has answered those that wait.
+    /// Accepts no further requests; the committer ends once it has answered the waiting ones.
     pub(crate) fn begin_close(&self) {
         self.lock().closing = true;
         self.work.notify_all();
         self.phase_changed.notify_all();
     }
 
-    /// Waits for the end that [`Shared::begin_close`] began.
+    /// Waits until the committer, asked by [`Shared::begin_close`], has ended.
     pub(crate) fn wait_closed(&self) -> Result<(), StoreError> {
         let give_up_at = Instant::now() + self.settings.commit_stall_timeout;
         let mut state = self.lock();
@@ -190,8 +190,8 @@ impl<P: Planner> Shared<P> {
         *self.reader.write().unwrap_or_else(PoisonError::into_inner) = reader;
     }
 
-    /// Gives the handle up, and with it everything pending. A stall is found by the watchdog first, and by the
-    /// committer once it moves again: the first one counts.
+    /// Gives up the handle and everything pending. The watchdog finds a stall first, and later the committer, once it
+    /// moves again: the first call counts.
     pub(crate) fn poison(&self, error: &StoreError) {
         self.poison_locked(&mut self.lock(), error);
     }
@@ -210,7 +210,7 @@ impl<P: Planner> Shared<P> {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State<P>> {
-        // Nothing panics while it holds this lock, so its state is sound whatever happened.
+        // Ignore poisoning: no code panics while it holds this lock, so the state is sound.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The handle that users of the engine hold.
+//! The handle for users of the engine.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use crate::reader::Reader;
 use crate::settings::StoreSettings;
 use crate::shared::Shared;
 
-/// One store on disk, with its committer. Clones share it; the last one dropped closes it in the
-/// background, [`Store::close`] waits for that.
+/// One store on disk, with its committer. Clones share the store; dropping the last one closes it in the background,
+/// and [`Store::close`] waits for that.
 pub struct Store<P: Planner> {
     handle: Arc<Handle<P>>,
 }
@@ -32,18 +32,19 @@ impl<P: Planner> Store<P> {
     /// Opens the store in the directory `path`, or creates it. Blocks; see `lock_retry` for how long.
     ///
     /// # Errors
-    /// [`OpenError::Locked`] if another process keeps it open, [`OpenError::Failed`] otherwise.
+    /// [`OpenError::Locked`] if another process keeps the store open, [`OpenError::Failed`] or [`OpenError::Corrupt`]
+    /// otherwise.
     pub fn open(path: impl AsRef<Path>, settings: StoreSettings, planner: P) -> Result<Self, OpenError> {
         let path = path.as_ref().to_owned();
         let shared = start(path.clone(), settings, planner)?;
         Ok(Self { handle: Arc::new(Handle { path, shared }) })
     }
 
-    /// Hands a request to the committer. Requests are planned in the order of these calls, and a
-    /// taken request runs even if its [`Pending`] is dropped. Never blocks.
+    /// Hands a request to the committer. Requests are planned in the order of these calls, and an accepted request runs
+    /// even if its [`Pending`] is dropped. Never blocks.
     ///
     /// # Errors
-    /// [`Refused`]: the request was not taken and changes nothing.
+    /// [`Refused`]: the request was not accepted and changes nothing.
     pub fn submit(&self, request: P::Request) -> Result<Pending<P::Answer>, Refused> {
         self.handle.shared.submit(request).map(Pending)
     }
@@ -56,12 +57,12 @@ impl<P: Planner> Store<P> {
         self.handle.shared.reader()
     }
 
-    /// How the store is.
+    /// The state of the store.
     pub fn health(&self) -> Health {
         self.handle.shared.health()
     }
 
-    /// Counters since it was opened.
+    /// Counters since the store was opened.
     pub fn stats(&self) -> StoreStats {
         self.handle.shared.stats()
     }
@@ -71,7 +72,7 @@ impl<P: Planner> Store<P> {
         &self.handle.path
     }
 
-    /// Answers what waits, closes the files, and blocks until that is done. Idempotent.
+    /// Answers the waiting requests, closes the files, and blocks until that is done. Idempotent.
     ///
     /// # Errors
     /// [`StoreError::Stalled`] if the committer does not end within `commit_stall_timeout`.
@@ -104,7 +105,7 @@ impl<P: Planner> Drop for Handle<P> {
 pub struct Pending<A>(oneshot::Receiver<A>);
 
 impl<A> Pending<A> {
-    /// Blocks the thread until the answer is there; for programs without a runtime.
+    /// Blocks the thread until the answer arrives; for programs without a runtime.
     ///
     /// # Errors
     /// [`Unanswered`] if the store failed first.
@@ -136,14 +137,14 @@ impl Wake for Unpark {
     }
 }
 
-/// How a store is.
+/// The state of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
     /// The store takes requests.
     Up,
     /// The store takes requests, but an operator should look at these problems.
     Degraded(Vec<String>),
-    /// The store refuses everything, for this reason. Unless it was closed it opens itself again.
+    /// The store refuses everything, for this reason. Unless it was closed, it reopens itself.
     Down(String),
 }
 

@@ -11,7 +11,7 @@ use crate::shared::{Phase, Shared};
 
 const CHORES_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Looks after one store until it is closed.
+/// Watches one store until it is closed.
 pub(crate) fn watch<P: Planner>(shared: &Arc<Shared<P>>) {
     let interval = (shared.settings.commit_stall_timeout / 4).clamp(Duration::from_millis(1), CHORES_INTERVAL);
     let mut chores = Chores::new(CHORES_INTERVAL);
@@ -38,8 +38,8 @@ fn do_chores<P: Planner>(shared: &Shared<P>) {
     shared.lock().has_blobs = has_blobs;
 }
 
-/// What has to be done from time to time, on a thread of its own: it asks the disk, and a disk that hangs must not
-/// keep the watch from noticing.
+/// Periodic chores, on a thread of their own: they ask the disk, and a hanging disk must not keep the watchdog from
+/// noticing a stall.
 struct Chores {
     interval: Duration,
     begun_at: Instant,
@@ -51,7 +51,7 @@ impl Chores {
         Self { interval, begun_at: Instant::now(), under_way: None }
     }
 
-    /// Does nothing while the last ones are not done.
+    /// Starts the chores if they are due, unless the former ones still run.
     fn start_if_due(&mut self, chores: impl FnOnce() + Send + 'static) {
         let are_under_way = self.under_way.as_ref().is_some_and(|thread| !thread.is_finished());
         if are_under_way || self.begun_at.elapsed() < self.interval {

@@ -1,5 +1,5 @@
-//! Whether the disk has room. A store that asks before it writes refuses changes that only add before sled meets a full
-//! disk, which sled does not survive. Changes that are small and needed go on for a while. Source: persistence §4.3.
+//! The low-disk watermark: a store that checks it before writing refuses changes that only add before the disk is full,
+//! because sled does not survive a full disk. Small and needed changes go on for a while. Source: persistence §4.3.
 
 use std::fmt;
 use std::io;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::ballast::free_bytes;
 
-/// Tells how many bytes are free where a store lies.
+/// Measures how many bytes are free on the file system of a store.
 #[derive(Clone)]
 pub struct Disk(Arc<dyn Fn(&Path) -> io::Result<u64> + Send + Sync>);
 
@@ -19,7 +19,7 @@ impl Disk {
         Self::new(free_bytes)
     }
 
-    /// Another source.
+    /// Measures with a function of the caller.
     pub fn new(free_bytes: impl Fn(&Path) -> io::Result<u64> + Send + Sync + 'static) -> Self {
         Self(Arc::new(free_bytes))
     }
@@ -31,19 +31,19 @@ impl fmt::Debug for Disk {
     }
 }
 
-/// How much room there is.
+/// How much room the disk has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Room {
     /// Everything may be written.
     Enough,
-    /// What only adds is refused, in these words.
+    /// Changes that only add are refused, with this reason.
     Low(String),
-    /// So is everything but deleting.
+    /// Everything except deleting is refused, with this reason.
     Exhausted(String),
 }
 
 impl Room {
-    /// Why nothing may be added.
+    /// The reason why nothing may be added; `None` if there is room.
     pub fn is_low(&self) -> Option<&str> {
         match self {
             Self::Enough => None,
@@ -51,7 +51,7 @@ impl Room {
         }
     }
 
-    /// Why not even what is small and needed may be stored.
+    /// The reason why not even small and needed changes may be stored; `None` if they may.
     pub fn is_exhausted(&self) -> Option<&str> {
         match self {
             Self::Exhausted(why) => Some(why),
@@ -60,8 +60,8 @@ impl Room {
     }
 }
 
-/// The low-disk watermark of one store. Once there was too little, there is enough again only at twice as
-/// much: a writer must not be refused and admitted in turns.
+/// The low-disk watermark of one store. After the room was low, it is enough again only at twice the mark, so that a
+/// writer is not refused and admitted in turns.
 #[derive(Debug)]
 pub struct Watermark {
     path: PathBuf,
@@ -71,16 +71,16 @@ pub struct Watermark {
 }
 
 impl Watermark {
-    /// The watermark of the store in the directory `path`: below `min_free_bytes` the room is low, below half of it
-    /// exhausted; 0 switches it off.
+    /// The watermark of the store in the directory `path`: below `min_free_bytes` the room is low, below half of that
+    /// it is exhausted; 0 switches the watermark off.
     pub fn new(path: &Path, disk: Disk, min_free_bytes: u64) -> Self {
         Self { path: path.to_owned(), disk, min_free_bytes, was_low: AtomicBool::new(false) }
     }
 
-    /// How much room there is now. Asks the disk.
+    /// Measures how much room there is now. Asks the disk.
     pub fn room(&self) -> Room {
         let min = self.min_free_bytes;
-        // A disk that cannot tell its room has not shown that there is none; and 0 switches the watermark off.
+        // Treat a disk that cannot tell its room as having enough; 0 switches the watermark off.
         let Some(free) = (min > 0).then(|| (self.disk.0)(&self.path).ok()).flatten() else { return Room::Enough };
         let was_low = self.was_low.load(Ordering::Relaxed);
         let is_low = free < if was_low { min.saturating_mul(2) } else { min };

@@ -27,7 +27,7 @@ fn store(path: &Path) -> Arc<DdataStore> {
     Arc::new(DdataStore::new(path, settings()))
 }
 
-/// Flips bits of the record under a key, by sled itself.
+/// Flips bits of the record under a key, through sled itself.
 fn damage(path: &Path, id: &str) -> bool {
     let db = sled::Config::default().path(path).segment_size(8 << 20).open().expect("no process has it open");
     let mut key = vec![0x10];
@@ -65,7 +65,7 @@ impl StoreBench for Sled {
     }
 }
 
-/// ddata U2: the store on sled does what every store has to do.
+/// ddata U2: the store on sled passes the conformance kit.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_conforms() {
     let report = tck::durable_store::<Sled>().await;
@@ -73,10 +73,10 @@ async fn it_conforms() {
     assert!(report.cases.iter().all(|(_, outcome)| *outcome == Outcome::Passed), "{report}");
 }
 
-/// Every start is a new incarnation.
+/// The uid of the next start: every start is a new incarnation.
 static UIDS: AtomicU64 = AtomicU64::new(1);
 
-/// A replicator that is alone, on a store.
+/// Starts a replicator without peers, on a store.
 fn start(path: &Path, durable: DurableSettings) -> Replicator {
     let uid = UIDS.fetch_add(1, Ordering::Relaxed);
     let network = MemoryNetwork::new();
@@ -138,7 +138,7 @@ async fn a_large_entry_comes_back_with_its_latest_changes() {
     second.shutdown().await;
 }
 
-/// ddata U5: a damaged record stops the replicator and is named; or it is moved aside, and the rest is served.
+/// ddata U5: a damaged record stops the replicator and is named; or it is quarantined, and the rest is served.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_record_stops_it_or_is_moved_aside() {
     let place = tempfile::tempdir().unwrap();
@@ -176,7 +176,7 @@ async fn a_damaged_record_stops_it_or_is_moved_aside() {
     fourth.shutdown().await;
 }
 
-/// ddata U5: a second replicator at the same place stops, and says why.
+/// ddata U5: a second replicator with the same directory stops and names the reason.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_place_in_use_is_locked() {
     let place = tempfile::tempdir().unwrap();
@@ -217,7 +217,7 @@ async fn what_is_removed_beside_a_damaged_page_costs_no_other_entry() {
         tck::store(&*filled, vec![put(number)]).await.unwrap();
     }
     filled.close().await.unwrap();
-    // Opened again, so that the engine takes what is in its log for the truth.
+    // Open once more, so that the engine writes an index of its log and trusts it.
     drop(sled::Config::default().path(place.path()).segment_size(8 << 20).open().unwrap());
     let log = std::fs::read(place.path().join("db")).unwrap();
     let file = std::fs::File::options().write(true).open(place.path().join("db")).unwrap();

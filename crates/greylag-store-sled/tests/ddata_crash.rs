@@ -1,10 +1,10 @@
-//! Killed under load, again and again, and on a full disk: every update that a durable replicator acknowledged is
-//! there.
+//! A durable replicator is killed under load, again and again, and runs on a full disk: every acknowledged update is
+//! still there.
 //!
-//! The child is this very test binary, started anew with the place in an environment variable. It says what
-//! it has loaded, then several writers update as fast as they can, each update is acknowledged only when it
-//! is stored, and the child prints each acknowledgement. The parent kills it after some of them and
-//! compares what the next child has loaded. `cargo xtask durable --cycles 1000` is the long form.
+//! The child is this very test binary, with the directory in an environment variable. It prints what it has loaded;
+//! then several writers update as fast as they can, each update is acknowledged only when it is stored, and the child
+//! prints each acknowledgement. The parent kills the child after some of them and compares what the next child has
+//! loaded. `cargo xtask durable --cycles 1000` is the long form.
 //!
 //! Source: ddata U3, C2.
 
@@ -42,7 +42,7 @@ fn element(writer: u64, number: u128) -> String {
 }
 
 fn say(line: &str) {
-    // One write, so that the lines of the writers do not mix.
+    // Print with one write, so that the lines of the writers do not mix.
     std::io::stdout().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
@@ -54,12 +54,12 @@ fn start(place: &Path) -> Replicator {
     Replicator::start_durable(settings, TypeTable::new(), remoting, Membership::fixed([]), store).unwrap()
 }
 
-/// Process ids come again; the clock does not, within one.
+/// Bits of the clock for a unique uid: process ids are reused, but not within one nanosecond of the clock.
 fn clock_bits() -> u32 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().subsec_nanos() | 1
 }
 
-/// Not a test of its own: the child that the test below starts.
+/// Not a test of its own: the child process of the test below.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child_that_is_killed() {
     let Some(place) = std::env::var_os(PLACE) else { return };
@@ -71,7 +71,7 @@ async fn child_that_is_killed() {
         let count = count.map_or(0, |count| count.value());
         let missing =
             (1..=count).filter(|number| !number.is_multiple_of(20)).find(|n| !set.contains(&element(writer, *n)));
-        // The element goes in before the count, so every counted one is there.
+        // The element is added before the count rises, so every counted element is there.
         assert_eq!(missing, None, "of writer {writer}, which counted {count}");
         say(&format!("have {writer} {count}"));
         counts.insert(writer, count);
@@ -115,15 +115,15 @@ fn spawn(place: &Path) -> (Child, Lines<BufReader<ChildStdout>>) {
     (child, lines)
 }
 
-/// The words of a line of the child: what, which writer, how many.
+/// The words of a line of the child: the kind, the writer, the count.
 fn parse(line: &str) -> Option<(&str, u64, u128)> {
-    // What the test harness says before the first line stands on that line.
+    // Search the line: output of the test harness may stand before the first word.
     let at = ["have ", "ack "].iter().find_map(|word| line.find(word))?;
     let mut words = line[at..].split_whitespace();
     Some((words.next()?, words.next()?.parse().ok()?, words.next()?.parse().ok()?))
 }
 
-/// ddata U3, C2: killed under load, it loses nothing that was acknowledged.
+/// ddata U3, C2: a replicator killed under load loses no acknowledged update.
 #[test]
 fn killed_under_load_it_loses_nothing_that_was_acknowledged() {
     let place = tempfile::tempdir().unwrap();
@@ -155,7 +155,7 @@ fn killed_under_load_it_loses_nothing_that_was_acknowledged() {
         child.kill().unwrap();
         for line in lines.map_while(Result::ok) {
             if let Some(("ack", writer, number)) = parse(&line) {
-                // A line cut off by the kill names a smaller number, which was acknowledged too.
+                // A line cut off by the kill shows a smaller number, which was acknowledged too.
                 let known = acknowledged.entry(writer).or_default();
                 *known = (*known).max(number);
                 acks += 1;
@@ -173,7 +173,7 @@ fn killed_under_load_it_loses_nothing_that_was_acknowledged() {
     ));
 }
 
-/// Not a test of its own: runs on a disk of its own, that is soon full.
+/// Not a test of its own: runs on a disk of its own that is soon full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child_on_a_small_disk() {
     let Some(disk) = SmallDisk::mounted() else { return };
@@ -182,10 +182,10 @@ async fn child_on_a_small_disk() {
     let visit = || replicator.update(&key, WriteLevel::Local, GCounter::new, |count, cx| count.increment(cx, 1));
     visit().await.unwrap();
 
-    // Another program takes all the space there is.
+    // Another program takes all free space.
     let filler = disk.fill(0);
     let (mut stored, mut failed) = (1_u128, None);
-    // Space that sled has already reserved takes some changes still.
+    // sled can still store some changes in space that it has reserved.
     for number in 0..20_000_u64 {
         let large = Key::<OrSet<String>>::new(format!("large-{}", number % 7)).unwrap();
         let add = move |set: &mut OrSet<String>, cx: &mut greylag_crdt::UpdateCx<'_>| {
@@ -201,7 +201,7 @@ async fn child_on_a_small_disk() {
         }
     }
     assert!(matches!(failed, Some(UpdateError::StoreFailed { .. })), "{failed:?}");
-    // It lives on: the value is in memory, and the caller is told.
+    // The replicator lives on: the value is in memory, and the caller gets the error.
     match visit().await {
         Err(UpdateError::StoreFailed { .. }) => {}
         other => panic!("{other:?}"),
@@ -217,7 +217,7 @@ async fn child_on_a_small_disk() {
         assert!(Instant::now() < give_up_at, "space has returned, and nothing is stored");
         stored += 1;
         acknowledged = visit().await.is_ok();
-        // The store opens itself anew with pauses; asking does not make it faster.
+        // Wait: the store reopens itself after pauses, and asking does not make it faster.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     replicator.shutdown().await;
@@ -228,7 +228,7 @@ async fn child_on_a_small_disk() {
     disk.done();
 }
 
-/// ddata U5: a full disk gives the store-failure reply, the replicator lives on, and recovers when space returns.
+/// ddata U5: a full disk makes updates fail; the replicator lives on, and recovers when space returns.
 #[test]
 fn scenario_40_a_full_disk_is_told_and_got_over() {
     small_disk::run("child_on_a_small_disk", 40);

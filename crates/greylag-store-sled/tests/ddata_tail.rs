@@ -1,4 +1,4 @@
-//! A store of durable entries whose end is lost: refused by name, or complete; never an older state.
+//! A store of durable entries whose end is lost is refused by name, or complete; it never opens as an older state.
 //!
 //! Source: ddata U2, U5, scenario 88.
 
@@ -22,7 +22,7 @@ use greylag_transport::memory::MemoryNetwork;
 
 const SEGMENT: u64 = 8 << 20;
 
-/// What the store was last told to keep, by entry.
+/// The last acknowledged value of each entry.
 type Kept = BTreeMap<KeyId, Bytes>;
 
 fn put(key: &str, bytes: Vec<u8>) -> StoreOp {
@@ -41,8 +41,8 @@ async fn load(path: &Path) -> Result<Kept, StoreError> {
     closed.and_then(|()| records.collect())
 }
 
-/// Stores acknowledged changes: one entry that is written over again and again, and many large ones, over several
-/// segments of the log. `copy` gets the files as a killed process leaves them.
+/// Stores acknowledged changes: one entry that is overwritten again and again, and many large ones, over several
+/// segments of the log. Copies the files to `copy` as a killed process leaves them.
 async fn fill(path: &Path, copy: &Path) -> Kept {
     let mut kept = Kept::new();
     let store = DdataStore::new(path, DdataStoreSettings::test());
@@ -53,7 +53,7 @@ async fn fill(path: &Path, copy: &Path) -> Kept {
         tck::store(&store, vec![put("small", small.clone()), put(&key, large.clone())]).await.unwrap();
         kept.insert("small".into(), small.into());
         kept.insert(key.as_str().into(), large.into());
-        // Opened anew now and then, so that the engine has an index of some of it.
+        // Reopen now and then, so that the engine has an index of a part of the log.
         if number % 90 == 89 {
             store.close().await.unwrap();
             tck::load(&store).await.unwrap();
@@ -71,7 +71,7 @@ fn copy_files(from: &Path, to: &Path) {
     }
 }
 
-/// Damages copies of a store, and opens each: complete, or an error.
+/// Damages a copy of the store and opens it: it must be complete, or return an error.
 async fn judge(original: &Path, kept: &Kept, what: &str, damage: impl FnOnce(&Path)) -> Option<StoreError> {
     let place = tempfile::tempdir().unwrap();
     copy_files(original, place.path());
@@ -88,7 +88,7 @@ async fn judge(original: &Path, kept: &Kept, what: &str, damage: impl FnOnce(&Pa
     }
 }
 
-/// The bytes of the log that were ever written.
+/// The length of the log up to the last byte ever written.
 fn used(path: &Path) -> u64 {
     let bytes = fs::read(path.join("db")).unwrap();
     bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at as u64 + 1)
@@ -98,7 +98,7 @@ fn cut(path: &Path, length: u64) {
     File::options().write(true).open(path.join("db")).unwrap().set_len(length).unwrap();
 }
 
-/// ddata 88, the first half.
+/// ddata 88, the first half: a store without its tail is refused or complete.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_88_a_store_without_its_tail_is_refused_or_complete() {
     let (closed, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -135,7 +135,7 @@ async fn scenario_88_a_store_without_its_tail_is_refused_or_complete() {
     assert!(refused >= 6, "{refused}: the damage did nothing");
 }
 
-/// A replicator of one node, all of whose entries are durable.
+/// A replicator without peers, whose entries are all durable.
 fn alone(store: DdataStore, stale_store: StaleStore) -> Replicator {
     let remoting = MemoryNetwork::new().node("solo.tail:1#7".parse().unwrap(), Arc::new(Registry::new()));
     let durable = DurableSettings { stale_store, ..DurableSettings::of(["*"]) };
@@ -184,7 +184,7 @@ async fn scenario_88_a_replicator_stops_or_sets_the_store_aside() {
     again.shutdown().await;
 }
 
-/// ddata U2: a store that numbered no commits yet is taken as it is, and guarded from then on.
+/// ddata U2: a store whose commits were not numbered yet is accepted, and guarded from then on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_of_the_first_format_is_guarded_once_it_was_opened() {
     let place = tempfile::tempdir().unwrap();
@@ -207,7 +207,7 @@ async fn a_store_of_the_first_format_is_guarded_once_it_was_opened() {
     assert_eq!(load(path).await.unwrap(), kept);
     assert!(path.join(GUARD_FILE).exists());
     assert_eq!(load(path).await.unwrap(), kept);
-    // One record is as it was before, as behind a hole in the log.
+    // One record gets its former value, as behind a hole in the log.
     let head = [&[0x10, 0, 1][..], b"a", &[0]].concat();
     db().remove(head).unwrap().expect("the head of an entry");
     let lost = load(path).await.unwrap_err().to_string();
@@ -231,7 +231,7 @@ async fn child_with_a_watermark() {
     tck::load(&store).await.unwrap();
     assert!(path.join("greylag.ballast").exists());
     tck::store(&store, vec![put("a", vec![1]), put("b", vec![1])]).await.unwrap();
-    // With 1 MiB left nothing is added, and removals are done.
+    // With 1 MiB left nothing is added, but removals are done.
     let filler = disk.fill(1 << 20);
     for op in [put("a", vec![2]), StoreOp::Meta(StoreMeta::default())] {
         let low = tck::store(&store, vec![op]).await.unwrap_err();
@@ -242,7 +242,7 @@ async fn child_with_a_watermark() {
     assert!(free() > 1 << 19, "{} bytes are free", free());
     fs::remove_file(filler).unwrap();
     tck::store(&store, vec![put("a", vec![3])]).await.unwrap();
-    // A caller that writes on and on is refused before the disk is full, and goes on once there is room.
+    // A caller that keeps writing is refused before the disk is full, and succeeds again once there is room.
     let filler = disk.fill(16 << 20);
     let mut number = 0_u8;
     let refused = loop {
@@ -262,7 +262,7 @@ async fn child_with_a_watermark() {
     disk.done();
 }
 
-/// ddata 88: what the store itself does, removals among it.
+/// ddata 88: the store itself refuses changes that only add, and does removals.
 #[test]
 fn scenario_88_what_only_adds_is_refused_before_the_disk_is_full() {
     small_disk::run("child_with_a_watermark", 96);
@@ -291,7 +291,7 @@ async fn child_with_a_replicator() {
     }
     let free = greylag_store_sled::free_bytes(disk.path()).unwrap();
     assert!(free > 1 << 19, "{free} bytes are free: the file system is not full");
-    // The value stays in memory, and the next update stores all of it once there is room.
+    // The value stays in memory, and the next update stores everything once there is room.
     assert_eq!(count(&replicator).await, 51);
     fs::remove_file(filler).unwrap();
     visit(&replicator).await.unwrap();

@@ -1,8 +1,8 @@
-//! Values that a store replaces do not stay in memory. The test is a process of its own, to measure nothing else.
+//! Values that a store replaces do not stay in memory. This test has its own process, so that it measures nothing else.
 
 use greylag_store_sled::{Batch, Planner, Reader, Request, Store, StoreError, StoreSettings};
 
-/// Writes all keys once more.
+/// Writes all keys again.
 struct Rewrite;
 
 impl Request for Rewrite {
@@ -28,14 +28,14 @@ impl Planner for Keys {
     }
 }
 
-/// Megabytes that are resident.
+/// The resident memory, in megabytes.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
 }
 
-/// Half a megabyte of keys, written over and over: without the collection of what batches leave behind this takes
+/// Overwrites half a megabyte of keys again and again: without collecting the garbage of batches this would take
 /// hundreds of megabytes, and ever more.
 #[test]
 fn what_batches_replace_is_freed() {

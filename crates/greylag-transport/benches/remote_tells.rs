@@ -1,7 +1,7 @@
-//! Tells of 100 bytes and asks between two nodes in one process over loopback, and beside them, in
-//! the same run, bare tonic streams with the same frames: once as messages that prost writes and
-//! reads, which is what a program without a transport would do, and once as bytes that are not decoded,
-//! which is what the socket can do at most. Asks stand beside frames that a bare stream echoes.
+//! Tells of 100 bytes and asks between two nodes in one process over loopback, and, in the same run, bare tonic streams
+//! with the same frames for comparison: once as messages that prost writes and reads, as a program without a transport
+//! would do, and once as bytes that are not decoded, which is the most that the socket can do. Asks are compared with
+//! frames that a bare stream echoes.
 //!
 //! `cargo bench -p greylag-transport --features grpc --bench remote_tells`
 
@@ -79,7 +79,7 @@ fn median(rates: &mut [f64]) -> f64 {
     rates[rates.len() / 2]
 }
 
-/// Counts, and says when the last one came.
+/// Counts messages, and reports when the last one came.
 struct Counter {
     left: AtomicU64,
     done: mpsc::Sender<()>,
@@ -99,7 +99,7 @@ async fn nodes() -> (Arc<GrpcTransport>, Arc<GrpcTransport>) {
     (bind().await.expect("binds"), bind().await.expect("binds"))
 }
 
-/// Tells as fast as the queue takes them: how many a second until the last one is received, and the
+/// Sends tells as fast as the queue takes them. Returns how many were received per second until the last one, and the
 /// processor time of each.
 async fn tells(messages: u64) -> (f64, f64, greylag_transport::TransportStats) {
     let (a, b) = nodes().await;
@@ -122,7 +122,7 @@ async fn tells(messages: u64) -> (f64, f64, greylag_transport::TransportStats) {
     (rate, cost, stats)
 }
 
-/// As a program sends that may be faster than the socket: at once where there is room, else when there is.
+/// Sends like a program that may be faster than the socket: at once while there is room, else waiting for room.
 async fn send_all(from: Arc<GrpcTransport>, to: Destination, messages: u64) {
     let payload = Bytes::from_static(&[7; PAYLOAD]);
     let recipient = Recipient::new("counter");

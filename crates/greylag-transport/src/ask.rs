@@ -1,9 +1,8 @@
 //! Questions that wait for their answers.
 //!
-//! A question is a number and a future. The number travels; the future completes once, with the
-//! answer, a failure or the timeout, whichever comes first. An answer after that finds no number
-//! here and is a late reply. The table knows to which process a question went, so that the end of
-//! that process ends the question too.
+//! A question is a number and a future. The number travels; the future completes once, with the answer, a failure or
+//! the timeout, whichever comes first. An answer that comes after that finds no entry under its number and is a late
+//! reply. The table knows to which process a question went, so that the end of that process ends the question too.
 //!
 //! Source: cluster T15, T18, T38.
 
@@ -39,7 +38,7 @@ struct Pending {
     deadline: Instant,
     timeout: Duration,
     peer: Option<UniqueAddress>,
-    /// What reads the answer, if the question's token left with it.
+    /// Reads the answer, if the question's token left with a reader.
     reader: Option<AnswerReader>,
 }
 
@@ -51,8 +50,8 @@ impl AskTable {
         Arc::new(Self { node, asks: Mutex::new(asks) })
     }
 
-    /// Registers a question that waits until `now + timeout`. The flag says that no other question
-    /// ends as early, so the task that drives the deadlines has to look again.
+    /// Registers a question that waits until `now + timeout`. The flag says that this deadline is now the earliest, so
+    /// the task that drives the deadlines has to look again.
     ///
     /// The question's number is drawn at random, because a peer that was asked one question must not
     /// be able to guess the numbers of the others and answer them. Source: cluster T38.
@@ -60,7 +59,7 @@ impl AskTable {
         let slot = Arc::new(Slot::default());
         let deadline = now.checked_add(timeout).unwrap_or(now + FAR);
         let mut asks = self.lock();
-        // On the wire 0 says that there is no question.
+        // Draw no 0: on the wire 0 means that there is no question.
         let id = asks.rng.random_range(1..=u64::MAX);
         let address = ReplyAddress { node: self.node.clone(), ask_id: id };
         let is_first = asks.deadlines.first().is_none_or(|(first, _)| deadline < *first);
@@ -84,14 +83,14 @@ impl AskTable {
         Some(pending.deadline)
     }
 
-    /// Keeps what reads the answer to question `id`, if its asker still waits.
+    /// Keeps the reader of the answer to question `id`, if its asker still waits.
     pub fn expect(&self, id: u64, reader: AnswerReader) {
         // The former reader may hold the last handle to a user's codec: it is dropped after the lock.
         let former = self.lock().pending.get_mut(&id).and_then(|pending| pending.reader.replace(reader));
         drop(former);
     }
 
-    /// What reads the answer to question `id`.
+    /// Returns the reader of the answer to question `id`.
     pub fn reader(&self, id: u64) -> Option<AnswerReader> {
         self.lock().pending.get(&id)?.reader.clone()
     }
@@ -112,7 +111,7 @@ impl AskTable {
         self.fail_where(|pending| pending.peer.as_ref() == Some(peer), error);
     }
 
-    /// Ends every question and refuses those to come.
+    /// Ends every question and refuses new ones.
     pub fn close(&self) {
         self.lock().closed = true;
         self.fail_where(|_| true, &AskError::ShuttingDown);
@@ -151,7 +150,7 @@ impl AskTable {
             let ids: Vec<u64> = asks.pending.iter().filter(|(_, p)| chosen(p)).map(|(id, _)| *id).collect();
             ids.into_iter().filter_map(|id| asks.take(id)).collect()
         };
-        // Wakers run outside of the lock: they may poll at once, and ask again.
+        // Complete after unlocking: a waker may poll at once, and ask again.
         for pending in failed {
             pending.slot.complete(Err(error.clone()));
         }
@@ -179,7 +178,7 @@ impl Asks {
     }
 }
 
-/// Where an outcome waits for the future, or the future for its outcome.
+/// Holds an outcome until the future takes it, or the future's waker until the outcome comes.
 #[derive(Default)]
 struct Slot {
     state: Mutex<SlotState>,
@@ -214,7 +213,7 @@ impl Slot {
     }
 }
 
-/// Completes once; dropped early, it takes its question out of the table.
+/// Completes once; dropped early, the future removes its question from the table.
 struct AnswerFuture {
     id: u64,
     slot: Arc<Slot>,

@@ -1,5 +1,5 @@
-//! What one node knows of another address: which incarnation runs there, which streams to it are
-//! open, which incarnations are never spoken to again.
+//! The state of one node's relation to another address: which incarnation runs there, which streams to it are open,
+//! which incarnations are never spoken to again.
 //!
 //! One machine per peer address. Each lane is idle, waiting to dial, dialling, or active with one
 //! incarnation; an accepted handshake, in either direction, says which incarnation that is. An older
@@ -41,15 +41,15 @@ use crate::settings::TransportSettings;
 const GOOD_STREAM: Duration = Duration::from_secs(10);
 /// Notices to one quarantined incarnation come at most this often.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(5);
-/// In how many parts the patience with an idle peer is divided: at the end of each it is probed.
+/// The patience with an idle peer is divided into this many parts; at the end of each the peer is probed.
 const PROBES: u32 = 10;
-/// Dead incarnations remembered per address; more restarts than that happen in no log of ours.
+/// Dead incarnations remembered per address: more than ever restarted at one address in any log of ours.
 const MAX_RETIRED: usize = 64;
 
-/// A process that runs no more at its address, in what is kept of an address that was let go.
+/// A process that runs no more at its address, as remembered after the association with the address was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grave {
-    /// Which.
+    /// The incarnation.
     pub uid: Uid,
     /// The process was only replaced: if it answers at its address, it is the one that runs.
     pub may_return: bool,
@@ -67,10 +67,11 @@ pub struct Association {
     /// The oldest first.
     retired: VecDeque<Retired>,
     quarantined: BTreeMap<Uid, Quarantine>,
-    /// Processes that were removed from the cluster: their quarantines do not expire, and one that never was
-    /// quarantined here is refused all the same.
+    /// Processes that were removed from the cluster: their quarantines do not expire, and such a process is refused
+    /// also if it was never quarantined here.
     tombstones: BTreeSet<Uid>,
-    /// Retired incarnations that a layer above asked to quarantine, in vain: they are refused already.
+    /// Retired incarnations that a layer above asked to quarantine. Nothing followed, since they are refused already;
+    /// kept to report each only once.
     ignored: BTreeSet<Uid>,
     /// The members that hold the address, and claims of other processes to it.
     claims: Claims,
@@ -92,8 +93,8 @@ struct Silence {
 #[derive(Debug)]
 struct Retired {
     uid: Uid,
-    /// Dials from this one on began when it had been replaced already: if it answers one of them, it
-    /// is the one that runs. `None`: it never comes back.
+    /// The first dial that began after the process had been replaced: an answer of the process to this or a later dial
+    /// proves that the process runs. `None`: the process never comes back.
     proof_from: Option<u64>,
 }
 
@@ -108,12 +109,12 @@ struct Quarantine {
 #[derive(Debug, Default)]
 struct LaneState {
     phase: Phase,
-    /// When the messages that wait for a first handshake began to wait.
+    /// When the oldest of the messages that wait for a first handshake began to wait.
     wanted_at: Option<Instant>,
-    /// No dial before this, for whatever reason one is wanted.
+    /// Earliest time of the next dial, whatever the dial is wanted for.
     not_before: Option<Instant>,
     failures: u32,
-    /// The stream that a second one is to take over from.
+    /// The active stream that a second one is to replace.
     doubled: Option<u64>,
 }
 
@@ -131,11 +132,11 @@ enum Phase {
         seq: u64,
         since: Instant,
         quiet_since: Instant,
-        /// When to ask again whether it is quiet still.
+        /// When to ask again whether the stream is still quiet.
         ask_at: Instant,
     },
-    /// Closed because no traffic came; the peer still reads the rest of the stream. The next stream begins
-    /// after the end of this one, since a newer one would make the peer drop the rest.
+    /// Closed because no traffic came; the peer still reads the rest of the stream. The next stream begins only after
+    /// the end of this one, since a newer stream would make the peer drop the rest.
     Closing {
         seq: u64,
     },
@@ -147,7 +148,7 @@ enum Phase {
 }
 
 impl Association {
-    /// Knows nothing of the peer yet. The seed decides how pauses vary.
+    /// Makes an association with an unknown peer. The seed decides the jitter of pauses.
     pub fn new(settings: TransportSettings, seed: u64) -> Self {
         Self {
             settings,
@@ -168,8 +169,7 @@ impl Association {
         }
     }
 
-    /// The same of an address of which something was known once: by a former machine, [`Association::graves`]
-    /// says what.
+    /// Adds what a former association remembered of the address, as given by [`Association::graves`].
     #[must_use]
     pub fn remembering(mut self, graves: impl IntoIterator<Item = Grave>) -> Self {
         let proof_from = |grave: &Grave| grave.may_return.then_some(self.next_seq);
@@ -178,21 +178,21 @@ impl Association {
         self
     }
 
-    /// The same of an address that these members hold.
+    /// Sets the members that hold the address.
     #[must_use]
     pub fn held_by(mut self, holders: Vec<Holder>) -> Self {
         self.claims = Claims::of(holders);
         self
     }
 
-    /// The same of an address where these processes ran that were removed from the cluster.
+    /// Sets the processes at the address that were removed from the cluster.
     #[must_use]
     pub fn tombstoned(mut self, uids: BTreeSet<Uid>) -> Self {
         self.tombstones = uids;
         self
     }
 
-    /// Which processes must not come back, the oldest first.
+    /// The processes that must not come back, the oldest first.
     pub fn graves(&self) -> impl Iterator<Item = Grave> {
         self.retired.iter().map(|Retired { uid, proof_from }| {
             let is_wanted = !self.tombstones.contains(uid) && !self.ignored.contains(uid);
@@ -200,8 +200,8 @@ impl Association {
         })
     }
 
-    /// Nothing runs there as far as is known, nothing is under way, and nothing is remembered but
-    /// [`Association::graves`].
+    /// Whether the association can be dropped: no process is known to run there, nothing is under way, and nothing is
+    /// remembered but [`Association::graves`].
     pub fn is_spent(&self) -> bool {
         let is_idle = |state: &LaneState| state.phase == Phase::Idle && state.wanted_at.is_none();
         self.peer.is_none()
@@ -210,18 +210,18 @@ impl Association {
             && self.lanes.values().all(is_idle)
     }
 
-    /// Nothing is under way, and the incarnation that called from there was never reached.
+    /// Whether nothing is under way, and the incarnation that called from there was never reached.
     pub fn is_unreached(&self) -> bool {
         let is_idle = |state: &LaneState| state.phase == Phase::Idle && state.wanted_at.is_none();
         !self.established && self.terminating.is_none() && self.lanes.values().all(is_idle)
     }
 
-    /// Whether a process there was quarantined that did not leave in order.
+    /// Whether a process of this address is quarantined for another reason than leaving in order.
     pub fn has_quarantined(&self) -> bool {
         self.quarantined.values().any(|entry| !entry.harmless)
     }
 
-    /// The processes there that left in order and are still remembered for it.
+    /// The processes of this address that left in order and are still quarantined for it.
     pub fn left_in_order(&self) -> impl Iterator<Item = Uid> {
         self.quarantined.iter().filter(|(_, entry)| entry.harmless).map(|(uid, _)| *uid)
     }
@@ -231,14 +231,14 @@ impl Association {
         self.peer
     }
 
-    /// Whether nothing may go to or come from this incarnation: it is quarantined, a newer one runs in its
-    /// place, or it was removed from the cluster before this node knew it.
+    /// Whether nothing may go to or come from this incarnation: it is quarantined, a newer one replaced it, or it was
+    /// removed from the cluster before this node knew it.
     pub fn is_dead(&self, uid: Uid) -> bool {
         self.is_retired(uid) || self.quarantined.contains_key(&uid) || self.is_buried(uid)
     }
 
-    /// Whether this incarnation was removed from the cluster, and was no member here before: a member is
-    /// quarantined when membership says so, which for one that left in order is a little later.
+    /// Whether this incarnation was removed from the cluster and was no member here before. A former member is not
+    /// included: membership quarantines it by name, a little later if it left in order.
     fn is_buried(&self, uid: Uid) -> bool {
         self.tombstones.contains(&uid) && !self.claims.held(uid)
     }
@@ -247,10 +247,9 @@ impl Association {
         self.retired.iter().any(|retired| retired.uid == uid)
     }
 
-    /// Where a process that was replaced stands among the retired, if its answer to dial `seq` proves
-    /// that it runs all the same. Hellos of several processes come in any order, and may be forged; the
-    /// process that answers at the address is the one that runs there. A process that was quarantined or
-    /// removed by name stays refused.
+    /// The index among the retired of a process that was replaced, if its answer to dial `seq` proves that it runs all
+    /// the same. Hellos of several processes come in any order, and may be forged; the process that answers at the
+    /// address is the one that runs there. A process that was quarantined or removed by name stays refused.
     fn proven(&self, uid: Uid, seq: u64) -> Option<usize> {
         let is_wanted =
             !self.quarantined.contains_key(&uid) && !self.tombstones.contains(&uid) && !self.ignored.contains(&uid);
@@ -258,7 +257,7 @@ impl Association {
         (is_wanted && self.retired[at].proof_from.is_some_and(|first| seq >= first)).then_some(at)
     }
 
-    /// Takes one input. Infallible: what makes no sense here is dropped.
+    /// Handles one input. Infallible: an input that makes no sense in the present state is ignored.
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Effect>) {
         match input {
             Input::Wanted { lane } => self.on_wanted(now, lane, out),
@@ -306,7 +305,7 @@ impl Association {
         lanes.chain(forgotten).chain(self.terminating.map(|(_, at)| at)).chain(self.probe_at()).min()
     }
 
-    /// When the next probe of a peer is due to which no stream is open.
+    /// When the next probe is due of a peer to which no stream is open.
     fn probe_at(&self) -> Option<Instant> {
         let is_spoken_to = || self.lanes.values().any(|state| matches!(state.phase, Phase::Active { .. }));
         if self.is_shut_down || self.peer.is_none_or(|uid| self.is_dead(uid)) || is_spoken_to() {
@@ -320,7 +319,7 @@ impl Association {
         self.silence = Silence { heard_at: Some(now), probes: 0 };
     }
 
-    /// Dials a peer that was silent for a tenth more of its time, or gives it up after the last one.
+    /// Dials a peer that was silent for another tenth of its time, or gives the peer up after the last tenth.
     fn probe(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.silence.probes += 1;
         if self.silence.probes < PROBES {
@@ -373,13 +372,13 @@ impl Association {
             if let Some(entry) = self.quarantined.get_mut(&uid) {
                 entry.used_at = now;
             }
-            // A process that is dead to us still answers: keep trying until its successor does.
+            // The answering process is dead to this node: keep dialling until its successor answers.
             out.push(Effect::Close { lane, seq });
             self.retry(now, lane, out);
             return;
         }
         if let Claim::Held(holder) = self.claims.judge(uid, host_id) {
-            // The name leads to another host now; the member is not there, and is not known to be gone.
+            // The address leads to another host now; the member is not there, and is not known to be gone.
             let holder = holder.member.clone();
             out.push(Effect::Close { lane, seq });
             self.tell_held(now, holder, uid, out);
@@ -449,7 +448,7 @@ impl Association {
         }
     }
 
-    /// How exactly idleness is known: to a tenth.
+    /// How often an active stream is asked for traffic: idleness is known to a tenth of its limit.
     fn pause_between_questions(&self) -> Duration {
         (self.settings.stop_idle_outbound_after / 10).max(Duration::from_millis(1))
     }
@@ -470,14 +469,14 @@ impl Association {
         }
     }
 
-    /// Decides when the lane is dialled again, or that messages wait in it no longer.
+    /// Decides when the lane is dialled again, or that its messages wait no longer.
     fn retry(&mut self, now: Instant, lane: Lane, out: &mut Vec<Effect>) {
         if self.established {
             let until = now + self.backoff(lane);
             if lane == Lane::CONTROL {
                 self.lanes.entry(lane).or_default().phase = Phase::Waiting { until };
             } else {
-                // Only a lane with messages is worth a connection, so the next message asks for the dial; it
+                // Rest: only a lane with messages is worth a connection. The next message asks for the dial, which
                 // waits for the end of the backoff.
                 self.rest(lane, Some(until), out);
             }
@@ -512,7 +511,7 @@ impl Association {
         if let Some(entry) = self.quarantined.get_mut(&uid) {
             entry.used_at = now;
             let reason = (!entry.harmless).then_some(entry.reason);
-            // The refusal is a notice too.
+            // Count the refusal as a notice.
             entry.noticed_at = Some(now);
             out.push(Effect::Refuse { reason });
             return;
@@ -532,7 +531,7 @@ impl Association {
         if self.is_retired(uid) {
             out.push(Effect::Refuse { reason: None });
             if self.proven(uid, self.next_seq).is_some() {
-                // The process may be refused in error, so its address is dialled, and the answer decides.
+                // Dial the address: the process may be refused in error, and its answer to the dial decides.
                 self.on_wanted(now, Lane::CONTROL, out);
             }
             return;
@@ -545,7 +544,7 @@ impl Association {
         self.learn(now, uid, out);
         self.heard(now);
         out.push(Effect::Admit);
-        // The peer lives, so dialling it is worth more than waiting.
+        // Dial at once: the peer lives, so waiting for the end of a pause gains nothing.
         self.lanes.values_mut().for_each(|state| state.not_before = None);
         let waiting = |state: &LaneState| matches!(state.phase, Phase::Waiting { .. });
         for lane in self.lanes_where(waiting) {
@@ -553,7 +552,7 @@ impl Association {
         }
     }
 
-    /// Takes a uid from a handshake. Streams to another one lead nowhere.
+    /// Takes over a uid from a handshake. Streams to another uid are closed.
     fn learn(&mut self, now: Instant, uid: Uid, out: &mut Vec<Effect>) {
         if self.peer == Some(uid) {
             return;
@@ -562,7 +561,7 @@ impl Association {
         self.incarnation += 1;
         self.established = false;
         if let Some(old) = old {
-            // A claimant that gives way to the member is not gone: it waits for the member's removal.
+            // Do not retire a claimant that gives way to the member: it waits for the member's removal.
             if self.claims.is_holder(old) || !self.claims.is_holder(uid) {
                 self.retire(old, Some(self.next_seq));
             }
@@ -597,18 +596,18 @@ impl Association {
         }
     }
 
-    /// The peer has said that it ends.
+    /// Whether the peer has announced its end.
     pub fn is_terminating(&self) -> bool {
         self.terminating.is_some()
     }
 
-    /// Whether this incarnation has said that it ends, or has left in order.
+    /// Whether this incarnation has announced its end, or has left in order.
     pub fn has_taken_leave(&self, uid: Uid) -> bool {
         self.terminating.is_some_and(|(terminating, _)| terminating == uid)
             || self.quarantined.get(&uid).is_some_and(|entry| entry.harmless)
     }
 
-    /// Whether the process that ran there last has taken leave, and no other has been met since: nothing need listen there.
+    /// Whether the last process known at the address has taken leave: no process need listen there now.
     pub fn is_vacated(&self) -> bool {
         self.peer.is_some_and(|uid| self.has_taken_leave(uid))
     }
@@ -630,8 +629,8 @@ impl Association {
     ) {
         self.claims.forget_former(|former| *former == uid);
         if self.is_retired(uid) && !self.quarantined.contains_key(&uid) {
-            // A newer incarnation runs there, so this one is refused already. Listeners that wait for
-            // what was queued are told all the same, so that they do not wait for ever.
+            // Refused already, since a newer incarnation runs there. Tell the listeners all the same: they may wait for
+            // the messages that were queued.
             if self.ignored.insert(uid) {
                 out.push(Effect::Ignored { uid });
             }
@@ -667,7 +666,7 @@ impl Association {
         }
     }
 
-    /// Closes what leads to the quarantined peer, the control stream only after the notice.
+    /// Closes all streams to the quarantined peer, the control stream only after the notice.
     fn shut_lanes(&mut self, now: Instant, notify: bool, out: &mut Vec<Effect>) {
         for lane in self.lanes_where(|state| matches!(state.phase, Phase::Active { .. })) {
             let Phase::Active { seq, .. } = self.lane(lane) else { continue };
@@ -680,7 +679,7 @@ impl Association {
                 self.rest(lane, None, out);
             }
         }
-        // The next process there has a first handshake of its own.
+        // The next process at the address needs a first handshake of its own.
         self.established = false;
     }
 
@@ -699,7 +698,7 @@ impl Association {
             && at <= now
         {
             self.terminating = None;
-            // The reason is never told: a harmless quarantine is silent.
+            // The reason has no effect: a harmless quarantine is never told.
             self.on_quarantine(now, uid, QuarantineReason::RemovedFromMembership, true, out);
         }
         for lane in self.lanes_where(|state| matches!(state.phase, Phase::Waiting { until } if until <= now)) {
@@ -734,7 +733,7 @@ impl Association {
         let over: Vec<Uid> = self.quarantined.iter().filter_map(is_over).collect();
         for uid in over {
             self.quarantined.remove(&uid);
-            // Only the entry goes, with its reason and its notices: the process never comes back.
+            // Forget the entry with its reason and notices, not the process: it never comes back.
             self.retire(uid, None);
             if self.peer == Some(uid) {
                 (self.peer, self.silence.heard_at) = (None, None);
@@ -743,7 +742,7 @@ impl Association {
         }
     }
 
-    /// A second connection takes over from the first, which stays open until then.
+    /// Dials a second connection beside an active one, which stays open until the second takes over.
     fn on_duplicate(&mut self, lane: Lane, out: &mut Vec<Effect>) {
         if let Phase::Active { seq, .. } = self.lane(lane) {
             self.lanes.entry(lane).or_default().doubled = Some(seq);

@@ -1,10 +1,10 @@
 //! The processes that called this node and were never reached at the address they name.
 //!
-//! Such an address is only a claim, and one process can claim any number of them. So each of these processes holds
-//! a seat, and seats are few: so many per network, and so many in all. A seat is held while a stream of the
-//! process is open, and until everything that this node kept of it is let go: a while later, because its numbered
-//! messages go on where they were when it calls again soon, or at once when another process needs the seat. Members and
-//! processes that this node has reached need none. Source: cluster T21, T28.
+//! Such an address is only a claim, and one process can claim any number of them. So each of these processes takes a
+//! seat, and seats are limited per network and in all. A seat is held while a stream of the process is open, and then
+//! until this node drops everything it kept of the process: a while later, because the process's numbered messages
+//! continue where they were if it calls again soon, or at once when another process needs the seat. Members and
+//! processes that this node has reached need no seat. Source: cluster T21, T28.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -32,7 +32,7 @@ pub(crate) enum Full {
     Node,
 }
 
-/// See the module.
+/// The seats of one node.
 #[derive(Debug, Default)]
 pub(crate) struct Callers {
     seats: HashMap<NodeAddress, Seat>,
@@ -49,7 +49,8 @@ struct Seat {
 }
 
 impl Callers {
-    /// One more stream of the process that says it runs at `address`.
+    /// Counts one more stream of the process that says it runs at `address`, and gives the process a seat if it has
+    /// none.
     pub(crate) fn enter(&mut self, address: &NodeAddress, ip: IpAddr) -> Result<(), Full> {
         if let Some(seat) = self.seats.get_mut(address) {
             seat.streams += 1;
@@ -69,7 +70,7 @@ impl Callers {
         Ok(())
     }
 
-    /// One stream fewer. The seat is kept until [`Callers::vacate`]. True: that was the last stream.
+    /// Counts one stream fewer; returns true if that was the last one. The seat is kept until [`Callers::vacate`].
     pub(crate) fn leave(&mut self, now: Instant, address: &NodeAddress) -> bool {
         let Some(seat) = self.seats.get_mut(address) else { return false };
         seat.streams = seat.streams.saturating_sub(1);
@@ -82,7 +83,7 @@ impl Callers {
         self.seats.contains_key(address)
     }
 
-    /// Addresses whose seats have been held without a stream since that moment, or for longer.
+    /// Addresses whose seats have had no stream since `moment` or longer.
     pub(crate) fn idle_since(&self, moment: Instant) -> Vec<NodeAddress> {
         let is_idle = |seat: &Seat| seat.idle_since.is_some_and(|at| at <= moment);
         self.seats.iter().filter(|(_, seat)| is_idle(seat)).map(|(address, _)| address.clone()).collect()
@@ -93,7 +94,7 @@ impl Callers {
         self.seats.values().any(|seat| seat.idle_since.is_some())
     }
 
-    /// The process needs no seat any more: it was reached, is a member, or is let go.
+    /// Frees the seat of a process that needs none any more: it was reached, is a member, or is dropped.
     pub(crate) fn vacate(&mut self, address: &NodeAddress) {
         let Some(Seat { network, .. }) = self.seats.remove(address) else { return };
         if let Some(taken) = self.networks.get_mut(&network) {
@@ -105,7 +106,8 @@ impl Callers {
     }
 }
 
-/// What counts as one caller's network: an IPv4 address is one host's, but a host with IPv6 has a /64 of them.
+/// The network of an address, which counts as one caller: an IPv4 address is one host's, but an IPv6 host has a whole
+/// /64.
 pub(crate) fn network(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX))),
@@ -125,7 +127,8 @@ mod tests {
         IpAddr::from((0x0a00_0000 + n as u32).to_be_bytes())
     }
 
-    /// Cluster T21: 64 per remote IP, and the seat of one that has gone is another's only once it is let go.
+    /// Cluster T21: 64 seats per remote IP; the seat of a process whose streams ended is free only once the process is
+    /// dropped.
     #[test]
     fn seats_are_few_per_network() {
         let mut callers = Callers::default();
@@ -145,7 +148,7 @@ mod tests {
         assert_eq!(callers.enter(&address(65), v4(1)), Ok(()));
     }
 
-    /// Cluster T21: 1,024 in all.
+    /// Cluster T21: 1,024 seats in all.
     #[test]
     fn seats_are_few_in_all() {
         let mut callers = Callers::default();
@@ -159,7 +162,7 @@ mod tests {
         assert_eq!((callers.seats.len(), callers.networks.len()), (0, 0));
     }
 
-    /// Cluster T21: a host that has one IPv6 address has 2^64 of them.
+    /// Cluster T21: a host with one IPv6 address has 2^64 of them, which count as one caller.
     #[test]
     fn ipv6_addresses_of_one_network_are_one_caller() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();

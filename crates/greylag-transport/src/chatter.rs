@@ -1,19 +1,20 @@
-//! Which dropped messages do no harm, because their protocol repeats them.
+//! Declarations of dropped messages that do no harm because their protocol repeats them.
 
 use greylag_core::DeadLetterReason;
 
-/// How much is made of a dropped message.
+/// How loudly a dropped message is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weight {
-    /// Counted alone.
+    /// Counted only.
     Chatter,
-    /// Counted and published, and no warning.
+    /// Counted and published, without a warning.
     Repeated,
-    /// Counted, published, and a warning.
+    /// Counted, published, and logged as a warning.
     Missed,
 }
 
-/// Messages of these paths, all of them or those of one manifest, that are sent again if they are dropped for this reason.
+/// A declaration that messages of paths with this prefix (all, or those of one manifest) are sent again if they are
+/// dropped for this reason.
 #[derive(Debug, PartialEq, Eq)]
 struct Repeated {
     prefix: String,
@@ -48,7 +49,7 @@ impl Declared {
         }
     }
 
-    /// What a message for this path and of this manifest weighs that was dropped for this reason.
+    /// How loudly to report a message of this path and manifest that was dropped for this reason.
     pub(crate) fn weight(&self, (path, manifest): (&str, &str), reason: DeadLetterReason) -> Weight {
         if self.chatter.iter().any(|prefix| path.starts_with(prefix.as_str())) {
             return Weight::Chatter;

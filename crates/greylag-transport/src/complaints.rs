@@ -1,14 +1,15 @@
-//! When dials that fail are worth a warning.
+//! Decides which failing dials are worth a warning.
 //!
-//! A node that starts dials others that have not started yet, and one whose peer has ended dials it once more: such a
-//! dial fails in every start and every stop that are as they should be. So a row of failures is told loudly once it has
-//! lasted for as long as messages wait for a handshake, and once only; a failure that time does not mend (a certificate, another protocol) is told at once.
+//! A starting node dials nodes that have not started yet, and a node whose peer has ended dials the peer once more:
+//! such dials fail in every orderly start and stop. So a row of failures is warned of once, when it has lasted for as
+//! long as messages wait for a handshake; a failure that time does not mend (a certificate, another protocol) is warned
+//! of at once.
 //!
 //! Source: cluster T31.
 
 use std::time::{Duration, Instant};
 
-/// The dials of one peer that failed in a row.
+/// The row of failed dials to one peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Complaints {
     since: Option<Instant>,
@@ -16,7 +17,8 @@ pub(crate) struct Complaints {
 }
 
 impl Complaints {
-    /// A dial has failed, for a cause that may pass by itself within `patience`, or not. True if it is to be a warning.
+    /// Notes a failed dial, whose cause may pass by itself or not. Returns true if the failure is to be logged as a
+    /// warning.
     pub(crate) fn failed(&mut self, now: Instant, may_pass: bool, patience: Duration) -> bool {
         let since = *self.since.get_or_insert(now);
         let lasts = now.saturating_duration_since(since) >= patience;
@@ -25,7 +27,7 @@ impl Complaints {
         is_due
     }
 
-    /// A dial has reached the peer: the next failure begins a row.
+    /// Notes a dial that reached the peer: the next failure begins a new row.
     pub(crate) fn reached(&mut self) {
         *self = Self::default();
     }

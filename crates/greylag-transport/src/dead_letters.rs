@@ -1,9 +1,9 @@
 //! Messages that were not delivered: counted per reason, lane and peer, told to subscribers, and
 //! mentioned in the log.
 //!
-//! Counting is exact. Subscribers read at their own pace: each has a bounded buffer, and learns how
-//! many letters it missed. Log lines are rationed per reason and peer; a spell of silence ends with
-//! a line that says how many were left out. Source: cluster T41.
+//! Counts are exact. Subscribers read at their own pace: each has a bounded buffer, and learns how many letters it
+//! missed. Log lines are rationed per reason and peer; a minute with suppressed lines ends with a line that says how
+//! many. Source: cluster T41.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,36 +15,36 @@ use greylag_core::{DeadLetterReason, NodeAddress};
 
 use crate::lane::Lane;
 
-/// The place of a counter: why, on which lane, to or from whom. Lane and peer are absent where a
-/// layer above dropped the message.
+/// The key of a counter: why, on which lane, to or from which node. Lane and peer are absent where a layer above
+/// dropped the message.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeadLetterKey {
-    /// Why.
+    /// Why the messages were dropped.
     pub reason: DeadLetterReason,
-    /// On which lane.
+    /// The lane they were on.
     pub lane: Option<Lane>,
-    /// At the other end; absent too, as is the lane, once too many are told apart.
+    /// The node at the other end. Absent, like the lane, once there are too many counters.
     pub peer: Option<NodeAddress>,
 }
 
 /// A message that was dropped, as subscribers hear of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// Why.
+    /// Why it was dropped.
     pub reason: DeadLetterReason,
-    /// On which lane; absent where a layer above dropped it.
+    /// The lane it was on; absent where a layer above dropped it.
     pub lane: Option<Lane>,
     /// The node that sent it, if that is known.
     pub from: Option<NodeAddress>,
     /// The node it was for, if that is known.
     pub to: Option<NodeAddress>,
-    /// The recipient there; empty where its content is not known.
+    /// The path of its recipient; empty where the message's content is not known.
     pub recipient: String,
-    /// Its name; empty where its content is not known.
+    /// The manifest; empty where the message's content is not known.
     pub manifest: String,
-    /// Its payload in bytes; 0 if it was never written.
+    /// The payload in bytes; 0 if the message was never encoded.
     pub size: usize,
-    /// How many such messages: more than one only where their content is not known.
+    /// The number of such messages: more than one only where their content is not known.
     pub count: u64,
 }
 
@@ -54,7 +54,7 @@ pub struct DeadLetters {
     log_rate: u32,
     book: Mutex<Book>,
     subscribers: Mutex<Vec<Arc<Buffer>>>,
-    /// How many there are, read where letters are made.
+    /// The number of subscribers, read before a letter is made.
     subscribed: AtomicUsize,
 }
 
@@ -73,31 +73,31 @@ struct Ration {
     suppressed: u64,
 }
 
-/// What the log should say about a dead letter.
+/// The request to write a log line about a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogLine {
-    /// How many before this one went unmentioned.
+    /// Dead letters of the same kind since the last line that were not logged.
     pub suppressed: u64,
 }
 
-/// How many dead letters of one kind the log left out in a minute that is over.
+/// The number of dead letters of one kind that were not logged in a minute that is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Suppressed {
     /// Why they were dropped.
     pub reason: DeadLetterReason,
     /// The node that they were to or from.
     pub peer: Option<NodeAddress>,
-    /// How many.
+    /// The number of letters.
     pub count: u64,
 }
 
-/// Counters that are told apart. A caller can name any address and lane, so that there is no end to them;
-/// drops beyond this many count under their reason alone.
+/// Limit of counters by lane and peer: callers can name any number of addresses and lanes. Drops beyond the limit count
+/// under their reason alone.
 const COUNTERS: usize = 16 * 1024;
 const RATION: Duration = Duration::from_secs(60);
 
 impl DeadLetters {
-    /// Counters whose log lines are limited to `log_rate` a minute per reason and peer.
+    /// Makes counters whose log lines are limited to `log_rate` a minute per reason and peer.
     pub fn new(log_rate: u32) -> Self {
         Self { log_rate, book: Mutex::default(), subscribers: Mutex::default(), subscribed: AtomicUsize::new(0) }
     }
@@ -121,12 +121,12 @@ impl DeadLetters {
         line
     }
 
-    /// Counts messages that are neither published nor logged: their protocol repeats them.
+    /// Counts messages without publishing or logging them: their protocol repeats them.
     pub fn count_chatter(&self, key: DeadLetterKey, count: u64) {
         self.book().add(key, count);
     }
 
-    /// What the log left out in the minutes that ended by `now`; each is said once.
+    /// Returns the suppressed lines of the minutes that ended by `now`; each minute is returned once.
     pub fn suppressed(&self, now: Instant) -> Vec<Suppressed> {
         let mut found = Vec::new();
         self.book().rations.retain(|(reason, peer), ration| {
@@ -139,7 +139,7 @@ impl DeadLetters {
         found
     }
 
-    /// Letters from now on; at most `capacity` of them wait to be read.
+    /// Subscribes to letters from now on; at most `capacity` of them wait to be read.
     pub fn subscribe(&self, capacity: usize) -> DeadLetterEvents {
         let buffer = Arc::new(Buffer { capacity: capacity.max(1), state: Mutex::default() });
         let mut subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -148,14 +148,14 @@ impl DeadLetters {
         DeadLetterEvents { buffer }
     }
 
-    /// Tells the subscribers. Without any, the letter is not even written.
+    /// Publishes a letter to the subscribers; without any, the letter is not even made.
     pub fn publish(&self, letter: impl FnOnce() -> DeadLetter) {
         if self.subscribed.load(Ordering::Acquire) == 0 {
             return;
         }
         let letter = letter();
         let mut subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
-        // The buffer of a subscriber that has gone has no other holder.
+        // Drop the buffers of subscribers that are gone: nothing else holds those.
         subscribers.retain(|buffer| Arc::strong_count(buffer) > 1);
         self.subscribed.store(subscribers.len(), Ordering::Release);
         subscribers.iter().for_each(|buffer| buffer.push(&letter));
@@ -200,7 +200,7 @@ impl Book {
     }
 }
 
-/// What waits for one subscriber.
+/// The letters that wait for one subscriber.
 #[derive(Debug)]
 struct Buffer {
     capacity: usize,
@@ -257,7 +257,7 @@ impl DeadLetterEvents {
         })
     }
 
-    /// How many messages were dropped while the buffer was full, since this was last asked.
+    /// Returns how many messages were dropped while the buffer was full, since the last call.
     pub fn missed(&mut self) -> u64 {
         std::mem::take(&mut self.state().missed)
     }
@@ -288,7 +288,7 @@ mod tests {
         }
     }
 
-    /// Cluster T21, T41: a caller may name any number of addresses, and costs memory for `COUNTERS` of them only.
+    /// Cluster T21, T41: a caller may name any number of addresses; no more than `COUNTERS` of them cost memory.
     #[test]
     fn countless_peers_share_one_ration() {
         let (letters, now) = (DeadLetters::new(1), Instant::now());
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(letters.counts()[&key(Lane::LARGE)], 2);
     }
 
-    /// Cluster T41: every message counts, and no caller makes counters without end.
+    /// Cluster T41: every message counts, and callers cannot make counters without limit.
     #[test]
     fn counters_are_bounded_and_nothing_is_lost() {
         let letters = DeadLetters::new(0);

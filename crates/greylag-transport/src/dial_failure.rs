@@ -2,14 +2,14 @@
 
 use greylag_core::UniqueAddress;
 
-/// Why a dial reached no node, as far as the caller can tell. The transport dials again, whatever it was.
+/// Why a dial reached no node, as far as the caller can tell. The transport dials again in every case.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialFailure {
     /// The host is there, and no process listens at the port.
     #[error("the connection was refused: nothing listens at that port")]
     Refused,
-    /// The network does not lead there. With the system's error.
+    /// The network has no route to the address. With the system's error.
     #[error("no route leads there ({0})")]
     NoRoute(String),
     /// The host name has no address. With the resolver's error.
@@ -24,13 +24,13 @@ pub enum DialFailure {
     /// The port belongs to a program that is no node.
     #[error("another protocol is spoken at that port: {0}")]
     OtherProtocol(String),
-    /// The port belongs to another service of gRPC: of a Greylag node, if it says so.
+    /// The port belongs to another gRPC service, possibly of a Greylag node (the text says so then).
     #[error("{0}")]
     OtherService(String),
-    /// A node answered that has another address: the dialled one leads to it, by a proxy or a wrong name.
+    /// A node with another address answered: a proxy or a wrong name leads from the dialled address to that node.
     #[error("the node {0} answers there, and its address is another one")]
     OtherNode(UniqueAddress),
-    /// A node answered that takes no streams for the moment. With its answer.
+    /// A node answered that accepts no streams for the moment. With its answer.
     #[error("it takes no callers for now: {0}")]
     NotNow(String),
     /// The connection broke.
@@ -39,7 +39,7 @@ pub enum DialFailure {
 }
 
 impl DialFailure {
-    /// Whether time alone may mend it: a node that has not started yet, or has just ended, looks the same.
+    /// Whether time alone may mend the failure: a node that has not started yet, or has just ended, fails the same way.
     pub(crate) fn may_pass(&self) -> bool {
         matches!(self, Self::Refused | Self::NoRoute(_) | Self::Silent | Self::NotNow(_) | Self::Broken(_))
     }

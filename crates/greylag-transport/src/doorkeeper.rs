@@ -1,11 +1,10 @@
-//! Which remote hosts may open connections: those that send what no node would are refused for a while.
+//! Decides which remote hosts may open connections: hosts that send what no node would send are refused for a while.
 //!
-//! Every intrusion is counted by remote host. Offences (bytes that no node of any version sends) add
-//! up: the twentieth within a minute closes the door to that host for the next minute. Connections
-//! that have not said Hello yet, or have no stream any more, are few per host and in all, so that
-//! silent ones exhaust nothing. The IPv6 addresses of one /64 count as one host.
-//! A caller that is refused by a proper answer (another cluster, an unknown version, a foreign certificate)
-//! is a mistake of the operator's and no offence. Source: cluster §7.
+//! Every intrusion is counted by remote host. Offences (bytes that no node of any version sends) add up: the twentieth
+//! within a minute bans the host for the next minute. Connections that have not said Hello yet, or have no stream any
+//! more, are limited per host and in all, so that silent connections exhaust nothing. The IPv6 addresses of one /64
+//! count as one host. A caller that is refused by a proper answer (another cluster, an unknown version, a foreign
+//! certificate) is an operator's mistake and no offence. Source: cluster §7.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,33 +13,33 @@ use std::time::{Duration, Instant};
 use crate::callers::network;
 use crate::remoting::RejectCode;
 
-/// What was refused at the door, or on a stream.
+/// The kind of a connection, stream or frame that was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Intrusion {
-    /// Bytes that are not TLS, not HTTP/2, or a call of something else than the transport's method.
+    /// Bytes that are not TLS, not HTTP/2, or a call of another method than the transport's.
     NotGrpc,
     /// A connection or stream that said no Hello within `handshake_timeout`.
     NoHello,
     /// A stream that began with something else than a Hello.
     WrongFirstFrame,
-    /// A frame that is larger than its lane carries, or announced as such.
+    /// A frame that is larger than its lane carries, or is announced as such.
     Oversized,
     /// A frame that cannot be read.
     Malformed,
-    /// A frame in the name of another process than the one that its stream belongs to.
+    /// A frame that speaks for another process than the one its stream belongs to.
     Forged,
-    /// No certificate, or one that is not ours to believe.
+    /// No certificate, or one that this node does not believe.
     Certificate,
     /// A Hello that was refused.
     Refused(RejectCode),
-    /// A connection of a host that is refused for a minute.
+    /// A connection of a host that is banned for a minute.
     Banned,
-    /// One connection too many that had not said Hello yet.
+    /// A connection beyond the limit of those that have not said Hello yet.
     Crowded,
 }
 
 impl Intrusion {
-    /// Whether no node of any version does this, so that it counts towards a ban.
+    /// Whether no node of any version does this, so that the intrusion counts towards a ban.
     pub fn is_offence(self) -> bool {
         match self {
             Self::NotGrpc
@@ -54,28 +53,28 @@ impl Intrusion {
     }
 }
 
-/// So many offences within [`WINDOW`] close the door.
+/// Offences of one host within [`WINDOW`] that ban the host.
 const OFFENCES: usize = 20;
 const WINDOW: Duration = Duration::from_secs(60);
-/// For so long.
+/// How long a host is banned.
 const BAN: Duration = Duration::from_secs(60);
 /// Connections of one host that have not said Hello yet; a host may run hundreds of nodes.
 const WAITING_PER_HOST: usize = 512;
-/// The same over all hosts.
+/// The same limit over all hosts.
 const WAITING: usize = 4096;
-/// Hosts that are told apart; beyond that, those without a ban are forgotten, and counted as one.
+/// Hosts that are told apart; beyond that, hosts without a ban are forgotten, and their intrusions counted together.
 const HOSTS: usize = 4096;
 
-/// What the log should say.
+/// How to log a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Report {
-    /// Write a line, and how many before it were left out.
+    /// `Some`: write a line, which says how many before it were suppressed.
     pub(crate) line: Option<u64>,
-    /// This offence closed the door.
+    /// Whether this offence banned the host.
     pub(crate) banned: bool,
 }
 
-/// See the module.
+/// Admits connections by remote host.
 #[derive(Debug)]
 pub(crate) struct Doorkeeper {
     log_rate: u32,
@@ -104,7 +103,7 @@ impl Host {
         self.banned_until.is_some_and(|until| until > now)
     }
 
-    /// Nothing of it matters any more.
+    /// Whether the entry can be forgotten.
     fn is_forgettable(&self, now: Instant) -> bool {
         let old = |at: &Instant| now.saturating_duration_since(*at) >= WINDOW;
         self.waiting == 0
@@ -120,7 +119,7 @@ impl Doorkeeper {
         Self { log_rate, hosts: BTreeMap::new(), counts: BTreeMap::new(), waiting: 0 }
     }
 
-    /// A connection came; it waits at the door until [`Doorkeeper::leave`], or is refused.
+    /// Admits a connection, which waits for its Hello until [`Doorkeeper::leave`], or refuses it.
     pub(crate) fn knock(&mut self, now: Instant, ip: IpAddr) -> Result<(), Intrusion> {
         let ip = network(ip);
         if self.waiting >= WAITING {
@@ -138,14 +137,14 @@ impl Doorkeeper {
         Ok(())
     }
 
-    /// A connection that said Hello has no stream any more. It was let in, so it is not refused, but
-    /// while it waits it takes the place of a new one.
+    /// Counts a connection that said Hello and has no stream any more among those that wait. It was admitted before, so
+    /// it is not refused, but it takes the place of a new one.
     pub(crate) fn wait_again(&mut self, now: Instant, ip: IpAddr) {
         self.host(now, network(ip)).waiting += 1;
         self.waiting += 1;
     }
 
-    /// A connection that was let in has said Hello, or has ended.
+    /// Uncounts an admitted connection that has said Hello, or has ended.
     pub(crate) fn leave(&mut self, ip: IpAddr) {
         if let Some(host) = self.hosts.get_mut(&network(ip)) {
             host.waiting = host.waiting.saturating_sub(1);
@@ -153,7 +152,7 @@ impl Doorkeeper {
         self.waiting = self.waiting.saturating_sub(1);
     }
 
-    /// Something was refused.
+    /// Counts an intrusion.
     pub(crate) fn report(&mut self, now: Instant, ip: IpAddr, what: Intrusion) -> Report {
         let ip = network(ip);
         let log_rate = self.log_rate as usize;
@@ -177,15 +176,15 @@ impl Doorkeeper {
             ration.suppressed += 1;
             None
         };
-        // Forgotten hosts leave their counts behind, so these need a bound of their own.
+        // Bound the counts too: they outlive the entries of forgotten hosts.
         let is_full = self.counts.len() >= HOSTS && !self.counts.contains_key(&(what, ip));
         let counted = if is_full { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { ip };
         *self.counts.entry((what, counted)).or_default() += 1;
         Report { line, banned }
     }
 
-    /// What was refused since the start, by kind and remote host; `0.0.0.0` stands for hosts beyond
-    /// those that are told apart.
+    /// The intrusions since the start, by kind and remote host; `0.0.0.0` stands for hosts beyond those that are told
+    /// apart.
     pub(crate) fn counts(&self) -> BTreeMap<(Intrusion, IpAddr), u64> {
         self.counts.clone()
     }
@@ -194,7 +193,7 @@ impl Doorkeeper {
         if self.hosts.len() >= HOSTS && !self.hosts.contains_key(&ip) {
             self.hosts.retain(|_, host| !host.is_forgettable(now));
             if self.hosts.len() >= HOSTS {
-                // Hosts that are banned, or have connections waiting, are kept; the others start over.
+                // Keep hosts that are banned or have waiting connections; forget the others.
                 self.hosts.retain(|_, host| host.waiting > 0 || host.is_banned(now));
             }
             if self.hosts.len() >= HOSTS {
@@ -205,7 +204,7 @@ impl Doorkeeper {
     }
 }
 
-/// Drops what lies longer than a window back.
+/// Drops times that are older than the window.
 fn forget(times: &mut VecDeque<Instant>, now: Instant) {
     while times.front().is_some_and(|at| now.saturating_duration_since(*at) >= WINDOW) {
         times.pop_front();
@@ -220,7 +219,7 @@ mod tests {
         IpAddr::V4(Ipv4Addr::from_bits(n))
     }
 
-    /// Cluster §7: 20 in a minute, refused for a minute.
+    /// Cluster §7: 20 offences in a minute ban a host for a minute.
     #[test]
     fn the_twentieth_offence_in_a_minute_closes_the_door_for_a_minute() {
         let mut door = Doorkeeper::new(10);
@@ -238,7 +237,7 @@ mod tests {
         assert_eq!(door.counts()[&(Intrusion::NotGrpc, ip(1))], 19);
     }
 
-    /// Cluster T21: a host with IPv6 has a /64, and all of it is refused.
+    /// Cluster T21: an IPv6 host has a /64, and all of it is banned.
     #[test]
     fn the_addresses_of_one_ipv6_network_are_one_host() {
         let (mut door, now) = (Doorkeeper::new(10), Instant::now());

@@ -1,5 +1,5 @@
-//! The part of a node that is the same whatever carries its messages: receivers, listeners,
-//! questions that wait, and counts of what was dropped.
+//! The part of a node that does not depend on the carrier of its messages: receivers, listeners, questions that wait,
+//! and counts of dropped messages.
 //!
 //! Carriers (gRPC streams, the in-memory network) hand in messages that arrived and take out those that leave.
 //! Source: cluster T25, T35, T38, T41.
@@ -33,9 +33,9 @@ pub(crate) enum Reply {
     Value { codec: CodecId, manifest: Manifest, payload: Bytes },
     /// The recipient's runtime answered in its stead.
     Entity(EntityError),
-    /// The question was dropped over there.
+    /// The question was dropped by the answering node.
     Dropped(DeadLetterReason),
-    /// There is an answer, and it could not be written.
+    /// The recipient answered, but the answer could not be written.
     Unwritten { type_name: String, cause: String },
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Dropped<'a> {
     pub(crate) from: Option<&'a NodeAddress>,
     pub(crate) to: Option<&'a NodeAddress>,
     pub(crate) recipient: &'a dyn Display,
-    /// The recipient's path, by which chatter is known.
+    /// The recipient's path, by which chatter is recognized.
     pub(crate) path: &'a str,
     pub(crate) manifest: &'a str,
     pub(crate) size: usize,
@@ -75,9 +75,9 @@ pub(crate) struct LastReceiver {
 }
 
 impl LastReceiver {
-    /// Delivers one message after the other, which `deliver_rest` takes from wherever they wait. A receiver that panics must
-    /// not take the worker of all others with it: its message is lost, and `deliver_rest` is called for the next ones. One
-    /// guard for many messages, because each guard moves what it guards.
+    /// Calls `deliver_rest`, which delivers one waiting message after the other, and calls it again after a panic: a
+    /// receiver that panics must not end the worker of all receivers, and loses only its own message. One guard covers
+    /// many messages, because each guard moves the values that it guards.
     pub(crate) fn isolated(&mut self, mut deliver_rest: impl FnMut(&mut Self)) {
         while catch_unwind(AssertUnwindSafe(|| deliver_rest(self))).is_err() {
             say_panicked("a receiver", self.found.as_ref().map_or("", |found| &found.path));
@@ -90,7 +90,7 @@ struct Listener {
     listener: Arc<dyn TransportListener>,
 }
 
-/// See the module.
+/// The carrier-independent part of a node.
 pub(crate) struct Endpoint {
     pub(crate) self_address: UniqueAddress,
     pub(crate) registry: Arc<Registry>,
@@ -98,10 +98,10 @@ pub(crate) struct Endpoint {
     pub(crate) dead_letters: DeadLetters,
     receivers: RwLock<HashMap<Arc<str>, Registration>>,
     next_instance: AtomicU64,
-    /// Grows with every change of `receivers`.
+    /// Incremented with every change of `receivers`.
     receivers_version: AtomicU64,
     listeners: RwLock<Vec<Arc<Listener>>>,
-    /// What layers above lend to what is decoded here.
+    /// The objects that layers above lend to decoders, by type.
     lent: RwLock<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
     peers: RwLock<HashMap<NodeAddress, PeerInfo>>,
     /// Paths whose dead letters are only counted, or published without a warning.
@@ -110,7 +110,8 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Questions are numbered by the seed, which only chance can make hard to guess.
+    /// Makes an endpoint. Questions are numbered by the seed, which must be random, since only that makes them hard to
+    /// guess.
     pub(crate) fn new(
         self_address: UniqueAddress,
         registry: Arc<Registry>,
@@ -133,7 +134,8 @@ impl Endpoint {
         }
     }
 
-    /// The new instance, and the event that says which one it replaces, for the listeners.
+    /// Registers a receiver. Returns its instance, and the event that names the instance that it replaces, for the
+    /// listeners.
     pub(crate) fn register(&self, path: &str, receiver: Arc<dyn Receiver>) -> (u64, Option<TransportEvent>) {
         let instance = self.next_instance.fetch_add(1, Ordering::Relaxed);
         let mut receivers = self.receivers.write().unwrap_or_else(PoisonError::into_inner);
@@ -164,7 +166,7 @@ impl Endpoint {
         self.declared.write().unwrap_or_else(PoisonError::into_inner).repeated(path_prefix, manifest, reasons);
     }
 
-    /// Finds the receiver of a path, without the table if it is the same as last time.
+    /// Finds the receiver of a path, without the table if the path is the same as last time.
     fn find<'a>(&self, path: &str, last: &'a mut LastReceiver) -> Option<&'a Registration> {
         let version = self.receivers_version.load(Ordering::Acquire);
         let is_known = last.version == version && last.found.as_ref().is_some_and(|found| *found.path == *path);
@@ -181,9 +183,9 @@ impl Endpoint {
         self.listeners.write().unwrap_or_else(PoisonError::into_inner).push(listener);
     }
 
-    /// Hands a message to the receiver that is registered for it, and those of `next` with it, which are for the same
-    /// recipient and process. A question that reaches no receiver is refused, and `next` is left as it is.
-    /// Called under [`LastReceiver::isolated`], because a receiver may panic.
+    /// Hands a message to the receiver that is registered for it, and with it the messages of `next`, which are for the
+    /// same recipient and process. A question that reaches no receiver is refused, and `next` is left as it is. Call it
+    /// under [`LastReceiver::isolated`], because a receiver may panic.
     pub(crate) fn deliver(
         &self,
         now: Instant,
@@ -252,7 +254,7 @@ impl Endpoint {
         }
     }
 
-    /// Counts a message that never left; the question it carries is its caller's to end.
+    /// Counts a message that never left; the caller ends the question that the message carried.
     pub(crate) fn bury(
         &self,
         now: Instant,
@@ -278,7 +280,7 @@ impl Endpoint {
         self.dead_letter(now, Some(to), &dropped);
     }
 
-    /// Accounts for a dropped message: counted always, published and logged unless it is chatter.
+    /// Accounts for a dropped message: counts it always, publishes and logs it unless the message is chatter.
     pub(crate) fn dead_letter(&self, now: Instant, peer: Option<&NodeAddress>, dropped: &Dropped<'_>) {
         let Dropped { reason, lane, .. } = *dropped;
         let key = DeadLetterKey { reason, lane, peer: peer.cloned() };
@@ -291,7 +293,7 @@ impl Endpoint {
             return self.dead_letters.count_chatter(key, 1);
         }
         let (recipient, manifest) = (|| shortened(dropped.recipient.to_string()), shortened_name(dropped.manifest));
-        // Counted before it is published: a subscriber that reads the counters on a letter finds it counted.
+        // Count before publishing: a subscriber that reads the counters on a letter must find the letter counted.
         let line = if weight == Weight::Repeated {
             self.dead_letters.count_chatter(key, 1);
             None
@@ -316,7 +318,7 @@ impl Endpoint {
         }
     }
 
-    /// A layer above dropped a message.
+    /// Accounts for a message that a layer above dropped.
     pub(crate) fn dead_letter_above(&self, now: Instant, reason: DeadLetterReason, recipient: &str, manifest: &str) {
         let own = Some(self.self_address.address());
         let (path, recipient): (_, &dyn Display) = (recipient, &recipient);
@@ -324,7 +326,7 @@ impl Endpoint {
         self.dead_letter(now, None, &dropped);
     }
 
-    /// The lines that end a minute in which dead letters went unmentioned.
+    /// Logs how many dead letters of a minute were suppressed, once the minute is over.
     pub(crate) fn log_suppressed(&self, now: Instant) {
         for suppressed in self.dead_letters.suppressed(now) {
             let (reason, peer, count) = (suppressed.reason, suppressed.peer, suppressed.count);
@@ -332,7 +334,7 @@ impl Endpoint {
         }
     }
 
-    /// Accounts for messages whose content is not known.
+    /// Accounts for dropped messages of unknown content.
     pub(crate) fn count_dead_letter(
         &self,
         now: Instant,
@@ -350,7 +352,8 @@ impl Endpoint {
         }
     }
 
-    /// The same for messages whose loss belongs to an end in order: counted and published, and no warning.
+    /// Accounts for messages of unknown content whose loss belongs to an orderly end: counts and publishes them,
+    /// without a warning.
     pub(crate) fn count_expected(
         &self,
         reason: DeadLetterReason,
@@ -364,7 +367,7 @@ impl Endpoint {
         tracing::debug!(%reason, ?lane, ?peer, count, "dropped at an end in order: {}", what());
     }
 
-    /// Tells the subscribers of messages whose content is not known.
+    /// Publishes messages of unknown content.
     fn publish_unknown(&self, reason: DeadLetterReason, lane: Option<Lane>, peer: Option<&NodeAddress>, count: u64) {
         self.dead_letters.publish(|| DeadLetter {
             reason,
@@ -378,7 +381,7 @@ impl Endpoint {
         });
     }
 
-    /// What an answer looks like on its way out.
+    /// Encodes an answer for the wire.
     pub(crate) fn encode_reply(&self, outcome: ReplyOutcome) -> Reply {
         let (value, type_name, writer) = match outcome {
             ReplyOutcome::Failed(error) => return Reply::Entity(error),
@@ -398,7 +401,7 @@ impl Endpoint {
         });
         let cause = match encoded {
             None => "its codec panicked".to_owned(),
-            // No node reads it, and the stream would end with it.
+            // Refuse: no node reads such a name, and the stream would end with it.
             Some(Ok(encoded)) if encoded.manifest.len() > MAX_NAME => {
                 format!("its manifest has {} bytes, and {MAX_NAME} are the most", encoded.manifest.len())
             }
@@ -411,7 +414,7 @@ impl Endpoint {
         Reply::Unwritten { type_name: shortened(type_name.to_owned()), cause: shortened(cause) }
     }
 
-    /// An answer of this node to itself keeps its value as it is.
+    /// Completes a question of this node to itself, with the value as it is.
     pub(crate) fn reply_locally(&self, now: Instant, ask_id: u64, outcome: ReplyOutcome) {
         let outcome = match outcome {
             ReplyOutcome::Value { value, .. } => Ok(value),
@@ -421,8 +424,8 @@ impl Endpoint {
         self.finish_ask(now, ask_id, outcome, None);
     }
 
-    /// An answer from another node. Its bytes are the peer's, and what reads them is the user's; tokens in it are bound to
-    /// `port`.
+    /// Completes a question by an answer from another node. The bytes are the peer's and the decoder is the user's, so
+    /// panics are caught; reply tokens in the answer are bound to `port`.
     pub(crate) fn accept_reply(
         &self,
         now: Instant,
@@ -479,8 +482,8 @@ impl Endpoint {
         }
     }
 
-    /// Keeps what a handshake taught. A newer incarnation at a known address ends the questions to
-    /// the older one. Where we reached the peer counts for more than where it called from.
+    /// Keeps the facts of a handshake. A newer incarnation at a known address ends the questions to the older one. An
+    /// IP address where this node reached the peer takes precedence over one where the peer called from.
     pub(crate) fn learn_peer(&self, mut info: PeerInfo) -> PeerInfo {
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
         let before = peers.get(info.peer.address()).cloned();
@@ -512,7 +515,7 @@ impl Endpoint {
         self.peers.read().unwrap_or_else(PoisonError::into_inner).get(address).cloned()
     }
 
-    /// Tells every listener, in the order they came.
+    /// Passes an event to every listener, in the order of their registration.
     pub(crate) fn publish(&self, mut event: TransportEvent) {
         for listener in self.listeners() {
             isolated("a listener", "an event", || listener.listener.on_event(&mut event));
@@ -520,7 +523,8 @@ impl Endpoint {
     }
 
     /// Offers the envelopes that were queued for a quarantined process back to the listeners with a prefix; returns
-    /// those that no listener took. Each of these listeners is told, also when there are none for it (cluster T18).
+    /// those that no listener took. Each of these listeners is called, also when there are no envelopes for it (cluster
+    /// T18).
     pub(crate) fn hand_back(&self, peer: &UniqueAddress, mut unsent: Vec<Envelope>) -> Vec<Envelope> {
         for listener in self.listeners() {
             let Some(prefix) = &listener.hand_back_prefix else { continue };
@@ -528,7 +532,7 @@ impl Endpoint {
             unsent = others;
             let mut event = TransportEvent::HandedBack { peer: peer.clone(), envelopes };
             let took = isolated("a listener", "what was handed back", || listener.listener.on_event(&mut event));
-            // The envelopes that the listener left in the event, or all of them if it panicked, count as not taken.
+            // Envelopes that the listener left in the event, or all of them if it panicked, count as not taken.
             if let (None, TransportEvent::HandedBack { envelopes, .. }) = (took, event) {
                 unsent.extend(envelopes);
             }
@@ -545,7 +549,7 @@ fn stopped(registration: Registration) -> TransportEvent {
     TransportEvent::RecipientStopped { path: registration.path, instance: registration.instance }
 }
 
-/// Runs code of the layers above: its panic ends here, and not the task that all layers share.
+/// Runs code of the layers above and catches its panic, which must not end the task that all layers share.
 pub(crate) fn isolated<T>(who: &str, on: &str, code: impl FnOnce() -> T) -> Option<T> {
     let done = catch_unwind(AssertUnwindSafe(code)).ok();
     if done.is_none() {
@@ -558,14 +562,14 @@ fn say_panicked(who: &str, on: &str) {
     tracing::error!(who, on, "code of a layer above panicked; what it was called for is lost");
 }
 
-/// The start of a name, for logs and dead letters: a message whose name is too long to be sent is still reported here
-/// when it is dropped.
+/// The start of a name, for logs and dead letters: a message that is dropped because its name is too long is reported
+/// here too.
 fn shortened_name(name: &str) -> &str {
     const SHOWN: usize = 1024;
     &name[..name.floor_char_boundary(SHOWN)]
 }
 
-/// The start of a text, as that of a name.
+/// The start of a text, cut like a name.
 pub(crate) fn shortened(mut text: String) -> String {
     text.truncate(shortened_name(&text).len());
     text
@@ -639,7 +643,7 @@ mod tests {
         assert_eq!(deliver(&endpoint, "other", 0, 5), Some(DeadLetterReason::NoSuchRecipient));
         endpoint.unregister("inbox");
         assert_eq!(deliver(&endpoint, "inbox", 0, 5), Some(DeadLetterReason::NoSuchRecipient));
-        // Chatter is counted and not published.
+        // Chatter is counted and not published: no letter arrives.
         assert_eq!(deliver(&endpoint, "control/gossip", 0, 5), Some(DeadLetterReason::NoSuchRecipient));
         assert_eq!(endpoint.dead_letters.total(DeadLetterReason::NoSuchRecipient), 3);
         let reasons = std::iter::from_fn(|| letters.try_next().map(|letter| (letter.reason, letter.recipient)));
@@ -664,8 +668,8 @@ mod tests {
         assert_eq!((weight(late), weight(full)), (Weight::Repeated, Weight::Missed));
     }
 
-    /// Cluster S20: proofs of death dial where a peer was reached last, so where it called from counts only until then,
-    /// and what was known of another incarnation counts for nothing.
+    /// Cluster S20: proofs of death dial where a peer was reached last, so the address it called from counts only until
+    /// it was reached, and facts about another incarnation count for nothing.
     #[test]
     fn a_peer_is_where_it_was_reached_last() {
         let endpoint = Endpoint::new("b:1#5".parse().unwrap(), Arc::new(Registry::new()), 10, [7; 32]);

@@ -1,4 +1,4 @@
-//! Envelopes: a message, its recipient, and how it is to be read.
+//! Envelopes: a message, its recipient, and the codec and manifest that it is read by.
 
 use std::any::Any;
 use std::fmt;
@@ -11,15 +11,15 @@ use greylag_core::{CodecId, EncodeError, Manifest, Uid, UniqueAddress};
 
 use crate::lane::LaneKind;
 
-/// The longest path, sub-path or manifest, in bytes. Names are kept, logged and compared, so they are
-/// bounded apart from the message.
+/// The longest path, sub-path or manifest, in bytes. Names are kept, logged and compared, so they are bounded apart
+/// from the message.
 pub(crate) const MAX_NAME: usize = 4096;
 
 /// The recipient of a message, on the node it is sent to.
 ///
-/// The lane key is path and sub-path together: all messages with one lane key share one lane and
-/// one decode worker, and arrive in the order they were enqueued (cluster T6, T23). The instance id
-/// is no part of it; 0 means the receiver that is registered when the message arrives (cluster T25).
+/// The lane key is path and sub-path together: all messages with one lane key share one lane and one decode worker, and
+/// arrive in the order they were enqueued (cluster T6, T23). The instance id is not part of the lane key; instance 0
+/// means the receiver that is registered when the message arrives (cluster T25).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Recipient {
     /// The registered path, such as `cluster` or `sharding/Customer`.
@@ -31,12 +31,12 @@ pub struct Recipient {
 }
 
 impl Recipient {
-    /// Paths that begin so are control recipients; fixed in code (cluster T6).
+    /// Prefix of control recipients' paths; fixed in code (cluster T6).
     pub const CONTROL_PREFIX: &'static str = "control/";
-    /// The recipient of heartbeats, fixed in code: what is for it, or below it, leaves before all else
-    /// that waits in the control lane. Source: cluster T26.
+    /// The path of heartbeats, fixed in code: messages for this path, or below it, leave before everything else that
+    /// waits in the control lane. Source: cluster T26.
     pub const HEARTBEAT: &'static str = "control/heartbeat";
-    /// Paths that begin so are bulk recipients, which take the large lane; fixed in code.
+    /// Prefix of bulk recipients' paths, which take the large lane; fixed in code.
     pub const BULK_PREFIX: &'static str = "bulk/";
 
     /// The receiver that is registered at `path` when the message arrives.
@@ -44,7 +44,7 @@ impl Recipient {
         Self { path: path.into(), sub_path: None, instance: 0 }
     }
 
-    /// The same recipient, distinguishing `sub_path` below the path; nothing if that is empty.
+    /// Sets the part of the recipient below its path; an empty `sub_path` means none.
     #[must_use]
     pub fn with_sub_path(mut self, sub_path: impl Into<Arc<str>>) -> Self {
         self.sub_path = Some(sub_path.into()).filter(|sub_path| !sub_path.is_empty());
@@ -56,14 +56,14 @@ impl Recipient {
         self.sub_path.as_deref().unwrap_or_default()
     }
 
-    /// The same recipient, but only this instance of it.
+    /// Restricts the recipient to this instance.
     #[must_use]
     pub fn with_instance(mut self, instance: u64) -> Self {
         self.instance = instance;
         self
     }
 
-    /// Whether messages for it leave before all others in their lane.
+    /// Whether messages for this recipient leave before all others in their lane.
     pub(crate) fn is_heartbeat(&self) -> bool {
         let below = self.path.strip_prefix(Self::HEARTBEAT);
         below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
@@ -104,8 +104,8 @@ pub trait PayloadValue: Send + 'static {
     /// [`EncodeError`]; the message is then a dead letter `SerializeFailed`.
     fn encode(&self, buffer: &mut BytesMut) -> Result<(), EncodeError>;
 
-    /// About how many bytes that will be, and the same each time; what queues count until it is
-    /// encoded. Default 0: the queue's bound in messages is then the only one.
+    /// Estimates the encoded size in bytes, the same value each time; queues count the estimate until the value is
+    /// encoded. Default 0: then only the queue's bound in messages applies.
     fn size_hint(&self) -> usize {
         0
     }
@@ -116,14 +116,14 @@ pub trait PayloadValue: Send + 'static {
 
 /// The content of an envelope.
 pub enum Payload {
-    /// Encoded already.
+    /// A message that is encoded already.
     Bytes(Bytes),
-    /// Encoded by the lane writer.
+    /// A message that the lane writer encodes.
     Value(Box<dyn PayloadValue>),
 }
 
 impl Payload {
-    /// Its bytes, or about how many they will be. A hint that panics says nothing.
+    /// The bytes of the payload, estimated if it is a value; 0 if the value's estimate panics.
     pub(crate) fn size_hint(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
@@ -131,7 +131,7 @@ impl Payload {
         }
     }
 
-    /// Its bytes. `manifest` names the message in the error.
+    /// The payload encoded. `manifest` names the message in the error.
     pub(crate) fn to_bytes(&self, manifest: &str) -> Result<Bytes, EncodeError> {
         match self {
             Self::Bytes(bytes) => Ok(bytes.clone()),
@@ -144,8 +144,8 @@ impl Payload {
     }
 }
 
-/// Has a value encoded. That is its sender's code, and it runs where the messages of others wait: a
-/// panic in it ends this message and nothing else (cluster T27).
+/// Encodes a value. The code is its sender's and runs where the messages of others wait, so a panic in it ends only
+/// this message (cluster T27).
 pub(crate) fn encode(value: &dyn PayloadValue, manifest: &str, buffer: &mut BytesMut) -> Result<(), EncodeError> {
     catch_unwind(AssertUnwindSafe(|| value.encode(buffer))).unwrap_or_else(|_| {
         tracing::error!(manifest, "an encoder panicked");
@@ -165,29 +165,29 @@ impl fmt::Debug for Payload {
 /// Marks an envelope as a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AskHeader {
-    /// The asker's number for it.
+    /// The asker's number for the question.
     pub id: u64,
-    /// What is left of the asker's patience, so that a receiver may skip expired work.
+    /// The time that the asker still waits, so that a receiver may skip expired work.
     pub budget: Duration,
 }
 
 /// A message on its way out.
 #[derive(Debug)]
 pub struct Envelope {
-    /// Whom it is for.
+    /// The recipient.
     pub recipient: Recipient,
     /// The only incarnation that may get it; `None` for any process that runs at the address (cluster T15).
     pub target_uid: Option<Uid>,
-    /// Which codec wrote, or will write, the payload.
+    /// The codec that wrote, or will write, the payload.
     pub codec: CodecId,
     /// The message's stable name.
     pub manifest: Manifest,
     /// The message.
     pub payload: Payload,
-    /// Set for questions of this node itself; one that is forwarded for another node carries its
+    /// Set for questions of this node itself; a question that is forwarded for another node carries its
     /// [`greylag_core::ReplyAddress`] in the message only.
     pub ask: Option<AskHeader>,
-    /// Taken even when the queue is full (sharding's marks; cluster T22).
+    /// Enqueued even when the queue is full (sharding's marks; cluster T22).
     pub must_enqueue: bool,
 }
 
@@ -202,15 +202,15 @@ impl Envelope {
         Self { recipient, target_uid: None, codec, manifest: manifest.into(), payload, ask: None, must_enqueue: false }
     }
 
-    /// As a question: `id` is the `ask_id` of [`crate::Remoting::open_ask`], `budget` its timeout.
-    /// Dropped anywhere on its way, or refused by its recipient, the question then ends at once.
+    /// Makes the message a question: `id` is the `ask_id` of [`crate::Remoting::open_ask`], `budget` its timeout. A
+    /// question that is dropped anywhere on its way, or refused by its recipient, then ends at once.
     #[must_use]
     pub fn asking(mut self, id: u64, budget: Duration) -> Self {
         self.ask = Some(AskHeader { id, budget });
         self
     }
 
-    /// Only for the incarnation `uid`.
+    /// Restricts the message to the incarnation `uid`.
     #[must_use]
     pub fn to_uid(mut self, uid: Uid) -> Self {
         self.target_uid = Some(uid);
@@ -241,7 +241,7 @@ impl Letter {
         })
     }
 
-    /// As it was sent; the payload is shared.
+    /// The letter as an envelope; the payload is shared.
     pub(crate) fn to_envelope(&self) -> Envelope {
         let (recipient, manifest) = (self.recipient.clone(), self.manifest.clone());
         let envelope = Envelope::new(recipient, self.codec, manifest, self.payload.clone());
@@ -254,9 +254,9 @@ impl Letter {
 pub struct Inbound {
     /// The process at the other end of the stream.
     pub from: UniqueAddress,
-    /// Whom it is for.
+    /// The recipient.
     pub recipient: Recipient,
-    /// Which codec wrote the payload.
+    /// The codec that wrote the payload.
     pub codec: CodecId,
     /// The message's stable name.
     pub manifest: Manifest,
@@ -267,7 +267,7 @@ pub struct Inbound {
 }
 
 impl Inbound {
-    /// What it takes while it waits in a queue, in bytes: its payload and its names.
+    /// The bytes that the message counts for in a queue: its payload and its names.
     pub fn size(&self) -> usize {
         self.payload.len() + self.manifest.len() + self.recipient.path.len() + self.recipient.below().len()
     }

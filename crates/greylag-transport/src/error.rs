@@ -1,4 +1,4 @@
-//! What can go wrong when a transport starts.
+//! Errors of starting a transport.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,11 +10,11 @@ use greylag_core::InvalidAddress;
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{setting} = {value}: {why}")]
 pub struct ConfigError {
-    /// Its name, with the section.
+    /// The name, with the section.
     pub setting: &'static str,
     /// Its value.
     pub value: String,
-    /// What is wrong with it.
+    /// The rule that the value breaks.
     pub why: &'static str,
 }
 
@@ -44,7 +44,7 @@ impl std::error::Error for ConfigErrors {}
 pub struct TlsError {
     /// The file.
     pub file: PathBuf,
-    /// What is wrong with it.
+    /// Why the file cannot be used.
     pub why: String,
 }
 
@@ -64,18 +64,18 @@ pub enum BindError {
     Resolve {
         /// The host.
         host: String,
-        /// What the resolver said.
+        /// The resolver's error.
         cause: std::io::Error,
     },
-    /// The address is in use, or not ours.
+    /// The address is in use, or not this host's.
     #[error("cannot listen on {address}: {cause}; choose another port or end the process that holds it")]
     Listen {
         /// The socket address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         cause: std::io::Error,
     },
-    /// An address that others can reach, and neither TLS nor the word that none is wanted.
+    /// The address can be reached from other hosts, and the settings choose neither TLS nor plain text.
     #[error("{address} is not a loopback address; set transport.tls = none if plain text is meant")]
     PlainText {
         /// The socket address.

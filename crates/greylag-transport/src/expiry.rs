@@ -1,6 +1,6 @@
-//! When a certificate ends, and when that is worth a warning. Source: cluster 83.
+//! Decides when a certificate's coming end is worth a warning. Source: cluster 83.
 
-/// Days before its end at which a certificate is warned of, the last one first.
+/// Days before a certificate's end at which a warning is due, the last one first.
 const WARNED_AT: [i64; 3] = [1, 7, 30];
 const DAY_SECS: i64 = 24 * 3600;
 
@@ -9,19 +9,20 @@ pub(crate) fn days_left(end: i64, now: i64) -> i64 {
     end.saturating_sub(now).div_euclid(DAY_SECS)
 }
 
-/// Which warnings were given about the certificate that is in use.
+/// The last warning about the certificate in use.
 #[derive(Debug, Default)]
 pub(crate) struct Warned {
-    /// When the certificate ends that was warned of, and the threshold of the last warning.
+    /// The end of the certificate that the last warning was about, and the warning's threshold.
     last: Option<(i64, i64)>,
 }
 
 impl Warned {
-    /// Whether the certificate that ends then is to be warned of now: once per threshold, and once after its end.
+    /// Whether a warning is due now about a certificate with this end: once per threshold, and once after the end.
     pub(crate) fn is_due(&mut self, end: i64, now: i64) -> bool {
         let left = days_left(end, now);
         let ended = (left < 0).then_some(-1);
-        // A certificate has n days left until less than n are: so one day, and not zero, is the last threshold.
+        // Count in seconds: a certificate has n whole days left until less than n days are, so the last threshold is
+        // one day.
         let reached = ended.or_else(|| WARNED_AT.into_iter().find(|days| end.saturating_sub(now) <= days * DAY_SECS));
         let Some(threshold) = reached else {
             self.last = None;
@@ -37,12 +38,13 @@ impl Warned {
 mod tests {
     use super::*;
 
-    /// Cluster 83: 30, 7 and 1 days before its end, and after it; again for the certificate that replaces it.
+    /// Cluster 83: warnings come 30, 7 and 1 days before the end, and after it; again for the certificate that replaces
+    /// it.
     #[test]
     fn a_certificate_is_warned_of_at_thirty_seven_and_one_days() {
         let mut warned = Warned::default();
         let end = 1_800_000_000;
-        // Looked at twice a day, from forty days before the end to two days after it.
+        // Checked twice a day, from forty days before the end to two days after it.
         let due: Vec<i64> = (0..84)
             .map(|half_days| end - 40 * DAY_SECS + half_days * DAY_SECS / 2)
             .filter(|now| warned.is_due(end, *now))

@@ -1,6 +1,6 @@
-//! What must hold for every sequence of bytes that a peer may send; for `fuzz/` and the tests.
+//! Properties that must hold for every sequence of bytes that a peer may send; for `fuzz/` and the tests.
 //!
-//! No function here panics for any input but to report a broken promise. Not part of the public API.
+//! A function here panics only if a property is violated. Not part of the public API.
 
 use bytes::{Bytes, BytesMut};
 use greylag_core::{CodecId, Uid, UniqueAddress};
@@ -18,9 +18,9 @@ const LIMITS: [usize; 3] = [128 * 1024, 320 * 1024, 2112 * 1024];
 /// Names with numbers per stream.
 const MAX_NAMES: usize = 16;
 
-/// A frame, as a stream reads it, content included: the first byte chooses the lane.
+/// Reads a frame as a stream does, content included: the first byte chooses the lane.
 ///
-/// What is read and written again is read as the same.
+/// A frame that was read, written and read again must be the same.
 pub fn frame(input: &[u8]) {
     let Some((lane, bytes)) = input.split_first() else { return };
     let limit = LIMITS[usize::from(*lane) % LIMITS.len()];
@@ -31,7 +31,7 @@ pub fn frame(input: &[u8]) {
             batch(&content);
         }
         Frame::Unknown => {}
-        // Numbered messages are written from what their sender keeps.
+        // Numbered messages are written from the letter that their sender keeps.
         Frame::Reliable { seq, message: None } => {
             assert_eq!(wire::read_frame(wire::write_skip(seq)), Ok(Frame::Reliable { seq, message: None }));
         }
@@ -43,7 +43,7 @@ pub fn frame(input: &[u8]) {
     }
 }
 
-/// A Hello, or the answer to one; the first byte chooses.
+/// Reads a Hello, or the answer to one; the first byte chooses.
 pub fn hello(input: &[u8]) {
     let Some((kind, bytes)) = input.split_first() else { return };
     use pb::frame::Content;
@@ -57,8 +57,8 @@ pub fn hello(input: &[u8]) {
     frame(&[[0].as_slice(), &bytes].concat());
 }
 
-/// The content of two batches of one stream, one after the other: the first two bytes say how long
-/// the first one is.
+/// Reads the content of two batches of one stream, one after the other: the first two bytes are the length of the
+/// first.
 pub fn batches(input: &[u8]) {
     let Some((len, bytes)) = input.split_first_chunk::<2>() else { return };
     let (first, second) = bytes.split_at(bytes.len().min(usize::from(u16::from_le_bytes(*len))));
@@ -80,7 +80,7 @@ fn batch(content: &Bytes) {
     rewrite(BatchReader::new(&origin(), content.clone(), &mut Names::new(MAX_NAMES)).map_while(Result::ok));
 }
 
-/// Writes what has arrived, reads it again and compares; returns how many envelopes there were.
+/// Writes the envelopes that arrived, reads them again and compares; returns how many there were.
 fn rewrite(arrived: impl Iterator<Item = Arrived>) -> usize {
     let mut count = 0;
     for arrived in arrived {
@@ -100,7 +100,7 @@ fn write(arrived: &Arrived) -> Option<BytesMut> {
             (envelope.target_uid, envelope.ask) = (arrived.target_uid, *ask);
             wire::write_envelope(&envelope, &mut names, &mut scratch, &mut batch).ok()?;
         }
-        // An answer is always for one incarnation; this node never writes one without.
+        // An answer must be for one incarnation; this node never writes one without.
         ArrivedContent::Reply { ask_id, reply } => {
             wire::write_reply(arrived.target_uid?, *ask_id, reply, &mut names, &mut batch);
         }
@@ -108,7 +108,7 @@ fn write(arrived: &Arrived) -> Option<BytesMut> {
     Some(batch)
 }
 
-/// Inputs for [`frame`] that are read.
+/// Valid inputs for [`frame`].
 pub fn frames() -> Vec<Vec<u8>> {
     let node = |text: &str| text.parse().expect("it is an address");
     let (from, to) = (node("a:1#1"), node("b:2#5"));
@@ -136,7 +136,7 @@ pub fn frames() -> Vec<Vec<u8>> {
     lanes.map(|(frame, lane)| [[lane].as_slice(), frame].concat()).collect()
 }
 
-/// Inputs for [`hello`] that are read.
+/// Valid inputs for [`hello`].
 pub fn hellos() -> Vec<Vec<u8>> {
     let content = |frame: &Frame| pb::Frame::decode(wire::write_frame(frame)).expect("we wrote it").content;
     let Some(pb::frame::Content::Hello(hello)) = content(&Frame::Hello(a_hello("a:1#1", "b:2"))) else { return vec![] };
@@ -150,7 +150,7 @@ pub fn hellos() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Inputs for [`batches`] that are read.
+/// Valid inputs for [`batches`].
 pub fn pairs_of_batches() -> Vec<Vec<u8>> {
     let (first, second) = (batch_of(b"abc"), batch_of(b""));
     let len = u16::try_from(first.len()).expect("it is short").to_le_bytes();

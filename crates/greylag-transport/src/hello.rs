@@ -1,8 +1,8 @@
-//! The first words on every stream, and whether they are accepted.
+//! The Hello that begins every stream, and the decision whether it is accepted.
 //!
-//! A Hello names the caller, the node that the caller believes to call, and the lane; nothing else may
-//! precede its answer. [`Hello::judge`] is the whole of the decision that needs no knowledge of the
-//! peer's past; the rest is decided by the peer's association. Source: cluster T4, T12, T13.
+//! A Hello names the caller, the node that the caller believes to call, and the lane; nothing else may precede its
+//! answer. [`Hello::judge`] makes all of the decision that needs no knowledge of the peer's past; the peer's
+//! association makes the rest. Source: cluster T4, T12, T13.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use crate::remoting::{QuarantineReason, RejectCode};
 
 /// The newest protocol that this version speaks.
 pub(crate) const PROTOCOL_VERSION: u32 = 1;
-/// The oldest that it understands.
+/// The oldest protocol that this version speaks.
 pub(crate) const MIN_SUPPORTED: u32 = 1;
 
-/// What a side can do beyond what its version says. What one side alone knows is not used; names of
-/// newer versions are passed over. Source: cluster T12, T13.
+/// Abilities of a side beyond its protocol version. An ability of one side alone is not used; unknown names, of newer
+/// versions, are ignored. Source: cluster T12, T13.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Features {
     /// Reads compressed frames.
@@ -25,12 +25,12 @@ pub(crate) struct Features {
 }
 
 impl Features {
-    /// All that this version knows.
+    /// All features of this version.
     pub(crate) const OURS: Self = Self { zstd: true };
 
     const ZSTD: &'static str = "zstd";
 
-    /// What both sides know.
+    /// The features of both sides.
     pub(crate) fn and(self, other: Self) -> Self {
         Self { zstd: self.zstd && other.zstd }
     }
@@ -44,7 +44,7 @@ impl Features {
     }
 }
 
-/// What the calling side says first.
+/// The first frame of the calling side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) protocol_version: u32,
@@ -61,7 +61,7 @@ pub(crate) struct Hello {
     pub(crate) host_id: Option<String>,
 }
 
-/// What the called side answers.
+/// The called side's answer to a Hello.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum HelloReply {
     Accepted(Accepted),
@@ -73,7 +73,7 @@ pub(crate) enum HelloReply {
 pub(crate) struct Accepted {
     pub(crate) from: UniqueAddress,
     pub(crate) version: u32,
-    /// What both sides know.
+    /// The features of both sides.
     pub(crate) features: Features,
     pub(crate) max_frame_bytes: u64,
     /// How many names may be given numbers on this stream (cluster T37).
@@ -103,7 +103,7 @@ impl Rejected {
 }
 
 impl Hello {
-    /// The version to speak, or why this caller is not for us.
+    /// Returns the version to speak, or why this caller is refused.
     pub(crate) fn judge(&self, own: &UniqueAddress, cluster_name: &str) -> Result<u32, Rejected> {
         if self.cluster_name != cluster_name {
             let detail = format!("the caller's cluster is {:?}, ours is {cluster_name:?}", self.cluster_name);
@@ -152,7 +152,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Cluster T12, T13: what only one side knows is not used, and what neither knows does no harm.
+    /// Cluster T12, T13: a feature of one side alone is not used, and an unknown one does no harm.
     #[test]
     fn features_are_what_both_sides_know() {
         let newer = Features::from_names(&["holograms".to_owned(), "zstd".to_owned()]);
@@ -161,7 +161,7 @@ pub(crate) mod tests {
         assert_eq!(Features::from_names(&Features::OURS.to_names()), Features::OURS);
     }
 
-    /// Cluster T13: the lower of the two newest, if both sides still understand it.
+    /// Cluster T13: the version is the lower of the two newest, if both sides still understand it.
     #[test]
     fn the_version_is_the_lower_of_the_newest_two() {
         let own: UniqueAddress = "b1:1#7".parse().unwrap();

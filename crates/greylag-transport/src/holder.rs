@@ -1,9 +1,9 @@
 //! The members that hold an address, and which other processes are believed there.
 //!
-//! Membership says which member holds an address and which processes can have replaced it there; the
-//! transport acts on it in the Hello, on both ends of a dial. A name may move to another host while its
-//! process still runs on the former one, so another process heard at the address proves nothing about the
-//! member. Source: cluster T15, M25, S20 (a).
+//! Membership says which member holds an address and which processes can have replaced the member there; the transport
+//! enforces this in the Hello, on both ends of a dial. A name may move to another host while its process still runs on
+//! the former one, so another process heard at the address proves nothing about the member. Source: cluster T15, M25,
+//! S20 (a).
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use greylag_core::UniqueAddress;
 /// Which processes can have replaced a member at its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heirs {
-    /// None: proofs of death are off, or the member told no host.
+    /// No process: proofs of death are off, or the member told no host.
     Nobody,
-    /// Those that name this host: only one process of a host can listen at an address, so the answer of
-    /// another one there says that the member's socket is closed (cluster T33).
+    /// Processes that name this host: only one process of a host can listen at an address, so the answer of another one
+    /// there proves that the member's socket is closed (cluster T33).
     Host(Arc<str>),
-    /// All: the operator vouches that an address moves only after its process has ended.
+    /// Every process: the operator vouches that an address moves only after its process has ended.
     Anybody,
 }
 
 impl Heirs {
-    /// Whether a process that names this host is among them.
+    /// Whether a process that names this host is included.
     pub fn include(&self, host_id: Option<&str>) -> bool {
         match self {
             Self::Nobody => false,
@@ -37,16 +37,16 @@ impl Heirs {
 pub struct Holder {
     /// The member.
     pub member: UniqueAddress,
-    /// The processes that can have replaced it.
+    /// The processes that can have replaced the member.
     pub heirs: Heirs,
-    /// Its status, for people.
+    /// The member's status, for people.
     pub status: Arc<str>,
-    /// What would end its membership, for people.
+    /// The event that would end its membership, for people.
     pub ends_by: Arc<str>,
 }
 
 impl Holder {
-    /// What a process is told that has to wait for the removal of this member.
+    /// The text for a process that has to wait for the removal of this member.
     pub fn detail(&self) -> String {
         let Self { member, status, ends_by, .. } = self;
         format!("{member} is a member at this address ({status}) until it is removed: {ends_by}")
@@ -57,7 +57,7 @@ impl Holder {
 mod tests {
     use super::*;
 
-    /// Cluster S20 (a): two hosts that told nothing of themselves are not the same host.
+    /// Cluster S20 (a): two processes that named no host are not on the same host.
     #[test]
     fn who_can_have_replaced_a_member() {
         let host = Heirs::Host("boot/net".into());

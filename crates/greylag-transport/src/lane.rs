@@ -1,9 +1,8 @@
-//! Which connection a message takes.
+//! Chooses the connection that a message takes.
 //!
-//! Each peer is reached over a control lane, one or more ordinary lanes and a large lane, each with
-//! a queue, a stream and a TCP connection of its own, so that a saturated one cannot stall
-//! heartbeats. The lane is a pure function of the recipient, never of the message, which is what
-//! keeps the order per recipient. Source: cluster T5, T6.
+//! Each peer is reached over a control lane, one or more ordinary lanes and a large lane, each with a queue, a stream
+//! and a TCP connection of its own, so that a saturated lane cannot stall heartbeats. The lane is a pure function of
+//! the recipient, never of the message, which keeps the order per recipient. Source: cluster T5, T6.
 
 use std::fmt;
 
@@ -51,8 +50,8 @@ impl Lane {
     }
 }
 
-/// XXH3 of a lane key: the path, and below it the sub-path. Both ends place by it, so it is part of
-/// the protocol. Source: cluster T6.
+/// XXH3 of a lane key: the path, and below it the sub-path. Part of the protocol, since both ends choose by this hash.
+/// Source: cluster T6.
 pub fn lane_key_hash(path: &str, sub_path: &str) -> u64 {
     if sub_path.is_empty() {
         return XxHash3_64::oneshot(path.as_bytes());
@@ -72,17 +71,17 @@ pub fn lane_key_hash(path: &str, sub_path: &str) -> u64 {
     XxHash3_64::oneshot(key)
 }
 
-/// Names recipients by the segments of their lane key: `a/b` is that one, `*` stands for any one
-/// segment, `**` at the end for one or more. Source: cluster T6.
+/// Selects recipients by the segments of their lane key: `a/b` selects that key only, `*` stands for any one segment,
+/// `**` at the end for one or more. Source: cluster T6.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PathPattern {
-    /// `None` is any segment.
+    /// `None` stands for any segment.
     segments: Vec<Option<Box<str>>>,
     has_rest: bool,
 }
 
 impl PathPattern {
-    /// Reads a pattern, or says what is wrong with it.
+    /// Parses a pattern; the error names the rule that it breaks.
     pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
         let (head, has_rest) = match text.strip_suffix("**") {
             Some("") => return Ok(Self { segments: Vec::new(), has_rest: true }),
@@ -108,7 +107,7 @@ impl PathPattern {
     }
 }
 
-/// Which recipient takes which lane, as a node is configured: a pure function of the recipient.
+/// Maps recipients to lanes as a node is configured: a pure function of the recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LaneMap {
     ordinary: u16,
@@ -143,7 +142,7 @@ impl LaneMap {
         Lane::ordinary(u16::try_from(index).unwrap_or(0))
     }
 
-    /// Whether every recipient has the same ordinary lane unless its kind says otherwise.
+    /// Whether all recipients that are neither control nor bulk share one ordinary lane.
     pub(crate) fn is_plain(&self) -> bool {
         self.ordinary == 1 && self.large.is_empty()
     }
@@ -167,7 +166,7 @@ mod tests {
         LaneMap::new(ordinary, large.iter().map(|text| PathPattern::parse(text).unwrap()).collect())
     }
 
-    /// Cluster T6: full path, `*` for one segment, `**` as the suffix.
+    /// Cluster T6: a pattern is a full path, with `*` for one segment and `**` as the suffix.
     #[test]
     fn patterns_name_whole_paths() {
         for (pattern, key, is_large) in [
@@ -201,7 +200,7 @@ mod tests {
         assert_eq!(map(4, &[]).lane(&Recipient::new("bulk/cluster")), Lane::LARGE);
     }
 
-    /// Cluster T5, T6: of several ordinary lanes the lane key alone decides, never the instance.
+    /// Cluster T5, T6: among several ordinary lanes the lane key alone decides, never the instance.
     #[test]
     fn the_lane_is_a_function_of_the_lane_key() {
         let map = map(4, &[]);

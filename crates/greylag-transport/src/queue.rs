@@ -1,10 +1,9 @@
 //! The queue of items that wait to be written to one lane of one peer.
 //!
-//! Any thread pushes, one stream at a time takes. The gate says which stream that is: a stream is
-//! given a number when it is dialled, may take once the gate is opened for its number, and ends
-//! once the gate has moved past it; so a stream that was replaced can never take another message.
-//! Marks that senders must be able to place are taken even when the queue is full (cluster T22).
-//! Full is a queue by its messages or by their bytes, whichever comes first. Heartbeats leave before
+//! Any thread pushes, one stream at a time takes. The gate names that stream: a stream is given a number when it is
+//! dialled, may take once the gate is opened for its number, and ends once the gate has moved past it; so a stream that
+//! was replaced can never take another message. Marks that senders must be able to place are taken even when the queue
+//! is full (cluster T22). A queue is full by messages or by bytes, whichever comes first. Heartbeats leave before
 //! everything else that waits, so no more than the frame under way is ahead of one (cluster T26).
 
 use std::collections::{BTreeMap, VecDeque};
@@ -17,7 +16,7 @@ use greylag_core::Uid;
 use crate::endpoint::Reply;
 use crate::envelope::Envelope;
 
-/// Something to be written.
+/// An item to be written.
 #[derive(Debug)]
 pub(crate) enum Item {
     Envelope(Envelope),
@@ -31,17 +30,17 @@ pub(crate) enum Item {
         to: Uid,
         frame: Bytes,
     },
-    /// To be answered once everything before it has been taken over there.
+    /// To be answered once everything before it was taken at the other end.
     Flush {
         to: Uid,
         id: u64,
     },
-    /// The last word on a lane: everything before it has been read once it is answered.
+    /// The last word on a lane: its answer means that everything before it was read.
     Terminating,
 }
 
 impl Item {
-    /// The only incarnation that may get it.
+    /// The only incarnation that may get the item; `None` for any.
     pub(crate) fn target(&self) -> Option<Uid> {
         match self {
             Self::Envelope(envelope) => envelope.target_uid,
@@ -50,22 +49,22 @@ impl Item {
         }
     }
 
-    /// Travels in no batch: a frame of its own.
+    /// Whether the item is a frame of its own, and never part of a batch.
     pub(crate) fn is_alone(&self) -> bool {
         matches!(self, Self::Reliable { .. } | Self::Flush { .. } | Self::Terminating)
     }
 
-    /// Leaves before all others.
+    /// Whether the item leaves before all others.
     fn is_urgent(&self) -> bool {
         matches!(self, Self::Envelope(envelope) if envelope.recipient.is_heartbeat())
     }
 
-    /// What it counts for in the bound of bytes.
+    /// The bytes that the item counts for in the queue's bound.
     fn size(&self) -> usize {
         match self {
             Self::Envelope(envelope) => size(envelope),
             Self::Reply { reply: Reply::Value { manifest, payload, .. }, .. } => manifest.len() + payload.len(),
-            // Numbered messages have a bound of their own.
+            // No bytes: numbered messages have a bound of their own.
             Self::Reply { .. } | Self::Reliable { .. } | Self::Flush { .. } | Self::Terminating => 0,
         }
     }
@@ -75,7 +74,7 @@ fn size(Envelope { recipient, manifest, payload, .. }: &Envelope) -> usize {
     recipient.path.len() + recipient.below().len() + manifest.len() + payload.size_hint()
 }
 
-/// What a stream gets when it asks for work.
+/// The result of a stream's poll.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// Items were appended to the caller's buffer; they are for this incarnation.
@@ -86,14 +85,14 @@ pub(crate) enum Taken {
     Ended,
 }
 
-/// A sender that waits for room, and how it is woken. A sender that looks again keeps its place.
+/// The place of a sender that waits for room, with its waker. A sender that polls again keeps its place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) id: u64,
     pub(crate) waker: &'a Waker,
 }
 
-/// When a queue is full.
+/// Limits at which a queue is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bounds {
     pub(crate) items: usize,
@@ -104,8 +103,7 @@ pub(crate) struct Bounds {
 pub(crate) struct LaneQueue {
     bounds: Bounds,
     state: Mutex<State>,
-    /// Held from taking items until they are written or put back, so that a hand-back misses none
-    /// of them.
+    /// Held from taking items until they are written or put back, so that a hand-back misses none of them.
     writing: Mutex<()>,
 }
 
@@ -116,30 +114,30 @@ struct State {
     /// The size of `items` and `urgent` together.
     bytes: usize,
     notices: VecDeque<Bytes>,
-    /// The stream that may take, and the incarnation that reads it.
+    /// The stream that may take items, and the incarnation that reads it.
     open: Option<(u64, Uid)>,
-    /// The stream that the peer accepted last; only it may carry notices.
+    /// The stream that the peer accepted last; notices go only to this one.
     accepted: u64,
     /// Streams up to this number have ended.
     ended: u64,
-    /// No dial is under way or due: the next push has to ask for one.
+    /// Whether no dial is under way or due: then the next push has to request one.
     resting: bool,
-    /// An item was taken since [`LaneQueue::was_used`] was last called.
+    /// Whether an item was taken since the last call of [`LaneQueue::was_used`].
     used: bool,
     waker: Option<Waker>,
-    /// Senders that wait for room. They are woken once half of the queue is free, so that a sender that
-    /// is faster than the socket fills many frames between two waits.
+    /// Wakers of senders that wait for room. They are woken once half of the queue is free, so that a sender that is
+    /// faster than the socket fills many frames between two waits.
     room: BTreeMap<u64, Waker>,
-    /// Nothing is taken in any more: the node ends.
+    /// Whether the queue takes no more items: the node ends.
     closed: bool,
 }
 
-/// What has to follow a push.
+/// The caller's duty after a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pushed {
-    /// Nothing: a stream takes it, or will.
+    /// None: a stream takes the item, or will.
     Queued,
-    /// The lane was at rest and has to be woken.
+    /// Request a dial: the lane was at rest.
     Wanted,
 }
 
@@ -171,8 +169,8 @@ impl LaneQueue {
         pushed.ok_or_else(|| item.expect("it was not asked for"))
     }
 
-    /// The same for an envelope, which stays where it is if there is no room. Every message passes here,
-    /// and is moved but once.
+    /// Adds the envelope, or leaves it in its place if there is no room. Every message passes here, so it is moved only
+    /// once.
     pub(crate) fn push_envelope(
         &self,
         envelope: &mut Option<Envelope>,
@@ -184,7 +182,7 @@ impl LaneQueue {
         self.push_with(size, is_urgent, force, waiting, || Item::Envelope(envelope.take().expect("it is there")))
     }
 
-    /// Adds what `item` yields, which is asked only if there is room.
+    /// Adds the item that `item` returns; `item` is called only if there is room.
     fn push_with(
         &self,
         size: usize,
@@ -197,7 +195,7 @@ impl LaneQueue {
         if state.closed {
             return None;
         }
-        // Into an empty queue goes anything.
+        // Into an empty queue an item of any size fits.
         let is_full = state.len() >= self.bounds.items || (state.bytes + size > self.bounds.bytes && state.len() > 0);
         if is_full && !force {
             if let Some(Place { id, waker }) = waiting {
@@ -221,7 +219,7 @@ impl LaneQueue {
         self.lock().room.remove(&id);
     }
 
-    /// From now on nothing is taken in, marks included.
+    /// Takes no more items from now on, marks included.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -242,8 +240,8 @@ impl LaneQueue {
         all
     }
 
-    /// Sends a frame before everything queued, and although the gate is shut for that. Without a stream
-    /// that could carry the frame it is dropped.
+    /// Sends a frame before everything queued, even while the gate is shut for items. Without a stream that could carry
+    /// the frame it is dropped.
     pub(crate) fn notify(&self, frame: Bytes) {
         let mut state = self.lock();
         if state.accepted > state.ended {
@@ -252,7 +250,7 @@ impl LaneQueue {
         }
     }
 
-    /// From now on stream `seq`, and no other, takes; `uid` reads it.
+    /// Opens the gate for stream `seq` only; `uid` reads the stream.
     pub(crate) fn open(&self, seq: u64, uid: Uid) {
         let mut state = self.lock();
         state.notices.clear();
@@ -269,7 +267,7 @@ impl LaneQueue {
         }
     }
 
-    /// Stream `seq` and all before it end.
+    /// Ends stream `seq` and all before it.
     pub(crate) fn end(&self, seq: u64) {
         let mut state = self.lock();
         state.ended = state.ended.max(seq);
@@ -283,14 +281,14 @@ impl LaneQueue {
         wake(state);
     }
 
-    /// The lane is at rest now; false if items wait, so that it must not be.
+    /// Puts the lane to rest; returns false, and does not, if items wait.
     pub(crate) fn rest(&self) -> bool {
         let mut state = self.lock();
         state.resting = state.len() == 0;
         state.resting
     }
 
-    /// Takes up to `max` items for stream `seq`, or its notice, or its end.
+    /// Takes up to `max` items for stream `seq`, or a notice for it, or tells it to end.
     pub(crate) fn poll_take(
         &self,
         cx: &mut Context<'_>,
@@ -326,13 +324,13 @@ impl LaneQueue {
         Poll::Pending
     }
 
-    /// Whether anything was taken since the last time this was asked, or waits.
+    /// Whether any item was taken since the last call, or waits.
     pub(crate) fn was_used(&self) -> bool {
         let mut state = self.lock();
         std::mem::take(&mut state.used) || state.len() > 0 || !state.notices.is_empty()
     }
 
-    /// The lock that a writer holds from taking items until it is done with them.
+    /// Takes the lock that a writer holds from taking items until it is done with them.
     pub(crate) fn writing(&self) -> MutexGuard<'_, ()> {
         self.writing.lock().expect("nothing under this lock panics")
     }
@@ -346,7 +344,7 @@ impl LaneQueue {
         }
     }
 
-    /// Takes out what `chosen` names, in order.
+    /// Takes out the items that `chosen` selects, in order.
     pub(crate) fn extract(&self, chosen: impl Fn(&Item) -> bool) -> Vec<Item> {
         let _writing = self.writing();
         let mut state = self.lock();
@@ -386,7 +384,7 @@ impl State {
     /// Takes out up to `max` items, the urgent ones first.
     fn take(&mut self, max: usize, into: &mut VecDeque<Item>) {
         if into.is_empty() && self.urgent.is_empty() && self.items.len() <= max {
-            // Everything: the queues change places, and nothing is moved.
+            // Take everything by swapping the queues, without moving items.
             std::mem::swap(into, &mut self.items);
             self.bytes = 0;
             return;
@@ -396,13 +394,13 @@ impl State {
         into.extend(self.urgent.drain(..urgent));
         let others = self.items.len().min(max - urgent);
         into.extend(self.items.drain(..others));
-        // A hint that changed its mind must not end in a panic.
+        // Saturate: a hint that returned another value this time must not cause a panic.
         let size = into.iter().skip(before).map(Item::size).sum();
         self.bytes = self.bytes.saturating_sub(size);
     }
 }
 
-/// Wakes the senders that wait for room, so that they look again.
+/// Wakes the senders that wait for room, which then poll again.
 fn wake_room(mut state: MutexGuard<'_, State>) {
     let room = std::mem::take(&mut state.room);
     drop(state);
@@ -449,8 +447,8 @@ mod tests {
         assert!(queue.push(item(3074), true).is_ok());
     }
 
-    /// Cluster T22: a future in a `select!` is polled far more often than there is news for it, and one
-    /// that is dropped waits no more.
+    /// Cluster T22: a future in a `select!` is polled far more often than it has news; it has one place, and a dropped
+    /// future gives its place back.
     #[test]
     fn whoever_waits_has_one_place_and_gives_it_back() {
         let queue = queue_of(1);
@@ -465,7 +463,7 @@ mod tests {
         assert_eq!(queue.lock().room.keys().collect::<Vec<_>>(), [&8]);
     }
 
-    /// Cluster T33: an item pushed after the end is refused, so that none lies there uncounted.
+    /// Cluster T33: an item pushed after the end is refused, so that no item is left uncounted.
     #[test]
     fn a_closed_queue_takes_not_even_a_mark() {
         let queue = queue_of(10);
@@ -483,8 +481,8 @@ mod tests {
         Item::Envelope(Envelope { target_uid: Uid::new(n), ..envelope })
     }
 
-    /// Cluster T22: senders that are faster than the socket go on once there is room for many frames,
-    /// or once nothing is taken any more.
+    /// Cluster T22: senders that are faster than the socket are woken once there is room for many frames, or once the
+    /// stream ends and takes no more.
     #[test]
     fn whoever_waits_is_woken_at_half_or_when_the_stream_ends() {
         struct Woken(std::sync::atomic::AtomicBool);
@@ -519,7 +517,7 @@ mod tests {
         assert!(was_woken());
     }
 
-    /// Cluster T5: a few large messages fill a queue as many small ones do, and leave room again.
+    /// Cluster T5: a few large messages fill a queue as many small ones do, and make room again when taken.
     #[test]
     fn a_queue_is_full_by_bytes_too() {
         let queue = LaneQueue::new(Bounds { items: 100, bytes: 1000 });
@@ -540,7 +538,7 @@ mod tests {
         assert_eq!(take(&queue, 1, 10).1, [5, 7]);
     }
 
-    /// Cluster T26: a heartbeat leaves with the next frame, however much waits.
+    /// Cluster T26: a heartbeat leaves with the next frame, however many items wait.
     #[test]
     fn a_heartbeat_waits_for_nothing_that_is_queued() {
         let heartbeat = |n| match item(n) {

@@ -1,11 +1,11 @@
-//! Whether others can reach an address at all.
+//! Whether other hosts can reach an address at all.
 
 use std::net::IpAddr;
 
 use greylag_core::NodeAddress;
 
-/// Whether a node advertises a loopback address although some of the nodes it wants to join run
-/// elsewhere: those could not call it back. Source: cluster T3.
+/// Whether a node advertises a loopback address although some of the nodes it wants to join run elsewhere: those could
+/// not call the node back. Source: cluster T3.
 pub fn is_out_of_reach(own: &NodeAddress, seeds: &[NodeAddress]) -> bool {
     is_loopback(own) && !seeds.iter().all(is_loopback)
 }

@@ -13,11 +13,11 @@
 //!   Reliable{2}, Reliable{3} ---->  deliver, deliver         <-- Ack{2}, Ack{3}
 //! ```
 //!
-//! Both halves remember how far the numbers of a replaced incarnation had come: one that was replaced
-//! in error goes on where it stopped, and messages dropped meanwhile count as given up.
+//! Both halves remember how far the numbers of a replaced incarnation had come: an incarnation that was replaced in
+//! error continues there, and messages dropped meanwhile count as given up.
 //!
-//! The number of a message that a sender gives up is not used again: the receiver is told to pass over
-//! it, so that later messages are delivered all the same.
+//! The number of a message that a sender gives up is not used again: the receiver is told to skip the number, so that
+//! later messages are delivered all the same.
 //!
 //! Source: cluster T15, T28, T29.
 

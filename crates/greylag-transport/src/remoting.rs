@@ -1,4 +1,4 @@
-//! The transport as layers above see it: the calls that they make, and the events that it tells them.
+//! The interface of the transport to layers above: their calls, and the events they get.
 //!
 //! Drivers hold an `Arc<dyn Remoting>`: the gRPC driver in production, a virtual network in tests.
 //! Calls never wait: a message is queued or refused. Nothing here terminates the process.
@@ -15,17 +15,17 @@ use crate::envelope::{Envelope, Inbound};
 use crate::holder::Holder;
 use crate::lane::{Lane, LaneKind};
 
-/// Where an envelope goes.
+/// The target of an envelope.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Destination {
     /// This incarnation and no other.
     Incarnation(UniqueAddress),
-    /// Any process that runs there (the join protocol).
+    /// Any process that runs at this address (the join protocol).
     Address(NodeAddress),
 }
 
 impl Destination {
-    /// Where that is.
+    /// The address of the target.
     pub fn address(&self) -> &NodeAddress {
         match self {
             Self::Incarnation(ua) => ua.address(),
@@ -63,7 +63,7 @@ pub enum SendError {
         /// The limit in bytes.
         max: usize,
     },
-    /// The recipient's path or sub-path, or the manifest, is longer than any may be.
+    /// The recipient's path or sub-path, or the manifest, exceeds the limit of names.
     #[error("a name of {size} bytes, where paths, sub-paths and manifests have at most {max}")]
     NameTooLong {
         /// The size in bytes.
@@ -89,7 +89,7 @@ impl SendError {
 /// A message that was not queued, and why.
 #[derive(Debug)]
 pub struct SendRejected {
-    /// Why.
+    /// Why the message was not queued.
     pub error: SendError,
     /// The message, untouched.
     pub envelope: Box<Envelope>,
@@ -98,7 +98,7 @@ pub struct SendRejected {
 /// Why an ask has no answer. Only the answer itself tells whether the question was processed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
-    /// Nothing came in time.
+    /// No answer came in time.
     #[error("no answer within {0:?}")]
     Timeout(std::time::Duration),
     /// The recipient's runtime answered in its stead.
@@ -116,29 +116,29 @@ pub enum AskError {
     /// The process that was asked is quarantined, for another reason than its removal.
     #[error("the peer is quarantined")]
     Quarantined,
-    /// No receiver is registered over there under the recipient's path.
+    /// No receiver is registered on the peer under the recipient's path.
     #[error("no receiver is registered under the recipient's path")]
     NoSuchRecipient,
-    /// There is an answer, but its lane does not carry messages of that size.
+    /// The recipient answered, but the answer is too large for its lane.
     #[error("the answer is too large to be sent")]
     ReplyTooLarge,
     /// The question, or the answer, was dropped on its way.
     #[error("dropped: {0}")]
     Dropped(DeadLetterReason),
-    /// The question could not be read where it arrived: that node has no codec for it, or another one.
+    /// The question could not be decoded where it arrived: that node has no codec for it, or another one.
     #[error("the question could not be read on {node}; its log says why")]
     Undecodable {
         /// The process that was asked.
         node: UniqueAddress,
     },
-    /// The answer could not be written by the process that was asked, or not read by this one.
+    /// The answer could not be encoded by the process that was asked, or not decoded by this one.
     #[error("an answer of type {type_name} could not be written or read on {node}: {cause}")]
     Codec {
         /// The Rust type of the answer, or its manifest if the type is not known; for people only.
         type_name: String,
-        /// Where it failed.
+        /// The node where it failed.
         node: UniqueAddress,
-        /// What the codec said, or that there is none.
+        /// The codec's error, or that there is no codec.
         cause: String,
     },
     /// This node is shutting down.
@@ -181,11 +181,11 @@ impl AskError {
 /// Why a process was quarantined (cluster T20).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QuarantineReason {
-    /// The cluster removed it.
+    /// The cluster removed the process.
     RemovedFromMembership,
     /// A reliable control message could not be delivered.
     DeliveryGaveUp,
-    /// A user or an operator asked for it.
+    /// A user or an operator requested the quarantine.
     Manual,
 }
 
@@ -194,19 +194,19 @@ pub enum QuarantineReason {
 pub enum RejectCode {
     /// The nodes are configured with different cluster names.
     WrongCluster,
-    /// The caller spelled this node's address otherwise than the node itself does.
+    /// The caller spelled this node's address differently from the node itself.
     UnknownAddress,
-    /// The ranges of protocol versions do not meet.
+    /// The two nodes have no protocol version in common.
     VersionUnsupported,
     /// The caller's incarnation is quarantined.
     Quarantined,
-    /// The node is shutting down; another may start in its place.
+    /// The node is shutting down; another process may start in its place.
     Terminating,
     /// The node is not ready yet.
     NotReady,
     /// Two processes at one address drew the same uid.
     UidCollision,
-    /// The caller's certificate does not allow this.
+    /// The caller's certificate does not permit the Hello.
     Unauthorized,
     /// The node called itself.
     SelfConnect,
@@ -217,30 +217,30 @@ pub enum RejectCode {
 }
 
 impl RejectCode {
-    /// Whether the same Hello may be accepted later, so that it is worth repeating.
+    /// Whether the same Hello may be accepted later, so that repeating it is worthwhile.
     pub fn is_retryable(self) -> bool {
         matches!(self, Self::Terminating | Self::NotReady | Self::TooManyStreams | Self::Unknown)
     }
 }
 
-/// What is known of a peer from its handshake.
+/// The facts of a peer from its handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerInfo {
     /// The incarnation.
     pub peer: UniqueAddress,
-    /// Where its last active stream ended; proofs of death dial exactly this.
+    /// The IP address where its last active stream ended; proofs of death dial exactly this address.
     pub ip: IpAddr,
-    /// This node reached the incarnation at `ip` itself. Otherwise `ip` is only where the peer called from,
-    /// and the peer need not listen there (cluster S20).
+    /// Whether this node itself reached the incarnation at `ip`. Otherwise `ip` is only where the peer called from, and
+    /// the peer need not listen there (cluster S20).
     pub reached: bool,
-    /// Its kernel's boot id and network namespace, if it said so (cluster T12).
+    /// Its kernel's boot id and network namespace, if the peer named them (cluster T12).
     pub host_id: Option<String>,
-    /// The cluster that its last Hello named; `None` while it is in none. Once it gets one it says
+    /// The cluster that its last Hello named; `None` while the peer is in none. Once the peer has a cluster it says
     /// Hello again, which is announced again (cluster T12).
     pub cluster_id: Option<u128>,
 }
 
-/// What happened to links and peers, in order.
+/// An event of a link or peer, in order.
 #[derive(Debug)]
 pub enum TransportEvent {
     /// A process said Hello, or answered ours: this incarnation runs at its address. Sent again for
@@ -249,34 +249,34 @@ pub enum TransportEvent {
     /// A dial of ours was answered: this incarnation listens at its address. Follows its
     /// `PeerHandshake` (cluster T15).
     DialAnswered(PeerInfo),
-    /// A dial of the control lane reached no node at this address, or one that takes no callers for now. It is
+    /// A dial of the control lane reached no node at this address, or one that accepts no callers for now. The dial is
     /// repeated; the event comes after each such dial.
     DialFailed {
         /// The address.
         address: NodeAddress,
-        /// What came of it.
+        /// Why the dial failed.
         failure: DialFailure,
     },
-    /// Another process was heard at the address of a member that it cannot have replaced: refused where
-    /// it called, not believed where it answered. At most once per address and second (cluster T15).
+    /// Another process was heard at the address of a member that it cannot have replaced: its call was refused, or its
+    /// answer not believed. At most once per address and second (cluster T15).
     AddressHeld {
         /// The member.
         holder: UniqueAddress,
         /// The other process.
         claimant: UniqueAddress,
     },
-    /// A stream broke after it was active; messages in it are lost (cluster T10, T31).
+    /// An active stream broke; messages in it are lost (cluster T10, T31).
     LinkLost {
         /// The incarnation at the other end.
         peer: UniqueAddress,
         /// Which lane.
         lane: Lane,
     },
-    /// An incarnation was quarantined here, or another one was found in its place: these envelopes were queued
-    /// for it and never written. Sent also when there were none, and again where something was queued for an
+    /// Envelopes that were queued for an incarnation and never written, because the incarnation was quarantined here,
+    /// or another one was found in its place. Sent also if there were none, and again if envelopes were queued for an
     /// incarnation that had been replaced. In queue order per lane (cluster T15, T18).
     HandedBack {
-        /// The incarnation they were for.
+        /// The incarnation that the envelopes were for.
         peer: UniqueAddress,
         /// The envelopes of the listener's own registered path prefix.
         envelopes: Vec<Envelope>,
@@ -289,18 +289,18 @@ pub enum TransportEvent {
         peer: UniqueAddress,
         /// Why.
         reason: QuarantineReason,
-        /// The peer left in order, and is not told.
+        /// Whether the peer left in order, and so is not told.
         harmless: bool,
     },
     /// Reliable control messages to this incarnation were given up; they are dead letters. With
     /// [`crate::OnReliableGiveUp::Quarantine`] its quarantine follows (cluster T29).
     ReliableGaveUp {
-        /// The incarnation they were for.
+        /// The incarnation that the messages were for.
         peer: UniqueAddress,
-        /// How many they were.
+        /// The number of dropped messages.
         dropped: usize,
     },
-    /// Nothing is registered under this path any more, or something newer is (cluster T30).
+    /// The receiver of this path was removed or replaced (cluster T30).
     RecipientStopped {
         /// The path.
         path: Arc<str>,
@@ -309,7 +309,7 @@ pub enum TransportEvent {
     },
     /// Another node has quarantined this one (cluster T20, S19).
     ThisNodeQuarantined {
-        /// The node that did.
+        /// The node that quarantined this one.
         by: UniqueAddress,
         /// Why.
         reason: QuarantineReason,
@@ -319,7 +319,7 @@ pub enum TransportEvent {
     HandshakeRejected {
         /// The address that was called.
         address: NodeAddress,
-        /// Why it refused.
+        /// Why the node refused.
         code: RejectCode,
         /// With [`RejectCode::NotReady`]: the member that holds our address, as the called node knows it
         /// (cluster T15).
@@ -338,25 +338,25 @@ pub trait TransportListener: Send + Sync + 'static {
     fn on_event(&self, event: &mut TransportEvent);
 }
 
-/// Takes the messages of one registered path. Called from a decode worker, in order per lane key:
-/// must not block. Decoding the payload here is right; this is the worker for it.
+/// Takes the messages of one registered path. Called from a decode worker, in order per lane key: must not block.
+/// Decoding the payload here is right, since the worker exists for that.
 pub trait Receiver: Send + Sync + 'static {
     /// Takes one message.
     fn receive(&self, message: Inbound);
 
-    /// Takes messages that came together, in their order. A receiver that hands messages on to others may do so once for
-    /// all of them. What it leaves in the iterator comes again, with the next ones.
+    /// Takes messages that came together, in their order. A receiver that hands messages on may do so once for all of
+    /// them. Messages that it leaves in the iterator are passed again, with the next ones.
     fn receive_all(&self, messages: &mut dyn Iterator<Item = Inbound>) {
         messages.for_each(|message| self.receive(message));
     }
 }
 
-/// A node whose certificate ends within so many days is degraded. Source: cluster 83.
+/// Days before the end of a node's certificate from which the node's health is degraded. Source: cluster 83.
 pub const DEGRADED_DAYS: i64 = 7;
 
 /// The transport of one node, as the layers above see it.
 pub trait Remoting: Send + Sync + 'static {
-    /// This process.
+    /// The address of this process.
     fn self_address(&self) -> &UniqueAddress;
 
     /// Kernel boot id and network namespace of this process, where they can be known.
@@ -368,41 +368,40 @@ pub trait Remoting: Send + Sync + 'static {
     /// [`SendRejected`] with the reason and the message.
     fn send(&self, to: &Destination, envelope: Envelope) -> Result<(), SendRejected>;
 
-    /// Queues a message, and waits for room if there is none. Only the own queue is waited for: that
-    /// is back-pressure within this node, no word from the peer (cluster T22). Messages that wait
-    /// side by side enter in any order.
+    /// Queues a message, and waits for room if there is none. The wait is for the own queue only: back-pressure within
+    /// this node, not from the peer (cluster T22). Messages that wait at the same time enter in any order.
     ///
     /// # Errors
     /// As [`Remoting::send`]; [`SendError::QueueFull`] only once `deadline` has passed.
     fn send_async(&self, to: &Destination, envelope: Envelope, deadline: Option<std::time::Duration>) -> Sending;
 
-    /// Sends a control message that is delivered exactly once and in the order of sending, across
-    /// lost streams, for as long as this incarnation runs (cluster T28). The message takes the control
-    /// lane whatever its recipient. If it is given up, [`TransportEvent::ReliableGaveUp`] says so.
+    /// Sends a control message that is delivered exactly once and in the order of sending, across lost streams, for as
+    /// long as this incarnation runs (cluster T28). The message takes the control lane whatever its recipient. If the
+    /// transport gives the message up, [`TransportEvent::ReliableGaveUp`] reports it.
     ///
     /// # Errors
     /// As [`Remoting::send`]; with [`SendError::QueueFull`] everything that waited was given up.
     fn send_reliable(&self, to: &UniqueAddress, envelope: Envelope) -> Result<(), SendRejected>;
 
-    /// Calls `done` once everything sent to this incarnation before has been taken by its receivers
-    /// there, on every lane. Dropped uncalled if that cannot be known: a stream broke meanwhile.
+    /// Calls `done` once everything sent to this incarnation before has been taken by its receivers there, on every
+    /// lane. Drops `done` uncalled if a stream broke meanwhile, since then that cannot be known.
     fn flush(&self, to: &UniqueAddress, done: Box<dyn FnOnce() + Send + Sync>);
 
-    /// How long news of an end waits for such a flush: `transport.termination_flush_timeout`.
+    /// How long the notice of a recipient's end waits for its flush: `transport.termination_flush_timeout`.
     fn termination_flush_timeout(&self) -> std::time::Duration;
 
     /// The instance registered under `path`.
     fn instance(&self, path: &str) -> Option<u64>;
 
-    /// From now on messages for `path` go to `receiver`; the former one, if any, is replaced.
-    /// Returns the instance id of this registration, never used twice.
+    /// Registers `receiver` for messages to `path` from now on; replaces the former receiver, if any. Returns the
+    /// instance id of this registration, never used twice.
     fn register(&self, path: &str, receiver: Arc<dyn Receiver>) -> u64;
 
-    /// Removes the receiver at `path`: messages for it become dead letters.
+    /// Removes the receiver at `path`: messages for this path become dead letters.
     fn unregister(&self, path: &str);
 
-    /// Adds a listener. `hand_back_prefix`: envelopes whose recipient path starts so are offered to
-    /// it in [`TransportEvent::HandedBack`] before they become dead letters.
+    /// Adds a listener. `hand_back_prefix`: envelopes whose recipient path starts with this prefix are offered to the
+    /// listener in [`TransportEvent::HandedBack`] before they become dead letters.
     fn listen(&self, hand_back_prefix: Option<&str>, listener: Arc<dyn TransportListener>);
 
     /// The lane that messages for this recipient take to any peer.
@@ -414,57 +413,57 @@ pub trait Remoting: Send + Sync + 'static {
         usize::MAX
     }
 
-    /// What is known of the peer now active, or last active, at an address.
+    /// The facts of the peer now active, or last active, at an address.
     fn peer(&self, address: &NodeAddress) -> Option<PeerInfo>;
 
-    /// From now on nothing goes to or comes from this incarnation (cluster T18). A harmless
-    /// quarantine (the peer left in order) is not told to the peer.
+    /// Quarantines an incarnation: nothing goes to or comes from it any more (cluster T18). A harmless quarantine (the
+    /// peer left in order) is not told to the peer.
     fn quarantine(&self, peer: &UniqueAddress, reason: QuarantineReason, harmless: bool);
 
-    /// The cluster's id for the Hellos to come, once it is known. Peers that were greeted without it
-    /// are told, too (cluster T12).
+    /// Sets the cluster's id for the Hellos to come, once the id is known. Peers that were greeted without the id are
+    /// told, too (cluster T12).
     fn set_cluster_id(&self, cluster_id: u128);
 
-    /// Sets the members, this process included. From the first call on, a message of any other process is
-    /// dropped as [`DeadLetterReason::NotAMember`], unless its recipient is open to strangers; membership
-    /// calls this at its start, with no members, and at every change. Where it is never called, as without a
-    /// cluster, every process may speak to every recipient. Source: cluster T17.
+    /// Sets the members, this process included. From the first call on, a message of any other process is dropped as
+    /// [`DeadLetterReason::NotAMember`], unless its recipient is open to strangers. Membership calls this at its start,
+    /// with no members, and at every change. If this is never called, as without a cluster, every process may speak to
+    /// every recipient. Source: cluster T17.
     fn set_members(&self, _members: &mut dyn Iterator<Item = &UniqueAddress>) {}
 
-    /// Sets the members that hold their addresses, all of them: the Hello of another process there teaches
-    /// nothing, and is refused where that process cannot have replaced the member. Membership calls this at
-    /// every change; each call replaces the one before (cluster T15).
+    /// Sets all members that hold their addresses: the Hello of another process there teaches nothing, and is refused
+    /// if that process cannot have replaced the member. Membership calls this at every change; each call replaces the
+    /// one before (cluster T15).
     fn set_holders(&self, _holders: Vec<Holder>) {}
 
     /// Dials an address anew, so that the process that listens there names itself, at most once a second;
     /// the answer comes as [`TransportEvent::DialAnswered`] (cluster M10, M25).
     fn ask_who(&self, _address: &NodeAddress) {}
 
-    /// Opens the recipient at `path` to processes that are no members, or closes it again. What strangers
-    /// say there proves nothing but that they run: the receiver has to judge it. Source: cluster T17.
+    /// Opens the recipient at `path` to processes that are no members, or closes it again. Messages of strangers prove
+    /// nothing but that their senders run: the receiver has to judge them. Source: cluster T17.
     fn open_to_strangers(&self, _path: &str, _is_open: bool) {}
 
-    /// Sets the processes that were members and never will be again: their quarantines are remembered for as long
-    /// as they are named here, and one that was removed before this node knew it as a member is refused like a
-    /// quarantined one (cluster T15, T20, T21). Each call replaces the one before.
+    /// Sets the processes that were members and never will be again: their quarantines are kept for as long as they are
+    /// named here, and a process that was removed before this node knew it as a member is refused like a quarantined
+    /// one (cluster T15, T20, T21). Each call replaces the one before.
     fn set_tombstones(&self, tombstones: &std::collections::BTreeSet<UniqueAddress>);
 
-    /// From now on the port stays bound until the process ends, whatever becomes of the transport:
-    /// something of this node still runs, and a port that refuses is taken for the death of the process
-    /// behind it. A caller that connects after the transport's end gets no answer. Source: cluster T33, S20.
+    /// Keeps the port bound until the process ends, even after the end of the transport: a part of this node still
+    /// runs, and a port that refuses is taken for the death of the process behind it. A caller that connects after the
+    /// transport's end gets no answer. Source: cluster T33, S20.
     fn keep_port(&self) {}
 
-    /// Declares messages chatter, by the beginning of their recipients' paths: dropped ones are counted, and neither
-    /// published nor logged, since their protocol repeats them anyway (cluster T41).
+    /// Declares messages to paths with this prefix chatter: dropped ones are counted, and neither published nor logged,
+    /// since their protocol repeats them anyway (cluster T41).
     fn declare_chatter(&self, path_prefix: &str);
 
-    /// Declares that messages for recipients whose path begins so, all of them or those of one manifest, are sent again,
-    /// or mean nothing any more, if they are dropped for one of these reasons: such drops are counted and published, and
-    /// no warning. For recipients that start later than their peers, or end before them, where `NoSuchRecipient` belongs
-    /// to every start and every end. Once for a path and a manifest is enough.
+    /// Declares that messages to paths with this prefix (all, or those of one manifest) are sent again, or mean nothing
+    /// any more, if they are dropped for one of these reasons: such drops are counted and published, without a warning.
+    /// For recipients that start later than their peers, or end before them, where `NoSuchRecipient` belongs to every
+    /// start and every end. One call per path and manifest is enough.
     fn declare_repeated(&self, path_prefix: &str, manifest: Option<&str>, reasons: &[DeadLetterReason]);
 
-    /// Dead letters from now on, at most `capacity` of them waiting to be read (cluster T41).
+    /// Subscribes to dead letters from now on, at most `capacity` of them waiting to be read (cluster T41).
     fn dead_letters(&self, capacity: usize) -> DeadLetterEvents;
 
     /// Counts and reports a message dropped by a layer above.
@@ -481,21 +480,21 @@ pub trait Remoting: Send + Sync + 'static {
         BTreeMap::new()
     }
 
-    /// Drops a message that arrived here: counts it, and tells its asker if it was a question, so
-    /// that the ask ends with [`AskError::Dropped`] and not with its timeout.
+    /// Drops a message that arrived here: counts it, and answers its asker if the message was a question, so that the
+    /// ask ends with [`AskError::Dropped`] and not with its timeout.
     fn refuse(&self, message: &Inbound, reason: DeadLetterReason);
 
     /// The codecs of this node.
     fn registry(&self) -> &Arc<Registry>;
 
-    /// The way out for answers; see [`greylag_core::ReplyScope`].
+    /// The port through which answers leave; see [`greylag_core::ReplyScope`].
     fn reply_port(&self) -> Arc<dyn ReplyPort>;
 
-    /// Lends `what` to whatever is decoded on this node: see [`greylag_core::ReplyScope::lent`]. One for each type.
+    /// Lends `what` to all decoders of this node: see [`greylag_core::ReplyScope::lent`]. One object per type.
     fn lend(&self, what: Arc<dyn std::any::Any + Send + Sync>);
 
-    /// Registers a question: its future completes with the answer, a failure, or at the timeout.
-    /// The caller puts `reply_to` into a message and sends that on its way itself.
+    /// Registers a question: its future completes with the answer, a failure, or at the timeout. The caller itself puts
+    /// `reply_to` into a message and sends that message.
     fn open_ask(&self, timeout: std::time::Duration) -> OpenAsk;
 
     /// Ends a question early: the message that carried it was dropped.

@@ -1,7 +1,7 @@
 //! The settings of a node's transport.
 //!
-//! Values that could be wrong together are checked once, by [`TransportSettings::check`], which
-//! reports every problem and not only the first. Source: cluster §6.
+//! [`TransportSettings::check`] checks all values once, also in combination, and reports every problem and not only the
+//! first. Source: cluster §6.
 
 use std::time::Duration;
 
@@ -9,25 +9,25 @@ use crate::error::{ConfigError, ConfigErrors};
 use crate::lane::{LaneKind, LaneMap, PathPattern};
 use crate::tls::Tls;
 
-/// What follows when a reliable control message can be delivered no more (cluster T29).
+/// The reaction when reliable control messages are given up (cluster T29).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnReliableGiveUp {
-    /// The peer is quarantined: a process that misses such a message must not go on as if it had it.
+    /// The peer is quarantined: a process that misses such a message must not go on as if the message had arrived.
     #[default]
     Quarantine,
-    /// The messages are dropped and an event says so; the association stays.
+    /// The messages are dropped and an event reports this; the association stays.
     Notify,
 }
 
 /// Settings of the transport; the defaults suit a production LAN.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TransportSettings {
-    /// Must be the same on all nodes. Required; the default is empty and refused.
+    /// The cluster's name, the same on all nodes. Required; the default is empty and refused.
     pub cluster_name: String,
-    /// The host that peers dial, and that appears in addresses. `None`, the default, takes the address that
-    /// this host uses towards others.
+    /// The host that peers dial, and that appears in addresses. `None`, the default, takes the address that this host
+    /// uses towards others.
     pub canonical_host: Option<String>,
-    /// The port that peers dial; 0 is the bound port. Default 17355.
+    /// The port that peers dial; 0 means the bound port. Default 17355.
     pub canonical_port: u16,
     /// The host that the node listens on, if not the canonical one.
     pub bind_host: Option<String>,
@@ -39,7 +39,7 @@ pub struct TransportSettings {
     pub connection_timeout: Duration,
     /// Ordinary streams per peer. Default 1.
     pub outbound_lanes: u16,
-    /// Workers that decode messages that arrive. Default 4.
+    /// Workers that decode arriving messages. Default 4.
     pub inbound_lanes: u16,
     /// Envelopes that wait per ordinary lane. Default 3072.
     pub outbound_message_queue_size: usize,
@@ -47,9 +47,9 @@ pub struct TransportSettings {
     pub outbound_control_queue_size: usize,
     /// Envelopes that wait per large lane. Default 256.
     pub outbound_large_message_queue_size: usize,
-    /// Bytes that wait per lane, whatever its kind and however few envelopes they are. Counted are
-    /// names and payloads, and of values that are encoded late what
-    /// [`PayloadValue::size_hint`](crate::PayloadValue::size_hint) says. Default 64 MiB.
+    /// Bytes that wait per lane, whatever its kind and however few envelopes they are: names and payloads, and for
+    /// values that are encoded late the estimate of [`PayloadValue::size_hint`](crate::PayloadValue::size_hint).
+    /// Default 64 MiB.
     pub outbound_queue_bytes: usize,
     /// Recipients that take the large lane, by lane key (path and sub-path): a full path, `*` for one
     /// segment, `**` at the end for all below. `asks/*` are the answers to questions. The same list
@@ -75,29 +75,29 @@ pub struct TransportSettings {
     pub compress_ordinary: bool,
     /// How long messages wait for the first handshake with a peer. Default 20 s.
     pub handshake_timeout: Duration,
-    /// From one attempt at the first handshake to the next. Default 1 s.
+    /// Pause between two attempts at the first handshake. Default 1 s.
     pub handshake_retry_interval: Duration,
     /// First pause before a broken stream is opened again. Default 1 s.
     pub reconnect_backoff_min: Duration,
-    /// Longest such pause; it doubles from attempt to attempt. Default 5 s.
+    /// Longest such pause; the pause doubles from attempt to attempt. Default 5 s.
     pub reconnect_backoff_max: Duration,
-    /// By which part of itself a pause varies at random. Default 0.1.
+    /// Fraction by which a pause varies at random. Default 0.1.
     pub reconnect_backoff_jitter: f64,
-    /// From one keep-alive ping to the next, while idle too. Default 10 s.
+    /// Interval of keep-alive pings, while idle too. Default 10 s.
     pub http2_keepalive_interval: Duration,
-    /// How long a pong may take before the connection is closed; on control lanes (under Linux) also how long
-    /// anything written may stay unacknowledged. Default 5 s.
+    /// How long a pong may take before the connection is closed; on control lanes (under Linux) also how long written
+    /// bytes may stay unacknowledged. Default 5 s.
     pub http2_keepalive_timeout: Duration,
     /// Reliable control messages that wait for their acknowledgement, per peer. Default 20 000.
     pub reliable_buffer_size: usize,
-    /// From one repetition of unacknowledged messages to the next. Default 1 s.
+    /// Interval of repeating unacknowledged messages. Default 1 s.
     pub reliable_resend_interval: Duration,
     /// How long reliable messages wait without any acknowledgement. Default 6 h.
     pub give_up_reliable_after: Duration,
-    /// What follows then, and when the buffer is full. Default [`OnReliableGiveUp::Quarantine`].
+    /// The reaction then, and when the buffer is full. Default [`OnReliableGiveUp::Quarantine`].
     pub on_reliable_give_up: OnReliableGiveUp,
-    /// How long the notice that a watched recipient has stopped waits until everything sent before
-    /// it has been taken. Default 3 s.
+    /// How long the notice that a watched recipient has stopped waits until everything sent before the notice has been
+    /// taken. Default 3 s.
     pub termination_flush_timeout: Duration,
     /// How long a peer to which no stream is open may leave every probe unanswered until it is
     /// quarantined; it is probed ten times meanwhile. Default 6 h.
@@ -110,17 +110,17 @@ pub struct TransportSettings {
     pub shutdown_flush_timeout: Duration,
     /// How long shutting down waits for streams to close after that. Default 10 s.
     pub shutdown_streams_timeout: Duration,
-    /// Log lines per minute, reason and peer about dead letters. Default 10.
+    /// Log lines about dead letters per minute, reason and peer. Default 10.
     pub dead_letter_log_rate: u32,
-    /// Streams without traffic for so long are closed; the next message opens them again. Default 5 min.
+    /// Streams without traffic for this long are closed; the next message opens them again. Default 5 min.
     pub stop_idle_outbound_after: Duration,
     /// From processes that are not members take messages for `trusted_recipients` only, and nothing
     /// for the cluster's own protocols, so that they cannot join here. Default false.
     pub untrusted_mode: bool,
     /// Paths that every process may send to in `untrusted_mode`. Default none.
     pub trusted_recipients: Vec<String>,
-    /// Logs the largest message of each manifest above so many bytes, and again when one is larger
-    /// by a tenth. Default `None`: off.
+    /// Logs the largest message of each manifest above this many bytes, and again when one is larger by a tenth.
+    /// Default `None`: off.
     pub log_frame_size_exceeding: Option<usize>,
     /// Whether faults may be put between this node and others (cluster T42). Default false.
     pub fault_injection: bool,
@@ -232,17 +232,17 @@ impl TransportSettings {
         }
     }
 
-    /// Which recipient takes which lane. Patterns that cannot be read, which
-    /// [`TransportSettings::check`] refuses, match no recipient.
+    /// The map of recipients to lanes. Patterns that cannot be parsed, which [`TransportSettings::check`] refuses,
+    /// match no recipient.
     pub(crate) fn lane_map(&self) -> LaneMap {
         let patterns = self.large_message_destinations.iter().filter_map(|text| PathPattern::parse(text).ok());
         LaneMap::new(self.outbound_lanes, patterns.collect())
     }
 
-    /// Looks for values that cannot work.
+    /// Checks for values that cannot work.
     ///
     /// # Errors
-    /// All of them together; nothing was started.
+    /// All problems together; nothing was started.
     pub fn check(&self) -> Result<(), ConfigErrors> {
         let mut errors = Vec::new();
         let mut refuse = |setting, value: String, why| errors.push(ConfigError { setting, value, why });
@@ -358,19 +358,19 @@ impl TransportSettings {
     }
 }
 
-/// Most messages in one frame: a reader makes room for each, however small it is. Part of the protocol.
+/// Most messages in one frame: a reader allocates for each, however small it is. Part of the protocol.
 pub(crate) const MAX_BATCH_MESSAGES: usize = 1 << 16;
 
 /// Most names that are numbered on one stream.
 const MAX_NAMES: usize = 1 << 16;
 
-/// A peer with more streams than that, and the two of control and large messages, is refused.
+/// Most ordinary lanes: a peer with more streams than this, plus the two of control and large messages, is refused.
 pub(crate) const MAX_LANES: u16 = 64;
 
-/// Instants have an end, and deadlines must not pass it.
+/// Longest duration: adding it to an `Instant` must not overflow.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// HTTP/2 windows are twice a frame and have 31 bits.
+/// Largest frame: an HTTP/2 window is twice a frame and has 31 bits.
 const MAX_FRAME: usize = 1 << 29;
 
 #[cfg(test)]
@@ -383,8 +383,8 @@ mod tests {
         assert!(TransportSettings::test().check().is_ok());
     }
 
-    /// Cluster §6, "Validation at start", sentence by sentence: durations, probabilities, sizes, and that
-    /// idle streams close before their peer is quarantined (cluster T19, T32).
+    /// Cluster §6, "Validation at start", sentence by sentence: durations, probabilities, sizes, and that idle streams
+    /// close before their peer is quarantined (cluster T19, T32).
     #[test]
     fn what_cannot_be_is_refused_by_the_name_of_its_setting() {
         type Change = fn(&mut TransportSettings);

@@ -1,25 +1,26 @@
-//! Which processes are members of this node's cluster, and which recipients take messages of all others, too.
+//! Knows which processes are members of this node's cluster, and which recipients take messages of all other processes,
+//! too.
 //!
-//! Any node of the same cluster name may connect, because joining needs it. A process that is no member is
-//! believed about nothing but itself: its messages reach only the recipients that were opened to strangers,
-//! such as the join protocol. Source: cluster T17.
+//! Any node of the same cluster name may connect, because joining needs it. A process that is no member is believed
+//! only about itself: its messages reach only the recipients that were opened to strangers, such as the join protocol.
+//! Source: cluster T17.
 
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use greylag_core::UniqueAddress;
 
-/// See the module.
+/// The members and the recipients that are open to non-members.
 #[derive(Debug, Default)]
 pub(crate) struct Strangers {
-    /// `None` until a membership exists: a transport without a cluster knows no strangers.
+    /// `None` until there is a membership: a transport without a cluster has no strangers.
     members: RwLock<Option<Arc<HashSet<UniqueAddress>>>>,
-    /// Paths of recipients.
+    /// Paths of recipients that are open to strangers.
     open: RwLock<HashSet<String>>,
 }
 
 impl Strangers {
-    /// From now on exactly these processes are members; `None`: there is no membership.
+    /// Replaces the members; `None`: there is no membership.
     pub(crate) fn set_members(&self, members: Option<HashSet<UniqueAddress>>) {
         *self.members.write().unwrap_or_else(PoisonError::into_inner) = members.map(Arc::new);
     }

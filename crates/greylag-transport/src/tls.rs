@@ -1,8 +1,8 @@
-//! Whether connections are encrypted, and what a peer has to show.
+//! Settings of encryption, and of the certificates that peers have to show.
 //!
-//! Both ends of a connection present a certificate that one authority has signed, and both look at
-//! it: the dialling side finds the host it dialled in it, the called side the host that the caller's
-//! Hello claims. So an address is as trustworthy as the authority. Source: cluster T16, T40.
+//! Both ends of a connection present a certificate that one authority has signed, and both check the other's: the
+//! dialling side looks in it for the host that it dialled, the called side for the host that the caller's Hello claims.
+//! So an address is as trustworthy as the authority. Source: cluster T16, T40.
 
 #[cfg(feature = "tls")]
 pub(crate) mod verifier;
@@ -10,10 +10,10 @@ pub(crate) mod verifier;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Whether users other than the owner may read a file of this mode: all of them, or a group. A group may read what
-/// belongs to root (`owner` 0), as libpq has it: that is how a system gives a service its key.
+/// Whether users other than the owner may read a file of this mode: all users, or a group. A group may read a file that
+/// belongs to root (`owner` 0), as in libpq: that is how a system gives a service its key.
 ///
-/// A file with a key or a password that others can read is worth a warning that names it. Source: persistence scenario 74.
+/// Callers warn of a file with a key or a password that others can read. Source: persistence scenario 74.
 pub fn others_can_read(mode: u32, owner: u32) -> bool {
     mode & 0o004 != 0 || (mode & 0o040 != 0 && owner != 0)
 }
@@ -37,38 +37,38 @@ pub enum Tls {
 pub struct TlsSettings {
     /// The private key (PKCS#8, PKCS#1 or SEC1).
     pub key: PathBuf,
-    /// The certificate of that key first, then the intermediate ones. It serves both directions, so
-    /// its extended key usage, if it has any, must name both.
+    /// The certificate of that key first, then the intermediate ones. The certificate serves both directions, so its
+    /// extended key usage, if it has any, must name both.
     pub cert: PathBuf,
-    /// The authorities whose signatures are believed; no others are, the system's neither.
+    /// The trusted authorities; no others are trusted, the system's neither.
     pub ca: PathBuf,
-    /// Whether callers, too, must present a certificate. Default true. Without it a caller's address
-    /// is its own claim.
+    /// Whether callers, too, must present a certificate. Default true. If not, a caller's address is only its own
+    /// claim.
     pub mutual: bool,
     /// Whether the host that was dialled, and the host that a caller claims to be, must be among the
     /// peer certificate's subject alternative names. Default true.
     pub verify_hostname: bool,
-    /// What else the peer's names must have in common with ours. Default nothing.
+    /// A further condition on the peer's names. Default none.
     pub peer_subject: PeerSubject,
-    /// From one look at the files to the next. Connections stay as they are; new ones show what the
-    /// files hold by then. Default 5 min.
+    /// Interval of reading the files again. Connections stay as they are; new ones show the certificate read last.
+    /// Default 5 min.
     pub reload_interval: Duration,
 }
 
-/// What the subject alternative names of both certificates of a connection must have in common.
+/// The condition on the subject alternative names of both certificates of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum PeerSubject {
-    /// Nothing: the authority's signature is enough.
+    /// None: the authority's signature is enough.
     #[default]
     Any,
-    /// At least one name, so that an authority may serve several clusters.
+    /// Both have at least one name in common, so that an authority may serve several clusters.
     Shared,
-    /// This name.
+    /// Both have this name.
     Named(String),
 }
 
 impl TlsSettings {
-    /// These files and the defaults: mutual, hosts verified.
+    /// Settings with these files and the defaults: mutual, hosts verified.
     pub fn new(key: impl Into<PathBuf>, cert: impl Into<PathBuf>, ca: impl Into<PathBuf>) -> Self {
         Self {
             key: key.into(),

@@ -1,11 +1,10 @@
-//! Hears of the end of what runs on other nodes: exactly once.
+//! Reports the end of recipients on other nodes to their watchers: exactly once.
 //!
-//! One [`Watcher`] per node is both sides of the protocol. For its own users it keeps which recipients
-//! they watch; for other nodes, which of them watch what is registered here. A watch ends when the recipient has
-//! stopped, when its node has been removed or quarantined, or at once if it is gone already; an
-//! unreachable node ends nothing. The messages travel reliably ([`crate::reliable`]). The notice
-//! that a recipient has stopped leaves only once everything that was sent before it has been taken
-//! at the other end, so a watcher never hears of an end before the last words.
+//! One [`Watcher`] per node is both sides of the protocol. It keeps the recipients that this node's users watch, and
+//! the nodes that watch recipients registered here. A watch ends when the recipient has stopped, when its node has been
+//! removed or quarantined, or at once if the recipient is gone already; an unreachable node ends no watch. The messages
+//! travel reliably ([`crate::reliable`]). The notice that a recipient has stopped leaves only once everything that was
+//! sent before the notice has been taken at the other end, so a watcher never hears of an end before the last messages.
 //!
 //! ```text
 //! a: Watch{path} -----------------------> b: is it registered? then it is noted
@@ -13,7 +12,7 @@
 //!    ... all of it was taken <----------- b: Terminated{path}
 //! ```
 //!
-//! Membership tells the watcher the members, as whole views. Source: cluster T30.
+//! Membership gives the watcher the members, as whole views. Source: cluster T30.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
 
-/// Something registered at a node. Its sub-paths end with it.
+/// A recipient registered at a node. Its sub-paths end with it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Watched {
     /// The node.
@@ -47,16 +46,16 @@ pub enum WhyTerminated {
     PeerRestarted,
 }
 
-/// The end of what was watched.
+/// The end of a watched recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terminated {
-    /// What was watched.
+    /// The watched recipient.
     pub recipient: Watched,
-    /// Why it counts as gone.
+    /// Why the recipient counts as gone.
     pub why: WhyTerminated,
 }
 
-/// Why nothing is watched.
+/// Why a watch was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WatchError {
     /// The node is no member, so membership would not say when it is gone. Wait until it has joined.
@@ -64,62 +63,62 @@ pub enum WatchError {
     NotAMember(UniqueAddress),
 }
 
-/// What two watchers say to each other, reliably.
+/// A message between two watchers, sent reliably.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchMessage {
-    /// Tell me when this ends.
+    /// Asks for a notice when this recipient ends.
     Watch {
         /// The registered path.
         path: Arc<str>,
         /// The instance, or 0.
         instance: u64,
     },
-    /// I do not want to know any more.
+    /// Ends the sender's watch.
     Unwatch {
         /// As in the watch.
         path: Arc<str>,
         /// As in the watch.
         instance: u64,
     },
-    /// The recipient has ended, and everything it sent has been taken.
+    /// The recipient has ended, and everything that it sent has been taken.
     Terminated {
         /// As in the watch.
         path: Arc<str>,
         /// As in the watch.
         instance: u64,
     },
-    /// Notices to you were given up: name again what you watch here.
+    /// Notices to the receiver of this message were given up: it has to name again what it watches at the sender.
     Rewatch,
 }
 
-/// An input to a [`Watcher`]: watches that this node's users begin and end, messages of other watchers, and what
-/// happened to nodes and recipients.
+/// An input to a [`Watcher`]: watches that this node's users begin and end, messages of other watchers, and events of
+/// nodes and recipients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchInput {
-    /// A user of this node wants to know when the recipient ends.
+    /// A user of this node begins a watch.
     Watch {
-        /// Names the watch; never used twice.
+        /// The id of the watch; never used twice.
         id: u64,
-        /// What is watched.
+        /// The recipient to watch.
         recipient: Watched,
-        /// Also if the node is no member.
+        /// Whether to watch even if the node is no member.
         non_members: bool,
     },
-    /// The user does not wait for the end any more.
+    /// A user ends a watch.
     Unwatch {
         /// The watch.
         id: u64,
     },
-    /// Another node, or this one, said something.
+    /// Another node's watcher, or this one, sent a message.
     Message {
-        /// The node that said it.
+        /// The node that sent it.
         from: UniqueAddress,
         /// The message.
         message: WatchMessage,
         /// For a watch: the instance that is registered here under its path.
         current: Option<u64>,
     },
-    /// Something that was registered here is not any more.
+    /// A receiver that was registered here was removed or replaced.
     Stopped {
         /// Its path.
         path: Arc<str>,
@@ -131,53 +130,52 @@ pub enum WatchInput {
         /// The number of the flush.
         flush: u64,
     },
-    /// The processes that belong to the cluster now, and those that never will again.
+    /// The processes that are members now, and those that never will be again.
     Members {
         /// The members.
         members: BTreeSet<UniqueAddress>,
-        /// The removed.
+        /// The removed processes.
         tombstones: BTreeSet<UniqueAddress>,
     },
-    /// Nothing goes to or comes from this process any more.
+    /// This process was quarantined here.
     PeerQuarantined(UniqueAddress),
     /// This process runs at its address.
     PeerHandshake(UniqueAddress),
     /// Reliable messages to this process were given up, and the association goes on.
     GaveUp(UniqueAddress),
-    /// Time has passed.
+    /// Time has passed: handle the deadlines that are due.
     Tick,
 }
 
-/// What the driver is asked to do, in this order.
+/// An effect that the driver carries out, in the order of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchEffect {
-    /// Send this reliably. If the node turns out to be quarantined, say so by
-    /// [`WatchInput::PeerQuarantined`].
+    /// Send this message reliably. If the node turns out to be quarantined, answer by [`WatchInput::PeerQuarantined`].
     Send {
         /// The node to send to.
         to: UniqueAddress,
         /// The message.
         message: WatchMessage,
     },
-    /// Find out when everything sent to this node so far has been taken there.
+    /// Flush: answer by [`WatchInput::Flushed`] when everything sent to this node so far has been taken there.
     Flush {
         /// Which node.
         to: UniqueAddress,
-        /// The number to say so with.
+        /// The number for the answer.
         flush: u64,
     },
-    /// The watch has ended; nothing more is said of it.
+    /// The watch has ended; no more effects name it.
     Terminated {
         /// The watch.
         id: u64,
-        /// What ended, and why.
+        /// The recipient that ended, and why.
         terminated: Terminated,
     },
-    /// Nothing is watched.
+    /// The watch was refused.
     Refused {
         /// The watch.
         id: u64,
-        /// Why.
+        /// Why it was refused.
         error: WatchError,
     },
 }
@@ -189,11 +187,11 @@ pub struct Watcher {
     flush_timeout: Duration,
     members: BTreeSet<UniqueAddress>,
     tombstones: BTreeSet<UniqueAddress>,
-    /// What is watched from here.
+    /// The recipients that this node watches.
     watching: BTreeMap<Watched, Watch>,
-    /// Where each watch is found.
+    /// The recipient of each watch.
     by_id: BTreeMap<u64, Watched>,
-    /// The watchers of recipients here: by path and instance, the node and the instance it named.
+    /// The watchers of recipients here: by path and instance, each watching node and the instance that the node named.
     watchers: BTreeMap<(Arc<str>, u64), BTreeSet<(UniqueAddress, u64)>>,
     /// Notices that wait for their flush.
     endings: BTreeMap<u64, Ending>,
@@ -203,7 +201,7 @@ pub struct Watcher {
 #[derive(Debug)]
 struct Watch {
     ids: BTreeSet<u64>,
-    /// Its node was no member when the watch began.
+    /// Whether its node was no member when the watch began.
     outside: bool,
 }
 
@@ -216,7 +214,7 @@ struct Ending {
 }
 
 impl Watcher {
-    /// A watcher that watches nothing yet. `flush_timeout`: how long a notice waits for messages sent before it
+    /// A watcher without watches. `flush_timeout`: how long a notice waits for messages sent before it
     /// (`transport.termination_flush_timeout`).
     pub fn new(own: UniqueAddress, flush_timeout: Duration) -> Self {
         Self {
@@ -232,7 +230,7 @@ impl Watcher {
         }
     }
 
-    /// Takes one input. Infallible: what makes no sense here is dropped.
+    /// Handles one input. Infallible: an input that makes no sense in the present state is ignored.
     pub fn handle(&mut self, now: Instant, input: WatchInput, out: &mut Vec<WatchEffect>) {
         match input {
             WatchInput::Watch { id, recipient, non_members } => self.on_watch(id, recipient, non_members, out),
@@ -260,7 +258,7 @@ impl Watcher {
         self.endings.values().map(|ending| ending.deadline).min()
     }
 
-    // --- what is watched from here -----------------------------------------------------------------
+    // --- watches of this node's users --------------------------------------------------------------
 
     fn on_watch(&mut self, id: u64, recipient: Watched, non_members: bool, out: &mut Vec<WatchEffect>) {
         let node = &recipient.node;
@@ -293,7 +291,7 @@ impl Watcher {
         }
     }
 
-    /// Ends every watch of one recipient; watches that have ended before are told nothing more.
+    /// Ends every watch of one recipient; watches that have ended before get no second notice.
     fn end(&mut self, recipient: &Watched, why: WhyTerminated, out: &mut Vec<WatchEffect>) {
         for id in self.watching.remove(recipient).into_iter().flat_map(|watch| watch.ids) {
             self.by_id.remove(&id);
@@ -350,7 +348,7 @@ impl Watcher {
         out.extend(self.watching.keys().filter(|watched| watched.node == *peer).map(send_watch));
     }
 
-    // --- what runs here ----------------------------------------------------------------------------
+    // --- recipients of this node -------------------------------------------------------------------
 
     fn on_message(
         &mut self,
@@ -365,7 +363,8 @@ impl Watcher {
                 Some(current) if instance == 0 || instance == current => {
                     self.watchers.entry((path, current)).or_default().insert((from, instance));
                 }
-                // The recipient ended before the watch could be noted; its messages may still be on their way.
+                // Send the notice at once: the recipient ended before the watch could be noted; its messages may still
+                // be on their way.
                 _ => self.begin_ending(now, from, path, BTreeSet::from([instance]), out),
             },
             WatchMessage::Unwatch { path, instance } => {

@@ -1,10 +1,9 @@
 //! Frames and envelopes as protobuf, and back.
 //!
-//! Rare frames go through the generated types. Batches are written and read by hand, because they
-//! are what the transport spends its time on: written straight into the frame's buffer, read as
-//! slices of it, with paths that repeat shared. Both ways stay byte for byte what
-//! `proto/transport.proto` says; the tests compare them with the generated code. Readers never
-//! panic and never allocate more than the frame has bytes. Source: cluster T8, T35, T36.
+//! Rare frames go through the generated types. Batches are written and read by hand, because the transport spends most
+//! of its time on them: written straight into the frame's buffer, read as slices of it, with repeated paths shared.
+//! Both ways conform byte for byte to `proto/transport.proto`; the tests compare them with the generated code. Readers
+//! never panic and never allocate more than the frame has bytes. Source: cluster T8, T35, T36.
 
 use std::time::Duration;
 
@@ -34,10 +33,10 @@ pub(crate) use envelopes::{Arrived, ArrivedContent, BatchReader, Place, write_en
 pub(crate) use names::{NameWriter, Names};
 pub(crate) use reliable::{write_reliable, write_skip};
 
-/// The path to which answers are addressed; their lane key ends in the number answered.
+/// The path to which answers are addressed; their lane key ends in the number of the question.
 pub(crate) const REPLY_PATH: &str = "asks";
 
-/// What was read is not what the schema says; the stream is closed.
+/// The bytes read do not conform to the schema; the stream is closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("malformed frame: {0}")]
 pub(crate) struct Malformed(pub(crate) String);
@@ -48,24 +47,24 @@ impl From<prost::DecodeError> for Malformed {
     }
 }
 
-/// The most envelopes in a frame of a control lane, which all peers' control frames are taken in turn
-/// with; written so, and others refused.
+/// The most envelopes in a frame of a control lane, since the control frames of all peers are handled in turn. Writers
+/// keep to this limit, and larger frames are refused.
 pub(crate) const MAX_CONTROL_BATCH: usize = 1024;
-/// The longest frame that a Hello comes in; nothing longer is read before one.
+/// The longest frame of a Hello; before a Hello nothing longer is read.
 pub(crate) const MAX_HELLO: usize = 16 * 1024;
-/// The longest text of a Hello and of its answer; a host name has no more than 253 bytes.
+/// The longest text in a Hello and in its answer; a host name has no more than 253 bytes.
 const MAX_TEXT: usize = 255;
-/// The most features that a side names.
+/// The most features in a Hello.
 const MAX_FEATURES: usize = 32;
 
-/// What one frame says.
+/// The content of one frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame {
     Hello(Hello),
     HelloReply(HelloReply),
-    /// The content of a `Batch`; read it with a [`BatchReader`].
+    /// The content of a `Batch`; read by a [`BatchReader`].
     Batch(Bytes),
-    /// A numbered message; without one, everything up to the number was given up.
+    /// A numbered message. `None`: everything up to the number was given up.
     Reliable {
         seq: u64,
         message: Option<Box<Letter>>,
@@ -86,7 +85,7 @@ pub(crate) enum Frame {
     Close(String),
     /// How many envelopes the other side has read from this stream.
     Received(u64),
-    /// Another frame; see [`read_frame_within`].
+    /// Another frame in compressed form; see [`read_frame_within`].
     Compressed(pb::Compressed),
     /// A variant of a newer version: counted and skipped.
     Unknown,
@@ -95,7 +94,7 @@ pub(crate) enum Frame {
 /// The key of `Frame.batch`: field 3, length-delimited.
 const BATCH_KEY: u8 = 3 << 3 | 2;
 
-/// Reads one frame of at most `limit` bytes, also once it is unpacked.
+/// Reads one frame of at most `limit` bytes, also after unpacking.
 pub(crate) fn read_frame_within(bytes: Bytes, limit: usize) -> Result<Frame, Malformed> {
     if bytes.len() > limit {
         return Err(Malformed(format!("{} bytes, at most {limit}", bytes.len())));
@@ -129,7 +128,7 @@ pub(crate) fn read_frame(bytes: Bytes) -> Result<Frame, Malformed> {
         Content::Nack(nack) => Frame::Nack(nack.seq),
         Content::Quarantined(q) => match codes::quarantine_reason(q.reason) {
             Some(reason) => Frame::Quarantined { from: read_node(q.from)?, to: read_node(q.to)?, reason },
-            // A reason of a newer version is not known here, so the frame is skipped (cluster T36).
+            // Skip the frame: the reason is of a newer version (cluster T36).
             None => Frame::Unknown,
         },
         Content::Terminating(terminating) => Frame::Terminating { from: read_node(terminating.from)? },
@@ -142,7 +141,7 @@ pub(crate) fn read_frame(bytes: Bytes) -> Result<Frame, Malformed> {
     })
 }
 
-/// The batch of a frame that holds nothing else, without copying it.
+/// Returns the batch of a frame that holds nothing else, without copying it.
 fn sole_batch(bytes: &Bytes) -> Option<Bytes> {
     if bytes.first() != Some(&BATCH_KEY) {
         return None;
@@ -152,7 +151,7 @@ fn sole_batch(bytes: &Bytes) -> Option<Bytes> {
     (usize::try_from(len).ok()? == rest.len()).then(|| bytes.slice(bytes.len() - rest.len()..))
 }
 
-/// What precedes the `len` bytes of a batch in its frame.
+/// Writes the bytes that precede a batch of `len` bytes in its frame.
 pub(crate) fn write_batch_head(len: usize, out: &mut impl BufMut) {
     out.put_u8(BATCH_KEY);
     encode_varint(len as u64, out);

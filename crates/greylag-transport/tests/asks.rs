@@ -1,4 +1,4 @@
-//! Questions over real sockets: each ends once, and says how.
+//! Questions over real sockets: each ends once, and its outcome names the reason.
 
 mod common;
 
@@ -46,8 +46,8 @@ async fn every_ending_of_an_ask() {
     assert_eq!(answer.await.unwrap_err(), AskError::ShuttingDown);
 }
 
-/// Cluster T38: what became of a question decides how its ask ends; a question whose asker waits no
-/// more is not even written.
+/// Cluster T38: the fate of a question decides how its ask ends; a question whose asker waits no more is not even
+/// written.
 #[tokio::test]
 async fn an_ask_says_what_became_of_its_peer() {
     let (mut a, mut b) = (node(settings()).await, node(settings()).await);
@@ -74,7 +74,7 @@ async fn an_ask_says_what_became_of_its_peer() {
     assert_eq!(a.dropped(DeadLetterReason::Expired), 1);
 }
 
-/// Cluster T38: what is left of the asker's patience travels with the question.
+/// Cluster T38: the time that the asker has left travels with the question.
 #[tokio::test]
 async fn a_question_that_waited_arrives_with_the_patience_that_is_left() {
     let (a, mut b) = (node(settings()).await, node(settings()).await);
@@ -82,7 +82,7 @@ async fn a_question_that_waited_arrives_with_the_patience_that_is_left() {
     a.transport.fault(&address, Fault::BlackholeOutbound);
     let (asked, patience) = (Instant::now(), LONG);
     let _answer = a.start_ask(&b.here(), "inbox", patience);
-    // It waits in the queue meanwhile: a peer that cannot be dialled takes nothing out of it.
+    // Let the question wait in the queue: a peer that cannot be dialled takes nothing out.
     until(|| asked.elapsed() > Duration::from_millis(50)).await;
     a.transport.fault(&address, Fault::Pass);
     let question = next(&mut b.inbox).await;
@@ -90,5 +90,5 @@ async fn a_question_that_waited_arrives_with_the_patience_that_is_left() {
     assert!(left <= patience - Duration::from_millis(50) && left > patience - asked.elapsed() - MILLI, "{left:?}");
 }
 
-/// What a budget loses by being whole milliseconds.
+/// The most that a budget loses by being rounded to whole milliseconds.
 const MILLI: Duration = Duration::from_millis(1);

@@ -1,4 +1,4 @@
-//! How a connection is kept, how it ends, and what a newer one takes over from it.
+//! How connections are kept alive, how they end, and how a newer one takes over.
 
 #[path = "common/certificates.rs"]
 mod certificates;
@@ -20,12 +20,12 @@ use tokio::sync::mpsc;
 
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// Nothing but what is tested ends a stream whose peer is silent.
+/// Settings without keep-alive, so that only the tested mechanism ends a stream whose peer is silent.
 fn without_keep_alive() -> TransportSettings {
     TransportSettings { http2_keepalive_interval: NEVER, ..TransportSettings::test() }
 }
 
-/// A peer that has gone without a word is noticed soon.
+/// Settings by which the silent loss of a peer is noticed soon.
 fn keeping_alive() -> TransportSettings {
     let soon = Duration::from_millis(50);
     TransportSettings {
@@ -37,14 +37,15 @@ fn keeping_alive() -> TransportSettings {
     }
 }
 
-/// A node that is bound and not open yet lets its callers wait, so that nothing comes before its recipients are registered.
+/// A node that is bound and not open yet lets its callers wait, so that no message comes before its recipients are
+/// registered.
 #[tokio::test]
 async fn what_is_said_to_a_node_that_is_not_open_yet_finds_its_recipients() {
     let late = closed(TransportSettings::test()).await;
     let caller = node(TransportSettings::test()).await;
     let message = Envelope { recipient: Recipient::new("late"), ..number(7) };
     caller.transport.send(&late.anyone_here(), message).unwrap();
-    // An open node has dropped it by then.
+    // Long enough that an open node would have dropped the message by now.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(late.transport.stats().received_envelopes, 0);
     let mut inbox = late.register("late");
@@ -68,7 +69,7 @@ async fn a_caller_that_answers_no_ping_is_hung_up_on() {
     until(|| target.transport.stats().inbound_streams == 0).await;
 }
 
-/// Cluster T9: so is the connection to a called node that leaves pings unanswered.
+/// Cluster T9: the connection to a called node that leaves pings unanswered is closed, too.
 #[tokio::test]
 async fn a_called_node_that_answers_no_ping_is_hung_up_on() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -80,8 +81,7 @@ async fn a_called_node_that_answers_no_ping_is_hung_up_on() {
     tokio::time::timeout(LONG, hung_up).await.expect("the called node does not answer, and no other limit is near");
 }
 
-/// Cluster T33: streams that their peers do not end hold up the end of a node for the time that is set, and
-/// no longer.
+/// Cluster T33: streams that peers do not end delay the end of a node for the configured time, and no longer.
 #[tokio::test]
 async fn a_shutdown_waits_for_streams_as_long_as_is_set() {
     logs::keep();
@@ -100,13 +100,13 @@ async fn a_shutdown_waits_for_streams_as_long_as_is_set() {
     assert!(logs::has(&["some streams did not close in time"]));
 }
 
-/// Cluster T26: a frame takes no more of what is queued than is set.
+/// Cluster T26: a frame holds no more bytes of queued messages than configured.
 #[tokio::test]
 async fn a_batch_has_a_limit_in_bytes() {
     let mut target = node(TransportSettings::test()).await;
     for (limit, frames) in [(1, 200), (TransportSettings::default().max_batch_bytes, 100)] {
         let sender = node(TransportSettings { max_batch_bytes: limit, ..TransportSettings::test() }).await;
-        // Queued before the stream is open, all of them would fit into one frame.
+        // Queue all before the stream opens: then they would fit into one frame.
         (0..200).for_each(|n| sender.tell(&target.here(), n));
         for n in 0..200 {
             assert_eq!(target.next().await, n);
@@ -121,7 +121,7 @@ async fn a_batch_has_a_limit_in_bytes() {
     }
 }
 
-/// Takes its messages when it may.
+/// A receiver that takes each message only once it is released.
 struct Held {
     may: Mutex<std::sync::mpsc::Receiver<()>>,
     taken: mpsc::UnboundedSender<Inbound>,
@@ -129,7 +129,7 @@ struct Held {
 
 impl Receiver for Held {
     fn receive(&self, message: Inbound) {
-        // Fails when everything may pass.
+        // Fails when the sender was dropped: then every message passes.
         self.may.lock().unwrap().recv().ok();
         self.taken.send(message).ok();
     }
@@ -143,7 +143,7 @@ struct Stuck {
     taken: mpsc::UnboundedReceiver<Inbound>,
 }
 
-/// More than all queues on the way hold.
+/// Messages sent: more than all queues on the way hold.
 const SENT: u32 = 100;
 
 async fn stuck(port: u16) -> (Stuck, Hello) {
@@ -163,8 +163,8 @@ async fn stuck(port: u16) -> (Stuck, Hello) {
     (Stuck { target, old, release, taken: inbox }, hello)
 }
 
-/// A newer stream of the same lane, which waits for the older one to end: of two with the same number, the one
-/// that came first.
+/// Opens newer streams of the same lane, which wait for the older one to end; of two with the same number, returns the
+/// one that came first.
 async fn waiting(port: u16, hello: &Hello) -> Raw {
     let (mut one, mut two) = (Raw::connect(port).await, Raw::connect(port).await);
     for raw in [&mut one, &mut two] {
@@ -178,8 +178,8 @@ async fn waiting(port: u16, hello: &Hello) -> Raw {
     if is_one_refused { two } else { one }
 }
 
-/// Cluster T24: what an older stream brought and was not read is counted; nothing else of it is lost, and the
-/// newer one is read after it.
+/// Cluster T24: messages that an older stream brought and that were not read are counted; no other message of it is
+/// lost, and the newer stream is read after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_superseded_stream_left_unread_is_counted() {
     let (mut stuck, hello) = stuck(4731).await;
@@ -198,7 +198,8 @@ async fn what_a_superseded_stream_left_unread_is_counted() {
     drop(stuck.old);
 }
 
-/// Cluster T15, T24: a process that is replaced while its stream waits for its turn is told so, and does not get it.
+/// Cluster T15, T24: a process that is replaced while its stream waits for its turn is refused, and its stream is not
+/// read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_whose_process_is_replaced_while_it_waits_is_refused() {
     let (stuck, hello) = stuck(4732).await;
@@ -211,20 +212,21 @@ async fn a_stream_whose_process_is_replaced_while_it_waits_is_refused() {
     assert!(waiting.hear("takes 127.0.0.1:4732#").await, "it is taken for dead");
 }
 
-/// Sends messages to a target whose worker stands still, and breaks the stream; how long that took.
+/// Sends messages to a target whose worker is blocked, and breaks the stream; returns how long that took.
 async fn lose(sender: &Node, target: &Node, messages: u32) -> Duration {
     let began = Instant::now();
     for n in 0..messages {
         let envelope = Envelope { recipient: Recipient::new("held"), ..number(n) };
         sender.transport.send(&target.here(), envelope).unwrap();
-        // Each in a frame of its own, since the target takes so many frames and no more.
+        // Wait, so that each is in a frame of its own: the target takes a limited number of frames.
         until(|| sender.transport.stats().sent_envelopes == u64::from(n) + 1).await;
     }
     sender.transport.kill_streams(target.transport.self_address().address());
     began.elapsed()
 }
 
-/// Cluster T41: what a stream that breaks may have lost is counted, and a warning: its peer has announced no end.
+/// Cluster T41: messages that a broken stream may have lost are counted, with a warning if the peer had announced no
+/// end.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_broken_stream_loses_is_counted_and_warned_of() {
     const LOST: u32 = 10;
@@ -238,7 +240,8 @@ async fn what_a_broken_stream_loses_is_counted_and_warned_of() {
         let sender = node(without_keep_alive()).await;
         let took = lose(&sender, &target, LOST).await;
         attempts += 1;
-        // A reader says every 100 ms what it has read, and such messages are not lost: on a busy machine, once more.
+        // Try again if that took too long, as on a busy machine: every 100 ms the reader acknowledges messages, which
+        // then do not count as lost.
         if took > Duration::from_millis(80) && attempts < 20 {
             continue;
         }
@@ -246,7 +249,7 @@ async fn what_a_broken_stream_loses_is_counted_and_warned_of() {
         assert_eq!(sender.dropped(DeadLetterReason::LostInFlight), u64::from(LOST), "each, and each once");
         break (target, release);
     };
-    // The line follows the count.
+    // Wait: the log line follows the count.
     let port = target.port().to_string();
     until(|| logs::has(&["WARN", "written, and not known to have been read", &port])).await;
     drop(release);

@@ -1,4 +1,4 @@
-//! What a dial that reaches no node tells the layers above: in words for the person who wrote the address.
+//! The reports to the layers above about a dial that reaches no node: in words for the person who wrote the address.
 
 #[path = "common/certificates.rs"]
 mod certificates;
@@ -15,13 +15,13 @@ use greylag_transport::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-/// Has something to say on the control lane, of which alone the layers above are told.
+/// Sends a message on the control lane, the only one whose failing dials are reported.
 fn dial(node: &Node, address: &str) {
     let question = Envelope::new(Recipient::new("control/test"), CodecId::JSON, "number", "1".as_bytes());
     node.transport.send(&Destination::Address(address.parse().unwrap()), question).unwrap();
 }
 
-/// What became of the first dial to this address.
+/// Dials this address; returns why the dial failed.
 async fn dialled(node: &mut Node, address: &str) -> DialFailure {
     dial(node, address);
     let failed = |event| match event {
@@ -46,7 +46,7 @@ async fn answering(words: &'static [u8]) -> String {
     address
 }
 
-/// A port of this host that refuses.
+/// A port of this host that refuses connections.
 fn refusing() -> String {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
@@ -80,7 +80,7 @@ async fn a_port_of_another_protocol_is_told_by_its_first_words() {
         let failure = dialled(&mut caller, &answering(words).await).await;
         assert!(matches!(&failure, DialFailure::OtherProtocol(what) if what.contains(told)), "{told}: {failure}");
     }
-    // A listener of TLS answers anything else with an alert.
+    // A TLS listener answers plain text with an alert.
     let failure = dialled(&mut caller, &answering(&[0x15, 3, 3, 0, 2, 2, 70]).await).await;
     assert!(matches!(&failure, DialFailure::Tls(what) if what.contains("called in plain text")), "{failure}");
 }
@@ -98,14 +98,15 @@ async fn tls_at_one_end_and_authorities_that_differ_are_told() {
     let stranger = node(with(theirs.sign("stranger", &["127.0.0.1"]))).await;
     let failure = dialled(&mut caller, &format!("127.0.0.1:{}", stranger.port())).await;
     assert!(matches!(&failure, DialFailure::Tls(what) if what.contains("authority")), "{failure}");
-    // And in plain text to one that speaks TLS.
+    // Dial a TLS listener in plain text, too.
     let mut caller = node(TransportSettings::test()).await;
     let failure = dialled(&mut caller, &format!("127.0.0.1:{}", stranger.port())).await;
-    // Where the other end has hung up before its alert was read, that is all there is to tell.
+    // If the other end hung up before its alert was read, the text tells only the likely setting.
     assert!(failure.to_string().contains("transport.tls"), "{failure}");
 }
 
-/// A name that leads to a node of another name: the address in a list of seed nodes must be the node's own.
+/// A name that leads to a node with another address is reported: an entry in a list of seed nodes must be the node's
+/// own address.
 #[tokio::test]
 async fn a_node_of_another_address_is_told() {
     let mut caller = node(TransportSettings::test()).await;

@@ -1,4 +1,4 @@
-//! Nodes that end in order, one by one and together.
+//! Nodes that shut down in order, one by one and at the same time.
 
 mod common;
 #[path = "common/logs.rs"]
@@ -10,7 +10,7 @@ use common::{LONG, Node, node, number, until};
 use greylag_core::DeadLetterReason;
 use greylag_transport::{Destination, Envelope, Recipient, Remoting, TransportSettings};
 
-/// Of a protocol that says again what a node that ends does not take.
+/// A path whose protocol repeats messages that a shutting-down node did not take.
 const REPEATED: &str = "control/repeated";
 
 async fn start() -> Node {
@@ -26,14 +26,14 @@ async fn start() -> Node {
     node
 }
 
-/// Sends to a node on its control lane.
+/// Sends a message on the control lane.
 fn tell(from: &Node, to: &Node) {
     let envelope = Envelope { recipient: Recipient::new(REPEATED), ..number(0) };
     from.transport.send(&to.here(), envelope).unwrap();
 }
 
-/// Cluster T33, T41: of two nodes that end at the same moment neither waits for an answer that cannot come, and none says
-/// anything loud of what a node that has announced its end does not read.
+/// Cluster T33, T41: of two nodes that shut down at the same moment neither waits for an answer that cannot come, and
+/// neither warns of messages that a node that has announced its end does not read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_end_together_wait_for_no_answer_in_vain_and_warn_of_nothing() {
     logs::keep();
@@ -57,7 +57,7 @@ async fn nodes_that_end_together_wait_for_no_answer_in_vain_and_warn_of_nothing(
     assert_eq!(logs::loud(), Vec::<String>::new());
 }
 
-/// Begins to end a node, which waits until its limit for a peer that never answers.
+/// Begins to shut down a node, which waits until its limit for a peer that never answers.
 fn end_slowly(node: &Node) -> tokio::task::JoinHandle<()> {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string().parse().unwrap();
@@ -70,13 +70,14 @@ fn end_slowly(node: &Node) -> tokio::task::JoinHandle<()> {
     })
 }
 
-/// A node that ends refuses what is sent, also to itself.
+/// Whether the node is shutting down: then it refuses messages, also to itself.
 fn has_begun_to_end(node: &Node) -> bool {
     let envelope = Envelope { recipient: Recipient::new(REPEATED), ..number(0) };
     node.transport.send(&node.here(), envelope).is_err()
 }
 
-/// Cluster T33: a node that ends does not wait for a peer that refuses its Hello because the peer ends, too.
+/// Cluster T33: a node that shuts down does not wait for a peer that refuses its Hello because the peer shuts down,
+/// too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_ends_does_not_wait_for_a_peer_that_refuses_its_hello() {
     let (one, two) = (start().await, start().await);
@@ -90,7 +91,7 @@ async fn a_node_that_ends_does_not_wait_for_a_peer_that_refuses_its_hello() {
     ending.abort();
 }
 
-/// Cluster T33: a caller may give up to wait for the end of a node; the node ends all the same, and its port closes.
+/// Cluster T33: the caller of a shutdown may stop waiting; the node ends all the same, and its port closes.
 #[tokio::test]
 async fn a_shutdown_that_its_caller_gives_up_ends_the_node() {
     let node = start().await;

@@ -1,4 +1,4 @@
-//! Faults put between two nodes on purpose: each does what it says, to one peer, in one direction.
+//! Faults put between two nodes on purpose: each has its effect on one peer, in one direction.
 
 mod common;
 
@@ -11,7 +11,7 @@ fn settings() -> TransportSettings {
     TransportSettings::test()
 }
 
-/// Cluster T42: a blackhole has one direction, and its end is the end of it.
+/// Cluster T42: a blackhole has one direction, and removing it ends the effect.
 #[tokio::test]
 async fn a_blackhole_swallows_one_direction() {
     let (mut a, mut b) = (node(settings()).await, node(settings()).await);
@@ -22,7 +22,7 @@ async fn a_blackhole_swallows_one_direction() {
     a.tell(&b.here(), 2);
     b.tell(&a.here(), 3);
     assert_eq!(a.next().await, 3);
-    // The lane's writer has its own pace: the fault must not end before it has swallowed the message.
+    // Wait until the fault has swallowed the message: the lane's writer is asynchronous.
     until(|| a.transport.stats().swallowed_envelopes == 1).await;
     assert_eq!(a.transport.stats().sent_envelopes, 1);
     a.transport.fault(&address, Fault::Pass);
@@ -30,7 +30,7 @@ async fn a_blackhole_swallows_one_direction() {
     assert_eq!(b.next().await, 4);
 }
 
-/// Cluster T42: deaf is not mute.
+/// Cluster T42: a node that is deaf to a peer can still send to it.
 #[tokio::test]
 async fn what_a_blackhole_swallows_on_its_way_in_leaves_the_way_out_open() {
     let (mut a, mut b) = (node(settings()).await, node(settings()).await);
@@ -47,7 +47,7 @@ async fn what_a_blackhole_swallows_on_its_way_in_leaves_the_way_out_open() {
     assert_eq!(a.next().await, 4, "the second was swallowed");
 }
 
-/// Cluster T42: a fault is between two nodes and no others.
+/// Cluster T42: a fault between two nodes affects no other node.
 #[tokio::test]
 async fn a_fault_is_for_one_peer() {
     let (a, b, mut c) = (node(settings()).await, node(settings()).await, node(settings()).await);
@@ -56,7 +56,7 @@ async fn a_fault_is_for_one_peer() {
     assert_eq!(c.next().await, 1);
 }
 
-/// Cluster T42, T23: some are lost, and the others keep their order.
+/// Cluster T42, T23: some messages are lost, and the others keep their order.
 #[tokio::test]
 async fn a_dropping_link_loses_some_and_keeps_the_order_of_the_others() {
     let (a, mut b) = (node(settings()).await, node(settings()).await);
@@ -75,7 +75,7 @@ async fn a_dropping_link_loses_some_and_keeps_the_order_of_the_others() {
     assert!(arrived.is_sorted());
 }
 
-/// Cluster T42: nothing arrives before its time.
+/// Cluster T42: no frame arrives before its delay is over.
 #[tokio::test]
 async fn a_delay_holds_every_frame_back() {
     let (a, mut b) = (node(settings()).await, node(settings()).await);
@@ -104,7 +104,7 @@ async fn late_frames_keep_their_order() {
     }
 }
 
-/// Cluster T42, T31: a killed stream is lost audibly, and the next one carries on.
+/// Cluster T42, T31: the loss of a killed stream is reported, and the next stream carries on.
 #[tokio::test]
 async fn killed_streams_are_opened_again() {
     let (mut a, mut b) = (node(settings()).await, node(settings()).await);

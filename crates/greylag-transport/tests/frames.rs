@@ -1,4 +1,4 @@
-//! Frames by hand: what a node does with those that no node of this version sends.
+//! Frames written by hand: a node's reaction to frames that no node of this version sends.
 
 mod common;
 
@@ -54,7 +54,7 @@ impl Decoder for Raw {
     }
 }
 
-/// One field that holds bytes; a frame is one of them, and so is everything in it.
+/// A length-delimited field; a frame is one, and so is everything in it.
 fn field(number: u32, content: &[u8]) -> Bytes {
     let mut out = BytesMut::new();
     encode_key(number, WireType::LengthDelimited, &mut out);
@@ -103,7 +103,7 @@ fn number_for(path: &str, path_id: u64, value: u32) -> Bytes {
     field(3, &field(1, &envelope))
 }
 
-/// A question to the inbox whose asker has so many milliseconds of patience left.
+/// A question to the inbox whose asker waits for this many more milliseconds.
 fn question(patience: u64) -> Bytes {
     let ask = [number_field(8, 5), number_field(9, patience)].concat();
     let envelope = [field(1, b"inbox"), number_field(5, 2), field(6, b"number"), field(7, b"1"), ask.into()].concat();
@@ -130,7 +130,7 @@ impl Raws {
 
     async fn accepted(to: &GrpcTransport, stream_seq: u64) -> Self {
         let mut raws = Self::open(to, hello(to, stream_seq)).await.unwrap();
-        // HelloReply{accepted}: field 2, and 1 in it.
+        // An accepted HelloReply: field 2, with field 1 in it.
         let reply = raws.next().await.unwrap();
         assert_eq!((reply[0], reply[2] >> 3), (2 << 3 | 2, 1), "{reply:?}");
         raws
@@ -145,7 +145,7 @@ impl Raws {
         tokio::time::timeout(LONG, self.replies.message()).await.expect("an answer or an end").ok().flatten()
     }
 
-    /// The reason with which the stream is closed.
+    /// Returns the reason with which the stream is closed.
     async fn close_reason(&mut self) -> Bytes {
         loop {
             let frame = self.next().await.expect("a reason comes before the end");
@@ -157,7 +157,7 @@ impl Raws {
     }
 }
 
-/// Cluster T7, T8: what a newer version adds is counted and skipped, and the stream goes on.
+/// Cluster T7, T8: variants of a newer version are counted and skipped, and the stream goes on.
 #[tokio::test]
 async fn unknown_variants_are_counted_and_skipped() {
     let mut b = node(settings()).await;
@@ -168,7 +168,7 @@ async fn unknown_variants_are_counted_and_skipped() {
     assert_eq!(b.transport.stats().skipped_frames, 1);
 }
 
-/// Cluster T16: nothing precedes the Hello.
+/// Cluster T16: a stream that does not begin with a Hello is refused.
 #[tokio::test]
 async fn envelopes_before_a_hello_reach_nobody() {
     let mut b = node(settings()).await;
@@ -183,7 +183,7 @@ async fn envelopes_before_a_hello_reach_nobody() {
     assert_eq!(b.next().await, 6);
 }
 
-/// Cluster T37, T35: a number that stands for nothing is a broken frame, and says so.
+/// Cluster T37, T35: a number without a name is a broken frame; the stream is closed with this reason.
 #[tokio::test]
 async fn an_unknown_number_closes_the_stream_with_its_reason() {
     let mut b = node(settings()).await;
@@ -196,7 +196,7 @@ async fn an_unknown_number_closes_the_stream_with_its_reason() {
     assert_eq!(b.transport.stats().malformed_frames, 1);
 }
 
-/// Cluster T37: the table of a stream ends with it.
+/// Cluster T37: the table of names ends with its stream.
 #[tokio::test]
 async fn a_new_stream_begins_with_an_empty_table() {
     let mut b = node(settings()).await;
@@ -208,7 +208,7 @@ async fn a_new_stream_begins_with_an_empty_table() {
     assert_eq!(&again.close_reason().await[..], b"PROTOCOL");
 }
 
-/// Cluster T36, T37: a frame that unpacks to more than its lane carries is refused unread.
+/// Cluster T36, T37: a frame that unpacks to more than its lane carries is refused without unpacking.
 #[tokio::test]
 async fn a_bomb_closes_its_stream_and_harms_nobody() {
     let mut b = node(settings()).await;
@@ -226,17 +226,17 @@ async fn a_bomb_closes_its_stream_and_harms_nobody() {
     assert_eq!(b.next().await, 8);
 }
 
-/// Cluster T37: what is sent after a reconnect needs nothing that was sent before.
+/// Cluster T37: frames after a reconnect need nothing that was sent before.
 #[tokio::test]
 async fn numbers_start_over_with_each_stream_between_nodes() {
     let (a, mut b) = (node(settings()).await, node(settings()).await);
     for round in 0..3 {
         a.tell(&b.here(), round);
-        // Stragglers of the round before may still arrive.
+        // Skip messages of the round before that still arrive.
         while b.next().await != round {}
         let frames = a.transport.stats().sent_frames;
         a.transport.kill_streams(b.transport.self_address().address());
-        // The stream is gone once something that was sent on it got lost, or arrived on the next.
+        // The stream is gone once a message that was sent on it got lost, or arrived on the next stream.
         until(|| a.transport.stats().sent_frames == frames).await;
         let arrives_again = async {
             loop {
@@ -254,7 +254,7 @@ async fn numbers_start_over_with_each_stream_between_nodes() {
     assert_eq!(b.transport.stats().malformed_frames, 0);
 }
 
-/// Cluster T37: past the cap names are written out, and everything arrives as before.
+/// Cluster T37: past the limit of the table names are written out, and all messages arrive as before.
 #[tokio::test]
 async fn more_names_than_the_table_has_room_for() {
     let few = TransportSettings { intern_table_max: 3, ..settings() };
@@ -270,8 +270,8 @@ async fn more_names_than_the_table_has_room_for() {
     assert_eq!(b.transport.stats().malformed_frames, 0);
 }
 
-/// Cluster T37: frames above the limit travel compressed on the control and large lanes, on the
-/// ordinary ones only if that is wanted; they arrive as they were.
+/// Cluster T37: frames above the limit travel compressed on the control and large lanes, on the ordinary ones only if
+/// so configured; they arrive as they were.
 #[tokio::test]
 async fn large_frames_travel_compressed_where_that_is_wanted() {
     for (path, compress_ordinary, expected) in
@@ -294,7 +294,7 @@ async fn large_frames_travel_compressed_where_that_is_wanted() {
     }
 }
 
-/// Cluster T38: a question whose asker has given up by the time its turn comes is not put any more.
+/// Cluster T38: a question whose asker has given up by the time its turn comes is not delivered.
 #[tokio::test]
 async fn a_question_without_patience_left_is_not_put() {
     let mut b = node(settings()).await;
@@ -307,7 +307,7 @@ async fn a_question_without_patience_left_is_not_put() {
     assert!(b.inbox.try_recv().is_err());
 }
 
-/// Cluster T36: a name may be long, but not as long as a frame, and long ones have no number.
+/// Cluster T36: a name has a limit of its own, below that of a frame, and long names have no number.
 #[tokio::test]
 async fn a_name_is_not_as_long_as_a_frame() {
     let mut b = node(settings()).await;

@@ -1,4 +1,4 @@
-//! An address that a member holds, over real sockets: which processes are believed there, on both ends of a dial.
+//! An address that a member holds, over real sockets: tests which processes are believed there, on both ends of a dial.
 //!
 //! Source: cluster T15, scenarios 75 and 76.
 
@@ -15,7 +15,7 @@ use raw::{Hello, Raw};
 
 const HOST: &str = "127.0.0.1";
 
-/// A member at the address of this node, which the node itself is not.
+/// A member at the address of this node that is not the node itself.
 fn member_at(node: &Node) -> UniqueAddress {
     format!("{}#12345", node.transport.self_address().address()).parse().unwrap()
 }
@@ -28,7 +28,7 @@ async fn pair() -> (Node, Node) {
     (node(TransportSettings::test()).await, node(TransportSettings::test()).await)
 }
 
-/// Neither what it says when it calls nor what it answers when it is called; once the member is gone, both.
+/// The other process is believed neither when it calls nor when it answers; once the member is removed, both times.
 #[tokio::test]
 async fn scenario_76_who_cannot_have_replaced_the_member_waits_until_it_is_removed() {
     let (mut a, mut b) = pair().await;
@@ -49,7 +49,7 @@ async fn scenario_76_who_cannot_have_replaced_the_member_waits_until_it_is_remov
         _ => None,
     };
     assert_eq!(a.event(told).await, (member.clone(), claimant.clone()));
-    // The other end of a dial. At most one event a second, so this one is about the dial or a later Hello.
+    // The other end of a dial. Events come at most once a second, so this one is about the dial or a later Hello.
     a.tell(&b.anyone_here(), 2);
     assert_eq!(a.event(told).await, (member, claimant));
     assert!(a.transport.peer(b.transport.self_address().address()).is_none(), "nothing was learned");
@@ -57,7 +57,7 @@ async fn scenario_76_who_cannot_have_replaced_the_member_waits_until_it_is_remov
     assert_eq!((a.next().await, b.next().await), (1, 2));
 }
 
-/// Its own word teaches nothing; its answer at the address does.
+/// The process's own Hello teaches nothing; its answer to a dial at the address does.
 #[tokio::test]
 async fn scenario_76_who_can_have_replaced_the_member_is_dialled() {
     let (mut a, b) = pair().await;
@@ -77,8 +77,7 @@ async fn scenario_76_who_can_have_replaced_the_member_is_dialled() {
     assert_eq!(read(&next(&mut joins).await), 1);
 }
 
-/// A process that forges the name of a living member changes nothing for that member: neither its streams nor
-/// what is known of it.
+/// A process that forges the name of a living member changes neither the member's streams nor the facts known of it.
 #[tokio::test]
 async fn scenario_75_a_forged_hello_leaves_the_streams_of_the_member_alone() {
     let (mut a, mut b) = pair().await;
@@ -89,7 +88,7 @@ async fn scenario_75_a_forged_hello_leaves_the_streams_of_the_member_alone() {
     for (heirs, lane, uid, said) in [
         (Heirs::Nobody, 1, 666, "is a member at this address (Up)"),
         (Heirs::Nobody, 2, 667, "is a member at this address (Up)"),
-        // It may ask to join, over its control stream alone.
+        // The process may ask to join, over its control stream alone.
         (Heirs::Anybody, 1, 668, HOST),
         (Heirs::Anybody, 2, 669, "asked first who runs there"),
     ] {

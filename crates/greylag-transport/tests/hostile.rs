@@ -1,5 +1,4 @@
-//! What a node does not have to believe: each is refused, counted, and named in the log, and the
-//! traffic of others goes on.
+//! Hostile callers: each is refused, counted, and named in the log, and the traffic of others goes on.
 
 #[path = "common/certificates.rs"]
 mod certificates;
@@ -19,7 +18,7 @@ use raw::{Hello, Raw};
 
 const HOST: &str = "127.0.0.1";
 
-/// A pair that talks to each other while one of them is attacked.
+/// A pair of nodes that talk to each other while one of them is attacked.
 struct Scene {
     friend: Node,
     target: Node,
@@ -43,7 +42,7 @@ impl Scene {
         self.target.port()
     }
 
-    /// What the friend says arrives next, and its streams have not been touched.
+    /// Checks that the friend's next message arrives, and that its streams were not touched.
     async fn goes_on(&mut self) {
         self.told += 1;
         self.friend.tell(&self.target.here(), self.told);
@@ -54,7 +53,7 @@ impl Scene {
         }
     }
 
-    /// Waits until the intrusion is counted so often; nothing came of it, and it stands in the log.
+    /// Waits until the intrusion was counted `count` times; checks that it had no effect and is in the log.
     async fn refused(&mut self, intrusion: Intrusion, count: u64, words: &[&str]) {
         let stats = || self.target.transport.stats();
         until(|| stats().intruded(intrusion) >= count).await;
@@ -62,13 +61,13 @@ impl Scene {
         assert_eq!(stats().intrusions[&(intrusion, HOST.parse().unwrap())], count, "counted by remote host");
         let kind = format!("{intrusion:?}");
         let named = [&["WARN", "refused: ", kind.as_str(), "127.0.0.1"], words].concat();
-        // It is counted first.
+        // Wait for the line: counting comes first.
         until(|| logs::has(&named)).await;
         self.goes_on().await;
     }
 }
 
-/// One Hello that is refused, and an envelope after it all the same.
+/// Sends one Hello that is refused, and an envelope after it all the same.
 async fn refused_hello(hello: Hello, scene: &mut Scene, code: RejectCode, answer: &str) {
     let mut raw = Raw::connect(scene.port()).await;
     raw.call().await;
@@ -80,7 +79,7 @@ async fn refused_hello(hello: Hello, scene: &mut Scene, code: RejectCode, answer
     assert_eq!(scene.target.transport.stats().received_envelopes, 2, "only the friend's two");
 }
 
-/// "Done when" 7: no certificate.
+/// "Done when" 7: a caller without a certificate.
 #[tokio::test]
 async fn a_caller_without_a_certificate() {
     let authority = Authority::new();
@@ -92,7 +91,7 @@ async fn a_caller_without_a_certificate() {
     scene.refused(Intrusion::Certificate, 1, &["no certificates"]).await;
 }
 
-/// "Done when" 7: a certificate of an authority that no node here knows; with the right name in it.
+/// "Done when" 7: a certificate with the right name, of an authority that no node here knows.
 #[tokio::test]
 async fn a_caller_with_a_foreign_certificate() {
     let (authority, foreign) = (Authority::new(), Authority::new());
@@ -102,7 +101,7 @@ async fn a_caller_with_a_foreign_certificate() {
     raw.say(&Hello::to(scene.port()).frame()).await;
     raw.until_closed().await;
     scene.refused(Intrusion::Certificate, 1, &["UnknownIssuer"]).await;
-    // A whole node fares no better, and says why.
+    // A whole node is refused too, and its log says why.
     let patience = Duration::from_millis(300);
     let foreign = TransportSettings { handshake_timeout: patience, ..with(foreign.sign("y", &[HOST])) };
     let foreign = node(foreign).await;
@@ -112,7 +111,7 @@ async fn a_caller_with_a_foreign_certificate() {
     scene.goes_on().await;
 }
 
-/// Cluster T16: a good certificate, and the name of another host.
+/// Cluster T16: a valid certificate, and a Hello in the name of another host.
 #[tokio::test]
 async fn a_caller_in_the_name_of_another_host() {
     let authority = Authority::new();
@@ -188,12 +187,12 @@ async fn a_frame_of_a_gibibyte() {
     raw.announce(1 << 30).await;
     assert!(raw.hear("PROTOCOL").await);
     scene.refused(Intrusion::Oversized, 1, &["127.0.0.1:4716", "1073741824"]).await;
-    // The same in place of a Hello, which is short.
+    // The same length in place of a Hello, which has to be short.
     let mut raw = Raw::connect(scene.port()).await;
     raw.call().await;
     raw.announce((16 << 10) + 1).await;
     scene.refused(Intrusion::Oversized, 2, &["16385"]).await;
-    // Small enough for the large lane, and too large for the control lane.
+    // A length that fits the large lane, and exceeds the control lane.
     let mut raw = Raw::connect(scene.port()).await;
     raw.call().await;
     raw.say(&Hello { lane: 1, port: 4717, ..Hello::to(scene.port()) }.frame()).await;
@@ -217,7 +216,7 @@ async fn a_frame_that_cannot_be_read() {
     scene.refused(Intrusion::Malformed, 1, &["127.0.0.1:4718"]).await;
 }
 
-/// "Done when" 7: connections and streams that open and say nothing, or next to nothing.
+/// "Done when" 7: connections and streams that open and send nothing, or next to nothing.
 #[tokio::test]
 async fn slow_lorises() {
     let patience = Duration::from_millis(200);
@@ -237,7 +236,7 @@ async fn slow_lorises() {
     wordless.until_closed().await;
     halting.until_closed().await;
     scene.refused(Intrusion::NoHello, 4, &["no Hello came in time"]).await;
-    // Under TLS silence is no handshake.
+    // Under TLS, a silent caller never completes the handshake.
     let authority = Authority::new();
     let settings =
         |name: &str| TransportSettings { handshake_timeout: patience, ..with(authority.sign(name, &[HOST])) };
@@ -247,8 +246,8 @@ async fn slow_lorises() {
     scene.refused(Intrusion::NoHello, 1, &["no TLS handshake"]).await;
 }
 
-/// Cluster §7: bytes that are not ours count against their host; the twentieth offence within a
-/// minute closes the door to it, while what is open stays open.
+/// Cluster §7: bytes that no node sends count against their host; the twentieth offence within a minute bans the host,
+/// while its open streams stay open.
 #[tokio::test]
 async fn twenty_offences_close_the_door() {
     let mut scene = Scene::plain().await;
@@ -259,7 +258,7 @@ async fn twenty_offences_close_the_door() {
     }
     until(|| scene.target.transport.stats().intruded(Intrusion::NotGrpc) == 20).await;
     assert!(logs::has(&["ERROR", "refused for a minute", HOST]));
-    // Refused are now also well-behaved callers from there.
+    // The ban also refuses well-behaved callers of that host.
     let mut raw = Raw::connect(scene.port()).await;
     raw.call().await;
     raw.say(&Hello::to(scene.port()).frame()).await;
@@ -268,7 +267,7 @@ async fn twenty_offences_close_the_door() {
     assert!(scene.target.transport.peer(&"127.0.0.1:9".parse().unwrap()).is_none());
 }
 
-/// Under TLS plain bytes are no handshake, and calls of something else are no more ours.
+/// Under TLS, plain bytes are no handshake; and calls of another method are refused, too.
 #[tokio::test]
 async fn bytes_that_are_not_ours() {
     let authority = Authority::new();
@@ -323,7 +322,7 @@ async fn too_many_streams() {
     scene.refused(Intrusion::Refused(RejectCode::TooManyStreams), 1, &["127.0.0.1:4720"]).await;
 }
 
-/// Cluster T17: a process that is no member reaches listed recipients only, and nothing of ours.
+/// Cluster T17: a process that is no member reaches listed recipients only, and none of the cluster's own.
 #[tokio::test]
 async fn strangers_in_untrusted_mode() {
     let settings = |_: &str| TransportSettings {
@@ -341,7 +340,7 @@ async fn strangers_in_untrusted_mode() {
     let mut stranger = Raw::connect(scene.port()).await;
     stranger.call().await;
     stranger.say(&Hello { port: 4721, ..Hello::to(scene.port()) }.frame()).await;
-    // The control set on a data lane, a user's inbox, and a recipient that every process may reach.
+    // A control recipient on a data lane, a user's inbox, and a recipient that is open to every process.
     stranger.say(&raw::message("control/x", 1)).await;
     stranger.say(&raw::message("inbox", 2)).await;
     stranger.say(&raw::message("public", 3)).await;
@@ -363,8 +362,8 @@ async fn strangers_in_untrusted_mode() {
     assert_eq!(scene.target.next().await, 4);
 }
 
-/// Cluster T17, 77: a process that is no member reaches only the recipients that were opened to strangers, on
-/// any lane, and its messages to others are counted.
+/// Cluster T17, 77: a process that is no member reaches only the recipients that were opened to strangers, on any lane,
+/// and its messages to other recipients are counted.
 #[tokio::test]
 async fn strangers_reach_what_is_open_to_them() {
     let mut scene = Scene::plain().await;
@@ -388,7 +387,7 @@ async fn strangers_reach_what_is_open_to_them() {
     on_control.say(&raw::numbered("control/x", 1)).await;
     until(|| scene.target.dropped(DeadLetterReason::NotAMember) == 4).await;
     assert!(control.try_recv().is_err());
-    // What is numbered was not taken, and is, when it is sent again by a member.
+    // The numbered message was not taken; sent again by a member, it is.
     scene.target.transport.set_members(&mut members.iter().chain(&["127.0.0.1:4731#77".parse().unwrap()]));
     on_control.say(&raw::numbered("control/x", 1)).await;
     assert_eq!(common::read(&common::next(&mut control).await), 1);
@@ -403,7 +402,7 @@ async fn strangers_reach_what_is_open_to_them() {
     until(|| scene.target.dropped(DeadLetterReason::NotAMember) == 5).await;
 }
 
-/// Cluster 82: envelopes of a few bytes take many here, so they are read some at a time, and one without a
+/// Cluster 82: envelopes of few bytes take many bytes in memory, so they are read in parts, and an envelope without a
 /// recipient ends its stream at once.
 #[tokio::test]
 async fn countless_envelopes_of_few_bytes() {
@@ -420,7 +419,7 @@ async fn countless_envelopes_of_few_bytes() {
     scene.goes_on().await;
 }
 
-/// Cluster T21: names that call and are never reached are few per host; a member is let in all the same.
+/// Cluster T21: callers that were never reached are limited per host; a member is admitted all the same.
 #[tokio::test]
 async fn many_names_of_one_host() {
     let soon = Duration::from_millis(100);
@@ -448,7 +447,7 @@ async fn many_names_of_one_host() {
     member.call().await;
     member.say(&one_more).await;
     member.settle().await;
-    // Nothing of a caller is left once its stream has ended, so another may come.
+    // A caller leaves nothing behind once its stream has ended, so another may come.
     drop(open);
     let known = |scene: &Scene| (5000..5064).filter(|port| scene.target.knows(*port)).count();
     until(|| known(&scene) == 0).await;
@@ -475,7 +474,7 @@ async fn an_answer_of_a_stranger_or_for_another_process() {
     stranger.say(&Hello { port: 4723, ..Hello::to(scene.port()) }.frame()).await;
     stranger.say(&raw::answer(own.uid().get(), id, 1)).await;
     until(|| dropped(&scene, DeadLetterReason::Untrusted) == 1).await;
-    // Even a member answers this process and not the one before it.
+    // Even a member's answer must be for this process and not for a former one.
     let joined = ["127.0.0.1:4723#77".parse().unwrap()];
     scene.target.transport.set_members(&mut members.iter().chain(&joined));
     for before in [0, own.uid().get() ^ 1] {
@@ -487,7 +486,7 @@ async fn an_answer_of_a_stranger_or_for_another_process() {
     assert_eq!(dropped(&scene, DeadLetterReason::LateReply), 0);
     scene.goes_on().await;
 
-    // A stranger that was asked may answer; the numbers of two nodes have nothing in common.
+    // A stranger that was asked may answer; the numbers of two nodes' questions are independent.
     scene.target.transport.set_members(&mut members[..1].iter());
     let asked = scene.target.start_ask(&scene.friend.here(), "inbox", LONG);
     scene.friend.question::<u32>().await.reply(4);
@@ -521,7 +520,7 @@ async fn a_hello_again_and_again() {
     scene.goes_on().await;
 }
 
-/// Cluster T18, T20: the Hello of a quarantined process on its open stream says nothing of who runs there.
+/// Cluster T18, T20: the Hello of a quarantined process on its open stream teaches nothing about its address.
 #[tokio::test]
 async fn a_hello_of_a_quarantined_process_on_its_stream() {
     let mut scene = Scene::plain().await;
@@ -541,12 +540,12 @@ async fn a_hello_of_a_quarantined_process_on_its_stream() {
     scene.goes_on().await;
 }
 
-/// Nothing but what is tested ends a stream whose peer is silent.
+/// Settings without keep-alive, so that only the tested mechanism ends a stream whose peer is silent.
 fn without_keep_alive() -> TransportSettings {
     TransportSettings { http2_keepalive_interval: Duration::from_secs(3600), ..TransportSettings::test() }
 }
 
-/// Cluster T35: a peer that reads none of its answers is told no reason, and its stream is closed.
+/// Cluster T35: the stream of a peer that reads no answers is closed, without telling the peer the reason.
 #[tokio::test]
 async fn a_peer_that_reads_nothing_keeps_no_place() {
     let mut scene = Scene::new(|_| without_keep_alive()).await;
@@ -563,7 +562,7 @@ async fn a_peer_that_reads_nothing_keeps_no_place() {
     until(|| open(&scene) == 1).await;
 }
 
-/// Cluster T18, T21: a quarantine that is forgotten ends the streams that were silent all the time.
+/// Cluster T18, T21: when a quarantine is forgotten, streams of the process that were silent all the time are ended.
 #[tokio::test]
 async fn a_silent_stream_of_a_quarantined_process_is_not_heard_again() {
     let soon = Duration::from_millis(100);

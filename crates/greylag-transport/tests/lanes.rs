@@ -1,4 +1,4 @@
-//! Lanes over real sockets: which one a message takes, what fills it, what passes what.
+//! Lanes over real sockets: the lane of each message, full queues, and priorities.
 
 mod common;
 #[path = "common/logs.rs"]
@@ -24,7 +24,7 @@ fn sized(path: &str, bytes: usize) -> Envelope {
     Envelope { payload: Payload::Bytes(vec![b'1'; bytes].into()), ..to(path, 0) }
 }
 
-/// From now on what `a` sends to `b` waits in its queues, or goes on from there.
+/// Holds messages from `a` to `b` back in the queues of `a`, or lets them go on.
 fn hold(a: &Node, b: &Node, is_held: bool) {
     let fault = if is_held { Fault::BlackholeOutbound } else { Fault::Pass };
     a.transport.fault(b.transport.self_address().address(), fault);
@@ -61,7 +61,7 @@ async fn data_lanes_leave_the_control_runtime_and_the_control_lane_stays() {
     }
 }
 
-/// Cluster T9: what a user meets is the lane's limit, to the byte, and never one of HTTP/2 or of the
+/// Cluster T9: the only size limit that a user meets is the lane's, to the byte, and never one of HTTP/2 or of the
 /// codec, which would be 4 MiB.
 #[tokio::test]
 async fn the_limit_of_a_lane_is_the_only_limit() {
@@ -101,7 +101,7 @@ async fn a_queue_is_full_by_bytes_before_it_is_full_by_messages() {
     assert_eq!(next(&mut inbox).await.payload.len(), 1000);
 }
 
-/// Writes down which path each message was for.
+/// Writes down the path of each message.
 struct Scribe(&'static str, mpsc::Sender<(&'static str, u32)>);
 
 impl Receiver for Scribe {
@@ -126,10 +126,10 @@ async fn a_heartbeat_overtakes_what_waits_in_the_control_lane() {
     assert!((0..2000).zip(&arrived[1..]).all(|(n, note)| *note == ("x", n)), "the others keep their order");
 }
 
-/// Whether it is shut, and word of its opening.
+/// Whether the gate is shut, and a signal of its opening.
 type Gate = Arc<(Mutex<bool>, Condvar)>;
 
-/// Blocks its worker until it is let go, then passes on what came.
+/// Blocks its worker until the gate opens, then passes on its message.
 struct Stuck {
     gate: Gate,
     through: mpsc::Sender<u32>,
@@ -143,8 +143,8 @@ impl Receiver for Stuck {
     }
 }
 
-/// Cluster T39: when the workers are saturated the stream is not read, which reaches the sender's
-/// queue; control messages have nothing to do with any of it. What was taken arrives, in order.
+/// Cluster T39: when the workers are saturated the stream is not read, and the sender's queue fills; control messages
+/// are not affected. Messages that were taken arrive, in order.
 #[tokio::test(flavor = "multi_thread")]
 async fn saturated_workers_hold_the_sender_back_but_no_control_message() {
     let (a, b) = (node(settings()).await, node(TransportSettings { inbound_lanes: 2, ..settings() }).await);
@@ -165,7 +165,7 @@ async fn saturated_workers_hold_the_sender_back_but_no_control_message() {
             Ok(()) => taken += 1,
             Err(refused) => {
                 assert_eq!(refused.error, SendError::QueueFull);
-                // Full, and the writer does not make room any more: the peer does not read.
+                // Full, and the writer makes no more room: the peer does not read.
                 let sent = a.transport.stats().sent_frames;
                 a.transport.send(&b.here(), to("control/x", n)).unwrap();
                 assert_eq!(read(&next(&mut control).await), n);
@@ -188,7 +188,7 @@ async fn saturated_workers_hold_the_sender_back_but_no_control_message() {
     }
 }
 
-/// Cluster T39: lane key and origin say which worker a message meets. While one of two workers is blocked, its recipients
+/// Cluster T39: lane key and origin choose the worker of a message. While one of two workers is blocked, its recipients
 /// get nothing, and those of the other get everything, in order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_blocked_worker_keeps_back_its_own_keys_and_no_others() {
@@ -216,7 +216,7 @@ async fn a_blocked_worker_keeps_back_its_own_keys_and_no_others() {
     })
     .await;
     let free = free.unwrap();
-    // Its worker has delivered everything before this.
+    // Wait for this message: its worker has delivered everything before it.
     a.transport.send(&b.here(), to(&paths[free], 3)).unwrap();
     until(|| {
         look(&mut got);
@@ -236,8 +236,8 @@ async fn a_blocked_worker_keeps_back_its_own_keys_and_no_others() {
     .await;
 }
 
-/// Cluster T41 (`log_frame_size_exceeding`): the largest message of its kind is logged, and again once one is larger by
-/// more than a tenth.
+/// Cluster T41 (`log_frame_size_exceeding`): the largest message of each manifest is logged, and again once one is
+/// larger by more than a tenth.
 #[tokio::test]
 async fn the_largest_message_of_each_kind_is_logged_where_that_is_wanted() {
     logs::keep();

@@ -1,4 +1,4 @@
-//! How much memory a hostile frame takes. The system counts it for the whole process, so the test has a process of
+//! The memory that a hostile frame takes. The system counts memory for the whole process, so the test has a process of
 //! its own.
 
 #![cfg(target_os = "linux")]
@@ -14,10 +14,10 @@ use common::{LONG, node, until};
 use greylag_transport::{Intrusion, TransportSettings};
 use raw::{Hello, Raw};
 
-/// What a connection and its buffers take beside the frame.
+/// The bytes that a connection and its buffers take beside the frame.
 const BESIDE: usize = 2 << 20;
 
-/// The most bytes that this process had in memory since it was asked to count anew.
+/// The peak resident memory of this process since the counter was reset.
 fn peak() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -29,7 +29,7 @@ fn count_anew() -> usize {
     peak()
 }
 
-/// Cluster 82, T36: what a frame asks to be made of it is refused, or made in pieces, before it takes more than twice
+/// Cluster 82, T36: the values that a frame asks for are refused, or made in parts, before they take more than twice
 /// the bytes of the frame.
 #[tokio::test]
 async fn scenario_82_a_frame_of_two_mebibytes_takes_no_more_than_twice_its_bytes() {
@@ -38,7 +38,7 @@ async fn scenario_82_a_frame_of_two_mebibytes_takes_no_more_than_twice_its_bytes
     let countless = raw::bytes(3, &raw::bytes(1, &[]).repeat(1 << 20));
     let beside_unknown = [&countless[..], &[0xf8, 0x06, 0x01]].concat();
     let unknown_first = [&[0xf8, 0x06, 0x01], &countless[..]].concat();
-    // Each could be read, but they are more than a frame may hold.
+    // Each envelope could be read, but the frame holds more of them than allowed.
     let for_nobody = raw::empty_envelopes((2 << 20) / 18);
     let mut took = Vec::new();
     for (n, frame) in (0..).zip([beside_unknown, unknown_first, countless, for_nobody]) {

@@ -1,5 +1,4 @@
-//! Code of the layers above that panics where the transport calls it: whatever it was called for is
-//! lost, and nothing else is.
+//! Panics in code of the layers above that the transport calls: only the call that panicked is lost.
 
 mod common;
 #[path = "common/logs.rs"]
@@ -32,12 +31,12 @@ impl TransportListener for Clumsy {
 
 async fn pair() -> (Node, Node) {
     logs::keep();
-    // One worker takes everything, so what it loses is missed.
+    // One worker takes everything, so a worker lost to a panic would be noticed.
     let settings = || TransportSettings { inbound_lanes: 1, ..TransportSettings::test() };
     (node(settings()).await, node(settings()).await)
 }
 
-/// Cluster T35, §7: the worker that reads answers goes on, whatever their bytes do to a codec.
+/// Cluster T35, §7: the worker that reads answers goes on, even if their bytes make a codec panic.
 #[tokio::test]
 async fn a_codec_that_panics_on_an_answer_ends_the_ask_and_nothing_else() {
     let (mut a, mut b) = pair().await;
@@ -56,7 +55,7 @@ async fn a_codec_that_panics_on_an_answer_ends_the_ask_and_nothing_else() {
     assert_eq!(a.next().await, 6);
 }
 
-/// Cluster §7: a listener that panics hears the next event all the same, and so do all others.
+/// Cluster §7: a listener that panics gets the next event all the same, and so do all others.
 #[tokio::test]
 async fn a_listener_that_panics_is_isolated() {
     let (mut a, mut b) = pair().await;
@@ -71,7 +70,7 @@ async fn a_listener_that_panics_is_isolated() {
     assert!(logs::has(&["ERROR", "panicked", "a listener", "an event"]));
 }
 
-/// Cluster §7: neither the worker nor the reader of acknowledgements ends with what waits for a flush.
+/// Cluster §7: a flush's callback that panics ends neither the worker nor the reader of acknowledgements.
 #[tokio::test]
 async fn an_end_of_a_flush_that_panics_is_isolated() {
     let (mut a, mut b) = pair().await;
@@ -89,7 +88,7 @@ async fn an_end_of_a_flush_that_panics_is_isolated() {
     assert_eq!(a.next().await, 3);
 }
 
-/// Cluster T36: names are bounded where they are sent, and the text of none of them floods the log.
+/// Cluster T36: names are bounded at the sender, and no name's text floods the log.
 #[tokio::test]
 async fn a_name_that_is_too_long_is_given_back() {
     let (a, mut b) = pair().await;

@@ -1,5 +1,5 @@
-//! The machines, driven by plain text. See `tests/protocol/*.txt`: a file is about the association
-//! unless it begins with `machine reliable` or `machine watch`.
+//! Transcripts of the pure machines, see `tests/protocol/*.txt`: a file drives the association unless it begins with
+//! `machine reliable` or `machine watch`.
 
 #[path = "protocol/reliable.rs"]
 mod reliable;
@@ -34,9 +34,9 @@ fn transcripts() {
     });
 }
 
-/// What a transcript drives.
+/// A machine that a transcript drives.
 trait Machine {
-    /// Takes a case; returns what followed, a line each.
+    /// Runs a case; returns the effects, a line each.
     fn run(&mut self, case: &Case<'_>) -> String;
 }
 
@@ -62,7 +62,7 @@ fn advance(
 /// One association, and the time since it began.
 struct World {
     machine: Association,
-    /// Something was written since the machine last asked.
+    /// Whether an item was written since the machine last asked.
     used: bool,
     start: Instant,
     now: Duration,
@@ -70,7 +70,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        // Without jitter, pauses read as what they are.
+        // No jitter, so that the transcripts show exact pauses.
         let settings = TransportSettings { reconnect_backoff_jitter: 0.0, ..TransportSettings::new("shop") };
         Self { machine: Association::new(settings, 1), used: false, start: Instant::now(), now: Duration::ZERO }
     }
@@ -170,7 +170,7 @@ fn member(uid: u64) -> UniqueAddress {
     format!("b:1#{uid}").parse().expect("a uid makes it one")
 }
 
-/// `7@h` can have been replaced by a process that names the host h, `7@*` by any, `7` by none.
+/// Parses a holder: `7@h` can have been replaced by a process that names the host h, `7@*` by any, `7` by none.
 fn holder(text: &str) -> Holder {
     let (uid, heirs) = match text.split_once('@') {
         Some((uid, "*")) => (uid, Heirs::Anybody),

@@ -1,4 +1,4 @@
-//! Quarantine over real sockets: refused, told, handed back; a restart is unaffected.
+//! Quarantine over real sockets: traffic refused, peer told, messages handed back; a restarted process is unaffected.
 
 mod common;
 
@@ -68,8 +68,8 @@ fn payloads(envelopes: &[Envelope]) -> Vec<String> {
     envelopes.iter().map(read).collect()
 }
 
-/// Cluster T15: what was queued for a process that restarted comes back to those who asked for it, as at a
-/// quarantine; the rest are dead letters. What is sent to that process later comes back too.
+/// Cluster T15: envelopes queued for a process that restarted are handed back to listeners of their prefix, as at a
+/// quarantine; the rest are dead letters. Envelopes sent to that process later are handed back too.
 #[tokio::test]
 async fn what_was_queued_for_a_process_that_restarted_comes_back_in_order() {
     let (mut a, mut b) = (node(settings()).await, node(settings()).await);
@@ -103,7 +103,7 @@ async fn what_was_queued_for_a_process_that_restarted_comes_back_in_order() {
 #[tokio::test]
 async fn what_was_never_written_comes_back_in_order() {
     let mut a = node(settings()).await;
-    // Nothing answers there: everything stays in the queue.
+    // No process answers there, so everything stays in the queue.
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap().to_string();
     let gone = UniqueAddress::new(address.parse().unwrap(), Uid::new(77).unwrap());
@@ -138,8 +138,8 @@ async fn a_harmless_quarantine_is_silent_and_a_graver_one_is_not() {
     assert_eq!(told(&mut b).await.1, QuarantineReason::RemovedFromMembership);
 }
 
-/// Cluster T20, T41: what a quarantined process goes on sending is accounted for message by message. Its chatter, such as
-/// the heartbeats of a member that was removed and does not know it, is counted and not told.
+/// Cluster T20, T41: messages that a quarantined process goes on sending are accounted for one by one. Its chatter,
+/// such as the heartbeats of a removed member that does not know of its removal, is counted and not published.
 #[tokio::test]
 async fn what_a_quarantined_process_sends_is_told_by_message_and_its_chatter_is_counted() {
     let (mut a, mut b) = (node(settings()).await, node(settings()).await);
@@ -174,8 +174,8 @@ async fn a_peer_that_terminated_is_quarantined_without_a_word() {
     assert_eq!(a.transport.send(&b.here(), number(1)).unwrap_err().error, SendError::Quarantined);
 }
 
-/// Cluster T20: five seconds later whatever a quarantined process sends, chatter too, brings the notice again; a notice of
-/// that process is heard and brings none.
+/// Cluster T20: five seconds later any message of a quarantined process, chatter too, causes the notice again; a notice
+/// of that process is taken and causes none.
 #[tokio::test]
 async fn a_notice_comes_again_for_whatever_is_sent_and_for_no_notice() {
     let (mut a, mut b) = (node(settings()).await, node(settings()).await);
@@ -194,11 +194,11 @@ async fn a_notice_comes_again_for_whatever_is_sent_and_for_no_notice() {
     });
     told(&mut b).await;
     sending.abort();
-    // Another notice is due by then, so one that is left out was not due to its interval.
+    // Wait until another notice would be due, so that its absence is not due to the interval.
     tokio::time::sleep(Duration::from_millis(5_100)).await;
     b.transport.quarantine(a.transport.self_address(), QuarantineReason::Manual, false);
     assert_eq!(told(&mut a).await.0, *b.transport.self_address());
-    // Time for an answer that must not come.
+    // Wait for an answer that must not come.
     tokio::time::sleep(Duration::from_millis(300)).await;
     while let Ok(event) = b.events.try_recv() {
         assert!(!matches!(event, TransportEvent::ThisNodeQuarantined { .. }), "a notice answered by a notice");

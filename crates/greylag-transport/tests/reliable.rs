@@ -38,8 +38,8 @@ async fn gave_up(node: &mut Node) -> UniqueAddress {
     .await
 }
 
-/// Cluster T28, T24: scenario 9 over sockets. Half of everything is lost and streams break; each
-/// message arrives once and in order.
+/// Cluster T28, T24: scenario 9 over sockets. Half of all messages are lost and streams break; each message arrives
+/// once and in order.
 #[tokio::test]
 async fn scenario_9_reliable_messages_arrive_once_and_in_order() {
     let (a, b) = (node(settings()).await, node(settings()).await);
@@ -65,17 +65,19 @@ async fn reliable_messages_to_a_process_never_reach_its_successor() {
     let mut inbox = b.register("control/inbox");
     send(&a, &b, 1);
     assert_eq!(read(&next(&mut inbox).await), 1);
-    // Delivered is not yet acknowledged, and what is not goes with its process; the answer comes after the acknowledgement.
+    // Flush: a delivered message may be unacknowledged still, and would be dropped with its process. The answer comes
+    // after the acknowledgement.
     let (done, flushed) = tokio::sync::oneshot::channel();
     a.transport.flush(b.transport.self_address(), Box::new(move || done.send(()).unwrap()));
     tokio::time::timeout(LONG, flushed).await.unwrap().unwrap();
     let (before, port) = (b.transport.self_address().clone(), b.port());
-    // What is sent to a process that is about to end may still reach it; this cannot.
+    // Blackhole first: a message to a process that is about to end might still reach it.
     a.transport.fault(before.address(), Fault::BlackholeOutbound);
     a.transport.send_reliable(&before, numbered(2)).unwrap();
     drop(b);
     let b = node(TransportSettings { canonical_port: port, ..settings() }).await;
-    // A port is free a moment before the streams of its process end, and on one of those the message would arrive.
+    // Wait for the loss of the link: a port is free a moment before the streams of its process end, and on one of those
+    // the message would arrive.
     let lost = |event| match event {
         TransportEvent::LinkLost { peer, lane } => (peer == before && lane == Lane::CONTROL).then_some(()),
         _ => None,
@@ -91,8 +93,8 @@ async fn reliable_messages_to_a_process_never_reach_its_successor() {
     assert_eq!(read(&next(&mut inbox).await), 3);
 }
 
-/// Cluster T29: scenario 10, the transport's half, with short times. A cut that is over in time costs
-/// nothing; one that is not ends in quarantine, and what was not acknowledged is dead letters.
+/// Cluster T29: scenario 10, the transport's half, with short times. A cut that ends in time costs nothing; a longer
+/// one ends in quarantine, and messages that were not acknowledged become dead letters.
 #[tokio::test]
 async fn scenario_10_a_long_cut_ends_in_quarantine_and_a_short_one_costs_nothing() {
     let give_up = Duration::from_secs(1);
@@ -104,7 +106,7 @@ async fn scenario_10_a_long_cut_ends_in_quarantine_and_a_short_one_costs_nothing
     assert_eq!(read(&next(&mut inbox).await), 0);
     a.transport.fault(address.address(), Fault::BlackholeOutbound);
     send(&a, &b, 1);
-    // The cut lasts while the message is repeated four times, near half of the patience.
+    // Cut for four repetitions of the message, about half of the time limit.
     until(|| a.transport.stats().swallowed_envelopes >= 5).await;
     assert!(inbox.try_recv().is_err());
     a.transport.fault(address.address(), Fault::Pass);
@@ -142,7 +144,7 @@ async fn an_overflow_that_is_only_notified_leaves_the_association() {
     assert_eq!(gave_up(&mut a).await, address);
     a.transport.fault(address.address(), Fault::Pass);
     send(&a, &b, 9);
-    // What was sent beside the overflow may arrive; what was given up does not stand in the way.
+    // Messages sent beside the overflow may arrive; those given up do not block the last one.
     while read(&next(&mut inbox).await) != 9 {}
 }
 
@@ -172,7 +174,7 @@ async fn a_flush_passes_every_lane_and_every_worker() {
     assert!(here.try_recv().is_ok());
 }
 
-/// Cluster T22: a send that waits goes on when there is room, and gives up at its deadline.
+/// Cluster T22: a send that waits completes when there is room, and fails at its deadline.
 #[tokio::test]
 async fn a_waiting_send_goes_on_when_there_is_room() {
     let a = node(TransportSettings { outbound_message_queue_size: 2, ..settings() }).await;
@@ -188,7 +190,7 @@ async fn a_waiting_send_goes_on_when_there_is_room() {
     for n in [0, 1, 3] {
         assert_eq!(b.next().await, n);
     }
-    // To this node itself, too.
+    // A node's messages to itself wait for room, too.
     let mut c = node(TransportSettings { outbound_message_queue_size: 1, ..settings() }).await;
     for n in 0..50 {
         c.transport.send_async(&c.here(), number(n), None).await.unwrap();
@@ -198,7 +200,7 @@ async fn a_waiting_send_goes_on_when_there_is_room() {
     }
 }
 
-/// Cluster T41: subscribers hear of every dead letter with its place, chatter excepted.
+/// Cluster T41: subscribers get every dead letter with its lane and peer, chatter excepted.
 #[tokio::test]
 async fn dead_letters_are_published_with_their_place() {
     let (a, b) = (node(settings()).await, node(settings()).await);
@@ -217,8 +219,8 @@ async fn dead_letters_are_published_with_their_place() {
     assert!(letters.try_next().is_none());
 }
 
-/// Cluster T18, T20: a notice is repeated when the quarantined peer sends anything, but not more often
-/// than every five seconds; what it sends is refused whatever kind it is.
+/// Cluster T18, T20: a notice is repeated when the quarantined peer sends anything, but not more often than every five
+/// seconds; the peer's messages of every kind are refused.
 #[tokio::test]
 async fn a_quarantined_peer_gets_one_notice_for_much_traffic() {
     let (a, mut b) = (node(settings()).await, node(settings()).await);
@@ -228,7 +230,7 @@ async fn a_quarantined_peer_gets_one_notice_for_much_traffic() {
     a.transport.quarantine(b.transport.self_address(), QuarantineReason::Manual, false);
     let told = |event| matches!(event, TransportEvent::ThisNodeQuarantined { .. }).then_some(());
     b.event(told).await;
-    // On the stream that is open: a Hello would be answered, which is a notice too.
+    // Send on the stream that is open: a Hello would be answered, which is a notice too.
     for n in 0..50 {
         send(&b, &a, n);
         b.transport.send(&a.here(), numbered(n)).unwrap();

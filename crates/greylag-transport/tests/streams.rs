@@ -45,11 +45,11 @@ async fn a_restart_at_the_same_address_is_somebody_else() {
     drop(b);
     let again = || TransportSettings { canonical_port: port, ..settings() };
     let mut b = node(again()).await;
-    // For the old incarnation only, for the new one, and for any process there.
+    // Send to the old incarnation, to the new one, and to any process there.
     a.tell(&before, 2);
     a.tell(&b.here(), 3);
     a.tell(&b.anyone_here(), 4);
-    // A message that meets the old stream before its end is noticed is lost, as any in flight.
+    // Repeat: a message on the old stream before its end is noticed is lost, as any in flight.
     loop {
         a.tell(&b.here(), 5);
         let arrived = tokio::time::timeout(Duration::from_millis(50), b.inbox.recv()).await;
@@ -59,7 +59,7 @@ async fn a_restart_at_the_same_address_is_somebody_else() {
         }
     }
     assert_eq!(unanswered.await.unwrap_err(), AskError::PeerRestarted);
-    // The sender knows by now, and does not even write it: an envelope that no listener wants back is dropped.
+    // The sender knows by now, and does not write the message: an envelope that no listener takes back is dropped.
     let dropped = a.dropped(DeadLetterReason::StaleIncarnation);
     a.transport.send(&before, Envelope { recipient: Recipient::new("elsewhere"), ..number(2) }).unwrap();
     a.tell(&before, 2);
@@ -75,13 +75,14 @@ async fn a_restart_at_the_same_address_is_somebody_else() {
         TransportEvent::HandedBack { envelopes, .. } => Some(envelopes).filter(|envelopes| !envelopes.is_empty()),
         _ => None,
     };
-    // The last message for the old process; on a busy machine the first one waited until then and comes in the same batch.
+    // The last message for the old process; on a busy machine the first one waited until then and comes in the same
+    // event.
     let handed_back = a.event(handed_back).await.len();
     assert!((1..=2).contains(&handed_back), "{handed_back} were handed back");
     until(|| a.dropped(DeadLetterReason::StaleIncarnation) == dropped + 1).await;
 }
 
-/// Scenario 2, and a foreign cluster.
+/// Scenario 2, and a caller of another cluster.
 #[tokio::test]
 async fn a_wrong_name_is_refused_with_both_spellings() {
     let (mut a, b) = (node(settings()).await, node(settings()).await);
@@ -199,7 +200,7 @@ async fn each_pair_stays_in_order_over_several_lanes_and_reconnects() {
         })
         .collect();
     senders.into_iter().for_each(|sender| sender.join().unwrap());
-    // Behind everything: whatever was not lost with a killed stream has arrived before it.
+    // Send an end marker last: every message that was not lost with a killed stream has arrived before it.
     for (r, inbox) in inboxes.iter_mut().enumerate() {
         let end = Envelope::new(Recipient::new(format!("recipient-{r}")), CodecId::JSON, "number", &b"99999"[..]);
         a.transport.send(&to, end).unwrap();
@@ -290,7 +291,7 @@ fn value(value: Result<usize, ()>) -> Envelope {
     Envelope::with_payload(Recipient::new("inbox"), CodecId::JSON, "number", payload)
 }
 
-/// Its owner's code is wrong.
+/// A value whose encoder panics.
 struct Panicking;
 
 impl PayloadValue for Panicking {
@@ -308,7 +309,7 @@ impl PayloadValue for Panicking {
     }
 }
 
-/// Cluster T27, §7 ("user callback panics: isolated"): on every way a message can take.
+/// Cluster T27, §7 ("user callback panics: isolated"): on every path that a message can take.
 #[tokio::test]
 async fn an_encoder_that_panics_loses_its_own_message_and_no_other() {
     let (mut a, mut b) = (node(settings()).await, node(settings()).await);
@@ -328,8 +329,8 @@ async fn an_encoder_that_panics_loses_its_own_message_and_no_other() {
     assert_eq!(a.dropped(DeadLetterReason::LostInFlight), 0, "the stream was the same all the time");
 }
 
-/// Cluster T5, T27: what is numbered would be written again on every stream; a frame that breaks its
-/// stream would break all of them.
+/// Cluster T5, T27: a numbered message is written again on every stream, so one whose frame breaks its stream would
+/// break all of them; it is refused.
 #[tokio::test]
 async fn a_reliable_message_that_is_too_large_is_refused() {
     let (a, b) = (node(settings()).await, node(settings()).await);
@@ -338,7 +339,7 @@ async fn a_reliable_message_that_is_too_large_is_refused() {
     assert_eq!(a.dropped(DeadLetterReason::TooLarge), 1);
 }
 
-/// Cluster T3: a host that no address can name is an error, and nothing is left running.
+/// Cluster T3: a host that no address can have is an error, and nothing is left running.
 #[tokio::test]
 async fn a_canonical_host_that_cannot_be_is_named() {
     let wrong = TransportSettings {
@@ -361,7 +362,7 @@ async fn an_answer_to_a_former_process_of_this_address_goes_nowhere() {
     assert_eq!(a.dropped(DeadLetterReason::HandshakeRejected), 0);
 }
 
-/// Reads numbers by the registry; what cannot be read is refused.
+/// Decodes numbers by the registry; refuses messages that cannot be decoded.
 struct Reading {
     transport: std::sync::Weak<GrpcTransport>,
     numbers: tokio::sync::mpsc::UnboundedSender<u32>,
@@ -444,7 +445,7 @@ async fn what_was_queued_before_a_shutdown_arrives() {
     until(|| std::net::TcpListener::bind(&address).is_ok()).await;
 }
 
-/// Cluster T33, T41: messages that cannot be acknowledged any more are dead letters, numbered ones too.
+/// Cluster T33, T41: messages that cannot be acknowledged any more become dead letters, numbered ones too.
 #[tokio::test]
 async fn what_a_shutdown_leaves_is_counted() {
     let brief = TransportSettings { shutdown_flush_timeout: Duration::from_millis(50), ..settings() };
@@ -509,7 +510,7 @@ async fn each_kind_of_recipient_has_its_lane() {
     }
 }
 
-/// Cluster T3: what is advertised and what is listened on are two things, and 0 is a free port.
+/// Cluster T3: the advertised and the listening address are separate settings, and port 0 is a free port.
 #[tokio::test]
 async fn advertised_and_bound_addresses_are_two_settings() {
     let apart = TransportSettings {
@@ -522,12 +523,12 @@ async fn advertised_and_bound_addresses_are_two_settings() {
     assert_ne!(b.port(), 0, "the bound port is advertised");
     a.tell(&b.here(), 1);
     assert_eq!(b.next().await, 1);
-    // Behind a forwarder: the port that others dial is not the one that was bound.
+    // Behind a forwarder: the advertised port is not the bound one.
     let forwarded = node(TransportSettings { canonical_port: 4711, bind_port: Some(0), ..settings() }).await;
     assert_eq!(forwarded.port(), 4711);
 }
 
-/// Cluster T4: a node speaks to itself without a connection.
+/// Cluster T4: a node sends to itself without a connection.
 #[tokio::test]
 async fn what_a_node_sends_to_itself_never_leaves_it() {
     let mut a = node(settings()).await;
@@ -559,7 +560,7 @@ async fn scenario_11_idle_streams_close_and_a_send_reopens_them() {
     }
 }
 
-/// Cluster T32, T24: messages that come just when a stream closes are not lost either.
+/// Cluster T32, T24: messages sent just when a stream closes are not lost.
 #[tokio::test]
 async fn scenario_11_closing_and_sending_at_once_loses_nothing() {
     let brief = || TransportSettings { stop_idle_outbound_after: Duration::from_millis(10), ..settings() };
@@ -567,7 +568,7 @@ async fn scenario_11_closing_and_sending_at_once_loses_nothing() {
     for n in 0..60 {
         a.tell(&b.here(), n);
         assert_eq!(b.next().await, n);
-        // Now and then just before the close, at it, and after it.
+        // Send around the moment of the close: just before, at it, and after it.
         tokio::time::sleep(Duration::from_micros(9_000 + 50 * u64::from(n))).await;
     }
     assert_eq!(a.transport.stats().dead_letters.values().sum::<u64>(), 0);

@@ -1,4 +1,4 @@
-//! Encrypted associations: whose certificate is believed, for which host, and how it is replaced.
+//! Encrypted associations: which certificates are accepted, for which host, and how they are replaced.
 
 #[path = "common/certificates.rs"]
 mod certificates;
@@ -18,7 +18,7 @@ use greylag_transport::{
     Remoting, Tls, TlsSettings, TransportEvent, TransportSettings,
 };
 
-/// Where all nodes of these tests run.
+/// The host of all nodes in these tests.
 const HOST: &str = "127.0.0.1";
 
 fn refused(event: TransportEvent) -> Option<(RejectCode, String)> {
@@ -28,7 +28,7 @@ fn refused(event: TransportEvent) -> Option<(RejectCode, String)> {
     }
 }
 
-/// What is sent to `to` does not arrive while the handshake may take its time.
+/// Checks that a message to `to` does not arrive within the handshake's time limit.
 async fn does_not_reach(from: &Node, to: &Node) {
     let asked = from.ask(&to.here(), "inbox", LONG).await;
     assert!(
@@ -44,7 +44,7 @@ fn hasty(settings: TransportSettings) -> TransportSettings {
     TransportSettings { handshake_timeout: Duration::from_millis(300), ..settings }
 }
 
-/// Cluster T40, T5: encrypted like every other, each lane has its own connection.
+/// Cluster T40, T5: the large lane has its own connection, encrypted like every other.
 #[tokio::test]
 async fn scenario_13_with_the_right_host_messages_flow_on_all_lanes() {
     let authority = Authority::new();
@@ -59,7 +59,7 @@ async fn scenario_13_with_the_right_host_messages_flow_on_all_lanes() {
     }
 }
 
-/// Cluster T40: the dialling side looks for the host that it dials.
+/// Cluster T40: the dialling side looks in the certificate for the host that it dials.
 #[tokio::test]
 async fn scenario_13_with_a_certificate_for_another_host_there_is_no_association() {
     logs::keep();
@@ -72,7 +72,7 @@ async fn scenario_13_with_a_certificate_for_another_host_there_is_no_association
     assert!(logs::has(&["WARN", "a dial failed", "not valid for name"]));
 }
 
-/// Cluster T16: the called side looks for the host that the caller claims to be.
+/// Cluster T16: the called side looks in the certificate for the host that the caller claims to be.
 #[tokio::test]
 async fn a_hello_in_the_name_of_another_host_is_unauthorized() {
     logs::keep();
@@ -137,7 +137,7 @@ async fn peers_share_a_name_where_that_is_asked_for() {
     let authority = Authority::new();
     let with_subject =
         |name, hosts: &[&str], peer_subject| hasty(with(TlsSettings { peer_subject, ..authority.sign(name, hosts) }));
-    // All these nodes have one host, which would be shared: so hosts are not verified, and not named.
+    // Do not verify hosts: all these nodes share one host, which would then be a shared name.
     let lax = |settings: TransportSettings| match settings.tls {
         Tls::Files(tls) => hasty(with(TlsSettings { verify_hostname: false, ..tls })),
         _ => unreachable!("it was made with a certificate"),
@@ -150,7 +150,7 @@ async fn peers_share_a_name_where_that_is_asked_for() {
     does_not_reach(&a, &c).await;
     does_not_reach(&c, &a).await;
     assert!(a.transport.stats().intruded(Intrusion::Certificate) > 0);
-    // The name itself may be demanded, and then the own certificate has to bear it.
+    // The name itself may be required, and then the own certificate has to have it.
     let bank = PeerSubject::Named("bank.example".to_owned());
     let mut d = node(lax(with_subject("d", &["bank.example"], bank.clone()))).await;
     c.tell(&d.here(), 2);
@@ -161,7 +161,7 @@ async fn peers_share_a_name_where_that_is_asked_for() {
     assert!(matches!(&error, BindError::Tls(error) if error.why.contains("bank.example")), "{error}");
 }
 
-/// Cluster T40: plain text on an address that others reach has to be meant.
+/// Cluster T40: plain text on an address that other hosts reach has to be configured explicitly.
 #[tokio::test]
 async fn plain_text_beyond_loopback_has_to_be_asked_for() {
     logs::keep();
@@ -199,8 +199,8 @@ async fn files_that_cannot_be_used_are_named_at_start() {
     }
 }
 
-/// Cluster T40, and issue "Done when" 9: replaced under load, nothing is lost, and what is shown
-/// from then on is the new certificate.
+/// Cluster T40, and issue "Done when" 9: certificates are replaced under load without losing a message, and new
+/// connections show the new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_are_replaced_while_a_thousand_messages_a_second_flow() {
     const MESSAGES: u32 = 1500;
@@ -222,7 +222,7 @@ async fn certificates_are_replaced_while_a_thousand_messages_a_second_flow() {
     for n in 0..MESSAGES {
         assert_eq!(b.next().await, n);
         if n % 400 == 200 {
-            // Key before certificate: a reader that comes between finds a pair that does not fit.
+            // Replace the key before the certificate: a reader that comes between finds a pair that does not match.
             let reloads = u64::from(n / 400 + 1);
             authority.sign("a", &[HOST]);
             authority.sign("b", &[HOST]);
@@ -238,13 +238,13 @@ async fn certificates_are_replaced_while_a_thousand_messages_a_second_flow() {
     let events: Vec<_> = std::iter::from_fn(|| b.events.try_recv().ok()).collect();
     let lost = |event: &&TransportEvent| matches!(event, TransportEvent::LinkLost { .. });
     assert_eq!(events.iter().find(lost).map(|event| format!("{event:?}")), None, "no stream broke");
-    // A new node, and new lanes of the old ones, shake hands with what is there now.
+    // A new node, and new lanes of the old ones, use the certificates of now.
     let c = node(with(authority.sign("c", &[HOST]))).await;
     c.tell(&b.here(), MESSAGES);
     assert_eq!(b.next().await, MESSAGES);
 }
 
-/// Cluster T40: what cannot be used is not used.
+/// Cluster T40: files that cannot be used are not used.
 #[tokio::test]
 async fn a_broken_file_keeps_the_certificate_before() {
     logs::keep();
@@ -277,12 +277,12 @@ async fn a_broken_file_keeps_the_certificate_before() {
     assert_eq!(c.next().await, 3);
 }
 
-/// Some certificate of an authority.
+/// Files of a certificate signed by the authority.
 fn files_of(authority: &Authority) -> TlsSettings {
     authority.sign("some", &[HOST])
 }
 
-/// persistence 74: a private key that others can read is a warning that names it.
+/// persistence 74: a private key that other users can read causes a warning with its name.
 #[tokio::test]
 async fn scenario_74_a_key_that_others_can_read_is_named() {
     use std::os::unix::fs::PermissionsExt;
@@ -298,8 +298,8 @@ async fn scenario_74_a_key_that_others_can_read_is_named() {
     }
 }
 
-/// Cluster 83: a certificate that has expired makes no new link, in either direction, and both sides say why; one
-/// that ends soon is warned of and counted.
+/// Cluster 83: with an expired certificate no new link is made, in either direction, and both sides log why; a
+/// certificate that ends soon is warned of and counted.
 #[tokio::test]
 async fn scenario_83_certificates_end() {
     logs::keep();
@@ -318,12 +318,12 @@ async fn scenario_83_certificates_end() {
     let ended = node(hasty(with(authority.sign_for_days("ended", &[HOST], -2)))).await;
     assert_eq!(ended.transport.stats().certificate_days_left, Some(-2));
     until(|| logs::has(&["ERROR", "has expired", "ended.cert.pem"])).await;
-    // As the caller: refused by the called node, and told so.
+    // The node as caller: refused by the called node, and told why.
     does_not_reach(&ended, &good).await;
     let good_port = good.port().to_string();
     until(|| logs::has(&["a dial failed", &good_port, "this node's certificate has expired"])).await;
     until(|| logs::has(&["refused", "Certificate", "xpired"])).await;
-    // As the one that is called: refused by the caller, and told so.
+    // The node as called: refused by the caller, and told why.
     does_not_reach(&good, &ended).await;
     let ended_port = ended.port().to_string();
     until(|| logs::has(&["a dial failed", &ended_port, "xpired"])).await;

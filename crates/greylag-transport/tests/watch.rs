@@ -1,6 +1,6 @@
-//! Watches over a network that loses, doubles and reorders, with streams that break and processes
-//! that restart: every watch ends exactly once, and, when nothing of it was lost, never before the
-//! last words of what it watched.
+//! Watches over a network that loses, doubles and reorders messages, with streams that break and processes that
+//! restart: every watch ends exactly once, and, when no message of the watched recipient was lost, never before its
+//! last message.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -16,24 +16,24 @@ use proptest::prelude::*;
 
 const PATH: &str = "x";
 
-/// What happens next in a run.
+/// One step of a run.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// Another watch begins at a.
+    /// Another watch begins at node a.
     Watch,
-    /// The recipient at b speaks to a.
+    /// The recipient at node b sends a message to a.
     Speak,
-    /// The recipient at b stops.
+    /// The recipient at node b stops.
     Stop,
     /// One of the frames under way arrives.
     Arrive { which: usize },
-    /// One of them is lost.
+    /// One of the frames is lost.
     Lose { which: usize },
-    /// One of them arrives and stays under way.
+    /// One of the frames arrives and stays under way.
     Double { which: usize },
     /// The stream of one side breaks, and another opens.
     Reconnect { side: bool },
-    /// b restarts, and is removed from the cluster in the end.
+    /// Node b restarts, and its former process is removed from the cluster in the end.
     Restart,
     /// Time passes.
     Wait { millis: u64 },
@@ -61,7 +61,7 @@ enum Frame {
     Nack(u64),
 }
 
-/// What the ordinary lane from b to a carries, in order.
+/// An item of the ordinary lane from b to a, in order.
 #[derive(Debug, Clone)]
 enum Spoken {
     Word(u32),
@@ -87,7 +87,7 @@ impl Node {
         node
     }
 
-    /// Another process runs at the other end.
+    /// Notes that another process runs at the other end.
     fn meet(&mut self, peer: &UniqueAddress, now: Instant) {
         let uid = peer.uid();
         self.sender.handle(now, SenderInput::Incarnation { uid }, &mut Vec::new());
@@ -97,22 +97,22 @@ impl Node {
     }
 }
 
-/// Node 0 is a, who watches; node 1 is b, who is watched.
+/// Node 0 is a, the watching one; node 1 is b, with the watched recipient.
 struct World {
     now: Instant,
     nodes: [Node; 2],
-    /// Numbered frames under way, to which node, from which process; in any order.
+    /// Numbered frames under way, each with the receiving node and the sending process; they arrive in any order.
     frames: Vec<(usize, UniqueAddress, Frame)>,
     lane: VecDeque<Spoken>,
-    /// The recipient at b, by instance.
+    /// The instance of the recipient at b, if it runs.
     running: Option<u64>,
     instances: u64,
     words: u32,
     heard: u32,
-    /// For each watch: how many words had been spoken when the recipient stopped, and its ends.
+    /// For each watch: its ends, each with the number of words heard by then.
     watches: BTreeMap<u64, Vec<(WhyTerminated, u32)>>,
     said_at_stop: BTreeMap<u64, u32>,
-    /// Some words may be missing: the lane broke, or the flush was not waited for.
+    /// Whether words may be missing: the lane broke, or the flush was not waited for.
     has_lost_words: bool,
     restarts: u64,
 }
@@ -192,7 +192,7 @@ impl World {
         (!self.frames.is_empty()).then(|| &self.frames[which % self.frames.len()])
     }
 
-    /// One frame, or the next thing on the ordinary lane, which keeps its order.
+    /// Delivers one frame, or the next item of the ordinary lane, which keeps its order.
     fn arrive(&mut self, which: usize) {
         if which.is_multiple_of(3)
             && let Some(spoken) = self.lane.pop_front()
@@ -234,7 +234,7 @@ impl World {
 
     fn reconnect(&mut self, side: usize) {
         if side == 1 && !self.lane.is_empty() {
-            // What was on the ordinary stream of b is lost with it, flushes included.
+            // The items on b's ordinary stream are lost with it, flushes included.
             self.lane.clear();
             self.has_lost_words = true;
         }
@@ -251,7 +251,7 @@ impl World {
         self.nodes[1] = Node::new(&address, &self.nodes[0].address, self.now);
         let after = self.nodes[1].address.clone();
         self.nodes[0].meet(&after, self.now);
-        // What was on a stream to the old process ends with that stream.
+        // Frames on a stream to the old process end with that stream.
         self.frames.retain(|(side, ..)| *side == 0);
         self.lane.clear();
         self.has_lost_words = true;
@@ -271,7 +271,7 @@ impl World {
             let Some((at, side, is_watcher)) = deadlines.min().filter(|(at, ..)| *at <= until) else { break };
             self.now = self.now.max(at);
             if is_watcher {
-                // The notice leaves although words may still be on their way.
+                // The notice leaves by its timeout, although words may still be on their way.
                 self.has_lost_words |= !self.lane.is_empty();
                 self.watcher(side, WatchInput::Tick);
             } else {
@@ -337,7 +337,7 @@ proptest! {
     fn every_watch_ends_once_and_after_the_last_words(steps in proptest::collection::vec(step(), 1..150)) {
         let mut world = World::new();
         steps.into_iter().for_each(|step| world.run(step));
-        // Then nothing is lost any more, and the recipient stops.
+        // From here on lose nothing, and stop the recipient.
         world.stop();
         for round in 0..200 {
             (0..20).for_each(|which| world.arrive(which + round));

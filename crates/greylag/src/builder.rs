@@ -1,4 +1,4 @@
-//! From settings to a running node.
+//! Builds a running node from settings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,14 @@ type Change = Box<dyn FnOnce(&mut NodeSettings) + Send>;
 
 /// A node that does not run yet.
 ///
-/// Without seed nodes the node forms a cluster of its own; told nothing at all of where it is, on a free port of 127.0.0.1.
-/// Without stores, given by the program or named by
-/// `persistence.journal`, persistent entity types are refused. What the program says by these methods goes before the environment, the environment
-/// before the config file.
+/// Without seed nodes the node forms a cluster of its own; if neither its address nor any other node is given, it
+/// listens on a free port of 127.0.0.1. Without stores, given by the program or named by `persistence.journal`,
+/// persistent entity types are refused. The methods of the builder win over the environment, the environment over the
+/// config file.
 #[must_use = "a builder does nothing until it is started"]
 pub struct NodeBuilder {
     config: Config,
-    /// What the program said, in order.
+    /// Changes that the program asked for, in order.
     changes: Vec<Change>,
     seeds: Option<Vec<Result<NodeAddress, InvalidAddress>>>,
     discovery: Option<Arc<dyn Discovery>>,
@@ -65,13 +65,13 @@ impl NodeBuilder {
         }
     }
 
-    /// Reads a config file, and the environment over it.
+    /// Reads a config file, and the environment, which wins over the file.
     pub fn config(mut self, config: Config) -> Self {
         self.config = config;
         self
     }
 
-    /// What others dial, and what is listened on. Port 0 picks a free one.
+    /// The address that other nodes dial and that is listened on. Port 0 picks a free one.
     pub fn bind(self, host: impl Into<String>, port: u16) -> Self {
         let host = host.into();
         self.configure(move |settings| {
@@ -81,60 +81,61 @@ impl NodeBuilder {
         })
     }
 
-    /// What this node is for; entity types and singletons choose nodes by role.
+    /// The roles of this node; entity types and singletons choose nodes by role.
     pub fn roles<R: Into<String>>(self, roles: impl IntoIterator<Item = R>) -> Self {
         let roles = roles.into_iter().map(Into::into).collect();
         self.configure(move |settings| settings.cluster.roles = roles)
     }
 
-    /// The nodes through which to join. The first of the list starts the cluster if none runs; give every node
-    /// the same list.
+    /// The nodes through which to join. The first of the list founds the cluster if none runs; give every node the same
+    /// list.
     pub fn seed_nodes<A: AsRef<str>>(mut self, seeds: impl IntoIterator<Item = A>) -> Self {
         self.seeds = Some(seeds.into_iter().map(|seed| seed.as_ref().parse()).collect());
         self
     }
 
-    /// Finds the other nodes by this, in place of seed nodes. `cluster.bootstrap.required_contacts`
-    /// must be set too: more than half of the processes that start together.
+    /// Finds the other nodes by `discovery`, in place of seed nodes. `cluster.bootstrap.required_contacts` must be set,
+    /// too: more than half of the processes that start together.
     pub fn discovery(mut self, discovery: Arc<dyn Discovery>) -> Self {
         self.discovery = Some(discovery);
         self
     }
 
-    /// A store of leases of the program's own, by this name: where `cluster.sbr.lease_majority.lease`
-    /// names it, or nothing, and it is the only one, the resolver and singletons keep their leases there.
+    /// A store of leases of the program's own, named `name`. The resolver and singletons use it if
+    /// `cluster.sbr.lease_majority.lease` names it, or if the setting names none and this is the only store.
     pub fn lease_provider(mut self, name: impl Into<String>, provider: impl LeaseProvider) -> Self {
         self.stores_of_leases.push((name.into(), Box::new(|cluster| Leases::new(cluster, provider))));
         self
     }
 
-    /// Does not join: the program does, by [`Node::cluster`], or an operator, by `greylag join`. The
-    /// node is started then, but no member yet.
+    /// Starts the node without joining. It becomes a member when the program joins by [`Node::cluster`], or an operator
+    /// by `greylag join`.
     pub fn join_later(mut self) -> Self {
         self.joins = false;
         self
     }
 
-    /// Where persistent entities keep their events. Every node of the cluster must reach the same. What their
-    /// settings start from is the node's own: `persistence.*` of the configuration.
+    /// The stores of persistent entities. Every node of the cluster must reach the same stores. Entities start from the
+    /// node's settings, `persistence.*` of the configuration.
     ///
-    /// The node closes them when it ends, except those that are [kept open](greylag_persistence::Stores::kept_open);
-    /// the timeout of the phase `before_node_terminate` bounds it. While one of them is down, the node is not
-    /// ready: [`Node::readiness`].
+    /// The node closes the stores when it ends, except those that are [kept
+    /// open](greylag_persistence::Stores::kept_open); the timeout of the phase `before_node_terminate` bounds the
+    /// closing. While a store is down, the node is not ready: [`Node::readiness`].
     #[cfg(feature = "persistence")]
     pub fn stores(mut self, stores: greylag_persistence::Stores) -> Self {
         self.stores = Some(stores);
         self
     }
 
-    /// Names the codec of a type that travels by itself: a message of a singleton, or an answer for which the format of its
-    /// question does not do.
+    /// Registers the codec of a type that needs its own: a message of a singleton, or an answer that the format of its
+    /// question cannot encode.
     pub fn register<T: Send + 'static>(mut self, codec: impl Codec<T>) -> Self {
         self.codecs.push(Box::new(move |registry| registry.register(codec)));
         self
     }
 
-    /// Sets up an entity type before the node joins: hosts it if the node has its role, and routes to it in any case.
+    /// Sets up an entity type before the node joins: hosts it if the node has the type's role, and routes to it in any
+    /// case.
     #[cfg(feature = "sharding")]
     pub fn entity<M, K>(mut self, entity_type: greylag_sharding::EntityType<M, K>) -> Self
     where
@@ -145,7 +146,7 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets up an entity type before the node joins, to which this node only sends.
+    /// Sets up an entity type before the node joins, as a proxy: this node only sends to its entities.
     #[cfg(feature = "sharding")]
     pub fn proxy<M, K>(mut self, entity_type: greylag_sharding::EntityType<M, K>) -> Self
     where
@@ -156,17 +157,18 @@ impl NodeBuilder {
         self
     }
 
-    /// Changes any setting. The defaults suit a production LAN.
+    /// Changes settings by a closure. The defaults suit a production LAN.
     pub fn configure(mut self, change: impl FnOnce(&mut NodeSettings) + Send + 'static) -> Self {
         self.changes.push(Box::new(change));
         self
     }
 
-    /// How long [`start`](Self::start) may take; after it, the node ends in order and the start fails with
-    /// [`StartError::TimedOut`], or, if no seed node let it in, with what is known of each. Default: as long as it takes.
+    /// How long [`start`](Self::start) may take. After that, the node ends in order and the start fails with
+    /// [`StartError::TimedOut`], or, if no seed node let it in, with what is known of each seed node. Default: no
+    /// limit.
     ///
-    /// `cluster.shutdown_after_unsuccessful_join_seed_nodes` is at most nine tenths of it then, so that a join that fails
-    /// is told before the time is over.
+    /// With a limit, `cluster.shutdown_after_unsuccessful_join_seed_nodes` is at most nine tenths of it, so that a
+    /// failed join is reported before the time is over.
     pub fn start_timeout(mut self, timeout: Duration) -> Self {
         self.start_timeout = Some(timeout);
         self
@@ -174,10 +176,10 @@ impl NodeBuilder {
 
     /// Binds the listener, joins, and waits until the node is Up.
     ///
-    /// A start that is dropped before it is done ends the node in order, in the background.
+    /// If the future is dropped before it is done, the node ends in order, in the background.
     ///
     /// # Errors
-    /// [`StartError`] says which part failed and what it said; everything started before is closed.
+    /// [`StartError`] says which part failed and why; everything started before is closed.
     pub async fn start(self) -> Result<Node, StartError> {
         let is_told_nothing = self.config.is_empty() && self.seeds.is_none() && self.discovery.is_none();
         let mut read: ReadSettings = self.config.read()?;
@@ -206,7 +208,7 @@ impl NodeBuilder {
             set_up(&registry)?;
         }
         let transport = GrpcTransport::bind_closed(settings.transport.clone(), registry).await?;
-        // Dropped with this future: a start that is given up ends the node.
+        // Dropped with this future, so that an abandoned start ends the node.
         let last = std::sync::OnceLock::<Arc<LastHandle>>::new();
         let started = async {
             let remoting: Arc<dyn Remoting> = transport.clone();
@@ -219,7 +221,7 @@ impl NodeBuilder {
             last.set(handle.clone()).ok();
             #[cfg(feature = "ddata")]
             greylag_ddata::expect_replicators(&*transport);
-            // Other nodes of a common list of seeds may have called already; what they say finds its recipient from here on.
+            // Nodes with the same seeds may have called already; their messages find their recipients from here on.
             transport.open();
             #[cfg(feature = "management")]
             let management = manage(&settings, &cluster, &transport).await?;
@@ -240,7 +242,7 @@ impl NodeBuilder {
                 }
                 sharding
             };
-            // Before the types that start from its settings.
+            // Before the entity types are set up, since they start from these settings.
             #[cfg(feature = "delivery")]
             let delivery = greylag_delivery::NodeDelivery::of(&sharding, settings.delivery.clone())
                 .expect("the settings of the node were checked");
@@ -297,7 +299,7 @@ impl NodeBuilder {
         };
         if outcome.is_err() {
             if let Some(last) = last.get() {
-                // Its phases end whatever was started on it.
+                // The phases of the shutdown end everything that was started.
                 last.cluster.begin_shutdown(ShutdownReason::Stopped);
                 last.cluster.terminated().await;
             }
@@ -307,8 +309,8 @@ impl NodeBuilder {
     }
 }
 
-/// A node that was told neither where it is nor of any other node is a cluster of one, on a free port that no other machine
-/// reaches. Source: api.md.
+/// A node that was given neither an address nor any other node gets a free port that no other machine reaches, for a
+/// cluster of one. Source: api.md.
 fn stay_on_loopback(settings: &mut NodeSettings) {
     let (transport, default) = (&mut settings.transport, TransportSettings::default());
     let place = |transport: &TransportSettings| {
@@ -338,7 +340,7 @@ async fn join(
     Ok(())
 }
 
-/// The program's discovery, or the one that the settings name.
+/// The discovery of the program, or the one that the settings name.
 fn discovery(
     program: Option<Arc<dyn Discovery>>,
     settings: &NodeSettings,
@@ -379,7 +381,7 @@ fn by_dns(settings: &NodeSettings) -> Result<Option<Arc<dyn Discovery>>, StartEr
     }
 }
 
-/// Without the feature the settings were refused before.
+/// Never called with discovery by DNS: the settings refuse it without the feature.
 #[cfg(not(feature = "discovery-dns"))]
 #[expect(clippy::unnecessary_wraps, reason = "the same signature with and without the feature")]
 fn by_dns(_: &NodeSettings) -> Result<Option<Arc<dyn Discovery>>, StartError> {
@@ -398,13 +400,13 @@ async fn journal(
         return Ok((Some(host(settings, cluster, own)), None));
     }
     let Some(mut journal) = crate::journals::open(settings).await? else { return Ok((None, None)) };
-    // The journal's own stores get the same settings, for programs that spawn entities on them without shards.
+    // The journal's own stores get the same settings, for programs that spawn entities on them without sharding.
     journal.stores = host(settings, cluster, journal.stores);
     Ok((Some(journal.stores.clone()), Some(journal)))
 }
 
-/// Makes the node answer for its stores: entities start from the node's settings, a store that is down makes the node
-/// unhealthy, and the node closes its stores when it ends. Source: persistence §4.1, §9, §10.15.
+/// Makes stores a part of the node: entities start from the node's settings, a store that is down makes the node not
+/// ready, and the node closes the stores when it ends. Source: persistence §4.1, §9, §10.15.
 #[cfg(feature = "persistence")]
 fn host(
     settings: &NodeSettings,
@@ -429,7 +431,7 @@ fn host(
         readiness
     });
     let closed = stores.clone();
-    // After the regions, the singletons and whatever else may still write. The timeout of the phase bounds it.
+    // Closed after the regions, the singletons and everything else that may write, within the timeout of the phase.
     cluster.on_phase(Phase::BeforeNodeTerminate, "stores", move || {
         Box::pin(async move {
             let failed = closed.close().await.err().unwrap_or_default();
@@ -442,7 +444,7 @@ fn host(
     stores.with_settings(settings.persistence.clone(), settings.durable_state.clone())
 }
 
-/// A running admin service, as far as the start of its node needs it.
+/// The parts of a running admin service that the start of its node needs.
 #[cfg(feature = "management")]
 struct Managed {
     address: std::net::SocketAddr,
@@ -470,7 +472,7 @@ async fn manage(
         delivery: service.delivery().clone(),
     });
     if let Some(service) = service {
-        // Late, so that watchers hear of the shutdown until its end.
+        // In a late phase, so that watchers see the shutdown until its end.
         cluster.on_phase(greylag_cluster::Phase::BeforeNodeTerminate, "management", move || {
             Box::pin(async move {
                 service.shutdown().await;

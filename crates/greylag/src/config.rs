@@ -18,13 +18,13 @@
 //! address = "127.0.0.1:17356"
 //! ```
 //!
-//! Where a setting is given more than once, the program wins over the environment, the environment
-//! over the file, the file over the default. In the environment `cluster.sbr.stable_after` is
-//! `GREYLAG_CLUSTER__SBR__STABLE_AFTER`: two underscores for each point.
+//! If a setting is given more than once, the program wins over the environment, the environment over the file, the file
+//! over the default. In the environment `cluster.sbr.stable_after` is `GREYLAG_CLUSTER__SBR__STABLE_AFTER`: two
+//! underscores for each point.
 //!
-//! Nothing is guessed. An unknown key is refused, with the known one that is nearest; so is a value
-//! of another type, and values that cannot work together. All problems are reported at once, each
-//! with its key and line. `docs/configuration.md` lists every key.
+//! Nothing is guessed. An unknown key is refused, and the error names the nearest known key; a value of another type
+//! and values that cannot work together are refused, too. All problems are reported at once, each with its key and
+//! line. `docs/configuration.md` lists every key.
 
 mod document;
 mod draft;
@@ -44,7 +44,7 @@ use source::Entry;
 
 use crate::settings::NodeSettings;
 
-/// Where settings are read from, besides the program.
+/// Sources of settings besides the program.
 #[derive(Clone, Default)]
 pub struct Config {
     file: Option<File>,
@@ -57,17 +57,17 @@ enum File {
     Text { name: String, text: String },
 }
 
-/// Settings as they were read, and where each came from.
+/// Settings as they were read, and the source of each.
 #[derive(Debug, Clone)]
 pub struct ReadSettings {
-    /// The settings. Nothing has checked yet whether they go together.
+    /// The settings, not yet checked for combinations that cannot work.
     pub settings: NodeSettings,
-    /// Where each key that was given stands.
+    /// Source of each key that was given.
     origins: BTreeMap<String, Origin>,
     warnings: Vec<String>,
 }
 
-/// Without values: an environment and a file hold secrets, and not only ours.
+/// Prints no values: an environment and a file hold secrets, also of other programs.
 impl std::fmt::Debug for Config {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let file = self.file.as_ref().map(|file| match file {
@@ -80,44 +80,43 @@ impl std::fmt::Debug for Config {
 }
 
 impl Config {
-    /// Nothing: every setting has its default.
+    /// No sources: every setting has its default.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A file.
+    /// Reads a file.
     #[must_use]
     pub fn file(self, path: impl Into<PathBuf>) -> Self {
         Self { file: Some(File::Path(path.into())), ..self }
     }
 
-    /// The text of a file; `name` stands for it in messages.
+    /// Reads this text like a file; `name` is the file's name in messages.
     #[must_use]
     pub fn text(self, name: impl Into<String>, text: impl Into<String>) -> Self {
         Self { file: Some(File::Text { name: name.into(), text: text.into() }), ..self }
     }
 
-    /// The variables of this process, over the file.
+    /// Reads the variables of this process, which win over the file.
     #[must_use]
     pub fn environment(self) -> Self {
-        // A variable that is not Unicode cannot be one of ours.
+        // A variable that is not Unicode cannot be a setting.
         let own =
             std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
         self.variables(own)
     }
 
-    /// These variables, over the file.
+    /// Reads these variables, which win over the file.
     #[must_use]
     pub fn variables<N: Into<String>, V: Into<String>>(self, variables: impl IntoIterator<Item = (N, V)>) -> Self {
         let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
         Self { variables, ..self }
     }
 
-    /// Reads everything that was named.
+    /// Reads all sources.
     ///
     /// # Errors
-    /// [`ConfigProblems`]: a file that cannot be read, unknown keys, values of another type; all of
-    /// them.
+    /// [`ConfigProblems`]: all unreadable files, unknown keys, and values of another type.
     pub fn read(&self) -> Result<ReadSettings, ConfigProblems> {
         let keys = keys::all();
         let sections = keys::SECTIONS.map(|(section, _)| section);
@@ -140,7 +139,7 @@ impl Config {
         Ok(ReadSettings { settings: draft.finish(), origins, warnings })
     }
 
-    /// Whether it names neither a file nor a variable.
+    /// Whether there is neither a file nor a variable to read.
     pub(crate) fn is_empty(&self) -> bool {
         self.file.is_none() && self.variables.is_empty()
     }
@@ -182,27 +181,27 @@ fn apply(keys: &[Key], draft: &mut Draft, entry: &Entry) -> Result<(), String> {
     })
 }
 
-/// `cluster.role.<role>.min_number_of_members`: the one key whose name holds a name of the user's.
+/// The role in `cluster.role.<role>.min_number_of_members`, the one key that contains a name of the user's.
 fn role_of_minimum(key: &str) -> Option<&str> {
     key.strip_prefix("cluster.role.")?.strip_suffix(".min_number_of_members").filter(|role| !role.is_empty())
 }
 
 impl ReadSettings {
-    /// What is not wrong and most likely not meant: variables of the environment that look like settings and are none,
-    /// each with the name that is right. A node logs them when it starts.
+    /// Warnings of variables that look like settings but are none, each with the right name. A node logs them when it
+    /// starts.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Checks that the settings work, alone and together.
+    /// Checks that each setting works, alone and together with the others.
     ///
     /// # Errors
-    /// [`ConfigProblems`]: all of them, of all sections, with the place of each that was given.
+    /// [`ConfigProblems`]: all problems, of all sections, with the source of each given setting.
     pub fn check(&self) -> Result<(), ConfigProblems> {
         self.check_with(Vec::new())
     }
 
-    /// The same, together with problems between the settings and the program.
+    /// The same, with further problems, between the settings and the program.
     pub(crate) fn check_with(&self, more: Vec<(String, String)>) -> Result<(), ConfigProblems> {
         let mut found = self.settings.problems();
         found.extend(more);

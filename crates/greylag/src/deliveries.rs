@@ -1,9 +1,9 @@
-//! Reliable delivery on a node as its admin service shows it.
+//! The node's reliable delivery for its admin service.
 
 use greylag_delivery::{ConsumersReport, NodeDelivery, ProducerReport};
 use greylag_management::{Delivery, v1};
 
-/// See the module's description.
+/// Implements the admin service's view of a node's delivery.
 pub(crate) struct NodeDeliveries(NodeDelivery);
 
 impl NodeDeliveries {

@@ -2,20 +2,21 @@
 
 use std::fmt;
 
-/// What a `main` returns that uses `?` on the errors of all layers: `async fn main() -> greylag::Result`.
+/// The result of a `main` that uses `?` on the errors of all layers: `async fn main() -> greylag::Result`.
 pub type Result<T = ()> = std::result::Result<T, Error>;
 
-/// Any error, of any layer or of the program's own. `Debug` prints its sentence with the causes, as a `main` that returns it
-/// does. It converts from every error, so it is none itself; [`Error::as_error`] gives the one inside.
+/// Any error, of any layer or of the program's own. `Debug` prints its sentence with the causes, because a `main` that
+/// returns an error prints it by `Debug`. It converts from every error, so it cannot implement `std::error::Error`;
+/// [`Error::as_error`] gives the error inside.
 pub struct Error(Box<dyn std::error::Error + Send + Sync>);
 
 impl Error {
-    /// An error in words.
+    /// An error with this text.
     pub fn new(words: impl Into<String>) -> Self {
         Self(words.into().into())
     }
 
-    /// The error that it was made of.
+    /// The error inside.
     pub fn as_error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
         &*self.0
     }

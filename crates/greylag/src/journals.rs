@@ -1,4 +1,4 @@
-//! The journal that a node opens by itself, because its settings name one.
+//! The journal that a node opens by itself, as named by its settings.
 //!
 //! Source: persistence §9.
 
@@ -11,34 +11,34 @@ use greylag_persistence::{
 
 use crate::settings::NodeSettings;
 
-/// How much longer than the journal itself its breakers wait, so that its own answer is heard.
+/// How much longer than the journal's own timeouts its breakers wait, so that the journal answers first.
 #[cfg(any(feature = "journal-postgres", feature = "journal-service"))]
 const ANSWER_MARGIN: Duration = Duration::from_secs(2);
 
-/// What keeps the events of a node.
+/// The kind of journal of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum JournalKind {
-    /// What the program gives by [`NodeBuilder::stores`](crate::NodeBuilder::stores), if it gives any.
+    /// The stores given by [`NodeBuilder::stores`](crate::NodeBuilder::stores), if any.
     #[default]
     Program,
-    /// A directory of this node; feature `journal-sled`.
+    /// A directory of this node; needs feature `journal-sled`.
     Sled,
-    /// A database that every node reaches; feature `journal-postgres`.
+    /// A database that every node reaches; needs feature `journal-postgres`.
     Postgres,
-    /// A process that serves its journal to every node; feature `journal-service`.
+    /// A process that serves its journal to every node; needs feature `journal-service`.
     Service,
 }
 
-/// Which journal the node opens, and how.
+/// The journal that the node opens, and its settings.
 #[derive(Debug, Clone)]
 pub struct JournalSettings {
-    /// `persistence.journal`. Stores that the program gives go before it.
+    /// `persistence.journal`. Stores given by the program win over it.
     pub kind: JournalKind,
-    /// `persistence.breaker.*`: when calls to the journal, or to its states, are refused at once. No call is given up
-    /// before the journal gives it up by itself, whatever `call_timeout` says: the outcome of an append that was never
-    /// sent would be unknown otherwise, where the journal knows that it is not stored.
+    /// `persistence.breaker.*`: when calls to the journal and to durable states are refused at once. The breaker waits
+    /// for a call at least as long as the journal itself does, whatever `call_timeout` says: otherwise the outcome of
+    /// an append that was never sent would be unknown, although the journal knows that it is not stored.
     pub breaker: BreakerSettings,
-    /// `persistence.snapshot_breaker.*`: the same for its snapshots.
+    /// `persistence.snapshot_breaker.*`: the same for snapshots.
     pub snapshot_breaker: BreakerSettings,
     /// `persistence.sled.*`.
     #[cfg(feature = "journal-sled")]
@@ -71,9 +71,9 @@ impl Default for JournalSettings {
 #[cfg(feature = "journal-sled")]
 #[derive(Debug, Clone, Default)]
 pub struct SledJournalPlace {
-    /// Its directory, of this node alone.
+    /// Directory of the journal, used by this node alone.
     pub dir: std::path::PathBuf,
-    /// How it is opened.
+    /// Settings of the journal.
     pub settings: greylag_journal_sled::SledJournalSettings,
 }
 
@@ -81,11 +81,11 @@ pub struct SledJournalPlace {
 #[cfg(feature = "journal-postgres")]
 #[derive(Debug, Clone, Default)]
 pub struct PostgresJournalPlace {
-    /// As for libpq, key words or a URL, `sslmode` and its files included.
+    /// Connection string as for libpq, key words or a URL, with `sslmode` and its files.
     pub url: crate::leases::Secret,
-    /// A file with the password, if it does not stand in `url`. Default none.
+    /// A file with the password, if `url` has none. Default none.
     pub password_file: Option<std::path::PathBuf>,
-    /// How it is used.
+    /// Settings of the journal.
     pub settings: greylag_journal_postgres::PostgresJournalSettings,
 }
 
@@ -93,26 +93,26 @@ pub struct PostgresJournalPlace {
 #[cfg(feature = "journal-service")]
 #[derive(Debug, Clone, Default)]
 pub struct ServiceJournalPlace {
-    /// `host:port`.
+    /// Address of the service, `host:port`.
     pub address: String,
-    /// How it is used. `tls` is not: the node shows and believes what its transport does.
+    /// Settings of the client. `tls` is ignored: the node uses the certificates and authorities of its transport.
     pub settings: greylag_journal_service::ClientSettings,
 }
 
-/// The journal of a node that its settings name. Cheap to clone; the node closes it when it ends.
+/// The journal that a node opened by its settings. Cheap to clone; the node closes it when it ends.
 #[derive(Clone)]
 pub struct NodeJournal {
-    /// What entities take; behind the breakers.
+    /// The stores for entities, behind the breakers.
     pub stores: Stores,
-    /// Its query side, for projections of events; `None` if the served journal has none.
+    /// The query side of the journal, for projections of events; `None` if a served journal has none.
     pub queries: Option<Arc<dyn EventQueries>>,
-    /// The query side of its durable states, for projections of their changes
-    /// ([`ReadJournal`](greylag_persistence::ReadJournal) says how they read); `None` as above.
+    /// The query side of durable states, for projections of their changes
+    /// ([`ReadJournal`](greylag_persistence::ReadJournal) says how they read); `None` if a served journal has none.
     pub changes: Option<Arc<dyn EventQueries>>,
-    /// Where projections keep how far they have come; `None` as above.
+    /// The offset store of projections; `None` if a served journal has none.
     pub offsets: Option<Arc<dyn OffsetStore>>,
-    /// The journal itself, if it is one on PostgreSQL, without breakers: for projections that write into the same
-    /// database, each event exactly once. They share its connections.
+    /// The journal itself, if it is on PostgreSQL, without breakers: for projections that write into the same database,
+    /// each event exactly once. They share its connections.
     ///
     /// ```no_run
     /// # use std::sync::Arc;
@@ -141,13 +141,13 @@ impl std::fmt::Debug for NodeJournal {
     }
 }
 
-/// The journal that the settings name could not be opened: by which setting, and why.
+/// The journal named by the settings could not be opened.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {why}")]
 pub struct JournalError {
-    /// The setting that names the store that cannot be opened.
+    /// The setting that names the journal.
     pub key: String,
-    /// What it said.
+    /// The error of the journal.
     pub why: String,
 }
 
@@ -157,19 +157,19 @@ fn refused(key: &str, why: impl ToString) -> (String, String) {
     (format!("persistence.{key}"), why.to_string())
 }
 
-/// What a layer refuses, with the key of the section.
+/// The problem of a refused setting: its key with its section, and why.
 pub(crate) fn refused_by(error: &SettingsError) -> (String, String) {
     refused(error.key(), error)
 }
 
-/// The same of projections, whose back-off is named as that of entities.
+/// The same for projections, whose back-off has the same key as that of entities.
 pub(crate) fn refused_of_projection(error: &SettingsError) -> (String, String) {
     let of_projection = |text: &str| text.replace("backoff_", "projection.backoff_");
     refused(&of_projection(error.key()), of_projection(&error.to_string()))
 }
 
 impl JournalSettings {
-    /// What cannot work: the key with its section, and why.
+    /// Problems of these settings: the key with its section, and why.
     pub(crate) fn problems(&self) -> Vec<(String, String)> {
         let mut problems = Vec::new();
         problems.extend(self.breaker.check().err().map(|error| refused_by(&error)));
@@ -183,7 +183,8 @@ impl JournalSettings {
         problems
     }
 
-    /// The breakers of the journal and of its snapshots, as they are put around them.
+    /// The settings of the breakers of the journal and of its snapshots, which wait at least as long as the journal
+    /// does.
     fn breakers(&self) -> (BreakerSettings, BreakerSettings) {
         let (calls, snapshots) = self.longest_calls();
         let waiting = |breaker: &BreakerSettings, longest: Duration| {
@@ -193,14 +194,14 @@ impl JournalSettings {
         (waiting(&self.breaker, calls), waiting(&self.snapshot_breaker, snapshots))
     }
 
-    /// How long an answer of the journal, and of its snapshots, may take by its own time-outs, with a margin. Zero if it
-    /// has none.
+    /// The longest times that the journal's own timeouts allow for a call and for a snapshot call, with a margin. Zero
+    /// for a journal without timeouts.
     fn longest_calls(&self) -> (Duration, Duration) {
         match self.kind {
             #[cfg(feature = "journal-postgres")]
             JournalKind::Postgres => {
                 let own = &self.pg.settings;
-                // Twice, for an append may have to wait for room first, and a claim for its turn.
+                // Twice, since an append may wait for room first, and a claim for its turn.
                 let calls = own.append_timeout.max(own.call_timeout).saturating_mul(2);
                 (calls.saturating_add(ANSWER_MARGIN), own.snapshot_timeout.saturating_add(ANSWER_MARGIN))
             }
@@ -284,7 +285,7 @@ impl JournalSettings {
     }
 }
 
-/// A journal as its crate opens it.
+/// The stores of a journal, opened by its crate.
 struct Opened {
     journal: Arc<dyn Journal>,
     snapshots: Arc<dyn SnapshotStore>,
@@ -296,8 +297,8 @@ struct Opened {
     postgres: Option<greylag_journal_postgres::PostgresJournal>,
 }
 
-/// Opens the stores that the settings name. A database that is away is waited for in the background; a directory that
-/// another process has, or a service that does not answer, is an error.
+/// Opens the stores named by the settings. A database that cannot be reached is waited for in the background; a
+/// directory that another process has open, or a service that does not answer, is an error.
 pub(crate) async fn open(settings: &NodeSettings) -> Result<Option<NodeJournal>, JournalError> {
     let opened = match settings.journal.kind {
         JournalKind::Program => return Ok(None),
@@ -391,19 +392,19 @@ async fn open_service(settings: &NodeSettings) -> Result<Opened, (String, String
     })
 }
 
-/// Without its feature a journal was refused before.
+/// Never called: without its feature this journal is refused by the settings.
 #[cfg(not(feature = "journal-sled"))]
 async fn open_sled(_: &NodeSettings) -> Result<Opened, (String, String)> {
     Err(refused("journal", "this program was built without the feature journal-sled"))
 }
 
-/// Without its feature a journal was refused before.
+/// Never called: without its feature this journal is refused by the settings.
 #[cfg(not(feature = "journal-postgres"))]
 fn open_postgres(_: &NodeSettings) -> Result<Opened, (String, String)> {
     Err(refused("journal", "this program was built without the feature journal-postgres"))
 }
 
-/// Without its feature a journal was refused before.
+/// Never called: without its feature this journal is refused by the settings.
 #[cfg(not(feature = "journal-service"))]
 async fn open_service(_: &NodeSettings) -> Result<Opened, (String, String)> {
     Err(refused("journal", "this program was built without the feature journal-service"))
@@ -420,7 +421,7 @@ mod tests {
         (breaker.call_timeout, snapshot_breaker.call_timeout)
     }
 
-    /// A breaker that waits longer than any of the journals does so, and is as it was set in all else.
+    /// A breaker that waits longer than its journal keeps its timeout, and always its other settings.
     #[test]
     fn a_longer_wait_of_a_breaker_is_kept() {
         for kind in [JournalKind::Program, JournalKind::Sled, JournalKind::Postgres, JournalKind::Service] {
@@ -431,7 +432,7 @@ mod tests {
         }
     }
 
-    /// persistence §4.1: a directory has no time-outs of its own.
+    /// persistence §4.1: a directory has no timeouts of its own, so the breakers keep theirs.
     #[test]
     fn a_journal_on_the_disk_is_waited_for_as_the_breakers_say() {
         for kind in [JournalKind::Program, JournalKind::Sled] {
@@ -440,7 +441,8 @@ mod tests {
         }
     }
 
-    /// persistence §4.4: an append waits for room and then for its lane; only then it is known not to be stored.
+    /// persistence §4.4: an append may wait for room and then in its lane; only after both is it known not to be
+    /// stored.
     #[test]
     #[cfg(feature = "journal-postgres")]
     fn a_database_is_waited_for_until_it_has_answered_by_itself() {
@@ -455,7 +457,7 @@ mod tests {
         assert_eq!(call_timeouts(&settings).0, Duration::MAX);
     }
 
-    /// persistence §4.4a: an append is tried until its time is over; only then it is known what became of it.
+    /// persistence §4.4a: an append is tried until its deadline; only then is its outcome known.
     #[test]
     #[cfg(feature = "journal-service")]
     fn a_service_is_waited_for_until_its_client_has_answered_by_itself() {

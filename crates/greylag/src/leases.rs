@@ -1,4 +1,4 @@
-//! Where a node keeps its leases: the store that its settings name, among those that it knows.
+//! The node's store of leases: chosen by the settings among the stores that the node knows.
 //!
 //! Source: cluster S10, S16, P5.
 
@@ -9,38 +9,38 @@ use greylag_cluster::Leases;
 
 use crate::settings::NodeSettings;
 
-/// Makes the leases of the cluster of this name.
+/// Makes the leases of the cluster with the given name.
 pub(crate) type MakeLeases = Box<dyn FnOnce(&str) -> Leases + Send>;
 
 const KEY: &str = "cluster.sbr.lease_majority.lease";
 const POSTGRES: &str = "postgres";
 
-/// Which store keeps the leases of the resolver and of singletons.
+/// The store for the leases of the resolver and of singletons.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LeaseStoreSettings {
-    /// Its name: `postgres`, or one that the program gave by
-    /// [`NodeBuilder::lease_provider`](crate::NodeBuilder::lease_provider). `None`, the default: the
-    /// program's, if it has one.
+    /// Name of the store: `postgres`, or one that the program gave by
+    /// [`NodeBuilder::lease_provider`](crate::NodeBuilder::lease_provider). `None`, the default: the program's store,
+    /// if it gave one.
     pub name: Option<String>,
-    /// `cluster.lease.postgres.*`; counts only for the store of that name.
+    /// `cluster.lease.postgres.*`; used only by the store `postgres`.
     pub postgres: PostgresLeaseSettings,
 }
 
-/// The store `postgres`; feature `lease-postgres`.
+/// Settings of the store `postgres`; needs feature `lease-postgres`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PostgresLeaseSettings {
-    /// As for libpq, key words or a URL, `sslmode` and its files included.
+    /// Connection string as for libpq, key words or a URL, with `sslmode` and its files.
     pub connection: Secret,
-    /// A file with the password, if it does not stand in the connection string. Default none.
+    /// A file with the password, if the connection string has none. Default none.
     pub password_file: Option<PathBuf>,
 }
 
-/// Text that is shown nowhere: it may hold a password.
+/// Text that is never printed, since it may hold a password.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Keeps this text.
+    /// A secret with this text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -50,7 +50,7 @@ impl Secret {
         &self.0
     }
 
-    /// Whether there is nothing to hide.
+    /// Whether the text is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -67,7 +67,7 @@ impl LeaseStoreSettings {
         self.name.is_some()
     }
 
-    /// What cannot work whatever the program knows: the key with its section, and why.
+    /// Problems of these settings alone, whatever stores the program gives: the key with its section, and why.
     pub(crate) fn problems(&self) -> Vec<(String, String)> {
         if self.name.as_deref() != Some(POSTGRES) {
             return Vec::new();
@@ -104,8 +104,8 @@ impl PostgresLeaseSettings {
     }
 }
 
-/// Puts the store that is named into the settings, or the only one of the program. Stores that were
-/// put there by hand stay. Returns what is wrong, as [`LeaseStoreSettings::problems`] does.
+/// Puts the named store, or the only one of the program, into the settings. A store that the settings have already
+/// stays. Returns the problems, as [`LeaseStoreSettings::problems`] does.
 pub(crate) fn choose(settings: &mut NodeSettings, own: Vec<(String, MakeLeases)>) -> Vec<(String, String)> {
     if settings.cluster.leases.is_some() {
         return Vec::new();
@@ -117,7 +117,7 @@ pub(crate) fn choose(settings: &mut NodeSettings, own: Vec<(String, MakeLeases)>
             Some((_, make)) => make,
             None if name == POSTGRES => match settings.lease_store.postgres.leases() {
                 Ok(make) => make,
-                // Told by the settings themselves.
+                // Reported by `LeaseStoreSettings::problems`.
                 Err(_) => return Vec::new(),
             },
             None => return refused(format!("{name:?} is no store of leases; valid are {}", names.join(", "))),

@@ -1,4 +1,4 @@
-//! One node: transport, membership, and what runs on them, put together.
+//! One node: transport and membership, with the layers on top of them.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use crate::settings::NodeSettings;
 
 /// A running member of a cluster. Cheap to clone; the node runs until [`Node::shutdown`].
 ///
-/// Hold it for as long as the program works with entities. When the last clone is dropped without a
-/// shutdown, the node says so in the log and begins one in the background: other handles (of entities, of
-/// singletons, of the cluster) do not keep it alive.
+/// Hold it for as long as the program works with entities. When the last clone is dropped without a shutdown, the node
+/// logs a warning and shuts down in the background: other handles (of entities, of singletons, of the cluster) do not
+/// keep it alive.
 #[derive(Clone)]
 pub struct Node {
     pub(crate) settings: Arc<NodeSettings>,
@@ -34,11 +34,11 @@ pub struct Node {
     pub(crate) _last: Arc<LastHandle>,
 }
 
-/// What the clones of a node share, and its start before them: it goes with the last of them.
+/// Shared by all clones of a node, and by its start before there are any; its drop shuts the node down.
 pub(crate) struct LastHandle {
     pub(crate) cluster: Cluster,
     pub(crate) transport: Arc<GrpcTransport>,
-    /// The program's.
+    /// The runtime of the program.
     pub(crate) runtime: Handle,
 }
 
@@ -52,7 +52,8 @@ impl Drop for LastHandle {
             );
             cluster.begin_shutdown(ShutdownReason::Stopped);
         }
-        // A runtime that has ended takes the listener with it; work that may still run keeps the port (cluster T33).
+        // A runtime that has ended drops the task and the listener with it; work that may still run keeps the port
+        // (cluster T33).
         self.runtime.spawn(async move {
             cluster.terminated().await;
             transport.shutdown().await;
@@ -61,13 +62,13 @@ impl Drop for LastHandle {
 }
 
 impl Node {
-    /// Begins a node of the cluster with this name.
+    /// A builder for a node of the cluster with this name.
     pub fn builder(cluster_name: impl Into<String>) -> NodeBuilder {
         let cluster_name = cluster_name.into();
         NodeBuilder::new(Config::new()).configure(move |settings| settings.transport.cluster_name = cluster_name)
     }
 
-    /// Begins a node whose settings, its cluster's name among them, stand in a file or the environment.
+    /// A builder for a node whose settings, including its cluster's name, are in a file or the environment.
     ///
     /// ```no_run
     /// # use greylag::{Config, Node};
@@ -80,12 +81,12 @@ impl Node {
         NodeBuilder::new(config)
     }
 
-    /// What it runs with.
+    /// The settings that the node runs with.
     pub fn settings(&self) -> &NodeSettings {
         &self.settings
     }
 
-    /// Where its admin service listens, if it is on.
+    /// Address of the admin service, if it is on.
     #[cfg(feature = "management")]
     pub fn management_address(&self) -> Option<std::net::SocketAddr> {
         self.management
@@ -96,23 +97,23 @@ impl Node {
         self.cluster.self_address()
     }
 
-    /// The address at which others reach this node, and that they name as a seed.
+    /// The address at which other nodes reach this node, and which they name as a seed.
     pub fn address(&self) -> &NodeAddress {
         self.cluster.self_address().address()
     }
 
-    /// The cluster's members, and what happens to them.
+    /// The cluster: its members and events.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// Whether this node should be given work: it is Up, and none of its stores is down. What load balancers and
-    /// orchestrators ask; `greylag health` tells it too. Never waits.
+    /// Whether this node should be given work: it is Up, and none of its stores is down. For load balancers and
+    /// orchestrators; `greylag health` shows it, too. Never waits.
     pub fn readiness(&self) -> greylag_cluster::Readiness {
         self.cluster.readiness()
     }
 
-    /// The transport, for layers of one's own on top of it.
+    /// The transport, for further layers on top of it.
     pub fn transport(&self) -> &Arc<GrpcTransport> {
         &self.transport
     }
@@ -122,15 +123,15 @@ impl Node {
         greylag_transport::Remoting::registry(&*self.transport)
     }
 
-    /// The journal that the settings name, for entities without shards and for projections. `None` if they name
-    /// none, or if the program gave stores of its own.
+    /// The journal named by the settings, for entities without sharding and for projections. `None` if the settings
+    /// name none, or if the program gave stores of its own.
     #[cfg(feature = "persistence")]
     pub fn journal(&self) -> Option<&crate::journals::NodeJournal> {
         self.journal.as_ref()
     }
 
-    /// A name for an entity. If its type is not set up on this node ([`NodeBuilder::entity`], [`NodeBuilder::proxy`]), what
-    /// is sent to it is refused.
+    /// A reference to an entity by name. If its type is not set up on this node ([`NodeBuilder::entity`],
+    /// [`NodeBuilder::proxy`]), messages to it are refused.
     #[cfg(feature = "sharding")]
     pub fn entity_ref<M: Send + 'static>(
         &self,
@@ -140,9 +141,9 @@ impl Node {
         self.sharding.entity_ref(key, id)
     }
 
-    /// Has `count` workers of this name in the cluster, each alive once, and started again wherever one ends: see
-    /// [`Sharding::daemon_process`](greylag_sharding::Sharding::daemon_process). Say it on every node. Settings are those of
-    /// `sharding.sharded_daemon_process.*`.
+    /// Runs `count` workers of this name in the cluster, each alive once, and restarted wherever one ends: see
+    /// [`Sharding::daemon_process`](greylag_sharding::Sharding::daemon_process). Call it on every node. Settings are
+    /// those of `sharding.sharded_daemon_process.*`.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -175,25 +176,27 @@ impl Node {
         self.sharding.daemon_process(name, count, factory)
     }
 
-    /// Entities found by name.
+    /// Sharded entities of this node.
     #[cfg(feature = "sharding")]
     pub fn sharding(&self) -> &greylag_sharding::Sharding {
         &self.sharding
     }
 
-    /// The way of messages between nodes, for what a program starts itself, such as a controller of point-to-point delivery.
+    /// Sends messages between nodes, for parts that a program starts itself, such as a controller of point-to-point
+    /// delivery.
     #[cfg(feature = "sharding")]
     pub fn remoting(&self) -> &Arc<dyn greylag_transport::Remoting> {
         self.sharding().remoting()
     }
 
-    /// Messages that reach entities and workers once and in order, whatever is lost on the way, by the settings `delivery.*`.
+    /// Reliable delivery: messages reach entities and workers once and in order, even if the network loses some.
+    /// Settings are those of `delivery.*`.
     #[cfg(feature = "delivery")]
     pub fn delivery(&self) -> &greylag_delivery::NodeDelivery {
         &self.delivery
     }
 
-    /// Starts a replicator with settings of its own, beside [`Node::replicator`]; it needs a name of its own.
+    /// Starts a replicator with its own settings, beside [`Node::replicator`]; it needs its own name.
     ///
     /// # Errors
     /// [`greylag_ddata::StartError`].
@@ -206,33 +209,33 @@ impl Node {
         crate::replicated::start(&self.settings, &self.transport, &self.cluster, settings, types)
     }
 
-    /// Leaves the cluster in order: shards are handed off, singletons handed over, the others see a
-    /// clean removal and wait for nothing. Then the transport closes.
+    /// Leaves the cluster in order: shards are handed off, singletons handed over, and the other nodes see a clean
+    /// removal without waiting for a timeout. Then the transport closes.
     ///
-    /// What did not end within the time of its phase (an instance of a singleton, a hook) goes on, and
-    /// this node's port stays bound for it until the process ends: a port that refuses is proof to the
-    /// others that nothing runs behind it any more. Source: cluster T33.
+    /// Work that did not end within the time of its phase (an instance of a singleton, a hook) goes on, and this node's
+    /// port stays bound for it until the process ends: a port that refuses connections proves to the other nodes that
+    /// no work runs behind it any more. Source: cluster T33.
     ///
     /// # Errors
-    /// [`EndedOtherwise`]: the node was downed, or could not go on, before it had left.
+    /// [`EndedOtherwise`]: the node was downed, or failed, before it had left.
     pub async fn shutdown(&self) -> crate::Result {
         let reason = self.end().await;
         if reason.exit_code() == 0 { Ok(()) } else { Err(EndedOtherwise(reason).into()) }
     }
 
-    /// As [`Node::shutdown`], whatever ended the node.
+    /// As [`Node::shutdown`], but answers the reason whatever ended the node.
     async fn end(&self) -> ShutdownReason {
         let reason = self.cluster.shutdown().await;
         self.transport.shutdown().await;
         reason
     }
 
-    /// Runs until the node ends: it was told to leave, was downed, or the process got SIGTERM or
-    /// SIGINT, which begin the orderly [`Node::shutdown`]. A second signal does not wait for it. Signals
-    /// are listened to from here on: one that comes before ends the process as it would any other.
+    /// Runs until the node ends: it was told to leave, was downed, or the process got SIGTERM or SIGINT, which begin
+    /// the orderly [`Node::shutdown`]. A second signal cuts the shutdown off. Signals are handled from the first poll
+    /// on: an earlier signal ends the process as it would any other.
     ///
-    /// For the end of `main`: [`ShutdownReason::exit_code`] tells a supervisor a node that was downed
-    /// (20) from one that left or was asked to end by a signal (0).
+    /// For the end of `main`: by [`ShutdownReason::exit_code`] a supervisor can tell a node that was downed (20) from a
+    /// node that left or was ended by a signal (0).
     ///
     /// ```no_run
     /// # async fn live(node: greylag::Node) -> std::process::ExitCode {
@@ -246,7 +249,7 @@ impl Node {
             _ended = self.terminated() => {}
             () = asked_to_end() => {
                 tracing::info!(node = %self.unique_address(), "asked to end by a signal");
-                // The first reason wins: not that of the shutdown below.
+                // The first reason is kept, so this one wins over that of the shutdown below.
                 self.cluster.begin_shutdown(ShutdownReason::Terminated);
             }
         }
@@ -268,7 +271,7 @@ impl Node {
     }
 }
 
-/// A node did not end by its shutdown.
+/// The node ended before its shutdown did.
 #[derive(thiserror::Error)]
 #[error("the node ended otherwise than by its shutdown: {0}")]
 pub struct EndedOtherwise(pub ShutdownReason);
@@ -302,7 +305,7 @@ async fn asked_to_end() {
     }
 }
 
-/// Where a node at this address keeps the durable entries of a replicator. Source: ddata U6.
+/// The store for the durable entries of a replicator of the node at this address. Source: ddata U6.
 #[cfg(feature = "ddata-sled")]
 pub(crate) fn ddata_store(
     settings: &NodeSettings,

@@ -1,7 +1,7 @@
-//! What most programs name.
+//! The names that most programs use.
 //!
-//! Neither of the two types `Signal` is here, an entity's (`greylag::sharding::Signal`) and that of one with a history
-//! (`greylag::persistence::Signal`): a program that names one says which.
+//! Neither of the two types named `Signal` is included, that of entities (`greylag::sharding::Signal`) and that of
+//! event-sourced entities (`greylag::persistence::Signal`): a program that uses one imports it.
 
 pub use greylag_cluster::{Mailbox, NoMessages, SingletonContext, SingletonRef};
 pub use greylag_codec::{json, prost};

@@ -14,11 +14,11 @@ use greylag_transport::GrpcTransport;
 use crate::node::Node;
 use crate::settings::NodeSettings;
 
-/// The node's replicator, once something has asked for it. Clones are the same one.
+/// The node's replicator, once it was asked for. Clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct NodeReplicator(Arc<Mutex<Option<Replicator>>>);
 
-/// Why an entry cannot be named on a node.
+/// Why an entry cannot be used on a node.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReplicatedError {
     /// The node's replicator did not start.
@@ -32,8 +32,8 @@ pub enum ReplicatedError {
 greylag_core::debug_is_sentence!(ReplicatedError);
 
 impl Node {
-    /// The entry of this id in the data that the nodes replicate, whose value is a `T` on each of them. The first call
-    /// starts the node's replicator, by the settings `ddata.*`; say it on every node that is to have a copy.
+    /// The entry with this id in the data that the nodes replicate; its value is a `T`. The first call starts the
+    /// node's replicator, with the settings `ddata.*`; call it on every node that should have a copy.
     ///
     /// ```
     /// # use greylag::prelude::*;
@@ -54,12 +54,13 @@ impl Node {
         Ok(self.replicator(TypeTable::new())?.replicated(id)?)
     }
 
-    /// The node's replicator, that `ddata.*` describes: the first call starts it, fed by this node's cluster, and all
-    /// later ones give the same. When the node leaves, it hands over the changes that no other replicator has yet.
-    /// `types` lists types that peers may send, or that durable entries have, before this node has used them.
+    /// The node's replicator, with the settings `ddata.*`: the first call starts it, connected to this node's cluster,
+    /// and later calls return the same. When the node leaves, the replicator hands over the changes that no other
+    /// replicator has yet. `types` lists types that peers may send, or that durable entries have, before this node has
+    /// used them.
     ///
     /// # Errors
-    /// [`StartError`]: this node lacks a role of `ddata.roles`, or one of that name was started by
+    /// [`StartError`]: this node lacks a role of `ddata.roles`, or a replicator of that name was started by
     /// [`Node::replicator_with`].
     pub fn replicator(&self, types: TypeTable) -> Result<Replicator, StartError> {
         self.replicator.get(&self.settings, &self.transport, &self.cluster, types)
@@ -78,7 +79,7 @@ impl NodeReplicator {
         let mut own = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = own.as_ref().filter(|known| !matches!(*known.lifecycle().borrow(), Lifecycle::Stopped(_)))
         {
-            // One that is so busy that it takes nothing more learns the types as they are used.
+            // A replicator too busy to take the types learns each of them when it is used.
             known.add_types(types).ok();
             return Ok(known.clone());
         }
@@ -88,7 +89,7 @@ impl NodeReplicator {
     }
 }
 
-/// Starts a replicator that is fed by a node's cluster.
+/// Starts a replicator on a node's cluster.
 pub(crate) fn start(
     node: &NodeSettings,
     transport: &Arc<GrpcTransport>,
@@ -107,8 +108,8 @@ pub(crate) fn start(
     Replicator::start(settings, types, transport.clone(), membership)
 }
 
-/// Workers of this node, and the producers of their work, find each other across the cluster by the node's replicator, which
-/// the first of them starts.
+/// Lets the workers of this node and the producers of their work find each other across the cluster, by the node's
+/// replicator, which the first of them starts.
 #[cfg(feature = "delivery")]
 pub(crate) fn find_workers(
     delivery: &greylag_delivery::NodeDelivery,

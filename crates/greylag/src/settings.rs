@@ -5,10 +5,10 @@ use greylag_transport::TransportSettings;
 
 use crate::leases::LeaseStoreSettings;
 
-/// Every setting of a node. A document of the specification writes its keys without the section.
+/// Every setting of a node. Documents of the specification write the keys without their section.
 ///
-/// Some sections are for parts that the program starts later (singletons, replicators, behaviours,
-/// delivery): it finds them by [`Node::settings`](crate::Node::settings).
+/// Some sections are for parts that the program starts later (singletons, replicators, behaviours, delivery): it reads
+/// them from [`Node::settings`](crate::Node::settings).
 #[derive(Debug, Clone, Default)]
 pub struct NodeSettings {
     /// `transport.*`.
@@ -19,8 +19,8 @@ pub struct NodeSettings {
     pub discovery: DiscoverySettings,
     /// `cluster.bootstrap.*`: how discovered nodes found a cluster; not used with seed nodes.
     pub bootstrap: BootstrapSettings,
-    /// `cluster.sbr.lease_majority.lease` and `cluster.lease.postgres.*`: where leases are kept, if
-    /// `cluster.leases` is not set.
+    /// `cluster.sbr.lease_majority.lease` and `cluster.lease.postgres.*`: the store of leases, if `cluster.leases` is
+    /// not set.
     pub lease_store: LeaseStoreSettings,
     /// `cluster.singleton.*`, for singletons that the program starts.
     pub singleton: SingletonSettings,
@@ -39,11 +39,11 @@ pub struct NodeSettings {
     /// `persistence.projection.*`, for projections that the program starts.
     #[cfg(feature = "persistence")]
     pub projection: greylag_persistence::ProjectionSettings,
-    /// `persistence.*`: the settings that every behaviour with a durable state starts from. A key that both
-    /// have sets both.
+    /// `persistence.*`: the settings that every behaviour with a durable state starts from. A key of both kinds of
+    /// behaviour sets both.
     #[cfg(feature = "persistence")]
     pub durable_state: greylag_persistence::DurableStateSettings,
-    /// `persistence.query.*`, for the `ReadJournal` of streams and projections: one for the program.
+    /// `persistence.query.*`, for the program's one `ReadJournal` of streams and projections.
     #[cfg(feature = "persistence")]
     pub query: greylag_persistence::QuerySettings,
     /// `sharding.*`, the defaults of all entity types.
@@ -57,20 +57,20 @@ pub struct NodeSettings {
     pub management: greylag_management::ManagementSettings,
 }
 
-/// Where the durable entries of replicators are stored; which entries those are is `ddata.durable.keys`.
+/// The store for the durable entries of replicators; `ddata.durable.keys` says which entries are durable.
 #[cfg(feature = "ddata")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DdataPlace {
-    /// A directory. If its name ends in `ddata`, the names of cluster and replicator and the port are added,
-    /// so that nodes on one machine do not meet. Default `ddata`, below the working directory. Source: ddata U6.
+    /// A directory. If its name ends in `ddata`, the names of cluster and replicator and the port are appended, so that
+    /// nodes on one machine use different directories. Default `ddata`, below the working directory. Source: ddata U6.
     pub path: std::path::PathBuf,
     /// Page cache of the store. Default 64 MiB.
     pub cache_bytes: usize,
-    /// With fewer bytes free on the disk, updates of durable entries end with `StoreFailed`. Default 256 MiB; 0 switches it
-    /// off. Source: ddata U2, persistence §4.3.
+    /// With fewer free bytes on the disk, updates of durable entries fail with `StoreFailed`. Default 256 MiB; 0
+    /// switches the check off. Source: ddata U2, persistence §4.3.
     pub min_free_bytes: u64,
-    /// Size of a file that is given up when a full disk would not let the store open. Default 64 MiB; 0 for none. Source:
-    /// ddata U2, persistence §4.3.
+    /// Size of a ballast file that is given up when a full disk would keep the store from opening. Default 64 MiB; 0
+    /// for none. Source: ddata U2, persistence §4.3.
     pub ballast_bytes: u64,
 }
 
@@ -81,10 +81,10 @@ impl Default for DdataPlace {
     }
 }
 
-/// How nodes find each other, if the program names no discovery of its own.
+/// How nodes find each other, unless the program gives a discovery of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DiscoverySettings {
-    /// By what. Default: the list `cluster.seed_nodes`.
+    /// The method. Default: the list `cluster.seed_nodes`.
     pub method: DiscoveryMethod,
     /// The name to look up. Required by DNS.
     pub name: String,
@@ -92,27 +92,28 @@ pub struct DiscoverySettings {
     pub port: u16,
 }
 
-/// By what nodes find each other.
+/// The method by which nodes find each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DiscoveryMethod {
     /// `cluster.seed_nodes`.
     #[default]
     SeedNodes,
-    /// Every address of a name is a node; feature `discovery-dns`.
+    /// Every address of a name is a node; needs feature `discovery-dns`.
     DnsAddresses,
-    /// Every target of a service is a node; feature `discovery-dns`.
+    /// Every target of a service is a node; needs feature `discovery-dns`.
     DnsService,
 }
 
 impl NodeSettings {
-    /// Everything that cannot work, alone or together: the key with its section, and why.
+    /// Problems of all settings, alone or together: the key with its section, and why.
     pub(crate) fn problems(&self) -> Vec<(String, String)> {
         let mut problems = Vec::new();
         for error in self.transport.check().err().into_iter().flat_map(|errors| errors.0) {
             problems.push((error.setting.to_owned(), format!("{}: {}", error.value, error.why)));
         }
         let cluster = self.cluster.validate().err().into_iter().flatten();
-        // A store that is named is found by its name, later; its problems are reported below.
+        // The cluster's check misses a store of leases that is only named here and chosen later, so that error is
+        // dropped.
         let cluster = cluster.filter(|error| !self.lease_store.is_named() || !error.setting.ends_with(".lease"));
         for error in cluster.chain(self.singleton.validate().err().into_iter().flatten()) {
             problems.push((format!("cluster.{}", error.setting), format!("{}: {}", error.value, error.why)));
@@ -143,7 +144,7 @@ impl NodeSettings {
         problems
     }
 
-    /// Why shards cannot hold leases, if they are to.
+    /// The problem of leases of shards, if they are on and there is no store for them.
     #[cfg(feature = "sharding")]
     fn problem_of_shard_leases(&self) -> Option<(String, String)> {
         let store = Some(&self.sharding.lease.use_lease).filter(|store| !store.is_empty())?;
@@ -167,7 +168,7 @@ impl NodeSettings {
         {
             for checked in [self.persistence.check(), self.durable_state.check()] {
                 let problem = checked.err().map(|error| crate::journals::refused_by(&error));
-                // What event-sourced entities and those with a durable state have in common is told once.
+                // A setting that event-sourced entities and those with a durable state share is reported once.
                 problems.extend(problem.filter(|problem| !problems.contains(problem)));
             }
             let projection = self.projection.check(&self.query).err();
@@ -176,7 +177,7 @@ impl NodeSettings {
         }
         #[cfg(feature = "sharding")]
         if let Err(error) = self.sharding.validate() {
-            // The permits to recover are shared by all entity types, and their keys are those of persistence.
+            // The recovery permits are shared by all entity types, so their keys belong to persistence.
             let of_node = ["max_concurrent_recoveries", "permit_wait_warn"].contains(&error.key);
             let section = if of_node { "persistence" } else { "sharding" };
             problems.push((format!("{section}.{}", error.key), format!("{}: {}", error.value, error.reason)));

@@ -1,4 +1,4 @@
-//! The entity types of a node as its admin service shows them.
+//! The node's entity types for its admin service.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use greylag_sharding::ids::{EntityId, ShardId};
 use greylag_sharding::inspection::{EntityCounts, Position, RegionEntities, RegionStats};
 use greylag_sharding::{Inspector, Sharding};
 
-/// How long a question takes that does not say it.
+/// Time limit of a question that does not give one.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a question may take.
+/// Longest time limit of a question.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// See the module's description.
+/// Implements the admin service's view of a node's entity types.
 pub(crate) struct NodeShards(Sharding);
 
 impl NodeShards {
@@ -28,7 +28,7 @@ impl NodeShards {
     }
 }
 
-/// Answers at once if there is nothing to ask.
+/// Asks the inspector; answers at once if the entity type is unknown.
 fn with<T: Send + 'static, F: Future<Output = Result<T, ShardsError>> + Send + 'static>(
     inspector: Result<Inspector, ShardsError>,
     ask: impl FnOnce(Inspector) -> F,
@@ -104,7 +104,7 @@ async fn region_at(inspector: &Inspector, named: &str, patience: Duration) -> Re
     }
     let address: NodeAddress = named.parse().map_err(nonsense)?;
     let regions = inspector.current_regions(patience).await.addresses;
-    // Of two incarnations the later one is the one that lives.
+    // Of two incarnations the later one is alive.
     let found = regions.into_iter().rfind(|region| *region.address() == address);
     found.ok_or_else(|| ShardsError::NoRegion(named.to_owned()))
 }

@@ -1,4 +1,4 @@
-//! One live instance in the whole cluster: a value that takes messages, made anew wherever it has to run next.
+//! Singletons: one live instance in the whole cluster, a value that takes messages and is made anew where it runs next.
 //!
 //! ```text
 //! oldest node: factory --> run, which takes messages --> returns --> factory on the next oldest node
@@ -26,10 +26,10 @@ use greylag_core::Codec;
 use crate::node::Node;
 use crate::{Error, Result};
 
-/// Wait before an instance that failed is made again, unless the builder says otherwise.
+/// First and longest wait before a failed instance is made again, unless the builder sets others.
 const RESTART: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// What lives once in the cluster.
+/// The behaviour of a singleton's instance.
 ///
 /// ```
 /// use greylag::prelude::*;
@@ -69,25 +69,25 @@ const RESTART: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 /// # }
 /// ```
 pub trait SingletonInstance: Sized + Send + 'static {
-    /// What it is sent; [`NoMessages`](greylag_cluster::NoMessages) if nothing.
+    /// The messages of the instance; [`NoMessages`](greylag_cluster::NoMessages) if it takes none.
     type Message: Send + 'static;
 
-    /// Lives: takes messages until the mailbox yields `None`, which says that the instance must end, then ends in its own
-    /// time. Only after it has returned, the next instance starts elsewhere. What it does besides its messages stands in a
-    /// `select!` with them.
+    /// Runs the instance: takes messages until the mailbox yields `None`, which tells that the instance must end, then
+    /// ends in its own time. The next instance starts elsewhere only after this has returned. An instance with other
+    /// work besides its messages waits for both in a `select!`.
     ///
     /// An instance that returns before it must is not made again on this node.
     ///
     /// # Errors
-    /// Any. The failure is logged, and after a back-off the factory makes another instance on the same node; so it does
-    /// after a panic. Messages wait in the mailbox meanwhile; the one in hand is lost.
+    /// Any error is logged, and after a back-off the factory makes another instance on the same node; a panic has the
+    /// same effect. Messages wait in the mailbox meanwhile; the one being handled is lost.
     fn run(&mut self, mailbox: &mut Mailbox<Self::Message>) -> impl Future<Output = Result> + Send;
 }
 
 impl Node {
-    /// A singleton: `factory` makes its instance on the oldest node of the cluster. Say it on every node; what the builder
-    /// starts sends to the instance wherever that runs. Settings are those of `cluster.singleton.*` and
-    /// `cluster.singleton_proxy.*`.
+    /// A singleton: `factory` makes its instance on the oldest node of the cluster. Call it on every node; the
+    /// reference that the builder's start returns sends to the instance wherever it runs. Settings are those of
+    /// `cluster.singleton.*` and `cluster.singleton_proxy.*`.
     pub fn singleton<I: SingletonInstance>(
         &self,
         name: impl Into<String>,
@@ -99,13 +99,13 @@ impl Node {
         })
     }
 
-    /// A singleton of other nodes, that this one only sends to.
+    /// A singleton that runs on other nodes; this node only sends to it.
     pub fn singleton_proxy<M: Send + 'static>(&self, name: impl Into<String>) -> StartSingleton<M> {
         StartSingleton::new(self, name.into(), |name, _| Singleton::proxy(name))
     }
 }
 
-/// Makes what the cluster starts, of its name and the shortest and longest wait before a restart.
+/// Makes the cluster's singleton, given its name and the shortest and longest wait before a restart.
 type Define<M> = Box<dyn FnOnce(String, (Duration, Duration)) -> Singleton<M> + Send>;
 
 /// A singleton that is not started yet.
@@ -137,7 +137,7 @@ impl<M: Send + 'static> StartSingleton<M> {
         }
     }
 
-    /// How messages travel between nodes. Without one they reach an instance on this node only.
+    /// The codec of messages between nodes. Without one only an instance on this node can be reached.
     pub fn codec(mut self, codec: impl Codec<M>) -> Self {
         self.codec = Some(Box::new(|singleton| singleton.codec(codec)));
         self
@@ -149,30 +149,30 @@ impl<M: Send + 'static> StartSingleton<M> {
         self
     }
 
-    /// Changes any other of its settings.
+    /// Changes other settings of the singleton.
     pub fn configure(mut self, change: impl FnOnce(&mut SingletonSettings)) -> Self {
         change(&mut self.settings);
         self
     }
 
-    /// How many messages wait for the instance at most; what comes beyond is a dead letter `MailboxFull`. Default 10 000.
+    /// Limit of messages that wait for the instance; further ones are dead letters `MailboxFull`. Default 10 000.
     pub fn mailbox_capacity(mut self, messages: NonZeroUsize) -> Self {
         self.mailbox_capacity = Some(messages);
         self
     }
 
-    /// How long an instance that failed waits before it is made again: at first, and at most; each failure doubles the wait
-    /// until one instance has lived for longer than the longest. Default 1 s and 30 s.
+    /// First and longest wait before a failed instance is made again; each failure doubles the wait until an instance
+    /// has lived for longer than the longest wait. Default 1 s and 30 s.
     pub fn restart_backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.restart = (first, longest.max(first));
         self
     }
 
-    /// Sets the singleton up on this node. The same name again gives the same singleton.
+    /// Sets the singleton up on this node. A second call with the same name returns the same singleton.
     ///
     /// # Errors
-    /// [`SingletonError`]: nothing was started.
-    // A future like the other starts: one day it may have to wait for something.
+    /// [`SingletonError`]; then nothing was started.
+    // A future, like the other starts, so that it may have to wait in a later version.
     pub fn start(self) -> std::future::Ready<std::result::Result<SingletonRef<M>, SingletonError>> {
         let Self { cluster, name, define, settings, codec, mailbox_capacity, restart } = self;
         let mut singleton = define(name, restart).settings(settings);
@@ -195,7 +195,7 @@ impl<M: Send + 'static> fmt::Debug for StartSingleton<M> {
     }
 }
 
-/// One instance after the other, until one ends without a failure or the singleton must end here.
+/// Runs one instance after the other, until one ends without a failure or the singleton must end on this node.
 async fn live<I, F>(
     factory: Arc<F>,
     cx: SingletonContext,
@@ -221,7 +221,7 @@ async fn live<I, F>(
     }
 }
 
-/// False if the singleton must end here meanwhile.
+/// Waits; answers false if the singleton must end on this node meanwhile.
 async fn wait_to_restart(stop: &mut StopToken, wait: Duration) -> bool {
     tokio::select! {
         () = stop.stopped() => false,
@@ -229,7 +229,7 @@ async fn wait_to_restart(stop: &mut StopToken, wait: Duration) -> bool {
     }
 }
 
-/// The life of one instance. A panic of the user's code is its failure.
+/// Makes and runs one instance. A panic of the user's code counts as a failure.
 async fn live_once<I, F>(factory: &F, cx: SingletonContext, mailbox: &mut Mailbox<I::Message>) -> Result
 where
     I: SingletonInstance,

@@ -8,11 +8,11 @@ use greylag_transport::BindError;
 
 use crate::config::ConfigProblems;
 
-/// Why a node did not start. Nothing of it is left running. `Debug` prints the sentence with its causes, as a
-/// `main` that returns it does.
+/// Why a node did not start. No part of it is left running. `Debug` prints the sentence with its causes, because a
+/// `main` that returns an error prints it by `Debug`.
 #[derive(thiserror::Error)]
 pub enum StartError {
-    /// Settings that cannot be read, or cannot work; all of them.
+    /// Settings cannot be read, or cannot work; all problems together.
     #[error("invalid configuration:\n{0}")]
     Config(#[from] ConfigProblems),
     /// A seed node is not an address.
@@ -32,7 +32,7 @@ pub enum StartError {
     #[cfg(feature = "management")]
     #[error(transparent)]
     Management(#[from] greylag_management::StartError),
-    /// A sharding setting is wrong.
+    /// A sharding setting is invalid.
     #[cfg(feature = "sharding")]
     #[error("sharding did not start: {0}")]
     Sharding(#[from] greylag_sharding::error::InvalidSetting),
@@ -49,9 +49,9 @@ pub enum StartError {
     /// The node was not Up within the time of [`NodeBuilder::start_timeout`](crate::NodeBuilder::start_timeout).
     #[error("the node was not Up within {after:?}: {waited_for}")]
     TimedOut {
-        /// The time that the start was given.
+        /// The time limit of the start.
         after: Duration,
-        /// What the node waited for, as it knew.
+        /// What the node waited for, as far as it knew.
         waited_for: String,
     },
     /// The node joined, but ended before it was Up.
@@ -62,7 +62,7 @@ pub enum StartError {
 greylag_core::debug_is_sentence!(StartError);
 
 impl StartError {
-    /// The start took longer than it was given. Says how far it came, as a node that is not a member yet knows.
+    /// The start took longer than its limit. The error tells how far the node came, by its own knowledge.
     pub(crate) async fn timed_out(after: Duration, cluster: Option<&Cluster>) -> Self {
         let waited_for = match cluster {
             Some(cluster) => described(&cluster.health().await),
@@ -72,7 +72,7 @@ impl StartError {
     }
 }
 
-/// What keeps a node from being Up.
+/// Why a node is not Up.
 fn described(health: &Health) -> String {
     let mut text = match health.status {
         Some(status) => format!("it is {status:?}"),

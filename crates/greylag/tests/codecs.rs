@@ -10,7 +10,7 @@ use serde::{Deserializer, Serializer};
 const PATIENCE: Duration = Duration::from_secs(60);
 const IDS: usize = 20;
 
-/// An answer that serde cannot write, so that the format of its question does not do.
+/// An answer that serde cannot serialize, so that the format of its question cannot encode it.
 #[derive(Debug, PartialEq)]
 struct Seal(u8);
 
@@ -70,14 +70,14 @@ impl Entity for Office {
     }
 }
 
-/// What the second of two nodes hears from entities that live on both.
+/// The answers that the second of two nodes gets from entities on both.
 async fn answers(name: &str, set_up: impl Fn(NodeBuilder) -> NodeBuilder) -> Vec<Result<Seal, AskError>> {
     let builder = || {
         let offices = EntityType::new(OFFICE, |_| Ok(Office)).codec(json("office"));
         set_up(Node::builder(name).bind("127.0.0.1", 0).start_timeout(PATIENCE)).entity(offices)
     };
     let first = builder().start().await.expect("a cluster of one");
-    // It has shards before the other one comes.
+    // The first node has shards before the second one joins.
     first.entity_ref(OFFICE, "0").ask(Ask).timeout(PATIENCE).await.expect("nothing is encoded on one node");
     let second = builder().seed_nodes([first.address().to_string()]).start().await.expect("it joins");
     let mut answers = Vec::new();
@@ -89,8 +89,8 @@ async fn answers(name: &str, set_up: impl Fn(NodeBuilder) -> NodeBuilder) -> Vec
     answers
 }
 
-/// With the codec named to the builder each answer arrives, wherever its entity lives; without it those of the other node do
-/// not, and their askers hear which type had no way, and where.
+/// With the codec registered by the builder each answer arrives, wherever its entity lives; without it the answers of
+/// the other node do not, and the errors name the type and the place without a codec.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_110_a_codec_that_the_builder_registers_serves_from_the_first_message_on() {
     let registered = answers("codecs", |builder| builder.register(ByHand)).await;

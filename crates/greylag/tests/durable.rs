@@ -1,4 +1,4 @@
-//! A node whose config file makes entries durable: they are there when it is started anew.
+//! A node whose config file makes entries durable: after a restart the entries are there.
 
 use greylag::config::Config;
 use greylag::crdt::GCounter;

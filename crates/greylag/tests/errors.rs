@@ -1,4 +1,4 @@
-//! What `main` prints when it returns an error of settings, of a start, or of what is started on a node: the sentence of
+//! Output of a `main` that returns an error of settings, of a start, or of a part started on a node: the sentence of
 //! `Display`, with every wrong key, and each cause once. Source: api.md.
 
 use std::error::Error;
@@ -8,7 +8,7 @@ use greylag::transport::{TlsSettings, TransportSettings};
 use greylag::{Config, StartError, cluster, core, ddata, delivery, discovery_dns, management, persistence, transport};
 use greylag::{journal_postgres, journal_service, journal_sled, lease_postgres, sharding};
 
-/// What a `main` that returns it prints; seen to be the sentence with its causes.
+/// The output of a `main` that returns `error`, which must be its sentence with its causes.
 fn printed(error: impl Into<Box<dyn Error>>) -> String {
     let error = error.into();
     let text = format!("{error:?}");

@@ -1,4 +1,4 @@
-//! Nodes that open the journal which their config file names.
+//! Nodes that open the journal named by their config file.
 
 use std::sync::{Arc, Mutex};
 
@@ -39,8 +39,8 @@ fn deposited() -> NewEvent {
     }
 }
 
-/// persistence §9: the store that a file names keeps what entities write, and is closed with its node, so that the next
-/// one can open it.
+/// persistence §9: the store named by a file has the entities' writes, and is closed with its node, so that the next
+/// node can open it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_opens_the_directory_that_its_file_names_and_closes_it() {
     let directory = tempfile::tempdir().unwrap();
@@ -61,7 +61,7 @@ async fn a_node_opens_the_directory_that_its_file_names_and_closes_it() {
         assert_eq!(first, SeqNr::saturating(u64::try_from(run).unwrap()));
         let page = journal.stores.journal.read(&id, ReadRange::all()).await.unwrap();
         assert_eq!(page.records.len() as u128, run);
-        // A node that starts while the journal is open is told which setting names it.
+        // A node that starts while the journal is open gets an error that names the setting.
         let why = refused(&format!("journal = \"sled\"\nsled.dir = {dir:?}\nsled.lock_retry = \"10ms\"")).await;
         assert!(why.contains("persistence.sled.dir") && why.contains("journal"), "{why}");
         node.shutdown().await.expect("it leaves in order");
@@ -69,7 +69,7 @@ async fn a_node_opens_the_directory_that_its_file_names_and_closes_it() {
     }
 }
 
-/// A database that is away keeps no node from starting: it is waited for.
+/// A node starts although its database cannot be reached, and waits for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_starts_while_its_database_is_away() {
     let closed = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
@@ -80,7 +80,7 @@ async fn a_node_starts_while_its_database_is_away() {
     let journal = node.journal().expect("the file names one").clone();
     let error = journal.stores.journal.head(&PersistenceId::of("Account", "1").unwrap()).await.unwrap_err().to_string();
     assert!(error.contains(&format!("127.0.0.1:{closed}")) && !error.contains("secret"), "{error}");
-    // What counts each event exactly once works on the same connections.
+    // A transactional projection works on the same connections.
     let itself = journal.postgres.expect("it is one on PostgreSQL");
     let error = itself.head(&PersistenceId::of("Account", "1").unwrap()).await.unwrap_err().to_string();
     assert!(error.contains(&format!("127.0.0.1:{closed}")), "{error}");
@@ -93,7 +93,7 @@ async fn a_node_starts_while_its_database_is_away() {
     assert!(why.contains("persistence.pg.password_file") && why.contains("/nowhere/password"), "{why}");
 }
 
-/// persistence §5, "queries over durable states": what a node keeps of states can be followed by projections.
+/// persistence §5, "queries over durable states": projections can follow the states of a node's journal.
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_of_states_can_be_followed_on_the_journal_of_a_node() {
     let directory = tempfile::tempdir().unwrap();
@@ -114,7 +114,7 @@ async fn changes_of_states_can_be_followed_on_the_journal_of_a_node() {
     node.shutdown().await.expect("it leaves in order");
 }
 
-/// persistence §5: of a served journal there is what it serves, and nothing else.
+/// persistence §5: a node has those parts of a served journal that are served, and no others.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_has_of_a_served_journal_what_is_served() {
     let states = InMemoryStates::new(Scope::Shared, || Timestamp::from_micros(1));
@@ -133,7 +133,7 @@ async fn a_node_has_of_a_served_journal_what_is_served() {
     }
 }
 
-/// persistence §4.1, J10: what was never sent to a database is not stored, for certain, however short the breakers wait.
+/// persistence §4.1, J10: an append that was never sent is certainly not stored, however short the breakers wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_never_sent_to_a_database_is_not_stored() {
     let closed = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
@@ -162,7 +162,7 @@ async fn a_service_that_is_not_there_is_named() {
     assert!(why.contains("persistence.service.address") && why.contains(&closed.to_string()), "{why}");
 }
 
-/// What the program gives goes before the file.
+/// Stores given by the program win over the file.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_stores_of_the_program_go_before_the_file() {
     let config = file("journal = \"sled\"\nsled.dir = \"/nowhere/journal\"");
@@ -172,7 +172,7 @@ async fn the_stores_of_the_program_go_before_the_file() {
     node.shutdown().await.expect("it leaves in order");
 }
 
-/// An account that keeps what its node told it.
+/// An account that notes the settings of its node.
 struct Account {
     told: Arc<Mutex<Option<EventSourcedSettings>>>,
 }
@@ -196,7 +196,7 @@ impl EventSourced for Account {
     }
 }
 
-/// persistence §9: entities that are spawned on the journal of a node, without shards, start from its file as well.
+/// persistence §9: entities spawned on a node's journal without sharding start from the node's file, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn entities_without_shards_start_from_the_file_of_their_node() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Which store keeps a node's leases.
+//! The choice of a node's store of leases.
 
 use greylag::cluster::{ClusterSettings, Downing, InMemoryLeases, SbrSettings, Strategy};
 use greylag::prelude::*;
@@ -21,8 +21,8 @@ fn refused(started: Result<Node, StartError>) -> String {
     }
 }
 
-/// cluster S10: the only store of the program needs no name, one of several does, and a name that
-/// no store has is answered with those that are known.
+/// cluster S10: the program's only store needs no name, one of several does, and an unknown name is refused with the
+/// known ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_store_of_leases_is_found_by_its_name() {
     let without = refused(node("").start().await);
@@ -52,7 +52,7 @@ async fn the_store_of_leases_is_found_by_its_name() {
     }
 }
 
-/// What the program puts into the settings itself stays.
+/// A store that the program put into the settings stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_in_the_settings_goes_before_all_names() {
     let leases = greylag::cluster::Leases::new("another", InMemoryLeases::new());

@@ -1,4 +1,4 @@
-//! Nodes as programs start them: over real sockets, with the facade's defaults.
+//! Nodes started as programs start them: over real sockets, with the facade's defaults.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn up(view: &greylag::cluster::MembershipView) -> usize {
     view.members.iter().filter(|member| member.status == MemberStatus::Up).count()
 }
 
-/// cluster S1: the crate below decides nothing by default, the facade does.
+/// cluster S1: the facade turns the resolver on; the cluster crate's default has none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_builder_turns_the_resolver_on_unless_told_otherwise() {
     let node = builder().start().await.expect("a cluster of one");
@@ -47,7 +47,7 @@ async fn what_is_wrong_with_a_node_is_said_before_it_joins_anything() {
     assert!(role.to_string().contains("dc-"), "{role}");
 }
 
-/// A node that is let in and never Up: it waits for a second member.
+/// A node that is let in but never Up, since it waits for a second member.
 fn never_up(port: u16) -> NodeBuilder {
     let wants_two = |settings: &mut NodeSettings| settings.cluster.min_number_of_members = 2;
     Node::builder("test").bind("127.0.0.1", port).configure(wants_two)
@@ -57,7 +57,7 @@ fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port()
 }
 
-/// A start that is dropped leaves no member behind that the program has no handle of.
+/// A dropped start leaves no member without a handle.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_that_is_dropped_ends_the_node() {
     let port = free_port();
@@ -71,7 +71,7 @@ async fn a_start_that_is_dropped_ends_the_node() {
     tokio::time::timeout(Duration::from_secs(30), is_free).await.expect("the node ends and gives its port back");
 }
 
-/// A start that was given a time ends with a sentence that says what it waited for.
+/// A start with a time limit ends with an error that says what it waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_that_was_given_a_time_says_what_it_waited_for() {
     let port = free_port();
@@ -81,7 +81,7 @@ async fn a_start_that_was_given_a_time_says_what_it_waited_for() {
     assert!(text.contains("not Up within 500ms") && text.contains("Joining"), "{text}");
     std::net::TcpListener::bind(("127.0.0.1", port)).expect("the node has ended");
 
-    // Of seed nodes that do not answer it says what came of each.
+    // The error names each seed node that does not answer, and why.
     let nowhere = format!("127.0.0.1:{}", free_port());
     let error = builder().seed_nodes([nowhere.clone()]).start_timeout(Duration::from_secs(2)).start().await;
     let text = format!("{:?}", error.expect_err("nothing listens there"));
@@ -91,7 +91,7 @@ async fn a_start_that_was_given_a_time_says_what_it_waited_for() {
     node.shutdown().await.expect("it leaves in order");
 }
 
-/// A start whose seed node is wrong ends when it was told to, and says of the seed what came of it.
+/// A start with an unreachable seed node ends at its limit, with the reason for the seed node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_has_an_end_and_says_which_seed_was_what() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
@@ -105,7 +105,7 @@ async fn a_start_has_an_end_and_says_which_seed_was_what() {
     assert!(text.contains(&closed.to_string()) && text.contains("nothing listens at that port"), "{text}");
 }
 
-/// The admin service is off unless configured, and answers where it is told to.
+/// The admin service is off unless configured, and listens on the configured address.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_admin_service_is_off_unless_configured() {
     use greylag::management::{connect, v1};
@@ -128,7 +128,7 @@ async fn the_admin_service_is_off_unless_configured() {
     assert!(wide.expect_err("plain text on every interface").to_string().contains("management.tls"));
 }
 
-/// The program goes before the environment, the environment before the file, the file before the default.
+/// The program wins over the environment, the environment over the file, the file over the default.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_program_goes_before_the_environment_and_that_before_the_file() {
     let text = "transport.cluster_name = \"file\"\ncluster.gossip_interval = \"700ms\"\ncluster.roles = [\"file\"]\n\
@@ -146,7 +146,7 @@ async fn the_program_goes_before_the_environment_and_that_before_the_file() {
     node.shutdown().await.expect("it leaves in order");
 }
 
-/// cluster T33, S20: a port that refuses is proof that nothing runs behind it any more.
+/// cluster T33, S20: a port that refuses connections proves that no work runs behind it any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_port_stays_bound_while_a_hook_still_runs_and_closes_when_nothing_does() {
     use greylag::cluster::Phase;
@@ -177,7 +177,7 @@ async fn the_port_stays_bound_while_a_hook_still_runs_and_closes_when_nothing_do
     }
 }
 
-/// A provider whose `Arc` count says whether it is still held.
+/// A provider whose `Arc` count tells whether it is still held.
 #[derive(Debug)]
 struct Held {
     _count: std::sync::Arc<()>,
@@ -194,7 +194,7 @@ impl greylag::cluster::LeaseProvider for Held {
     }
 }
 
-/// What a failed start began ends with it, the admin service too, which holds on to the node.
+/// Everything that a failed start began ends with it, also the admin service, which holds the node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_left_running_of_a_node_that_could_not_start() {
     let other = Node::builder("other").bind("127.0.0.1", 0).start().await.expect("a cluster of one");
@@ -215,8 +215,8 @@ async fn nothing_is_left_running_of_a_node_that_could_not_start() {
     other.shutdown().await.expect("it leaves in order");
 }
 
-/// A program that drops a node without a shutdown gets an orderly leave all the same, and the port back; other handles
-/// of the node do not keep it.
+/// A node that is dropped without a shutdown leaves in order and closes its port; other handles of the node do not keep
+/// it alive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_dropped_leaves_in_order_and_closes_its_port() {
     let stays = builder().start().await.expect("a cluster of one");
@@ -238,7 +238,7 @@ async fn a_node_that_is_dropped_leaves_in_order_and_closes_its_port() {
     stays.shutdown().await.expect("it leaves in order");
 }
 
-/// Cluster T33, S20: an instance that heeds no stop keeps the port, past all phases and the last handle of its node.
+/// Cluster T33, S20: an instance that ignores its stop keeps the port, past all phases and the last handle of its node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_port_stays_bound_while_an_instance_still_runs() {
     let short = |settings: &mut NodeSettings| {

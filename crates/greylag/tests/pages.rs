@@ -1,6 +1,6 @@
 //! Pages of api.md, each on one node and on three, over gRPC on loopback.
 //!
-//! What a page leaves out is left out here: no reply type is registered, no id is made by hand, no timeout is named.
+//! A test uses no more than its page: it registers no reply type, makes no id by hand, and names no timeout.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,14 +11,14 @@ use greylag::prelude::*;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Nodes that form one cluster, each set up by `set_up`, which is told the number of the node.
+/// Nodes that form one cluster; `set_up` sets each up, given its number.
 async fn cluster(count: usize, set_up: impl Fn(usize, NodeBuilder) -> NodeBuilder) -> Vec<Node> {
     static CLUSTERS: AtomicU64 = AtomicU64::new(0);
     let name = format!("pages-{}", CLUSTERS.fetch_add(1, Ordering::Relaxed));
     let mut nodes: Vec<Node> = Vec::new();
     for number in 0..count {
         let mut builder = Node::builder(&name).start_timeout(PATIENCE);
-        // Told nothing, the first is a cluster of one on loopback.
+        // Without seed nodes and address, the first node is a cluster of one on loopback.
         if let Some(first) = nodes.first() {
             builder = builder.bind("127.0.0.1", 0).seed_nodes([first.address().to_string()]);
         }
@@ -85,7 +85,7 @@ mod counter {
         for id in 0..20 {
             for node in &nodes {
                 let counter = node.entity_ref(COUNTER, id.to_string());
-                // Tells of other nodes may still be on their way.
+                // Messages of other nodes may still be on their way.
                 let counted = async {
                     while counter.ask(Command::Get).await.expect("it answers") != nodes.len() as u64 {
                         tokio::task::yield_now().await;
@@ -107,7 +107,7 @@ mod counter {
         counts_on(3).await;
     }
 
-    /// What a web framework calls: it holds clones of the node, and its futures are `Send`.
+    /// A handler as web frameworks need it: it holds clones of the node, and its futures are `Send`.
     #[expect(clippy::manual_async_fn, reason = "it says that the future is Send")]
     fn handler(node: Node, name: String) -> impl Future<Output = Result<String, bool>> + Send {
         async move {
@@ -116,12 +116,12 @@ mod counter {
         }
     }
 
-    /// What a web node says of the counters.
+    /// Sets up the counters on a web node, as a proxy.
     fn from_the_web(builder: NodeBuilder) -> NodeBuilder {
         builder.proxy(COUNTER.proxy().role("counters").commands(json("counter.command")))
     }
 
-    /// Counters, where they are hosted.
+    /// Sets up the counters on a hosting node.
     fn hosted(builder: NodeBuilder, stores: &Stores) -> NodeBuilder {
         let counters = EntityType::event_sourced(COUNTER, |_| Ok(Counter))
             .role("counters")
@@ -130,8 +130,8 @@ mod counter {
         builder.stores(stores.clone()).entity(counters)
     }
 
-    /// Page 4 on one node: with both roles it is its own web node; with the web's alone it says that no node hosts, and
-    /// that it may be tried again.
+    /// Page 4 on one node: with both roles it hosts its own counters; with the web's role alone it answers that no node
+    /// hosts them, as an error that may be retried.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn page_4_a_web_node_alone_hosts_too_or_says_that_no_node_does() {
         let stores = Stores::in_memory_shared();
@@ -252,7 +252,7 @@ mod shop {
         reply_to: ReplyTo<bool>,
     }
 
-    /// Three of each.
+    /// A stock, which begins with three items.
     struct Stock(u32);
 
     impl Entity for Stock {
@@ -278,7 +278,7 @@ mod shop {
             outcome: Result<bool, AskError>,
             reply_to: ReplyTo<Placed>,
         },
-        /// Who keeps the stock of what; a reference travels back.
+        /// Asks for a reference to the stock of a sku.
         WhereIs {
             sku: String,
             reply_to: ReplyTo<EntityRef<Reserve>>,
@@ -335,7 +335,7 @@ mod shop {
         }
         assert_eq!(placed.iter().filter(|placed| placed.is_ok()).count(), 3, "{placed:?}");
         assert_eq!(placed.iter().filter(|placed| **placed == Err("Ok(false)".to_owned())).count(), 9, "{placed:?}");
-        // A reference that came in an answer reaches the same entity.
+        // A reference from an answer reaches the same entity.
         for node in &nodes {
             let order = node.entity_ref(ORDER, "0");
             let where_is = |reply_to| Command::WhereIs { sku: "bolt".to_owned(), reply_to };
@@ -358,12 +358,12 @@ mod shop {
     }
 }
 
-/// Page 5: nothing lost between them.
+/// Page 5: reliable delivery between entities.
 mod payments {
     use super::*;
 
     const PAYMENT: EntityKey<Pay> = EntityKey::new("Payment");
-    /// What is asked of the same entities beside their deliveries.
+    /// The same entities, asked for the paid sum.
     const PAID: EntityKey<ReplyTo<u64>> = EntityKey::new("Payment");
 
     #[derive(Serialize, Deserialize)]
@@ -398,7 +398,7 @@ mod payments {
         }
     }
 
-    /// The first node sends, and hosts no payment where there are others.
+    /// The first node sends; with more than one node it hosts no payments.
     async fn pays_on(count: usize) {
         let stores = Stores::in_memory_shared();
         let nodes = cluster(count, |number, builder| {
@@ -430,7 +430,7 @@ mod payments {
             let paid = node.entity_ref(PAID, id).ask(|reply_to| reply_to).timeout(PATIENCE).await;
             assert_eq!(paid, Ok(990));
         }
-        // A node that leaves ends its producers, with what they have.
+        // A node that leaves ends its producers after their last messages are confirmed.
         let last = payments.send("order-0", Pay { cents: 10 }).await.expect("it is stored");
         let (last, ()) = tokio::join!(last.confirmed(), end(nodes));
         last.expect("it is paid");
@@ -456,7 +456,7 @@ mod payments {
     }
 }
 
-/// Page 6: work for many hands.
+/// Page 6: work distributed to workers.
 mod work {
     use std::sync::{Arc, Mutex};
 
@@ -512,7 +512,7 @@ mod work {
     }
 }
 
-/// Page 7: one live instance, and data everywhere.
+/// Page 7: one live instance, and replicated data.
 mod once_and_everywhere {
     use super::*;
 
@@ -576,7 +576,7 @@ mod once_and_everywhere {
         bills_on(3).await;
     }
 
-    /// What each node says, as soon as it is Up.
+    /// Votes twice on a node as soon as it is Up; answers the count read from a majority.
     async fn vote(node: &Node) -> greylag::Result<i128> {
         let votes = node.replicated::<PNCounter>("votes")?;
         votes.update(|votes, cx| votes.increment(cx, 1)).await?;
@@ -611,7 +611,7 @@ mod once_and_everywhere {
         end(nodes).await;
     }
 
-    /// One entry's type is the program's own, and only one node has used it so far.
+    /// An entry of a type that only one node has used so far.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn an_entry_that_was_named_is_received_before_it_is_used() {
         let nodes = cluster(2, |_, builder| builder).await;

@@ -1,4 +1,4 @@
-//! Persistent entities on a node: what its config file says of them reaches them.
+//! Persistent entities on a node: they get the settings of its config file.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn builder(stores: &Stores) -> NodeBuilder {
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// What behaviours were told of their node.
+/// Settings that behaviours were given by their node.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<(Option<EventSourcedSettings>, Option<DurableStateSettings>)>>);
 
@@ -85,7 +85,7 @@ impl DurableState for Cell {
     }
 }
 
-/// persistence §9: what the node is configured with is what the settings of its entities start from.
+/// persistence §9: the settings of entities start from those of the node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entities_start_from_what_the_config_file_of_their_node_says() {
     let (stores, told) = (Stores::in_memory(), Told::default());
@@ -116,13 +116,13 @@ async fn entities_start_from_what_the_config_file_of_their_node_says() {
     assert!(format!("{:?}", events.on_failure).contains("min: 2s"), "{:?}", events.on_failure);
     assert_eq!((events.replay_filter.window.get(), events.delivery_tracker.max_unconfirmed.get()), (5, 9));
     node.shutdown().await.expect("it leaves in order");
-    // The second event crossed the multiple of the file; a snapshot is saved beside the answer.
+    // The second event reaches the interval of the file, so a snapshot is saved while the answer is sent.
     let id = PersistenceId::of("counter", "a").expect("an id");
     let saved = stores.snapshots.load(&id, SnapshotCriteria::LATEST).await.expect("it can be read");
     assert_eq!(saved.map(|saved| saved.seq_nr), Some(SeqNr::new(2).expect("small")));
 }
 
-/// persistence §9: what cannot work is refused at the start, and named.
+/// persistence §9: settings that cannot work are refused at the start, by name.
 #[tokio::test]
 async fn settings_of_entities_that_cannot_work_are_named_at_the_start() {
     let cases = [

@@ -1,5 +1,5 @@
-//! A cluster that starts, works, moves its shards and stops as it should says nothing loudly. A test program of its own,
-//! since what listens to the log is one per process.
+//! A cluster that starts, works, moves its shards and stops in order logs no warnings. A test program of its own, since
+//! a process has only one log subscriber.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,10 +15,10 @@ use tokio::task::JoinHandle;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The log of this process. Tests that listen to it take turns.
+/// The log of this process. The tests that read it hold the lock in turns.
 static LOG: LazyLock<tokio::sync::Mutex<Log>> = LazyLock::new(|| tokio::sync::Mutex::new(Log::keep()));
 
-/// The warnings and errors of this process.
+/// The warnings and errors of this process, in memory.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -81,7 +81,7 @@ async fn start(port: u16, seeds: &[String]) -> Node {
     node
 }
 
-/// Entities on every node, asked from every node; a counter that every node counts.
+/// Asks entities on every node from every node, and increments a counter on every node.
 async fn work(nodes: &[Node]) {
     let mut regions = Vec::new();
     let mut replicators = Vec::new();
@@ -115,7 +115,7 @@ async fn all_up(nodes: &[Node]) {
     }
 }
 
-/// Three nodes of one list of seeds start at once, work, and stop: one after the other, and all together.
+/// Three nodes with one list of seeds start at once, work, and stop: one after the other, and all together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_normal_start_and_a_normal_stop_warn_of_nothing() {
     let log = LOG.lock().await;
@@ -143,9 +143,9 @@ async fn a_normal_start_and_a_normal_stop_warn_of_nothing() {
 
 const COUNTER: EntityKey<Increment> = EntityKey::new("Counter");
 const PLACED: EntityKey<Take> = EntityKey::new("Placed");
-/// How long dials may fail before it is said loudly.
+/// How long dials may fail before a warning.
 const DIAL_PATIENCE: Duration = Duration::from_secs(5);
-/// Shards of each type, and entities that are asked.
+/// Shards of each type, and number of entities that are asked.
 const SHARDS: usize = 30;
 
 #[derive(Serialize, Deserialize)]
@@ -172,7 +172,7 @@ impl EventSourced for Counter {
     }
 }
 
-/// A node with a type whose shards the strategy places, and one whose shards the test does.
+/// A node with two types: the strategy places the shards of one, the test those of the other.
 async fn host(seeds: &[String], mode: StateStoreMode, stores: &Stores) -> Node {
     let counters = EntityType::event_sourced(COUNTER, |_| Ok(Counter)).commands(json("increment"));
     let placed = EntityType::new(PLACED, |_| Ok(Ticket::default())).codec(json("take"));
@@ -182,21 +182,21 @@ async fn host(seeds: &[String], mode: StateStoreMode, stores: &Stores) -> Node {
         settings.sharding.state_store_mode = mode;
         settings.sharding.number_of_shards = SHARDS as u32;
         settings.sharding.rebalance_interval = Duration::from_millis(500);
-        // A machine that is busy with other tests stops any handler for a while.
+        // A machine busy with other tests may delay any handler.
         settings.sharding.runtime.slow_handler_threshold = PATIENCE;
     });
     let builder = builder.entity(counters.events(json("incremented")));
     builder.entity(placed.allocation(ExternalAllocation::default())).start().await.expect("it joins")
 }
 
-/// Asks every entity from one node, again and again: each answer is one more than the one before.
+/// Asks every entity from one node, again and again; each answer must be one more than the one before.
 struct Load {
     ends: Arc<AtomicBool>,
     asking: JoinHandle<u64>,
 }
 
 impl Load {
-    /// `by` tells its counters from those of others.
+    /// `by` distinguishes its counters from those of other loads.
     fn begin(node: &Node, by: usize) -> Self {
         let (node, ends) = (node.clone(), Arc::new(AtomicBool::new(false)));
         let told = ends.clone();
@@ -218,14 +218,14 @@ impl Load {
         Self { ends, asking }
     }
 
-    /// Waits until it has ended; all was answered.
+    /// Stops the load and waits for its end; every question must have been answered.
     async fn end(self) {
         self.ends.store(true, Ordering::Relaxed);
         assert!(self.asking.await.expect("all is answered, in order") > 0);
     }
 }
 
-/// Waits for what a node sees of the homes of shards.
+/// Waits until a condition on the homes of shards holds.
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let waiting = async {
         while !holds() {
@@ -235,14 +235,14 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("not in time: {what}"));
 }
 
-/// Whether a node has its part of the shards of counters: of as many nodes, all but a fifth of an equal share.
+/// Whether a node has its share of the counters' shards: at least four fifths of an equal share among `of` nodes.
 fn has_its_share(node: &Node, of: usize) -> bool {
     let homes = node.sharding().region(COUNTER).expect("set up").shard_homes();
     let own = homes.get(node.unique_address()).copied().unwrap_or(0);
     own > 0 && own * of * 5 >= homes.values().sum::<usize>() * 4
 }
 
-/// Moves every placed shard to a node, by the program's word.
+/// Moves every shard of the placed type to a node, by the program's command.
 async fn move_all(asked: &Node, to: &Node) {
     let region = asked.sharding().region(PLACED).expect("set up");
     let shards: Vec<_> = (0..SHARDS as u32).map(greylag::sharding::ids::ShardId::from_index).collect();
@@ -252,8 +252,8 @@ async fn move_all(asked: &Node, to: &Node) {
     until("placed shards move", || homed().count() > 0 && homed().all(|home| home == *to.unique_address())).await;
 }
 
-/// api.md: under load nodes start, shards move by the program's word and by rebalance, the oldest node leaves, another
-/// comes, and all stop; every question is answered in order, and nothing is logged at WARN or above.
+/// api.md: under load nodes start, shards move by command and by rebalance, the oldest node leaves, another joins, and
+/// all stop; every question is answered in order, and nothing is logged at WARN or above.
 async fn a_busy_life(mode: StateStoreMode) {
     let log = LOG.lock().await;
     let stores = Stores::in_memory_shared();
@@ -275,11 +275,11 @@ async fn a_busy_life(mode: StateStoreMode) {
 
     of_one.end().await;
     one.shutdown().await.expect("it leaves in order");
-    // A seed that is gone before a node has met it is worth a warning of that node.
+    // A seed node that has left before a new node contacts it would be worth a warning, so it is not named any more.
     seeds = [&two, &three].map(|node| node.address().to_string()).to_vec();
     let four = host(&seeds, mode, &stores).await;
     until("the fourth node gets its share", || has_its_share(&four, 3)).await;
-    // The others still ask their seed, the first node, for other clusters.
+    // The other nodes still dial their seed, the first node, in search of other clusters.
     tokio::time::sleep(DIAL_PATIENCE * 3 / 2).await;
     assert_eq!(log.loud(), Vec::<String>::new(), "the oldest leaves and another comes, {mode}");
 

@@ -1,4 +1,4 @@
-//! A process that is asked to end by a signal leaves in order.
+//! A process that gets a signal to end leaves in order.
 
 #![cfg(unix)]
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use greylag::prelude::*;
 
-/// In the child: where to join.
+/// Set in the child: the node to join.
 const SEED: &str = "GREYLAG_TEST_SEED";
 
 struct Killed {
@@ -23,13 +23,13 @@ impl Drop for Killed {
     }
 }
 
-/// Not a test of its own: what the child process runs.
+/// The child process; does nothing when run as a test.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child_process() {
     let Ok(seed) = std::env::var(SEED) else { return };
     let node = Node::builder("test").bind("127.0.0.1", 0).seed_nodes([seed]).start().await.expect("it joins");
     let mut run = std::pin::pin!(node.run());
-    // Signals are listened to from its first poll on.
+    // Signals are handled from the first poll on.
     let reason = tokio::select! {
         biased;
         reason = &mut run => reason,
@@ -39,7 +39,7 @@ async fn child_process() {
     std::process::exit(reason.exit_code().into());
 }
 
-/// A line to the parent, past the capture of the test harness.
+/// Prints a line for the parent, uncaptured by the test harness.
 fn say(line: &str) {
     writeln!(std::io::stdout(), "\n{line}").expect("the parent reads");
 }
@@ -56,7 +56,7 @@ fn child(seed: &NodeAddress) -> Killed {
     Killed { child, said }
 }
 
-/// The first line that begins so; what follows that.
+/// Waits for the first line with this prefix; answers the rest of the line.
 async fn told(mut child: Killed, begins: &'static str) -> (Killed, String) {
     let heard = tokio::task::spawn_blocking(move || {
         let line =
@@ -66,7 +66,7 @@ async fn told(mut child: Killed, begins: &'static str) -> (Killed, String) {
     tokio::time::timeout(Duration::from_secs(60), heard).await.expect("it says so").expect("no panic")
 }
 
-/// What it says of its end, and its exit code.
+/// The child's reason for ending, and its exit code.
 async fn ended(child: Killed) -> (String, Option<i32>) {
     let (mut child, reason) = told(child, "ended: ").await;
     let status = tokio::task::spawn_blocking(move || child.child.wait().expect("a child").code());
@@ -81,8 +81,8 @@ async fn members(node: &Node, count: usize) {
     tokio::time::timeout(Duration::from_secs(60), wanted).await.expect("in time").expect("it runs");
 }
 
-/// cluster M35: SIGTERM begins the coordinated shutdown, the others see a clean removal; and a
-/// process that was downed ends with another code.
+/// cluster M35: SIGTERM begins the coordinated shutdown, and the other nodes see a clean removal; a process whose node
+/// was downed ends with another code.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sigterm_leaves_in_order_and_a_downed_process_says_so_by_its_exit_code() {
     if std::env::var_os(SEED).is_some() {

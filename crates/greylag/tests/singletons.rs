@@ -1,4 +1,4 @@
-//! Instances of singletons that fail, and what comes after them.
+//! Singletons whose instances fail, and the instances made after them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ enum Message {
     Fail,
     Panic,
     End,
-    /// How many instances there were before this one?
+    /// Asks how many instances were made before this one.
     Number(ReplyTo<u64>),
 }
 
@@ -40,12 +40,12 @@ async fn node() -> Node {
     Node::builder("singletons").start_timeout(PATIENCE).start().await.expect("a cluster of one")
 }
 
-/// What must come to an end.
+/// Waits for work that must end.
 async fn within<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, work).await.expect("it comes to an end")
 }
 
-/// A singleton whose instances are counted; the factory fails for those that `refuses` names.
+/// A singleton whose instances are numbered; the factory fails for the numbers that `refuses` names.
 async fn counted(node: &Node, refuses: fn(u64) -> bool) -> SingletonRef<Message> {
     let made = Arc::new(AtomicU64::new(0));
     let factory = move |_| {
@@ -75,7 +75,7 @@ async fn a_factory_that_fails_is_tried_again() {
     within(node.shutdown()).await.expect("it leaves in order");
 }
 
-/// A failed instance that waits for its successor keeps no node from leaving.
+/// A failed instance that waits to be made again does not keep its node from leaving.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_leaves_while_an_instance_waits_to_be_made_again() {
     let node = node().await;

@@ -1,12 +1,12 @@
-//! A process that hosts a singleton and entities is stopped (SIGSTOP) for longer than its takeover,
-//! and goes on: nothing that it answers then is older than what its successors answered before.
+//! A process that hosts a singleton and entities is stopped (SIGSTOP) for longer than a takeover takes, and continued:
+//! none of its later answers is older than earlier answers of its successors.
 //!
-//! One process sleeps; two nodes in the test's own process take over and keep the score. All three
-//! ask without pause, the sleeper its own node too: that is where old state shows first.
+//! One process sleeps; two nodes in the test's own process take over and compare the answers. All three ask without
+//! pause, the sleeping process its own node too: stale state shows there first.
 //!
-//! `GREYLAG_SLEEPS=0.5,1,2,3,4,5,8,15,30,60 cargo test -p greylag --test sleep` sleeps for so many seconds each in
-//! place of one sleep until the others have taken over, and `GREYLAG_SLEEP_SETTINGS=default` takes default settings;
-//! the takeover then needs most of a minute.
+//! `GREYLAG_SLEEPS=0.5,1,2,3,4,5,8,15,30,60 cargo test -p greylag --test sleep` sleeps for these seconds, one after the
+//! other, instead of once until the other nodes have taken over; `GREYLAG_SLEEP_SETTINGS=default` uses default
+//! settings, with which the takeover takes most of a minute.
 //!
 //! Source: cluster F9, scenario 85.
 
@@ -27,12 +27,12 @@ use greylag::sharding::{Ctx, Entity, EntityKey, EntityType, Failure, Region, Sha
 use greylag::{NodeBuilder, NodeSettings};
 use serde::{Deserialize, Serialize};
 
-/// In the child: where the values are stored.
+/// Set in the child: the directory of the values.
 const STORE: &str = "GREYLAG_TEST_SLEEPER_STORE";
 const ENTITIES: usize = 4;
-/// For what only a broken cluster does not do.
+/// Timeout for events that only a broken cluster fails to bring about.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How long one is watched that slept for a given time.
+/// How long a process is watched after a sleep of given length.
 const LATER: Duration = Duration::from_secs(10);
 
 #[derive(Serialize, Deserialize)]
@@ -41,7 +41,7 @@ enum Command {
     Read { reply_to: ReplyTo<u64> },
 }
 
-/// A number in a file: its length. Loaded once; every `Add` is stored before it counts.
+/// A number stored as the length of a file. It is loaded once; every `Add` is stored before it counts.
 struct Register {
     file: File,
     value: u64,
@@ -94,7 +94,7 @@ fn settings(settings: &mut NodeSettings) {
     });
 }
 
-/// A node, and what is asked on it.
+/// A node's references to all subjects.
 #[derive(Clone)]
 struct Asker {
     entities: Region<Command>,
@@ -141,12 +141,12 @@ impl Asker {
     }
 }
 
-/// Nanoseconds of the one clock that both processes have.
+/// Nanoseconds by the wall clock, which both processes share.
 fn now() -> u128 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_nanos()
 }
 
-/// Not a test of its own: what the child process runs.
+/// The child process; does nothing when run as a test.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child_process() {
     let Some(store) = std::env::var_os(STORE) else { return };
@@ -169,22 +169,22 @@ async fn child_process() {
     std::process::exit(0);
 }
 
-/// Writes a line to the process that started this one, past the capture of the test harness.
+/// Prints a line for the parent, uncaptured by the test harness.
 fn say(line: &str) {
     writeln!(std::io::stdout(), "\n{line}").expect("the parent reads");
 }
 
-/// The highest answers so far, and what was answered that had been overtaken when it was asked for.
+/// The highest answers so far, and all stale answers: lower than one that was given before their question was asked.
 #[derive(Default)]
 struct Score {
-    /// When which value was first known to be answered, by subject.
+    /// Times at which each value was first answered, by subject.
     answered: Mutex<BTreeMap<String, Vec<(u128, u64)>>>,
     stale: Mutex<Vec<String>>,
     by_the_sleeper: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Score {
-    /// The highest value that an asker was answered before `asked_at`.
+    /// The highest value that was answered before `asked_at`.
     fn floor(&self, subject: &str, asked_at: u128) -> u64 {
         let answered = self.answered.lock().expect("no panic");
         let history = answered.get(subject).map(Vec::as_slice).unwrap_or_default();
@@ -214,7 +214,7 @@ struct Sleeper {
 }
 
 impl Sleeper {
-    /// Starts it; what it says goes to the score, but for where it listens and how it ended.
+    /// Starts the child. Its reads go to the score; other lines, its address and its end, to the receiver.
     fn start(store: &Path, score: &Arc<Score>) -> (Self, tokio::sync::mpsc::UnboundedReceiver<String>) {
         let mut child = Process::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "child_process"])
@@ -265,7 +265,7 @@ async fn until(what: &str, done: impl Fn() -> bool) {
     tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{what}: not in time"));
 }
 
-/// How long to sleep; `None`: until others have taken over.
+/// The durations of the sleeps; `None` sleeps until other nodes have taken over.
 fn sleeps() -> Vec<Option<Duration>> {
     let Ok(given) = std::env::var("GREYLAG_SLEEPS") else { return vec![None] };
     let seconds = given.split(',').map(|text| text.trim_end_matches('s').parse().expect("seconds"));

@@ -1,4 +1,4 @@
-//! A node answers for its stores: it closes them when it ends, and is not ready while one is down.
+//! A node's stores: the node closes them when it ends, and is not ready while one of them is down.
 
 use greylag::cluster::Readiness;
 use greylag::journal_sled::{SledJournal, SledJournalSettings};
@@ -14,8 +14,8 @@ async fn open(place: &tempfile::TempDir, settings: SledJournalSettings) -> SledJ
     SledJournal::open(place.path(), settings).await.expect("no other process has it open")
 }
 
-/// persistence §10.15: a program that still holds a journal cannot keep it open past its node; plugins are closed too,
-/// what the program keeps open is not.
+/// persistence §10.15: a node closes its stores when it ends, also plugins, and although the program still holds a
+/// handle; it does not close stores marked as kept open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_has_ended_has_closed_its_stores() {
     let (main, extra, kept) = (tempfile::tempdir(), tempfile::tempdir(), tempfile::tempdir());
@@ -39,7 +39,7 @@ async fn a_node_that_has_ended_has_closed_its_stores() {
     assert_eq!(journals[2].health(), Health::Up, "the program goes on using it");
 }
 
-/// persistence §10.15: a node that does not start closes them as well.
+/// persistence §10.15: a node that does not start closes its stores as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_cannot_join_closes_its_stores() {
     let place = tempfile::tempdir().expect("a directory");
@@ -49,13 +49,13 @@ async fn a_node_that_cannot_join_closes_its_stores() {
     let other = other.configure(|settings| {
         settings.cluster.shutdown_after_unsuccessful_join_seed_nodes = Some(std::time::Duration::from_millis(100));
     });
-    // Of another cluster: it never answers.
+    // The seed node is of another cluster and never answers.
     other.seed_nodes([occupied.address().to_string()]).start().await.expect_err("no node of its cluster is there");
     assert!(matches!(journal.health(), Health::Down(_)));
     occupied.shutdown().await.expect("it leaves in order");
 }
 
-/// persistence §4.1 (Health): a store that is down takes its node out of service, one that is low is told of.
+/// persistence §4.1 (Health): a store that is down makes its node not ready; one that is low is reported.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_is_ready_while_it_is_up_and_no_store_is_down() {
     let place = tempfile::tempdir().expect("a directory");
@@ -75,7 +75,7 @@ async fn a_node_is_ready_while_it_is_up_and_no_store_is_down() {
     let admin = node.management_address().expect("it is on").to_string();
     let mut admin = connect(&admin).expect("an address");
     let told = admin.health(v1::HealthRequest {}).await.expect("it answers").into_inner();
-    // How much is free changes from one question to the next.
+    // The free space changes between the two questions, and with it the text.
     assert!(told.ready && told.healthy && told.degraded.len() == ready.degraded.len(), "{told:?}");
 
     scratch.snapshots.close().await.expect("it is closed");

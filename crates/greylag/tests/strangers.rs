@@ -1,5 +1,5 @@
-//! A process that is no member says every message of every layer to a node that runs all of them, and then a member does:
-//! each message once with all its fields at one end, and once for each field at its largest.
+//! A process that is no member sends every message of every layer to a node that runs all layers, and then a member
+//! does: each message once with all its fields at one extreme, and once for each field at its maximum.
 
 #[path = "../../../attack/src/schema.rs"]
 mod schema;
@@ -22,7 +22,7 @@ use greylag_core::{CodecId, DeadLetterReason, Registry, UniqueAddress};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A sum that is asked for by adding nothing.
+/// A sum; adding 0 only reads it.
 struct Customer;
 
 type Command = (u64, ReplyTo<u64>);
@@ -82,7 +82,7 @@ impl Shop {
         read.found().map(|visits| visits.value())
     }
 
-    /// All that others could have changed: members, tombstones, what a customer and a counter hold.
+    /// All that foreign messages could have changed: members, tombstones, and the values of a customer and a counter.
     async fn facts(&self) -> (Vec<(UniqueAddress, MemberStatus, u32)>, usize, u64, Option<u128>) {
         let view = self.node.cluster().view();
         let members = view.members.iter();
@@ -98,7 +98,7 @@ impl Shop {
         dropped
     }
 
-    /// What was dropped of this process by name.
+    /// Count of messages of this process that were dropped for this reason.
     fn dropped_of(&self, process: &UniqueAddress, reason: DeadLetterReason) -> u64 {
         let letters = self.node.transport().stats().dead_letters.into_iter();
         let own = letters.filter(|(key, _)| key.reason == reason && key.peer.as_ref() == Some(process.address()));
@@ -106,14 +106,14 @@ impl Shop {
     }
 }
 
-/// A process with a transport of the same cluster and nothing else.
+/// A process with a transport of the same cluster, and nothing else.
 async fn outsider() -> Arc<GrpcTransport> {
     let settings = TransportSettings { dead_letter_log_rate: 0, ..TransportSettings::test() };
     let settings = TransportSettings { cluster_name: "shop".to_owned(), ..settings };
     GrpcTransport::bind(settings, Arc::new(Registry::new())).await.expect("it listens")
 }
 
-/// Says everything to `to`, in order, and waits until all of it has been taken there; what was sent.
+/// Sends every message to `to`, in order, and waits until all were taken there; answers the sent messages.
 async fn say_everything(from: &Arc<GrpcTransport>, to: &UniqueAddress) -> Vec<schema::Message> {
     let mut sent = Vec::new();
     let destination = Destination::Incarnation(to.clone());
@@ -122,7 +122,7 @@ async fn say_everything(from: &Arc<GrpcTransport>, to: &UniqueAddress) -> Vec<sc
         let envelope = Envelope::new(recipient, CodecId::INTERNAL, message.manifest, message.payload.clone());
         match from.send_async(&destination, envelope, Some(LONG)).await {
             Ok(()) => sent.push(message),
-            // Too large for the lane: it does not leave the process that says it.
+            // A message too large for the lane does not leave its process.
             Err(rejected) => assert!(matches!(rejected.error, SendError::TooLarge { .. }), "{}", rejected.error),
         }
     }
@@ -132,7 +132,7 @@ async fn say_everything(from: &Arc<GrpcTransport>, to: &UniqueAddress) -> Vec<sc
     sent
 }
 
-/// Why the membership of `target` drops what a process said to the recipient that is open to strangers, if it does.
+/// Why the membership of `target` drops a message to the recipient that is open to strangers; `None` if it takes it.
 fn refusal(target: &UniqueAddress, said: &schema::Message, is_member: bool) -> Option<DeadLetterReason> {
     use cluster::Message::{ExitingConfirmed, GossipStatus, HeartbeatRsp};
     match cluster::Message::from_bytes(said.manifest, said.payload.clone()) {
@@ -142,19 +142,19 @@ fn refusal(target: &UniqueAddress, said: &schema::Message, is_member: bool) -> O
         Ok(GossipStatus { to, version, .. }) if to == *target && version.iter().any(|(_, count)| count == u64::MAX) => {
             Some(DeadLetterReason::BeyondReach)
         }
-        // Questions of those who join, probes, heartbeats; and gossip, which here is always that of another cluster.
+        // Taken: questions of joining nodes, probes, heartbeats; and gossip, which here is always of another cluster.
         Ok(_) => None,
     }
 }
 
-/// Whether sharding refuses what was said on its control path because of a number that no coordinator can have reached.
+/// Whether sharding refuses a message on its control path because no coordinator can have reached one of its numbers.
 fn is_beyond_sharding(said: &schema::Message) -> bool {
     let wall_secs = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let read = || wire::decode(said.manifest, said.payload.clone(), Horizon::after(wall_secs));
     said.path == "control/sharding/Customer" && matches!(read(), Err(ReadError::BeyondReach(_)))
 }
 
-/// How much of what was said the membership drops, by reason.
+/// Counts of the messages that the membership drops, by reason.
 fn refusals(target: &UniqueAddress, said: &[schema::Message], is_member: bool) -> BTreeMap<DeadLetterReason, u64> {
     let mut counts = BTreeMap::new();
     for reason in said.iter().filter(|said| is_open(&said.path)).filter_map(|said| refusal(target, said, is_member)) {
@@ -172,13 +172,13 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     tokio::time::timeout(LONG, come).await.unwrap_or_else(|_| panic!("{what} does not come about"));
 }
 
-/// The recipient that is open to strangers for the join and for the probe. The machine judges each message there.
+/// Whether this recipient is open to strangers, for joins and probes. The membership machine judges its messages.
 fn is_open(path: &str) -> bool {
     path == "control/cluster"
 }
 
-/// Scenario cluster 77, all layers in one: of a stranger's messages each is counted as `NotAMember` and nothing changes;
-/// a member's are refused where their numbers lie beyond reach, counted, and everything goes on.
+/// Scenario cluster 77, all layers in one: each message of a stranger is counted as `NotAMember`, and nothing changes;
+/// a member's messages are refused and counted where their numbers are beyond reach, and everything goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_77_every_message_of_every_layer() {
     let shop = Shop::open().await;
@@ -207,7 +207,7 @@ async fn scenario_77_every_message_of_every_layer() {
     let refused = || shop.dropped_of(stranger.self_address(), DeadLetterReason::NotAMember);
     until("the last refusal", || refused() >= closed).await;
     assert_eq!(refused(), closed, "{:?}", shop.dropped());
-    // What the machine refused of the rest is told under its own name.
+    // Messages that the machine refused are counted under the reason that it gives.
     let dropped = |before: &BTreeMap<_, u64>, reason| {
         shop.dropped().get(&reason).unwrap_or(&0) - before.get(&reason).unwrap_or(&0)
     };
@@ -236,7 +236,7 @@ async fn scenario_77_every_message_of_every_layer() {
     let mut events = shop.node.cluster().subscribe();
     let (facts, before) = (shop.facts().await, shop.dropped());
     let sent = say_everything(&outsider, &target).await;
-    // A member's gossip is taken on the lane of chatter, too, which is closed to strangers.
+    // A member's gossip is taken on the chatter lane, too, which is closed to strangers.
     let is_beyond = |said: &&schema::Message| {
         refusal(&target, said, true) == Some(DeadLetterReason::BeyondReach) || is_beyond_sharding(said)
     };
@@ -246,14 +246,14 @@ async fn scenario_77_every_message_of_every_layer() {
     until("numbers beyond reach", || dropped(&before, DeadLetterReason::BeyondReach) >= beyond).await;
     assert_eq!(dropped(&before, DeadLetterReason::BeyondReach), beyond, "{:?}", shop.dropped());
     assert_eq!(shop.facts().await, facts);
-    // It goes on: customers that there were, and the counter.
+    // The node works as before: its customers, and the counter.
     assert_eq!((shop.add("a", 2).await, shop.add("b", 4).await), (7, 7));
     shop.visit().await;
     assert_eq!(shop.visits().await, Some(2));
     while let Ok(Some(event)) = tokio::time::timeout(Duration::from_millis(1), events.next()).await {
         assert!(!matches!(event, ClusterEvent::UnreachableMember(_) | ClusterEvent::MemberDowned(_)), "{event:?}");
     }
-    // It said that it has a region, so shards may be its own as long as it is a member, and no longer.
+    // The member registered a region, so it may have got shards, which come back when it leaves.
     member.shutdown().await;
     assert_eq!(shop.add("c", 3).await, 3);
     assert!(shop.node.cluster().ended().is_none());

@@ -1,4 +1,4 @@
-//! What a node says loudly. A test program of its own, since what listens to the log is one per process.
+//! Warnings of a node. A test program of its own, since a process has only one log subscriber.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -57,8 +57,8 @@ fn use_sharding(node: &Node) {
     node.sharding().init(idle).expect("it starts");
 }
 
-/// cluster S1: sharding or a singleton on a cluster that decides nothing is warned of at start, and
-/// under the facade's default there is nothing to warn of.
+/// cluster S1: sharding or a singleton on a cluster without downing is warned of at start; with the facade's default
+/// there is no warning.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_must_run_once_is_loudly_warned_of_where_nobody_decides() {
     let log = Log::default();

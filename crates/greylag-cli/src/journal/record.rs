@@ -1,4 +1,4 @@
-//! Heads, events, snapshots and states for people and for programs.
+//! Heads, events, snapshots and states as text and JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,11 +8,11 @@ use greylag_persistence::{EncodedValue, EventKind, Head, Snapshot, StoredEvent, 
 use serde::Serialize;
 use serde_json::Value;
 
-/// The codecs whose payloads can be read without the types of the program that wrote them.
+/// Codec id of JSON, whose payloads can be read without the types of the program that wrote them.
 const JSON: u32 = 2;
 const CBOR: u32 = 3;
 
-/// What a payload is shown as: JSON if it is, whole and not too long, else its first bytes in hexadecimal.
+/// A payload as shown: as JSON if it is, whole and not too long; otherwise its first bytes in hexadecimal.
 #[derive(Debug, Serialize)]
 pub(crate) struct PayloadView {
     payload_bytes: usize,
@@ -64,7 +64,7 @@ fn date(timestamp: Timestamp) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}.{micros:06}Z")
 }
 
-/// What is kept of a history besides its events.
+/// The head of a history.
 #[derive(Debug, Serialize)]
 pub(crate) struct HeadView {
     epoch: u64,
@@ -76,7 +76,7 @@ pub(crate) struct HeadView {
     last_append: Option<String>,
 }
 
-/// Programs compare generations as numbers.
+/// Serializes a generation as a number, which programs compare.
 fn as_number<S: serde::Serializer>(generation: &Option<Generation>, to: S) -> Result<S::Ok, S::Error> {
     generation.map(Generation::as_u64).serialize(to)
 }
@@ -120,7 +120,7 @@ pub(crate) struct EventView {
     codec: u32,
     filtered: bool,
     tags: Vec<String>,
-    /// In hexadecimal.
+    /// Values in hexadecimal.
     metadata: BTreeMap<String, String>,
     writer: String,
     epoch: u64,
@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    /// People see a generation as every log and error shows it; programs get the number.
+    /// Text shows a generation as every log and error does; JSON has the number.
     #[test]
     fn a_generation_is_shown_as_the_other_tools_show_it() {
         let generation = Generation::new(3, 7).unwrap();

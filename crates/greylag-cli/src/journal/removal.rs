@@ -1,4 +1,4 @@
-//! `shards remove-internal-data`: removes what coordinators keep in a journal.
+//! `shards remove-internal-data`: removes the data of coordinators from a journal.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -14,14 +14,14 @@ use crate::arguments::RemoveInternalData;
 use crate::call::print;
 use crate::failure::Failure;
 
-/// What was removed.
+/// Result of the removal.
 #[derive(Debug, Serialize)]
 struct RemovedView {
     store: String,
     removed: Vec<OfType>,
 }
 
-/// Of one type.
+/// Result for one entity type.
 #[derive(Debug, Serialize)]
 struct OfType {
     entity_type: String,
@@ -31,7 +31,7 @@ struct OfType {
     remembered: Option<bool>,
 }
 
-/// Does it, in a store that no other process may have open where the store can tell.
+/// Runs the command, in a store that no other process may have open, as far as the store can tell.
 pub(super) async fn run(remove: RemoveInternalData, json: bool) -> Result<ExitCode, Failure> {
     let store = Opened::open(Url::parse(&remove.store)?, Access::Shared).await?;
     let done = remove_all(&store, &remove).await.and_then(|view| tell(&view, json));
@@ -72,7 +72,7 @@ async fn all_ids(store: &Opened) -> Result<Vec<PersistenceId>, Failure> {
     }
 }
 
-/// Why it ended, with what was done before.
+/// The failure, with what was removed before it.
 fn failed(error: RemovalError, done: &RemovedView) -> Failure {
     let before: Vec<_> = done.removed.iter().map(|removed| removed.entity_type.as_str()).collect();
     let before = if before.is_empty() { String::new() } else { format!("; removed before: {}", before.join(", ")) };

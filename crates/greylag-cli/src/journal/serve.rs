@@ -1,7 +1,7 @@
-//! `greylag journal serve`: one process has an embedded journal, and serves it to the others of its machine.
+//! `greylag journal serve`: one process opens an embedded journal, and serves it to the others of its machine.
 //!
-//! The process runs until it is told to end (SIGTERM, or Ctrl-C): then it takes no more calls, answers those that it
-//! began, closes the journal and exits with 0. `greylag journal health` asks it how it is.
+//! The process runs until a signal ends it (SIGTERM, or Ctrl-C): then it takes no more calls, answers those in
+//! progress, closes the journal and exits with 0. `greylag journal health` asks it for its health.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,10 +21,10 @@ use crate::arguments::{self, Serve, ServiceHealth};
 use crate::call::print;
 use crate::failure::{Failure, UNHEALTHY};
 
-/// How long `health` waits for an answer, unless `--timeout` says otherwise.
+/// How long `health` waits for an answer without `--timeout`.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// What `serve` says once clients may come.
+/// The line that `serve` prints when clients may connect.
 #[derive(Debug, Serialize)]
 struct Serving {
     store: String,
@@ -34,7 +34,7 @@ struct Serving {
 
 pub(super) async fn serve(serve: &Serve, tls: &arguments::Tls, json: bool) -> Result<ExitCode, Failure> {
     log_to_standard_error();
-    // Signals are listened for before the journal is opened, so that one that comes early still ends the program in order.
+    // Signals are handled before the journal is opened, so that an early one still ends the program in order.
     let mut ends = Ends::listen()?;
     let settings = ServerSettings { tls: tls_of_server(tls, serve.plain_text)?, ..ServerSettings::default() };
     let is_encrypted = matches!(settings.tls, Tls::Files(_));
@@ -52,7 +52,7 @@ pub(super) async fn serve(serve: &Serve, tls: &arguments::Tls, json: bool) -> Re
     if said.is_ok() {
         ends.told().await;
     }
-    // Calls that were begun are answered by a journal that is still open.
+    // Shut down before the journal is closed, so that calls in progress are answered.
     server.shutdown().await;
     close(&journal, &store, said.map(|()| ExitCode::SUCCESS)).await
 }
@@ -94,7 +94,7 @@ async fn close(journal: &SledJournal, store: &str, done: Result<ExitCode, Failur
     Ok(code)
 }
 
-/// All that the directory holds.
+/// All stores of the directory.
 fn everything(journal: &SledJournal) -> Served {
     let stores = journal.stores().with_states(Arc::new(journal.states()));
     Served::new(stores)
@@ -112,7 +112,7 @@ fn tls_of_server(tls: &arguments::Tls, plain_text: bool) -> Result<Tls, Failure>
     }
 }
 
-/// Both ends show a certificate, so all three files are needed.
+/// The certificate files. Both ends present a certificate, so all three files are needed.
 fn files(tls: &arguments::Tls) -> Result<Option<TlsSettings>, Failure> {
     if tls.tls_host.is_some() {
         let why = "--tls-host (or GREYLAG_TLS_HOST) is for admin services; a journal service is called by the name in its \
@@ -140,7 +140,7 @@ fn unbound(error: &BindError) -> Failure {
     }
 }
 
-/// What `health` found.
+/// Result of `health`.
 #[derive(Debug, Serialize)]
 struct Answer {
     address: String,
@@ -170,7 +170,7 @@ pub(super) async fn health(
     Ok(if answer.healthy { ExitCode::SUCCESS } else { ExitCode::from(UNHEALTHY) })
 }
 
-/// `RUST_LOG` says how much; warnings by default.
+/// Logs to standard error. `RUST_LOG` sets the level; warnings by default.
 fn log_to_standard_error() {
     let filter = tracing_subscriber::EnvFilter::builder()
         .with_default_directive(tracing_subscriber::filter::LevelFilter::WARN.into())

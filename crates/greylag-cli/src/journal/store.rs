@@ -7,14 +7,14 @@ use greylag_persistence::Import;
 use super::url::Url;
 use crate::failure::Failure;
 
-/// What is to be done with a store.
+/// How a command uses a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Read beside others, where the store can be shared.
+    /// Read while others use it, if the store can be shared.
     Shared,
-    /// No other process may have the store open meanwhile.
+    /// With no other process in the store.
     Alone,
-    /// The same, and it is made if it does not exist.
+    /// With no other process in the store, which is created if it does not exist.
     AloneOrNew,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens the store of this URL. Only [`Access::AloneOrNew`] makes one, or changes its schema.
+    /// Opens the store of this URL. Only [`Access::AloneOrNew`] creates one, or changes its schema.
     pub(crate) async fn open(url: Url, access: Access) -> Result<Self, Failure> {
         match url {
             #[cfg(feature = "journal-sled")]
@@ -66,7 +66,7 @@ mod sled {
     use crate::failure::Failure;
 
     pub(super) async fn open(path: &Path, access: Access) -> Result<Opened, Failure> {
-        // Opening makes a store where there is none; a mistyped path must not.
+        // Opening would create a missing store, which a mistyped path must not.
         if access != Access::AloneOrNew && !path.join("db").is_file() {
             let path = path.display();
             let why = format!("there is no journal in {path}: it has no file db; check the path");

@@ -1,8 +1,8 @@
-//! Looks into stores of events, proves them whole or equal, and moves them.
+//! Inspects stores of events, verifies that they are whole or equal, and moves them.
 //!
-//! The stores are opened by this process, by the same code that a node uses, so what it finds is what a
-//! node would find. `inspect` and `replay` share a database with its users; `verify` and `copy` want the
-//! stores alone, and a directory of sled always has one process only.
+//! The stores are opened by this process, with the same code that a node uses, so it finds what a node would find.
+//! `inspect` and `replay` share a database with its users; `verify` and `copy` need the stores alone, and a directory
+//! of sled can only be open in one process.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -25,7 +25,7 @@ pub(super) const IDS_PER_PAGE: usize = 1000;
 /// Payload bytes of the first and the last event, as `inspect` shows them.
 const SHOWN_BYTES: usize = 1024;
 
-/// Does it within the limit, if there is one.
+/// Runs `work` within the limit, if there is one.
 pub(super) async fn within(
     limit: Option<Duration>,
     doing: impl Future<Output = Result<ExitCode, Failure>>,
@@ -64,7 +64,7 @@ struct Totals {
     listed: Vec<Listed>,
 }
 
-/// One of `--ids`.
+/// One id listed by `--ids`.
 #[derive(Debug, Serialize)]
 struct Listed {
     id: String,
@@ -230,7 +230,7 @@ async fn print_events(store: &Opened, id: &PersistenceId, replay: &Replay, json:
     Ok(())
 }
 
-/// How much there is, as JSON.
+/// Counts of a store, as JSON.
 #[derive(Debug, Serialize)]
 struct CountsView {
     ids: u64,

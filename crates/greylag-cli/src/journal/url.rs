@@ -1,10 +1,10 @@
-//! What names a store.
+//! URLs of stores.
 
 use std::path::PathBuf;
 
 use crate::failure::{Failure, Feature};
 
-/// A URL taken apart.
+/// A parsed URL.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Url {
     Sled(PathBuf),
@@ -30,7 +30,7 @@ impl Url {
         if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
             return Err(usage("it begins with neither sled: nor postgres://"));
         }
-        // `schema` is ours; everything else goes to the driver.
+        // The parameter `schema` is ours; all others are the driver's.
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
         let (mut schema, mut rest) = ("public", Vec::new());
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -54,7 +54,7 @@ impl Url {
         }
     }
 
-    /// The same, if this program can open it: so that nothing is begun which cannot be ended.
+    /// The URL, if this program can open its kind of store; checked first, so that no command stops half-way.
     #[cfg(feature = "stores")]
     pub(super) fn if_built(self) -> Result<Self, Failure> {
         let feature = self.feature();
@@ -62,7 +62,7 @@ impl Url {
     }
 }
 
-/// A URL without user name and password.
+/// The URL without user name and password.
 pub(super) fn shown(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));

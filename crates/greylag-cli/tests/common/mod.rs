@@ -26,7 +26,7 @@ impl Node {
         let settings_of_cluster = ClusterSettings::test().with_roles(["shop"]);
         let cluster = Cluster::start(settings_of_cluster, transport.clone()).await.unwrap();
         let admin = ManagementServer::start(settings, cluster.clone(), transport.clone()).await.unwrap().unwrap();
-        // A process ends with its membership, and its listener with it.
+        // A process ends when its membership does, so its listener is shut down, too.
         let (ending, listener) = (cluster.clone(), transport.clone());
         tokio::spawn(async move {
             ending.terminated().await;
@@ -76,7 +76,7 @@ impl Node {
     }
 }
 
-/// The program, in an environment that says nothing to it.
+/// The program, without its environment variables.
 pub fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_greylag"));
     for variable in ["ADDRESS", "TLS_CA", "TLS_CERT", "TLS_KEY", "TLS_HOST"] {

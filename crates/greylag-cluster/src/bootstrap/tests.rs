@@ -44,7 +44,7 @@ fn founds(effects: &[BootstrapEffect]) -> bool {
 
 const THREE: [&str; 3] = ["c:1", "a:1", "b:1"];
 
-/// cluster M24: the first of the sorted list founds, with the votes of enough others and not before.
+/// cluster M24: the first of the sorted list founds a cluster with the votes of enough others, and not before.
 #[test]
 fn the_first_of_a_stable_answer_founds_with_enough_votes() {
     let mut a = One::new("a:1#1", 3);
@@ -90,7 +90,7 @@ fn a_vote_is_for_the_first_of_the_own_list_and_for_one_at_a_time() {
         [send("b:1#2", BootstrapMessage::Vote { ballot: 1 })],
         "again"
     );
-    // c's answer changes: c asks for its vote back, and gives it to no other candidate before it has it.
+    // c's answer changes: c asks for its vote back, and votes for no other candidate before it has the vote.
     c.answer(10, &THREE);
     let effects = c.answer(15, &THREE);
     assert!(effects.contains(&send("b:1#2", BootstrapMessage::Withdraw { ballot: 1 })), "{effects:?}");
@@ -113,7 +113,7 @@ fn a_founder_gives_no_vote_back_and_a_returned_one_is_never_used() {
     assert!(a.hear(9, "b:1#2", BootstrapMessage::Withdraw { ballot: 2 }).is_empty());
 }
 
-/// cluster M24: a vote that was taken back counts no more, and taking back an older ballot takes nothing from a newer vote.
+/// cluster M24: a withdrawn vote does not count, and withdrawing an older ballot does not affect a newer vote.
 #[test]
 fn a_vote_that_is_taken_back_counts_no_more() {
     let mut a = One::new("a:1#1", 3);

@@ -1,4 +1,4 @@
-//! Between the machine's messages and their bytes.
+//! Encodes and decodes the machine's messages.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -12,7 +12,7 @@ mod proto {
 
 use proto::bootstrap::Message;
 
-/// The manifest of all of them.
+/// The manifest of all messages.
 pub(crate) const MANIFEST: &str = "bootstrap";
 
 pub(crate) fn encode(message: BootstrapMessage) -> Bytes {
@@ -25,7 +25,7 @@ pub(crate) fn encode(message: BootstrapMessage) -> Bytes {
     proto::Bootstrap { message: Some(message) }.encode_to_vec().into()
 }
 
-/// `None` for what this version does not know, and for nonsense.
+/// `None` for messages that this version does not know, and for malformed ones.
 pub(crate) fn decode(bytes: &Bytes) -> Option<BootstrapMessage> {
     Some(match proto::Bootstrap::decode(bytes.as_ref()).ok()?.message? {
         Message::Ask(proto::Ask {}) => BootstrapMessage::Ask,

@@ -1,4 +1,4 @@
-//! Proofs of death: when this node dials, and what a proof changes.
+//! Proofs of death: decides when this node dials a member, and applies a proof.
 //!
 //! Source: cluster S20.
 
@@ -14,8 +14,7 @@ use crate::proof::{ProofEffect, ProofInput};
 use crate::reachability::Status;
 use crate::settings::ProofOfDeath;
 
-/// Witnessed deaths of processes that this node does not know yet; beyond that the oldest is
-/// forgotten.
+/// Limit of witnessed deaths of processes that this node does not know yet; beyond it the oldest is forgotten.
 const WITNESSED_KEPT: usize = 1000;
 
 impl ClusterCore {
@@ -51,8 +50,8 @@ impl ClusterCore {
     /// Records deaths as facts and spreads them at once. Source: cluster S20.
     pub(super) fn prove_dead(&mut self, now: Instant, peers: &[UniqueAddress], how: Proof, out: &mut Vec<Effect>) {
         let may_prove = matches!(self.life, Life::Member) && !self.is_leaving_for_good();
-        // A refused dial proves nothing about a member with a confirmed exit: its listener was to close, and
-        // whether its exit was clean stands as it said.
+        // Ignore a refused dial of a member with a confirmed exit: its listener was going to close anyway, and its own
+        // report decides whether its exit was clean.
         let closed = |peer: &UniqueAddress| how == Proof::Refused && self.has_confirmed_exit(peer);
         let fresh =
             |peer: &&UniqueAddress| self.gossip.members.get(peer).is_some_and(|member| !member.dead) && !closed(peer);
@@ -65,8 +64,8 @@ impl ClusterCore {
         for peer in &fresh {
             let member = gossip.members.get_mut(peer).expect("filtered by membership above");
             member.dead = true;
-            // A member that leaves confirms its exit to those that may lead, and its port closes before others hear of it,
-            // or even of its last status.
+            // Log an expected closed port at info level: a leaving member confirms its exit only to possible leaders,
+            // and its port closes before the other members hear of the exit, or even of the member's last status.
             let is_expected =
                 how == Proof::Refused && matches!(member.status, MemberStatus::Leaving | MemberStatus::Exiting);
             let level = if is_expected { LogLevel::Info } else { LogLevel::Warn };
@@ -78,7 +77,8 @@ impl ClusterCore {
             out.push(Effect::Publish(ClusterEvent::ProvenDead { member: peer.clone(), how }));
         }
         self.change(now, gossip, out);
-        // A witness may be wrong: then the process learns at once that it counts as dead (M27).
+        // Tell the process, too: a witness may be wrong, and then the process learns at once that it counts as dead
+        // (M27).
         for peer in &fresh {
             self.send_gossip(peer, out);
         }
@@ -86,8 +86,8 @@ impl ClusterCore {
         self.act_if_urgent(now, out);
     }
 
-    /// Source: cluster S20 (c). A witness may know of a death before this node knows of the member:
-    /// while it joins itself, or before gossip about a new member reaches it.
+    /// Keeps a witness's report. The report may come before this node knows of the member: while this node itself
+    /// joins, or before gossip about a new member arrives. Source: cluster S20 (c).
     pub(super) fn on_death_witnessed(&mut self, now: Instant, peer: UniqueAddress, out: &mut Vec<Effect>) {
         if self.gossip.tombstones.contains_key(&peer) || self.witnessed.contains(&peer) {
             return;
@@ -111,7 +111,7 @@ impl ClusterCore {
         self.prove_dead(now, &known, Proof::Witnessed, out);
     }
 
-    /// Which members are to be dialled now, and which no longer.
+    /// Tells the proofs machine which members are to be dialled now, and which no longer.
     pub(super) fn tell_proofs(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let known: Vec<UniqueAddress> = self.proofs.peers().cloned().collect();
         for peer in known {

@@ -1,6 +1,6 @@
-//! Runs a downing provider of the user's own in the core: the provider hears every event that this node
-//! publishes, and the core carries out its commands like decisions of the resolver. Also warns of cluster
-//! sizes that a strategy or its wait do not fit.
+//! Runs a user's downing provider in the core: the provider gets every event that this node publishes, and the core
+//! carries out its commands like decisions of the resolver. Also warns of cluster sizes that do not fit a strategy or
+//! its wait.
 //!
 //! Source: cluster S4, S7, S17, S18.
 
@@ -17,7 +17,7 @@ use crate::event::ClusterEvent;
 use crate::member::MemberStatus;
 use crate::settings::{Downing, Strategy};
 
-/// The shortest time between two asks of a provider by its deadline.
+/// The shortest time between two ticks of a provider.
 const PACE: Duration = Duration::from_millis(100);
 
 /// The provider of one node.
@@ -25,9 +25,9 @@ pub(super) struct Provider {
     name: String,
     machine: Box<dyn DowningProvider>,
     has_snapshot: bool,
-    /// When the provider may next be asked by its deadline.
+    /// The earliest time of the provider's next tick.
     tick_at: Instant,
-    /// A command of the provider was not carried out; the provider is asked again.
+    /// Whether a command of the provider was not carried out, so that the provider gets another tick.
     held_back: bool,
 }
 
@@ -50,7 +50,7 @@ impl Provider {
 }
 
 impl ClusterCore {
-    /// Tells the provider what was published since `begin`, and carries out its commands, until it gives none.
+    /// Gives the provider the events published since `begin`, and carries out its commands, until it gives none.
     pub(super) fn tell_provider(&mut self, now: Instant, begin: usize, out: &mut Vec<Effect>) {
         if self.provider.is_none() || !matches!(self.life, Life::Member) {
             return;
@@ -63,7 +63,7 @@ impl ClusterCore {
             let context = DowningContext { view: &self.view, reachability: &self.gossip.reachability };
             let mut commands = Vec::new();
             if !provider.has_snapshot {
-                // The snapshot holds what happened until now, so it stands in for the earlier events.
+                // Replace the earlier events by a snapshot, which includes them.
                 provider.has_snapshot = true;
                 events = vec![ClusterEvent::Snapshot(self.view.clone())];
             }
@@ -130,8 +130,7 @@ impl ClusterCore {
         }
     }
 
-    /// At every Up: whether the cluster has outgrown what its resolver was set up for.
-    /// Source: cluster S4, S7.
+    /// At every Up, warns if the cluster has outgrown its resolver's settings. Source: cluster S4, S7.
     pub(super) fn warn_of_size(&self, events: &[ClusterEvent], out: &mut Vec<Effect>) {
         let Downing::SplitBrainResolver(sbr) = &self.settings.downing else { return };
         let ups = events.iter().filter(|event| matches!(event, ClusterEvent::MemberUp(_)));

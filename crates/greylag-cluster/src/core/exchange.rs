@@ -1,4 +1,4 @@
-//! The gossip exchange: to whom, what, and what is made of it.
+//! The gossip exchange: chooses targets, sends gossip, and merges or ignores gossip that arrives.
 //!
 //! Source: cluster M11 to M15.
 
@@ -20,7 +20,7 @@ use crate::shared::Shared;
 use crate::stats::IgnoredGossip;
 use crate::version::{Relation, VectorVersion};
 
-/// So many members get urgent news directly; the others hear it by ordinary gossip.
+/// Number of members that get urgent news directly; the others get it by ordinary gossip.
 const URGENT_FAN_OUT: usize = 20;
 
 impl ClusterCore {
@@ -95,7 +95,7 @@ impl ClusterCore {
         self.send(target.clone(), message, out);
     }
 
-    /// The whole state to some members drawn from the valid ones.
+    /// Sends the whole state to `count` members drawn from the valid ones.
     pub(super) fn gossip_to_random(&mut self, count: usize, out: &mut Vec<Effect>) {
         let gossip = self.gossip.clone();
         for target in gossip.valid_targets(&self.node).sample(&mut self.rng, count) {
@@ -103,8 +103,8 @@ impl ClusterCore {
         }
     }
 
-    /// Sends the whole state of this Down node to some members; to unreachable ones if it finds all so. Those
-    /// may hear it all the same, and then need not wait until their detectors miss this node.
+    /// Sends the whole state of this Down node to some members; to unreachable ones if it finds all so. Those may get
+    /// it all the same, and then need not wait until their detectors miss this node.
     pub(super) fn gossip_last_words(&mut self, out: &mut Vec<Effect>) {
         if self.gossip.valid_targets(&self.node).next().is_some() {
             return self.gossip_to_random(5, out);
@@ -115,18 +115,18 @@ impl ClusterCore {
         }
     }
 
-    /// Urgent news, to all of a small cluster and to many of a big one.
+    /// Sends urgent news to all members of a small cluster, and to many of a big one.
     pub(super) fn gossip_to_many(&mut self, out: &mut Vec<Effect>) {
         self.gossip_to_random(URGENT_FAN_OUT, out);
     }
 
-    /// A proven death awaits its removal.
+    /// Whether a proven death awaits its removal.
     fn is_urgent(&self) -> bool {
         self.gossip.members.summary().any_dead
     }
 
-    /// While a proven death awaits its removal, news goes to the leader at once, and the leader
-    /// acts at once; see the header of [`crate::core`] on why that is safe.
+    /// While a proven death awaits its removal: as leader acts at once, else sends news to the leader at once; the
+    /// header of [`crate::core`] says why this is safe.
     pub(super) fn act_if_urgent(&mut self, now: Instant, out: &mut Vec<Effect>) {
         if !self.is_urgent() || !matches!(self.life, Life::Member) {
             return;
@@ -172,8 +172,8 @@ impl ClusterCore {
         }
     }
 
-    /// Why gossip is ignored, if it is. Gossip of a member counts unless this node itself finds that member
-    /// unreachable, whatever others find. Source: cluster M13, M14, F12.
+    /// Why gossip is ignored, if so. A member's gossip counts unless this node itself finds the member unreachable,
+    /// whatever other members find. Source: cluster M13, M14, F12.
     fn reason_to_ignore(&self, from: &UniqueAddress, to: &UniqueAddress) -> Option<IgnoredGossip> {
         if !matches!(self.life, Life::Member) {
             Some(IgnoredGossip::NotJoined)
@@ -222,7 +222,7 @@ impl ClusterCore {
         self.act_if_urgent_after(now, from, out);
     }
 
-    /// How far counters can have come by now.
+    /// The greatest values that honest counters can have by now.
     pub(super) fn reach(&self, now: Instant) -> Reach {
         Reach::at(self.wall_ms(now))
     }
@@ -277,7 +277,7 @@ impl ClusterCore {
                 gossip
             }
         };
-        // A repair, or a merge of states that a foreign bug broke, must not drop this node itself.
+        // Refuse a result without this node: a repair, or a merge of states that a foreign bug broke, must not drop it.
         if !result.members.contains_key(&self.node) {
             return;
         }
@@ -298,7 +298,7 @@ impl ClusterCore {
         self.follow_preparation(now, out);
     }
 
-    /// As [`Self::act_if_urgent`], unless the leader has just got this state as an answer.
+    /// Calls [`Self::act_if_urgent`], unless the leader has just got this state as an answer.
     fn act_if_urgent_after(&mut self, now: Instant, from: &UniqueAddress, out: &mut Vec<Effect>) {
         let leads = self.view.leader.as_ref() == Some(&self.node);
         let leader_knows = self.view.leader.as_ref().is_none_or(|leader| self.gossip.seen.contains(leader));
@@ -308,8 +308,8 @@ impl ClusterCore {
     }
 }
 
-/// How likely a gossip goes to a member with another view: `p` up to `reduce` members, falling
-/// linearly to a tenth of it at three times that size. Source: cluster M11.
+/// The probability that gossip goes to a member with another view: `p` up to `reduce` members, falling linearly to a
+/// tenth of `p` at three times that size. Source: cluster M11.
 fn different_view_probability(p: f64, reduce: usize, members: usize) -> f64 {
     let (low, high) = (reduce as f64, reduce as f64 * 3.0);
     let size = members as f64;

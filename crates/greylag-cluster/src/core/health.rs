@@ -1,4 +1,4 @@
-//! What the membership machine tells of its own health, and its counters.
+//! Reports the membership machine's health and counters.
 //!
 //! Source: cluster M36, §6 (`publish_stats_interval`).
 
@@ -13,7 +13,7 @@ use crate::health::Health;
 use crate::stats::GossipStats;
 
 impl ClusterCore {
-    /// How this node is. What the transport knows (dead letters, certificates) is added by the driver.
+    /// This node's health. The driver adds the transport's part (dead letters, certificates).
     pub fn health(&self, now: Instant) -> Health {
         let mut unreachable: BTreeMap<UniqueAddress, BTreeSet<UniqueAddress>> = BTreeMap::new();
         for (observer, subject, _) in self.gossip.reachability.accusations() {
@@ -37,7 +37,7 @@ impl ClusterCore {
         }
     }
 
-    /// What became of the gossip that reached this node.
+    /// Counts of the gossip that reached this node, by outcome.
     pub fn gossip_stats(&self) -> &GossipStats {
         &self.stats
     }

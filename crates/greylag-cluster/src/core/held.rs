@@ -1,9 +1,9 @@
-//! Another process at a member's address.
+//! Handles another process at a member's address.
 //!
-//! A name may move to another host while its process runs on, cut off or not: then two processes have
-//! one address, and only the resolver's verdict on the member, an operator or a witness may say which of
-//! them goes. So nothing changes by what is heard; the transport refuses the other process, and this
-//! machine tells people who waits for whom. The process that waits tells its own.
+//! A name may move to another host while its process runs on, cut off or not: then two processes have one address, and
+//! only the resolver's verdict on the member, an operator or a witness may decide which of them goes. So hearing the
+//! other process changes nothing; the transport refuses it, and this machine reports which process waits for which
+//! member. The waiting process reports its own wait.
 //!
 //! ```text
 //! claimant --Hello--> transport of a member: NOT_READY, AddressHeld{holder, claimant} --> this machine
@@ -27,16 +27,16 @@ use crate::reachability::Status;
 use crate::sabotage::Sabotage;
 use crate::view::MembershipView;
 
-/// The time between two warnings about one claimant.
+/// Least time between two warnings about one claimant.
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
-/// The time between two warnings of a process that waits itself (cluster M24).
+/// Least time between two warnings of a process that itself waits (cluster M24).
 const OWN_WARN_INTERVAL: Duration = Duration::from_secs(5);
-/// The time between two events about one member.
+/// Least time between two events about one member.
 const EVENT_INTERVAL: Duration = Duration::from_secs(1);
-/// A claimant that was silent for so long waits no more.
+/// A claimant that was silent for this long counts as waiting no more.
 const REMEMBER: Duration = Duration::from_secs(60);
 
-/// Which processes claim the addresses of members.
+/// The processes that claim the addresses of members.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     /// The latest claimant of each member's address.
@@ -60,7 +60,7 @@ struct Own {
     warned_at: Instant,
 }
 
-/// What is to be said of a claimant.
+/// How to report a claimant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct News {
     event: bool,
@@ -98,7 +98,7 @@ impl Held {
         is_due
     }
 
-    /// The held addresses that health shows now.
+    /// The held addresses that health reports now.
     pub(super) fn shown(&self, now: Instant, node: &UniqueAddress) -> Vec<HeldAddress> {
         let is_fresh = |at: Instant| now.saturating_duration_since(at) < REMEMBER;
         let of_others = self.claims.iter().filter(|(_, claim)| is_fresh(claim.heard_at));
@@ -124,16 +124,15 @@ impl ClusterCore {
         holder.map(|member| member.address.clone())
     }
 
-    /// Whether the sender claims the address of a member and says something else than that it wants to
-    /// join. Source: cluster T15.
+    /// Whether the sender claims the address of a member and sends anything but a request to join. Source: cluster T15.
     pub(super) fn is_claim_of_more_than_a_join(&self, from: &UniqueAddress, message: &Message) -> bool {
         !matches!(message, Message::InitJoin { .. } | Message::Join { .. })
             && !self.gossip.members.contains_key(from)
             && self.members_at(from.address()).next().is_some()
     }
 
-    /// A Join from the address of a member changes nothing. Where the joiner can have replaced the member,
-    /// this node asks the address who runs there; where it cannot, no question is sent. Source: cluster M25.
+    /// Handles a Join from the address of a member, which changes nothing. If the joiner can have replaced the member,
+    /// this node dials the address to learn which process runs there; if not, it does not dial. Source: cluster M25.
     pub(super) fn on_join_at_held_address(&mut self, now: Instant, joiner: &Member, out: &mut Vec<Effect>) {
         let from = &joiner.address;
         match self.holder_against(from, joiner.host_id.as_deref()) {
@@ -149,7 +148,7 @@ impl ClusterCore {
         }
     }
 
-    /// Breaks the clause on purpose (scenario 76 must notice): a member is Down because its name was heard elsewhere.
+    /// Sabotage that scenario 76 must notice: downs a member because its name was heard elsewhere.
     fn down_at_once(&mut self, now: Instant, joiner: &UniqueAddress, out: &mut Vec<Effect>) {
         let mut gossip = Gossip::clone(&self.gossip);
         let holders: Vec<UniqueAddress> = self.members_at(joiner.address()).map(|m| m.address.clone()).collect();
@@ -166,8 +165,8 @@ impl ClusterCore {
         }
     }
 
-    /// The process that answered a dial has replaced the members there whose host it names.
-    /// Source: cluster S20 (a).
+    /// Handles the answer of a process to a dial: the process has replaced those members at its address that named the
+    /// same host. Source: cluster S20 (a).
     pub(super) fn on_dial_other(
         &mut self,
         now: Instant,
@@ -182,8 +181,8 @@ impl ClusterCore {
         self.prove_dead(now, &replaced, Proof::Restarted, out);
     }
 
-    /// Asks anew who runs at each address that two members share: a replaced member goes; one that was not
-    /// replaced is judged like every member. Leaders do this, converged or not. Source: cluster M10.
+    /// Dials each address that two members share, to learn which process runs there: a replaced member goes; one that
+    /// was not replaced is judged like every member. Leaders do this, converged or not. Source: cluster M10.
     pub(super) fn ask_shared_addresses(&mut self, out: &mut Vec<Effect>) {
         let alive = self.gossip.members.values().filter(|member| !member.dead && member.status != MemberStatus::Down);
         let alive: Vec<&UniqueAddress> = alive.map(|member| &member.address).collect();
@@ -216,8 +215,8 @@ impl ClusterCore {
         }
     }
 
-    /// A member holds the address of this process: a cluster exists, and this process waits for the
-    /// removal of that member. Source: cluster M24.
+    /// Notes that a member holds the address of this process: a cluster exists, and this process waits for the removal
+    /// of that member. Source: cluster M24.
     pub(super) fn on_own_address_held(
         &mut self,
         now: Instant,
@@ -236,7 +235,7 @@ impl ClusterCore {
         }
     }
 
-    /// Tells the transport who holds which address, and forgets what no longer matters.
+    /// Tells the transport which members hold which addresses, and forgets claims that no longer matter.
     pub(super) fn tell_holders(&mut self, old: &MembershipView, out: &mut Vec<Effect>) {
         if old.members == self.view.members {
             return;
@@ -260,7 +259,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Cluster T15: once per claimant, at most one event a second, the warning again every minute.
+    /// Cluster T15: one report per claimant, at most one event a second, the warning again every minute.
     #[test]
     fn a_claimant_is_told_of_once_and_warned_of_every_minute() {
         let (mut held, begin) = (Held::default(), Instant::now());
@@ -280,7 +279,7 @@ mod tests {
         assert_eq!(shown(&held, 122_000), [], "it gave up");
     }
 
-    /// Cluster M24: the process that waits says so at once and every 5 s.
+    /// Cluster M24: the waiting process warns at once and every 5 s.
     #[test]
     fn who_waits_says_so_at_once_and_every_five_seconds() {
         let (mut held, begin) = (Held::default(), Instant::now());

@@ -1,7 +1,7 @@
 //! The inputs and effects of the membership machine.
 //!
-//! Local facts and wire messages are different inputs, so no process on the network can forge "the
-//! host refused". Source: cluster C2, C3.
+//! Local facts and wire messages are different inputs, so no process on the network can forge a fact such as "the host
+//! refused". Source: cluster C2, C3.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use crate::shutdown::ShutdownReason;
 use crate::singleton::lease::LeaseOutcome;
 use crate::view::MembershipView;
 
-/// What a user, or the driver's shutdown, asks of the membership.
+/// A request of a user, or of the driver's shutdown, to the membership.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// Join the cluster of one of these; the first may form one.
@@ -29,42 +29,42 @@ pub enum Command {
     Down(UniqueAddress),
     /// Prepare the shutdown of the whole cluster (cluster M30).
     PrepareForFullShutdown,
-    /// The application's version will be told later; joins wait for it (cluster M31).
+    /// Let joins wait until the application's version is set (cluster M31).
     AwaitAppVersion,
     /// The application's version. Only before this node has joined.
     SetAppVersion(AppVersion),
     /// A setting of another layer that must be the same on all nodes that know the key (cluster M25a).
     RegisterJoinKey {
-        /// With the section, as in `sharding.number_of_shards`.
+        /// The key with its section, as in `sharding.number_of_shards`.
         key: String,
-        /// As text.
+        /// The value as text.
         value: String,
     },
     /// The orderly shutdown has passed the phase in which this node leaves: this node accuses no peer
     /// any more (cluster F10).
     LeavePhasePassed,
-    /// This process ends: it must not become a member any more. Nothing for one that is.
+    /// Give up joining, because this process ends. Without effect on a member.
     AbandonJoin,
-    /// Everything that this node had to hand over was; `clean` if nothing of it can still run.
+    /// Everything that this node had to hand over was handed over; `clean` if none of it can still run.
     ExitingTasksDone {
-        /// Source: cluster M26.
+        /// Whether no handed-over work can still run here. Source: cluster M26.
         clean: bool,
     },
     /// End now, without leaving.
     Stop(ShutdownReason),
 }
 
-/// An input to the membership machine: messages of other nodes, news of the transport and the failure detector, and
+/// An input to the membership machine: messages of other nodes, events of the transport and the failure detector, and
 /// commands of the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// A deadline may have come.
+    /// Time has passed: handle the deadlines that are due.
     Tick,
-    /// A message from a process that is known to be its origin.
+    /// A message, whose sender the transport has verified.
     Message {
         /// The process.
         from: UniqueAddress,
-        /// What it says.
+        /// The message.
         message: Message,
         /// When it reached this process; old gossip is dropped (cluster M14).
         received_at: Instant,
@@ -78,20 +78,20 @@ pub enum Input {
     },
     /// A node refused our Hello: for good, or until a member that holds our address is removed.
     HelloRefused {
-        /// Who was called.
+        /// The address that was called.
         address: NodeAddress,
-        /// Why it refused.
+        /// Why the node refused.
         code: RejectCode,
         /// With [`RejectCode::NotReady`]: the member that holds our address there (cluster T15).
         holder: Option<UniqueAddress>,
         /// Both sides' values, for people.
         detail: String,
     },
-    /// A dial of ours reached no node. Only told to people, of seed nodes.
+    /// A dial of ours reached no node. Only for reports about seed nodes to people.
     Unreached {
-        /// Who was called.
+        /// The address that was called.
         address: NodeAddress,
-        /// What came of it.
+        /// Why the dial failed.
         failure: DialFailure,
     },
     /// A dial of ours was answered: this process listens at its address. It has replaced any member at
@@ -102,8 +102,8 @@ pub enum Input {
         /// The host that the answer named.
         host_id: Option<Arc<str>>,
     },
-    /// The transport heard a process at the address of a member that it cannot have replaced, and has
-    /// believed it nothing (cluster T15).
+    /// The transport heard a process at the address of a member that it cannot have replaced, and learned nothing from
+    /// it (cluster T15).
     AddressHeld {
         /// The member.
         holder: UniqueAddress,
@@ -116,29 +116,29 @@ pub enum Input {
         peer: UniqueAddress,
         /// Why.
         reason: QuarantineReason,
-        /// The process left in order.
+        /// Whether the process left in order.
         harmless: bool,
     },
     /// The control stream to this process broke.
     LinkLost(UniqueAddress),
-    /// A dial that counts was refused.
+    /// A proof dial was refused in a way that proves the death (cluster S20).
     DialRefused(UniqueAddress),
-    /// A dial was accepted.
+    /// A proof dial was accepted.
     DialAnswered(UniqueAddress),
-    /// A dial ended in any other way, or would not have counted.
+    /// A proof dial ended in any other way, or its refusal would not have counted.
     DialFailed(UniqueAddress),
-    /// A witness says that this process is gone.
+    /// A witness reports the death of this process.
     DeathWitnessed(UniqueAddress),
     /// Another node has quarantined this one.
     ThisNodeQuarantined {
-        /// The node that did.
+        /// The node that quarantined this one.
         by: UniqueAddress,
         /// Why.
         reason: QuarantineReason,
     },
-    /// What became of `AcquireLease`.
+    /// The outcome of `AcquireLease`.
     LeaseResult(LeaseOutcome),
-    /// The lease of the resolver was held, and is lost.
+    /// The resolver's lease was held, and is lost.
     LeaseLost,
     /// A command of a user.
     Command(Command),
@@ -146,7 +146,7 @@ pub enum Input {
     WallClock(u64),
 }
 
-/// How much a log line matters.
+/// The importance of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogLevel {
     /// Part of normal life.
@@ -157,38 +157,38 @@ pub enum LogLevel {
     Error,
 }
 
-/// Whether a node may run the code of users, as its tick found it. Source: cluster F9.
+/// Whether a node may run user code, as its tick found. Source: cluster F9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// No other node can have started what runs here.
+    /// No other node can have started the singletons and shards that run here.
     Trusted,
-    /// This node is suspect to itself, or was declared dead.
+    /// This node distrusts itself after a pause, or was declared dead.
     Held,
     /// This node is no member any more.
     Ended,
 }
 
-/// What the driver is asked to do, in this order.
+/// An effect that the driver carries out, in the order of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Publish that the tick ran, and what it found. This is the first of all effects: tasks that wake
-    /// together with this process run no code of users before it (cluster F9).
+    /// Publish that the tick ran, and its finding. This is the first of all effects: tasks that wake together with this
+    /// process run no user code before it (cluster F9).
     Ticked {
-        /// When.
+        /// The time of the tick.
         at: Instant,
-        /// What it found.
+        /// The node's standing at the tick.
         standing: Standing,
     },
     /// Send a message.
     Send {
-        /// To this process, or to whichever process runs at the address.
+        /// The process, or the address whose present process gets the message.
         to: Destination,
-        /// What to say.
+        /// The message.
         message: Message,
     },
     /// Replace the view that this node shows; the events that led to it follow.
     View(Arc<MembershipView>),
-    /// Tell subscribers.
+    /// Publish this event to subscribers.
     Publish(ClusterEvent),
     /// Name this cluster in Hellos from now on.
     ClusterId(u128),
@@ -196,33 +196,33 @@ pub enum Effect {
     Quarantine {
         /// The process.
         peer: UniqueAddress,
-        /// The process left in order and need not be told.
+        /// Whether the process left in order and need not be told.
         harmless: bool,
     },
-    /// Ask for the lease of the resolver; `LeaseResult` follows.
+    /// Acquire the lease of the resolver; answer by `LeaseResult`.
     AcquireLease,
-    /// Give the lease of the resolver back.
+    /// Release the lease of the resolver.
     ReleaseLease,
-    /// Try one connection to this process, and say how it ended.
+    /// Try one connection to this process; answer by `DialRefused`, `DialAnswered` or `DialFailed`.
     Dial(UniqueAddress),
-    /// Dial this address anew, with a Hello; `DialOther` says who answers (cluster M10, M25).
+    /// Dial this address anew, with a Hello; `DialOther` names the process that answers (cluster M10, M25).
     AskWho(NodeAddress),
     /// These members hold their addresses; the transport refuses other processes there (cluster T15).
-    /// [`ClusterSettings::holders`](crate::ClusterSettings::holders) says it in the transport's words.
+    /// [`ClusterSettings::holders`](crate::ClusterSettings::holders) converts them for the transport.
     Holders(Members),
     /// This node is a member now.
     Joined,
     /// This node could not join.
     JoinFailed(JoinError),
-    /// This node is Exiting: hand over, then say `ExitingTasksDone`.
+    /// This node is Exiting: hand over, then answer by `ExitingTasksDone`.
     StartExitingTasks,
-    /// This node has ended. Nothing follows.
+    /// This node has ended. No effect follows.
     Shutdown(ShutdownReason),
-    /// Count a dropped message, whose sender may not say such a thing.
+    /// Count a message that was dropped because its sender may not send it.
     Dropped {
         /// The process that sent it.
         from: UniqueAddress,
-        /// What is wrong with it.
+        /// Why it was dropped.
         reason: DeadLetterReason,
     },
     /// Write to the log.

@@ -1,10 +1,10 @@
-//! Other clusters of the same name: they must be seen, and are never merged with.
+//! Detects other clusters of the same name, which are never merged with.
 //!
-//! A leader asks every seed node whether it belongs to another cluster. The answer holds both clusters' ids and
-//! sizes, and these four numbers of one exchange decide which of the two ends, if the settings want that one
-//! does. A node that another cluster asks sends a question of its own, because any process can send a question
-//! with any numbers in it; once its own question is answered, the first exchange decides on its side, too. This
-//! node refuses all else that comes from a process whose Hello named another cluster.
+//! A leader asks every seed node whether it belongs to another cluster. The answer holds both clusters' ids and sizes,
+//! and these four numbers of one exchange decide which of the two clusters ends, if the settings want one to end. A
+//! node that another cluster asks sends a question of its own, because any process can send a question with any
+//! numbers; once its own question is answered, the first exchange decides on its side, too. This node refuses all other
+//! messages of a process whose Hello named another cluster.
 //!
 //! ```text
 //! leader --IslandProbe{id, size, nonce}--> each seed node --IslandProbeAnswer{asked, own, nonce}--> leader
@@ -26,27 +26,27 @@ use crate::message::{Island, Message};
 use crate::settings::OnForeignCluster;
 use crate::shutdown::ShutdownReason;
 
-/// The time between two rounds of questions of a young cluster, and between two log lines about one foreign cluster.
+/// The time between two rounds of questions in a young cluster, and between two log lines about one foreign cluster.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
-/// The time between two rounds later on.
+/// The time between two rounds in an older cluster.
 const LATER_PROBE_INTERVAL: Duration = Duration::from_secs(60);
-/// For so long a foreign cluster counts as there after it was last heard of.
+/// How long a foreign cluster counts as present after the last message from it.
 const REMEMBER: Duration = Duration::from_secs(150);
-/// This node asks at most so many addresses that asked it; it always asks seed nodes.
+/// Limit of addresses that this node asks because they asked; seed nodes are always asked.
 const MOST_PROBED: usize = 256;
-/// Log and events speak of at most so many foreign clusters; an operator needs no more to act.
+/// Limit of foreign clusters in log and events; an operator needs no more to act.
 const MOST_CLUSTERS: usize = 16;
-/// So many addresses whose Hello named a cluster are remembered.
+/// Limit of remembered addresses whose Hello named a cluster.
 const MOST_HELLOS: usize = 10_000;
 
-/// What this node knows of other clusters.
+/// This node's knowledge of other clusters.
 #[derive(Debug, Default)]
 pub(super) struct Islands {
-    /// Every seed node that this node was told of.
+    /// Every seed node that was named to this node.
     seeds: BTreeSet<NodeAddress>,
-    /// The newest process of each address whose Hello named a cluster, and which.
+    /// For each address whose Hello named a cluster: the newest process, and the cluster.
     hellos: BTreeMap<NodeAddress, (UniqueAddress, u128)>,
-    /// This node heard of a cluster before it belonged to one: it never forms one (cluster M24).
+    /// Whether this node heard of a cluster before it belonged to one: then it never forms one (cluster M24).
     pub(super) heard_of_cluster: bool,
     leads_since: Option<Instant>,
     probe_at: Option<Instant>,
@@ -56,7 +56,7 @@ pub(super) struct Islands {
     probed: Probed,
 }
 
-/// What this node asked other clusters, by address.
+/// This node's questions to other clusters, by address.
 #[derive(Debug, Default)]
 struct Probed(BTreeMap<NodeAddress, Asked>);
 
@@ -73,13 +73,13 @@ struct Asked {
 }
 
 impl Probed {
-    /// Notes a question that goes out; an earlier one to the same address is void.
+    /// Notes a question that is sent; an earlier one to the same address is void.
     fn ask(&mut self, now: Instant, to: NodeAddress, asked: Asked) {
         self.0.retain(|_, asked| now.saturating_duration_since(asked.at) < REMEMBER);
         self.0.insert(to, asked);
     }
 
-    /// Whether an address that asked may be asked in turn: not again and again, and not without end.
+    /// Whether an address that asked may be asked in turn: limited in frequency and in number.
     fn may_ask(&self, now: Instant, address: &NodeAddress) -> bool {
         match self.0.get(address) {
             Some(asked) => now.saturating_duration_since(asked.at) >= PROBE_INTERVAL,
@@ -116,7 +116,7 @@ impl Islands {
         self.met.filter(|(at, _)| now.saturating_duration_since(*at) < REMEMBER).map(|(_, met)| met)
     }
 
-    /// The size to report, if this cluster is to be reported now.
+    /// Returns the size to report, if this cluster is to be reported now.
     fn news(&mut self, now: Instant, cluster: u128, size: Option<u32>) -> Option<Option<u32>> {
         let age = |at: Instant| now.saturating_duration_since(at);
         self.said.retain(|_, (at, _)| age(*at) < REMEMBER);
@@ -147,12 +147,12 @@ impl Islands {
             Some(id) => {
                 self.hellos.insert(peer.address().clone(), (peer.clone(), id));
                 if self.hellos.len() > MOST_HELLOS {
-                    // Forget any but the newest: a process that is still there says Hello again.
+                    // Forget any but the newest: a process that still runs says Hello again.
                     let other = self.hellos.keys().find(|address| *address != peer.address()).cloned();
                     other.and_then(|address| self.hellos.remove(&address));
                 }
             }
-            // A Hello without an id says nothing of a process that named one before.
+            // Forget the cluster of a former process; a Hello without an id keeps what the same process named before.
             _ if self.hellos.get(peer.address()).is_some_and(|(known, _)| known != peer) => {
                 self.hellos.remove(peer.address());
             }
@@ -184,8 +184,8 @@ impl ClusterCore {
         (known == peer && matches!(self.life, Life::Member) && *id != self.gossip.cluster_id).then_some(*id)
     }
 
-    /// Whether this message is not for us, because its sender belongs to another cluster. What both
-    /// clusters must say to each other passes.
+    /// Whether to refuse this message because its sender belongs to another cluster. Messages that two clusters must
+    /// exchange pass.
     pub(super) fn refuses(
         &mut self,
         now: Instant,
@@ -241,7 +241,7 @@ impl ClusterCore {
         }
     }
 
-    /// Asks who is at an address; only the answer to this question counts, and only once.
+    /// Asks which cluster an address belongs to; only the answer to this question counts, and only once.
     fn probe_island(
         &mut self,
         now: Instant,
@@ -254,8 +254,8 @@ impl ClusterCore {
         out.push(Effect::Send { to: to.into(), message: Message::IslandProbe { asked, nonce } });
     }
 
-    /// Answers the question, and asks the same in turn: the question itself proves nothing, since any process
-    /// may claim any size.
+    /// Answers the question, and asks the same in turn: the question itself proves nothing, since any process may claim
+    /// any size.
     pub(super) fn on_island_probe(
         &mut self,
         now: Instant,
@@ -291,8 +291,8 @@ impl ClusterCore {
             return;
         }
         match verified {
-            // Both sides decide by the same exchange, so that not both end; of a cluster that told two sizes the
-            // smaller one counts.
+            // Use the numbers of one exchange on both sides, so that not both end; if a cluster told two sizes, the
+            // smaller counts.
             Some((ours, theirs)) if theirs.cluster_id == own.cluster_id => {
                 self.weigh(now, ours, Island { size: theirs.size.min(own.size), ..theirs }, out);
             }
@@ -301,7 +301,7 @@ impl ClusterCore {
         }
     }
 
-    /// Decides by the numbers of one exchange alone: the other side decides by the same.
+    /// Decides by the numbers of one exchange alone, since the other side decides by the same numbers.
     fn weigh(&mut self, now: Instant, ours: Island, theirs: Island, out: &mut Vec<Effect>) {
         self.meet_foreign(now, theirs.cluster_id, Some(theirs.size), out);
         let ends = self.settings.on_foreign_cluster == OnForeignCluster::LeaveIfSmaller
@@ -311,7 +311,7 @@ impl ClusterCore {
         if ends {
             out.push(Effect::Log(LogLevel::Error, "this cluster is the smaller one; all of it ends".to_owned()));
             self.become_downed(ShutdownReason::SmallerCluster, out);
-            // Others first, self last: this node tells the others before it ends.
+            // Down self last: this node tells the others before it ends.
             let mut all: Vec<UniqueAddress> = self.gossip.members.keys().cloned().collect();
             all.sort_by_key(|member| *member == self.node);
             self.down(now, &all, out);
@@ -323,7 +323,7 @@ impl ClusterCore {
 mod tests {
     use super::*;
 
-    /// The memory for Hellos is bounded: just so many addresses are remembered, the newest always.
+    /// The memory for Hellos is bounded in addresses, and always keeps the newest.
     #[test]
     fn hellos_are_remembered_up_to_a_number() {
         let mut islands = Islands::default();

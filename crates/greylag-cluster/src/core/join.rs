@@ -1,7 +1,7 @@
 //! Joining: the joiner's search for a member, and the member's answers.
 //!
-//! Only the first seed node may form a cluster, and only when enough of the others say that they
-//! know of none. A process at the address of a member waits until that one is removed; see `held.rs`.
+//! Only the first seed node may form a cluster, and only when enough of the others answer that they know of none. A
+//! process at the address of a member waits until that member is removed; see `held.rs`.
 //!
 //! Source: cluster M23 to M25b.
 
@@ -31,7 +31,7 @@ const DEFERRED_RETRY: Duration = Duration::from_secs(1);
 /// How often the first seed node asks the others (cluster M24).
 const FIRST_SEED_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The join key of what may declare members dead, and by which rule.
+/// The join key that names the downing rule: the mechanism that may declare members dead, and its strategy.
 const DOWNING_KEY: &str = "cluster.downing";
 /// The major version of the protocol.
 const PROTOCOL_KEY: &str = "cluster.protocol";
@@ -43,20 +43,20 @@ pub(super) struct JoinProcess {
     others: Vec<NodeAddress>,
     is_first: bool,
     nacks: BTreeSet<NodeAddress>,
-    /// Seeds that will never speak with this node, and what they said.
+    /// Seeds that refused this node for good, with their answers.
     refusals: BTreeMap<NodeAddress, (RejectCode, String)>,
     /// Nodes that were asked to let this node in, since the start.
     contacts: BTreeSet<NodeAddress>,
     cluster_id: u128,
     ask_at: Instant,
-    /// When `Join` goes out again, and to whom.
+    /// When `Join` is sent again, and its target.
     join_at: Option<(Instant, NodeAddress)>,
     /// When the search starts over.
     restart_at: Option<Instant>,
     self_join_at: Instant,
     warn_at: Instant,
     give_up_at: Option<Instant>,
-    /// Decides when the log names the seed nodes that do not let this node in, and what they answered.
+    /// Decides when the log names the seed nodes that do not let this node in, and their answers.
     found: Seeds,
 }
 
@@ -101,7 +101,7 @@ impl ClusterCore {
         if seeds.is_empty() {
             return out.push(Effect::JoinFailed(JoinError::NoSeeds));
         }
-        // A seed node that is named twice counts once, since the majority is one of seed nodes.
+        // Count a seed node that is named twice once: the majority is one of seed nodes.
         let mut named = BTreeSet::new();
         seeds.retain(|seed| named.insert(seed.clone()));
         self.islands.add_seeds(&seeds);
@@ -215,7 +215,7 @@ impl ClusterCore {
         out.push(Effect::Send { to: to.clone().into(), message });
     }
 
-    /// Founds a cluster with this node as the first member, which is Up before any other can be.
+    /// Founds a cluster with this node as the first member, which is Up before any other.
     fn form_cluster(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let cluster_id = (u128::from(self.rng.next_u64()) << 64) | u128::from(self.rng.next_u64());
         let mut gossip = Gossip { cluster_id, ..Gossip::default() };
@@ -246,7 +246,7 @@ impl ClusterCore {
         self.end(reason, out);
     }
 
-    /// Notes what came back from a seed node, or that nothing did, for the log and the error of the join.
+    /// Notes the outcome of asking a seed node, for the log and the error of the join.
     fn note_seed(&mut self, now: Instant, seed: NodeAddress, answer: SeedAnswer) {
         if let Life::Joining(join) = &mut self.life {
             join.found.handle(now, SeedInput::Answered(seed, answer), &mut Vec::new());
@@ -287,12 +287,13 @@ impl ClusterCore {
         let keys = self.differing_keys(config);
         let retry = self.settings.retry_unsuccessful_join_after;
         let Life::Joining(join) = &mut self.life else { return };
-        // Only seed nodes were asked, so an Ack of another node does not keep this one from forming a cluster.
+        // Ignore an Ack of a node that is no seed: only seed nodes were asked, and it must not keep this one from
+        // forming a cluster.
         if !join.seeds.contains(from.address()) {
             return;
         }
         self.islands.heard_of_cluster = true;
-        // The first acceptable Ack wins; later ones are ignored until the search starts over.
+        // Take the first acceptable Ack; later ones are ignored until the search starts over.
         if join.restart_at.is_some() {
             return;
         }
@@ -321,12 +322,12 @@ impl ClusterCore {
 
     pub(super) fn on_join_rejected(&mut self, from: UniqueAddress, reason: JoinRejection, out: &mut Vec<Effect>) {
         match &self.life {
-            // The shutdown may be called off or end; the search starts over by itself.
+            // Keep joining: the shutdown may be called off or end, and the search starts over by itself.
             Life::Joining(_) if reason == JoinRejection::PreparingForShutdown => {}
             // Seed nodes refuse an InitJoin with the same message as a Join.
             Life::Joining(join) if join.seeds.contains(from.address()) || join.contacts.contains(from.address()) => {
                 match reason {
-                    // Nothing has changed here, and nothing will before the program is another one.
+                    // Fail: nothing has changed here, and nothing will until another version of the program runs.
                     JoinRejection::IncompatibleProtocol { .. } => {
                         self.life = Life::Idle;
                         out.push(Effect::JoinFailed(JoinError::IncompatibleProtocol(reason.to_string())));
@@ -337,7 +338,7 @@ impl ClusterCore {
                     _ => self.fail_join(JoinError::Rejected { by: from, reason }, ShutdownReason::JoinFailed, out),
                 }
             }
-            // Only the word of a member counts: this node is one, too, and asked a member.
+            // End, but only by a member's rejection: this node is a member, too, and asked a member.
             Life::Member
                 if self.rejoin_at.is_some()
                     && reason == JoinRejection::Removed
@@ -349,8 +350,8 @@ impl ClusterCore {
         }
     }
 
-    /// Notes that a member holds this node's address, or that a seed node will never speak with this one. Once
-    /// all seed nodes have said the latter, the join has failed, and nothing has changed. Source: cluster M24, §7.
+    /// Notes that a member holds this node's address, or that a seed node refuses this node for good. Once all seed
+    /// nodes have refused for good, the join has failed, and nothing has changed. Source: cluster M24, §7.
     pub(super) fn on_hello_refused(
         &mut self,
         now: Instant,
@@ -412,7 +413,7 @@ impl ClusterCore {
                 self.become_member(now, gossip, out);
                 self.send_gossip(&from, out);
             }
-            // The answer to a repeated Join is gossip like any other.
+            // Treat the answer to a repeated Join as gossip.
             Life::Member if self.rejoin_at.is_some() => {
                 self.on_gossip(now, &from, to, gossip, false, received_at, out);
             }
@@ -420,8 +421,8 @@ impl ClusterCore {
         }
     }
 
-    /// Sends the Join again: this node was let in, but no member gossips with it. The member that let it in
-    /// may have died before it told others.
+    /// Sends the Join again: this node was let in, but no member gossips with it. The member that let it in may have
+    /// died before it told others.
     pub(super) fn join_again(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.rejoin_at = Some(now + self.settings.retry_unsuccessful_join_after);
         let gossip = self.gossip.clone();
@@ -452,7 +453,8 @@ impl ClusterCore {
         out: &mut Vec<Effect>,
     ) {
         match &self.life {
-            // A node that waits for its version may yet form a cluster; the joiner asks again (cluster M31).
+            // Do not answer: a node that waits for its version may yet form a cluster; the joiner asks again (cluster
+            // M31).
             Life::Idle | Life::Joining(_) if self.awaits_app_version => {}
             Life::Idle | Life::Joining(_) => self.send(from.clone(), Message::InitJoinNack, out),
             Life::Member if self.welcomes() && protocol == PROTOCOL => {
@@ -470,7 +472,7 @@ impl ClusterCore {
                 let reason = JoinRejection::IncompatibleProtocol { ours: PROTOCOL, theirs: protocol };
                 self.send(from.clone(), Message::JoinRejected { reason }, out);
             }
-            // Silence, not a Nack: a node that leaves must not help to found another cluster.
+            // Do not answer, not even by a Nack: a node that leaves must not help to found another cluster.
             Life::Member | Life::Ended => {}
         }
     }
@@ -523,7 +525,7 @@ impl ClusterCore {
         }
     }
 
-    // --- settings that must fit -----------------------------------------------------------------
+    // --- settings that must be equal --------------------------------------------------------------
 
     /// Source: cluster M25a.
     fn checked_config(&self) -> CheckedConfig {
@@ -535,19 +537,19 @@ impl ClusterCore {
         let mut config = self.join_keys.clone();
         config.insert(DOWNING_KEY.to_owned(), downing);
         config.insert(PROTOCOL_KEY.to_owned(), PROTOCOL.to_string());
-        // Key material never goes on the wire, whichever layer registered it.
+        // Remove key material, which never goes on the wire, whichever layer registered it.
         let sensitive = &self.settings.sensitive_config_prefixes;
         config.retain(|key, _| !sensitive.iter().any(|prefix| key.starts_with(prefix)));
         config
     }
 
-    /// Every key that does not fit, with both values.
+    /// Every key with differing values, with both values.
     fn differing_keys(&self, theirs: &CheckedConfig) -> Vec<String> {
         let ours = self.checked_config();
         let keys: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
         let differs = |key: &&String| match (ours.get(*key), theirs.get(*key)) {
             (Some(ours), Some(theirs)) => ours != theirs,
-            // Keys of other layers are compared where both know them, to permit rolling updates.
+            // Compare keys of other layers only if both sides know them, to permit rolling updates.
             _ => is_required(key),
         };
         let shown = |value: Option<&String>| value.cloned().unwrap_or_else(|| "missing".to_owned());
@@ -556,20 +558,20 @@ impl ClusterCore {
     }
 }
 
-/// A member that comes in now.
+/// Makes the member of a node that joins now.
 pub(super) fn joining(
     address: UniqueAddress,
     roles: Vec<String>,
     data_center: &str,
     app_version: AppVersion,
 ) -> Member {
-    // The role of a data centre is derived, never said.
+    // Derive the role of the data centre; ignore one that the joiner names.
     let mut roles: BTreeSet<String> = roles.into_iter().filter(|role| !role.starts_with("dc-")).collect();
     roles.insert(format!("dc-{data_center}"));
     Member::joining(address, Arc::new(roles), app_version)
 }
 
-/// Both names out of a refusal: the refuser quotes the caller's first, then its own.
+/// Reads both cluster names from the text of a refusal: the caller's comes first, then the refuser's.
 fn cluster_names(detail: &str) -> (String, String) {
     let mut quoted = detail.split('"').skip(1).step_by(2).map(str::to_owned);
     (quoted.next().unwrap_or_default(), quoted.next().unwrap_or_else(|| detail.to_owned()))

@@ -1,7 +1,7 @@
-//! What the leader does, and what keeps it from doing it.
+//! The leader's actions, and the conditions that block them.
 //!
-//! Leadership is a duty, not a lock: the leader acts only on a converged state (M17), and then any other
-//! leader would do the same. Source: cluster M19 to M22.
+//! Leadership is a duty, not a lock: the leader acts only on a converged state (M17), and then any other leader would
+//! do the same. Source: cluster M19 to M22.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -47,12 +47,12 @@ impl ClusterCore {
         }
     }
 
-    /// What keeps the leader from acting.
+    /// The conditions that keep the leader from acting; `None` if it may act.
     fn blockers(&self) -> Option<Blockers> {
         if self.omits(Sabotage::Convergence) { None } else { self.gossip.blockers(&self.node, &self.exits) }
     }
 
-    /// Acts at once, outside a tick, under the conditions of a tick.
+    /// Acts outside a tick, under the same conditions as in a tick.
     pub(super) fn act_as_leader(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let leads = self.view.leader.as_ref() == Some(&self.node) && self.downed.is_none();
         if leads && !self.trust.holds(now) && self.blockers().is_none() {
@@ -65,7 +65,7 @@ impl ClusterCore {
         let before = self.gossip.clone();
         let mut gossip = Gossip::clone(&before);
         let may_come_up = self.has_enough_members() && !self.prepares_shutdown();
-        // The largest number stands for "not Up yet", so at worst two members share the number before it.
+        // Cap the number: the largest one means "not Up yet", so at worst two members share the one before it.
         let mut next_number = highest_number(&before).saturating_add(1).min(Member::NOT_UP - 1);
         let mut exiting = Vec::new();
         gossip.members.update(|member| match member.status {
@@ -94,7 +94,7 @@ impl ClusterCore {
         }
     }
 
-    /// Removes the members that are gone for sure. True if there were any.
+    /// Removes the members that are certainly gone. Returns true if there were any.
     fn bury(&self, now: Instant, before: &Gossip, gossip: &mut Gossip) -> bool {
         let gone = |member: &&Member| {
             let unreachable = before.reachability.aggregate(&member.address) != Status::Reachable;
@@ -129,8 +129,8 @@ impl ClusterCore {
         gossip.tombstones.retain(|_, tombstone| wall_ms.saturating_sub(tombstone.wall_ms) <= keep);
     }
 
-    /// Gossips at once to the two oldest members, of all and of each role that loses a member, and to the
-    /// exiting ones: one of the oldest takes over the singletons. Source: cluster M15.
+    /// Gossips at once to the two oldest members, of all and of each role that loses a member, and to the exiting ones:
+    /// one of the oldest takes over the singletons. Source: cluster M15.
     fn tell_hosts(&mut self, exiting: &[Member], out: &mut Vec<Effect>) {
         if exiting.is_empty() {
             return;

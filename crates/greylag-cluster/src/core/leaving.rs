@@ -22,7 +22,7 @@ use crate::proof::ProofInput;
 use crate::reachability::Status;
 use crate::shutdown::ShutdownReason;
 
-/// For so many leader ticks a node that is Down spreads the news before it ends.
+/// Leader ticks for which a Down node spreads the news before it ends.
 const DOWNED_TICKS: u32 = 4;
 
 impl ClusterCore {
@@ -58,7 +58,7 @@ impl ClusterCore {
         }
     }
 
-    /// Makes members prepare that came up while others began to prepare.
+    /// Makes those members prepare that came up while others began to prepare.
     pub(super) fn follow_preparation(&mut self, now: Instant, out: &mut Vec<Effect>) {
         if self.prepares_shutdown() {
             self.prepare_for_full_shutdown(now, out);
@@ -89,7 +89,7 @@ impl ClusterCore {
         self.act_if_urgent(now, out);
     }
 
-    /// Makes this node, which is dead to the cluster, stop what it hosts at once, tell others, then end.
+    /// Makes this node, which is dead to the cluster, stop everything that it hosts at once, tell the others, then end.
     pub(super) fn become_downed(&mut self, reason: ShutdownReason, out: &mut Vec<Effect>) {
         if self.downed.is_none() {
             self.downed = Some((reason, 0));
@@ -131,7 +131,7 @@ impl ClusterCore {
         self.end(ShutdownReason::Left, out);
     }
 
-    /// The two members that would lead without this node.
+    /// The two members that would lead next without this node.
     fn next_leaders(&self) -> Vec<UniqueAddress> {
         let mut exits = self.exits.clone();
         exits.insert(self.node.clone(), true);
@@ -153,10 +153,10 @@ impl ClusterCore {
     ) {
         if matches!(self.life, Life::Member) && self.gossip.members.contains_key(&from) {
             self.early_exits.insert(from.clone(), clean);
-            // It is not dialled any more, also where its confirmation changes nothing yet (cluster S20).
+            // Stop dialling the leaver, even if its confirmation changes nothing yet (cluster S20).
             self.on_proof(now, ProofInput::Settled(from), out);
             self.refresh(now, out);
-            // The leaver is ready, and the members whose agreement convergence needs may have agreed long ago.
+            // Act now: the leaver is ready, and the members whose agreement convergence needs may have agreed long ago.
             self.act_as_leader(now, out);
         }
     }
@@ -171,7 +171,7 @@ impl ClusterCore {
         }
     }
 
-    /// Another node says that it has quarantined this one, and why. Source: cluster S19.
+    /// Handles another node's notice that it has quarantined this one. Source: cluster S19.
     pub(super) fn on_this_node_quarantined(
         &mut self,
         now: Instant,
@@ -181,7 +181,7 @@ impl ClusterCore {
     ) {
         out.push(Effect::Publish(ClusterEvent::ThisNodeQuarantined { by: by.clone(), reason }));
         if matches!(self.life, Life::Joining(_)) {
-            // This node was let in, never told of it, and removed: no member answers its Join any more (cluster M25).
+            // This node was let in, never told so, and removed: no member answers its Join any more (cluster M25).
             if reason == QuarantineReason::RemovedFromMembership {
                 self.on_join_rejected(by, JoinRejection::Removed, out);
             }
@@ -197,7 +197,7 @@ impl ClusterCore {
         out.push(Effect::Log(LogLevel::Warn, format!("quarantined by {by} ({reason:?}); this node goes on")));
         if self.gossip.members.contains_key(&by) {
             let mut gossip = Gossip::clone(&self.gossip);
-            // A node that quarantined this one will never answer it again (cluster F11).
+            // Mark the node Terminated: it has quarantined this one and will never answer it again (cluster F11).
             if gossip.reachability.set(&self.node, &by, Status::Terminated) && !self.accuses_nobody() {
                 self.change(now, gossip, out);
             }

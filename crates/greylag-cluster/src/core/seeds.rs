@@ -1,8 +1,8 @@
-//! Keeps what each seed node was found to be, for the people who wrote its address.
+//! Keeps the last outcome of asking each seed node, for the people who wrote its address.
 //!
-//! A node that is no member yet asks its seed nodes again and again. It keeps the last outcome by seed and logs it after
-//! a while, then at growing intervals, until the node is a member or gives up. It logs nothing while all seed nodes
-//! answer, since they wait for each other then.
+//! A node that is no member yet asks its seed nodes again and again. It keeps the last outcome by seed and logs it
+//! after a while, then at growing intervals, until the node is a member or gives up. It logs nothing while all seed
+//! nodes answer, since they wait for each other then.
 //!
 //! ```text
 //! join --3 s--> line --3 s--> line --6 s--> line --12 s--> line ... at most 60 s between two
@@ -15,21 +15,21 @@ use greylag_core::NodeAddress;
 
 use crate::seed_report::{SeedAnswer, SeedReport};
 
-/// A start that takes longer than this is worth a line.
+/// Delay of the first line: a start that takes longer is worth one.
 const FIRST_LINE: Duration = Duration::from_secs(3);
-/// The longest time between two lines.
+/// The longest interval between two lines.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 
-/// An input to the record of the seed nodes: what each answered, and that time passed.
+/// An input to the record of the seed nodes: the outcome of asking one, or the passing of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Input {
-    /// A deadline may have come.
+    /// Time has passed: log if a line is due.
     Tick,
-    /// This came back from a seed node, or failed to.
+    /// The outcome of asking a seed node.
     Answered(NodeAddress, SeedAnswer),
 }
 
-/// See the module.
+/// The record of all seed nodes but this node.
 #[derive(Debug)]
 pub(super) struct Seeds {
     begun_at: Instant,
@@ -39,13 +39,13 @@ pub(super) struct Seeds {
 }
 
 impl Seeds {
-    /// Nothing is known of these, and none of them is this node.
+    /// A record of seeds that were not asked yet; this node must not be among them.
     pub(super) fn new(now: Instant, seeds: &[NodeAddress]) -> Self {
         let found = seeds.iter().map(|seed| (seed.clone(), (0, SeedAnswer::Nothing))).collect();
         Self { begun_at: now, found, line_at: now + FIRST_LINE, interval: FIRST_LINE }
     }
 
-    /// Takes one input; `out` gets lines for the log. What is said of an address that is no seed is ignored.
+    /// Handles one input; `out` gets lines for the log. Outcomes of addresses that are no seeds are ignored.
     pub(super) fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<String>) {
         match input {
             Input::Answered(seed, answer) => {
@@ -58,12 +58,12 @@ impl Seeds {
         }
     }
 
-    /// When the next line is due. `None`: there is no seed but this node.
+    /// When the next line is due. `None`: this node is the only seed.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         (!self.found.is_empty()).then_some(self.line_at)
     }
 
-    /// What is known of each.
+    /// The last outcome of each seed node.
     pub(super) fn reports(&self) -> Vec<SeedReport> {
         let report = |(seed, (failed_dials, answer)): (&NodeAddress, &(u32, SeedAnswer))| SeedReport {
             seed: seed.clone(),
@@ -98,7 +98,7 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    /// The lines of so many seconds, each with when it was said.
+    /// The lines of the first `seconds` seconds, each with its time.
     fn lines(seeds: &mut Seeds, begun: Instant, seconds: u64) -> Vec<(u64, String)> {
         let mut lines = Vec::new();
         while let Some(at) = seeds.next_deadline().filter(|at| *at <= begun + Duration::from_secs(seconds)) {

@@ -1,8 +1,8 @@
-//! Whether this node may trust its own view: pauses of the process, and what follows from them.
+//! Decides whether this node may trust its own view: detects pauses of the process, and handles their consequences.
 //!
-//! A process that stood still must not blame its peers for the silence, must not decide in the
-//! first seconds after it woke, and, if it stood still for long, may have been removed meanwhile:
-//! then it is suspect to itself until others confirm it. Source: cluster F9, F10.
+//! A process that stood still must not blame its peers for the silence, and must not decide in the first seconds after
+//! it woke. If it stood still for long, it may have been removed meanwhile: then it distrusts itself (is *suspect*)
+//! until other members confirm it. Source: cluster F9, F10.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -16,23 +16,23 @@ use crate::heartbeat::HeartbeatInput;
 use crate::member::MemberStatus;
 use crate::settings::ClusterSettings;
 
-/// What this node thinks of itself.
+/// This node's trust in itself.
 #[derive(Debug)]
 pub(super) struct Trust {
-    /// No decisions until then.
+    /// No decisions before this time.
     hold_until: Option<Instant>,
     suspect_since: Option<Instant>,
     /// Members that this node exchanged gossip with while suspect.
     exchanged: BTreeSet<UniqueAddress>,
     last_exchange_at: Instant,
-    /// The own version after the last pause: gossip that knows an older one was sent before this process
-    /// woke, and says nothing about now.
+    /// The own version after the last pause: gossip that knows only an older one was sent before this process woke, and
+    /// proves nothing about the present.
     spoke_at: u64,
     /// The last tick that was late, though not late enough for a pause.
     lagged_at: Option<Instant>,
-    /// Many peers fell silent while this node lagged: no marks until then, once.
+    /// End of a deferral of marks, because many peers fell silent while this node lagged; granted once.
     defer_until: Option<Instant>,
-    /// What was last published of this node's standing, since it became a member.
+    /// The standing that was published last, since this node became a member.
     published: Option<Standing>,
 }
 
@@ -63,12 +63,12 @@ impl Trust {
         self.is_suspect() || self.pauses(now)
     }
 
-    /// Whether this process has just stood still, and so must take no decision at all.
+    /// Whether this process has just woken from a pause, and so must take no decision at all.
     pub(super) fn pauses(&self, now: Instant) -> bool {
         self.hold_until.is_some_and(|until| now < until)
     }
 
-    /// Whether marks that are due are put off, so that the state does not show all that this node knows.
+    /// Whether due marks are deferred, so that the state does not show everything that this node knows.
     pub(super) fn defers(&self, now: Instant) -> bool {
         self.defer_until.is_some_and(|until| now < until)
     }
@@ -78,8 +78,8 @@ impl Trust {
         now.saturating_duration_since(self.last_exchange_at)
     }
 
-    /// Whether to put off marking peers: more than half of them fell silent at once while this node itself
-    /// was late, so the fault is more likely its own. Puts off once, for one more pause.
+    /// Whether to defer marking peers: more than half of them fell silent at once while this node itself was late, so
+    /// the fault is more likely its own. Defers once, for one more pause.
     pub(super) fn defers_marking(
         &mut self,
         now: Instant,
@@ -103,7 +103,7 @@ impl Trust {
 }
 
 impl ClusterCore {
-    /// A heartbeat round that is far too late means that this process stood still.
+    /// Detects that this process stood still, by a heartbeat round that is far too late.
     pub(super) fn notice_pause(&mut self, now: Instant, out: &mut Vec<Effect>) {
         if !matches!(self.life, Life::Member) {
             return;
@@ -117,11 +117,11 @@ impl ClusterCore {
             }
             return;
         }
-        // A pause gives every peer its whole time again, so it is no reason to defer their marks beyond that: put off
-        // twice, the end of a losing side comes after the winning side's margin (cluster F10, G1).
+        // Do not defer marks beyond this: a pause gives every peer its whole time again. If marks were deferred twice,
+        // a losing side would end after the winning side's margin (cluster F10, G1).
         self.trust.hold_until = Some(now + 3 * interval);
         self.tell_heartbeat(now, HeartbeatInput::Paused, out);
-        // No peer is marked unreachable on this tick.
+        // Mark no peer unreachable on this tick.
         self.rounds.reaper_at = self.rounds.reaper_at.max(now + self.settings.unreachable_nodes_reaper_interval);
         out.push(Effect::Log(LogLevel::Warn, format!("this process stood still for {lag:?}")));
         out.push(Effect::Publish(ClusterEvent::LocalPause(lag)));
@@ -131,22 +131,23 @@ impl ClusterCore {
             if !already {
                 out.push(Effect::Publish(ClusterEvent::SelfSuspect));
             }
-            // A short stop makes nothing worse, or a host that stops now and then would never end.
+            // A short stop of a node that is suspect already does not renew the suspicion, or a host that stops now and
+            // then would never end.
             if !already || lag > long {
                 self.trust.suspect_since = Some(now);
                 self.trust.exchanged.clear();
             }
         }
         if !self.is_alone() {
-            // A change without content: who shows it has heard this process since it woke.
+            // Change the version without a change of content: gossip that shows it proves that its sender has heard
+            // this process since it woke.
             self.change(now, Gossip::clone(&self.gossip), out);
             self.trust.spoke_at = self.gossip.version.count(&self.node);
         }
     }
 
-    /// Puts what this step found of the node's standing before the step's other effects: at each tick,
-    /// whenever it changes, and when the node becomes a member, since what it hosts may start in that
-    /// same step.
+    /// Publishes the node's standing before the step's other effects: at each tick, whenever it changes, and when the
+    /// node becomes a member, since singletons and shards may start in that same step.
     pub(super) fn publish_standing(&mut self, now: Instant, ticked: bool, begin: usize, out: &mut Vec<Effect>) {
         let standing = match self.life {
             Life::Ended => Standing::Ended,
@@ -165,10 +166,10 @@ impl ClusterCore {
         self.gossip.members.values().all(|member| member.address == self.node || member.dead)
     }
 
-    /// Notes that gossip was exchanged. This node is trusted again after an exchange with a member that
-    /// trusts itself, or with so many members that together with them this node is the majority. Gossip
-    /// that waited in a socket while this process slept is no exchange: its sender may have removed this
-    /// node since. `heard` is how many changes of this node the gossip knows.
+    /// Notes an exchange of gossip. This node is trusted again after an exchange with a member that trusts itself, or
+    /// with enough members that they and this node are the majority. Gossip that waited in a socket while this process
+    /// slept is no exchange: its sender may have removed this node since. `heard` is how many changes of this node the
+    /// gossip knows.
     pub(super) fn note_exchange(
         &mut self,
         now: Instant,

@@ -15,14 +15,14 @@ use crate::core::LogLevel;
 use crate::error::JoinError;
 
 const PATH: &str = "control/bootstrap";
-/// Messages that wait; what comes beyond is lost, and the protocol repeats itself.
+/// Messages that may wait; those beyond are dropped, and the protocol repeats itself.
 const INBOX: usize = 1024;
 /// Bytes of all messages in the inbox together; a message beyond them is dropped.
 const INBOX_BYTES: usize = 1024 * 1024;
 /// A look-up that takes longer has failed.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What reaches the loop.
+/// An input of the loop.
 enum Arrived {
     /// A message, with its share of [`INBOX_BYTES`].
     Message(BootstrapInput, Share),
@@ -31,13 +31,13 @@ enum Arrived {
 }
 
 impl Cluster {
-    /// Joins the cluster of the nodes that discovery finds, or founds it with them. Completes when
-    /// this node is a member; until then it goes on for as long as the answers may still change.
+    /// Joins the cluster of the nodes that discovery finds, or founds it with them. Completes when this node is a
+    /// member; until then it continues for as long as the answers may still change.
     ///
-    /// A cluster is founded only when `required_contacts` nodes were found and have chosen the same
-    /// one of them, so that two clusters cannot come of one discovery, however its answers differ,
-    /// while `required_contacts` is more than half of the processes that start. The nodes of one
-    /// cluster use either this or [`Cluster::join_seed_nodes`] with a list, not both.
+    /// A cluster is founded only when `required_contacts` nodes were found and have chosen the same one of them. So one
+    /// discovery cannot result in two clusters, however its answers differ, while `required_contacts` is more than half
+    /// of the processes that start. The nodes of one cluster use either this or [`Cluster::join_seed_nodes`] with a
+    /// list, not both.
     ///
     /// Source: cluster M24. See `docs/design/bootstrap.md`.
     ///
@@ -76,7 +76,7 @@ impl Runner {
                 arrived = inbox.recv() => match arrived.expect("this loop holds a sender") {
                     Arrived::Message(input, _share) => input,
                     Arrived::LookedUp(answer) => self.on_answer(answer),
-                    // A later call restarted the join; only the last one's end counts, and it is the same.
+                    // A later call restarted the join; both calls end with the outcome of the last one.
                     Arrived::JoinEnded(Ok(()) | Err(JoinError::AlreadyMember)) => {
                         stay(&self.cluster, machine, inbox);
                         return Ok(());
@@ -138,8 +138,8 @@ impl Runner {
     }
 }
 
-/// Runs the machine of a member on, so that it still gives votes back: a voter that wants its vote back
-/// may be about to found a cluster with others. This task ends with the node, and does not keep it alive.
+/// Keeps the machine of a member running, so that it still gives votes back: a voter that wants its vote back may be
+/// about to found a cluster with others. This task ends with the node, and does not keep it alive.
 fn stay(cluster: &Cluster, mut machine: Bootstrap, mut inbox: mpsc::Receiver<Arrived>) {
     let (remoting, mut terminated) = (cluster.remoting().clone(), cluster.inner.terminated.clone());
     let clock = cluster.settings().clock.clone();
@@ -155,14 +155,14 @@ fn stay(cluster: &Cluster, mut machine: Bootstrap, mut inbox: mpsc::Receiver<Arr
             match arrived {
                 Some(Arrived::Message(input, _share)) => machine.handle(clock.now(), input, &mut effects),
                 Some(_) => {}
-                // A later call listens in this one's place.
+                // A later call has replaced this one's inbox.
                 None => return,
             }
         }
     });
 }
 
-/// Carries out what needs the transport alone.
+/// Carries out the effects that need only the transport.
 fn say(remoting: &dyn Remoting, effect: BootstrapEffect) {
     let node = remoting.self_address();
     match effect {
@@ -179,12 +179,12 @@ fn say(remoting: &dyn Remoting, effect: BootstrapEffect) {
         BootstrapEffect::Log(LogLevel::Info, text) => tracing::info!(%node, "{text}"),
         BootstrapEffect::Log(LogLevel::Warn, text) => tracing::warn!(%node, "{text}"),
         BootstrapEffect::Log(LogLevel::Error, text) => tracing::error!(%node, "{text}"),
-        // A member looks for no other nodes.
+        // Ignore: a member looks for no other nodes.
         BootstrapEffect::Lookup | BootstrapEffect::Join(_) | BootstrapEffect::Found(_) => {}
     }
 }
 
-/// Decodes on the worker that carries the message.
+/// Decodes messages on the worker that carries them.
 struct Mailbox {
     inbox: mpsc::Sender<Arrived>,
     room: Room,

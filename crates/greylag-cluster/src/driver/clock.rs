@@ -1,11 +1,11 @@
-//! The clock of a node: instants that go on while the machine sleeps.
+//! The clock of a node, which counts time while the machine sleeps.
 //!
-//! `CLOCK_MONOTONIC` stands still while a virtual machine is suspended, or a laptop's lid is closed;
-//! what others did meanwhile took time all the same. So deadlines here count by `CLOCK_BOOTTIME`
-//! where there is one (Linux, Android) and by the monotonic clock elsewhere. Such an instant is
-//! compared only with others of the same clock, never with [`Instant::now`].
+//! `CLOCK_MONOTONIC` stands still while a virtual machine is suspended, or a laptop's lid is closed, and other nodes
+//! act meanwhile. So deadlines here count by `CLOCK_BOOTTIME` where the system has it (Linux, Android) and by the
+//! monotonic clock elsewhere. Such an instant is compared only with others of the same clock, never with
+//! [`Instant::now`].
 //!
-//! Timers of the runtime know nothing of suspensions, so a wait is made of short ones.
+//! Timers of the runtime do not see suspensions, so a long wait is divided into short ones.
 //!
 //! Source: cluster, vocabulary (*Now*), scenario 81.
 
@@ -13,22 +13,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A wait looks at the clock at least so often: how late it ends after a suspension at the most.
+/// Longest single wait on a timer, and so the most by which a wait ends late after a suspension.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The clock by which a node counts time. Clones are the same clock. Default [`Clock::system`].
 #[derive(Debug, Clone, Default)]
 pub struct Clock {
-    /// How far a test set this clock ahead of the system's, and how often it was read; `None` outside tests.
+    /// How far a test set this clock ahead of the system's, and how often the clock was read; `None` outside tests.
     test: Option<Arc<Tested>>,
 }
 
 /// The clock of a test.
 #[derive(Debug, Default)]
 struct Tested {
-    /// How far it was set ahead, in nanoseconds.
+    /// How far the clock was set ahead, in nanoseconds.
     ahead: AtomicU64,
-    /// How often it was read.
+    /// How often the clock was read.
     reads: AtomicU64,
 }
 
@@ -38,8 +38,8 @@ impl Clock {
         Self::default()
     }
 
-    /// The clock of this machine as a suspended one would read it: [`Clock::jump`] stands for a
-    /// suspension, which the monotonic clock does not see. For tests.
+    /// The clock of this machine for tests: [`Clock::jump`] moves it as a suspension would, which the monotonic clock
+    /// does not see.
     pub fn for_test() -> Self {
         Self { test: Some(Arc::default()) }
     }
@@ -53,7 +53,7 @@ impl Clock {
         test.ahead.fetch_add(u64::try_from(suspended.as_nanos()).unwrap_or(u64::MAX / 2), Ordering::SeqCst);
     }
 
-    /// How often this clock was read, through any of its clones: what the checks that read it cost.
+    /// How often this clock was read, through any of its clones: the cost of checks that read it.
     ///
     /// # Panics
     /// On the system's clock, which counts nothing.
@@ -61,7 +61,7 @@ impl Clock {
         self.test.as_ref().expect("only a clock made by `for_test` counts").reads.load(Ordering::Relaxed)
     }
 
-    /// Now. Never goes back.
+    /// The present time. Never goes back.
     pub fn now(&self) -> Instant {
         let now = system_now();
         match &self.test {
@@ -73,8 +73,7 @@ impl Clock {
         }
     }
 
-    /// Completes once `deadline`, an instant of this clock, has come; after a suspension at most one
-    /// second late.
+    /// Completes once `deadline`, an instant of this clock, has come; after a suspension at most one second late.
     pub async fn sleep_until(&self, deadline: Instant) {
         loop {
             let left = deadline.saturating_duration_since(self.now());
@@ -86,7 +85,7 @@ impl Clock {
     }
 }
 
-/// Two clocks are equal if they are the same one.
+/// Two clocks are equal if they are the same clock.
 impl PartialEq for Clock {
     fn eq(&self, other: &Self) -> bool {
         match (&self.test, &other.test) {
@@ -110,7 +109,7 @@ fn system_now() -> Instant {
         let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
         Duration::new(seconds.unwrap_or_default(), nanos.unwrap_or_default())
     }
-    // An `Instant` has no other maker than the monotonic clock; this one stands for the same moment.
+    // Map to an `Instant`, which only the monotonic clock can make: this one stands for the same moment.
     static ORIGIN: OnceLock<(Instant, Duration)> = OnceLock::new();
     let (instant, origin) = *ORIGIN.get_or_init(|| (Instant::now(), since_boot()));
     instant + since_boot().saturating_sub(origin)

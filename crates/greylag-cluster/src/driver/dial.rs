@@ -1,9 +1,8 @@
-//! One connection attempt to a process that may be dead, and whether its refusal counts.
+//! Makes one connection attempt to a process that may be dead, and decides whether a refusal counts.
 //!
-//! A refusal proves a death only where no host but the process's own could have refused: under
-//! `local` the process named this very host and network namespace in its handshake, the address is
-//! one of our own interfaces, and the kernel shows no listener on the port. Each dial checks all of
-//! it anew. Source: cluster S20.
+//! A refusal proves a death only if no host but the process's own can have refused: under `local` the process named
+//! this very host and network namespace in its handshake, the address is one of our own interfaces, and the kernel
+//! shows no listener on the port. Each dial checks all of this anew. Source: cluster S20.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -19,9 +18,10 @@ use crate::settings::ProofOfDeath;
 /// A dial that takes longer proves nothing.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Dials `peer` once, where its last active stream ended.
+/// Dials `peer` once, at the address where its last active stream ended.
 pub(crate) async fn dial(policy: ProofOfDeath, remoting: &dyn Remoting, peer: UniqueAddress) -> Input {
-    // A process need not listen at an address that it only called from: a refusal there says nothing of it.
+    // Dial only a process that was reached: one that only called from there need not listen, so a refusal proves
+    // nothing.
     let known = remoting.peer(peer.address()).filter(|info| info.peer == peer && info.reached);
     let Some(info) = known.filter(|info| covers(policy, remoting.host_id().as_deref(), info)) else {
         return Input::DialFailed(peer);
@@ -31,7 +31,7 @@ pub(crate) async fn dial(policy: ProofOfDeath, remoting: &dyn Remoting, peer: Un
     match tokio::time::timeout(DIAL_TIMEOUT, attempt).await {
         Ok(Ok(_accepted)) => Input::DialAnswered(peer),
         Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {
-            // Reading the kernel's tables may take a while on a busy host.
+            // Read the kernel's tables on a blocking thread: that may take a while on a busy host.
             let silent = tokio::task::spawn_blocking(move || policy == ProofOfDeath::On || nobody_listens(port)).await;
             if silent.unwrap_or(false) { Input::DialRefused(peer) } else { Input::DialFailed(peer) }
         }
@@ -41,7 +41,7 @@ pub(crate) async fn dial(policy: ProofOfDeath, remoting: &dyn Remoting, peer: Un
 
 fn covers(policy: ProofOfDeath, own_host: Option<&str>, peer: &PeerInfo) -> bool {
     if cfg!(windows) {
-        // The kernel of Windows refuses also when a backlog is full.
+        // A Windows kernel also refuses when a backlog is full.
         return false;
     }
     match policy {
@@ -54,7 +54,7 @@ fn covers(policy: ProofOfDeath, own_host: Option<&str>, peer: &PeerInfo) -> bool
     }
 }
 
-/// Whether this is an address of this network namespace: only such a one can be bound.
+/// Whether this is an address of this network namespace: only such an address can be bound.
 fn is_own_interface(ip: IpAddr) -> bool {
     let foreign_bind = ["/proc/sys/net/ipv4/ip_nonlocal_bind", "/proc/sys/net/ipv6/ip_nonlocal_bind"];
     let allowed = |path: &&str| std::fs::read_to_string(path).is_ok_and(|text| text.trim() != "0");
@@ -64,7 +64,7 @@ fn is_own_interface(ip: IpAddr) -> bool {
 /// Whether the kernel's tables show no listening socket on the port, on any address.
 #[cfg(target_os = "linux")]
 fn nobody_listens(port: u16) -> bool {
-    // Without IPv6 the second table is missing; without the first one nothing is known.
+    // Without IPv6 the second table is missing; without the first table nothing is known.
     let Ok(v4) = std::fs::read_to_string("/proc/net/tcp") else { return false };
     let v6 = std::fs::read_to_string("/proc/net/tcp6").unwrap_or_default();
     !listens(&v4, port) && !listens(&v6, port)
@@ -119,7 +119,7 @@ mod tests {
         assert!(!covers(ProofOfDeath::Off, Some("h"), &peer(Some("h"), "127.0.0.1")));
     }
 
-    /// cluster S20: a source address is nowhere to listen.
+    /// cluster S20: a process is not dialled at an address that it only called from.
     #[tokio::test]
     async fn scenario_62_nobody_is_dialled_where_it_only_called_from() {
         use greylag_core::{CodecId, DeadLetterReason};
@@ -156,8 +156,8 @@ mod tests {
         here.shutdown().await;
     }
 
-    /// cluster S20: an address that this node was never associated with is not dialled, though a kernel would refuse
-    /// the dial; and a dial that is neither accepted nor refused proves nothing.
+    /// cluster S20: an address that this node never reached is not dialled, although a kernel would refuse the dial;
+    /// and a dial that is neither accepted nor refused proves nothing.
     #[tokio::test]
     async fn scenario_62_neither_a_time_out_nor_an_unknown_address_proves_a_death() {
         use greylag_core::{CodecId, DeadLetterReason};
@@ -184,7 +184,7 @@ mod tests {
         there.shutdown().await;
         let refused = dial(ProofOfDeath::On, &*here, peer.clone()).await;
         assert_eq!(refused, Input::DialRefused(peer.clone()), "it was associated with");
-        // The listener accepts no connection, and its backlog is full, so that a further dial hears nothing.
+        // Let the listener accept nothing and fill its backlog, so that a further dial gets no answer.
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.set_reuseaddr(true).unwrap();
         let address = SocketAddr::new(IpAddr::from([127, 0, 0, 1]), peer.address().port());

@@ -6,13 +6,13 @@ use greylag_core::NodeAddress;
 
 use super::handle::BoxFuture;
 
-/// Why discovery has no answer. What was known before still is.
+/// Why discovery has no answer. The former answer still holds.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("discovery by {by} has no answer: {why}")]
 pub struct DiscoveryError {
-    /// Which discovery, with what it looked for.
+    /// The discovery, with what it looked for.
     pub by: String,
-    /// What it met.
+    /// The error that it met.
     pub why: String,
 }
 
@@ -21,8 +21,8 @@ greylag_core::debug_is_sentence!(DiscoveryError);
 /// Finds the addresses of nodes that may belong to the cluster.
 ///
 /// Answers need not be complete, nor the same for every node: [`Cluster::bootstrap`](super::Cluster::bootstrap)
-/// waits until they are stable, and founds one cluster although they differ. An empty answer means
-/// that there are no nodes, an error that nothing is known.
+/// waits until they are stable, and founds one cluster although they differ. An empty answer means that there are no
+/// nodes, an error that nothing is known.
 pub trait Discovery: fmt::Debug + Send + Sync + 'static {
     /// Looks up once. May take its time; a lookup that takes long delays the next.
     ///
@@ -33,8 +33,8 @@ pub trait Discovery: fmt::Debug + Send + Sync + 'static {
 
 /// A list that an operator wrote.
 ///
-/// With the same list on every node [`Cluster::join_seed_nodes`](super::Cluster::join_seed_nodes)
-/// does all that is needed, and does it sooner.
+/// If all nodes have the same list, [`Cluster::join_seed_nodes`](super::Cluster::join_seed_nodes) is sufficient, and
+/// faster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeedList(pub Vec<NodeAddress>);
 

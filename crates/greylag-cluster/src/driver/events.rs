@@ -1,8 +1,8 @@
 //! The stream of cluster events, one bounded buffer per subscriber.
 //!
-//! A subscription starts with a snapshot, and nothing between the snapshot and the stream is lost
-//! or told twice: both are made under one lock. A subscriber that falls behind learns how much it
-//! missed and starts over from a new snapshot. Source: cluster M32.
+//! A subscription starts with a snapshot, and no event between the snapshot and the stream is lost or sent twice: both
+//! are made under one lock. A subscriber that falls behind learns how many events it missed and starts over from a new
+//! snapshot. Source: cluster M32.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use crate::event::{ClusterEvent, EventKind, InitialState, diff};
 use crate::view::MembershipView;
 
-/// Where events are published.
+/// Publishes events to subscribers.
 #[derive(Debug)]
 pub(crate) struct EventHub {
     buffer: usize,
@@ -36,13 +36,12 @@ struct Queue {
 #[derive(Debug, Default)]
 struct Events {
     items: VecDeque<ClusterEvent>,
-    /// Not 0 once the buffer overflowed; then `items` is empty.
+    /// Events missed: not 0 once the buffer overflowed; then `items` is empty.
     missed: u64,
     closed: bool,
 }
 
-/// Locks, also after a subscriber panicked while it held the lock: the data is a queue of values,
-/// valid at every step.
+/// Locks, also after a subscriber panicked while it held the lock: the data is a queue of values, valid at every step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
@@ -57,7 +56,7 @@ impl EventHub {
         lock(&self.state).view.clone()
     }
 
-    /// Replaces the view and tells every subscriber what happened.
+    /// Replaces the view and sends the events to every subscriber.
     pub(crate) fn publish(&self, view: Option<Arc<MembershipView>>, events: &[ClusterEvent]) {
         let mut state = lock(&self.state);
         if let Some(view) = view {
@@ -70,7 +69,7 @@ impl EventHub {
         });
     }
 
-    /// No events will follow; streams end once they are read.
+    /// Ends publishing: streams end once they are read.
     pub(crate) fn close(&self) {
         let mut state = lock(&self.state);
         state.closed = true;
@@ -119,7 +118,7 @@ fn wanted(kinds: &BTreeSet<EventKind>, event: &ClusterEvent) -> bool {
     event.kind().is_none_or(|kind| kinds.contains(&kind))
 }
 
-/// A subscription. Dropping it ends it.
+/// A subscription to cluster events, ended by dropping it.
 #[derive(Debug)]
 pub struct ClusterEvents {
     hub: Arc<EventHub>,
@@ -140,13 +139,13 @@ impl ClusterEvents {
         }
     }
 
-    /// The newest view; not older than what the events told.
+    /// The newest view; not older than the events that were returned.
     pub(crate) fn view(&self) -> Arc<MembershipView> {
         self.hub.view()
     }
 
     fn try_next(&mut self) -> Taken {
-        // Locks the hub first, so that no event falls between a new snapshot and the stream after it.
+        // Lock the hub first, so that no event falls between a new snapshot and the stream after it.
         let state = lock(&self.hub.state);
         let mut events = lock(&self.queue.events);
         if events.missed > 0 {

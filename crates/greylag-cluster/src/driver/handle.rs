@@ -1,4 +1,4 @@
-//! What users hold: a cheap handle on the membership of this node.
+//! The user's handle on the membership of this node; cheap to clone.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -58,20 +58,20 @@ impl Target {
     }
 }
 
-/// A witness of deaths, which knows of them before the network does: an orchestrator, a supervisor.
+/// A witness of deaths, such as an orchestrator or a supervisor, that knows of them before the network does.
 ///
-/// Its word counts as proof (cluster S20 case c): the member is removed at once and what it ran
-/// starts elsewhere without a margin. A witness that is wrong makes two writers.
+/// Its report counts as proof (cluster S20 case c): the member is removed at once, and what it ran starts elsewhere
+/// without a margin. A wrong report results in two writers.
 pub trait DeathWitness: Send + 'static {
-    /// The next process that has ended for sure; `None` when the witness has nothing more to say.
+    /// The next process that has certainly ended; `None` when the witness will report no more.
     fn next_death(&mut self) -> BoxFuture<'_, Option<UniqueAddress>>;
 }
 
 /// The membership of this node. Clones are the same node.
 ///
-/// A node whose last handle is dropped without [`Cluster::shutdown`] says so in the log and leaves in
-/// order, as if that had been called; its tasks, and its hold on the transport, end with it. A
-/// [`SingletonRef`] is a handle too, and so is a callback given to [`Cluster::on_member_up`] that still waits.
+/// A node whose last handle is dropped without [`Cluster::shutdown`] logs this and leaves in order, as if `shutdown`
+/// had been called; its tasks, and its hold on the transport, end with it. A [`SingletonRef`] is a handle too, and so
+/// is a callback given to [`Cluster::on_member_up`] that still waits.
 #[derive(Clone)]
 pub struct Cluster {
     pub(crate) inner: Arc<Inner>,
@@ -92,16 +92,16 @@ pub(crate) struct Inner {
     pub(crate) threads: Threads,
 }
 
-/// Where the cluster's own tasks run.
+/// The runtimes of the node's tasks.
 pub(crate) struct Threads {
     pub(crate) handle: Handle,
-    /// Where the code of users runs.
+    /// The runtime of user code.
     pub(crate) user: Handle,
 }
 
 impl Drop for Inner {
-    /// Makes the node end itself in order, since no handle is left that could end it. Cutting its tasks off
-    /// instead would leave what it hosts running behind an open port while the others start it elsewhere.
+    /// Ends the node in order, since no handle is left that could end it. If its tasks were cut off instead, singletons
+    /// and shards would go on running behind an open port while the others start them elsewhere.
     fn drop(&mut self) {
         self.input(DriverInput::HandlesGone);
     }
@@ -114,8 +114,8 @@ impl std::fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// Starts the tasks of a node that has not joined yet, on `cluster_threads` threads of their own.
-    /// Where the transport has threads for control traffic, [`Cluster::start_on`] is better.
+    /// Starts the tasks of a node that has not joined yet, on `cluster_threads` threads of their own. If the transport
+    /// has threads for control traffic, [`Cluster::start_on`] is better.
     ///
     /// # Errors
     /// [`StartError`]; nothing runs then.
@@ -125,10 +125,9 @@ impl Cluster {
         Ok(spawn(settings, remoting, own.handle().clone(), Some(own)))
     }
 
-    /// Starts the tasks of a node that has not joined yet on the small runtime that carries control
-    /// traffic, such as `GrpcTransport::control_runtime`: then nothing of users stands between a
-    /// heartbeat's socket and the machine that answers it. Code of users (singletons, shutdown tasks)
-    /// runs on the runtime of the caller. Source: cluster C7.
+    /// Starts the tasks of a node that has not joined yet on the small runtime that carries control traffic, such as
+    /// `GrpcTransport::control_runtime`: then no user code stands between a heartbeat's socket and the machine that
+    /// answers it. User code (singletons, shutdown tasks) runs on the runtime of the caller. Source: cluster C7.
     ///
     /// # Errors
     /// [`StartError`]; nothing runs then.
@@ -141,24 +140,24 @@ impl Cluster {
         Ok(spawn(settings, remoting, control, None))
     }
 
-    /// This process.
+    /// The address of this process.
     pub fn self_address(&self) -> &UniqueAddress {
         self.inner.remoting.self_address()
     }
 
-    /// The settings it runs with.
+    /// The settings of this node.
     pub fn settings(&self) -> &ClusterSettings {
         &self.inner.settings
     }
 
-    /// The transport it stands on.
+    /// The transport of this node.
     pub fn remoting(&self) -> &Arc<dyn Remoting> {
         &self.inner.remoting
     }
 
-    /// Joins the cluster that one of these nodes belongs to. The first of the list may form a new
-    /// cluster when the others know of none. Completes when this node is a member; it goes on
-    /// trying for as long as the answer may still change.
+    /// Joins the cluster that one of these nodes belongs to. The first of the list may form a new cluster when the
+    /// others know of none. Completes when this node is a member; until then it tries again for as long as the outcome
+    /// may still change.
     ///
     /// # Errors
     /// [`JoinError`], which says whether this process may try again.
@@ -175,7 +174,8 @@ impl Cluster {
         if self.inner.inbox.send(join).await.is_err() {
             return Err(self.shutting_down());
         }
-        // A driver that has ended answers no question that came after its last input; its answers come before its end.
+        // Wait for the end, too: a driver that has ended answers no later input. Prefer the answer, which comes before
+        // the end.
         tokio::select! {
             biased;
             joined = answer => joined.unwrap_or_else(|_| Err(self.shutting_down())),
@@ -183,7 +183,7 @@ impl Cluster {
         }
     }
 
-    /// Joins the cluster that this node belongs to; its own address forms one. The same as
+    /// Joins the cluster that this node belongs to; with its own address it forms one. The same as
     /// [`Cluster::join_seed_nodes`] with a list of one.
     ///
     /// # Errors
@@ -204,7 +204,7 @@ impl Cluster {
         JoinError::ShuttingDown((*self.inner.terminated.borrow()).unwrap_or(ShutdownReason::Stopped))
     }
 
-    /// Says which version of the application runs here, before this node joins. Source: cluster M31.
+    /// Sets the version of the application that runs here, before this node joins. Source: cluster M31.
     ///
     /// # Errors
     /// [`JoinError::AlreadyMember`]: the version of a member never changes.
@@ -212,9 +212,9 @@ impl Cluster {
         self.before_joining(Command::SetAppVersion(version))
     }
 
-    /// The version of the application will be known when `version` completes; until then joins wait,
-    /// and so do answers to those who would join through this node. It runs on the runtime of the
-    /// caller; if it panics, the version of the settings is taken. Source: cluster M31.
+    /// Sets the version of the application once `version` completes; until then joins wait, and so do answers to nodes
+    /// that want to join through this node. The future runs on the runtime of the caller; if it panics, the version of
+    /// the settings is taken. Source: cluster M31.
     ///
     /// # Errors
     /// [`JoinError::AlreadyMember`].
@@ -243,15 +243,15 @@ impl Cluster {
         Ok(())
     }
 
-    /// Registers a setting of a layer above that must be the same on all nodes that know the key, such
-    /// as `sharding.number_of_shards`. It is compared when a node joins, so register it before.
-    /// Keys under `sensitive_config_prefixes` are never sent. Source: cluster M25a.
+    /// Registers a setting of a layer above that must be the same on all nodes that know the key, such as
+    /// `sharding.number_of_shards`. It is compared when a node joins, so register it before. Keys under
+    /// `sensitive_config_prefixes` are never sent. Source: cluster M25a.
     pub fn register_join_key(&self, key: impl Into<String>, value: impl ToString) {
         let command = Command::RegisterJoinKey { key: key.into(), value: value.to_string() };
         self.inner.input(DriverInput::Command(command));
     }
 
-    /// Begins the shutdown of the whole cluster: no node joins or comes up any more, nothing moves, and
+    /// Begins the shutdown of the whole cluster: no node joins or comes up any more, no shard or singleton moves, and
     /// members that leave from now on hand nothing over. Every member may then leave in any order.
     /// Source: cluster M30.
     ///
@@ -265,8 +265,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Asks a member to leave in order; any node may ask for any other. One that leaves already, or
-    /// is Down, goes on as it is.
+    /// Asks a member to leave in order; any node may ask for any other. A member that leaves already, or is Down,
+    /// continues as before.
     ///
     /// # Errors
     /// [`MemberError::UnknownMember`].
@@ -311,7 +311,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What this node knows now.
+    /// The newest view of the cluster.
     pub fn view(&self) -> Arc<MembershipView> {
         self.inner.hub.view()
     }
@@ -326,43 +326,43 @@ impl Cluster {
         self.view().self_member().cloned()
     }
 
-    /// How this node is: whether it has joined, what keeps its leader from acting, who is
-    /// unreachable and who says so, whether another cluster of its name exists, what was dropped in
-    /// the last minute. Source: cluster M36.
+    /// This node's health: whether it has joined, what keeps its leader from acting, which members are unreachable and
+    /// which members report them so, whether another cluster of its name exists, and the messages dropped in the last
+    /// minute. Source: cluster M36.
     pub async fn health(&self) -> Health {
         let (reply, health) = oneshot::channel();
-        // A refused input holds the reply, so it is dropped here; else the wait for the reply would never end.
+        // Return if the input is refused: the refused input holds the reply, and a wait for it would never end.
         if self.inner.inbox.send(DriverInput::Health(reply)).await.is_err() {
             return Health::default();
         }
-        // A driver that has ended answers no question that came after its last input.
+        // Wait for the end, too: a driver that has ended answers no later input.
         tokio::select! {
             health = health => health.unwrap_or_default(),
             _ended = self.terminated() => Health::default(),
         }
     }
 
-    /// What happens from now on, beginning with a snapshot.
+    /// Subscribes to all events from now on, beginning with a snapshot.
     pub fn subscribe(&self) -> ClusterEvents {
         self.subscribe_to(EventKind::ALL, InitialState::Snapshot)
     }
 
-    /// The same for events of these kinds only, beginning with what `initial` says. Snapshots, `Lagged`
-    /// and `ClusterShuttingDown` reach every subscriber. Source: cluster M32.
+    /// Subscribes to events of these kinds only, beginning as `initial` says. Snapshots, `Lagged` and
+    /// `ClusterShuttingDown` reach every subscriber. Source: cluster M32.
     pub fn subscribe_to(&self, kinds: impl IntoIterator<Item = EventKind>, initial: InitialState) -> ClusterEvents {
         self.inner.hub.subscribe(kinds.into_iter().collect(), initial)
     }
 
-    /// Waits until this node is, or was, a full member. One that leaves or is downed before it came up
-    /// never is. Source: cluster M34.
+    /// Waits until this node is, or was, a full member. A node that leaves or is downed before it came up never is.
+    /// Source: cluster M34.
     ///
     /// # Errors
-    /// [`Terminated`] if it has ended instead.
+    /// [`Terminated`] if this node has ended instead.
     pub async fn wait_up(&self) -> Result<(), Terminated> {
         self.wait_for(|view| view.self_member().is_some_and(|member| member.up_number != Member::NOT_UP)).await
     }
 
-    /// Waits until the view is as wanted.
+    /// Waits until `wanted` accepts the view.
     ///
     /// # Errors
     /// [`Terminated`] if this node has ended before.
@@ -378,14 +378,14 @@ impl Cluster {
         }
     }
 
-    /// How long after an unclean removal what the removed member ran may still run. Source: cluster S14.
+    /// How long what a removed member ran may go on after its unclean removal.
     pub fn down_removal_margin(&self) -> Duration {
         self.inner.settings.removal_margin()
     }
 
-    /// Takes part in a singleton: one instance in the whole cluster, on the oldest member with the role,
-    /// and a way to it from every node. To be called on every node that may host it or sends to it; the
-    /// same name again yields the same singleton. Source: cluster P1.
+    /// Takes part in a singleton: one instance in the whole cluster, on the oldest member with the role, and a way to
+    /// it from every node. Call this on every node that may host the singleton or sends to it; the same name again
+    /// yields the same singleton. Source: cluster P1.
     ///
     /// # Errors
     /// [`SingletonError`]; nothing was started.
@@ -395,8 +395,8 @@ impl Cluster {
 }
 
 impl Inner {
-    /// Hands an input to the driver without waiting; commands of users are few, so a full inbox
-    /// means a node in trouble, and a task waits in the caller's stead.
+    /// Hands an input to the driver without waiting. If the inbox is full, a task waits in the caller's stead; commands
+    /// of users are few, so that happens only on a node in trouble.
     pub(crate) fn input(&self, input: DriverInput) {
         if let Err(mpsc::error::TrySendError::Full(input)) = self.inbox.try_send(input) {
             let inbox = self.inbox.clone();

@@ -1,8 +1,8 @@
-//! Takes messages and events from the transport: decodes them on the worker that carries them, and puts
-//! them into the inbox of the driver's task.
+//! Takes messages and events from the transport: decodes them on the worker that carries them, and puts them into the
+//! inbox of the driver's task.
 //!
-//! Nothing is lost silently: a message that finds the inbox full is a dead letter, counted and told
-//! to the watchers of dead letters. Source: cluster C7.
+//! No message is lost silently: one that finds the inbox full is a dead letter, counted and published to subscribers of
+//! dead letters. Source: cluster C7.
 
 use std::sync::{Arc, Weak};
 
@@ -35,7 +35,7 @@ impl Receiver for MembershipReceiver {
     }
 }
 
-/// The inbox of the driver's task, for what peers send.
+/// Access to the inbox of the driver's task, for messages of peers.
 #[derive(Clone)]
 pub(super) struct WayIn {
     pub(super) inbox: mpsc::Sender<DriverInput>,
@@ -45,12 +45,13 @@ pub(super) struct WayIn {
     pub(super) remoting: Weak<dyn Remoting>,
 }
 
-/// The recipient under which membership's faulty messages are counted, which no chatter hides.
+/// The recipient under which faulty messages of the membership are counted; not declared as chatter, so they are
+/// logged.
 pub(super) const UNREADABLE: &str = "cluster";
 
 impl WayIn {
-    /// A full inbox drops the newest: every protocol here repeats itself, and the task that empties the inbox must not
-    /// wait for what fills it.
+    /// Puts an input into the inbox; drops it if the inbox is full. Every protocol here repeats itself, and the task
+    /// that empties the inbox must not wait for those that fill it.
     fn put(&self, input: DriverInput, message: &Inbound) {
         let is_full = match self.room.take(message.size()) {
             Some(share) => {
@@ -64,7 +65,7 @@ impl WayIn {
         }
     }
 
-    /// Counts a message that cannot be read; the log's share of such messages is limited by dead letters.
+    /// Counts a message that cannot be decoded; the rationing of dead letters limits its log lines.
     fn unreadable(&self, message: &Inbound, error: &DecodeError) {
         tracing::debug!(from = %message.from, %error, "an unreadable message of the cluster");
         if let Some(remoting) = self.remoting.upgrade() {
@@ -73,7 +74,7 @@ impl WayIn {
     }
 }
 
-/// The same for the managers of one singleton.
+/// Takes the messages between the managers of one singleton.
 pub(super) struct SingletonReceiver {
     pub(super) name: Arc<str>,
     pub(super) way_in: WayIn,
@@ -82,7 +83,7 @@ pub(super) struct SingletonReceiver {
 impl Receiver for SingletonReceiver {
     fn receive(&self, message: Inbound) {
         match wire::decode_singleton(message.payload.clone()) {
-            // A process may speak for an older one at its own address, and for no other address.
+            // A process may speak for a former process at its own address, and for no other address.
             Ok(decoded) if decoded.from.address() == message.from.address() => {
                 let input = DriverInput::SingletonMessage { name: self.name.clone(), message: decoded };
                 self.way_in.put(input, &message);
@@ -93,16 +94,16 @@ impl Receiver for SingletonReceiver {
     }
 }
 
-/// Forwards what the transport tells.
+/// Forwards the events of the transport.
 pub(super) struct Listener {
     inbox: mpsc::Sender<DriverInput>,
     runtime: Handle,
-    /// Room for events that wait until the inbox has room.
+    /// Permits for events that wait for room in the inbox.
     waiting: Arc<Semaphore>,
 }
 
-/// Handshakes that wait for room in a full inbox. Every process that may connect can cause handshakes, so their
-/// number is bounded; all other events come of this node's own peers.
+/// Limit of handshakes that wait for room in a full inbox. Every process that may connect can cause handshakes; all
+/// other events come from this node's own peers, and are not limited.
 const WAITING: usize = 1024;
 
 impl Listener {
@@ -142,16 +143,16 @@ impl TransportListener for Listener {
             _ => return,
         };
         if matches!(input, Input::Unreached { .. }) {
-            // An unreached seed node is for people only, and the next dial tells it again.
+            // Drop if the inbox is full: the event is for people only, and the next dial repeats it.
             self.inbox.try_send(DriverInput::Core(input)).ok();
             return;
         }
         let is_handshake = matches!(input, Input::PeerHandshake { .. });
-        // The transport does not repeat these events, so a full inbox must not lose them.
+        // Wait for room: the transport does not repeat these events, so a full inbox must not lose them.
         if let Err(mpsc::error::TrySendError::Full(input)) = self.inbox.try_send(DriverInput::Core(input)) {
             let room = self.waiting.clone().try_acquire_owned().ok();
             if room.is_none() && is_handshake {
-                // The process says Hello again with its next stream.
+                // Drop the handshake: the process says Hello again with its next stream.
                 return;
             }
             let inbox = self.inbox.clone();
@@ -173,8 +174,8 @@ mod tests {
 
     use super::*;
 
-    /// Cluster T39, 79: messages of peers wait in the one inbox within its bound in bytes, whatever their number;
-    /// those beyond the bound are counted, and what this node tells itself passes all the same.
+    /// Cluster T39, 79: messages of peers wait in the one inbox within its bound in bytes, whatever their number; those
+    /// beyond the bound are counted, and this node's inputs to itself pass all the same.
     #[tokio::test]
     async fn the_inbox_is_bounded_in_bytes() {
         let network = MemoryNetwork::new();

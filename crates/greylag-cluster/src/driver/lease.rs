@@ -1,9 +1,8 @@
-//! Leases: a lock outside the cluster that at most one owner holds, for when the cluster itself is
-//! in doubt.
+//! Leases: a lock outside the cluster that at most one owner holds, for decisions while the cluster itself is in doubt.
 //!
-//! A lease has a name and is held by an owner, the `host:port` of a node. The holder renews it by
-//! heartbeats; a holder that cannot renew it has lost it, and learns so *before* another owner may get it.
-//! A restarted process is the same owner, and takes the lease over from its predecessor at once.
+//! A lease has a name and is held by an owner, the `host:port` of a node. The holder renews it by heartbeats; a holder
+//! that cannot renew it has lost it, and is told so *before* another owner may get it. A restarted process is the same
+//! owner, and takes the lease over from its predecessor at once.
 //!
 //! Users of a lease call it through [`GuardedLease`], which reports the answer of an implementation that
 //! panics or hangs as unknown. Source: cluster S16.
@@ -22,8 +21,8 @@ pub use guard::GuardedLease;
 pub use memory::{InMemoryLeases, LeaseFault};
 pub use settings::{LeaseSettings, Leases};
 
-/// Told when a held lease is lost: at most once, and only after the `acquire` that it was given to
-/// has answered `Ok(true)`. Must not block.
+/// Called when a held lease is lost: at most once, and only after the `acquire` that the callback was given to has
+/// answered `Ok(true)`. Must not block.
 pub type OnLost = Box<dyn FnOnce(LeaseError) + Send>;
 
 /// Why a lease was lost, or why it is unknown whether it was granted.
@@ -34,28 +33,28 @@ pub enum LeaseError {
     TimedOut {
         /// The lease.
         name: String,
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// How long.
+        /// How long the caller waited.
         after: Duration,
     },
-    /// The implementation panicked. Whether the lease is held is unknown; this is a bug in it.
+    /// The implementation panicked, which is a bug in it. Whether the lease is held is unknown.
     #[error("lease {name}: {operation} panicked, which is a bug of the lease implementation")]
     Panicked {
         /// The lease.
         name: String,
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
     },
-    /// The lease could not be renewed in time, so another owner may get it soon. Stop what it protects.
+    /// The lease could not be renewed in time, so another owner may get it soon. Stop the work that it protects.
     #[error("lease {name} was not renewed for {silent:?}; whatever it protects must stop now")]
     NotRenewed {
         /// The lease.
         name: String,
-        /// Since when the store was not heard.
+        /// How long the store has not answered.
         silent: Duration,
     },
-    /// Another owner holds the lease, although this one did before. Stop what it protects.
+    /// Another owner holds the lease, although this one did before. Stop the work that it protects.
     #[error("lease {name} was taken away from {owner}; whatever it protects must stop now")]
     TakenAway {
         /// The lease.
@@ -63,14 +62,14 @@ pub enum LeaseError {
         /// The owner that held it.
         owner: String,
     },
-    /// The store behind the lease refused or failed. The source says why, and what to do.
+    /// The store behind the lease refused or failed. The source says why, and what to do about it.
     #[error("lease {name}: {operation} failed")]
     Store {
         /// The lease.
         name: String,
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// The store's own words.
+        /// The store's own error.
         #[source]
         cause: Arc<dyn std::error::Error + Send + Sync>,
     },
@@ -79,16 +78,15 @@ pub enum LeaseError {
     Unusable {
         /// The lease.
         name: String,
-        /// What is wrong, and what would be right.
+        /// Why not, and what would be right.
         why: String,
     },
 }
 
 /// One lease, as seen by one owner.
 ///
-/// Futures may be dropped before they complete (a time-out): what they were about to do may then be
-/// done or not, [`Lease::check`] must not become true by it later, and a [`Lease::release`] that
-/// follows must give up whatever was granted.
+/// Futures may be dropped before they complete (a time-out): their operation may then be carried out or not,
+/// [`Lease::check`] must not become true by it later, and a [`Lease::release`] that follows must give up any grant.
 ///
 /// `greylag_cluster::tck::lease` (feature `tck`) proves an implementation.
 #[async_trait]
@@ -99,29 +97,29 @@ pub trait Lease: Send + Sync + 'static {
     /// The owner in whose name this handle holds the lease: `host:port`.
     fn owner(&self) -> &str;
 
-    /// Tries to get the lease, once. `Ok(false)`: another owner definitely holds it. For the holder a
-    /// further call succeeds, and its `on_lost` replaces the former one.
+    /// Tries to get the lease, once. `Ok(false)`: another owner definitely holds it. For the holder a further call
+    /// succeeds, and its `on_lost` replaces the former one.
     ///
     /// # Errors
     /// The outcome is unknown: the lease may have been granted.
     async fn acquire(&self, on_lost: OnLost) -> Result<bool, LeaseError>;
 
-    /// Gives the lease up. `Ok(true)`: this owner does not hold it any more, or did not; `Ok(false)`:
-    /// another owner holds it. `on_lost` is not called for a lease that was given up.
+    /// Gives the lease up. `Ok(true)`: this owner does not hold it any more, or did not; `Ok(false)`: another owner
+    /// holds it. `on_lost` is not called for a lease that was given up.
     ///
     /// # Errors
     /// The outcome is unknown; the lease ends by itself after `heartbeat_timeout`.
     async fn release(&self) -> Result<bool, LeaseError>;
 
-    /// True only if this owner certainly holds the lease, as far as can be told without waiting for anything.
+    /// True only if this owner certainly holds the lease, as far as known without waiting.
     fn check(&self) -> bool;
 }
 
 /// Makes leases. A node has one provider; one name and owner should be asked for once per process.
 pub trait LeaseProvider: fmt::Debug + Send + Sync + 'static {
-    /// A lease that is not acquired yet.
+    /// Makes a lease that is not acquired yet.
     ///
     /// # Errors
-    /// [`LeaseError::Unusable`], when no lease can ever be made of this.
+    /// [`LeaseError::Unusable`], when no lease can ever be made with these arguments.
     fn lease(&self, name: &str, owner: &str, settings: &LeaseSettings) -> Result<Arc<dyn Lease>, LeaseError>;
 }

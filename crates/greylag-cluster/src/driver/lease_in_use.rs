@@ -1,5 +1,5 @@
-//! A lease in use by a machine of this node: asks for it and gives it back on the runtime of the user, and
-//! tells the machine what became of that.
+//! A lease in use by a machine of this node: acquires and releases it on the runtime of the user, and reports the
+//! outcome to the machine.
 //!
 //! Source: cluster P5, S10, S16.
 
@@ -15,7 +15,7 @@ use super::lease::{GuardedLease, LeaseError, OnLost};
 use crate::settings::ClusterSettings;
 use crate::singleton::lease::LeaseOutcome;
 
-/// What became of a lease.
+/// An event of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeaseNews {
     /// A request has ended.
@@ -26,7 +26,7 @@ pub(crate) enum LeaseNews {
     Lost,
 }
 
-/// Where the requests of one machine for its lease go.
+/// Sends the requests of one machine to its lease.
 #[derive(Clone)]
 pub(crate) struct LeaseInUse {
     name: Arc<str>,
@@ -35,13 +35,13 @@ pub(crate) struct LeaseInUse {
     patience: Duration,
     runtime: Handle,
     inbox: mpsc::Sender<DriverInput>,
-    /// Makes the machine's input of news; `None`: the machine does not need them.
+    /// Makes the machine's input from an event; `None`: the machine does not need the event.
     news: Arc<dyn Fn(LeaseNews) -> Option<DriverInput> + Send + Sync>,
 }
 
 impl LeaseInUse {
-    /// Begins to make the lease `name` of this node. Without a provider, or if that refuses, its requests
-    /// fail. A provider is code of the user, and so makes the lease where that may block or panic: on `runtime`.
+    /// Begins to make the lease `name` of this node on `runtime`, since a provider is user code that may block or
+    /// panic. Without a provider, or if the provider refuses, all requests fail.
     pub(crate) fn new(
         name: String,
         settings: &ClusterSettings,
@@ -77,20 +77,20 @@ impl LeaseInUse {
         this
     }
 
-    /// The lease once it is made; `None` if it cannot be, or not in time.
+    /// Waits for the lease; `None` if it cannot be made, or not in time.
     async fn lease(&self) -> Option<GuardedLease> {
         let mut lease = self.lease.clone();
         let made = tokio::time::timeout(self.patience, lease.wait_for(Option::is_some)).await;
         made.ok()?.ok()?.clone().flatten()
     }
 
-    /// Whether the lease is held for sure, as far as can be told without waiting.
+    /// Whether the lease is certainly held, as far as known without waiting.
     pub(crate) fn is_certainly_held(&self) -> bool {
         let lease = self.lease.borrow().clone().flatten();
         lease.is_some_and(|lease| lease.check())
     }
 
-    /// Asks for the lease; the answer comes as `Result`, a later loss as `Lost`.
+    /// Requests the lease; the answer comes as `Result`, a later loss as `Lost`.
     pub(crate) fn acquire(&self) {
         let this = self.clone();
         self.runtime.spawn(async move {
@@ -144,7 +144,7 @@ impl LeaseInUse {
     }
 }
 
-/// An error with everything that led to it.
+/// The text of an error with all its causes.
 fn describe(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -162,7 +162,7 @@ mod tests {
     use super::super::lease::{InMemoryLeases, Lease, LeaseProvider, LeaseSettings, Leases};
     use super::*;
 
-    /// Waits for a word before it makes a lease; panics without one.
+    /// A provider that waits for a message before it makes a lease; panics if the sender is dropped.
     #[derive(Debug)]
     struct Slow(Mutex<std::sync::mpsc::Receiver<()>>, InMemoryLeases);
 
@@ -194,7 +194,7 @@ mod tests {
         outcome
     }
 
-    /// cluster §7: the machines' own task neither waits for code of the user nor dies of it.
+    /// cluster §7: the machines' own task neither waits for user code nor ends by its panic.
     #[tokio::test]
     async fn a_provider_that_blocks_or_panics_is_a_lease_that_fails() {
         let (tell, told) = std::sync::mpsc::channel();

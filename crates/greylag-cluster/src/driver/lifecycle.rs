@@ -1,8 +1,7 @@
-//! The life of this node, as users take part in it: what runs when it is Up, while it ends, and when
-//! it has left.
+//! The user's part in the life of this node: code that runs when the node is Up, while it ends, and when it has left.
 //!
-//! Code of users runs on the runtime that starts it, in tasks of its own: a panic there is logged
-//! and ends that code alone. Source: cluster M34, M35, §7.
+//! User code runs on the runtime that starts it, in tasks of its own: a panic there is logged and ends that code alone.
+//! Source: cluster M34, M35, §7.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,22 +13,22 @@ use super::tasks::RunningHere;
 use crate::shutdown::{Phase, ShutdownReason};
 
 impl Cluster {
-    /// Runs `f` once, when this node is a full member; at once if it is. Never, if it ends before.
+    /// Runs `f` once, when this node is a full member; at once if it is one already. Never, if the node ends before.
     /// Source: cluster M34.
     pub fn on_member_up(&self, f: impl FnOnce() + Send + 'static) {
         let cluster = self.clone();
         run_user_code("on_member_up", async move {
             if cluster.wait_up().await.is_ok() {
                 let _runs = cluster.inner.tasks.running().begin();
-                // The handle must not keep the node alive while the code of the user runs.
+                // Drop the handle, which must not keep the node alive while the user code runs.
                 drop(cluster);
                 f();
             }
         });
     }
 
-    /// Runs `f` once, when this node is no member any more; also if it ends without ever having
-    /// joined. The orderly shutdown waits for it. Source: cluster M34.
+    /// Runs `f` once, when this node is no member any more; also if it ends without ever having joined. The orderly
+    /// shutdown waits for `f`. Source: cluster M34.
     pub fn on_member_removed(&self, f: impl FnOnce() + Send + 'static) {
         let once = Arc::new(Mutex::new(Some(f)));
         let take = |once: &Mutex<Option<_>>| once.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -60,28 +59,26 @@ impl Cluster {
         });
     }
 
-    /// Adds a task to a phase of the orderly shutdown. It says whether it ended in order: in the
-    /// phases before and while exiting, `false` makes the others wait before they take over.
-    /// Source: cluster M35.
+    /// Adds a task to a phase of the orderly shutdown. The task returns whether it ended in order: in the phases before
+    /// and while exiting, `false` makes the other nodes wait before they take over. Source: cluster M35.
     pub fn on_phase(&self, phase: Phase, name: &str, task: impl FnOnce() -> BoxFuture<'static, bool> + Send + 'static) {
         self.inner.tasks.add(phase, name, Box::new(task));
     }
 
-    /// Adds a task to [`Phase::ClusterExiting`]: what this node must have handed over before the
-    /// others are told that it is gone.
+    /// Adds a task to [`Phase::ClusterExiting`], for work that this node must have handed over before the others are
+    /// told that the node is gone.
     pub fn on_exiting(&self, name: &str, task: impl FnOnce() -> BoxFuture<'static, bool> + Send + 'static) {
         self.on_phase(Phase::ClusterExiting, name, task);
     }
 
-    /// What this node's tick says: whether it is safe to run code that must not run on two nodes. For
-    /// programs with work of their own in a singleton; mailboxes and shards look at it by themselves.
-    /// Source: cluster F9.
+    /// The standing at this node's tick: whether it is safe to run code that must not run on two nodes. For programs
+    /// with work of their own in a singleton; mailboxes and shards check the pulse by themselves. Source: cluster F9.
     pub fn pulse(&self) -> Pulse {
         self.inner.pulse.clone()
     }
 
-    /// Where layers above count what they run as the cluster's only one: singletons and tasks of phases
-    /// are counted already. Source: cluster T33.
+    /// The counter in which layers above count the work that may run only once in the cluster: singletons and tasks of
+    /// phases are counted already. Source: cluster T33.
     pub fn running_here(&self) -> RunningHere {
         self.inner.tasks.running().clone()
     }
@@ -97,8 +94,8 @@ impl Cluster {
         self.terminated().await
     }
 
-    /// The same for another reason, such as a signal of the operating system; the first reason wins.
-    /// Does not wait; see [`Cluster::terminated`].
+    /// Begins the shutdown for another reason, such as a signal of the operating system; the first reason wins. Does
+    /// not wait; see [`Cluster::terminated`].
     pub fn begin_shutdown(&self, reason: ShutdownReason) {
         self.inner.input(DriverInput::Shutdown(reason));
     }
@@ -113,7 +110,7 @@ impl Cluster {
         *self.inner.terminated.borrow()
     }
 
-    /// Waits until this node has ended, for whatever reason.
+    /// Waits until this node has ended, and returns why.
     pub async fn terminated(&self) -> ShutdownReason {
         let mut terminated = self.inner.terminated.clone();
         match terminated.wait_for(Option::is_some).await {
@@ -123,7 +120,7 @@ impl Cluster {
     }
 }
 
-/// Runs code of a user, and says so when it panics.
+/// Runs user code, and logs its panic.
 fn run_user_code(name: &'static str, code: impl Future<Output = ()> + Send + 'static) {
     let task = tokio::spawn(code);
     tokio::spawn(async move {

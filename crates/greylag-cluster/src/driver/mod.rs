@@ -1,10 +1,10 @@
 //! The tokio half: the task that owns the machines, and the handles on it.
 //!
-//! One task on a small runtime owns the membership machine and the singleton managers of this node:
-//! on the transport's control runtime, so that a heartbeat meets no other threads between its socket
-//! and the machine ([`Cluster::start_on`]), or on one of its own ([`Cluster::start`]). All inputs reach the
-//! task through one bounded inbox; deadlines go first. The code of users (singleton instances, shutdown
-//! tasks) runs on the runtime that called [`Cluster::start`], never here. Source: cluster C7.
+//! One task on a small runtime owns the membership machine and the singleton managers of this node: on the transport's
+//! control runtime, so that a heartbeat meets no other threads between its socket and the machine
+//! ([`Cluster::start_on`]), or on a runtime of its own ([`Cluster::start`]). All inputs reach the task through one
+//! bounded inbox; deadlines go first. User code (singleton instances, shutdown tasks) runs on the runtime that called
+//! [`Cluster::start`], never here. Source: cluster C7.
 
 mod bootstrap;
 mod clock;
@@ -56,23 +56,23 @@ use crate::singleton::SingletonMessage;
 use crate::singleton::manager::ManagerInput;
 use crate::view::MembershipView;
 
-/// Inputs that wait for the driver's task. Control traffic of a node is far below this; what comes
-/// beyond is dropped and counted, and every protocol here repeats itself.
+/// Inputs that may wait for the driver's task. Control traffic of a node is far below this; inputs beyond are dropped
+/// and counted, and every protocol here repeats itself.
 pub(crate) const INBOX: usize = 8192;
 
 /// Bytes that messages of peers may have together in one inbox of the cluster's own protocols. The messages of a
-/// thousand members at once have a tenth of it; what comes beyond is dropped and counted like the rest.
+/// thousand members at once have a tenth of it; messages beyond are dropped and counted like the rest.
 pub(crate) const INBOX_BYTES: usize = 64 * 1024 * 1024;
 
-/// What reaches the task that owns the machines.
+/// An input of the task that owns the machines.
 pub(crate) enum DriverInput {
-    /// What a peer sent, with its share of [`INBOX_BYTES`].
+    /// A peer's message, with its share of [`INBOX_BYTES`].
     Received(Box<Self>, Share),
-    /// Join, and say how it went.
+    /// Join, and answer with the outcome.
     Join { seeds: Vec<NodeAddress>, reply: oneshot::Sender<Result<(), JoinError>> },
     /// A user's command.
     Command(Command),
-    /// How is this node?
+    /// Answer with this node's health.
     Health(oneshot::Sender<Health>),
     /// A message, a fact about a peer, the end of a dial.
     Core(Input),
@@ -84,11 +84,11 @@ pub(crate) enum DriverInput {
     SingletonElsewhere(Arc<str>),
     /// A message between managers of one singleton.
     SingletonMessage { name: Arc<str>, message: SingletonMessage },
-    /// What became of a singleton's lease.
+    /// An event of a singleton's lease.
     Manager { name: Arc<str>, input: ManagerInput },
     /// An instance has ended.
     InstanceEnded { name: Arc<str>, instance_id: u64 },
-    /// The shutdown hands singletons over; answered when nothing of them runs here.
+    /// Hand the singletons over in the shutdown; answer when none of them runs here.
     ExitingPhase(oneshot::Sender<()>),
     /// The last handle was dropped.
     HandlesGone,
@@ -106,13 +106,13 @@ fn own_runtime(settings: &ClusterSettings) -> Result<Runtime, StartError> {
         .map_err(StartError::Runtime)
 }
 
-/// Belongs to the task that owns the machines, and ends with it.
+/// The runtime of the task that owns the machines; ends with that task.
 struct OwnRuntime(Option<Runtime>);
 
 impl Drop for OwnRuntime {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
-            // Does not wait for the runtime's tasks, since one of them drops it.
+            // Do not wait for the runtime's tasks, since one of them drops it.
             runtime.shutdown_background();
         }
     }

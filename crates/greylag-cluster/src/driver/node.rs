@@ -40,18 +40,18 @@ const HEARTBEAT: &str = Recipient::HEARTBEAT;
 const BULK: &str = "bulk/cluster";
 const SINGLETON_PREFIX: &str = "control/singleton/";
 
-/// What fits into a control frame with room for the envelope around it; bigger states take the
-/// bulk recipient. Source: cluster T5.
+/// Limit of a state in a control frame, with room for the envelope around it; bigger states take the bulk recipient.
+/// Source: cluster T5.
 const CONTROL_LIMIT: usize = 60 * 1024;
 
-/// A change of the view, and the events that it led to.
+/// A change of the view, and its events.
 #[derive(Default)]
 struct News {
     view: Option<Arc<MembershipView>>,
     events: Vec<ClusterEvent>,
 }
 
-/// Owns the machines, and everything that their effects need.
+/// Owns the machines, and carries out their effects.
 pub(crate) struct Node {
     core: ClusterCore,
     settings: ClusterSettings,
@@ -62,17 +62,17 @@ pub(crate) struct Node {
     hub: Arc<EventHub>,
     tasks: Arc<ShutdownTasks>,
     terminated: watch::Sender<Option<ShutdownReason>>,
-    /// Where the code of users runs.
+    /// The runtime of user code.
     user: Handle,
     singletons: BTreeMap<Arc<str>, Slot>,
     /// Singletons that never run here.
     elsewhere: Vec<Arc<str>>,
     joining: Vec<oneshot::Sender<Result<(), JoinError>>>,
-    /// Singletons that still keep the node from exiting, and who waits for them.
+    /// Singletons that still keep the node from exiting, and the reply that waits for them.
     exiting: Option<(Vec<Arc<str>>, oneshot::Sender<()>)>,
     resolver_lease: Option<LeaseInUse>,
     view: Arc<MembershipView>,
-    /// What subscribers are still to be told, in one piece.
+    /// Changes that are still to be published, in one piece.
     news: News,
     /// Instances of singletons that run here.
     instances: usize,
@@ -128,13 +128,13 @@ impl Node {
         if let Downing::SplitBrainResolver(SbrSettings { strategy: Strategy::LeaseMajority { .. }, .. }) =
             &node.settings.downing
         {
-            // The lease is made now, not in the middle of the partition that it is for.
+            // Make the lease now, and not in the middle of the partition that it is for.
             node.resolver_lease();
         }
         node
     }
 
-    /// What the tick says, for tasks that run code of users.
+    /// The standing at the tick, for tasks that run user code.
     pub(crate) fn pulse(&self) -> Pulse {
         self.pulse.subscribe()
     }
@@ -142,15 +142,15 @@ impl Node {
     fn register(&self) {
         self.remoting.set_members(&mut std::iter::empty());
         for path in [CLUSTER, HEARTBEAT, BULK] {
-            // Joining, probing and answering heartbeats is done with processes that are no members yet. The
-            // machine judges each message by its sender (cluster T17, F1).
+            // Open to non-members: joining, probing and answering heartbeats involve them. The machine judges each
+            // message by its sender (cluster T17, F1).
             self.remoting.open_to_strangers(path, true);
-            // Every message there is repeated by its protocol (cluster T41).
+            // Declare chatter: every message there is repeated by its protocol (cluster T41).
             self.remoting.declare_chatter(path);
             let receiver = MembershipReceiver { way_in: self.way_in(), clock: self.settings.clock.clone() };
             self.remoting.register(path, Arc::new(receiver));
         }
-        // Managers begin and end one by one, and repeat a question that was not answered: such losses are no warning.
+        // No warning for these losses: managers begin and end one by one, and repeat a question that was not answered.
         self.remoting.declare_repeated(SINGLETON_PREFIX, None, &DeadLetterReason::OF_STARTS_AND_ENDS);
         self.remoting.listen(None, Arc::new(Listener::new(self.inbox.clone(), self.user.clone())));
     }
@@ -164,7 +164,7 @@ impl Node {
                 () = sleep_until(&clock, self.next_deadline()) => None,
                 input = receiver.recv() => match input {
                     None | Some(DriverInput::Close(_)) => return self.close(input),
-                    // A message that is taken out leaves its room to the next.
+                    // Drop the share when the message is taken out: its room is free for the next.
                     Some(DriverInput::Received(input, _share)) => Some(*input),
                     Some(input) => Some(input),
                 },
@@ -173,7 +173,8 @@ impl Node {
             let is_time = self.rates.sample(now, || self.remoting.dead_letter_totals()) && !self.failed;
             let step = AssertUnwindSafe(|| {
                 if is_time {
-                    // A clock that is set after the start dates the tombstones all the same (cluster M20).
+                    // Tell the machine the wall clock anew: it may be set after the start, and dates the tombstones
+                    // (cluster M20).
                     self.core.handle(now, Input::WallClock(wall_clock()), &mut effects);
                 }
                 match input {
@@ -189,8 +190,8 @@ impl Node {
         }
     }
 
-    /// A machine broke one of its invariants; its state is worth nothing any more. This node stops
-    /// what it hosts and ends; the others find out as they do of any death. Source: cluster §7.
+    /// Handles the panic of a machine, whose state is worthless from then on: this node stops everything that it hosts
+    /// and ends; the others notice as with any death. Source: cluster §7.
     fn on_core_failed(&mut self, now: Instant) {
         tracing::error!(node = %self.remoting.self_address(), "a machine of the cluster failed; this node ends");
         self.failed = true;
@@ -204,7 +205,7 @@ impl Node {
         self.hub.publish(Some(empty), &removals);
         let stop = AssertUnwindSafe(|| self.tell_managers(now, &ManagerInput::SelfDowned));
         if std::panic::catch_unwind(stop).is_err() {
-            // A manager itself is broken: whatever it runs is told to stop all the same.
+            // The manager panicked too: tell its instance to stop all the same.
             self.singletons.values().for_each(|slot| slot.stop_instance(Stop::AtOnce));
         }
         self.begin_shutdown(ShutdownReason::CoreFailed, false);
@@ -247,7 +248,8 @@ impl Node {
 
     fn on_input(&mut self, now: Instant, input: DriverInput, effects: &mut Vec<Effect>) {
         match input {
-            // Inputs that need the machine are dropped, and with them their replies, so callers learn it at once.
+            // Drop inputs that need the machine, and with them their replies, so that callers learn of the failure at
+            // once.
             DriverInput::Join { .. } | DriverInput::Health(_) | DriverInput::Command(_) | DriverInput::Core(_)
                 if self.failed => {}
             DriverInput::Health(reply) => {
@@ -321,7 +323,8 @@ impl Node {
                 Effect::AskWho(address) => self.remoting.ask_who(&address),
                 Effect::Holders(members) => self.remoting.set_holders(self.settings.holders(&members)),
                 Effect::Joined => {
-                    // Only members send large states to a member: the Welcome of a stranger came before.
+                    // Close the bulk recipient: from now on only members send large states; the Welcome of a stranger
+                    // came before.
                     self.remoting.open_to_strangers(BULK, false);
                     self.answer_joining(&Ok(()));
                 }
@@ -337,8 +340,8 @@ impl Node {
         self.publish_news(now);
     }
 
-    /// Tells an instance whose lease ran out while this process slept, or its machine, to end before any
-    /// task that slept with it may go on: the lease's own timer may be late, the tick is not.
+    /// Tells an instance, or its machine, whose lease ran out while this process slept to end before any task that
+    /// slept with it may go on: the lease's own timer may be late, the tick is not.
     fn on_ticked(&mut self, at: Instant, standing: Standing) {
         let lost: Vec<Arc<str>> = self
             .singletons
@@ -353,9 +356,8 @@ impl Node {
         self.pulse.publish(at, standing);
     }
 
-    /// Publishes the view and its events together, or a subscriber that comes in between would be told
-    /// twice. An instance that the managers then start finds the view that it was started by.
-    /// Source: cluster M32.
+    /// Publishes the view and its events together, because a subscriber that comes in between would get them twice. An
+    /// instance that the managers then start finds the view that caused its start. Source: cluster M32.
     fn publish_news(&mut self, now: Instant) {
         let News { view, events } = std::mem::take(&mut self.news);
         if view.is_none() && events.is_empty() {
@@ -378,7 +380,7 @@ impl Node {
 
     fn on_view(&mut self, view: Arc<MembershipView>) {
         self.view = view.clone();
-        // A node whose membership has ended believes its last members and no other process.
+        // Keep the last members when the membership has ended: then this node believes them and no other process.
         if !view.members.is_empty() {
             self.remoting.set_members(&mut view.members.iter().map(|member| &member.address));
         }
@@ -387,7 +389,7 @@ impl Node {
 
     fn count_dropped(&self, from: &UniqueAddress, reason: DeadLetterReason) {
         tracing::debug!(%from, %reason, "a membership message was dropped");
-        // A member that joined a moment ago gossips before all others know it: no fault. Other reasons are faults.
+        // Not a fault: a member that joined a moment ago gossips before all others know it. Other reasons are faults.
         let recipient = if reason == DeadLetterReason::NotAMember { CLUSTER } else { UNREADABLE };
         self.remoting.dead_letter(reason, recipient, "cluster");
     }
@@ -447,7 +449,7 @@ impl Node {
         });
     }
 
-    /// The lease of lease_majority, made when it is first asked for. Source: cluster S10.
+    /// The lease of lease_majority, made on first use. Source: cluster S10.
     fn resolver_lease(&mut self) -> LeaseInUse {
         let (settings, node, inbox) = (&self.settings, self.core.node(), &self.inbox);
         let make = || {
@@ -486,7 +488,7 @@ impl Node {
             envelope = envelope.to_uid(address.uid());
         }
         if let Err(rejected) = self.remoting.send(to, envelope) {
-            // Every protocol here repeats itself; the transport has counted the loss.
+            // Do not retry: every protocol here repeats itself, and the transport has counted the loss.
             tracing::debug!(to = ?to, manifest, error = %rejected.error, "not sent");
         }
     }
@@ -517,7 +519,7 @@ impl Node {
         self.tell_manager(now, &name, ManagerInput::View(self.view.clone()));
     }
 
-    /// The way into this node's inbox; all that peers send shares one room in it.
+    /// Access to this node's inbox; all messages of peers share one room in it.
     fn way_in(&self) -> WayIn {
         let (inbox, room) = (self.inbox.clone(), self.room.clone());
         WayIn { inbox, room, remoting: Arc::downgrade(&self.remoting) }

@@ -1,11 +1,10 @@
-//! What the tick of a node says to tasks that are about to run code of users.
+//! The result of the node's latest tick, for tasks that are about to run user code.
 //!
-//! The machine's tick publishes when it ran and whether this node trusts itself, before anything
-//! else. A process that was stopped, or whose machine was suspended, cannot know what the others
-//! started meanwhile until that tick has run. So a task that takes messages reads the tick *after* it
-//! took them and before it handles any, and waits for the next tick where the last lies too far back.
-//! A message that is answered after waking then was asked before the sleep, or is asked where no other
-//! node can have started anything. A read costs one clock and one load.
+//! The machine's tick publishes its time and whether this node trusts itself, before anything else. A process that was
+//! stopped, or whose machine was suspended, cannot know what the other nodes started meanwhile until that tick has run.
+//! So a task that takes messages reads the tick *after* it took them and before it handles any, and waits for the next
+//! tick if the last one is too old. A message that is answered after waking then was asked before the sleep, or is
+//! asked at a time when no other node can have started anything. A read costs one clock read and one load.
 //!
 //! Source: cluster F9, sharding §4.1.
 
@@ -18,21 +17,21 @@ use tokio::sync::Notify;
 use super::clock::Clock;
 use crate::core::Standing;
 
-/// The value of a node that has ended: no code of users runs any more.
+/// The value of a node that has ended: no user code runs any more.
 const ENDED: u64 = 0;
-/// The value of a node that does not trust itself: no code of users runs until a later tick says otherwise.
+/// The value of a node that does not trust itself: no user code runs until a later tick permits it.
 const HELD: u64 = 1;
 /// The value before the first tick: nothing that needs a tick runs before this node is a member.
 const OPEN: u64 = u64::MAX;
 
-/// Whether code of users may run on this node now. Clones read the same tick.
+/// Whether user code may run on this node now. Clones read the same tick.
 #[derive(Clone)]
 pub struct Pulse {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// Nanoseconds since `origin`, offset by 2; one of the words above, or until when the last tick counts.
+    /// When the last tick expires, in nanoseconds since `origin` plus 2; or one of the constants above.
     until: AtomicU64,
     ticked: Notify,
     clock: Clock,
@@ -53,11 +52,11 @@ impl Pulse {
         until == OPEN || self.shared.nanos(self.shared.clock.now()) <= until
     }
 
-    /// Waits until [`Pulse::is_fresh`]. `false`: this node has ended, and it never will be again.
+    /// Waits until [`Pulse::is_fresh`] is true. Returns `false` if this node has ended, since then it never will be.
     pub async fn fresh(&self) -> bool {
         loop {
             let mut ticked = std::pin::pin!(self.shared.ticked.notified());
-            // What is published from here on is not missed.
+            // Register before reading: a tick published from here on is not missed.
             ticked.as_mut().enable();
             if self.is_fresh() {
                 return true;
@@ -76,7 +75,7 @@ impl std::fmt::Debug for Pulse {
     }
 }
 
-/// Publishes ticks. Dropped, this node has ended.
+/// Publishes ticks. Dropping it tells all readers that this node has ended.
 pub(crate) struct PulseSender {
     pulse: Pulse,
     /// How long a tick counts.
@@ -84,7 +83,7 @@ pub(crate) struct PulseSender {
 }
 
 impl PulseSender {
-    /// No tick yet; each will count for `counts_for`.
+    /// A sender without a tick yet; each tick will count for `counts_for`.
     pub(crate) fn new(clock: Clock, counts_for: Duration) -> Self {
         let origin = clock.now();
         let shared = Shared { until: AtomicU64::new(OPEN), ticked: Notify::new(), clock, origin };
@@ -95,7 +94,7 @@ impl PulseSender {
         self.pulse.clone()
     }
 
-    /// The tick ran at `at`, and found this node so.
+    /// Publishes a tick that ran at `at`, with the node's standing.
     pub(crate) fn publish(&self, at: Instant, standing: Standing) {
         let shared = &self.pulse.shared;
         let until = match standing {

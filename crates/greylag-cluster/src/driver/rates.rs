@@ -1,4 +1,4 @@
-//! How many messages were dropped in the last minute, from counters that only grow.
+//! Computes the messages dropped in the last minute from counters that only grow.
 //!
 //! Source: cluster M36.
 
@@ -9,33 +9,33 @@ use greylag_core::DeadLetterReason;
 
 type Totals = BTreeMap<DeadLetterReason, u64>;
 
-/// The time between two looks at the counters.
+/// Least time between two samples of the counters.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
 /// How far back a rate looks.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Looks at the counters now and then.
+/// Samples of the counters over the last minute.
 #[derive(Debug, Default)]
 pub(super) struct DeadLetterRates {
     samples: VecDeque<(Instant, Totals)>,
 }
 
 impl DeadLetterRates {
-    /// Keeps what the counters say, if the last look is long enough ago; true then. The driver's task
-    /// wakes every second or so, which is often enough.
+    /// Samples the counters if the last sample is old enough; returns whether it did. The driver's task wakes every
+    /// second or so, which is often enough.
     pub(super) fn sample(&mut self, now: Instant, totals: impl FnOnce() -> Totals) -> bool {
         if self.samples.back().is_some_and(|(at, _)| now.saturating_duration_since(*at) < SAMPLE_INTERVAL) {
             return false;
         }
         self.samples.push_back((now, totals()));
-        // The newest sample that is older than the window is the one to compare with.
+        // Keep the newest sample that is older than the window, for comparison.
         while self.samples.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= WINDOW) {
             self.samples.pop_front();
         }
         true
     }
 
-    /// How many messages were dropped since the window began, by reason.
+    /// The messages dropped since the window began, by reason.
     pub(super) fn of_last_minute(&self, totals: Totals) -> Totals {
         let before = self.samples.front().map(|(_, totals)| totals);
         let since = |(reason, total): (DeadLetterReason, u64)| {

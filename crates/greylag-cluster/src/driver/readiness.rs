@@ -1,8 +1,8 @@
-//! Whether this node should be given work: its own status, and what the layers above say of themselves.
+//! Decides whether this node should be given work: by its own status, and by checks of the layers above.
 //!
-//! Health is for operators, who repair a cluster; readiness is for the load balancer that routes requests to
-//! this node, and that only chooses another one. So nothing that ails others counts here. A layer adds a check
-//! once and is asked at every call. Source: persistence §4.1 (Health).
+//! Health is for operators, who repair a cluster; readiness is for the load balancer that routes requests to this node,
+//! and that can only choose another node. So trouble of other nodes does not count here. A layer adds a check once,
+//! which runs at every call. Source: persistence §4.1 (Health).
 
 use std::sync::{Mutex, PoisonError};
 
@@ -15,9 +15,9 @@ use crate::member::MemberStatus;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[must_use = "it only says something"]
 pub struct Readiness {
-    /// Why it should not, in words. Empty: it is ready.
+    /// Reasons why the node should not be given work, in words. Empty: the node is ready.
     pub not_ready: Vec<String>,
-    /// What works, but should be looked at.
+    /// Conditions that do not prevent work, but need attention.
     pub degraded: Vec<String>,
 }
 
@@ -35,13 +35,13 @@ impl Readiness {
 
 type Check = Box<dyn Fn() -> Readiness + Send + Sync>;
 
-/// What layers above added.
+/// The checks that layers above added.
 #[derive(Default)]
 pub(crate) struct Checks(Mutex<Vec<Check>>);
 
 impl Cluster {
-    /// Whether this node should be given work: it is Up and does not end, the others cannot have removed it,
-    /// and no check of a layer above objects. Never waits.
+    /// Whether this node should be given work: it is Up and not about to end, the others cannot have removed it, and no
+    /// check of a layer above objects. Never waits.
     pub fn readiness(&self) -> Readiness {
         let view = self.view();
         let mut readiness = Readiness::default();
@@ -63,14 +63,14 @@ impl Cluster {
         readiness
     }
 
-    /// Adds what a layer above says of itself to [`Cluster::readiness`]. It is asked at every call, and must
-    /// neither wait nor ask the cluster in turn.
+    /// Adds a layer's check to [`Cluster::readiness`]. The check runs at every call, and must neither wait nor call the
+    /// cluster.
     pub fn add_readiness_check(&self, check: impl Fn() -> Readiness + Send + Sync + 'static) {
         self.inner.checks.0.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(check));
     }
 }
 
-/// What is to be said of a certificate that ends within a week, or has ended (cluster 83).
+/// The text about a certificate that ends within a week, or has ended (cluster 83).
 fn certificate_that_ends(days_left: Option<i64>) -> Option<String> {
     match days_left.filter(|days| *days < DEGRADED_DAYS)? {
         ..0 => Some("this node's certificate has expired; no peer accepts a new connection by it".to_owned()),
@@ -82,7 +82,7 @@ fn certificate_that_ends(days_left: Option<i64>) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Scenario 83: from seven days on the certificate is among what should be looked at.
+    /// Scenario 83: a certificate with less than seven days left degrades readiness.
     #[test]
     fn scenario_83_a_certificate_that_ends_within_a_week_degrades_readiness() {
         let said = [None, Some(30), Some(7), Some(6), Some(0), Some(-1)].map(certificate_that_ends);

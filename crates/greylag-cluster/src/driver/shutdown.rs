@@ -1,7 +1,7 @@
-//! The orderly end of a node: the phases one after another, and what the cluster does in its own.
+//! The orderly end of a node: runs the phases one after another, and the cluster's own work in its phases.
 //!
-//! It runs once; the first reason wins. A node that is Down, or could not join, skips what only
-//! makes sense for a member that leaves, but still waits until its singletons have ended.
+//! A shutdown runs once; the first reason wins. A node that is Down, or could not join, skips the phases that make
+//! sense only for a member that leaves, but still waits until its singletons have ended.
 //!
 //! Source: cluster M26, M35.
 
@@ -21,11 +21,11 @@ use crate::member::MemberStatus;
 use crate::shutdown::{Phase, ShutdownReason};
 use crate::view::MembershipView;
 
-/// What the shutdown works with.
+/// The state that a shutdown works with.
 pub(crate) struct CoordinatedShutdown {
     pub(crate) node: UniqueAddress,
     pub(crate) reason: ShutdownReason,
-    /// The node is a member that leaves, or was none at all.
+    /// Whether the node is a member that leaves, or was no member at all.
     pub(crate) graceful: bool,
     pub(crate) leave_timeout: Duration,
     pub(crate) tasks: Arc<ShutdownTasks>,
@@ -43,7 +43,7 @@ impl CoordinatedShutdown {
         for phase in Phase::ALL {
             let ok = match phase {
                 Phase::ClusterLeave => self.leave().await,
-                // A node that is Down waits for its singletons, too: its listener must outlive them.
+                // Also if the node is Down: its listener must outlive its singletons.
                 Phase::ClusterExiting => self.exit().await,
                 _ if phase.is_graceful() && !self.graceful => true,
                 _ => self.tasks.run(phase).await,
@@ -105,7 +105,7 @@ impl CoordinatedShutdown {
         self.wait_for(|view| view.members.is_empty(), Duration::from_secs(5)).await;
     }
 
-    /// Waits until the view is as wanted. True if it was in time.
+    /// Waits until `wanted` accepts the view. True if in time.
     async fn wait_for(&self, wanted: impl Fn(&MembershipView) -> bool, limit: Duration) -> bool {
         let mut events: ClusterEvents = self.hub.subscribe(EventKind::ALL.into(), InitialState::Snapshot);
         let reached = async {

@@ -1,5 +1,5 @@
-//! Singletons of this node: one manager per name where the node has the role, which the driver's task
-//! owns, and one port per name wherever messages are sent from or taken.
+//! Singletons of this node: one manager per name if the node has the role, owned by the driver's task, and one port per
+//! name wherever messages are sent or taken.
 //!
 //! Source: cluster P1.
 
@@ -30,7 +30,7 @@ use crate::settings::{ClusterSettings, Downing, SingletonSettings};
 use definition::{Factory, JobFactory, Runs};
 use port::Port;
 
-/// The singletons started on this node, by name. Their tasks end with this.
+/// The singletons started on this node, by name. Their tasks end when this is dropped.
 #[derive(Default)]
 pub(crate) struct Singletons {
     started: Mutex<BTreeMap<Arc<str>, Started>>,
@@ -41,9 +41,9 @@ struct Started {
     settings: Arc<SingletonSettings>,
     can_host: bool,
     running: watch::Receiver<bool>,
-    /// Kept where no manager reports, so that followers of `running` wait instead of being told of an end.
+    /// Kept if no manager reports, so that followers of `running` wait instead of being told of an end.
     _report: Option<watch::Sender<bool>>,
-    /// An `Arc<Port<M>>` of its message type; `None` if it takes no messages.
+    /// An `Arc<Port<M>>` of the singleton's message type; `None` if it takes no messages.
     port: Option<Box<dyn Any + Send + Sync>>,
     task: Option<AbortHandle>,
 }
@@ -80,7 +80,7 @@ impl Singletons {
     }
 }
 
-/// Whether a singleton can be started as it is defined.
+/// Checks whether a singleton can be started by its definition.
 fn check<M: Send + 'static>(singleton: &Singleton<M>, cluster: &ClusterSettings) -> Result<(), SingletonError> {
     let mut problems = singleton.settings.validate().err().unwrap_or_default();
     if singleton.name.is_empty() {
@@ -107,7 +107,7 @@ impl Started {
         let hosts = hosts(&singleton, &inner.settings);
         let settings = Arc::new(singleton.settings.clone());
         let can_host = singleton.can_host();
-        // A job takes no messages, so it needs no port.
+        // No port for a job: it takes no messages.
         let port = (!matches!(singleton.runs, Runs::Job(_))).then(|| {
             let (remoting, clock) = (inner.remoting.clone(), inner.settings.clock.clone());
             Port::new(&singleton, remoting, clock, inner.pulse.clone())
@@ -138,7 +138,7 @@ impl Started {
     }
 }
 
-/// An instance whose mailbox is open from its start until it is told to end, or ends by itself.
+/// Makes an instance whose mailbox is open from its start until it is told to end, or ends by itself.
 fn with_mailbox<M: Send + 'static>(port: Arc<Port<M>>, factory: Factory<M>) -> JobFactory {
     Arc::new(move |context, mut stop| {
         let (port, factory) = (port.clone(), factory.clone());
@@ -156,8 +156,8 @@ fn with_mailbox<M: Send + 'static>(port: Arc<Port<M>>, factory: Factory<M>) -> J
     })
 }
 
-/// Warns an operator who runs singletons (sharding does, for each coordinator) without a resolver, before
-/// the night in which a node is lost. Source: cluster S1.
+/// Warns an operator who runs singletons (sharding starts one for each coordinator) without a resolver, before a node
+/// is lost. Source: cluster S1.
 fn warn_if_nobody_decides(inner: &Inner, name: &str) {
     if inner.settings.downing == Downing::None {
         tracing::warn!(

@@ -1,4 +1,4 @@
-//! The tasks of the orderly shutdown, by phase, and how a phase is run.
+//! The tasks of the orderly shutdown, by phase, and the running of a phase.
 //!
 //! Tasks of a phase run at the same time; a phase ends when all have, or at its timeout. A task
 //! that fails or is late is logged, and the next phase starts all the same. Source: cluster M35.
@@ -18,7 +18,7 @@ use crate::shutdown::Phase;
 
 type Task = Box<dyn FnOnce() -> BoxFuture<'static, bool> + Send>;
 
-/// What is to be done when the node ends.
+/// The tasks to run when the node ends, by phase.
 pub(crate) struct ShutdownTasks {
     state: Mutex<State>,
     running: RunningHere,
@@ -26,30 +26,30 @@ pub(crate) struct ShutdownTasks {
     begun: AtomicBool,
 }
 
-/// Counts the single writers that run on a node: while any runs, the node's port stays bound, past its
-/// orderly end too. Clones count together. Source: cluster T33, S20.
+/// Counts the single writers that run on a node: while any runs, the node's port stays bound, past its orderly end too.
+/// Clones share the count. Source: cluster T33, S20.
 #[derive(Debug, Clone, Default)]
 pub struct RunningHere(Arc<watch::Sender<usize>>);
 
-/// Something runs; until this is dropped.
+/// Counts one single writer as running until dropped.
 #[derive(Debug)]
 pub struct Runs(Arc<watch::Sender<usize>>);
 
 impl RunningHere {
-    /// Counts something that begins now.
+    /// Counts a single writer that begins now.
     pub fn begin(&self) -> Runs {
         self.0.send_modify(|count| *count += 1);
         Runs(self.0.clone())
     }
 
-    /// How many run.
+    /// The number of single writers that run.
     pub fn count(&self) -> usize {
         *self.0.borrow()
     }
 
-    /// Waits until nothing runs.
+    /// Waits until none runs.
     pub async fn ended(&self) {
-        // Waiting fails only without a sender, which lives in `self`.
+        // Fails only without a sender, and `self` holds one.
         self.0.subscribe().wait_for(|count| *count == 0).await.ok();
     }
 }
@@ -80,12 +80,12 @@ impl ShutdownTasks {
         self.begun.load(Ordering::Acquire)
     }
 
-    /// Where code of users is counted.
+    /// The counter of user code.
     pub(crate) fn running(&self) -> &RunningHere {
         &self.running
     }
 
-    /// Whether any code that began has not ended: a late task of a phase that is over, for one.
+    /// Whether any counted code has not ended, such as a late task of a phase that is over.
     pub(crate) fn anything_runs(&self) -> bool {
         self.running.count() > 0
     }
@@ -106,18 +106,18 @@ impl ShutdownTasks {
         self.own_timeout(phase).unwrap_or_else(|| self.with(|state| state.settings.default_phase_timeout))
     }
 
-    /// Waits once more for late tasks, for the time of a phase.
+    /// Waits once more for late tasks, as long as the default phase timeout.
     pub(crate) async fn wait_for_the_late(&self) {
         let limit = self.with(|state| state.settings.default_phase_timeout);
         let _late_still = tokio::time::timeout(limit, self.running.ended()).await;
     }
 
-    /// What was set for this phase itself.
+    /// The timeout that the settings give to this very phase.
     pub(crate) fn own_timeout(&self, phase: Phase) -> Option<Duration> {
         self.with(|state| state.settings.phase_timeouts.get(&phase).copied())
     }
 
-    /// Whether the shutdown goes on when this phase fails.
+    /// Whether the shutdown continues when this phase fails.
     pub(crate) fn recovers(&self, phase: Phase) -> bool {
         self.with(|state| state.settings.phase_recover.get(&phase).copied().unwrap_or(true))
     }
@@ -141,7 +141,7 @@ impl ShutdownTasks {
             let Ok(Some(ended)) = tokio::time::timeout_at(deadline, running.join_next_with_id()).await else {
                 let late: Vec<&String> = names.values().collect();
                 tracing::warn!(%phase, ?late, "tasks did not end in time; the shutdown goes on without them");
-                // Late tasks are not aborted: one that hands over must not be cut in the middle of it.
+                // Do not abort late tasks: one that hands over must not be interrupted.
                 running.detach_all();
                 return false;
             };

@@ -1,7 +1,7 @@
-//! Runs the watcher of a node: tells it who is a member, carries its messages, answers its users.
+//! Runs the watcher of a node: tells it the members, carries its messages, answers its users.
 //!
-//! The machine and its protocol are the transport's ([`greylag_transport::watch`]); who belongs to
-//! the cluster is known here. Source: cluster T30.
+//! The machine and its protocol are the transport's ([`greylag_transport::watch`]); the members are known here. Source:
+//! cluster T30.
 
 pub(crate) mod wire;
 
@@ -27,8 +27,8 @@ use crate::view::MembershipView;
 const PATH: &str = "control/watch";
 const MANIFEST: &str = "gl.watch";
 
-/// Messages of peers that may wait at one time, and their bytes together: a message that finds no room is a dead
-/// letter. Honest nodes are far below: a node is sent one message for each recipient that another watches.
+/// Limits of waiting messages of peers, in number and in bytes: a message that finds no room is a dead letter. Honest
+/// nodes are far below: a node gets one message for each recipient that another node watches.
 const ROOM: (usize, usize) = (65_536, 16 * 1024 * 1024);
 
 type Answer = oneshot::Sender<Result<Terminated, WatchError>>;
@@ -41,13 +41,13 @@ enum Call {
         noted: oneshot::Sender<()>,
         answer: Answer,
     },
-    /// What happens on this node; there are as many as there are watches, recipients and peers.
+    /// An event of this node; their number is limited by watches, recipients and peers.
     Input(WatchInput),
-    /// What a peer sent, or a stranger caused, with its share of [`ROOM`].
+    /// A message of a peer, or an event that a stranger caused, with its share of [`ROOM`].
     Received(WatchInput, Share),
 }
 
-/// The way to the task of the watcher; it ends with this.
+/// The sender to the watcher's task, which ends when this is dropped.
 pub(crate) struct Watches {
     calls: mpsc::UnboundedSender<Call>,
     next_id: AtomicU64,
@@ -80,7 +80,7 @@ impl Watches {
             view: None,
             clock,
         };
-        // Removals end watches, and wake the watcher.
+        // Subscribe to members: removals end watches, and must wake the watcher.
         let events = hub.subscribe(BTreeSet::from([EventKind::Members]), InitialState::Snapshot);
         let task = handle.spawn(driver.run(inbox, events)).abort_handle();
         Self { calls, next_id: AtomicU64::new(1), task }
@@ -101,10 +101,10 @@ impl std::fmt::Debug for Watch {
 }
 
 impl Watch {
-    /// Waits for the end of what is watched, which is told once. `Ok(None)`: this node has ended before.
+    /// Waits for the end of the watched recipient, reported once. `Ok(None)`: this node has ended before.
     ///
     /// # Errors
-    /// [`WatchError`]; nothing is watched.
+    /// [`WatchError`]; the watch was refused.
     pub async fn terminated(mut self) -> Result<Option<Terminated>, WatchError> {
         (&mut self.answer).await.map_or(Ok(None), |answer| answer.map(Some))
     }
@@ -117,19 +117,19 @@ impl Drop for Watch {
 }
 
 impl Cluster {
-    /// Watches what is registered under the path of `recipient` at a member: the watch tells the end of
-    /// it, or of its node, exactly once, and never before what it sent to this node has been taken here.
-    /// Unreachability of the node ends nothing. The sub-path is ignored.
+    /// Watches the recipient that is registered under this path at a member: the watch reports the end of the
+    /// recipient, or of its node, exactly once, and never before everything that the recipient sent to this node has
+    /// been taken here. An unreachable node ends no watch. The sub-path is ignored.
     ///
     /// # Errors
-    /// [`WatchError::NotAMember`]: the membership would not tell when such a node is gone.
+    /// [`WatchError::NotAMember`]: membership would not report when such a node is gone.
     /// Source: cluster T30.
     pub async fn watch(&self, recipient: &Recipient, at: &UniqueAddress) -> Result<Watch, WatchError> {
         self.start_watch(recipient, at, false).await
     }
 
-    /// The same, also for a node that is no member; it counts as gone once it is quarantined or
-    /// another process has taken its address. For protocols that speak to such nodes.
+    /// Watches also at a node that is no member; such a node counts as gone once it is quarantined or another process
+    /// has taken its address. For protocols that involve such nodes.
     ///
     /// # Errors
     /// None today.
@@ -146,7 +146,7 @@ impl Cluster {
         let call = Call::Watch { id, recipient, non_members: any, noted, answer };
         watches.calls.send(call).ok();
         let mut watch = Watch { id, calls: watches.calls.clone(), answer: answered };
-        // Receiving fails only when this node has ended, which the watch will tell.
+        // Fails only if this node has ended, which the watch will report.
         is_noted.await.ok();
         match watch.answer.try_recv() {
             Ok(Err(error)) => Err(error),
@@ -187,11 +187,11 @@ impl Driver {
                     None => return,
                 },
             };
-            // The watcher looks at the members first: a caller that acts on the newest view must not be ahead of it.
+            // Update the members first: a caller that acts on the newest view must not be ahead of the watcher.
             self.look();
             match call {
                 Call::Input(input) => self.input(input),
-                // A message that is taken out leaves its room to the next.
+                // Drop the share when the message is taken out: its room is free for the next.
                 Call::Received(input, _share) => self.input(input),
                 Call::Watch { id, recipient, non_members, noted, answer } => {
                     self.answers.insert(id, answer);
@@ -202,7 +202,7 @@ impl Driver {
         }
     }
 
-    /// Tells the machine and the transport who belongs to the cluster, if that has changed.
+    /// Tells the machine and the transport the members, if they have changed.
     fn look(&mut self) {
         let view = self.hub.view();
         if self.view.as_ref().is_some_and(|known| Arc::ptr_eq(known, &view)) {
@@ -254,17 +254,17 @@ impl Driver {
             Err(rejected) if rejected.error == SendError::Quarantined => {
                 self.calls.send(Call::Input(WatchInput::PeerQuarantined(to))).ok();
             }
-            // A message that overflowed its lane is given up, and the transport tells so by an event.
+            // Ignore: if the message overflowed its lane, the transport reports its loss by an event.
             Ok(()) | Err(_) => {}
         }
     }
 }
 
-/// Forwards what arrives, and what the transport tells.
+/// Forwards messages of watchers and events of the transport.
 struct Mailbox {
     calls: mpsc::UnboundedSender<Call>,
     room: Room,
-    /// The transport holds its receivers, so they do not hold it.
+    /// Weak, because the transport holds its receivers.
     remoting: Weak<dyn Remoting>,
 }
 
@@ -296,8 +296,8 @@ impl TransportListener for Mailbox {
                 WatchInput::Stopped { path: path.clone(), instance: *instance }
             }
             TransportEvent::Quarantined { peer, .. } => WatchInput::PeerQuarantined(peer.clone()),
-            // A handshake that finds no room is passed over: strangers can cause any number of handshakes, and a peer
-            // says Hello again with its next stream.
+            // Drop a handshake that finds no room: strangers can cause any number of them, and a peer says Hello again
+            // with its next stream.
             TransportEvent::PeerHandshake(info) => {
                 if let Some(share) = self.room.take(0) {
                     self.calls.send(Call::Received(WatchInput::PeerHandshake(info.peer.clone()), share)).ok();
@@ -332,8 +332,9 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(30), future).await.expect("it ends")
     }
 
-    /// Sharding scenario 105: what peers send to the watcher waits within its bound by number and by bytes, and what is beyond is
-    /// a dead letter; handshakes that strangers cause take the same room. What this node itself has to tell passes all the same.
+    /// Sharding scenario 105: messages of peers to the watcher wait within a bound in number and in bytes, and those
+    /// beyond are dead letters; handshakes that strangers cause take the same room. Events of this node itself pass all
+    /// the same.
     #[tokio::test]
     async fn scenario_105_the_queue_of_the_watcher_is_bounded_in_messages_and_bytes() {
         let network = MemoryNetwork::new();
@@ -358,14 +359,15 @@ mod tests {
             assert_eq!((waiting.len(), remoting.dead_letter_totals()), (7, full), "{host}");
             mailbox.on_event(&mut TransportEvent::RecipientStopped { path: "x".into(), instance: 1 });
             assert_eq!(waiting.len(), 8);
-            // One is looked at, so that there is room for one.
+            // Take one out, so that there is room for one.
             assert!(matches!(waiting.recv().await, Some(Call::Received(..))));
             (0..2).for_each(|_| mailbox.receive(message()));
             assert_eq!(waiting.len(), 8);
         }
     }
 
-    /// Cluster T30: stopped, refused for a stranger, at once for what is not there, removed.
+    /// Cluster T30: a watch ends when the recipient stops, is refused for a stranger, ends at once for a missing
+    /// recipient, and ends with a removal.
     #[tokio::test]
     async fn a_watch_ends_once_with_its_reason() {
         let network = MemoryNetwork::new();
@@ -422,8 +424,8 @@ mod tests {
         let terminated = within(watch.terminated()).await.unwrap().unwrap();
         assert_eq!(terminated.why, WhyTerminated::MemberRemoved);
     }
-    /// Scenario 10, over sockets and with short times: a watch that is put during a short cut fires when its recipient
-    /// stops later; a cut that lasts ends it by the quarantine of the node.
+    /// Scenario 10, over sockets and with short times: a watch that begins during a short cut ends when its recipient
+    /// stops later; a long cut ends the watch by the quarantine of the node.
     #[tokio::test(flavor = "multi_thread")]
     async fn scenario_10_a_watch_survives_a_short_cut_and_ends_with_a_long_one() {
         use greylag_transport::{Fault, GrpcTransport, TransportSettings};

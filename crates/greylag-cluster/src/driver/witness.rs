@@ -1,8 +1,7 @@
 //! Two witnesses of deaths: a parent that waits for its child, and a file of dead addresses.
 //!
-//! Whatever a witness says counts as proof (cluster S20 (c)), so each says only what it knows: the
-//! parent once the kernel has handed it the exit status of its child, the file once a whole line
-//! stands in it.
+//! A witness's report counts as proof (cluster S20 (c)), so each witness reports only what it knows: the parent once
+//! the kernel has given it the exit status of its child, the file once it holds a whole line.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
@@ -15,13 +14,13 @@ use tokio::process::Child;
 use super::handle::{BoxFuture, DeathWitness};
 use crate::dead_list::{DeadList, DeadListError};
 
-/// Read at once.
+/// Bytes read at once.
 const PIECE: u64 = 64 * 1024;
 
 /// A supervisor that waits for the end of its child process.
 ///
-/// The child must be the node itself, not a shell around it, and must say its unique address, say on
-/// its standard output: the address alone is not enough, since another process may take it over.
+/// The child must be the node itself, not a shell around it, and must tell its unique address, say on its standard
+/// output: the address without the uid is not enough, since another process may take it over.
 ///
 /// Source: cluster S20 (c).
 #[derive(Debug)]
@@ -31,8 +30,8 @@ pub struct ChildWitness {
 }
 
 impl ChildWitness {
-    /// Waits for `child`, which runs the node `address`. Dropped before the end it leaves the child
-    /// as `child` was set up ([`kill_on_drop`](tokio::process::Command::kill_on_drop)).
+    /// Waits for `child`, which runs the node `address`. If the witness is dropped before, the child ends or stays as
+    /// `child` was set up ([`kill_on_drop`](tokio::process::Command::kill_on_drop)).
     pub fn new(child: Child, address: UniqueAddress) -> Self {
         Self { address, child: Some(child) }
     }
@@ -60,8 +59,8 @@ impl DeathWitness for ChildWitness {
 /// A file of dead processes, to which a supervisor or an operator appends; see
 /// [`DeadList`](crate::DeadList) for its lines.
 ///
-/// The file may be missing until the first death. A file that was cut short or replaced is read from its
-/// beginning: a death that is told twice changes nothing.
+/// The file may be missing until the first death. A file that was cut short or replaced is read from its beginning: a
+/// death that is reported twice changes nothing.
 ///
 /// Source: cluster S20 (c).
 #[derive(Debug)]
@@ -71,13 +70,13 @@ pub struct FileWitness {
     list: DeadList,
     offset: u64,
     identity: Option<u64>,
-    /// Why the file could not be read when it was last tried, so that it is said once.
+    /// Why the file could not be read at the last try, so that this is logged once.
     trouble: Option<ErrorKind>,
     found: VecDeque<Result<UniqueAddress, DeadListError>>,
 }
 
 impl FileWitness {
-    /// Looks at the file every 200 ms.
+    /// A witness that reads the file every 200 ms.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -90,7 +89,7 @@ impl FileWitness {
         }
     }
 
-    /// The same with another pause between looks.
+    /// Sets the pause between reads.
     #[must_use]
     pub fn with_poll_interval(mut self, poll_interval: Duration) -> Self {
         self.poll_interval = poll_interval;
@@ -100,7 +99,7 @@ impl FileWitness {
     /// The next entry of the list.
     ///
     /// # Errors
-    /// A line that names no process; the next call goes on behind it.
+    /// A line that names no process; the next call continues after it.
     pub async fn next(&mut self) -> Result<UniqueAddress, DeadListError> {
         loop {
             if let Some(found) = self.found.pop_front() {
@@ -112,8 +111,8 @@ impl FileWitness {
         }
     }
 
-    /// Reads what is new. True if there was any. State changes only after the wait, so a caller that
-    /// gives up in between loses nothing.
+    /// Reads new content. True if there was any. State changes only after the wait, so a caller that stops waiting
+    /// loses nothing.
     async fn look(&mut self) -> bool {
         let (path, offset, identity) = (self.path.clone(), self.offset, self.identity);
         let reading = tokio::task::spawn_blocking(move || read_on(&path, offset, identity));
@@ -172,7 +171,7 @@ fn read_on(path: &Path, offset: u64, known: Option<u64>) -> std::io::Result<Piec
     Ok(Piece { bytes, from_start, identity })
 }
 
-/// What tells a file from the one that replaced it.
+/// The number that distinguishes a file from the one that replaced it.
 #[cfg(unix)]
 fn identity(metadata: &std::fs::Metadata) -> Option<u64> {
     use std::os::unix::fs::MetadataExt as _;

@@ -89,7 +89,7 @@ fn a_broken_state_is_repaired() {
     assert_eq!(gossip.repair(), None);
 }
 
-/// cluster M4: a record that says a stranger is reachable is one about a stranger all the same.
+/// cluster M4: a record about a non-member breaks the invariant even if it says Reachable.
 #[test]
 fn a_record_about_nobody_is_repaired_whatever_it_says() {
     let mut gossip = state(&[('a', MemberStatus::Up), ('b', MemberStatus::Up)]);
@@ -109,7 +109,7 @@ fn convergence_waits_for_settled_members_and_standing_accusations() {
     use MemberStatus::{Down, Exiting, Joining, Up};
     let (a, b) = (node('a'), node('b'));
     let none = ConfirmedExits::new();
-    // The cheap look that a view takes says the same as the list of what is missing.
+    // Check that the cheap test of a view agrees with the list of blockers.
     let blockers = |gossip: &Gossip, at: &UniqueAddress| {
         let found = gossip.blockers(at, &none);
         assert_eq!(gossip.view(at, &none, false).converged, found.is_none(), "{found:?}");
@@ -184,7 +184,7 @@ fn any_gossip() -> impl Strategy<Value = Gossip> {
     })
 }
 
-/// Rows of one observer with one version are equal in any real run; drawn ones need not be.
+/// Whether equal versions of a row mean equal rows, as in any real run; drawn states need not comply.
 fn rows_agree(a: &Gossip, b: &Gossip) -> bool {
     let versions = |observer| (a.reachability.version(observer), b.reachability.version(observer));
     a.reachability.versions().keys().all(|observer| {

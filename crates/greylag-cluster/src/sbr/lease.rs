@@ -1,8 +1,8 @@
-//! The waiting part of lease_majority: between the verdict that asks for the lease and what is done.
+//! The waiting part of lease_majority: between the verdict that needs the lease and its execution.
 //!
-//! While it waits for the lease the resolver looks at nothing else: it ignores ticks, and new states
-//! wait in line. The resolver gives a granted lease back once all members that it downed have been gone
-//! for a while; by then the other side has decided too.
+//! While the resolver waits for the lease it does nothing else: it ignores ticks, and queues new states. The resolver
+//! releases a granted lease once all members that it downed have been gone for a while; by then the other side has
+//! decided too.
 //!
 //! Source: cluster S10.
 
@@ -18,16 +18,16 @@ use crate::downing::Verdict;
 use crate::gossip::{ConfirmedExits, Gossip};
 use crate::singleton::lease::LeaseOutcome;
 
-/// How long a leader that is denied the lease waits for the decision of another leader of its side, which may
-/// have got it. Less than the minority's delay and the patience of S13 leave of the margin.
+/// How long a leader that is denied the lease waits for the decision of another leader of its side, which may have got
+/// it. Shorter than the part of the margin that the minority's delay and the patience of S13 leave.
 const DECISION_MAY_COME: Duration = Duration::from_secs(2);
 
-/// What is to be done about the lease.
+/// A request to the lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeaseRequest {
-    /// Ask for the lease; the outcome comes back.
+    /// Acquire the lease; the outcome comes back.
     Acquire,
-    /// Give the lease back.
+    /// Release the lease.
     Release,
 }
 
@@ -37,11 +37,11 @@ struct Waiting {
     picture: Picture,
     ruling: Ruling,
     when: String,
-    /// The smaller side lets the bigger one go first.
+    /// When to request the lease: the smaller side lets the bigger one go first.
     ask_at: Instant,
     asked: bool,
     outcome: Option<LeaseOutcome>,
-    /// When a refusal of the lease was first acted on, if there was one.
+    /// When a denial of the lease was first acted on, if there was one.
     denied_at: Option<Instant>,
     queued: Vec<(Arc<Gossip>, ConfirmedExits)>,
 }
@@ -54,14 +54,14 @@ struct Holding {
     release_at: Option<Instant>,
 }
 
-/// What a wait has come to.
+/// The result of a wait.
 #[derive(Debug)]
 pub(super) struct Answered {
     pub(super) picture: Picture,
     pub(super) ruling: Ruling,
     pub(super) when: String,
     pub(super) granted: bool,
-    /// States that came meanwhile, in their order.
+    /// States that came during the wait, in their order.
     pub(super) queued: Vec<(Arc<Gossip>, ConfirmedExits)>,
 }
 
@@ -77,13 +77,14 @@ impl ResolverLease {
         self.waiting.is_some()
     }
 
-    /// The lease is asked for, and was not to be had.
+    /// Whether the lease was requested and not granted.
     pub(super) fn is_denied(&self) -> bool {
         let outcome = self.waiting.as_ref().and_then(|waiting| waiting.outcome);
         outcome.is_some_and(|outcome| outcome != LeaseOutcome::Granted)
     }
 
-    /// Waits for the lease, on behalf of `ruling`. A lease that is held already is only confirmed, without delay.
+    /// Waits for the lease, on behalf of `ruling`. If the lease is held already, the request only confirms it, without
+    /// delay.
     pub(super) fn wait(&mut self, now: Instant, picture: Picture, ruling: Ruling, when: String, delay: Duration) {
         let ask_at = if self.holding.is_some() { now } else { now + delay };
         let waiting =
@@ -91,7 +92,7 @@ impl ResolverLease {
         self.waiting = Some(Box::new(waiting));
     }
 
-    /// Puts a state in line. False if nothing is waited for.
+    /// Queues a state. False if there is no wait.
     pub(super) fn queue(&mut self, gossip: &Arc<Gossip>, exits: &ConfirmedExits) -> bool {
         let Some(waiting) = &mut self.waiting else { return false };
         waiting.queued.push((gossip.clone(), exits.clone()));
@@ -101,12 +102,12 @@ impl ResolverLease {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let ask = self.waiting.as_ref().filter(|waiting| !waiting.asked).map(|waiting| waiting.ask_at);
         let hope = self.waiting.as_ref().and_then(|waiting| waiting.denied_at).map(|at| at + DECISION_MAY_COME);
-        // The lease is kept until a wait has ended, since the decision may rest on it.
+        // Keep the lease until a wait has ended, since the decision may depend on it.
         let release = self.holding.as_ref().filter(|_| self.waiting.is_none()).and_then(|holding| holding.release_at);
         ask.or(hope).or(release)
     }
 
-    /// What is due now.
+    /// The request that is due now.
     pub(super) fn request(&mut self, now: Instant) -> Option<LeaseRequest> {
         if let Some(waiting) = &mut self.waiting {
             let due = !waiting.asked && waiting.ask_at <= now;
@@ -124,14 +125,14 @@ impl ResolverLease {
         if let Some(waiting) = self.waiting.as_mut().filter(|waiting| waiting.asked) {
             waiting.outcome.get_or_insert(outcome);
         }
-        // A granted lease is held from now on, whatever becomes of the verdict.
+        // Count a granted lease as held from now on, even if the verdict is not carried out.
         self.holding = match outcome {
             LeaseOutcome::Granted => Some(self.holding.take().unwrap_or_default()),
             LeaseOutcome::Denied | LeaseOutcome::Failed => None,
         };
     }
 
-    /// Another owner may hold the lease now: a grant that was not acted on yet is worth nothing.
+    /// Notes the loss of the lease, which another owner may hold now: a grant that was not acted on yet is void.
     pub(super) fn on_lost(&mut self) {
         self.holding = None;
         if let Some(outcome) = self.waiting.as_mut().and_then(|waiting| waiting.outcome.as_mut()) {
@@ -139,14 +140,14 @@ impl ResolverLease {
         }
     }
 
-    /// The picture and ruling that wait for the lease, and the newest state in line.
+    /// The picture and ruling that wait for the lease, and the newest queued state.
     pub(super) fn pending(&self) -> Option<(&Picture, &Ruling, &Gossip)> {
         let waiting = self.waiting.as_ref()?;
         let (latest, _) = waiting.queued.last()?;
         Some((&waiting.picture, &waiting.ruling, latest))
     }
 
-    /// The end of the wait, if there is an outcome. `is_decided`: there is nothing to hope for.
+    /// Ends the wait, if there is an outcome. `is_decided`: no decision of another leader need be awaited.
     pub(super) fn answered(&mut self, now: Instant, is_decided: bool) -> Option<Answered> {
         let waiting = self.waiting.as_mut()?;
         let granted = waiting.outcome? == LeaseOutcome::Granted;
@@ -158,7 +159,7 @@ impl ResolverLease {
         Some(Answered { picture, ruling, when, granted, queued })
     }
 
-    /// What was decided while the lease is held.
+    /// Notes the members that were downed while the lease is held.
     pub(super) fn note_downed(&mut self, downed: &[UniqueAddress]) {
         if let Some(holding) = &mut self.holding {
             holding.downed.extend(downed.iter().cloned());
@@ -166,7 +167,7 @@ impl ResolverLease {
         }
     }
 
-    /// Once all whom it downed are removed, the lease is kept a while longer.
+    /// Schedules the release: once all members that it downed are removed, the lease is kept a while longer.
     pub(super) fn on_state(&mut self, now: Instant, gossip: &Gossip, release_after: Duration) {
         if let Some(holding) = &mut self.holding {
             holding.downed.retain(|address| gossip.members.contains_key(address));

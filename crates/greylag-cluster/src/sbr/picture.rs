@@ -1,8 +1,8 @@
-//! What one node sees of a partition: who is a member, who accuses whom, and which of that counts.
+//! One node's picture of a partition: the members, the accusations, and which of them count.
 //!
-//! A node that some reach and others do not shows as one that is both accuser and accused, or as one
-//! that is accused and yet has seen the newest state. Accusations that outlived their accuser look
-//! the same and are sorted out first.
+//! An indirectly connected node (some members reach it and others do not) shows as both accuser and accused, or as
+//! accused although it has seen the newest state. Accusations that outlived their accuser look the same and are removed
+//! first.
 //!
 //! Source: cluster S3, S5, S11.
 
@@ -16,21 +16,21 @@ use crate::member::{Member, MemberStatus};
 /// An accusation: the observer (first) finds the subject (second) unreachable.
 pub type Record = (UniqueAddress, UniqueAddress);
 
-/// Who has seen the state of the membership, as its version tells.
+/// The members that have seen the state of the membership, by its versions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenBy {
-    /// The state as it is.
+    /// Those that have seen the present state.
     pub now: BTreeSet<UniqueAddress>,
-    /// Any state since the deadline was last reset, by a relevant change.
+    /// Those that have seen any state since the deadline was last reset, by a relevant change.
     pub since: BTreeSet<UniqueAddress>,
-    /// A state since then that holds every accusation there is.
+    /// Those that have seen, since then, a state with all present accusations.
     pub accused: BTreeSet<UniqueAddress>,
 }
 
-/// What one node sees of a partition.
+/// One node's picture of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Picture {
-    /// The node that looks.
+    /// The node whose picture this is.
     pub node: UniqueAddress,
     /// The members that are not proven dead.
     pub members: BTreeMap<UniqueAddress, Member>,
@@ -40,14 +40,15 @@ pub struct Picture {
     pub unreachable: BTreeSet<UniqueAddress>,
     pub(super) seen_by: BTreeSet<UniqueAddress>,
     pub(super) exits: BTreeSet<UniqueAddress>,
-    /// One member alone accuses others, and all of them have seen that: they are reached, and it is sick.
+    /// Whether one member alone accuses others, and all of them have seen that: then they are reached, and the accuser
+    /// is sick.
     is_one_against_the_reached: bool,
-    /// The pessimistic re-check is left out, for simulations that prove their checkers.
+    /// Whether to omit the pessimistic re-check, for simulations that test their checkers.
     pub(crate) without_recheck: bool,
 }
 
 impl Picture {
-    /// Sorts out which records count.
+    /// Makes a picture; determines which records count.
     pub fn new(
         node: UniqueAddress,
         members: BTreeMap<UniqueAddress, Member>,
@@ -91,7 +92,7 @@ impl Picture {
         self.records.iter().any(|(_, subject)| downable.contains(subject))
     }
 
-    /// Members whose number decides, among those with the role. Source: cluster S3.
+    /// Members that count in majorities, among those with the role. Source: cluster S3.
     pub fn counted<'a>(&'a self, role: Option<&'a str>) -> impl Iterator<Item = &'a Member> {
         self.members
             .values()
@@ -110,15 +111,15 @@ impl Picture {
         self.records.iter().map(|(_, subject)| subject).filter(|s| observers.contains(s)).cloned().collect()
     }
 
-    /// S11 (ii): members that are marked unreachable, yet have seen the current state or, where one member alone accuses
-    /// others, all that it says; and their observers.
+    /// S11 (ii): members that are marked unreachable, yet have seen the current state or, if one member alone accuses
+    /// others, all its accusations; and their observers.
     fn accused_witnesses(&self) -> BTreeSet<UniqueAddress> {
         let is_reached = |subject| self.is_one_against_the_reached || self.seen_by.contains(subject);
         let seen = self.records.iter().filter(|(_, subject)| is_reached(subject));
         seen.flat_map(|(observer, subject)| [observer.clone(), subject.clone()]).collect()
     }
 
-    /// Nodes that some reach and others do not. Source: cluster S11.
+    /// The indirectly connected members: some members reach them and others do not. Source: cluster S11.
     pub fn indirectly_connected(&self) -> BTreeSet<UniqueAddress> {
         let mut set = self.accused_accusers();
         set.extend(self.accused_witnesses());
@@ -130,7 +131,7 @@ impl Picture {
         }
     }
 
-    /// Whom a verdict downs, those of S12 aside. Source: cluster S5.
+    /// The members that a verdict downs, without those of S12. Source: cluster S5.
     pub fn nodes_to_down(&self, verdict: Verdict) -> BTreeSet<UniqueAddress> {
         let wanted = |address: &&UniqueAddress| match verdict {
             Verdict::DownUnreachable | Verdict::AcquireLeaseAndDownUnreachable { .. } => {
@@ -146,7 +147,7 @@ impl Picture {
         self.downable().filter(wanted).cloned().collect()
     }
 
-    /// What the strategy is asked again, once the indirectly connected are out: without the records
+    /// The picture for the strategy's second decision, without the indirectly connected members: without the records
     /// among them, and without those about members that leave anyway.
     pub(super) fn without_indirect_records(&self) -> Self {
         let (accusers, witnesses) = (self.accused_accusers(), self.accused_witnesses());
@@ -162,10 +163,10 @@ impl Picture {
     }
 }
 
-/// The records between members that count in the eyes of `node`.
+/// The records between members that count for `node`.
 ///
-/// Accusations of an observer that is itself accused, and that no member heard since, are stale:
-/// without this two crashes in sequence would look like an indirect connection, and take the
+/// Accusations of an observer that is itself accused, and that no member has heard since, are stale: if they counted,
+/// two crashes in sequence would look like an indirect connection, and down the whole cluster. Source: cluster S11.
 /// whole cluster down. Source: cluster S11.
 pub(super) fn effective(
     node: &UniqueAddress,
@@ -187,8 +188,8 @@ pub(super) fn effective(
     records
 }
 
-/// The node that all records have in common, if at least two others are concerned, or if it is the
-/// only accuser: that node is sick, and only it is downed. Source: cluster S11 (iii).
+/// The node that all records have in common, if at least two other nodes are concerned, or if it is the only accuser:
+/// that node is sick, and only it is downed. Source: cluster S11 (iii).
 pub fn common_node(records: &BTreeSet<Record>) -> Option<UniqueAddress> {
     let (first, second) = records.first()?;
     let is_sick = |candidate: &UniqueAddress| {

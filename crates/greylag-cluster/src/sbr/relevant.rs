@@ -1,5 +1,5 @@
-//! What of a state of the membership restarts the resolver's wait, and what its measurement of
-//! instability sees.
+//! The parts of a membership state that restart the resolver's wait, and those that its measurement of instability
+//! uses.
 //!
 //! Source: cluster S4, S13, S20.
 
@@ -14,13 +14,13 @@ use crate::member::{Member, MemberStatus};
 use crate::members::Members;
 use crate::reachability::Status;
 
-/// What of a state matters to the resolver's clocks.
+/// The parts of a state that matter to the resolver's clocks.
 #[derive(Debug, Default)]
 pub(super) struct Relevant {
-    /// Who accuses whom, by their places among the members; sorted. Observers that are Down, dead or
-    /// gone do not count, nor do the dead as subjects.
+    /// Accusations, as places of observer and subject among the members; sorted. Accusations by observers that are
+    /// Down, dead or gone are left out, and those about the dead.
     records: Vec<(usize, usize)>,
-    /// Some accuser is itself accused.
+    /// Whether some accuser is itself accused.
     is_mutual: bool,
     members: Members,
     dead: BTreeSet<UniqueAddress>,
@@ -28,18 +28,18 @@ pub(super) struct Relevant {
     node: Option<UniqueAddress>,
 }
 
-/// What is different in the newer of two states.
+/// The differences of a newer state from an older one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Changes {
-    /// The deadline of every decision starts over.
+    /// Whether the deadline of every decision starts over.
     pub(super) restarts: bool,
-    /// A member was proven dead: decisions that leave this node alive wait again.
+    /// Whether a member was proven dead: then decisions that leave this node alive wait again.
     pub(super) proven: bool,
-    /// A member that is not Down became unreachable or reachable.
+    /// Whether a member that is not Down became unreachable or reachable.
     pub(super) unsettled: bool,
-    /// A member that is not Down became reachable.
+    /// Whether a member that is not Down became reachable.
     pub(super) healed: bool,
-    /// A member that is not proven dead is newly Down: some node decided.
+    /// Whether a member that is not proven dead is newly Down: some node decided.
     pub(super) decided: bool,
 }
 
@@ -62,7 +62,7 @@ impl Relevant {
         Self { records, is_mutual, members: members.clone(), dead, node: Some(node.clone()) }
     }
 
-    /// Who accuses whom, in order.
+    /// The accusations, in order.
     pub(super) fn records(&self) -> impl Iterator<Item = Record> {
         let address = |place: usize| self.members[place].address.clone();
         self.records.iter().map(move |(observer, subject)| (address(*observer), address(*subject)))
@@ -79,8 +79,8 @@ impl Relevant {
         self.records.is_empty()
     }
 
-    /// Whether some accuser is itself accused. Only then does it depend on which members have seen the
-    /// state which records count (cluster S11).
+    /// Whether some accuser is itself accused. Only then does it depend on the members that have seen the state which
+    /// records count (cluster S11).
     pub(super) fn is_mutual(&self) -> bool {
         self.is_mutual
     }
@@ -127,9 +127,9 @@ impl Relevant {
         }
     }
 
-    /// The records without what `judge` finds void: an accusation that lapses because its accuser went
-    /// Down, died or was removed does not make its subject reachable, and a subject that was removed or
-    /// proven dead has not come back. By places among the judge's members, whose order is the same.
+    /// The records without those that `judge` finds void: an accusation that lapses because its accuser went Down, died
+    /// or was removed does not make its subject reachable, and a subject that was removed or proven dead has not come
+    /// back. Indexed by places among the judge's members, whose order is the same.
     fn accusations(&self, judge: &Self) -> Accusations {
         let (own, places) = (self.members.places(), judge.members.places());
         let here = |place: usize| {
@@ -141,7 +141,7 @@ impl Relevant {
         Accusations { pairs: self.records.iter().filter_map(valid).collect(), members: judge.members.len() }
     }
 
-    /// Members that newly are in `status`.
+    /// Members whose status is newly `status`.
     pub(super) fn newly<'a>(&'a self, old: &'a Self, status: MemberStatus) -> impl Iterator<Item = &'a UniqueAddress> {
         let is_new = move |pair: (Option<&'a Member>, Option<&'a Member>)| match pair {
             (before, Some(now)) if now.status == status && before.is_none_or(|before| before.status != status) => {
@@ -153,7 +153,7 @@ impl Relevant {
     }
 }
 
-/// Which of so many members are accused.
+/// For each of `members` places, whether it is accused.
 fn subjects(pairs: &[(usize, usize)], members: usize) -> Vec<bool> {
     let mut subjects = vec![false; members];
     pairs.iter().for_each(|(_, subject)| subjects[*subject] = true);
@@ -171,9 +171,9 @@ impl Accusations {
         subjects(&self.pairs, self.members)
     }
 
-    /// The subjects of accusers that may still be heard. An accuser is certainly silent if a member that
-    /// is itself not accused (or is this node) accuses it. The last accusations of a silent member stay in
-    /// the table, and would hide that its subjects come back and fall silent again (cluster S11, scenario 73).
+    /// Whether each place is accused by an accuser that may still be heard. An accuser is certainly silent if a member
+    /// that is itself not accused (or is this node) accuses it. The last accusations of a silent member stay in the
+    /// table, and would hide that its subjects come back and fall silent again (cluster S11, scenario 73).
     fn in_effect(&self, node: Option<usize>) -> Vec<bool> {
         let accused = self.subjects();
         let mut silent = vec![false; self.members];
@@ -188,7 +188,7 @@ impl Accusations {
         heard
     }
 
-    /// Whether an observer that accused `subject` does so no more.
+    /// Whether an observer that accused `subject` here does not in `now`.
     fn takes_back(&self, now: &Self, subject: usize) -> bool {
         self.pairs.iter().any(|pair| pair.1 == subject && now.pairs.binary_search(pair).is_err())
     }

@@ -1,8 +1,8 @@
-//! Which side survives: pure functions of one side's picture of a partition.
+//! Chooses the side that survives: pure functions of one side's picture of a partition.
 //!
-//! Each side decides alone, on its own picture, and both must come to fitting verdicts. Members
-//! whose status the other side may know one step further are therefore counted for the worse
-//! (the pessimistic re-check). Nodes that some reach and others do not are sorted out first.
+//! Each side decides alone, on its own picture, and the two verdicts must fit each other. So members whose status the
+//! other side may know one step further are counted for the worse (the pessimistic re-check). Indirectly connected
+//! nodes are sorted out first.
 //!
 //! Source: cluster S5 to S10, S12.
 
@@ -17,12 +17,12 @@ use crate::downing::Verdict;
 use crate::member::{Member, MemberStatus};
 use crate::settings::Strategy;
 
-/// A verdict, and what it rests on.
+/// A verdict, and its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ruling {
-    /// Whom to down.
+    /// The members to down.
     pub verdict: Verdict,
-    /// Why.
+    /// The reason.
     pub why: Why,
 }
 
@@ -32,7 +32,7 @@ impl Ruling {
     }
 }
 
-/// What a strategy says of a picture.
+/// The ruling of a strategy on a picture.
 pub fn decide(picture: &Picture, strategy: &Strategy) -> Ruling {
     let tally = Tally::of(picture, strategy.role());
     match strategy {
@@ -60,7 +60,7 @@ pub fn decide(picture: &Picture, strategy: &Strategy) -> Ruling {
     }
 }
 
-/// Members counted on both sides, by address.
+/// The counted members of both sides, by address.
 struct Tally<'a> {
     ours: BTreeSet<&'a UniqueAddress>,
     theirs: BTreeSet<&'a UniqueAddress>,
@@ -77,7 +77,7 @@ impl<'a> Tally<'a> {
         self.ours.len() + self.theirs.len()
     }
 
-    /// The lowest address of both sides is ours. Addresses are sorted, so the lowest is the first.
+    /// Whether the lowest address of both sides is ours. The sets are sorted, so the lowest is the first.
     fn lowest_is_ours(&self) -> bool {
         match (self.ours.first(), self.theirs.first()) {
             (Some(ours), Some(theirs)) => ours < theirs,
@@ -106,10 +106,10 @@ fn keep_majority(picture: &Picture, role: Option<&str>, tally: &Tally<'_>) -> Ru
     }
 }
 
-/// Returns the numbers by which the own side might not win if the other side knew more: our Leaving members
-/// may be Exiting there, its Joining ones Up, and its Leaving ones Exiting. (Without its Leaving ones the
-/// lowest of the other side can only be higher, so the second look at a tie finds nothing that the first did
-/// not; cluster S6 asks for both.)
+/// Returns the numbers by which the own side might not win if the other side knew more: our Leaving members may be
+/// Exiting there, its Joining ones Up, and its Leaving ones Exiting. (Without its Leaving ones the lowest address of
+/// the other side can only be higher, so the second check of a tie finds nothing that the first did not; cluster S6
+/// asks for both.)
 fn majority_in_doubt(picture: &Picture, role: Option<&str>) -> Option<(usize, usize)> {
     let ours = || own_without_leaving(picture, role);
     let pessimistic = |with_leaving: bool| {
@@ -123,7 +123,7 @@ fn majority_in_doubt(picture: &Picture, role: Option<&str>) -> Option<(usize, us
     (!wins).then_some((least, most))
 }
 
-/// Members of the own side that count for sure, whatever the other side knows.
+/// Members of the own side that count for certain, whatever the other side knows.
 fn own_without_leaving<'a>(picture: &'a Picture, role: Option<&'a str>) -> impl Iterator<Item = &'a Member> {
     picture
         .counted(role)
@@ -149,7 +149,7 @@ fn static_quorum(quorum_size: usize, tally: &Tally<'_>) -> Ruling {
     }
 }
 
-/// The side with the oldest survives. Source: cluster S8.
+/// The side with the oldest member survives. Source: cluster S8.
 fn keep_oldest(picture: &Picture, role: Option<&str>, down_if_alone: bool, tally: &Tally<'_>) -> Ruling {
     let (ours, theirs) = (tally.ours.len(), tally.theirs.len());
     let counted: Vec<&Member> = picture.counted(role).collect();
@@ -167,17 +167,16 @@ fn keep_oldest(picture: &Picture, role: Option<&str>, down_if_alone: bool, tally
     Ruling::new(Verdict::DownUnreachable, Why::OldestKept { oldest, here, ours, theirs })
 }
 
-/// Whether this side survives, with the oldest on it or not. Of two nodes the oldest stays: nothing
-/// is gained by its end, since the other one is alone too.
+/// Whether this side survives, with the oldest member on it or not. Of two nodes the oldest stays: its end would gain
+/// nothing, since the other one is alone too.
 fn oldest_survives(here: bool, down_if_alone: bool, ours: usize, theirs: usize) -> bool {
     if here { !(down_if_alone && ours == 1 && theirs >= 2) } else { down_if_alone && theirs == 1 && ours >= 2 }
 }
 
-/// Whether the other side may come to another verdict because it knows more: our Leaving members may
-/// be Exiting there; its own Leaving ones may be Exiting, and its Joining ones Up, or not. (A side that
-/// survives with all of those counted also survives without some: either the oldest is here, and the
-/// other side only shrinks, or the oldest is alone there and this side has two. Cluster S8 asks for all
-/// four.)
+/// Whether the other side may reach another verdict because it knows more: our Leaving members may be Exiting there;
+/// its own Leaving ones may be Exiting, and its Joining ones Up, or not. (A side that survives with all of those
+/// counted also survives without some: either the oldest is here, and the other side only shrinks, or the oldest is
+/// alone there and this side has two. Cluster S8 asks for all four.)
 fn oldest_in_doubt(picture: &Picture, role: Option<&str>, down_if_alone: bool) -> bool {
     let ours: Vec<&Member> = own_without_leaving(picture, role).collect();
     let survives = |with_leaving: bool, with_joining: bool| {
@@ -199,8 +198,9 @@ fn lease_majority(picture: &Picture, minority_delay: Duration, tally: &Tally<'_>
     let (away, here): (Vec<_>, Vec<_>) =
         picture.counted(None).partition(|member| picture.unreachable.contains(&member.address));
     if here.iter().all(|member| member.status == MemberStatus::Leaving) && !away.is_empty() {
-        // Members that join or leave do not take the cluster from those that stay: one of these may live on, alone by its
-        // own view, without asking for the lease, since it need not know who joins and may have removed who leaves.
+        // Members that join or leave do not take the cluster from those that stay: a staying member may live on, alone
+        // by its own view, without requesting the lease, since it need not know the joining members and may have
+        // removed the leaving ones.
         return Ruling::new(Verdict::DownReachable, Why::Minority { ours: here.len(), theirs: away.len() });
     }
     let tie = 2 * theirs == tally.all();
@@ -209,17 +209,16 @@ fn lease_majority(picture: &Picture, minority_delay: Duration, tally: &Tally<'_>
     Ruling::new(Verdict::AcquireLeaseAndDownUnreachable { delay }, Why::LeaseFirst { ours, theirs, minority })
 }
 
-/// Whom a verdict downs.
+/// The members that a verdict downs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resolution {
-    /// The verdict that remains: an indirect connection that cannot be sorted out ends in
-    /// [`Verdict::DownAll`].
+    /// The final verdict: an indirect connection that cannot be sorted out results in [`Verdict::DownAll`].
     pub verdict: Verdict,
-    /// Whom that downs.
+    /// The members that the final verdict downs.
     pub downed: BTreeSet<UniqueAddress>,
-    /// What the strategy said once more, without those that some reach and others do not.
+    /// The reason of the strategy's second ruling, made without the indirectly connected members.
     pub rest: Option<Why>,
-    /// Why it became [`Verdict::DownAll`] after all.
+    /// Why the verdict became [`Verdict::DownAll`], if it did.
     pub all: Option<AllBecause>,
 }
 
@@ -228,12 +227,12 @@ pub struct Resolution {
 pub enum AllBecause {
     /// The picture without the indirectly connected members is no clean cut either.
     NotSortedOut,
-    /// The indirectly connected members, and those downed with them, are more than this fraction of all.
+    /// The indirectly connected members, and those downed with them, exceed this fraction of all members.
     MoreThan(f64),
 }
 
-/// The nodes a verdict downs, and the verdict that remains. `limit` is
-/// `down_all_when_indirectly_connected`. Source: cluster S5, S10, S12.
+/// Computes the members that a verdict downs, and the final verdict. `limit` is `down_all_when_indirectly_connected`.
+/// Source: cluster S5, S10, S12.
 pub fn resolve(picture: &Picture, strategy: &Strategy, verdict: Verdict, limit: Option<f64>) -> Resolution {
     let simple = |downed| Resolution { verdict, downed, rest: None, all: None };
     match verdict {

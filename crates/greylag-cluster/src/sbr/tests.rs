@@ -71,7 +71,7 @@ impl Bench {
         self.state();
     }
 
-    /// A new version, which differs in nothing that is relevant.
+    /// Makes a new version that these members have seen, with no relevant difference.
     fn only_seen_by(&mut self, names: &str) {
         self.gossip.seen.retain(|address| names.chars().any(|name| node(name) == *address));
         self.state();
@@ -89,7 +89,7 @@ impl Bench {
         self.state();
     }
 
-    /// As a proof does it: the prover's record is Terminated, the member dead, and Down unless it exits.
+    /// Proves a death: the prover's record is Terminated, the member dead, and Down unless it is Exiting.
     fn prove(&mut self, prover: char, name: char) {
         let dead = self.gossip.members.get_mut(&node(name)).unwrap();
         dead.dead = true;
@@ -109,7 +109,7 @@ impl Bench {
         None
     }
 
-    /// Whom the next decision downs, in its order, and after how many seconds it came.
+    /// The members that the next decision downs, in order, and the second in which it came.
     fn run(&mut self, seconds: u64) -> Option<(u64, String)> {
         self.decision(seconds).map(|(second, decision)| (second, in_order(&decision)))
     }
@@ -130,7 +130,7 @@ fn scenario_51_only_the_responsible_node_acts() {
     let mut other = Bench::of('b', "abcde", SbrSettings::default());
     other.unreachable("abc", "de");
     assert_eq!(other.run(10), None);
-    // b leads once a is out of reach too; the change starts the wait anew, and a's word is void.
+    // b leads once a is out of reach too; the change restarts the wait, and a's accusations are void.
     other.unreachable("bc", "a");
     assert_eq!(other.run(30), Some((20, "cb".into())), "two against three; the own side goes, self last");
     let mut follower = Bench::of('b', "abcde", settings(20, DownAllWhenUnstable::Off));
@@ -149,7 +149,7 @@ fn scenario_51_only_the_responsible_node_acts() {
     }
 }
 
-/// cluster S4: what restarts the wait, and what does not.
+/// cluster S4: relevant changes restart the wait, others do not.
 #[test]
 fn scenario_51_only_what_is_relevant_restarts_the_wait() {
     let cases: [(&str, fn(&mut Bench), u64); 13] = [
@@ -209,8 +209,8 @@ fn scenario_51_what_heals_is_removed_or_is_down_in_time_is_left_alone() {
     assert_eq!(busy.run(1), Some((1, "de".into())), "joining members do not put it off");
 }
 
-/// cluster S4, 84: a measurement may begin in the midst of a tick, by what the leader does. The time of its first look
-/// lies ahead all the same, whenever the last one was.
+/// cluster S4, 84: a measurement may begin in the middle of a tick, by the leader's actions. Its first check lies ahead
+/// all the same, whenever the last check was.
 #[test]
 fn the_first_look_comes_after_the_measurement_has_begun() {
     let mut bench = Bench::new();
@@ -225,19 +225,19 @@ fn the_first_look_comes_after_the_measurement_has_begun() {
     }
 }
 
-/// cluster S4: a decision that downs no member is not repeated at each tick, but the wait begins anew.
+/// cluster S4: a decision that downs no member is not repeated at each tick, but the wait starts anew.
 #[test]
 fn an_empty_decision_is_not_repeated_at_each_tick() {
     let mut bench = Bench::of('a', "abc", SbrSettings::default());
     bench.status('a', MemberStatus::Exiting);
     bench.unreachable("a", "bc");
-    // The own side lost, and all of it is Exiting.
+    // The own side loses, and all of it is Exiting.
     for _ in 0..2 {
         assert_eq!(bench.run(30), Some((20, String::new())));
     }
 }
 
-/// cluster F9, S13: who woke from a pause decides nothing, and no deadline starts over.
+/// cluster F9, S13: a node that woke from a pause decides nothing, and no deadline starts over.
 #[test]
 fn scenario_64_a_held_node_decides_as_soon_as_the_hold_ends() {
     let mut bench = Bench::new();
@@ -264,7 +264,7 @@ fn a_proof_puts_off_only_a_decision_that_leaves_self_alive() {
     assert_eq!(loser.run(30), Some((10, "a".into())), "at the old deadline");
 }
 
-/// cluster S20, S3: the dead count nowhere, and their accusations are void; that makes no member reachable.
+/// cluster S20, S3: dead members count nowhere, and their accusations are void; that makes no member reachable.
 #[test]
 fn the_dead_do_not_count_and_what_they_said_is_void() {
     let mut alone = Bench::new();
@@ -286,7 +286,7 @@ fn the_dead_do_not_count_and_what_they_said_is_void() {
     assert!(never.sbr.unstable.is_none(), "a proof starts no measurement");
 }
 
-/// cluster S3: whose word counts, and who counts.
+/// cluster S3: whose accusations count, and which members count.
 #[test]
 fn what_the_down_and_the_dead_said_is_void_and_whoever_exits_for_sure_does_not_count() {
     for dead in [false, true] {
@@ -375,7 +375,7 @@ fn scenario_66_a_second_crash_takes_nobody_else_with_it() {
         assert_eq!(in_order(&decision), "de", "{}", decision.reason);
         assert_eq!(second + apart, 35, "by the rule of instability, before the wait has begun anew");
     }
-    // A change less than 6 s old is not quiet: all members end, since they would have to guess.
+    // A change less than 6 s old is not quiet: all members are downed, since the sides could only guess.
     let mut late = Bench::new();
     late.unreachable("abcd", "e");
     assert_eq!(late.run(19), None);
@@ -386,7 +386,7 @@ fn scenario_66_a_second_crash_takes_nobody_else_with_it() {
     assert_eq!((second, decision.verdict), (3, Verdict::DownAll));
 }
 
-/// cluster S11, S13: one node misses responses from healthy peers, steadily or changing; it alone goes.
+/// cluster S11, S13: one node misses responses of healthy peers, steadily or changing; only this node is downed.
 #[test]
 fn scenario_66_one_sick_node_goes_alone() {
     let mut steady = Bench::new();
@@ -425,8 +425,8 @@ fn who_has_seen_all_accusations_is_reached_although_the_version_moved_on() {
     assert_eq!((second, in_order(&decision)), (1, "e".into()), "{}", decision.reason);
 }
 
-/// cluster S11, S4: in a real cut members of the other side are accused anew, and the other side has seen nothing of
-/// that. What it saw of earlier accusations does not make it reached, nor the one member of it that none accuses anew.
+/// cluster S11, S4: in a real cut members of the other side are accused anew, and the other side has not seen that. Its
+/// having seen earlier accusations does not make it reached, nor its one member that none accuses anew.
 #[test]
 fn who_has_not_seen_the_latest_accusation_is_away() {
     let mut bench = Bench::new();
@@ -440,8 +440,8 @@ fn who_has_not_seen_the_latest_accusation_is_away() {
     assert_eq!((second, in_order(&decision)), (10, "ea".into()), "two against three: {}", decision.reason);
 }
 
-/// cluster S11, scenario 66: the sick one is accused, too, and lags behind a version that changes nothing. It goes, and
-/// not the one that accuses it.
+/// cluster S11, scenario 66: the sick node is accused, too, and lags behind a version that changes nothing. The sick
+/// node is downed, and not its accuser.
 #[test]
 fn scenario_66_the_sick_goes_and_not_who_accuses_it() {
     for lags in [false, true] {
@@ -458,8 +458,8 @@ fn scenario_66_the_sick_goes_and_not_who_accuses_it() {
     }
 }
 
-/// cluster S11, S10: all marks stand, the links are back for one exchange, and then cut for good. Who heard in that moment
-/// is no less away, for both sides accuse; and the minority of a lease waits as in any cut.
+/// cluster S11, S10: all marks stand, the links are back for one exchange, and then cut for good. A member that was
+/// heard in that moment is no less away, for both sides accuse; and the minority of a lease waits as in any cut.
 #[test]
 fn who_was_heard_for_a_moment_of_a_cut_is_away() {
     let back_for_a_moment = |own: char, names: &str, (side, other): (&str, &str), settings: SbrSettings| {
@@ -483,7 +483,7 @@ fn who_was_heard_for_a_moment_of_a_cut_is_away() {
     assert_eq!(minority.request(40), Some((22, LeaseRequest::Acquire)), "20 s after both sides accused, and 2 s");
 }
 
-/// cluster S13: nothing is measured where all unreachable members are Exiting or removed.
+/// cluster S13: there is no measurement if all unreachable members are Exiting or removed.
 #[test]
 fn the_measurement_ends_with_the_last_member_that_could_be_downed() {
     for removed in [false, true] {
@@ -517,7 +517,7 @@ fn the_patience_with_instability_is_four_seconds_at_least() {
     assert_eq!(decided, Some(8), "4 s, and no less than 4 s");
 }
 
-/// cluster S13: only the responsible node downs the sick one; another ends itself 3 s later.
+/// cluster S13: only the responsible node downs the sick one; another node ends itself 3 s later.
 #[test]
 fn only_the_leader_downs_the_sick_one() {
     let mut bench = Bench::of('d', "abcde", SbrSettings::default());
@@ -533,7 +533,7 @@ fn only_the_leader_downs_the_sick_one() {
     assert_eq!((decision.verdict, in_order(&decision)), (Verdict::DownSelf, "d".into()));
 }
 
-/// cluster S4, S11: what was seen before the wait began anew shows nothing of the time since.
+/// cluster S4, S11: having seen a state before the wait restarted proves nothing about the time since.
 #[test]
 fn who_has_seen_nothing_since_the_wait_began_anew_is_away() {
     let mut bench = Bench::new();
@@ -546,8 +546,8 @@ fn who_has_seen_nothing_since_the_wait_began_anew_is_away() {
     assert_eq!((second, in_order(&decision)), (20, "bcd".into()), "a wins the tie: {}", decision.reason);
 }
 
-/// cluster S13, S11: a node that has just heard from the sick one, and from no member that the sick one accuses, sees
-/// no indirect connection. The sick one goes alone all the same: it is reached, so it is no side of its own.
+/// cluster S13, S11: a node that has just heard from the sick one, and from no member that the sick one accuses, finds
+/// no indirect connection. The sick one is downed alone all the same: it is reached, so it is no side of its own.
 #[test]
 fn scenario_66_a_sick_node_does_not_take_a_leader_along_that_believes_it() {
     let mut bench = Bench::of('b', "abcde", SbrSettings::default());
@@ -562,8 +562,8 @@ fn scenario_66_a_sick_node_does_not_take_a_leader_along_that_believes_it() {
     assert_eq!(in_order(&decision), "c", "{}", decision.reason);
 }
 
-/// cluster S13, S8, G1: a member that is in all records because it is cut off alone is no sick node, but
-/// a side, and under keep_oldest the one that may live.
+/// cluster S13, S8, G1: a member that is in all records because it is cut off alone is no sick node, but a side, and
+/// under keep_oldest the one that may survive.
 #[test]
 fn a_side_of_one_is_judged_by_the_strategy_and_not_as_a_sick_node() {
     let keep_oldest = Strategy::KeepOldest { role: None, down_if_alone: false };
@@ -575,7 +575,7 @@ fn a_side_of_one_is_judged_by_the_strategy_and_not_as_a_sick_node() {
         assert_eq!(bench.run(1), None);
         bench.reachable("d", "b");
         assert_eq!(bench.run(16), None);
-        // d's clock is a little fast: it has ended, and what it said is void.
+        // d's clock is a little fast: d has ended, and its accusations are void.
         bench.status('d', MemberStatus::Down);
         assert_eq!(bench.run(10), Some((1, expected.into())));
     }
@@ -594,7 +594,7 @@ fn an_unstable_picture_with_an_indirect_connection_ends_everybody() {
     assert_eq!((second, decision.verdict), (18, Verdict::DownAll), "{}", decision.reason);
 }
 
-/// cluster S13: the responsible node has 3 s; then each judges for itself.
+/// cluster S13: the responsible node has 3 s; then each node judges for itself.
 #[test]
 fn who_is_not_responsible_waits_three_seconds_for_the_leader() {
     let mut bench = Bench::of('c', "abcde", SbrSettings::default());
@@ -605,8 +605,8 @@ fn who_is_not_responsible_waits_three_seconds_for_the_leader() {
     assert_eq!((second, decision.verdict, in_order(&decision)), (23, Verdict::DownSelf, "c".into()));
 }
 
-/// cluster S13: the measurement ends when all are back, and records about members that are Down, or
-/// of members that are gone, say nothing.
+/// cluster S13: the measurement ends when all members are back; records about Down members, or of removed ones, are
+/// void.
 #[test]
 fn the_measurement_ends_with_its_cause() {
     let mut bench = Bench::new();
@@ -624,7 +624,7 @@ fn the_measurement_ends_with_its_cause() {
     void.unreachable("abcd", "ef");
     for round in 0..16 {
         assert_eq!(void.run(1), None);
-        // g is Down and comes and goes.
+        // g is Down, and alternately reachable and unreachable.
         if round == 0 {
             void.status('g', MemberStatus::Down);
         }
@@ -637,8 +637,8 @@ fn the_measurement_ends_with_its_cause() {
     assert_eq!(void.run(30), Some((19, "ef".into())), "35 s after e and f fell silent, whatever g does");
 }
 
-/// cluster S13: a decision shows at the other nodes as its Down members. What is open still is
-/// measured from its own beginning there, not from that of what was decided, and not from nothing.
+/// cluster S13: other nodes see a decision by its Down members. A member that is still open is measured there from the
+/// beginning of its own silence, not from that of the decided members, and not anew.
 #[test]
 fn scenario_66_a_decision_by_another_node_ends_what_it_decided() {
     let mut bench = Bench::of('b', "abcdef", SbrSettings::default());
@@ -646,14 +646,14 @@ fn scenario_66_a_decision_by_another_node_ends_what_it_decided() {
     assert_eq!(bench.run(19), None);
     bench.unreachable("bdf", "c");
     assert_eq!(bench.run(1), None);
-    // a, which leads, has not heard of c yet.
+    // a, which leads, has not heard of c's silence yet.
     bench.status('e', MemberStatus::Down);
     assert_eq!(bench.run(36), None, "the second crash is 19 s younger than the first");
     let (second, decision) = bench.decision(10).unwrap();
     assert_eq!((second, decision.verdict), (1, Verdict::DownSelf), "38 s after c fell silent, if a does nothing");
 }
 
-/// cluster S13: a member that downs itself because nothing comes to rest does not give the others more time.
+/// cluster S13: a member that downs itself because of instability does not give the others more time.
 #[test]
 fn a_member_that_downs_itself_does_not_prolong_the_measurement() {
     let after = DownAllWhenUnstable::After(Duration::from_secs(7));
@@ -668,8 +668,8 @@ fn a_member_that_downs_itself_does_not_prolong_the_measurement() {
     assert_eq!(bench.run(20), Some((1, "c".into())), "17 s after the first change, as without b's end");
 }
 
-/// cluster S4, S11, scenario 73: an accusation that is void hides neither that its subject came back
-/// nor that it fell silent again.
+/// cluster S4, S11, scenario 73: a void accusation hides neither that its subject came back nor that it fell silent
+/// again.
 #[test]
 fn scenario_73_what_only_the_accused_say_hides_no_change() {
     let flapped = || {
@@ -678,10 +678,10 @@ fn scenario_73_what_only_the_accused_say_hides_no_change() {
         bench.unreachable("b", "a");
         bench.seen("ab");
         assert_eq!(bench.run(5), None);
-        // Now a and b are cut off, with what they said of each other.
+        // Now a and b are cut off; their accusations of each other stay.
         bench.unreachable("cd", "ab");
         assert_eq!(bench.run(9), None);
-        // a comes back for a moment; b's word against it stands, and counts nothing.
+        // a comes back for a moment; b's accusation of a stays, and is void.
         bench.reachable("cd", "a");
         bench
     };
@@ -725,7 +725,7 @@ fn too_many_indirectly_connected_end_everybody() {
     }
 }
 
-/// cluster S17: the line that an operator reads at night.
+/// cluster S17: the log line of a decision.
 #[test]
 fn a_decision_explains_itself() {
     let mut bench = Bench::new();
@@ -778,7 +778,7 @@ mod lease {
     }
 
     impl Bench {
-        /// Runs until the lease is asked for, or given back; after how many seconds.
+        /// Runs until the lease is requested or released; returns the request and the second in which it came.
         pub(super) fn request(&mut self, seconds: u64) -> Option<(u64, LeaseRequest)> {
             (0..=seconds).find_map(|second| {
                 self.now += Duration::from_secs(u64::from(second > 0));
@@ -792,7 +792,7 @@ mod lease {
             self.sbr.decide(self.now, false).map(|decision| in_order(&decision))
         }
 
-        /// Members are gone from the state, and everything that was said.
+        /// Removes members from the state, with all their records.
         fn remove_all(&mut self, names: &str) {
             for name in names.chars() {
                 self.gossip.members.remove(&node(name));
@@ -818,13 +818,13 @@ mod lease {
         assert_eq!(minority.outcome(LeaseOutcome::Denied), Some("ed".into()));
     }
 
-    /// cluster S10: ticks are ignored, and what happens meanwhile waits.
+    /// cluster S10: ticks are ignored, and new states wait.
     #[test]
     fn states_wait_in_line_while_the_lease_is_asked_for() {
         let mut bench = bench('a', "abc", "de");
         bench.request(30).unwrap();
         assert_eq!(bench.sbr.next_deadline(), None, "nothing but the answer ends the wait");
-        // Healed meanwhile: too late, the other side may have been denied.
+        // Heal the cut now, too late: the other side may have been denied the lease.
         bench.gossip.reachability = Reachability::default().into();
         bench.state();
         bench.now += Duration::from_secs(3);
@@ -834,7 +834,7 @@ mod lease {
         assert_eq!(bench.run(60), None, "the state that waited is the present one now");
     }
 
-    /// cluster S10: what happens while the lease is asked for is not lost by the decision.
+    /// cluster S10: a member that falls silent while the lease is requested is decided on after the decision.
     #[test]
     fn who_falls_silent_while_the_lease_is_asked_for_is_decided_on_afterwards() {
         let mut bench = bench('a', "abcd", "e");
@@ -844,7 +844,7 @@ mod lease {
         assert_eq!(bench.request(30), Some((20, LeaseRequest::Acquire)), "d fell silent meanwhile");
     }
 
-    /// cluster S10, F9: a node that woke from a pause acts when the hold ends, if the lease is its own still.
+    /// cluster S10, F9: a node that woke from a pause acts when the hold ends, if it still holds the lease.
     #[test]
     fn a_grant_is_acted_on_after_a_hold_unless_it_was_lost() {
         for (lost, expected) in [(false, "de"), (true, "bca")] {
@@ -860,8 +860,8 @@ mod lease {
         }
     }
 
-    /// cluster S10, scenario 53: two that cannot reach each other leave two leaders on one side. The one
-    /// that is denied the lease waits for what the other decides with it, and only then ends its side.
+    /// cluster S10, scenario 53: two members that cannot reach each other make two leaders on one side. The one that is
+    /// denied the lease waits for the other's decision under it, and only then ends its side.
     #[test]
     fn scenario_53_whoever_is_denied_beside_a_leader_of_its_own_side_hears_its_decision_first() {
         let denied = || {
@@ -885,8 +885,8 @@ mod lease {
         assert_eq!(alone.run(60), Some((2, "acdeb".into())));
     }
 
-    /// cluster S10, F9: a node that may have been removed meanwhile asks, and obeys a denial; what it is
-    /// granted waits until it is trusted.
+    /// cluster S10, F9: a node that may have been removed meanwhile requests the lease, and obeys a denial; the effect
+    /// of a grant waits until the node is trusted.
     #[test]
     fn scenario_64_a_suspect_node_asks_for_the_lease_and_ends_if_it_is_denied() {
         let asked = || {
@@ -912,7 +912,8 @@ mod lease {
         assert_eq!(in_order(&trusted), "abc");
     }
 
-    /// cluster S10: 40 s after all whom it downed are removed; a second verdict meanwhile waits for nothing.
+    /// cluster S10: the lease is released 40 s after all downed members are removed; a second verdict meanwhile need
+    /// not wait.
     #[test]
     fn the_lease_is_given_back_after_all_downed_are_removed_for_a_while() {
         let mut bench = bench('a', "abc", "de");
@@ -925,14 +926,14 @@ mod lease {
         assert_eq!(bench.request(60), None, "once");
     }
 
-    /// cluster S10: held already, it is only confirmed.
+    /// cluster S10: a lease that is held already is only confirmed.
     #[test]
     fn a_holder_waits_for_no_delay() {
         let mut bench = bench('a', "abc", "de");
         bench.request(30).unwrap();
         bench.outcome(LeaseOutcome::Granted).unwrap();
         bench.remove_all("de");
-        // Now two of three are out of reach: the smaller side, and yet at once.
+        // Now two of three are out of reach: this is the smaller side, and yet requests at once.
         bench.unreachable("a", "bc");
         bench.seen("a");
         assert_eq!(bench.request(30), Some((20, LeaseRequest::Acquire)));

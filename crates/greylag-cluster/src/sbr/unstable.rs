@@ -1,11 +1,9 @@
-//! The measurement of instability: since when reachability has not come to rest, and what was seen
-//! meanwhile.
+//! The measurement of instability: since when reachability has not come to rest, and the accusations seen meanwhile.
 //!
-//! The measurement begins with the first member that falls silent and ends when no member is
-//! unreachable that could still be downed. A decision ends the measurement at the deciding node. The
-//! other nodes see the decision as members that are Down; their measurement goes on, as if it had
-//! begun with the first of the members that are still open. If it began anew instead, the losing side
-//! would outlive the margin of the winning side whenever one of its members downs itself.
+//! The measurement begins with the first member that falls silent and ends when no unreachable member could still be
+//! downed. A decision ends the measurement at the deciding node. The other nodes see the decision as members that are
+//! Down; their measurement continues, as if it had begun with the first of the members that are still open. If it began
+//! anew instead, the losing side would outlive the margin of the winning side whenever one of its members downs itself.
 //!
 //! Source: cluster S13.
 
@@ -26,10 +24,10 @@ pub(super) struct Unstable {
     healed_at: Option<Instant>,
     /// The effective records.
     records: BTreeSet<Record>,
-    /// Records that existed since the beginning and do no more, and when each was last there.
+    /// Records that existed since the beginning and no longer do, each with the time when it last did.
     gone: BTreeMap<Record, Instant>,
     looked_at: Instant,
-    /// The members that are unreachable and could be downed, and since when without a break.
+    /// The members that are unreachable and could be downed, each with the time since when without interruption.
     open: BTreeMap<UniqueAddress, Instant>,
 }
 
@@ -46,7 +44,7 @@ impl Unstable {
         }
     }
 
-    /// Takes a new state: the members that are open in it and the records that count.
+    /// Handles a new state: the members that are open in it and the records that count.
     pub(super) fn on_state<'a>(
         &mut self,
         now: Instant,
@@ -71,7 +69,7 @@ impl Unstable {
         }
     }
 
-    /// Takes a new state in which the open members and the records are as they were.
+    /// Handles a new state in which the open members and the records are unchanged.
     pub(super) fn on_same(&mut self, now: Instant) {
         self.looked_at = now;
     }
@@ -88,8 +86,7 @@ impl Unstable {
         self.healed_at.is_some()
     }
 
-    /// The effective records that existed at any time since the beginning, between members that
-    /// `counts` wants.
+    /// The effective records that existed at any time since the beginning, between members that `counts` accepts.
     pub(super) fn records_between(&self, counts: impl Fn(&UniqueAddress) -> bool) -> BTreeSet<Record> {
         self.records
             .iter()

@@ -1,10 +1,10 @@
-//! The reason of a strategy's ruling, with the numbers, for the operator who reads the log at night.
+//! The reason of a strategy's ruling, with the numbers, for the operator.
 
 use std::fmt;
 
 use greylag_core::UniqueAddress;
 
-/// What a ruling rests on. Its text is one clause of a sentence.
+/// The reason of a ruling. Its text is one clause of a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the text of each says what it means")]
 pub enum Why {

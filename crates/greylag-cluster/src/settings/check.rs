@@ -1,4 +1,4 @@
-//! Whether the settings of a node can work: every problem, reported together.
+//! Checks whether the settings of a node can work, and reports every problem together.
 //!
 //! Source: cluster §6, "Validation at start".
 

@@ -1,4 +1,4 @@
-//! Settings of downing: who may declare members dead, who survives, what proves a death.
+//! Settings of downing: the mechanism that may declare members dead, the side that survives, and proofs of death.
 //!
 //! Source: cluster §4, §6.
 
@@ -9,9 +9,9 @@ use super::ClusterSettings;
 use crate::downing::CustomDowning;
 use crate::error::ConfigError;
 
-/// What may declare unreachable members dead. Source: cluster S1.
+/// The mechanism that may declare unreachable members dead. Source: cluster S1.
 ///
-/// There is no timeout: both sides of a partition would remove each other and run two writers for
+/// There is no mere timeout: with one, both sides of a partition would remove each other, and two writers would run for
 /// everything that must have one.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Downing {
@@ -29,13 +29,13 @@ pub enum Downing {
 pub struct SbrSettings {
     /// Which side survives. Default keep-majority.
     pub strategy: Strategy,
-    /// How long nothing must change before a decision. Default 20 s;
-    /// [`SbrSettings::suggested_stable_after`] knows what suits a size.
+    /// How long nothing must change before a decision. Default 20 s; see [`SbrSettings::suggested_stable_after`] for
+    /// other sizes.
     pub stable_after: Duration,
-    /// What to do when reachability goes on changing. Default on.
+    /// The reaction when reachability goes on changing. Default on.
     pub down_all_when_unstable: DownAllWhenUnstable,
-    /// If more than this fraction of the members would be downed because some reach them and others
-    /// do not, all are. Above 0 and at most 1; 0.5 is recommended above five nodes. Default off.
+    /// If more than this fraction of the members would be downed as indirectly connected (some members reach them and
+    /// others do not), all members are. Above 0 and at most 1; 0.5 is recommended above five nodes. Default off.
     /// Source: cluster S12.
     pub down_all_when_indirectly_connected: Option<f64>,
 }
@@ -52,13 +52,13 @@ impl Default for SbrSettings {
 }
 
 impl SbrSettings {
-    /// The resolver with this strategy, everything else at its default.
+    /// The resolver with this strategy and default settings.
     pub fn with_strategy(strategy: Strategy) -> Self {
         Self { strategy, ..Self::default() }
     }
 
-    /// How long a cluster of so many nodes should wait before a decision: the loss of many is found,
-    /// and the news of it spread, in so much time. Source: cluster S4.
+    /// How long a cluster of this many nodes should wait before a decision: the time in which the loss of many is
+    /// detected, and the news of it spread. Source: cluster S4.
     pub fn suggested_stable_after(members: usize) -> Duration {
         let seconds = match members {
             0..=5 => 7,
@@ -72,7 +72,7 @@ impl SbrSettings {
     }
 }
 
-/// Which side survives a partition. Must be the same on all nodes (cluster S15).
+/// The rule by which one side survives a partition. Must be the same on all nodes (cluster S15).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Strategy {
     /// The side with most members, counted among those with the role. Source: cluster S6.
@@ -80,7 +80,7 @@ pub enum Strategy {
         /// Only members with this role count; `None`: all.
         role: Option<String>,
     },
-    /// The side with at least so many members. Source: cluster S7.
+    /// The side with at least `quorum_size` members. Source: cluster S7.
     StaticQuorum {
         /// Only members with this role count; `None`: all.
         role: Option<String>,
@@ -90,9 +90,9 @@ pub enum Strategy {
     },
     /// The side with the oldest member. Source: cluster S8.
     KeepOldest {
-        /// The oldest is sought, and members are counted, among those with this role; `None`: all.
+        /// Only members with this role count, also as the oldest; `None`: all.
         role: Option<String>,
-        /// If the oldest is all alone against two or more, it goes. Default true.
+        /// Whether the oldest is downed if it is all alone against two or more. Default true.
         down_if_alone: bool,
     },
     /// No side: every partition ends the whole cluster. Source: cluster S9.
@@ -101,13 +101,13 @@ pub enum Strategy {
     LeaseMajority {
         /// Name of the lease; `None`: `<cluster>-greylag-sbr`.
         lease_name: Option<String>,
-        /// The smaller side asks so much later. Default 2 s. The side that asks first lives: it is the smaller one where the
-        /// bigger one has found the last of the other by more than this later, which happens now and then (detection
-        /// on the two sides may end up to three seconds apart).
+        /// How much later the smaller side requests the lease. Default 2 s. The side that requests first survives: the
+        /// smaller one, if the bigger one has detected the last of the other side by more than this later, which
+        /// happens now and then (detection on the two sides may end up to three seconds apart).
         acquire_lease_delay_for_minority: Duration,
-        /// The winner gives the lease back so long after all whom it downed are removed. Default 40 s.
+        /// How long the winner keeps the lease after all members that it downed are removed. Default 40 s.
         release_after: Duration,
-        /// Which side is the bigger one is told by members with this role; `None`: all.
+        /// Only members with this role count for the size of a side; `None`: all.
         role: Option<String>,
     },
 }
@@ -145,7 +145,7 @@ impl Strategy {
         }
     }
 
-    /// Its name in configuration files and decisions.
+    /// The strategy's name in configuration files and decisions.
     pub fn name(&self) -> &'static str {
         match self {
             Self::KeepMajority { .. } => Self::NAMES[0],
@@ -168,7 +168,7 @@ impl Strategy {
     }
 }
 
-/// Name, role and sizes: what must be the same on all nodes. Source: cluster S15, M25a.
+/// Writes name, role and sizes, which must be the same on all nodes. Source: cluster S15, M25a.
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
@@ -187,41 +187,41 @@ impl fmt::Display for Strategy {
 /// When to give up on a reachability that goes on changing. Source: cluster S13.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DownAllWhenUnstable {
-    /// After `stable_after` and the longer of 4 s and three quarters of it.
+    /// After `stable_after` plus the longer of 4 s and three quarters of `stable_after`.
     #[default]
     On,
-    /// Never. Gives up the promise of one side for partitions that follow an indirect connection
-    /// within `stable_after`.
+    /// Never. Gives up the guarantee of one side for partitions that follow an indirect connection within
+    /// `stable_after`.
     Off,
-    /// After `stable_after` and this.
+    /// After `stable_after` plus this.
     After(Duration),
 }
 
 /// Which processes' deaths a node may prove by refused dials. Source: cluster S20.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProofOfDeath {
-    /// Of none.
+    /// Of no process.
     Off,
-    /// Of those on its own host and in its own network namespace.
+    /// Of processes on its own host and in its own network namespace.
     #[default]
     Local,
-    /// Of all: the operator's word that nothing ever answers in a member's stead.
+    /// Of all processes: the operator vouches that no other machine answers in a member's place.
     On,
 }
 
 /// How long the duties of an uncleanly removed member wait. Source: cluster S14.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RemovalMargin {
-    /// The custom provider's, else the resolver's `stable_after`, or its default without a resolver.
+    /// The custom provider's margin, else the resolver's `stable_after`, or its default without a resolver.
     #[default]
     Derive,
-    /// Not at all. Gives up the promise of one writer.
+    /// No wait. Gives up the guarantee of one writer.
     Off,
-    /// So long.
+    /// This long.
     Fixed(Duration),
 }
 
-/// The problems of the settings above.
+/// Adds the problems of the settings above.
 pub(super) fn validate(settings: &ClusterSettings, problems: &mut Vec<ConfigError>) {
     let mut check = |ok: bool, setting: &'static str, value: String, why: &'static str| {
         if !ok {
@@ -298,7 +298,7 @@ mod tests {
         settings.validate().err().into_iter().flatten().map(|problem| problem.setting.into_owned()).collect()
     }
 
-    /// cluster S15, §6: every strategy has a name; its role and sizes are part of what is compared.
+    /// cluster S15, §6: every strategy has a name; its role and sizes are part of the compared text.
     #[test]
     fn strategies_are_named_and_say_what_must_be_the_same_everywhere() {
         let texts: Vec<String> = Strategy::NAMES
@@ -317,7 +317,7 @@ mod tests {
         assert!(Strategy::NAMES.iter().all(|name| error.contains(name)), "{error}");
     }
 
-    /// cluster S1: without a word of the operator or the program no member is declared dead, least of all
+    /// cluster S1: without an explicit choice by the operator or the program no member is declared dead, least of all
     /// by a timeout; deaths on the own host are proven all the same.
     #[test]
     fn the_default_is_none() {
@@ -373,8 +373,8 @@ mod tests {
         assert_eq!(problems[0].setting, "failure_detector.local_pause_threshold");
     }
 
-    /// cluster F10: a node that is late by more than an interval, and by less than a pause, doubts itself first. Such a time
-    /// must be possible.
+    /// cluster F10: a node that is late by more than an interval, and by less than a pause, doubts itself first. The
+    /// settings must leave room for such a lag.
     #[test]
     fn a_pause_is_longer_than_a_heartbeat_interval() {
         let with = |interval: u64| {

@@ -1,8 +1,8 @@
-//! What a node tells the proxies of others: whether the instance runs here.
+//! Tells the proxies of other nodes whether the instance runs on this node.
 //!
-//! The host tells every change to each proxy that has asked once, so that a proxy neither waits for its
-//! next question nor sends on to an instance that is ending. The host answers only members; views catch
-//! up, and proxies ask again. Source: cluster P8.
+//! The host tells every change to each proxy that has asked once, so that a proxy neither waits for its next question
+//! nor sends on to an instance that is ending. The host answers only members; a proxy whose membership is not known
+//! here yet asks again. Source: cluster P8.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,37 +12,37 @@ use greylag_core::UniqueAddress;
 use super::ProxyMessage;
 use crate::view::MembershipView;
 
-/// An input to the [`SingletonHost`]: the membership, questions of proxies, and when the singleton's instance starts
-/// and ends.
+/// An input to the [`SingletonHost`]: the membership, questions of proxies, and the start and end of the singleton's
+/// instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostInput {
     /// The membership, whenever it changed.
     View(Arc<MembershipView>),
     /// A proxy asks for the instance.
     Identify(UniqueAddress),
-    /// The instance runs here and takes messages; never 0.
+    /// The instance with this id (never 0) runs here and takes messages.
     Started(u64),
-    /// The instance takes no messages any more: it was told to end, or has ended.
+    /// The instance with this id takes no messages any more: it was told to end, or has ended.
     Ended(u64),
-    /// A message of this node found no instance here.
+    /// A message from this node found no instance here.
     Bounced(UniqueAddress),
 }
 
-/// What is to be done.
+/// An effect that the driver carries out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostEffect {
-    /// Send a message; if it is lost, the proxy asks again or is told by its next message.
+    /// Send a message; if it is lost, the proxy asks again or learns by its next message.
     Tell {
         /// The node of the proxy.
         to: UniqueAddress,
-        /// What to say.
+        /// The message.
         message: ProxyMessage,
     },
-    /// Say `NotHere`, reliably: the proxy has no other reason to ask before it sends again.
+    /// Send `NotHere`, reliably: the proxy has no other reason to ask before it sends again.
     Retract {
         /// The node of the proxy.
         to: UniqueAddress,
-        /// Which instance.
+        /// The id of the instance.
         instance: u64,
     },
 }
@@ -57,7 +57,7 @@ pub struct SingletonHost {
 }
 
 impl SingletonHost {
-    /// A node on which nothing runs yet.
+    /// A host without an instance.
     pub fn new() -> Self {
         Self::default()
     }
@@ -67,7 +67,7 @@ impl SingletonHost {
         self.running
     }
 
-    /// Takes one input.
+    /// Handles one input.
     pub fn handle(&mut self, input: HostInput, out: &mut Vec<HostEffect>) {
         match input {
             HostInput::View(view) => {
@@ -124,7 +124,7 @@ mod tests {
         out
     }
 
-    /// Cluster P8: an answer only from where the instance runs, and again when it has ended.
+    /// Cluster P8: the host answers only while the instance runs, and tells its end.
     #[test]
     fn who_has_asked_is_told_of_the_start_and_of_the_end() {
         let mut host = SingletonHost::new();

@@ -1,14 +1,14 @@
-//! The lease of a singleton: wanted or not, asked for, held, given back.
+//! The lease of a singleton: requests, keeps and releases it.
 //!
-//! The manager says whether it wants the lease. Requests are made one at a time, and a lease that is not
-//! wanted any more, or whose outcome is not known, is given back. The manager must not give back a lease
-//! that an instance still rests on. Source: cluster P4 (AcquiringLease), P5.
+//! The manager tells whether it wants the lease. Requests are made one at a time, and a lease that is not wanted any
+//! more, or whose outcome is not known, is released. The manager must not release a lease that an instance still relies
+//! on. Source: cluster P4 (AcquiringLease), P5.
 
 use std::time::{Duration, Instant};
 
 use super::manager::ManagerEffect;
 
-/// What became of a request for a lease.
+/// The outcome of a request for a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseOutcome {
     /// This node holds the lease now.
@@ -35,7 +35,7 @@ pub(crate) struct SingletonLease {
     retry_interval: Duration,
     state: State,
     wanted: bool,
-    /// The lease was lost before this node heard that it was granted.
+    /// Whether the lease was lost before this node was told that it was granted.
     lost: bool,
     retry_at: Option<Instant>,
 }
@@ -50,7 +50,7 @@ impl SingletonLease {
         self.state == State::Held
     }
 
-    /// A lease that is not held, without a request under way.
+    /// Whether the lease is not held, and no request is under way.
     pub(crate) fn is_free(&self) -> bool {
         self.state == State::Free
     }
@@ -59,7 +59,7 @@ impl SingletonLease {
         self.retry_at
     }
 
-    /// Asks for the lease, again and again.
+    /// Requests the lease until it is granted.
     pub(crate) fn want(&mut self, out: &mut Vec<ManagerEffect>) {
         self.wanted = true;
         if matches!(self.state, State::Free | State::Unsure) && self.retry_at.is_none() {
@@ -67,7 +67,7 @@ impl SingletonLease {
         }
     }
 
-    /// Gives the lease back, at once or as soon as the request under way has ended.
+    /// Releases the lease, at once or as soon as the request under way has ended.
     pub(crate) fn give_back(&mut self, out: &mut Vec<ManagerEffect>) {
         self.wanted = false;
         self.retry_at = None;
@@ -76,8 +76,8 @@ impl SingletonLease {
         }
     }
 
-    /// Gives a lost lease back, so that nothing of it is left, and asks for it anew. The instance that it
-    /// protected has ended.
+    /// Releases a lost lease, so that no trace of it is left, and requests it anew. The instance that it protected has
+    /// ended.
     pub(crate) fn renew(&mut self, out: &mut Vec<ManagerEffect>) {
         self.give_back(out);
         self.want(out);

@@ -1,11 +1,10 @@
-//! Decides when this node runs the instance of a singleton, and when it may.
+//! Decides when this node may run the instance of a singleton, and when it must.
 //!
-//! Being the oldest is not enough to start: every node that may have run the instance before must be
-//! *settled* first. A node is settled when it has answered this attempt that nothing runs there,
-//! when it was removed and provably cannot run anything, when the margin after its removal is over,
-//! or when it is an older process at this very address. Answering "nothing runs here" to a claimant
-//! binds: the claimant must clear the answering node before that node may start itself, and
-//! answers that crossed with its own are void (each request has a number). Asking only the latest
+//! Being the oldest is not enough to start: every node that may have run the instance before must be *settled* first. A
+//! node is settled when it has answered this attempt that no instance runs there, when it was removed and provably
+//! cannot run any, when the margin after its removal is over, or when it is an older process at this very address. The
+//! answer "no instance runs here" binds the answering node: the claimant must clear it before it may start itself, and
+//! its own requests that crossed with the answer are void (each request has a number). Asking only the latest
 //! predecessor is unsafe when several leave together.
 //!
 //! The membership comes as whole views, so that a new oldest is never judged by half of a change.
@@ -28,13 +27,13 @@ use crate::sabotage::Sabotage;
 use crate::settings::{ClusterSettings, ProofOfDeath, SingletonSettings};
 use crate::view::MembershipView;
 
-/// An input to the [`SingletonManager`] of one node: the membership, messages of other managers, and what became of the
+/// An input to the [`SingletonManager`] of one node: the membership, messages of other managers, and events of the
 /// instance and of the lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ManagerInput {
-    /// The membership, whenever it changed. The first one is the state of things so far.
+    /// The membership, whenever it changed. The first view is the present state.
     View(Arc<MembershipView>),
-    /// A manager of the same singleton says something.
+    /// A manager of the same singleton sent a message.
     Message(SingletonMessage),
     /// The instance has ended, asked or not.
     InstanceEnded,
@@ -42,44 +41,44 @@ pub enum ManagerInput {
     ExitingPhase,
     /// This node was declared dead, or ends.
     SelfDowned,
-    /// This process stood still; it starts nothing for a while (cluster F9).
+    /// This process stood still; the manager starts no instance for a while (cluster F9).
     LocalPause,
-    /// What became of `AcquireLease`. Each is answered once.
+    /// The outcome of `AcquireLease`. Each is answered once.
     LeaseResult(LeaseOutcome),
     /// `ReleaseLease` has ended, well or not. Each is answered once.
     LeaseReleased,
     /// The lease was held, and is lost.
     LeaseLost,
-    /// A deadline may have come.
+    /// Time has passed: handle the deadlines that are due.
     Tick,
 }
 
-/// What is to be done.
+/// An effect that the driver carries out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ManagerEffect {
-    /// Send to whichever process runs at the address of `message.to`.
+    /// Send to the process that runs at the address of `message.to`, whichever incarnation it is.
     Send(SingletonMessage),
     /// Start the instance.
     StartInstance {
         /// The age of this node, for fencing.
         up_number: u32,
     },
-    /// Tell the instance to end; `InstanceEnded` follows when it has.
+    /// Tell the instance to end; answer by `InstanceEnded` when it has.
     StopInstance,
-    /// Hand no message to the instance any more, also none that waits: another node may start its own
-    /// before this one has ended.
+    /// Hand no message to the instance any more, not even waiting ones: another node may start its own before this one
+    /// has ended.
     SilenceInstance,
-    /// Ask for the lease; `LeaseResult` follows.
+    /// Acquire the lease; answer by `LeaseResult`.
     AcquireLease,
-    /// Give the lease back, whether it is held or not; `LeaseReleased` follows.
+    /// Release the lease, whether it is held or not; answer by `LeaseReleased`.
     ReleaseLease,
-    /// Nothing of this singleton keeps the node from exiting.
+    /// Report that this singleton no longer keeps the node from exiting.
     ExitingDone,
-    /// A hand-over makes no progress.
+    /// Report that a hand-over makes no progress.
     Stuck,
 }
 
-/// Where the manager is. Source: the table of cluster §5.
+/// The state of the manager. Source: the table of cluster §5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ManagerState {
     /// This node is not Up yet.
@@ -98,7 +97,7 @@ pub enum ManagerState {
     HandingOver,
     /// The instance ends without hand-over.
     Stopping,
-    /// Nothing starts here any more.
+    /// No instance starts here any more.
     End,
 }
 
@@ -116,31 +115,31 @@ pub struct SingletonManager {
     running: bool,
     stopping: bool,
     silenced: bool,
-    /// `None`: no lease is used.
+    /// `None` if no lease is used.
     lease: Option<SingletonLease>,
-    /// The instance ends, or has ended, only because the lease was lost.
+    /// Whether the instance ends, or has ended, only because the lease was lost.
     lease_lost: bool,
-    /// The present instance has ended without being told to: it is not started anew here.
+    /// Whether the present instance has ended without being told to: then it is not started anew here.
     ended_by_itself: bool,
     view: Option<Arc<MembershipView>>,
-    /// Members that are, or may still act as, candidates for the oldest; removed ones stay until their
-    /// margin is over. Source: cluster P2.
+    /// Members that are, or may still act as, candidates for the oldest; removed members stay until their margin is
+    /// over. Source: cluster P2.
     list: BTreeMap<UniqueAddress, Member>,
     /// Earlier oldest members, and nodes that claimed or offered the instance.
     noted: BTreeSet<UniqueAddress>,
-    /// Members removed without proof that nothing of them runs: until when their margin lasts.
+    /// Members removed without proof that no instance runs there, with the end of their margin.
     margins: BTreeMap<UniqueAddress, Instant>,
     /// Members removed and settled, with the time to forget them.
     gone: BTreeMap<UniqueAddress, Instant>,
-    /// The number of the newest request to each.
+    /// The number of the newest request to each node.
     asked: BTreeMap<UniqueAddress, u64>,
-    /// Nodes that answered this node's newest request with "nothing runs here".
+    /// Nodes that answered this node's newest request with "no instance runs here".
     cleared: BTreeSet<UniqueAddress>,
-    /// Nodes that said that their instance is ending.
+    /// Nodes that answered that their instance is ending.
     in_progress: BTreeSet<UniqueAddress>,
     /// Nodes that wait for our instance to end, with the request to answer.
     claimants: BTreeMap<UniqueAddress, u64>,
-    /// The node that was last offered this node's instance.
+    /// The node that this node's instance was last offered to.
     offered: Option<UniqueAddress>,
     attempt: u64,
     retries: u32,
@@ -149,9 +148,9 @@ pub struct SingletonManager {
     exiting_phase: bool,
     exiting_told: bool,
     downed: bool,
-    /// The latest predecessor, if only that one is asked (see [`Sabotage::Clearance`]).
+    /// The latest predecessor, if sabotage restricts the requests to it (see [`Sabotage::Clearance`]).
     latest_only: Option<Option<UniqueAddress>>,
-    /// Which processes at one address can have replaced which.
+    /// Decides which processes at one address can have replaced which.
     proof_of_death: ProofOfDeath,
 }
 
@@ -202,12 +201,12 @@ impl SingletonManager {
         }
     }
 
-    /// Where the manager is.
+    /// The state of the manager.
     pub fn state(&self) -> ManagerState {
         self.state
     }
 
-    /// Whether an instance handles messages here under a lease that is held, as far as this machine was told.
+    /// Whether an instance handles messages here under a held lease, as far as this machine knows.
     pub(crate) fn rests_on_lease(&self) -> bool {
         self.running && !self.silenced && self.lease.as_ref().is_some_and(SingletonLease::is_held)
     }
@@ -217,7 +216,7 @@ impl SingletonManager {
         self.running
     }
 
-    /// Takes one input. What makes no sense here is dropped.
+    /// Handles one input. An input that makes no sense in the present state is ignored.
     pub fn handle(&mut self, now: Instant, input: ManagerInput, out: &mut Vec<ManagerEffect>) {
         self.hold_until = self.hold_until.filter(|until| now < *until);
         match input {
@@ -260,13 +259,13 @@ impl SingletonManager {
         self.ended_by_itself = !std::mem::take(&mut self.stopping);
         match self.state {
             ManagerState::Oldest if self.lease_lost => self.reacquire(out),
-            // The lease is of no use until this node is the oldest again.
+            // Release the lease: it is of no use until this node is the oldest again.
             ManagerState::WasOldest if self.lease_lost => self.give_lease_back(out),
             _ => {}
         }
     }
 
-    /// Ends whatever rests on the lease. Only then is the lease given back.
+    /// Silences the instance that relies on the lease. The lease is released only after the instance has ended.
     fn on_lease_lost(&mut self, out: &mut Vec<ManagerEffect>) {
         self.silence_instance(out);
         self.with_lease(SingletonLease::on_lost);
@@ -281,7 +280,7 @@ impl SingletonManager {
                 }
             }),
             ManagerState::Oldest | ManagerState::WasOldest => self.give_lease_back(out),
-            // The instance is ending already, or none runs.
+            // Nothing to do: the instance is ending already, or none runs.
             _ => {}
         }
     }
@@ -337,8 +336,8 @@ impl SingletonManager {
         }
     }
 
-    /// What the node of this view answers to a claim on an older process at its address that cannot run
-    /// anything any more. A node without a manager of this singleton answers just so. Source: cluster P3.
+    /// The answer to a claim on an older process at this node's address that cannot run an instance any more. A node
+    /// without a manager of this singleton gives the same answer. Source: cluster P3.
     pub fn answer_for_predecessor(
         proof_of_death: ProofOfDeath,
         view: &MembershipView,
@@ -351,7 +350,8 @@ impl SingletonManager {
         is_claim.then(done)
     }
 
-    /// Claims of processes that could not start anyway are left unanswered; views catch up.
+    /// Whether to answer a claim: not that of a process that could not start anyway, by this node's view, which catches
+    /// up.
     fn may_claim(&self, claimant: &UniqueAddress) -> bool {
         let member = self.view.as_ref().and_then(|view| view.member(claimant));
         member.is_some_and(|member| member.status < MemberStatus::Exiting)
@@ -362,7 +362,7 @@ impl SingletonManager {
             ManagerState::Start | ManagerState::Younger | ManagerState::BecomingOldest | ManagerState::End => {
                 self.clear(from, attempt, out);
             }
-            // Nothing is handed over while the whole cluster shuts down (cluster M30).
+            // Hand nothing over while the whole cluster shuts down (cluster M30).
             ManagerState::AcquiringLease | ManagerState::Oldest | ManagerState::WasOldest
                 if self.prepares_shutdown() => {}
             ManagerState::AcquiringLease | ManagerState::Oldest | ManagerState::WasOldest => {
@@ -383,7 +383,8 @@ impl SingletonManager {
                 self.noted.insert(from);
             }
             ManagerState::AcquiringLease => {
-                // The offering node may still run the instance; none starts here before that node has answered.
+                // Ask the offering node again: it may still run the instance, and none starts here before it has
+                // answered.
                 self.cleared.remove(&from);
                 self.asked.remove(&from);
                 self.noted.insert(from);
@@ -409,9 +410,8 @@ impl SingletonManager {
     }
 }
 
-/// Whether `older` was at the address of this node, and is gone: its death was proven, or this node runs
-/// on its host. A name that came here from another host says nothing of the process that had it.
-/// Source: cluster P3, P3a.
+/// Whether `older` ran at the address of this node, and is gone: its death was proven, or this node runs on its host. A
+/// name that came here from another host proves nothing about the process that had it. Source: cluster P3, P3a.
 fn replaced(proof_of_death: ProofOfDeath, view: &MembershipView, older: &UniqueAddress) -> bool {
     if older.address() != view.self_address.address() {
         return false;

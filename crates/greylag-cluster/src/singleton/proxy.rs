@@ -1,10 +1,9 @@
-//! Follows the singleton, and keeps messages while it is not known where the instance runs.
+//! Routes messages to the singleton, and keeps them while the node of the instance is not known.
 //!
-//! The instance runs on the oldest member with the role, if it runs. The proxy asks that member, again
-//! and again, until it says that the instance runs there; then messages flow, kept ones first. When
-//! another member becomes the oldest, or the oldest says that the instance ends, the proxy keeps messages
-//! and asks anew. It keeps a bounded number and drops the oldest message when the buffer is full. Source:
-//! cluster P8.
+//! The instance runs on the oldest member with the role, if at all. The proxy asks that member repeatedly until it
+//! confirms that the instance runs there; then messages flow, kept ones first. When another member becomes the oldest,
+//! or the oldest reports that the instance ends, the proxy keeps messages and asks anew. The proxy keeps a bounded
+//! number and drops the oldest message when the buffer is full. Source: cluster P8.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,29 +22,29 @@ pub enum ProxyInput<M> {
     View(Arc<MembershipView>),
     /// A message for the singleton.
     Message(M),
-    /// A node says whether the instance runs there.
+    /// A node reported whether the instance runs there.
     Identified {
-        /// Which node.
+        /// The node.
         from: UniqueAddress,
-        /// What it says; questions are not for a proxy.
+        /// Its report; questions are not for a proxy.
         message: ProxyMessage,
     },
-    /// This node ends.
+    /// This node shuts down.
     Stop,
-    /// A deadline may have come.
+    /// Time has passed: ask again if due.
     Tick,
 }
 
-/// What is to be done.
+/// An effect that the driver carries out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProxyEffect<M> {
     /// Ask this node whether the instance runs there.
     Identify(UniqueAddress),
     /// Send the message to the instance on this node.
     Forward(UniqueAddress, M),
-    /// The message is a dead letter; its sender was told before that it was taken.
+    /// Make the message a dead letter; it was accepted from its sender before.
     Drop(M, DeadLetterReason),
-    /// The message that was just handed in is not taken; it is a dead letter.
+    /// Refuse the message that was just handed in, and make it a dead letter.
     Refuse(M, DeadLetterReason),
 }
 
@@ -57,11 +56,11 @@ pub struct SingletonProxy<M> {
     capacity: usize,
     /// The oldest member, which runs the instance if any member does.
     oldest: Option<UniqueAddress>,
-    /// The instance that `oldest` says it runs.
+    /// The instance that `oldest` reported.
     instance: Option<u64>,
     identify_at: Option<Instant>,
     buffer: VecDeque<M>,
-    /// This node was seen among the members.
+    /// Whether this node was seen among the members.
     joined: bool,
     stopped: bool,
 }
@@ -83,17 +82,17 @@ impl<M> SingletonProxy<M> {
         }
     }
 
-    /// Where the instance runs: where messages go at once.
+    /// The node that runs the instance, to which messages go at once.
     pub fn identified(&self) -> Option<&UniqueAddress> {
         self.oldest.as_ref().filter(|_| self.instance.is_some())
     }
 
-    /// How many messages are kept.
+    /// The number of kept messages.
     pub fn buffered(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Takes one input.
+    /// Handles one input.
     pub fn handle(&mut self, now: Instant, input: ProxyInput<M>, out: &mut Vec<ProxyEffect<M>>) {
         match input {
             ProxyInput::View(view) => self.on_view(now, &view, out),
@@ -161,7 +160,7 @@ impl<M> SingletonProxy<M> {
                 self.identify_at = None;
                 out.extend(self.buffer.drain(..).map(|message| ProxyEffect::Forward(from.clone(), message)));
             }
-            // A message about an earlier instance is out of date.
+            // Ignore a message about an earlier instance.
             ProxyMessage::NotHere { instance } => {
                 if self.instance.is_some() && instance.is_none_or(|ended| self.instance == Some(ended)) {
                     self.identify(now, out);
@@ -171,7 +170,7 @@ impl<M> SingletonProxy<M> {
         }
     }
 
-    /// Asks the oldest, if there is one, now and then every interval.
+    /// Asks the oldest, if there is one, now and then at every interval.
     fn identify(&mut self, now: Instant, out: &mut Vec<ProxyEffect<M>>) {
         self.instance = None;
         self.identify_at = self.oldest.is_some().then(|| now + self.interval);

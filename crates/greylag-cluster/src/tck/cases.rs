@@ -1,4 +1,4 @@
-//! What every lease must do.
+//! The cases: required behaviour of every lease.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,8 +31,8 @@ impl From<LeaseError> for Failure {
 
 /// Runs every case against leases of its own.
 pub async fn lease(bench: &dyn LeaseBench) -> Report {
-    // The cases run at once, since some wait for heartbeats: together they take as long as one. Each case
-    // that cuts a node off cuts off another one.
+    // Run the cases at the same time, since some wait for heartbeats: together they take as long as one. Each case that
+    // cuts a node off uses another node.
     let outcomes = tokio::join!(
         granted_once(bench),
         reentrant(bench),
@@ -73,12 +73,12 @@ fn expect(ok: bool, what: &str) -> Checked {
     if ok { Ok(()) } else { Err(Failure::Wrong(what.to_owned())) }
 }
 
-/// Names of one run differ from those of the next, so that a store may be used again.
+/// A lease name that is unique to this run, so that a store may be used again.
 fn name(case: &str) -> String {
     format!("tck-{case}-{:x}", rand::random::<u64>())
 }
 
-/// A listener for losses.
+/// A callback of losses, and the receiver of its calls.
 fn losses() -> (OnLost, mpsc::UnboundedReceiver<Instant>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let on_lost = move |_| {
@@ -181,7 +181,7 @@ async fn quiet(bench: &dyn LeaseBench) -> Checked {
     a.acquire(counting()).await?;
     b.acquire(counting()).await?;
     a.acquire(counting()).await?;
-    // Longer than it lives without being renewed.
+    // Longer than the lease lives without being renewed.
     tokio::time::sleep(bench.settings().heartbeat_timeout.min(Duration::from_secs(10)) + Duration::from_millis(200))
         .await;
     expect(a.check(), "heartbeats keep a lease that no other owner took")?;
@@ -225,7 +225,7 @@ async fn abandoned(bench: &dyn LeaseBench) -> Checked {
     Ok(())
 }
 
-/// Tries until the lease is granted. Returns when it was.
+/// Tries until the lease is granted; returns the time of the grant.
 async fn eventually(lease: &Arc<dyn Lease>) -> Result<Instant, Failure> {
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {

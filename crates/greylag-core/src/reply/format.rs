@@ -1,8 +1,8 @@
-//! How answers become bytes whose type no codec was named for.
+//! How answers are encoded for whose type no codec was registered.
 //!
-//! The asker knows the answer's type where it writes the token, the owner where it reads it. So each keeps what it needs
-//! there: the asker's port an [`AnswerReader`], the owner's token an [`AnswerWriter`]. Both use the format of the codec
-//! that carries the question, which that codec names by a [`FormatScope`].
+//! The asker knows the answer's type where the token is written, the owner where the token is read. So the asker's port
+//! keeps an [`AnswerReader`], and the owner's token an [`AnswerWriter`]. Both use the format of the codec that carries
+//! the question, which that codec names by a [`FormatScope`].
 //!
 //! ```text
 //! asker: codec.encode -- FormatScope --> ReplyTo::serialize   --> port.expect(address, AnswerReader)
@@ -20,7 +20,7 @@ use bytes::Bytes;
 use crate::codec::{Codec, CodecId, DecodeError, EncodeError};
 use crate::registry::{AnyMessage, Encoded, Erased, ErasedCodec};
 
-/// Writes one answer whose type is forgotten. Cheap to clone.
+/// Writes one answer of an erased type. Cheap to clone.
 #[derive(Clone)]
 pub struct AnswerWriter(Writer);
 
@@ -37,7 +37,8 @@ impl AnswerWriter {
         Self(Writer::Codec(Arc::new(Erased::new(codec))))
     }
 
-    /// Whether it was made for this very answer, and so goes before the codec that the registry has for the type.
+    /// Whether the writer was made for this very answer, and so takes precedence over the codec that the registry has
+    /// for the type.
     pub fn is_own(&self) -> bool {
         matches!(self.0, Writer::Codec(_))
     }
@@ -45,7 +46,7 @@ impl AnswerWriter {
     /// Writes `answer`, which must be of the type that the writer was made for.
     ///
     /// # Errors
-    /// [`EncodeError`]: what the codec or the format says.
+    /// [`EncodeError`]: the error of the codec or the format.
     pub fn write(&self, answer: &dyn Any) -> Result<Encoded, EncodeError> {
         match &self.0 {
             Writer::Codec(codec) => codec.encode(answer),
@@ -65,7 +66,7 @@ impl fmt::Debug for AnswerWriter {
     }
 }
 
-/// Reads one answer into a value whose type is forgotten. Cheap to clone.
+/// Reads one answer into a value of an erased type. Cheap to clone.
 #[derive(Clone)]
 pub struct AnswerReader {
     reader: Reader,
@@ -102,7 +103,7 @@ impl AnswerReader {
     /// Reads an answer.
     ///
     /// # Errors
-    /// [`DecodeError`]: what the codec or the format says.
+    /// [`DecodeError`]: the error of the codec or the format.
     pub fn read(&self, manifest: &str, bytes: Bytes) -> Result<AnyMessage, DecodeError> {
         match &self.reader {
             Reader::Codec(codec) => codec.decode(manifest, bytes),
@@ -137,9 +138,9 @@ pub(crate) mod serde_impls {
     pub(super) type Write = fn(&'static dyn ReplyFormat, &dyn Any) -> Result<Encoded, EncodeError>;
     pub(super) type Read = fn(&'static dyn ReplyFormat, &[u8]) -> Result<AnyMessage, String>;
 
-    /// A serde format that carries answers of any serde type, as the codecs do that carry the questions.
+    /// A serde format that carries answers of any serde type, as the codecs that carry the questions do.
     ///
-    /// A codec for serde messages of one's own has one as a `static` and opens a [`FormatScope`] of it while it writes
+    /// A user's codec for serde messages has its format as a `static` and opens a [`FormatScope`] of it while it writes
     /// or reads a message.
     pub trait ReplyFormat: Send + Sync + 'static {
         /// The id of the codecs that use this format.
@@ -148,17 +149,17 @@ pub(crate) mod serde_impls {
         /// Appends the bytes of `answer`.
         ///
         /// # Errors
-        /// Why it cannot be represented.
+        /// The reason why the answer cannot be represented.
         fn write(&self, answer: &dyn erased_serde::Serialize, buffer: &mut BytesMut) -> Result<(), String>;
 
-        /// Has `read` take one answer from `bytes`, which must hold nothing else.
+        /// Calls `read` to take one answer from `bytes`, which must hold nothing else.
         ///
         /// # Errors
-        /// What is wrong with the bytes; it must not quote them, for errors are logged.
+        /// The fault of the bytes; the text must not quote them, for errors are logged.
         fn read(&self, bytes: &[u8], read: ReadAnswer) -> Result<Box<dyn Any + Send>, String>;
     }
 
-    /// Takes the answer that it was made for from a deserializer.
+    /// Reads one answer of a known type from a deserializer.
     pub type ReadAnswer =
         fn(&mut dyn erased_serde::Deserializer<'_>) -> Result<Box<dyn Any + Send>, erased_serde::Error>;
 
@@ -181,7 +182,7 @@ pub(crate) mod serde_impls {
         answer: &dyn Any,
     ) -> Result<Encoded, EncodeError> {
         let answer = answer.downcast_ref::<R>().ok_or(EncodeError::NotRegistered { type_name: type_name::<R>() })?;
-        // An answer may hold tokens of its own.
+        // Open the scope: the answer may hold reply tokens itself.
         let _scope = FormatScope::enter(format);
         let mut buffer = BytesMut::new();
         format
@@ -194,7 +195,7 @@ pub(crate) mod serde_impls {
         format: &'static dyn ReplyFormat,
         bytes: &[u8],
     ) -> Result<AnyMessage, String> {
-        // An answer may hold tokens of its own.
+        // Open the scope: the answer may hold reply tokens itself.
         let _scope = FormatScope::enter(format);
         format.read(bytes, |deserializer| Ok(Box::new(erased_serde::deserialize::<R>(deserializer)?)))
     }
@@ -203,11 +204,12 @@ pub(crate) mod serde_impls {
         static FORMAT: Cell<Option<&'static dyn ReplyFormat>> = const { Cell::new(None) };
     }
 
-    /// While it lives, reply tokens written or read on this thread have their answers travel in its format. Scopes nest.
+    /// While a scope is open, answers to reply tokens that are written or read on this thread use its format. Scopes
+    /// nest.
     #[must_use = "the scope ends when it is dropped"]
     pub struct FormatScope {
         outer: Option<&'static dyn ReplyFormat>,
-        /// Scopes end on the thread that opened them.
+        /// Makes the scope `!Send`: a scope must end on the thread that opened it.
         not_send: PhantomData<*const ()>,
     }
 

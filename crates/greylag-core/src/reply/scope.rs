@@ -1,8 +1,8 @@
-//! Which node the tokens belong to that are read on a thread, and what becomes of those that are read in vain.
+//! Binds the tokens that a thread decodes to a node, and answers those that the decoder drops.
 //!
-//! Decoding may drop a token that it has just read: where a later field is broken, or where serde tries the next variant
-//! of an untagged enum. Such a drop says nothing by itself, since the message, and with it the right to answer, may still
-//! be read. The scope keeps count and answers when it ends.
+//! A decoder may drop a token that it has just read: where a later field is broken, or where serde tries the next
+//! variant of an untagged enum. Such a drop sends no answer by itself, since the message, and with it the right to
+//! answer, may still be read. The scope counts the tokens and answers for the dropped ones when it ends.
 
 use std::any::TypeId;
 use std::cell::RefCell;
@@ -24,23 +24,23 @@ struct Open {
     tokens: Vec<Read>,
 }
 
-/// The tokens of one question that were read in a scope. The same bytes may be read more than once.
+/// The tokens of one question that were read in a scope: more than one if the same bytes were read more than once.
 struct Read {
     address: ReplyAddress,
     /// Tokens that were read and not dropped.
     left: usize,
-    /// What the last of those would have answered that were dropped.
+    /// The answer that the token which was dropped last would have given.
     dropped: Option<ReplyOutcome>,
 }
 
-/// While it lives, reply tokens decoded on this thread are bound to its port.
+/// While a scope is open, reply tokens decoded on this thread are bound to its port.
 ///
-/// Deserializers take no context argument, so the port is handed round them. A token that is read and dropped within the
-/// scope, with no other of its question left, answers when the scope ends: what it would have answered at its drop, or what
-/// [`refuse`](Self::refuse) says.
+/// The port is kept per thread because deserializers take no context argument. A token that is read and dropped within
+/// the scope, with no other of its question left, answers when the scope ends: with its answer of a drop, or with the
+/// reason given to [`refuse`](Self::refuse).
 #[must_use = "the scope ends when it is dropped"]
 pub struct ReplyScope {
-    /// Scopes end on the thread that opened them.
+    /// Makes the scope `!Send`: a scope must end on the thread that opened it.
     not_send: PhantomData<*const ()>,
 }
 
@@ -51,11 +51,11 @@ impl ReplyScope {
         Self { not_send: PhantomData }
     }
 
-    /// Ends the scope of a message that could not be read: the askers of the tokens that were read before the mistake
-    /// hear that it was dropped. Not so `heard`, the asker that the caller tells itself.
+    /// Ends the scope of a message that could not be read: every token read so far answers that the message was
+    /// dropped, except the token of `heard`, the asker that the caller answers itself.
     pub fn refuse(self, reason: DeadLetterReason, heard: Option<(&UniqueAddress, u64)>) {
         let Some(open) = Self::close() else { return };
-        // What is left of a message that panicked may never be dropped.
+        // Answer for all tokens: after a panic those that are left may never be dropped.
         for token in open.tokens {
             if heard != Some((&token.address.node, token.address.ask_id)) {
                 open.port.reply(&token.address, ReplyOutcome::Dropped(reason));
@@ -64,14 +64,14 @@ impl ReplyScope {
         std::mem::forget(self);
     }
 
-    /// What a layer of the node whose message is decoded here has lent, such as what finds entities by their names.
+    /// Returns an object that a layer of the decoding node lends to decoders, such as the table of entities by name.
     pub fn lent<T: Send + Sync + 'static>() -> Option<Arc<T>> {
-        // The scopes are not borrowed while the port is asked.
+        // Release the borrow of the scopes before asking the port, which may open a scope.
         let port = SCOPES.with_borrow(|scopes| scopes.last().map(|open| open.port.clone()))?;
         port.lent(TypeId::of::<T>())?.downcast().ok()
     }
 
-    /// The port for a token that is read now.
+    /// Counts a token that is being read, and returns its port.
     pub(super) fn bind(address: &ReplyAddress) -> Option<Arc<dyn ReplyPort>> {
         SCOPES.with_borrow_mut(|scopes| {
             let open = scopes.last_mut()?;
@@ -83,7 +83,7 @@ impl ReplyScope {
         })
     }
 
-    /// Notes the drop of a token that was read in the open scope; `false` if it is none of these.
+    /// Notes the drop of a token that was read in the open scope; `false` if the token was not read there.
     pub(super) fn takes_back(address: &ReplyAddress, outcome: impl FnOnce() -> ReplyOutcome) -> bool {
         SCOPES.with_borrow_mut(|scopes| {
             let read =

@@ -1,4 +1,4 @@
-//! Reply tokens in messages that are not serde's: as bytes, with a codec for the answer.
+//! Reply tokens in messages without serde: as bytes, with a codec for the answer.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,8 +10,7 @@ use super::{AnswerReader, AnswerWriter, ReplyAddress, ReplyTo, UnboundReply};
 use crate::address::{NodeAddress, Uid, UniqueAddress};
 use crate::codec::Codec;
 
-/// Writes tokens into bytes and reads them; their answers travel by the codec that it was made with. See
-/// [`ReplyTo::with`].
+/// Writes tokens into bytes and reads them; the answers use the codec given to [`ReplyTo::with`].
 pub struct TokenCodec<R> {
     reader: AnswerReader,
     writer: AnswerWriter,
@@ -19,8 +18,8 @@ pub struct TokenCodec<R> {
 }
 
 impl<R: Send + 'static> ReplyTo<R> {
-    /// For messages that are not serde's, such as those of prost: the token travels in a field of bytes, its answer by
-    /// `codec`.
+    /// Makes a codec of tokens for messages without serde, such as those of prost: the token travels in a field of
+    /// bytes, the answer is encoded by `codec`.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -99,10 +98,10 @@ impl<R> fmt::Debug for TokenCodec<R> {
 /// Why bytes were not read as a reply token. Refuse the message with it: no answer could reach the asker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReadTokenError {
-    /// They are no token.
+    /// The bytes are no token.
     #[error("malformed reply token: {0}")]
     Malformed(&'static str),
-    /// They were read outside of a node.
+    /// The bytes were read outside of a node.
     #[error(transparent)]
     Unbound(#[from] UnboundReply),
 }

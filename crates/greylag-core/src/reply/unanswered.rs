@@ -1,4 +1,4 @@
-//! What a reply token answers that is dropped unused.
+//! The answer of a reply token that is dropped unused.
 
 use std::cell::RefCell;
 
@@ -24,7 +24,7 @@ pub fn answer_undelivered<T>(reason: DeadLetterReason, f: impl FnOnce() -> T) ->
     with_unanswered(Unanswered::Dropped(reason), f)
 }
 
-/// The answer that a reply token gives when it is dropped unused; without one it answers [`EntityError::NoReply`].
+/// The answer of reply tokens that are dropped unused, if it is not [`EntityError::NoReply`].
 #[derive(Clone)]
 enum Unanswered {
     Failed(EntityError),

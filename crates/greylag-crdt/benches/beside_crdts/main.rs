@@ -1,13 +1,13 @@
-//! Updates and merges of each type beside those of the crate `crdts`, in one run; and what one add to a set of a million
-//! elements costs.
+//! Compares updates and merges of each type with those of the crate `crdts`, in one run, and measures one add to a set
+//! of a million elements.
 //!
-//! Both sides do the same on the same keys, and end with the same content. An update is taken in two forms: *in place*, on
-//! a value that has no clone and with nothing but the new value wanted; and *kept*, as a replicator has to do it: on
-//! a clone, with the former value kept until the new one stands, and with what is to be sent to others. In the first
-//! form an update of `crdts` is its operation made and applied, in the second that operation is cloned. What a merge
-//! works on and what it consumes is made outside of what is timed, and shared with nothing. Medians are shown.
+//! Both sides do the same on the same keys and end with the same content. An update is measured in two forms. *In
+//! place*: on a value that has no clone, only the new value is wanted. *Kept*, as a replicator needs it: on a clone,
+//! the former value is kept until the new one stands, and the delta for other replicas is made. In the first form an
+//! update of `crdts` makes its operation and applies it, in the second the operation is cloned too. The inputs of a
+//! merge are made outside of the timed part, and share nothing. Figures are medians.
 //!
-//! `cargo bench -p greylag-crdt` (`-- OrSet` for the types whose name begins so, `-- OrSet 100` of this size alone)
+//! `cargo bench -p greylag-crdt` (`-- OrSet`: only types whose name begins so; `-- OrSet 100`: only this size)
 
 mod measure;
 mod one_add;
@@ -25,10 +25,10 @@ const SIZES: [u64; 4] = [1, 100, 10_000, 1_000_000];
 /// Replicas that wrote to a counter or a register.
 const WRITERS: [u64; 3] = [3, 99, 9_999];
 
-/// The types to be measured, and where the table goes.
+/// The types to measure, and the output.
 struct Table {
     wanted: String,
-    /// Of this size alone, if one is named.
+    /// The only size to measure, if the command line names one.
     size: Option<u64>,
     out: io::Stdout,
 }
@@ -48,7 +48,7 @@ impl Table {
     }
 }
 
-/// Keys lie anywhere in the order.
+/// Spreads consecutive numbers over the whole order of keys.
 fn spread(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -80,7 +80,7 @@ fn registers(table: &mut Table) -> io::Result<()> {
             marker: (r.marker.0 + 1, actor),
         }),
     )?;
-    // A marker that says what ours says: time, writer in the order of addresses, number of the process.
+    // A marker with the same content as ours: time, writer in the order of addresses, number of the process.
     let numbers = greylag_crdt::DotSource::new();
     let writers: Vec<_> = (0..=3).map(sides::writer_key).collect();
     let zero = || crdts::LWWReg { val: 0, marker: (i64::MIN, std::cmp::Reverse(writers[0].clone()), 0) };

@@ -1,11 +1,11 @@
-//! Medians of many samples, of short actions many at a time.
+//! Medians of many samples; short actions are timed many at a time.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use crate::sides::Side;
 
-/// Microseconds of one action each.
+/// Microseconds per action.
 pub(crate) struct Figures {
     in_place: f64,
     kept: f64,
@@ -13,7 +13,7 @@ pub(crate) struct Figures {
     merge_same: f64,
 }
 
-/// How an action is called, and its figure.
+/// The title of an action, and its figure.
 type Action = (&'static str, fn(&Figures) -> f64);
 
 impl Figures {
@@ -25,9 +25,9 @@ impl Figures {
     ];
 }
 
-/// As many updates are timed together, if they are short.
+/// The greatest number of short updates that are timed together.
 const UPDATES: u64 = 1_000;
-/// A value of this size is not made anew for every sample.
+/// From this size on a value is not made anew for every sample.
 const LARGE: u64 = 1_000_000;
 
 pub(crate) fn median(mut times: Vec<Duration>) -> f64 {
@@ -35,7 +35,7 @@ pub(crate) fn median(mut times: Vec<Duration>) -> f64 {
     times[times.len() / 2].as_nanos() as f64 / 1e3
 }
 
-/// Microseconds of one of `count` actions; the preparation of a sample is not timed.
+/// The microseconds of one of `count` actions; `prepare` is not timed.
 fn sampled<P>(count: u64, mut prepare: impl FnMut() -> P, mut act: impl FnMut(&mut P)) -> f64 {
     let (began, mut times) = (Instant::now(), Vec::new());
     while times.len() < 5 || (times.len() < 31 && began.elapsed() < Duration::from_secs(2)) {
@@ -48,10 +48,10 @@ fn sampled<P>(count: u64, mut prepare: impl FnMut() -> P, mut act: impl FnMut(&m
     median(times) / count as f64
 }
 
-/// Two halves that overlap in a third, and how one is updated, merged with the other, and merged again.
+/// Measures updates of a value, and merges: of two values that share a third of their content, and of two equal ones.
 pub(crate) fn measure<S: Side>(side: &S) -> Figures {
     let writers = side.writers();
-    // A third of the numbers, each by the writer whose it is; no writer writes in two thirds.
+    // One third of the numbers, each written by its writer; no writer writes in two thirds.
     let part = |third: u64, size: u64| {
         let mut value = side.zero(third);
         for number in (0..size).filter(|number| number % 3 == third) {
@@ -85,12 +85,12 @@ fn merging<S: Side>(side: &S, value: &S::Value, other: &S::Value) -> f64 {
     merge(&mut first);
     let took = began.elapsed().as_nanos().max(1);
     drop(first);
-    // So few that what they allocate is memory that was used before, not pages that the system has yet to hand out.
+    // Few enough that allocations reuse memory and do not wait for new pages of the system.
     let count = (Duration::from_micros(50).as_nanos() / took).clamp(1, u128::from(UPDATES)) as u64;
     sampled(count, || pairs(count), merge)
 }
 
-/// Each of several copies is written to as often as makes it larger by a tenth at the most.
+/// Times updates of several copies; each copy grows by a tenth at most.
 fn in_place<S: Side>(side: &S, value: &S::Value) -> f64 {
     let each = (side.size() / 10).clamp(1, UPDATES);
     let copies = || (0..UPDATES / each).map(|_| side.ready(value)).collect::<Vec<_>>();
@@ -109,7 +109,7 @@ fn in_place<S: Side>(side: &S, value: &S::Value) -> f64 {
     }
 }
 
-/// As in place, but so that each update has a clone to itself, and fewer where clones take long.
+/// Times updates that each run on a clone of the value; where clones take long, fewer updates are timed.
 fn kept<S: Side>(side: &S, value: &S::Value) -> f64 {
     let mut next = side.size() + UPDATES * 100;
     let mut write = |copies: &mut Vec<S::Value>, each: u64| {

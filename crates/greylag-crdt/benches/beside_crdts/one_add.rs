@@ -1,4 +1,4 @@
-//! One add to a set of so many elements, as a replicator does it. Source: ddata H4.
+//! Measures one add to a set of `content` elements, as a replicator does it. Source: ddata H4.
 
 use std::hint::black_box;
 use std::io;
@@ -9,7 +9,8 @@ use greylag_crdt::{Change, Lineage, OrSet, ReplicatedData};
 use crate::measure::median;
 use crate::sides::{Ours, Side as _};
 
-/// On a clone, with its delta and digest taken, and elsewhere decoded, joined into a clone, and its digest taken.
+/// Times the add on a clone with its delta and digest, and at another replica decoding, joining into a clone, and
+/// digest.
 pub(crate) fn measure(out: &mut impl io::Write, content: u64) -> io::Result<()> {
     let side = Ours::<OrSet<u64>, _>::new(2, content, OrSet::add);
     let mut set = side.zero(0);

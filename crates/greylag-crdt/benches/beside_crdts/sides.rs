@@ -9,19 +9,19 @@ use greylag_crdt::{DotSource, EntryMark, Home, Lineage, ReplicaId, ReplicatedDat
 /// The time at which all writes happen.
 pub(crate) const WALL_MS: i64 = 1_000;
 
-/// What is measured alike on both sides. Writers are numbered from 0.
+/// What is measured of both sides. Writers are numbered from 0.
 pub(crate) trait Side {
     type Value;
 
-    /// How many replicas write, one number after the other.
+    /// How many replicas write; the numbers go round them in turn.
     fn writers(&self) -> u64;
     /// How many numbers are written.
     fn size(&self) -> u64;
     /// A value that a writer has not written to yet.
     fn zero(&self, writer: u64) -> Self::Value;
-    /// A copy of the value that shares nothing with it.
+    /// A copy that shares nothing with the value.
     fn copy(&self, value: &Self::Value) -> Self::Value;
-    /// A copy that writer 0 has updated already: the first update of a decoded value claims more than others.
+    /// A copy that writer 0 has updated once: the first update of a decoded value claims more numbers than later ones.
     fn ready(&self, value: &Self::Value) -> Self::Value {
         let mut copy = self.copy(value);
         self.write(&mut copy, 0, [0].into_iter());
@@ -29,13 +29,13 @@ pub(crate) trait Side {
     }
     /// Writes numbers, in place.
     fn write(&self, value: &mut Self::Value, writer: u64, numbers: impl Iterator<Item = u64>);
-    /// Writes numbers, each on a clone that then takes the value's place, and hands out what is to be sent.
+    /// Writes numbers, each on a clone that then replaces the value, and makes the delta for other replicas.
     fn write_kept(&self, value: &mut Self::Value, writer: u64, numbers: impl Iterator<Item = u64>);
-    /// Joins what came from another replica; what consumes it takes it.
+    /// Joins the value of another replica; a merge that consumes its argument takes `other`.
     fn merge(&self, into: &mut Self::Value, other: &mut Option<Self::Value>);
 }
 
-/// A type of ours.
+/// A type of `greylag-crdt`.
 pub(crate) struct Ours<T, W> {
     writers: u64,
     size: u64,
@@ -51,16 +51,16 @@ pub(crate) struct Process {
     home: Home,
 }
 
-/// How a type of ours is updated.
+/// How a type of `greylag-crdt` is updated.
 pub(crate) trait Update<T> {
-    /// What every update needs.
+    /// The second argument of every update.
     type With<'a>;
 
     fn with(process: &Process) -> Self::With<'_>;
     fn update(&self, value: &mut T, with: &mut Self::With<'_>, number: u64);
 }
 
-/// With a context, as nearly all are.
+/// Updates that take an [`UpdateCx`], as of nearly all types.
 pub(crate) struct InContext<F>(F);
 
 impl<T, F: Fn(&mut T, &mut UpdateCx<'_>, u64)> Update<T> for InContext<F> {
@@ -76,7 +76,7 @@ impl<T, F: Fn(&mut T, &mut UpdateCx<'_>, u64)> Update<T> for InContext<F> {
     }
 }
 
-/// With nothing.
+/// Updates that take no context.
 pub(crate) struct Alone<F>(F);
 
 impl<T, F: Fn(&mut T, u64)> Update<T> for Alone<F> {
@@ -136,7 +136,7 @@ impl<T: ReplicatedData, W: Update<T>> Side for Ours<T, W> {
         zero
     }
 
-    /// Through bytes, as it would come.
+    /// Copies through bytes, as a value from another replica would come.
     fn copy(&self, value: &T) -> T {
         let mut copy = T::from_bytes(&value.to_bytes()).expect("it decodes");
         copy.bind(self.processes[0].home);
@@ -165,7 +165,7 @@ impl<T: ReplicatedData, W: Update<T>> Side for Ours<T, W> {
     }
 }
 
-/// A type of `crdts`.
+/// A type of the crate `crdts`.
 pub(crate) struct Theirs<Z, O> {
     writers: u64,
     size: u64,
@@ -174,7 +174,7 @@ pub(crate) struct Theirs<Z, O> {
 }
 
 impl<T: CmRDT, Z: Fn() -> T, O: Fn(&T, u64, u64) -> T::Op> Theirs<Z, O> {
-    /// An operation is made of a value, the actor and a number.
+    /// `operation` makes an operation of a value, the actor and a number.
     pub(crate) fn new(writers: u64, size: u64, zero: Z, operation: O) -> Self {
         Self { writers, size, zero, operation }
     }

@@ -14,7 +14,7 @@ pub(super) fn digest<T: Serialize + ?Sized>(value: &T) -> Digest {
     value.serialize(Hashing).unwrap_or_default()
 }
 
-/// What a type says that cannot be serialized.
+/// The error of a type that cannot be serialized.
 #[derive(Debug)]
 pub(super) struct Unhashable;
 

@@ -1,4 +1,4 @@
-//! The types here behind the traits of the crate `crdts`.
+//! The traits of the crate `crdts` for the types here.
 
 use crdts::{CmRDT, CvRDT, ResetRemove, VClock};
 
@@ -28,7 +28,7 @@ macro_rules! implement {
                 ReplicatedData::merge(&mut self.clone(), other).map(|_| ())
             }
 
-            /// Values that cannot be joined leave this one as it is.
+            /// Leaves this value as it is if the two cannot be joined.
             fn merge(&mut self, other: Self) {
                 let _ = ReplicatedData::merge(self, &other);
             }
@@ -42,7 +42,7 @@ macro_rules! implement {
                 self.clone().merge_delta(op).map(|_| ())
             }
 
-            /// Joins a delta, in any order and any number of times.
+            /// Joins a delta; order and repetition do not matter.
             fn apply(&mut self, op: Self::Op) {
                 let _ = self.merge_delta(&op);
             }
@@ -52,7 +52,7 @@ macro_rules! implement {
 macro_rules! reset {
     ($([$($parameters:tt)*] $type:ty;)*) => {$(
         impl<$($parameters)*> ResetRemove<ReplicaId> for $type {
-            /// Removes what was written under a number that the clock has reached, here and wherever it comes late.
+            /// Removes every leaf whose number the clock has reached, present ones and such that arrive later.
             fn reset_remove(&mut self, clock: &VClock<ReplicaId>) {
                 self.causal.retire(&Context::from(clock));
             }
@@ -84,7 +84,7 @@ impl From<&VClock<ReplicaId>> for Context {
     }
 }
 
-/// A context that no clock can tell: some replica's numbers are not one interval from 1.
+/// The error of a context that has no clock: the numbers of one replica are not one interval from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the numbers of {0} are not one interval from 1")]
 pub struct NoClock(pub ReplicaId);

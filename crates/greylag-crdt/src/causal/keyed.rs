@@ -1,8 +1,7 @@
-//! What the types whose store is a map of keys have in common: sets, whose elements are the keys, and maps.
+//! The common methods of types whose store is a map of keys: sets, whose elements are the keys, and maps.
 
-/// The methods that are the same for all, and the traits: `keyed!("gl.orset/1", OrSet<T: Element>, "set", element: T,
-/// OrSetStore<T>)` for a type of one field `causal`. Methods of the trait that only this type has stand at the end, in
-/// braces.
+/// The inherent methods and traits that are the same for all: `keyed!("gl.orset/1", OrSet<T: Element>, "set", element:
+/// T, OrSetStore<T>)` for a type with one field `causal`. Trait methods of one type only stand at the end, in braces.
 macro_rules! keyed {
     (
         $tag:literal, $name:ident<$($parameter:ident: $bound:ident),+>, $noun:literal, $key:ident: $of:ident, $store:ty
@@ -30,7 +29,7 @@ macro_rules! keyed {
                 self.edit().remove(cx, $key)
             }
 
-            /// Removes everything that is seen here.
+            /// Removes every key or element that this replica sees.
             pub fn clear(&mut self, cx: &mut $crate::cx::UpdateCx<'_>) {
                 self.edit().clear(cx);
             }

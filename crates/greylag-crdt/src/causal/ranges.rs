@@ -1,4 +1,4 @@
-//! Causal states whose top-level store is a map, range by range. Source: ddata G12.
+//! Compares and joins causal states whose top-level store is a map, range by range. Source: ddata G12.
 
 use std::borrow::Cow;
 
@@ -26,7 +26,7 @@ impl<K: Element, S: Store> Causal<DotMap<K, S>> {
     }
 }
 
-/// Replicas that the stores name.
+/// The replicas that the stores name.
 fn named<'a, S: Store>(stores: impl Iterator<Item = &'a S>) -> Vec<ReplicaId> {
     let mut replicas: Vec<ReplicaId> = Vec::new();
     let mut note = |dot: Dot| {
@@ -99,7 +99,7 @@ impl<K: Element, S: Store> Ranged for Causal<DotMap<K, S>> {
 
     fn part(&self, range: &KeyRange, max_bytes: usize) -> Result<Part, DecodeError> {
         let (from, to) = range.decode::<K>()?;
-        // Measured without a table, in which replicas take more room.
+        // Measure without a replica table, with ids in full: the part is then no larger than measured.
         let mut measured = Encoder::new();
         let mut taken: Vec<(&K, &S)> = Vec::new();
         let mut next = None;

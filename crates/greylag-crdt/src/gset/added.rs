@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use crate::codec::{DecodeError, Decoder, Encoder};
 use crate::element::Element;
 
-/// Elements that were added, each once. Mostly it is one, which takes no memory of its own.
+/// The elements that an update added, each once. One element, the usual case, takes no heap memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Added<T: Ord>(Elements<T>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Elements<T: Ord> {
     One(T),
-    /// Not one. In a box, for the sake of those that are one.
+    /// No element, or several. Boxed, to keep the usual case of one small.
     #[expect(clippy::box_collection, reason = "a value has room for a delta in itself")]
     Several(Box<BTreeSet<T>>),
 }

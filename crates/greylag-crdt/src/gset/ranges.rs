@@ -1,4 +1,4 @@
-//! Sets that only grow, range by range. Source: ddata G12.
+//! Compares and joins sets that only grow, range by range. Source: ddata G12.
 
 use super::{GSet, digest_of};
 use crate::codec::{DecodeError, Decoder, Encoder, FORMAT, ascending};

@@ -1,4 +1,4 @@
-//! From the least key to the greatest.
+//! Iteration over a map, from the least key to the greatest.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::node::Node;
 
 /// Keys and values in ascending order.
 pub struct Iter<'a, K, V> {
-    /// What comes after the present leaf, the nearest last.
+    /// The nodes after the present leaf, the nearest level last.
     pub(super) above: Vec<std::slice::Iter<'a, Node<K, V>>>,
     pub(super) leaf: std::slice::Iter<'a, (K, V)>,
 }

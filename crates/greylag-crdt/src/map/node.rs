@@ -1,7 +1,8 @@
 //! The shared nodes of the tree.
 //!
-//! Nodes are wide, because a change should touch few of them. References are counted by `triomphe`, which has no weak
-//! ones: to see that no other tree holds a node costs one plain load, not a locked instruction on each level.
+//! Nodes are wide, because a change should touch few of them. `triomphe` counts the references: it has no weak ones, so
+//! one plain load tells that no other tree holds a node, where the standard library needs a locked instruction per
+//! level.
 
 use std::borrow::Borrow;
 use std::sync::OnceLock;
@@ -13,14 +14,14 @@ use crate::ranges::RangeSum;
 
 /// A node with more entries than this is split in two.
 pub(super) const MAX: usize = 31;
-/// A node with fewer is joined with a neighbour, unless it is the root.
+/// A node with fewer entries is joined with a neighbour, unless it is the root.
 pub(super) const MIN: usize = 8;
 
-/// Room for the entry that makes a node be split.
+/// Room for one entry too many, after which the node is split.
 const ROOM: usize = MAX + 1;
 
-/// Which child was taken on each level, from the root: five bits each, the root's lowest. Twelve levels of [`MIN`]
-/// children are more than fits into memory.
+/// The child taken on each level, from the root: five bits each, the root's lowest. Twelve levels of [`MIN`] children
+/// are more than fits into memory.
 #[derive(Clone, Copy)]
 pub(super) struct Path(u64);
 
@@ -31,19 +32,19 @@ impl Path {
         self.0 |= (child as u64) << (level * Self::BITS);
     }
 
-    /// The child on this level, and the way below it.
+    /// The child on this level, and the path below it.
     fn split(self) -> (usize, Self) {
         (self.0 as usize % ROOM, Self(self.0 >> Self::BITS))
     }
 }
 
-/// A part of the tree; all leaves lie equally deep.
+/// A subtree; all leaves lie equally deep.
 pub(super) enum Node<K, V> {
     Leaf(Arc<Leaf<K, V>>),
     Inner(Arc<Inner<K, V>>),
 }
 
-/// Entries, ascending. They stand in the node itself, which saves one of the cache misses that a large map costs.
+/// Entries, ascending, stored in the node itself, which saves one of the cache misses that a large map costs.
 pub(super) struct Leaf<K, V> {
     entries: ArrayVec<(K, V), ROOM>,
     sum: KnownSum,
@@ -54,8 +55,8 @@ pub(super) type KnownSum = OnceLock<RangeSum>;
 
 /// Children, ascending, and not empty.
 pub(super) struct Inner<K, V> {
-    /// Of each child a bound: at most the first key below it, and above every key below its left neighbour. The first
-    /// one is compared with nothing.
+    /// A bound for each child: at most the first key below the child, and above every key below its left neighbour. The
+    /// first bound is never compared.
     from: ArrayVec<K, ROOM>,
     nodes: ArrayVec<Node<K, V>, ROOM>,
     sum: KnownSum,
@@ -70,7 +71,7 @@ impl<K, V> Clone for Node<K, V> {
     }
 }
 
-/// A node is copied to be changed, so the copy does not take the sum over.
+/// The copy does not take the sum over: a node is copied to be changed.
 impl<K: Clone, V: Clone> Clone for Leaf<K, V> {
     fn clone(&self) -> Self {
         Self::new(self.entries.clone())
@@ -92,7 +93,7 @@ impl<K, V> Leaf<K, V> {
         &self.entries
     }
 
-    /// Whether one more entry fits in without a split.
+    /// Whether one more entry fits without a split.
     pub(super) fn has_room(&self) -> bool {
         self.entries.len() < MAX
     }
@@ -111,7 +112,7 @@ impl<K, V> Inner<K, V> {
         Self { from, nodes, sum: KnownSum::new() }
     }
 
-    /// A node of these children, each with its bound.
+    /// A node of `children`, each with its bound.
     fn of(children: impl IntoIterator<Item = (K, Node<K, V>)>) -> Self {
         let (from, nodes) = children.into_iter().unzip();
         Self::new(from, nodes)
@@ -122,12 +123,12 @@ impl<K, V> Inner<K, V> {
         &self.nodes
     }
 
-    /// Their bounds, of which the first means nothing.
+    /// The bounds of the children; the first one means nothing.
     pub(super) fn bounds(&self) -> &[K] {
         &self.from
     }
 
-    /// Below which child a key is or would be.
+    /// The child below which a key is or would be.
     pub(super) fn place<Q: Ord + ?Sized>(&self, key: &Q) -> usize
     where
         K: Borrow<Q>,
@@ -136,7 +137,7 @@ impl<K, V> Inner<K, V> {
     }
 }
 
-/// The place of a key among ascending entries, or the one that it would have.
+/// The place of a key among ascending entries, or the place that it would have.
 pub(super) fn find<K: Borrow<Q>, V, Q: Ord + ?Sized>(entries: &[(K, V)], key: &Q) -> Result<usize, usize> {
     let at = ranked(entries, |(own, _)| own.borrow() < key, is_cheap::<K>());
     match entries.get(at) {
@@ -145,8 +146,8 @@ pub(super) fn find<K: Borrow<Q>, V, Q: Ord + ?Sized>(entries: &[(K, V)], key: &Q
     }
 }
 
-/// How many items of a node come before something. A binary search waits for memory at each of its steps; where comparing
-/// is cheap, all items are looked at instead, and their cache lines come at the same time.
+/// How many items of a node `comes_before` selects. A binary search waits for memory at each step; where comparing is
+/// cheap, all items are compared instead, and their cache lines are loaded at the same time.
 #[inline]
 fn ranked<T>(items: &[T], comes_before: impl Fn(&T) -> bool, is_cheap: bool) -> usize {
     if is_cheap {
@@ -161,14 +162,14 @@ pub(super) const fn is_cheap<K>() -> bool {
     size_of::<K>() <= 8 && !std::mem::needs_drop::<K>()
 }
 
-/// Where a node that has grown too long is split: in the middle, or, if it grew at its end, so that keys which come in
-/// ascending order leave full nodes behind.
+/// Where to split a node that is too long: in the middle; near its end if it grew at its end, so that ascending keys
+/// leave full nodes behind.
 fn middle(len: usize, at: usize) -> usize {
     if at + 1 == len { len - MIN } else { len / 2 }
 }
 
 impl<K, V> Node<K, V> {
-    /// Whether the two are one.
+    /// Whether both are the same node.
     pub(super) fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Leaf(own), Self::Leaf(theirs)) => Arc::ptr_eq(own, theirs),
@@ -177,7 +178,7 @@ impl<K, V> Node<K, V> {
         }
     }
 
-    /// How many entries or children it has.
+    /// How many entries or children the node has.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Leaf(leaf) => leaf.entries.len(),
@@ -193,7 +194,7 @@ impl<K, V> Node<K, V> {
         Self::Inner(Arc::new(inner))
     }
 
-    /// What is known of the sum over everything below.
+    /// The sum over everything below, if it was computed.
     pub(super) fn known_sum(&self) -> &KnownSum {
         match self {
             Self::Leaf(leaf) => &leaf.sum,
@@ -202,14 +203,14 @@ impl<K, V> Node<K, V> {
     }
 }
 
-/// A leaf to be changed: copied if another tree holds it too.
+/// The leaf to change; copied first if another tree holds it too. Its sum is forgotten.
 fn leaf_mut<K: Clone, V: Clone>(leaf: &mut Arc<Leaf<K, V>>) -> &mut Leaf<K, V> {
     let leaf = Arc::make_mut(leaf);
     forget(&mut leaf.sum);
     leaf
 }
 
-/// Forgets a sum, if it was ever computed, which it mostly was not.
+/// Forgets a sum. Looks before taking: mostly no sum was computed.
 #[inline]
 fn forget(sum: &mut KnownSum) {
     if sum.get().is_some() {
@@ -225,7 +226,7 @@ fn inner_mut<K: Clone, V>(inner: &mut Arc<Inner<K, V>>) -> &mut Inner<K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> Node<K, V> {
-    /// The tree of these keys, which ascend.
+    /// The tree of `entries`, whose keys ascend.
     pub(super) fn from_ascending(entries: Vec<(K, V)>) -> Self {
         let mut nodes = chunks(entries, |entries| bounded(Self::leaf(entries)));
         while nodes.len() > 1 {
@@ -248,7 +249,7 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
         }
     }
 
-    /// The way to the leaf of a key, and its place there, or the one that it would have.
+    /// The path to the leaf of a key, and the key's place in the leaf, or the place that it would have.
     pub(super) fn locate<Q: Ord + ?Sized>(&self, key: &Q) -> (Path, Result<usize, usize>)
     where
         K: Borrow<Q>,
@@ -267,8 +268,8 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
         }
     }
 
-    /// The leaf of a key, to be changed, and the key's place there, or the one that it would have: in one descent, if
-    /// no other tree holds a node on the way; `None` if one does.
+    /// The leaf of a key, to change it, and the key's place in it, or the place that it would have: in one descent, if
+    /// no other tree holds a node on the path; `None` if one does.
     pub(super) fn unshared<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<(&mut Leaf<K, V>, Result<usize, usize>)>
     where
         K: Borrow<Q>,
@@ -292,7 +293,7 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
         }
     }
 
-    /// A value that was located, to be changed.
+    /// The located value, to change it.
     pub(super) fn value_mut(&mut self, path: Path, at: usize) -> &mut V {
         match self {
             Self::Leaf(leaf) => &mut leaf_mut(leaf).entries[at].1,
@@ -303,16 +304,16 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
         }
     }
 
-    /// Inserts at a place that was located, at the root.
+    /// Inserts at a located place; to be called at the root.
     pub(super) fn insert(&mut self, path: Path, at: usize, key: K, value: V) {
         if let Some((from, right)) = self.insert_below(path, at, key, value) {
             let left = self.clone();
-            // What stands before every other key needs no bound of its own: nothing is ever compared with it.
+            // The first child needs no bound of its own: it is never compared.
             *self = Self::inner(Inner::of([(from.clone(), left), (from, right)]));
         }
     }
 
-    /// Returns the greater part if the node had to be split, with its bound.
+    /// Inserts below this node. Returns the greater part with its bound if the node was split.
     fn insert_below(&mut self, path: Path, at: usize, key: K, value: V) -> Option<(K, Self)> {
         match self {
             Self::Leaf(leaf) => {
@@ -332,7 +333,7 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
         }
     }
 
-    /// Takes out what was located, at the root.
+    /// Removes what was located; to be called at the root.
     pub(super) fn remove(&mut self, path: Path, at: usize) -> V {
         let removed = self.remove_below(path, at);
         if let Self::Inner(inner) = self
@@ -372,7 +373,7 @@ impl<K: Ord + Clone, V: Clone> Inner<K, V> {
         Self::new(self.from.drain(at..).collect(), self.nodes.drain(at..).collect())
     }
 
-    /// Moves all of the child after `at` to the one at it, and takes half back if that is too much.
+    /// Moves everything of the child after `at` into the child at it; moves half back if that is too much.
     fn join_neighbours(&mut self, at: usize) {
         let (bound, right) = (self.from.remove(at + 1), self.nodes.remove(at + 1));
         let new = match (&mut self.nodes[at], right) {
@@ -392,7 +393,7 @@ impl<K: Ord + Clone, V: Clone> Inner<K, V> {
             }
             (Node::Inner(left), Node::Inner(right)) => {
                 let mut right = Arc::unwrap_or_clone(right);
-                // Its first child's bound was never compared; now it stands between others.
+                // The right node's first bound was never compared; now it stands between two children.
                 right.from[0] = bound;
                 inner_mut(left).append(right)
             }
@@ -405,7 +406,7 @@ impl<K: Ord + Clone, V: Clone> Inner<K, V> {
         }
     }
 
-    /// Takes all children of the other, and hands half of all back if that is too much.
+    /// Takes all children of `other`; returns half of all if they are too many.
     fn append(&mut self, other: Self) -> Option<Node<K, V>> {
         let both = self.nodes.len() + other.nodes.len();
         let mut children: Vec<(K, Node<K, V>)> = self.from.drain(..).zip(self.nodes.drain(..)).collect();
@@ -416,13 +417,12 @@ impl<K: Ord + Clone, V: Clone> Inner<K, V> {
     }
 }
 
-/// Takes the greater part off, for a leaf of its own.
+/// Splits off the greater part, for a leaf of its own.
 fn split_off<T>(entries: &mut ArrayVec<T, ROOM>, at: usize) -> ArrayVec<T, ROOM> {
     entries.drain(at..).collect()
 }
 
-/// Makes something of each of several pieces of about the same length, none too long and, if there are several, none too
-/// short.
+/// Makes nodes of pieces of about the same length: none is too long and, if there are several, none too short.
 fn chunks<T, R>(items: Vec<T>, mut make: impl FnMut(ArrayVec<T, ROOM>) -> R) -> Vec<R> {
     let (len, count) = (items.len(), items.len().div_ceil(MAX * 3 / 4));
     let mut items = items.into_iter();

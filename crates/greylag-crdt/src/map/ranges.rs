@@ -1,19 +1,18 @@
-//! Sums over ranges of keys, kept where they were once computed.
+//! Sums over ranges of keys, remembered by the nodes.
 //!
-//! Each node remembers the sum over everything below it until something there changes. Versions share
-//! nodes and so what the nodes remember: a change of one key costs the sums on its path, nothing else, and only when
-//! they are asked for again.
+//! Each node remembers the sum over everything below it until something there changes. Versions of a map share nodes,
+//! and with them the sums: a change of one key costs the sums on its path only, and only when they are asked for again.
 
 use super::node::Node;
 use super::{Form, Iter, PersistentMap};
 use crate::hash::Digest;
 use crate::ranges::RangeSum;
 
-/// The digest of one key with its value; of a map always the same function.
+/// The digest of one key with its value; always the same function for one map.
 pub(crate) type DigestOf<'a, K, V> = &'a dyn Fn(&K, &V) -> Digest;
 
 impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
-    /// Keys and values from a key on, ascending.
+    /// Keys and values from `from` on, ascending.
     pub(crate) fn iter_from(&self, from: Option<&K>) -> Iter<'_, K, V> {
         let Some(from) = from else { return self.iter() };
         let reached = |entries: &[(K, V)]| entries.partition_point(|(key, _)| key < from);
@@ -38,7 +37,7 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
         }
     }
 
-    /// The sum over keys from `from` on and below `to`.
+    /// The sum over the keys at or above `from` and below `to`.
     pub(crate) fn sum(&self, from: Option<&K>, to: Option<&K>, of: DigestOf<'_, K, V>) -> RangeSum {
         match &self.0 {
             Form::Empty => RangeSum::default(),
@@ -47,7 +46,7 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
         }
     }
 
-    /// The key that so many others precede; `None` if there are not as many.
+    /// The key that `rank` others precede; `None` if the map has not so many keys.
     pub(crate) fn key_at(&self, mut rank: u64, of: DigestOf<'_, K, V>) -> Option<&K> {
         let mut node = match &self.0 {
             Form::Empty => return None,
@@ -70,7 +69,7 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
         }
     }
 
-    /// Computes sums that were not asked for yet, over about `most` keys. Returns whether all are known now.
+    /// Computes sums that are not known yet, over about `most` keys. Returns whether all are known now.
     pub(crate) fn warm(&self, most: usize, of: DigestOf<'_, K, V>) -> bool {
         let mut left = most;
         match &self.0 {
@@ -86,7 +85,8 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
         *self.known_sum().get_or_init(|| self.sum_between(None, None, (None, None), of))
     }
 
-    /// `low` and `high` bound what is below this node, as far as that is known.
+    /// The sum over the keys at or above `from` and below `to`. `low` and `high` bound the keys below this node, if
+    /// known.
     fn sum_between(
         &self,
         from: Option<&K>,
@@ -99,7 +99,7 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
             Self::Leaf(leaf) => sum = sum_within(leaf.entries(), from, to, of),
             Self::Inner(inner) => {
                 for (at, child) in inner.nodes().iter().enumerate() {
-                    // The first child's bound is never compared with anything, and means nothing.
+                    // The first child's bound means nothing: it is never compared.
                     let low = if at == 0 { low } else { Some(&inner.bounds()[at]) };
                     let high = inner.bounds().get(at + 1).or(high);
                     if from.zip(high).is_some_and(|(from, high)| high <= from) {
@@ -139,7 +139,7 @@ fn nth<K, V>(entries: &[(K, V)], rank: u64) -> Option<&K> {
     entries.get(usize::try_from(rank).ok()?).map(|(key, _)| key)
 }
 
-/// The sum over entries from `from` on and below `to`.
+/// The sum over the entries at or above `from` and below `to`.
 fn sum_within<K: Ord, V>(entries: &[(K, V)], from: Option<&K>, to: Option<&K>, of: DigestOf<'_, K, V>) -> RangeSum {
     let is_within = |key: &K| from.is_none_or(|from| from <= key) && to.is_none_or(|to| key < to);
     let within = entries.iter().filter(|(key, _)| is_within(key));
@@ -161,7 +161,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
-        /// ddata G12: the sums that nodes remember are those that adding up anew gives, whatever changed in between.
+        /// ddata G12: remembered sums equal sums computed anew, whatever changed in between.
         #[test]
         fn sums_over_ranges_follow_every_change(
             built in prop::collection::btree_set(0..3_000_u32, 0..2_000),

@@ -1,4 +1,4 @@
-//! A map of few keys: all of them in one vector.
+//! A map of few keys, in one vector.
 
 use std::borrow::{Borrow, Cow};
 
@@ -7,10 +7,10 @@ use triomphe::Arc;
 
 use super::node::{find, is_cheap};
 
-/// Keys and values, ascending. So few of them stand beside the count of references, in one allocation.
+/// Keys and values, ascending. Up to three stand beside the reference count, in one allocation.
 type Entries<K, V> = SmallVec<[(K, V); 3]>;
 
-/// A vector that versions share. Most maps are so small, and there are many of them.
+/// A vector that versions of the map share. Most maps are small, and there are many of them.
 pub(super) struct Small<K, V>(Arc<Entries<K, V>>);
 
 impl<K, V> Clone for Small<K, V> {
@@ -24,7 +24,7 @@ impl<K, V> Small<K, V> {
         Self(Arc::new(entries.into_iter().collect()))
     }
 
-    /// Whether the two are one.
+    /// Whether both are the same vector.
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -35,7 +35,7 @@ impl<K, V> Small<K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> Small<K, V> {
-    /// The place of a key, or the one that it would have.
+    /// The place of a key, or the place that it would have.
     #[inline]
     pub(super) fn find<Q: Ord + ?Sized>(&self, key: &Q) -> Result<usize, usize>
     where
@@ -44,7 +44,7 @@ impl<K: Ord + Clone, V: Clone> Small<K, V> {
         if !is_cheap::<K>() {
             return find(&self.0, key);
         }
-        // One after the other: where there are one or two, nothing is quicker.
+        // Search linearly: with one or two keys nothing is quicker.
         for (at, (own, _)) in self.0.iter().enumerate() {
             if own.borrow() >= key {
                 return if own.borrow() == key { Ok(at) } else { Err(at) };
@@ -64,7 +64,7 @@ impl<K: Ord + Clone, V: Clone> Small<K, V> {
         }
     }
 
-    /// Inserts a key that is absent. Returns whether it was.
+    /// Inserts a key that is absent. Returns whether it was absent.
     #[inline]
     pub(super) fn insert_absent(&mut self, key: K, value: impl FnOnce(&K) -> V) -> bool {
         let Err(at) = self.find(&key) else { return false };
@@ -103,7 +103,7 @@ impl<K: Ord + Clone, V: Clone> Small<K, V> {
         Some(Arc::make_mut(&mut self.0).remove(at).1)
     }
 
-    /// All entries; a copy if another map shares them.
+    /// All entries; a copy if another map shares the vector.
     pub(super) fn into_entries(self) -> Vec<(K, V)> {
         Arc::unwrap_or_clone(self.0).into_vec()
     }

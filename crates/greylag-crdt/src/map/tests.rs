@@ -1,4 +1,4 @@
-//! The map beside an ordered map of the standard library.
+//! Compares the map with an ordered map of the standard library.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ fn is_sound(map: &PersistentMap<u32, usize>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// ddata K11, L11.
+    /// ddata K11, L11: the map is ordered, and clones are independent.
     #[test]
     fn it_is_an_ordered_map_and_clones_are_independent(
         built in prop::collection::btree_set(0..600_u32, 0..400),
@@ -65,7 +65,7 @@ proptest! {
         for (index, (key, op)) in ops.into_iter().enumerate() {
             match op as usize {
                 5 => {
-                    // A value that is even afterwards stays.
+                    // The key stays if its value is even afterwards.
                     map.alter(Cow::Owned(key), |value| {
                         *value += index;
                         value.is_multiple_of(2)
@@ -108,7 +108,7 @@ fn it_grows_to_several_levels_and_shrinks_to_nothing() {
     assert!(map.is_empty() && map.iter().next().is_none());
 }
 
-/// What has become few keys again takes as little memory as if it had never been more.
+/// A tree that has few keys left becomes small, and takes as little memory as a map that was always small.
 #[test]
 fn a_tree_that_shrinks_becomes_small() {
     let mut map = PersistentMap::new();

@@ -1,7 +1,7 @@
 //! A map of many keys: a B+ tree.
 //!
-//! A key is looked for once: in one descent that lets the change be made where no other tree holds a node on the way,
-//! or else by a way to its place that is remembered, so that nodes are copied only when something is to change there.
+//! Each change searches its key once. If no other tree holds a node on the path, one descent finds and changes the
+//! entry; else the path is remembered, so that nodes are copied only if something changes.
 
 use std::borrow::{Borrow, Cow};
 
@@ -25,7 +25,7 @@ impl<K, V> Tree<K, V> {
         self.len
     }
 
-    /// Whether the two are one.
+    /// Whether both are the same tree.
     pub(super) fn is(&self, other: &Self) -> bool {
         self.root.is(&other.root)
     }
@@ -36,7 +36,7 @@ impl<K, V> Tree<K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> Tree<K, V> {
-    /// The tree of these keys, which ascend.
+    /// The tree of `entries`, whose keys ascend.
     pub(super) fn from_ascending(entries: Vec<(K, V)>) -> Self {
         Self { len: entries.len(), root: Node::from_ascending(entries) }
     }
@@ -73,7 +73,7 @@ impl<K: Ord + Clone, V: Clone> Tree<K, V> {
         }
     }
 
-    /// Inserts a key that is absent. Returns whether it was.
+    /// Inserts a key that is absent. Returns whether it was absent.
     #[inline(never)]
     pub(super) fn insert_absent(&mut self, key: K, value: impl FnOnce(&K) -> V) -> bool {
         match self.root.unshared(&key) {
@@ -133,7 +133,7 @@ impl<K: Ord + Clone, V: Clone> Tree<K, V> {
         }
     }
 
-    /// Takes a key out and returns its value.
+    /// Removes a key and returns its value.
     pub(super) fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,

@@ -1,4 +1,4 @@
-//! An id for a process that replicates by itself: the only thing here that is left to chance.
+//! Draws an id for a process that replicates by itself: the only randomness of this crate.
 
 use std::hash::{BuildHasher as _, RandomState};
 

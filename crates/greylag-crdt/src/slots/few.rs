@@ -1,12 +1,12 @@
-//! A few slots with amounts of at most 64 bits, where they stand.
+//! A few slots with amounts of at most 64 bits, stored inline.
 
 use super::{Amount, Slot};
 use crate::replica::{ReplicaId, SlotId};
 
-/// So many slots take no memory of their own: mostly a handful of replicas count.
+/// The greatest number of slots stored inline: mostly a handful of replicas count.
 pub(super) const FEW: usize = 3;
 
-/// Slots ascending; those without an amount come last and are no slots.
+/// Slots, ascending; places with amount 0 come last and are empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FewSlots([Small; FEW]);
 
@@ -29,7 +29,7 @@ impl FewSlots {
         few
     }
 
-    /// These slots, unless they are too many or an amount is too large.
+    /// These slots inline; `None` if they are too many or an amount is too large.
     pub(super) fn of(slots: &[Slot]) -> Option<Self> {
         let mut few = Self::default();
         for (own, (slot, amount)) in few.0.get_mut(..slots.len())?.iter_mut().zip(slots) {
@@ -60,7 +60,7 @@ impl FewSlots {
         &room[..slots.len()]
     }
 
-    /// Where a slot stands, or where it would. They are so few that looking through them is faster than halving.
+    /// The index of a slot, or the index that it would have. A linear search of so few is faster than a binary one.
     #[inline]
     fn place(&self, slot: SlotId) -> Result<usize, usize> {
         let slots = self.as_slice();
@@ -75,7 +75,7 @@ impl FewSlots {
         self.place(slot).map_or(0, |at| self.0[at].amount)
     }
 
-    /// Adds to a slot. Returns whether that was possible; if not, nothing changed.
+    /// Adds to a slot. Returns `false`, and changes nothing, if there is no room.
     #[inline]
     pub(super) fn add(&mut self, slot: SlotId, by: u64) -> bool {
         match self.place(slot) {
@@ -94,12 +94,12 @@ impl FewSlots {
         self.0[at] = small;
     }
 
-    /// The greater amount of each slot. Returns whether that is more than before; `None`, and nothing changed, if there
-    /// is no room.
+    /// Keeps the greater amount of each slot. Returns whether anything grew; `None`, and changes nothing, if there is
+    /// no room.
     #[inline]
     pub(super) fn join(&mut self, other: &Self) -> Option<bool> {
         let (own, theirs) = (self.len(), other.as_slice());
-        // Mostly both sides know the same, so that the other's are the first ones here.
+        // Fast path: mostly both sides have the same slots.
         if theirs.len() <= own && self.0.iter().zip(theirs).all(|(own, theirs)| own.slot == theirs.slot) {
             let mut grew = false;
             for (own, theirs) in self.0.iter_mut().zip(theirs) {

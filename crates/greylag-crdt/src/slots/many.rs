@@ -8,9 +8,9 @@ use crate::replica::{ReplicaId, SlotId};
 
 #[derive(Debug, Clone)]
 pub(super) struct Many {
-    /// Ascending by slot.
+    /// Sorted by slot.
     slots: Vec<Slot>,
-    /// Where the slot stood that was added to last: mostly it is the same again.
+    /// The index of the slot that was last added to; mostly the next addition is to the same.
     last: usize,
 }
 
@@ -59,7 +59,7 @@ impl Many {
         Ok(())
     }
 
-    /// The greater amount of each slot. Returns whether that is more than before.
+    /// Keeps the greater amount of each slot. Returns whether anything grew.
     pub(super) fn join(list: &mut Arc<Self>, theirs: &[Slot]) -> bool {
         let own = list.as_slice();
         if is_aligned(own, theirs) {
@@ -79,12 +79,12 @@ impl Many {
     }
 }
 
-/// Whether the other's slots are the first ones here, as they mostly are: both sides know the same.
+/// Whether the slots of `theirs` are the first ones of `own`; mostly both sides have the same.
 fn is_aligned(own: &[Slot], theirs: &[Slot]) -> bool {
     theirs.len() <= own.len() && own.iter().zip(theirs).all(|(own, theirs)| own.0 == theirs.0)
 }
 
-/// How many slots the other has that are not here; `None` if it adds nothing at all.
+/// How many slots of `theirs` are missing in `own`; `None` if `theirs` adds nothing at all.
 pub(super) fn missing(mut own: &[Slot], theirs: &[Slot]) -> Option<usize> {
     let (mut missing, mut grows) = (0, false);
     for (slot, amount) in theirs {
@@ -97,7 +97,7 @@ pub(super) fn missing(mut own: &[Slot], theirs: &[Slot]) -> Option<usize> {
     (grows || missing > 0).then_some(missing)
 }
 
-/// Takes over greater amounts of slots that are all here.
+/// Takes over the greater amounts of `theirs`, whose slots are all in `own`.
 fn raise(own: &mut [Slot], mut theirs: &[Slot]) {
     for (slot, held) in own {
         theirs = from(theirs, *slot);
@@ -109,7 +109,7 @@ fn raise(own: &mut [Slot], mut theirs: &[Slot]) {
     }
 }
 
-/// Both, with so many slots more than `own` has.
+/// The join of both lists; `missing` slots are in `theirs` only.
 pub(super) fn merged(own: &[Slot], mut theirs: &[Slot], missing: usize) -> Vec<Slot> {
     let mut merged = Vec::with_capacity(own.len() + missing);
     for &(slot, held) in own {
@@ -124,7 +124,7 @@ pub(super) fn merged(own: &[Slot], mut theirs: &[Slot], missing: usize) -> Vec<S
     merged
 }
 
-/// What of ascending slots begins at one of them; mostly that is where they begin.
+/// The part of ascending slots from `slot` on. Searches linearly: mostly it is all of them.
 #[inline]
 fn from(slots: &[Slot], slot: SlotId) -> &[Slot] {
     let before = slots.iter().take_while(|(own, _)| *own < slot).count();

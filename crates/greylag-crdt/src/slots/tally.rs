@@ -1,7 +1,7 @@
-//! Slots, and what pruning moved out of them.
+//! Slots, and the amounts that pruning moved out of them.
 //!
-//! What the markers of removed replicas say was moved is no part of the state. It is needed for the value: a late copy of
-//! a slot, or a second slot that it was moved to, would count an update twice, and the difference is taken off.
+//! The moved amounts of the markers are no part of the state. The value needs them: an update would count twice if a
+//! late copy of its slot is here, or if its slot was moved to two others; the surplus is subtracted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,18 +10,18 @@ use crate::error::CounterOverflow;
 use crate::prune::{Markers, Performed, Range, RemovedNodePruning};
 use crate::replica::{ReplicaId, SlotId};
 
-/// Slots, and what markers moved out of them.
+/// Slots, and the amounts that markers moved out of them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {
     pub(crate) slots: Slots,
-    /// What was moved. Hidden: no part of bytes or equality (ddata K9). Mostly nothing.
+    /// The moved amounts; mostly none. Hidden: no part of bytes or equality (ddata K9).
     moved: Option<Box<Moved>>,
 }
 
-/// By slot of a removed replica, and slot of an owner.
+/// Moved amounts, by slot of a removed replica and slot of an owner.
 type Moved = BTreeMap<SlotId, BTreeMap<SlotId, u128>>;
 
-/// A sum of slots, or that it exceeds what can be held.
+/// A sum of slots; `None` if it exceeds a `u128`.
 pub(crate) type Sum = Option<u128>;
 
 impl Tally {
@@ -34,7 +34,7 @@ impl Tally {
         self.slots.add(slot, by)
     }
 
-    /// Joins another tally. Moves that only the other one knows are needed for its slots, so they are taken over.
+    /// Joins another tally. Takes over the moves that only `other` knows: its slots need them.
     #[inline]
     pub(crate) fn join(&mut self, other: &Self) -> bool {
         for (from, targets) in other.moved.iter().flat_map(|moved| moved.iter()) {
@@ -47,7 +47,7 @@ impl Tally {
         self.slots.join(&other.slots)
     }
 
-    /// All slots, each update of a removed replica once.
+    /// The sum of all slots, with each update of a removed replica counted once.
     pub(crate) fn sum(&self) -> Sum {
         let slots = self.slots.iter().try_fold(0_u128, |sum, (_, amount)| sum.checked_add(amount))?;
         let moved = self.moved.iter().flat_map(|moved| moved.iter());
@@ -58,7 +58,7 @@ impl Tally {
             Some(all - once)
         });
         let counted_twice = counted_twice.into_iter().try_fold(0_u128, |sum, more| sum.checked_add(more?))?;
-        // An owner's slot may be elsewhere while its marker is here already; then there is nothing to take off yet.
+        // Saturate: the marker may be here before the owner's slot is, and then there is nothing to subtract yet.
         Some(slots.saturating_sub(counted_twice))
     }
 }
@@ -90,7 +90,7 @@ impl RemovedNodePruning for Tally {
         let to = SlotId::new(own.owner, birth);
         for (from, amount) in self.slots.of(removed).collect::<Vec<_>>() {
             let more = amount.saturating_sub(own.moved.amount(from.birth, birth));
-            // A slot that would overflow is left where it is: nothing is lost, and nothing is counted twice.
+            // Leave a slot that would overflow where it is: nothing is lost, and nothing is counted twice.
             let Some(total) = self.slots.get(to).checked_add(more).filter(|_| more > 0) else { continue };
             self.slots.set(to, total);
             self.slots.set(from, 0);

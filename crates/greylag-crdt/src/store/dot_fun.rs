@@ -13,15 +13,15 @@ use crate::rename::Moves;
 use crate::replica::{Dot, ReplicaId};
 use crate::tag::TypeTag;
 
-/// A value under a dot. Two values meet under one dot if two owners renamed the same leaf, or if one replica id was used
-/// by two processes; then they are joined. Source: ddata K5.
+/// A value under a dot. Two values meet under one dot if two owners renamed the same leaf, or if two processes used one
+/// replica id; the two are then joined. Source: ddata K5.
 pub trait Leaf: Clone + PartialEq + Debug + Send + Sync + 'static {
-    /// What the closure of [`crate::OrMap::update`] is handed.
+    /// The editor that the closure of [`crate::OrMap::update`] receives.
     type Editor<'a>;
-    /// Its name as a parameter of a type tag.
+    /// The leaf's name as a parameter of a type tag.
     const TAG: TypeTag;
 
-    /// Joins the other into this one.
+    /// Joins `other` into this value.
     fn join(&mut self, other: &Self);
 
     /// Appends the canonical bytes.
@@ -33,14 +33,14 @@ pub trait Leaf: Clone + PartialEq + Debug + Send + Sync + 'static {
     /// [`DecodeError`].
     fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError>;
 
-    /// Runs a closure with what edits the values where they stand.
+    /// Runs a closure with the editor of the values in `host`.
     fn edit<R>(
         host: &mut dyn Host<DotFun<Self>>,
         cx: &mut UpdateCx<'_>,
         f: impl FnOnce(&mut Self::Editor<'_>, &mut UpdateCx<'_>) -> R,
     ) -> R;
 
-    /// Appends to a path what distinguishes the value: its bytes, unless equal values could differ in them.
+    /// Appends what distinguishes the value to a path: its bytes, unless equal values could have different bytes.
     fn extend_path(&self, path: &mut Vec<u8>) {
         let mut out = Encoder::continuing(std::mem::take(path));
         self.encode(&mut out);
@@ -54,7 +54,7 @@ pub trait Leaf: Clone + PartialEq + Debug + Send + Sync + 'static {
         self.clone()
     }
 
-    /// Whether users read the same in two stores of such values: by default, whether the joins of the siblings are equal.
+    /// Whether users read the same in two stores; the default compares the joins of the siblings.
     fn read_alike(one: &DotFun<Self>, other: &DotFun<Self>) -> bool {
         one.joined() == other.joined()
     }
@@ -102,7 +102,7 @@ impl<V> DotFun<V> {
 }
 
 impl<V: Leaf> DotFun<V> {
-    /// All siblings in one.
+    /// All siblings joined; `None` if there is none.
     pub fn joined(&self) -> Option<V> {
         let mut values = self.values();
         let first = values.next()?.clone();
@@ -112,7 +112,7 @@ impl<V: Leaf> DotFun<V> {
         }))
     }
 
-    /// A store of ascending dots, in which values that meet are joined.
+    /// A store of `values`, in which values under one dot are joined.
     fn of(values: impl IntoIterator<Item = (Dot, V)>) -> Self {
         let mut map: BTreeMap<Dot, V> = BTreeMap::new();
         for (dot, value) in values {
@@ -124,7 +124,7 @@ impl<V: Leaf> DotFun<V> {
         Self { values: map.into_iter().collect() }
     }
 
-    /// What slots of one replica hold, taken over all siblings.
+    /// The two amounts of each slot of one replica, the greatest over all siblings.
     fn amounts(&self, replica: ReplicaId) -> BTreeMap<Dot, (u128, u128)> {
         let mut amounts: BTreeMap<Dot, (u128, u128)> = BTreeMap::new();
         let mut visit = |slot: Dot, added: u128, taken: u128| {
@@ -137,7 +137,7 @@ impl<V: Leaf> DotFun<V> {
         amounts
     }
 
-    /// Notes what happens to slots when `self` becomes `next`.
+    /// Notes the changes of slots when `self` becomes `next`.
     fn note_slots(&self, next: &Self, changes: &mut Changes) {
         let slots = &mut changes.slots;
         self.visit_slots(&mut |slot| *slots.entry(slot.replica).or_default() -= 1);
@@ -184,7 +184,8 @@ impl<V: Leaf> Store for DotFun<V> {
                 (None, Some(_)) => Ordering::Greater,
                 (Some((a, _)), Some((b, _))) => a.cmp(b),
             };
-            // Of one side alone: kept if the other has not seen it, taken over if it was not seen here.
+            // A value of one side: own ones stay unless the other side has seen their dot; theirs are taken unless seen
+            // here.
             let kept = match order {
                 Ordering::Less => own.next().filter(|(dot, _)| !join.theirs.contains(*dot)).cloned(),
                 Ordering::Greater => theirs.next().filter(|(dot, _)| !join.own.contains(*dot)).cloned(),

@@ -21,29 +21,29 @@ pub struct DotMap<K: Element, S: Store> {
     entries: PersistentMap<K, S>,
 }
 
-/// Which keys of a [`DotMap`] a fragment speaks of.
+/// The keys of a [`DotMap`] that a fragment speaks of.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MapScope<K: Ord, C> {
     /// All keys: a leaf that the fragment's context has seen and its store lacks is removed.
     All,
-    /// One key, as far as its own scope reaches; the others are left alone.
+    /// One key, as far as its own scope reaches; other keys are left alone.
     One(K, C),
-    /// So are several, or none.
+    /// Several keys or none; other keys are left alone.
     Touched(BTreeMap<K, C>),
 }
 
 /// What an operation puts in the place of what it sees in a [`DotMap`].
 pub enum MapPatch<K: Element, S: Store> {
-    /// This map in the place of everything.
+    /// This map replaces everything.
     Whole(DotMap<K, S>),
-    /// Something under one key.
+    /// A patch under one key.
     Key(K, S::Patch),
-    /// Something under several keys, ascending.
+    /// Patches under several keys, ascending.
     Keys(Vec<(K, S::Patch)>),
 }
 
 impl<K: Ord, C> MapScope<K, C> {
-    /// These, in the form that is theirs alone.
+    /// The scope of `keys` in its only form: one key is always `One`.
     fn of(mut keys: BTreeMap<K, C>) -> Self {
         match keys.pop_first() {
             Some((key, scope)) if keys.is_empty() => Self::One(key, scope),
@@ -55,7 +55,7 @@ impl<K: Ord, C> MapScope<K, C> {
         }
     }
 
-    /// How many keys, if it is not all.
+    /// How many keys are touched; `None` if all.
     fn len(&self) -> Option<usize> {
         match self {
             Self::All => None,
@@ -64,7 +64,7 @@ impl<K: Ord, C> MapScope<K, C> {
         }
     }
 
-    /// The keys, if it is not all of them.
+    /// The touched keys; none if all are.
     fn iter(&self) -> impl Iterator<Item = (&K, &C)> {
         let (one, several) = match self {
             Self::All => (None, None),
@@ -118,7 +118,7 @@ impl<K: Element, S: Store> DotMap<K, S> {
         self.entries.is_empty()
     }
 
-    /// Puts a store under a key of a store that is being built; an empty one is left out.
+    /// Puts a store under a key while a map is being built; leaves an empty store out.
     pub(crate) fn with(mut self, key: K, store: S) -> Self {
         if !store.is_empty() {
             self.entries.insert(key, store);
@@ -126,7 +126,7 @@ impl<K: Element, S: Store> DotMap<K, S> {
         self
     }
 
-    /// Joins what is under one key.
+    /// Joins the store of one key.
     pub(crate) fn join_key(&mut self, key: Cow<'_, K>, other: &Self, scope: &S::Scope, join: &mut Join<'_>) -> bool {
         let absent = S::default();
         let theirs = other.entries.get(&*key).unwrap_or(&absent);
@@ -149,8 +149,9 @@ impl<K: Element, S: Store> DotMap<K, S> {
         changes.leave(length);
     }
 
-    /// The keys from one on and below another that a join of everything in between could change: all that differ, and of
-    /// those that only one side has, the ones that the other has seen. The other side has no others.
+    /// The keys at or above `from` and below `to` that a join of everything in this range could change: keys whose
+    /// stores differ, own keys with a dot that the other side has seen, and keys of the other side with a dot not seen
+    /// here. `other` has no keys outside of the range.
     pub(crate) fn differing(&self, other: &Self, (from, to): (Option<&K>, Option<&K>), join: &Join<'_>) -> Vec<K> {
         let any_dot = |store: &S, holds: &dyn Fn(Dot) -> bool| {
             let mut found = false;
@@ -180,7 +181,7 @@ impl<K: Element, S: Store> DotMap<K, S> {
     }
 }
 
-/// Under a key of a store that stands somewhere.
+/// The place of a store under a key of another store.
 struct Child<'a, K: Element, S: Store> {
     parent: &'a mut dyn Host<DotMap<K, S>>,
     key: K,
@@ -200,10 +201,10 @@ impl<K: Element, S: Store> Host<S> for Child<'_, K, S> {
     }
 }
 
-/// What can be done to a map wherever it stands; values are stores. Sets have `add` and more, see
+/// The operations of a map whose values are stores, in an entry or under a key. Sets have `add` and more, see
 /// [`crate::OrSetStore`].
 impl<K: Element, S: Store> StoreMut<'_, DotMap<K, S>> {
-    /// Edits the store of a key in place, an empty one if the key is absent.
+    /// Edits the store of a key in place, an empty store if the key is absent.
     pub fn update<R>(
         &mut self,
         cx: &mut UpdateCx<'_>,
@@ -213,7 +214,7 @@ impl<K: Element, S: Store> StoreMut<'_, DotMap<K, S>> {
         S::edit(&mut Child { parent: &mut *self.0, key }, cx, f)
     }
 
-    /// Puts a store in the place of what is seen under a key; an empty one removes the key.
+    /// Puts a copy of `store` in the place of what is seen under a key; an empty store removes the key.
     pub fn put(&mut self, cx: &mut UpdateCx<'_>, key: K, store: &S) {
         let mut drawn = Vec::new();
         let store = store.with_fresh_dots(cx, &mut drawn);
@@ -222,7 +223,7 @@ impl<K: Element, S: Store> StoreMut<'_, DotMap<K, S>> {
         }
     }
 
-    /// Removes a key, or an element of a set, as far as it is seen here. Returns whether it was present.
+    /// Removes a key, or an element of a set, as far as this replica sees it. Returns whether it was present.
     pub fn remove<Q: Ord + ?Sized>(&mut self, cx: &mut UpdateCx<'_>, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -233,7 +234,7 @@ impl<K: Element, S: Store> StoreMut<'_, DotMap<K, S>> {
         true
     }
 
-    /// Removes everything that is seen here.
+    /// Removes everything that this replica sees.
     pub fn clear(&mut self, cx: &mut UpdateCx<'_>) {
         if self.store().is_some() {
             self.0.apply(cx, Edit::removal(MapPatch::Whole(DotMap::default())));
@@ -261,7 +262,7 @@ impl<K: Element, S: Store> StoreMut<'_, DotMap<K, S>> {
         self.store().map_or(0, DotMap::len)
     }
 
-    /// Whether there is none.
+    /// Whether there is no key and no element.
     pub fn is_empty(&self) -> bool {
         self.store().is_none()
     }

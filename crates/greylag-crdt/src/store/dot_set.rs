@@ -12,9 +12,9 @@ use crate::rename::Moves;
 use crate::replica::Dot;
 use crate::tag::TypeTag;
 
-/// Dots without values: present as long as one of them is.
+/// Dots without values; the leaf is present as long as one dot is.
 ///
-/// As the value of a map it is a flag whose enabling wins: [`crate::FlagStore`].
+/// The value of a map's key can be such a set: a flag whose enabling wins, [`crate::FlagStore`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DotSet(Few<Dot>);
 
@@ -35,25 +35,25 @@ impl DotSet {
         &self.0
     }
 
-    /// Whether, as a flag, it is on.
+    /// Whether the set, as a flag, is on.
     pub fn enabled(&self) -> bool {
         !self.is_empty()
     }
 }
 
 impl StoreMut<'_, DotSet> {
-    /// Whether it is on.
+    /// Whether the flag is on.
     pub fn enabled(&self) -> bool {
         self.store().is_some()
     }
 
-    /// Switches on, which wins over every switching off that has not seen it; also if it is on already.
+    /// Switches the flag on, which wins over every switching off that has not seen it. Also a change if the flag is on.
     pub fn switch_on(&mut self, cx: &mut UpdateCx<'_>) {
         let drawn = DotSet::single(cx.draw_dot());
         self.0.apply(cx, Edit { patch: drawn.clone(), drawn });
     }
 
-    /// Switches off as far as it is seen here. Returns whether it was on.
+    /// Switches the flag off as far as this replica sees it. Returns whether the flag was on.
     pub fn switch_off(&mut self, cx: &mut UpdateCx<'_>) -> bool {
         let was_on = self.enabled();
         if was_on {

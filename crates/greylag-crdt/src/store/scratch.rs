@@ -1,9 +1,9 @@
-//! Memory for paths to leaves, kept by each thread for the next change: a digest needs one, and an allocation for each
-//! would cost more than the hash.
+//! Memory for paths to leaves, kept by each thread: every digest of a leaf needs a path, and allocating each path would
+//! cost more than the hash.
 
 use std::cell::Cell;
 
-/// A longer path's memory is not kept.
+/// The greatest capacity of a path that is kept.
 const KEPT: usize = 4_096;
 
 thread_local! {

@@ -102,7 +102,7 @@ impl Model for LwwMap<u8, i8> {
     }
 }
 
-/// Keys with the keys within them.
+/// Keys, each with the keys of its inner map.
 type Nested = BTreeMap<u8, BTreeSet<u8>>;
 
 fn nested(live: &[Live<'_, ()>]) -> Nested {
@@ -127,7 +127,7 @@ fn plan_sets(op: Op, place: &Place<'_, ()>) -> Plan<()> {
     }
 }
 
-/// How keys with sets are seen and modelled.
+/// The view and the model of maps from keys to sets.
 macro_rules! sets_by_key {
     () => {
         fn view(&self) -> Nested {
@@ -296,8 +296,8 @@ impl Model for OrMap<u8, Plain<GSet<u8>>> {
     }
 }
 
-/// The slots of a plain counter are named by replicas and lives of the entry, and never pruned: a limit that ddata Y11 documents. So this model
-/// knows slots, and swallows what they swallow.
+/// The slots of a plain counter are named by replicas and lives of the entry, and never pruned: a limit that ddata Y11
+/// documents. So this model knows slots, and swallows the same increments.
 impl Model for OrMap<u8, Plain<GCounter>> {
     type Write = BTreeMap<(usize, u64), u128>;
     type View = BTreeMap<u8, u128>;
@@ -339,7 +339,7 @@ fn joined_slots(live: &[Live<'_, BTreeMap<(usize, u64), u128>>], key: u8) -> BTr
     joined
 }
 
-/// The increments that a write has taken over, each once: what no slot may swallow or double (ddata Y9).
+/// The increments that a write has taken over, each once: no slot may swallow or double one (ddata Y9).
 type Increments = BTreeMap<usize, i128>;
 
 fn counts(live: &[Live<'_, Increments>]) -> BTreeMap<u8, i128> {

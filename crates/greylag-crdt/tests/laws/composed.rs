@@ -1,4 +1,4 @@
-//! A struct of replicated types under the same laws.
+//! A composed struct of replicated types under the laws.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ pub(crate) struct Pair {
     counter: PNCounter,
 }
 
-/// Where the counter's increments stand among the keys.
+/// The model's key for increments of the counter; no element of the set.
 const COUNTER: u8 = 100;
 
 fn is_count(op: Op) -> bool {

@@ -1,10 +1,10 @@
 //! The laws of ddata §1, L1 to L11, for every type, over random histories of several replicas: states and deltas are
 //! lost, repeated, reordered and grouped; entries expire at one replica and are created again; replicators start anew;
-//! replicas are removed and pruned, by one owner or by several, and what they left comes late. The visible content
+//! replicas are removed and pruned, by one owner or by several, and their late copies arrive. The visible content
 //! always equals a naive model.
 //!
-//! `GREYLAG_LAWS` says how many histories each type gets; `cargo xtask laws --histories N` runs many, optimized.
-//! A history that fails is made as short as it stays failing, and printed.
+//! `GREYLAG_LAWS` sets how many histories each type gets; `cargo xtask laws --histories N` runs many, optimized. A
+//! failing history is shortened as long as it fails, and printed.
 
 mod causal_types;
 mod composed;
@@ -30,7 +30,7 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("the variable is a number"))
 }
 
-/// A history of one seed, and where its bytes are damaged afterwards.
+/// Runs one history, and then damages its bytes at `damage`.
 fn history<T: Model>(steps: &[Step], damage: Option<(usize, u8)>) {
     World::<T>::run(steps);
     if let Some((at, byte)) = damage {
@@ -59,7 +59,7 @@ fn laws<T: Model>() {
     }
 }
 
-/// Leaves out steps for as long as the rest still fails.
+/// Leaves out steps as long as the rest still fails.
 fn shortest<T: Model>(mut steps: Vec<Step>, damage: Option<(usize, u8)>) -> Vec<Step> {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));

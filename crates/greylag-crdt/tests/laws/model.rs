@@ -1,8 +1,8 @@
-//! A naive model over the happened-before relation of operations: it knows nothing of dots and contexts.
+//! A naive model over the happened-before relation of operations, without dots and contexts.
 //!
 //! An operation writes, and supersedes the writes that its replica had seen and that it replaces or removes. A replica
-//! shows the writes of all operations it has seen, less those that a seen operation superseded. That is all; each type
-//! says what its operations write, and what is made of the writes that are left.
+//! shows the writes of all operations it has seen, less those that a seen operation superseded. Each type defines what
+//! its operations write, and what the remaining writes look like to a reader.
 
 use std::fmt::Debug;
 
@@ -10,10 +10,10 @@ use greylag_crdt::{ReplicatedData, UpdateCx};
 
 use crate::step::Op;
 
-/// Key, and key within it.
+/// A key, and a key of its inner map.
 pub(crate) type Path = (u8, u8);
 
-/// A write that nothing seen superseded.
+/// A write that no seen operation superseded.
 #[derive(Debug)]
 pub(crate) struct Live<'a, W> {
     pub(crate) index: usize,
@@ -21,12 +21,12 @@ pub(crate) struct Live<'a, W> {
     pub(crate) write: &'a W,
 }
 
-/// Where an operation is done.
+/// The replica at which an operation is done, and what it sees.
 #[derive(Debug)]
 pub(crate) struct Place<'a, W> {
     pub(crate) id: usize,
     pub(crate) replica: usize,
-    /// The birth of the entry there.
+    /// The birth of the entry at the replica.
     pub(crate) life: u64,
     pub(crate) live: &'a [Live<'a, W>],
 }
@@ -70,7 +70,7 @@ impl<W> Plan<W> {
 pub(crate) trait Model: ReplicatedData {
     type Write: Clone + Debug;
     type View: PartialEq + Debug;
-    /// Whether owners move amounts of removed replicas, which no delta says.
+    /// Whether owners move amounts of removed replicas; no delta contains such moves.
     const MOVES: bool = !Self::CAUSAL;
 
     fn apply(&mut self, cx: &mut UpdateCx<'_>, op: Op);
@@ -81,12 +81,13 @@ pub(crate) trait Model: ReplicatedData {
 
     fn model(live: &[Live<'_, Self::Write>]) -> Self::View;
 
-    /// Whether a write has a dot: the first one after an absence retires those that were forgotten (ddata K7, E3).
+    /// Whether a write has a dot: the first write after an absence retires forgotten dots (ddata K7, E3).
     fn has_dot(_path: Path) -> bool {
         Self::CAUSAL
     }
 
-    /// Whether a delta says all that an earlier operation's of the same replica and life of the entry says.
+    /// Whether the delta of `later` includes that of `earlier`, an operation of the same replica in the same life of
+    /// the entry.
     fn implies(_later: Op, _earlier: Op) -> bool {
         false
     }

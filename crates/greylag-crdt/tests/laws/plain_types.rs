@@ -92,14 +92,14 @@ counter!(
     |op: Op| i128::from(op.amount)
 );
 
-/// Timestamp, then smaller writer, then later operation; and the value.
+/// Timestamp, writer (the smaller wins), operation (the later wins), and value.
 pub(crate) type Cell = (i64, Reverse<usize>, usize, i8);
 
 pub(crate) fn winner(live: &[Live<'_, Cell>], wanted: impl Fn(Path) -> bool) -> Option<Cell> {
     live.iter().filter(|live| wanted(live.path)).map(|live| *live.write).max()
 }
 
-/// What a write by one of the three clocks makes of the winner that it sees.
+/// The cell that one of the three clocks writes over the winner it sees.
 pub(crate) fn cell(op: Op, place: &Place<'_, Cell>, observed: Option<Cell>) -> Cell {
     let current = observed.map_or(0, |cell| cell.0);
     let timestamp = match op.kind % 3 {

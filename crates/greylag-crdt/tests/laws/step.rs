@@ -1,12 +1,12 @@
-//! What happens in a history, as chance decides it.
+//! The random steps of a history.
 
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 
-/// Replicas 0 and 1 stay for ever; the last one may be removed, and then the one before it.
+/// Replicas 0 and 1 are never removed; the last one may be, and then the one before it.
 pub(crate) const REPLICAS: usize = 4;
 
-/// An operation; each type makes of it what it can do.
+/// An operation; each type interprets it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Op {
     pub(crate) kind: u8,
@@ -15,33 +15,33 @@ pub(crate) struct Op {
     pub(crate) amount: i8,
 }
 
-/// Something that happens.
+/// A step of a history.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
     /// Operations in one closure.
     Do(usize, Vec<Op>),
     /// Numbers are drawn for another entry.
     Gap(usize),
-    /// A full state is put on its way.
+    /// A full state is sent.
     Send(usize),
-    /// A state that was put on its way arrives, perhaps not for the first time.
+    /// A sent state arrives, perhaps not for the first time.
     Receive { sent: usize, to: usize },
-    /// A full state travels at once.
+    /// A full state is sent and arrives at once.
     Exchange { from: usize, to: usize },
-    /// Some of the deltas made so far travel to one replica: chosen by the bits, as one group or one by one, newest
-    /// first or oldest first.
+    /// Some of the deltas made so far reach one replica. `bits` selects them; they come as one group or one by one,
+    /// newest first or oldest first.
     Deltas { to: usize, bits: u64, grouped: bool, newest_first: bool },
-    /// The entry expires at one replica, without trace.
+    /// The entry expires at one replica, without a trace.
     Forget(usize),
-    /// The replicator of one process starts anew, and holds nothing.
+    /// The replicator of one process restarts and holds nothing.
     Restart(usize),
-    /// The last replica that is there is removed; two stay.
+    /// The last replica that is left is removed; two always stay.
     Remove,
-    /// A replica puts under its own name what it has of a removed one.
+    /// A replica performs a removed one: it puts that replica's data under its own name.
     Perform { by: usize, removed: usize },
 }
 
-/// Half of the histories know no removal, and most no expiry, so that the plain laws get their share.
+/// Draws a history. Half of the histories have no removal, and most no expiry, so that the plain laws get their share.
 pub(crate) fn steps(rng: &mut ChaCha8Rng) -> Vec<Step> {
     let (prunes, forgets) = (rng.random_bool(0.5), rng.random_bool(0.3));
     (0..rng.random_range(4..28)).map(|_| step(rng, prunes, forgets)).collect()

@@ -1,5 +1,5 @@
-//! A history: replicas that update one entry, lose, repeat and reorder what travels between them, vanish, are removed
-//! and pruned. After every step the replica concerned shows exactly what the model says.
+//! Runs a history: replicas update one entry; their states and deltas are lost, repeated and reordered; replicas
+//! restart, are removed and pruned. After every step the replica concerned shows exactly what the model says.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use greylag_crdt::{
 use crate::model::{Live, Model, Path, Place};
 use crate::step::{Op, REPLICAS, Step};
 
-/// An operation that was done. Writes are numbered through the history, and named by bits.
+/// An operation that was done. Writes are numbered through the history; sets of writes are bit masks.
 struct Done {
     replica: usize,
-    /// The birth of the entry there.
+    /// The birth of the entry at the replica.
     life: u64,
     op: Op,
     writes: u128,
@@ -24,28 +24,28 @@ struct Done {
 struct Node<T> {
     value: T,
     markers: Markers,
-    /// The operations seen, by bits.
+    /// The operations seen, as a bit mask.
     seen: u64,
     numbers: DotSource,
     writer: WriterKey,
     start_floor: u64,
     born: u64,
-    /// The first operation of the present replicator, and whether one of them drew dots since the entry was absent.
+    /// The first operation of the present replicator, and whether an operation drew dots since the entry was absent.
     first_op: usize,
     drew: bool,
-    /// Ranges reserved here, by removed replica.
+    /// The ranges reserved here, by removed replica.
     ranges: BTreeMap<ReplicaId, Vec<Range>>,
     is_gone: bool,
 }
 
-/// A full state on its way.
+/// A full state that was sent.
 struct Sent {
     bytes: Vec<u8>,
     markers: Markers,
     seen: u64,
 }
 
-/// A delta, with the markers that its origin had.
+/// A delta, with the markers of its origin.
 struct Delta<D> {
     ops: u64,
     delta: D,
@@ -194,7 +194,7 @@ impl<T: Model> World<T> {
                 self.deltas.push(Delta { ops, delta, markers: node.markers.clone() });
             }
         }
-        // A replicator draws a version for every change.
+        // Draw the version of the change, as a replicator does.
         self.nodes[at].numbers.draw();
         self.check(at);
     }
@@ -207,7 +207,7 @@ impl<T: Model> World<T> {
         let node = &self.nodes[at];
         let draws = plan.writes.iter().any(|(path, _)| T::has_dot(*path));
         if draws && !node.drew {
-            // What this replica wrote and has forgotten is retired everywhere (ddata K7, E3).
+            // The first draw retires everywhere what this replica wrote and has forgotten (ddata K7, E3).
             let here = live.iter().fold(0_u128, |mask, live| mask | 1 << live.index);
             let own = self.done[node.first_op..].iter().filter(|done| done.replica == at);
             let dotted = (0..self.writes.len()).filter(|index| T::has_dot(self.writes[*index].0));
@@ -263,7 +263,7 @@ impl<T: Model> World<T> {
         for index in order {
             let Delta { ops, delta, markers } = &self.deltas[index];
             let node = &mut self.nodes[to];
-            // A receiver that lacks a marker asks for the full state (ddata Z7).
+            // A receiver that lacks a marker asks for the full state instead (ddata Z7).
             if !node.markers.includes(markers) {
                 continue;
             }
@@ -285,7 +285,7 @@ impl<T: Model> World<T> {
         if let Some(group) = group {
             self.nodes[to].value.merge_delta(&group).unwrap();
         }
-        // A counter's late slot may just have come above what markers moved.
+        // Clean again: a late slot of a counter may now exceed the amounts that markers moved.
         self.nodes[to].clean();
         self.check(to);
     }
@@ -306,13 +306,13 @@ impl<T: Model> World<T> {
 
     fn remove(&mut self) {
         if let Some(at) = (2..REPLICAS).rfind(|at| !self.nodes[*at].is_gone) {
-            // Its store may return later.
+            // Send the last state: the store of the removed replica may return later.
             self.send(at);
             self.nodes[at].is_gone = true;
         }
     }
 
-    /// What an owner does (ddata Z5, Z6): it reserves ranges for numbers that its ranges do not cover, and prunes.
+    /// Performs a removed replica (ddata Z5, Z6): reserves ranges for numbers that no own range covers, and prunes.
     fn perform(&mut self, by: usize, removed: usize) {
         let removed_id = id(removed);
         let is_gone = self.nodes[removed].is_gone;
@@ -339,7 +339,7 @@ impl<T: Model> World<T> {
         self.check(by);
     }
 
-    /// L6 and L7 for one replica.
+    /// Checks L6 and L7 for one replica.
     fn check(&self, at: usize) {
         let node = &self.nodes[at];
         assert_eq!(node.value.view(), T::model(&self.live(node.seen)), "L7: what replica {at} shows");
@@ -367,8 +367,8 @@ impl<T: Model> World<T> {
         value
     }
 
-    /// All deltas in one order and grouping, all in another, and all states: the same. Moves of owners in counters are
-    /// in no delta, and forgotten elements in no state.
+    /// Checks that all deltas in one order and grouping, all in another, and all states give the same. Moves of owners
+    /// in counters are in no delta, and forgotten elements are in no state, so such histories are skipped.
     fn join_deltas(&self, markers: &Markers) {
         if self.has_forgotten || (T::MOVES && !markers.is_empty()) {
             return;
@@ -412,15 +412,14 @@ impl<T: Model> World<T> {
         assert_eq!(left, right, "L1: associative");
     }
 
-    /// Has every remaining replica hear of everything; then puts what removed replicas left under another name for
-    /// good.
+    /// Lets every remaining replica hear of everything, and then performs all removed replicas for good.
     fn heal(&mut self) {
         let left: Vec<usize> = (0..REPLICAS).filter(|at| !self.nodes[*at].is_gone).collect();
         for from in &left {
             self.step(&Step::Exchange { from: *from, to: 0 });
         }
         let gone: BTreeSet<ReplicaId> = (0..REPLICAS).filter(|at| self.nodes[*at].is_gone).map(id).collect();
-        // A second time, because performing an owner may bring up what a removed replica's store brought back.
+        // Perform twice: performing an owner may bring up what the store of a removed replica brought back.
         for removed in (2..REPLICAS).rev().chain((2..REPLICAS).rev()) {
             self.step(&Step::Perform { by: 0, removed });
         }
@@ -436,7 +435,7 @@ impl<T: Model> World<T> {
         }
     }
 
-    /// L9: damaged bytes are refused or read; whatever is read can be joined, both ways, without a panic.
+    /// L9: damaged bytes are refused or decoded; whatever is decoded can be joined, both ways, without a panic.
     pub(crate) fn damage(steps: &[Step], at: usize, byte: u8) {
         let mut world = Self::new();
         steps.iter().for_each(|step| world.step(step));

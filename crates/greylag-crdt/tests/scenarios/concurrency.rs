@@ -1,4 +1,4 @@
-//! The concurrency table of ddata §1, as data: each row is a situation in words, what all replicas have at first, what
+//! The concurrency table of ddata §1, as data. Each row has a situation in words, what all replicas have at first, what
 //! two replicas then do without knowing of each other, and what both show after they met, by states and by deltas.
 
 use std::fmt::Write as _;
@@ -28,7 +28,7 @@ clear ∥ add                                  | OrMapOfSet | add k a         | 
 put here and there, removed there            | LwwMap     |                 | put k 1     | put k 2; remove k | k=1
 ";
 
-/// A type that can do what the table says.
+/// A type that can perform the actions of the table.
 trait Actor: ReplicatedData {
     fn act(&mut self, cx: &mut UpdateCx<'_>, words: &[&str]);
     fn show(&self) -> String;

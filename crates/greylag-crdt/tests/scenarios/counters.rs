@@ -1,4 +1,4 @@
-//! Counters: scenarios 1–6 and what removed replicas leave in them (60, 62, 69).
+//! Counters: scenarios 1–6, and slots of removed replicas (60, 62, 69).
 
 use greylag_crdt::{
     Change, DotSource, Flag, GCounter, GSet, PNCounter, ReplicaId, ReplicatedData, SlotId, UpdateCx, WriterKey,
@@ -35,8 +35,7 @@ fn scenario_02_gcounter_deltas_follow_the_state() {
     assert_eq!((counter.value(), slots.get(slot(1)), slots.get(slot(2))), (17, 7, 10));
 }
 
-/// ddata A4: a change that counts in the names of several replicas at once, which no replicator makes, still has a
-/// delta.
+/// ddata A4: a change that adds to slots of several replicas at once, which no replicator makes, still has a delta.
 #[test]
 fn a_change_by_several_replicas_has_a_delta() {
     let (node, numbers, writer) = (Node::new(1), DotSource::new(), WriterKey::new(*b""));
@@ -114,7 +113,7 @@ fn counters_refuse_what_does_not_fit() {
     node.change(&mut counter, |c, cx| c.decrement(cx, i64::MIN).unwrap());
     assert_eq!(counter.value(), 0, "a negative decrement is an increment");
 
-    // The greatest slot there can be, as a peer might send it.
+    // The greatest possible slot, as a peer might send it.
     let mut full = vec![1, 1, 1];
     full.extend([0xff; 18]);
     full.push(0x03);
@@ -181,7 +180,7 @@ fn scenario_69_two_owners_count_once() {
     assert_eq!((second.value.value(), &second.value), (5, &first.value));
 }
 
-/// ddata Y4: both halves, and each counter of a value, have an amount of their own.
+/// ddata Y4: both halves, and each counter of a value, have moved amounts of their own.
 #[test]
 fn each_half_is_moved_by_its_own_amount() {
     let (n1, mut n2) = (Node::new(1), Node::new(2));
@@ -201,20 +200,20 @@ fn each_half_is_moved_by_its_own_amount() {
     );
 }
 
-/// The counter of an entry that has just come into being at a node, by what is returned from the store or a peer.
+/// The counter of an entry that has just come into being at a node, by a copy that the store or a peer returned.
 fn reborn(node: &Node, from: &GCounter) -> Held<GCounter> {
     node.numbers.draw();
     Held::new(node.copy(from))
 }
 
-/// ddata 91, Y4: each life of an entry counts in a slot of its own, whatever comes back of the former ones.
+/// ddata 91, Y4: each life of an entry counts in its own slot, even if copies of former lives come back.
 #[test]
 fn scenario_91_each_life_counts_in_its_own_slot() {
     let (r, b) = (Node::new(9), Node::new(1));
     let mut at_r = reborn(&r, &GCounter::new());
     r.change(&mut at_r.value, |c, cx| c.increment(cx, 5).unwrap());
     let mut at_b = Held::new(b.copy(&at_r.value));
-    // It expires at r, and is created there again.
+    // The entry expires at r, and is created there again.
     let mut again = reborn(&r, &GCounter::new());
     let delta = r.change(&mut again.value, |c, cx| c.increment(cx, 2).unwrap());
     assert!(at_b.receive_delta(&delta, &again.markers));
@@ -223,8 +222,8 @@ fn scenario_91_each_life_counts_in_its_own_slot() {
     assert_eq!(at_b, again);
 }
 
-/// ddata 91, Y4, Z7: an owner whose entry was dropped performs again what it finds, in another slot; its marker names
-/// both, so that every copy counts it once, and such a marker is never forgotten.
+/// ddata 91, Y4, Z7: an owner whose entry was dropped performs the replica again, into another slot. Its marker names
+/// both slots, so that every copy counts each update once, and such a marker is never forgotten.
 #[test]
 fn scenario_91_an_owner_performs_in_two_lives() {
     let (r, mut o, mut o2) = (Node::new(9), Node::new(1), Node::new(2));
@@ -234,7 +233,7 @@ fn scenario_91_an_owner_performs_in_two_lives() {
     let born = o.home().born;
     o.reserve_and_perform(&mut first, &r);
     o.change(&mut first.value, |c, cx| c.increment(cx, 1).unwrap());
-    // It expires at o; an old copy of r's reaches o, with one more than was known.
+    // The entry expires at o; an old copy of r's reaches o, with one increment that was unknown.
     r.change(&mut raw.value, |c, cx| c.increment(cx, 1).unwrap());
     let mut second = reborn(&o, &raw.value);
     assert!(o.home().born > born);
@@ -257,7 +256,7 @@ fn scenario_91_an_owner_performs_in_two_lives() {
     assert_eq!(both, second);
 }
 
-/// ddata Y4, Z9: two slots of one replica that were moved once each are no reason to keep a marker for ever.
+/// ddata Y4, Z9: two slots of one replica, each moved once, are no reason to keep a marker for ever.
 #[test]
 fn a_marker_of_two_slots_moved_once_ends() {
     let (r, mut o) = (Node::new(9), Node::new(1));

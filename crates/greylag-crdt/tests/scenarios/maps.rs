@@ -189,7 +189,7 @@ fn scenario_28_lwwmap() {
     assert_eq!(merged(&again, &stale).get(&'b'), Some(&5), "whatever the clock of the stale value said");
 }
 
-/// ddata Y8: a put that loses refreshes the key against removals that have not seen it.
+/// ddata Y8: a losing put refreshes the key against removals that have not seen it.
 #[test]
 fn a_losing_put_refreshes_the_winner() {
     let (n1, n2) = (Node::new(1), Node::new(2));
@@ -246,7 +246,7 @@ fn scenario_83_what_its_writer_forgot_is_retired_everywhere() {
     r.change(&mut at_r, |m, cx| m.put(cx, "k1".into(), 1).unwrap());
     let mut at_b = b.copy(&at_r);
     b.change(&mut at_b, |m, cx| m.put(cx, "k2".into(), 2).unwrap());
-    // The entry expires at r only. Removing what is absent draws nothing; the next put is the first.
+    // The entry expires at r only. Removing an absent key draws nothing; the next put is the first that draws.
     let mut fresh = r.zero();
     r.try_change(&mut fresh, |m: &mut LwwMap<String, u32>, cx| assert!(!m.remove(cx, "k1")));
     let delta = r.change(&mut fresh, |m, cx| m.put(cx, "k3".into(), 3).unwrap());

@@ -42,7 +42,7 @@ impl Node {
         Home { entry: EntryMark::of("entry"), replica: self.replica(), born: self.born.get() }
     }
 
-    /// An entry that has just come into being here.
+    /// The zero of an entry that has just come into being here.
     pub(crate) fn zero<T: ReplicatedData>(&self) -> T {
         self.born.set(self.numbers.last());
         let mut zero = T::zero();
@@ -82,7 +82,7 @@ impl Node {
         }
     }
 
-    /// Reserves a range for what a value has of a removed replica.
+    /// Reserves a range for the numbers of a removed replica in a value.
     pub(crate) fn reserve<T: ReplicatedData>(&mut self, value: &T, removed: &Self) -> Vec<Range> {
         let numbers = value.pruning().and_then(|pruning| pruning.numbers_of(removed.replica()));
         let range = numbers.map(|(low, high)| Range::reserve(&self.numbers, low, high).unwrap());
@@ -90,7 +90,7 @@ impl Node {
         range.into_iter().collect()
     }
 
-    /// Performs a removed replica on a value, with ranges that were reserved.
+    /// Performs a removed replica on a value, with reserved ranges.
     pub(crate) fn perform<T: ReplicatedData>(&self, held: &mut Held<T>, removed: &Self, ranges: &[Range]) {
         let (removed, owner) = (removed.replica(), self.replica());
         let mut marker = held.markers.get(removed, owner).cloned().unwrap_or(Performed::new(removed, owner));
@@ -121,7 +121,7 @@ impl<T: ReplicatedData> Held<T> {
         self.markers.clean(self.value.pruning_mut().unwrap());
     }
 
-    /// What a replicator does with a full state (ddata Z7).
+    /// Receives a full state as a replicator does (ddata Z7).
     pub(crate) fn receive(&mut self, other: &Self) {
         let mut theirs = Self { value: T::from_bytes(&other.value.to_bytes()).unwrap(), markers: self.markers.clone() };
         theirs.markers.unite(&other.markers);
@@ -131,7 +131,7 @@ impl<T: ReplicatedData> Held<T> {
         self.value.merge(&theirs.value).unwrap();
     }
 
-    /// What a replicator does with a delta that was sent with these markers; whether it could be joined.
+    /// Receives a delta that was sent with `markers`, as a replicator does. Returns whether it could be joined.
     pub(crate) fn receive_delta(&mut self, delta: &T::Delta, markers: &Markers) -> bool {
         let knows_all = self.markers.includes(markers);
         if knows_all {
@@ -143,7 +143,7 @@ impl<T: ReplicatedData> Held<T> {
     }
 }
 
-/// The join of two values, both ways.
+/// The join of two values; checks that both ways give the same.
 pub(crate) fn merged<T: ReplicatedData>(a: &T, b: &T) -> T {
     let (mut left, mut right) = (a.clone(), b.clone());
     left.merge(b).unwrap();

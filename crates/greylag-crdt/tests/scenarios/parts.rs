@@ -1,4 +1,4 @@
-//! ddata G12: a value that is repaired range by range is what the join of the full states is.
+//! ddata G12: repairing a value range by range gives the join of the full states.
 
 use greylag_crdt::{
     Change, GSet, KeyRange, LwwMap, OrMap, OrMultiMap, OrSet, OrSetStore, Part, PnCounterMap, Ranged, ReplicatedData,
@@ -8,14 +8,14 @@ use proptest::prelude::*;
 
 use crate::node::Node;
 
-/// What happens to one of two copies: an operation, a merge of the other, or a delta of the other.
+/// A step of one of two copies: an operation, a merge of the other copy, or a delta of the other copy.
 type Step = (bool, u8, u8);
 
-/// Copies that were changed and merged at random, one of them with the deltas that the other missed.
+/// Two copies that were changed and merged at random.
 struct Copies<T: ReplicatedData> {
     own: T,
     theirs: T,
-    /// Deltas of changes that happened at `own` after the repair began.
+    /// Deltas of changes made at `own` after the repair began.
     late: Vec<T::Delta>,
 }
 
@@ -49,7 +49,7 @@ fn ranged<T: ReplicatedData>(value: &T) -> &dyn Ranged {
     value.ranged().expect("the type knows ranges")
 }
 
-/// The parts that a receiver with `own` asks for: it splits what differs until it is small.
+/// The parts that a receiver with `own` asks for: ranges that differ are split until they are small.
 fn wanted(own: &dyn Ranged, theirs: &dyn Ranged, range: KeyRange, max_bytes: usize, parts: &mut Vec<Part>) {
     for (range, sum) in theirs.split(&range, 3).unwrap() {
         if own.sum(&range).unwrap() == sum {
@@ -73,7 +73,7 @@ fn check<T: ReplicatedData>(copies: Copies<T>, order: &[u16], max_bytes: usize) 
     let context = context_from_bytes(&ranged(&theirs).context_bytes()).unwrap();
     let mut parts = Vec::new();
     wanted(ranged(&own), ranged(&theirs), KeyRange::ALL, max_bytes, &mut parts);
-    // In any order, some of them twice.
+    // Join the parts in any order, some of them twice.
     let mut shuffled: Vec<&Part> = Vec::new();
     for (index, part) in parts.iter().enumerate() {
         let at = usize::from(order[index % order.len()]) % (shuffled.len() + 1);
@@ -106,7 +106,7 @@ macro_rules! repaired_as_joined {
         proptest! {
             #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-            /// ddata G12: nothing is resurrected, nothing lost, whatever the order of parts.
+            /// ddata G12: nothing is resurrected or lost, in any order of parts.
             #[test]
             fn $name(
                 steps in prop::collection::vec((any::<bool>(), any::<u8>(), 0..24_u8), 0..80),
@@ -147,7 +147,7 @@ repaired_as_joined! {
     parts_of_a_gset: GSet<u8>, |set, _, _, key| set.add(key);
 }
 
-/// ddata G12: parts that a peer made up are refused and leave the draft as it was.
+/// ddata G12: parts that a peer made up are refused and leave the draft unchanged.
 #[test]
 fn nonsense_is_refused() {
     let (node, mut set) = (Node::new(1), OrSet::<u8>::new());

@@ -13,7 +13,7 @@ fn mentions(context: &Context, node: &Node) -> bool {
     context.highest(node.replica()) > 0
 }
 
-/// ddata 67, K7, Z6: a range that was reserved is never claimed.
+/// ddata 67, K7, Z6: a reserved range is never claimed.
 #[test]
 fn scenario_67_a_reserved_range_is_not_claimed() {
     let (r, p, q, mut o) = (Node::new(9), Node::new(1), Node::new(2), Node::new(3));
@@ -88,7 +88,7 @@ fn scenario_69_two_owners_of_one_leaf() {
     }
 }
 
-/// ddata 71, Z6: slots of plain values are no mention of a replica.
+/// ddata 71, Z6: slots inside plain values do not count as mentions of a replica.
 #[test]
 fn scenario_71_plain_counters_keep_their_slots() {
     let (r, mut o, p) = (Node::new(9), Node::new(1), Node::new(2));
@@ -103,7 +103,7 @@ fn scenario_71_plain_counters_keep_their_slots() {
     let value = |held: &Held<OrMap<char, Plain<GCounter>>>| held.value.get(&'k').unwrap().value().value();
     o.reserve_and_perform(&mut at_o, &r);
     assert_eq!(value(&at_o), 2);
-    // r counted on, and p took that over before it heard of the marker.
+    // r added more, and p took that over before p heard of the marker.
     add(&r, &mut at_r, 4);
     let mut at_p = Held::new(p.copy(&at_r));
     add(&p, &mut at_p.value, 3);
@@ -120,7 +120,7 @@ fn scenario_71_plain_counters_keep_their_slots() {
     }
 }
 
-/// ddata 73, K7: a replicator that started anew in its process claims nothing that an earlier one drew.
+/// ddata 73, K7: a replicator that restarted in its process claims nothing that an earlier one drew.
 #[test]
 fn scenario_73_no_claim_below_the_start_floor() {
     let (mut r, p) = (Node::new(9), Node::new(1));
@@ -134,7 +134,7 @@ fn scenario_73_no_claim_below_the_start_floor() {
     assert_eq!(text(&crate::node::merged(&at_p, &second)), "xy");
 }
 
-/// ddata 77, Z7: a delta that was logged before the pruned state came.
+/// ddata 77, Z7: a delta that was logged before the pruned state came is cleaned when it is joined.
 #[test]
 fn scenario_77_a_logged_removal_goes_out_with_new_markers() {
     let (r, mut o, p, q) = (Node::new(9), Node::new(1), Node::new(2), Node::new(3));
@@ -171,7 +171,7 @@ fn a_chain_of_owners() {
     assert_eq!(copy.value.digest(), digest, "the kept digest followed the names");
 }
 
-/// ddata Y9: no replica counts on in a slot that came from renaming; a late copy of it may know more.
+/// ddata Y9: no replica adds to a slot that came from renaming, because a late copy of the slot may know more.
 #[test]
 fn a_renamed_slot_is_not_counted_on() {
     let (r, mut o) = (Node::new(9), Node::new(1));
@@ -188,7 +188,7 @@ fn a_renamed_slot_is_not_counted_on() {
     assert_eq!(at_o.value.get(&'k'), Some(10), "r's 8 and o's 2");
 }
 
-/// ddata Y9: nor in a slot from before the entry came into being here.
+/// ddata Y9: no replica adds to a slot from before the entry came into being here.
 #[test]
 fn a_slot_of_a_former_life_is_not_counted_on() {
     let (r, p, q) = (Node::new(9), Node::new(1), Node::new(2));
@@ -202,13 +202,13 @@ fn a_slot_of_a_former_life_is_not_counted_on() {
     add(&r, &mut at_r, 3);
     let mut at_q = q.copy(&at_r);
     add(&q, &mut at_q, 10);
-    // The entry expires at r, comes back from p, which knows less of r than q does, and is counted on.
+    // The entry expires at r and comes back from p, which knows less of r than q does; then r adds to it.
     let mut at_r = r.copy(&at_p);
     add(&r, &mut at_r, 2);
     assert_eq!(crate::node::merged(&at_r, &at_q).get(&'k'), Some(8 + 1 + 10 + 2));
 }
 
-/// ddata Z7: a delta may be joined only by a replica that knows every marker, range and amount of its sender.
+/// ddata Z7: only a replica that has every marker, range and amount of the sender may join a delta.
 #[test]
 fn markers_include_others() {
     let marker = |ranges: &[(u64, u64, u64)], amount: u128| {

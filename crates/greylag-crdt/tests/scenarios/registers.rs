@@ -25,7 +25,7 @@ fn scenario_27_lwwregister_clocks_and_ties() {
     n1.change(&mut one, |r, cx| assert!(r.set_with(cx, "n1".to_owned(), |_, _| 7)));
     n2.change(&mut other, |r, cx| assert!(r.set_with(cx, "n2".to_owned(), |_, _| 7)));
     assert_eq!(merged(&one, &other).value().unwrap(), "n1");
-    // A clock that jumps back: the own register still rises.
+    // The clock jumps back, and the register's timestamp still rises.
     n2.wall_ms -= 60_000;
     n2.change(&mut other, |r, cx| r.set(cx, "later".to_owned()).unwrap());
     assert_eq!((other.timestamp(), other.updated_by()), (8, Some(&n2.writer)));
@@ -44,7 +44,7 @@ fn an_exhausted_clock_refuses() {
     assert_eq!(node.try_change(&mut register, |r, cx| assert!(r.set_first(cx, 2).is_err())), Change::None);
 }
 
-/// ddata 70, I4: the register's half; the levels are the replicator's.
+/// ddata 70, I4: the part of the register; the consistency levels are tested with the replicator.
 #[test]
 fn scenario_70_a_fence_shows_both_readers_the_same() {
     let (n1, n2) = (Node::new(1), Node::new(2));
@@ -58,7 +58,7 @@ fn scenario_70_a_fence_shows_both_readers_the_same() {
     assert_eq!(both.value().unwrap(), "one", "a smaller timestamp changes nothing");
 }
 
-/// ddata §1: an MvRegister keeps what was written concurrently.
+/// ddata §1: an MvRegister keeps all concurrent writes.
 #[test]
 fn mvregister_keeps_concurrent_writes() {
     let (n1, n2) = (Node::new(1), Node::new(2));
@@ -73,7 +73,7 @@ fn mvregister_keeps_concurrent_writes() {
     assert!(merged(&both, &b).values().eq([&4]));
 }
 
-/// ddata K5, §9: two values under one dot, as after two processes used one replica id, are joined to the same everywhere.
+/// ddata K5, §9: two values under one dot, as after two processes used one replica id, are joined equally everywhere.
 #[test]
 fn two_values_under_one_dot_are_joined() {
     let (one, other) = (Node::new(1), Node::new(1));

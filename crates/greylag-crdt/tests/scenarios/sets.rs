@@ -134,7 +134,7 @@ fn scenario_14_orset_a_delta_ahead_of_another_loses_nothing() {
     assert_eq!(text(&merged(&third, &a)), "abcd");
 }
 
-/// ddata 15, K4, D2: a dot that was seen says nothing about those below it.
+/// ddata 15, K4, D2: a seen dot does not imply that lower numbers were seen.
 #[test]
 fn scenario_15_orset_a_superseded_dot_does_not_hide_earlier_ones() {
     let (n1, n2) = (Node::new(1), Node::new(2));
@@ -174,7 +174,7 @@ fn scenario_17_orset_three_nodes_with_deltas_and_a_full_state() {
     let mut second = n2.add(&mut b, "a");
     Set::join_deltas(&mut second, &n2.take(&mut b, 'q'));
     Set::join_deltas(&mut second, &n2.take(&mut b, 'a'));
-    // The third hears of the second's changes first, then of everything by a full state of the first.
+    // The third node hears of the second's changes first, then of everything by a full state of the first.
     c.merge_delta(&second).unwrap();
     assert_eq!(text(&c), "");
     a.merge_delta(&second).unwrap();

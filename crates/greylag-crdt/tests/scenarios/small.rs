@@ -1,4 +1,4 @@
-//! Rules that are about one value: what is no change, which values may meet, what travels with a delta.
+//! Rules about one value: which operations change nothing, which values may merge, what a delta carries.
 
 use greylag_crdt::{
     Change, Element as _, EntryMark, Flag, Home, Lineage, LwwMap, MergeError, OrMap, OrMultiMap, OrSet, PNCounter,
@@ -33,7 +33,7 @@ fn operations_that_change_nothing() {
     is_no_change(&on, |f, _| f.switch_on());
 }
 
-/// ddata K12, A3: content is copied by adding it anew.
+/// ddata K12, A3: a value of another entry is refused; its content is copied by adding it anew.
 #[test]
 fn a_value_of_another_entry_is_refused() {
     let node = Node::new(1);
@@ -64,7 +64,7 @@ fn a_change_is_taken_by_lineage() {
     assert_eq!(with_deltas(&before, [&delta]), set);
     // Another value in its place has another lineage.
     assert_eq!(node.try_change(&mut set, |set, _| *set = OrSet::new()), Change::FullOnly);
-    // A merge is explained by no delta.
+    // No delta explains a merge.
     let mut set = before.clone();
     let change = node.try_change(&mut set, |set, cx| {
         set.add(cx, 'd');
@@ -75,7 +75,7 @@ fn a_change_is_taken_by_lineage() {
     assert_eq!(set.take_change(Lineage(2)), Change::FullOnly);
 }
 
-/// ddata Y9: the first update of a value that came back claims every own number but those that live: removed elements
+/// ddata Y9: the first update of a value that came back claims every own number except the live ones: removed elements
 /// stay removed everywhere, and nothing else goes.
 #[test]
 fn a_first_claim_spares_what_lives() {
@@ -91,7 +91,7 @@ fn a_first_claim_spares_what_lives() {
     assert!(with_deltas(&stale, [&delta]).iter().eq(&['a', 'c', 'd', 'e', 'f']), "what was forgotten goes");
 }
 
-/// ddata K2: numbers go on when an entry is dropped and created again, so an old element is not mistaken for a new one.
+/// ddata K2: numbers go on when an entry is dropped and created again, so a new element is not mistaken for an old one.
 #[test]
 fn a_created_again_entry_reuses_no_dot() {
     let (r, p) = (Node::new(1), Node::new(2));
@@ -104,7 +104,7 @@ fn a_created_again_entry_reuses_no_dot() {
     assert!(both.iter().eq(&['y']), "the new element is there, and the forgotten one is gone");
 }
 
-/// ddata A9: another actor after every creation.
+/// ddata A9: every creation of an entry has another actor.
 #[test]
 fn an_actor_names_one_life_of_an_entry() {
     let node = Node::new(7);
@@ -119,7 +119,7 @@ fn an_actor_names_one_life_of_an_entry() {
     assert_ne!(first, names(node.home()));
 }
 
-/// ddata L12, H4: the cost of one element does not depend on how many there are.
+/// ddata L12, H4: the cost of one element does not depend on the size of the set.
 #[test]
 fn the_delta_of_one_element_is_small_whatever_the_set() {
     let node = Node::new(1);
@@ -127,7 +127,7 @@ fn the_delta_of_one_element_is_small_whatever_the_set() {
     let mut set: OrSet<u64> = node.zero();
     for count in [10, 1_000, 10_000] {
         node.change(&mut set, |set, cx| set.add_all(cx, 0..count));
-        // Numbers of the same length, so that only the set's size differs.
+        // Make numbers of the same length, so that only the set's size differs.
         while node.numbers.last() < 1 << 20 {
             node.numbers.draw();
         }

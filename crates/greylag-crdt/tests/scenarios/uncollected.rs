@@ -1,4 +1,4 @@
-//! Updates whose delta is not collected: they are made in place, and claim what the others claim.
+//! Updates whose delta is not collected: they change the value in place, and claim the same numbers as collected ones.
 
 use greylag_crdt::{OrSet, ReplicatedData, UpdateCx};
 
@@ -8,7 +8,7 @@ fn seen(node: &Node, set: &OrSet<char>) -> Vec<(u64, u64)> {
     set.context().intervals(node.replica()).collect()
 }
 
-/// ddata K7: the first update claims all that this replica has forgotten, gaps of the context included.
+/// ddata K7: the first update claims all own numbers that were forgotten here, gaps of the context included.
 #[test]
 fn the_first_update_of_an_entry_claims_what_was_forgotten() {
     let node = Node::new(1);
@@ -23,7 +23,7 @@ fn the_first_update_of_an_entry_claims_what_was_forgotten() {
     assert_eq!(seen(&node, &set), [(1, 6)]);
 }
 
-/// ddata K7, Z6: own numbers that stand for numbers of a removed replica are not claimed.
+/// ddata K7, Z6: own numbers reserved for images of a removed replica are not claimed.
 #[test]
 fn reserved_numbers_are_not_claimed() {
     let node = Node::new(1);

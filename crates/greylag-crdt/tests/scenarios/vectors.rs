@@ -1,6 +1,7 @@
-//! Canonical bytes and digests of every type, as they are committed in `tests/vectors.txt`: scenario 30.
+//! Canonical bytes and digests of every type equal those committed in `tests/vectors.txt`: scenario 30.
 //!
-//! They are a wire and disk format. `GREYLAG_BLESS=1` records them anew; then the format's version has to change too.
+//! The bytes are a wire and disk format. `GREYLAG_BLESS=1` records them anew; then the format's version has to change
+//! too.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,9 +14,9 @@ use greylag_crdt::{
 
 use crate::node::Node;
 
-/// Three replicas change a value each; the joins in three orders are one value. Returns it with the last delta.
+/// Three replicas change a value each; the joins in three orders are equal. Returns the join with the last delta.
 ///
-/// The entry came into being at each of them when so many numbers were drawn.
+/// `born` is how many numbers each replica had drawn when the entry came into being there.
 fn build<T: ReplicatedData>(born: u64, change: impl Fn(&mut T, &mut UpdateCx<'_>, u64)) -> (T, T::Delta) {
     let parts: Vec<(T, T::Delta)> = [1_u64, 2, 300]
         .map(|id| {
@@ -79,7 +80,7 @@ fn row_of_born<T: ReplicatedData>(out: &mut String, born: u64, change: impl Fn(&
 
 fn vectors() -> String {
     let mut out = String::new();
-    // A flag changes once only, so its second delta is none.
+    // A flag changes once only, so a second change gives no delta.
     let mut on = Flag::new();
     on.switch_on();
     writeln!(out, "{}\n  value  {}\n  digest {:?}", Flag::TAG, hex(&on.to_untagged_bytes()), on.digest()).unwrap();
@@ -99,7 +100,7 @@ fn vectors() -> String {
     row::<PNCounter>(&mut out, |c, cx, n| c.increment(cx, if n % 2 == 0 { -1_000 } else { 7 }).unwrap());
     row::<GSet<String>>(&mut out, |s, _, n| s.add(format!("é{n}")));
     row::<OrSet<String>>(&mut out, |s, cx, n| s.add(cx, format!("x{n}")));
-    // The same, and what its user keeps of it.
+    // The same set, and its bytes with a tag.
     let (kept, _) = build::<OrSet<String>>(0, |s, cx, n| s.add(cx, format!("x{n}")));
     writeln!(out, "  kept   {}", hex(&kept.to_bytes())).unwrap();
     row::<OrSet<(i32, Option<bool>)>>(&mut out, |s, cx, n| s.add(cx, (-(n as i32), (n > 2).then_some(true))));
@@ -125,7 +126,7 @@ fn vectors() -> String {
     out
 }
 
-/// What was put where: without births, as before there were any, and with them.
+/// Markers without births, as the former format had them, and with births.
 fn markers(out: &mut String) {
     for (text, from, to) in [("markers", 0, 0), ("markers, with births", 3, 130)] {
         let mut marker = Performed::new(ReplicaId(300), ReplicaId(1));
@@ -134,7 +135,7 @@ fn markers(out: &mut String) {
         (marker.performed_at, marker.obsolete_at) = (1_700_000_000_000, Some(1_700_000_600_000));
         let mut markers = Markers::new();
         markers.add(&marker);
-        // A value of several counters, moved to two slots of its owner: never forgotten.
+        // A marker of one part that was moved to two slots of its owner: never forgotten.
         let mut other = Performed::new(ReplicaId(301), ReplicaId(1));
         let mut part = Moved::default();
         part.set_amount(from, to, 7);
@@ -152,7 +153,7 @@ fn markers(out: &mut String) {
     }
 }
 
-/// ddata K9: kept bytes name their type; no other type reads them, and what was kept before they did is read.
+/// ddata K9: kept bytes name their type; no other type reads them, and untagged bytes of former versions are read.
 #[test]
 fn kept_bytes_are_of_one_type() {
     let node = Node::new(1);
@@ -166,13 +167,13 @@ fn kept_bytes_are_of_one_type() {
         assert!(OrSet::<u32>::from_bytes(&kept[..end]).is_err(), "a truncation is refused");
     }
     assert_eq!(OrSet::<u32>::from_bytes(&set.to_untagged_bytes()), Ok(set));
-    // A type of one's own whose bytes began as kept bytes do now.
+    // A custom type whose untagged bytes begin with the version byte of tagged ones.
     let mark = State::<Mark>::from_bytes(&[3]).unwrap();
     assert_eq!((mark.0, State::<Mark>::from_bytes(&mark.to_bytes())), (3, Ok(mark.clone())));
     assert!(matches!(State::<Mark>::from_bytes(&kept), Err(DecodeError::OtherType { .. })));
 }
 
-/// Bytes without a version of their own.
+/// A custom type whose bytes have no version.
 #[derive(Clone, Debug, PartialEq)]
 struct Mark(u64);
 
@@ -197,7 +198,7 @@ impl StateData for Mark {
     }
 }
 
-/// ddata K9, Y4: what the format from before births can say is said in it, and is read as birth 0.
+/// ddata K9, Y4: slots without births are written in format 1, and format 1 is read as birth 0.
 #[test]
 fn slots_without_births_keep_their_bytes() {
     let old = [1, 1, 9, 5];

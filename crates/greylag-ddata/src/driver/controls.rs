@@ -1,9 +1,9 @@
-//! What a replicator must never refuse: subscriptions, their ends, flushes and the stop.
+//! Calls that a replicator must never refuse: subscriptions, their ends, flushes and the stop.
 //!
-//! A queue of these would have no bound, since a program may subscribe, drop and flush as often as it likes before the
-//! replicator's task runs. So what is to be done is kept as a state: one request for each live subscription that has not
-//! begun, one number for each begun one that was dropped, and whether to flush and to stop. It is never larger than what
-//! the program itself holds.
+//! A queue of these calls would be unbounded, since a program may subscribe, drop and flush as often as it likes before
+//! the replicator's task runs. So pending calls are kept as a state: one request for each live subscription that has
+//! not begun, one number for each begun subscription that was dropped, and whether to flush and to stop. The state is
+//! never larger than what the program itself holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,11 +12,11 @@ use tokio::sync::Notify;
 
 use super::task::Request;
 
-/// What the task is to do next.
+/// The next call for the task.
 pub(super) enum Control {
     /// Begin a subscription.
     Begin(Request),
-    /// Tell subscribers now.
+    /// Notify subscribers now.
     Flush,
     /// A begun subscription was dropped.
     End(u64),
@@ -24,7 +24,7 @@ pub(super) enum Control {
     Stop,
 }
 
-/// See the module.
+/// The pending calls; see the module.
 #[derive(Default)]
 pub(super) struct Controls {
     state: Mutex<State>,
@@ -33,16 +33,16 @@ pub(super) struct Controls {
 
 #[derive(Default)]
 struct State {
-    /// By the number of the subscription.
+    /// The subscriptions to begin, by number.
     begin: BTreeMap<u64, Request>,
     end: BTreeSet<u64>,
     flush: bool,
     stop: bool,
-    /// The task takes nothing any more.
+    /// Set when the task has ended and takes no more calls.
     closed: bool,
 }
 
-/// The task's hold of them: they close with it.
+/// The task's handle of the controls: dropping it closes them.
 pub(super) struct Closing(pub(super) Arc<Controls>);
 
 impl Drop for Closing {
@@ -52,7 +52,8 @@ impl Drop for Closing {
 }
 
 impl Controls {
-    /// Begins a subscription by `request`; one that finds the replicator stopped is dropped, which its reader sees.
+    /// Begins a subscription by `request`. If the replicator has stopped, `request` is dropped, which the reader
+    /// notices.
     pub(super) fn begin(&self, number: u64, request: Request) {
         let mut state = self.lock();
         if !state.closed {
@@ -64,7 +65,7 @@ impl Controls {
     /// Ends a subscription, whether it has begun or not.
     pub(super) fn end(&self, number: u64) {
         let mut state = self.lock();
-        // Dropped after the lock: the request holds values of the program, whose drop must not run under it.
+        // Drop the request after the lock: it holds values of the program, whose drop must not run under the lock.
         let _unbegun = match state.begin.remove(&number) {
             None if !state.closed => {
                 state.end.insert(number);
@@ -75,7 +76,7 @@ impl Controls {
         self.release(state);
     }
 
-    /// Tells subscribers as soon as the task runs; several times before that are one.
+    /// Notifies subscribers as soon as the task runs; several calls before that count as one.
     pub(super) fn flush(&self) {
         let mut state = self.lock();
         state.flush = true;
@@ -89,7 +90,7 @@ impl Controls {
         self.release(state);
     }
 
-    /// The next thing to do: beginnings of subscriptions before flushes and ends, and the stop last. Cancel safe.
+    /// The next call: beginnings of subscriptions first, then flushes and ends, the stop last. Cancel safe.
     pub(super) async fn next(&self) -> Control {
         loop {
             if let Some(control) = self.lock().take() {
@@ -99,7 +100,7 @@ impl Controls {
         }
     }
 
-    /// The task has ended: subscriptions that never began end.
+    /// Marks the task as ended, and ends subscriptions that never began.
     fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -146,13 +147,13 @@ mod tests {
 
     use super::*;
 
-    /// A request that shows whether it is still kept.
+    /// A request by which `kept` shows whether the request still exists.
     fn request(kept: &Arc<()>) -> Request {
         let kept = kept.clone();
         Box::new(move |_| drop(kept))
     }
 
-    /// What a program takes back before the task runs leaves nothing, however often it does so.
+    /// Calls that a program takes back before the task runs leave nothing, however many they are.
     #[test]
     fn what_waits_is_no_more_than_what_the_program_holds() {
         let (controls, kept) = (Controls::default(), Arc::new(()));

@@ -1,15 +1,14 @@
-//! What a replicator tells programs and the log about itself.
+//! The events of a replicator, for programs and for the log.
 
 use tokio::sync::broadcast;
 
 use crate::event::ReplicatorEvent;
 use crate::replicator::TypeConflict;
 
-/// Events that a reader may be behind; it misses older ones.
+/// How many events a reader may be behind; older ones are lost for it.
 const KEPT: usize = 256;
 
-/// The events of a replicator from the call on. One that is read too slowly misses the oldest.
-/// Source: ddata I3.
+/// The events of a replicator from the call on. A reader that is too slow loses the oldest events. Source: ddata I3.
 #[derive(Debug)]
 pub struct Events(broadcast::Receiver<ReplicatorEvent>);
 
@@ -28,7 +27,7 @@ impl Events {
     }
 }
 
-/// Where events go.
+/// The sender of events.
 #[derive(Debug)]
 pub(super) struct Teller(broadcast::Sender<ReplicatorEvent>);
 
@@ -44,7 +43,7 @@ impl Teller {
     /// Writes an event to the log, and sends it to all listeners.
     pub(super) fn tell(&self, event: ReplicatorEvent) {
         log(&event);
-        // Sending fails if there is no listener, which is no error.
+        // Ignore the error of having no listener.
         drop(self.0.send(event));
     }
 }

@@ -1,4 +1,4 @@
-//! Membership as the cluster crate sees it.
+//! Membership from the cluster crate.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use tokio::sync::watch;
 
 use crate::replicas::{Replica, ReplicaStatus, Replicas};
 
-/// What a view of the cluster means for the replicators that need these roles: members of any status,
-/// those that were never Up last.
+/// Converts a view of the cluster for replicators that need `roles`: members of any status; members that were never Up
+/// come last.
 fn replicas(view: &MembershipView, roles: &BTreeSet<String>) -> Replicas {
     let matches = |member: &&Member| roles.iter().all(|role| member.has_role(role));
     let mut members: Vec<&Member> = view.members.iter().filter(matches).collect();
@@ -86,8 +86,8 @@ mod tests {
         Member { status, up_number, ..Member::joining(address, Arc::new(roles), AppVersion::default()) }
     }
 
-    /// ddata G2, I1, vocabulary: every member that has all the roles is known, also one that was never Up; only voters
-    /// count, and those that were never Up are the youngest.
+    /// ddata G2, I1, vocabulary: every member with all the roles is known, also one that was never Up; only voters
+    /// count, and members that were never Up are the youngest.
     #[test]
     fn members_of_any_status_are_known() {
         let members = [

@@ -1,4 +1,4 @@
-//! Where messages of peers come in: read on the worker that brings them, and queued for the machine.
+//! Receives the messages of peers: decodes them on the worker that brings them, and queues them for the machine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,21 +15,21 @@ use crate::replicas::Replicas;
 use crate::transfers::{Accepted, Transfers};
 use crate::wire::{self, FRAGMENT_MANIFEST, WireError};
 
-/// Something for the machine.
+/// An item for the machine.
 pub(super) enum Arrived {
     Message(Box<Message>),
     Dropped(DropReason),
 }
 
-/// What a peer sent, with its share of the room for its kind.
+/// An item from a peer, with its share of the room of its queue.
 pub(super) struct FromPeer {
     pub(super) from: UniqueAddress,
     pub(super) arrived: Arrived,
     _share: Share,
 }
 
-/// The messages that wait for the machine. A round may bring many, so a request that waits for an answer has a queue of
-/// its own.
+/// The queues of messages that wait for the machine. A round may bring many messages, so requests, whose callers wait,
+/// have a queue of their own.
 pub(super) struct Arrivals {
     /// Requests, their answers, and deltas.
     pub(super) asked: mpsc::Receiver<FromPeer>,
@@ -37,7 +37,7 @@ pub(super) struct Arrivals {
     pub(super) rounds: mpsc::Receiver<FromPeer>,
 }
 
-/// The other ends.
+/// The sending ends of both queues.
 pub(super) struct WaysIn {
     asked: WayIn,
     rounds: WayIn,
@@ -49,14 +49,14 @@ struct WayIn {
 }
 
 impl WayIn {
-    /// Queues it if there is room.
+    /// Queues an item if there is room.
     fn put(&self, from: UniqueAddress, arrived: Arrived, bytes: usize) -> bool {
         let Some(share) = self.room.take(bytes) else { return false };
         self.queue.try_send(FromPeer { from, arrived, _share: share }).is_ok()
     }
 }
 
-/// Room for so many messages of each kind, which have so many bytes together.
+/// Makes two queues, each for `messages` messages of `bytes` bytes together.
 pub(super) fn arrivals(messages: usize, bytes: usize) -> (WaysIn, Arrivals) {
     let ((asked, asking), (rounds, of_rounds)) = (mpsc::channel(messages), mpsc::channel(messages));
     let way_in = |queue| WayIn { queue, room: Room::new(messages, bytes) };
@@ -68,13 +68,13 @@ pub(super) struct Inlet {
     ways_in: WaysIn,
     transfers: Mutex<Transfers>,
     replicas: watch::Receiver<Arc<Replicas>>,
-    /// Messages for which there was no room.
+    /// The number of messages lost for lack of room.
     lost: AtomicU64,
 }
 
 impl Inlet {
-    /// An inlet in which messages in fragments may have, together and per peer, `max_bytes`. A process that is none of
-    /// `replicas` occupies nothing.
+    /// An inlet in which messages in fragments may have `max_bytes`, together and per peer. Fragments from processes
+    /// outside of `replicas` are not buffered.
     pub(super) fn new(ways_in: WaysIn, max_bytes: usize, replicas: watch::Receiver<Arc<Replicas>>) -> Self {
         Self { ways_in, transfers: Mutex::new(Transfers::new(max_bytes)), replicas, lost: AtomicU64::new(0) }
     }
@@ -83,7 +83,7 @@ impl Inlet {
         self.transfers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives up transfers of which nothing more came, and those of processes that are no replicas any more.
+    /// Gives up transfers that made no progress, and those of processes that are no replicas any more.
     pub(super) fn tidy(&self) {
         let replicas = self.replicas.borrow().clone();
         self.transfers().tidy(Instant::now(), |peer| replicas.other(peer).is_some());
@@ -94,7 +94,7 @@ impl Inlet {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// The message, once all of it is here, and how many bytes it came in.
+    /// The decoded message with its size in bytes; `None` while fragments of it are missing.
     fn read(&self, message: &Inbound) -> Result<Option<(Arrived, usize)>, WireError> {
         let read = |bytes: Bytes| {
             let size = bytes.len();
@@ -150,8 +150,8 @@ mod tests {
     use crate::envelope::{Content, Envelope};
     use crate::wire::MANIFEST;
 
-    /// ddata G11, cluster T39: messages that wait for the machine are bounded in bytes, for answers and for rounds
-    /// apart; a message beyond is counted as lost, and one that is taken out makes room.
+    /// ddata G11, cluster T39: messages that wait for the machine are bounded in bytes, separately for requests and for
+    /// rounds; a message beyond the bound is counted as lost, and taking one out makes room.
     #[tokio::test]
     async fn what_arrives_is_bounded_in_bytes() {
         let (ways_in, mut arrivals) = arrivals(100, 10_000);

@@ -1,4 +1,4 @@
-//! The way to the store and back: one task that speaks to it, one call at a time.
+//! The connection with the store: one task that calls the store, one call at a time.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use crate::input::Input;
 use crate::store::{DurableStore, StoreError, StoreOp};
 
-/// Batches of loaded entries that wait for the machine.
+/// How many batches of loaded entries may wait for the machine.
 const LOADED_BATCHES: usize = 4;
 
 enum Job {
@@ -17,10 +17,10 @@ enum Job {
     Store { ticket: u64, ops: Vec<StoreOp> },
 }
 
-/// The task's end of it. Without a store it is silent.
+/// The replicator's end of the connection. Without a store nothing comes from it.
 pub(super) struct Keeper {
     store: Option<Arc<dyn DurableStore>>,
-    /// `None` once it is closed.
+    /// `None` once the store is closed.
     jobs: Option<mpsc::UnboundedSender<Job>>,
     answers: mpsc::Receiver<Input>,
     keeping: tokio::task::JoinHandle<()>,
@@ -37,7 +37,7 @@ impl Keeper {
         Self { store, jobs: Some(jobs), answers, keeping }
     }
 
-    /// The machine has at most one store under way, so the queue is short.
+    /// Queues changes for the store. The machine has at most one store request under way, so the queue is short.
     pub(super) fn store(&mut self, ticket: u64, ops: Vec<StoreOp>) {
         self.submit(Job::Store { ticket, ops });
     }
@@ -51,11 +51,11 @@ impl Keeper {
     }
 
     fn submit(&mut self, job: Job) {
-        // Without a store the settings name no durable entry, and the machine asks for nothing.
+        // Without a store the settings name no durable entry, so the machine submits nothing.
         drop(self.jobs.as_ref().map(|jobs| jobs.send(job)));
     }
 
-    /// What the store says next; `None` where there is none.
+    /// The next answer of the store; `None` if there is no store.
     pub(super) async fn answer(&mut self) -> Option<Input> {
         self.answers.recv().await
     }
@@ -65,13 +65,13 @@ impl Keeper {
         self.jobs.is_none()
     }
 
-    /// Ends what is under way, and closes the store. A second time it does nothing.
+    /// Ends the call under way and closes the store. A second call does nothing.
     pub(super) async fn close(&mut self) {
         if self.jobs.take().is_none() {
             return;
         }
         self.answers.close();
-        // An error means that it has ended already.
+        // Ignore the error: the task has ended already.
         drop((&mut self.keeping).await);
         if let Some(store) = &self.store
             && let Err(error) = store.close().await
@@ -97,7 +97,7 @@ async fn keep(store: Arc<dyn DurableStore>, mut jobs: mpsc::UnboundedReceiver<Jo
                 Input::Stored { ticket, result }
             }
         };
-        // Sending fails once the replicator has stopped and wants no answer.
+        // Ignore the error: the replicator has stopped and wants no answer.
         drop(answer.send(last).await);
     }
 }

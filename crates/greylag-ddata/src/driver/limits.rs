@@ -1,14 +1,15 @@
-//! Whether messages of the sizes that are set get through the transport that is given. Source: ddata §8.
+//! Checks that messages of the configured sizes fit the given transport. Source: ddata §8.
 
 use greylag_transport::{LaneKind, Recipient, Remoting};
 
 use crate::error::StartError;
 use crate::settings::ReplicatorSettings;
 
-/// The most that stands before the data of a piece: its transfer's number, size and digest, and the piece's place in it.
+/// The greatest size of what precedes the data of a fragment: number, size and digest of the transfer, index of the
+/// fragment.
 pub(super) const PIECE_HEADER: usize = 60;
 
-/// Refuses sizes above what the lanes of the two mailboxes carry: such a message would be dropped each time it is sent.
+/// Refuses sizes above what the lanes of the two mailboxes carry: such a message would be dropped whenever it is sent.
 pub(super) fn check(
     settings: &ReplicatorSettings,
     remoting: &dyn Remoting,
@@ -50,14 +51,14 @@ mod tests {
     use crate::transfers::Fragment;
     use crate::wire::encode_fragment;
 
-    /// No piece is larger than its data and the header that start-up reckons with.
+    /// No fragment is larger than its data and the header that start-up assumes.
     #[test]
     fn the_header_of_a_piece_is_no_larger_than_reckoned() {
         let data = Bytes::from(vec![0; 4 << 20]);
         let (transfer, total_bytes, index, count) = (u64::MAX, u64::MAX, u32::MAX, u32::MAX);
         let piece = Fragment { transfer, index, count, total_bytes, digest: Digest(u128::MAX), data: data.clone() };
         let header = encode_fragment(&piece).len() - data.len();
-        // One byte less than for pieces of 256 MiB.
+        // The length of this data takes one byte less than that of fragments of 256 MiB.
         assert_eq!(header + 1, PIECE_HEADER);
     }
 }

@@ -1,4 +1,4 @@
-//! Where a replicator learns of its peers.
+//! The sources of membership.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::replicas::{Replica, ReplicaStatus, Replicas};
 use crate::settings::ReplicatorSettings;
 use crate::static_membership::{Sign, StaticEffect, StaticMembership};
 
-/// The manifests of a ping and of its answer; neither has content.
+/// The manifests of a ping and of its answer; both are empty.
 const PING: &str = "gl.ddata.ping/1";
 const PONG: &str = "gl.ddata.pong/1";
 
@@ -25,7 +25,7 @@ const PONG: &str = "gl.ddata.pong/1";
 #[derive(Debug)]
 pub struct Membership {
     source: Source,
-    /// Roles of this node that the source does not know itself.
+    /// Roles of this node, for sources that know no roles.
     roles: BTreeSet<String>,
 }
 
@@ -33,49 +33,49 @@ pub struct Membership {
 enum Source {
     /// A channel on which the program publishes the members.
     Watch(watch::Receiver<Arc<Replicas>>),
-    /// A fixed list, and the peers that are taken out of it; the replicator finds out which process runs at each.
+    /// A fixed list, and the addresses to take out of it; the replicator finds out which process runs at each address.
     Static(Vec<NodeAddress>, mpsc::UnboundedReceiver<NodeAddress>),
-    /// The cluster tells the members, and has the replicator flush before this node is gone.
+    /// The cluster publishes the members, and lets the replicator flush before this node is gone.
     #[cfg(feature = "cluster")]
     Cluster(greylag_cluster::Cluster),
 }
 
 impl Membership {
-    /// A fixed list of peers. Every one counts as a voter from the start and is unreachable until it
-    /// is met; one that returns as a new process takes the place of the old. Source: ddata I2.
+    /// A fixed list of peers. Every peer counts as a voter from the start and is unreachable until it is met; a peer
+    /// that returns as a new process replaces its former one. Source: ddata I2.
     ///
-    /// What another process that names itself with a peer's address says changes nothing, unless a dial of this node to
-    /// that address is answered by it.
+    /// Messages of another process that claims a peer's address change nothing, unless that process answers a dial of
+    /// this node to the address.
     pub fn fixed(peers: impl IntoIterator<Item = NodeAddress>) -> Self {
         Self::fixed_with_handle(peers).1
     }
 
-    /// As [`Self::fixed`], with a handle by which a peer that will not come is taken out of the list.
+    /// As [`Self::fixed`], with a handle that takes peers out of the list if they will not come.
     pub fn fixed_with_handle(peers: impl IntoIterator<Item = NodeAddress>) -> (PeersHandle, Self) {
         let (taken_out, receiver) = mpsc::unbounded_channel();
         (PeersHandle { taken_out }, Self::of(Source::Static(peers.into_iter().collect(), receiver)))
     }
 
-    /// Whatever is published.
+    /// The members that the program publishes on `replicas`.
     pub fn watch(replicas: watch::Receiver<Arc<Replicas>>) -> Self {
         Self::of(Source::Watch(replicas))
     }
 
-    /// What the program says through the handle, beginning with `first`.
+    /// The members that the program sets through the handle, beginning with `first`.
     pub fn manual(first: Replicas) -> (MembershipHandle, Self) {
         let (sender, receiver) = watch::channel(Arc::new(first));
         (MembershipHandle { sender }, Self::watch(receiver))
     }
 
-    /// The members of a cluster that have all the roles of the replicator's settings. The replicator
-    /// takes part in the cluster's orderly shutdown: it flushes after regions and singletons have
-    /// written their last. Source: ddata I1, G15.
+    /// The members of a cluster that have all the roles of the replicator's settings. The replicator takes part in the
+    /// cluster's orderly shutdown: it flushes after regions and singletons have written their last. Source: ddata I1,
+    /// G15.
     #[cfg(feature = "cluster")]
     pub fn from_cluster(cluster: &greylag_cluster::Cluster) -> Self {
         Self::of(Source::Cluster(cluster.clone()))
     }
 
-    /// The roles of this node, where membership comes from no cluster. Default none.
+    /// Sets the roles of this node, for membership that comes from no cluster. Default none.
     #[must_use]
     pub fn with_roles<R: Into<String>>(mut self, roles: impl IntoIterator<Item = R>) -> Self {
         self.roles = roles.into_iter().map(Into::into).collect();
@@ -86,7 +86,7 @@ impl Membership {
         Self { source, roles: BTreeSet::new() }
     }
 
-    /// A replicator starts only where all its roles are. Source: ddata I1.
+    /// Checks that this node has all roles that the replicator needs. Source: ddata I1.
     pub(super) fn check_roles(&self, required: &BTreeSet<String>) -> Result<(), StartError> {
         let own = match &self.source {
             #[cfg(feature = "cluster")]
@@ -100,7 +100,7 @@ impl Membership {
         Err(StartError::RoleMismatch { required, own })
     }
 
-    /// The cluster that the source is, if it is one.
+    /// The cluster, if it is the source.
     #[cfg(feature = "cluster")]
     pub(super) fn cluster(&self) -> Option<greylag_cluster::Cluster> {
         match &self.source {
@@ -124,8 +124,8 @@ impl Membership {
         remoting: &Arc<dyn Remoting>,
     ) -> watch::Receiver<Arc<Replicas>> {
         if self.has_peers_outside_the_cluster() {
-            // Its peers need not be members of this node's cluster; the replicator itself takes messages of
-            // its peers only (cluster T17).
+            // Take messages of strangers: peers need not be members of this node's cluster; the replicator itself
+            // accepts messages of its peers only (cluster T17).
             let (ordinary, bulk) = mailboxes(&settings.name);
             [ordinary, bulk].iter().for_each(|recipient| remoting.open_to_strangers(&recipient.path, true));
         }
@@ -152,45 +152,45 @@ pub struct PeersHandle {
 }
 
 impl PeersHandle {
-    /// Takes the peer at this address out of the list for good: it counts in no level any more, the start after a full
-    /// stop does not wait for it, and what its process left is pruned. It is to be said at every node, and its
-    /// machine must not come back under this address before all nodes were started with another list. A peer that is not in
-    /// the list is ignored. Source: ddata I2, Z11.
+    /// Takes the peer at this address out of the list for good: no level counts it any more, the start after a full
+    /// stop does not wait for it, and what its process left is pruned. Call this at every node; the machine must not
+    /// come back under this address before all nodes were started with another list. An address that is not in the list
+    /// is ignored. Source: ddata I2, Z11.
     pub fn removed(&self, peer: &NodeAddress) {
-        // A replicator that has ended waits for no peer.
+        // Ignore the error: a replicator that has ended waits for no peer.
         drop(self.taken_out.send(peer.clone()));
     }
 }
 
-/// Lets a program name the replicas.
+/// Lets a program set the replicas.
 #[derive(Debug)]
 pub struct MembershipHandle {
     sender: watch::Sender<Arc<Replicas>>,
 }
 
 impl MembershipHandle {
-    /// From now on these are the replicas.
+    /// Replaces the set of replicas.
     pub fn publish(&self, replicas: Replicas) {
         self.sender.send_replace(Arc::new(replicas));
     }
 
-    /// A process is on its way in: it may catch up, and counts for nothing yet. It is taken for
-    /// reachable, and for younger than all before it.
+    /// Adds a process that is joining: it may catch up, and counts for nothing yet. It is taken for reachable, and for
+    /// younger than all others.
     pub fn joined(&self, process: UniqueAddress) {
         self.enter(process, ReplicaStatus::Joining);
     }
 
-    /// A process is a full member: it counts from now on.
+    /// Makes a process a full member, which counts from now on.
     pub fn up(&self, process: UniqueAddress) {
         self.enter(process, ReplicaStatus::Up);
     }
 
-    /// A process is on its way out; it counts until it is removed.
+    /// Marks a process as leaving; it counts until it is removed.
     pub fn leaving(&self, process: &UniqueAddress) {
         self.change(process, |replica| replica.status = ReplicaStatus::Leaving);
     }
 
-    /// A process is gone for good: nothing of it is taken any more, and what it left is pruned.
+    /// Removes a process for good: its messages are dropped, and what it left is pruned.
     pub fn removed(&self, process: &UniqueAddress) {
         self.sender.send_modify(|replicas| {
             let replicas = Arc::make_mut(replicas);
@@ -199,17 +199,17 @@ impl MembershipHandle {
         });
     }
 
-    /// A process cannot be reached.
+    /// Marks a process as unreachable.
     pub fn unreachable(&self, process: &UniqueAddress) {
         self.change(process, |replica| replica.reachable = false);
     }
 
-    /// A process can be reached again.
+    /// Marks a process as reachable again.
     pub fn reachable(&self, process: &UniqueAddress) {
         self.change(process, |replica| replica.reachable = true);
     }
 
-    /// Sets the status of a process, unless it was removed: a removed process stays so, since a restarted one has
+    /// Sets the status of a process, unless it was removed: a removed process never returns, since a restarted one has
     /// another uid.
     fn enter(&self, process: UniqueAddress, status: ReplicaStatus) {
         self.sender.send_modify(|replicas| {
@@ -237,7 +237,7 @@ impl MembershipHandle {
     }
 }
 
-/// One sign of life, as it comes in.
+/// One sign of life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Heard {
     process: UniqueAddress,
@@ -246,14 +246,14 @@ struct Heard {
     is_ping: bool,
 }
 
-/// Signs of life, as they come in.
+/// Receives signs of life.
 struct Ear {
     heard: mpsc::Sender<Heard>,
 }
 
 impl Receiver for Ear {
     fn receive(&self, message: Inbound) {
-        // A lost sign of life is followed by others.
+        // Ignore a full queue: further signs of life follow.
         let is_ping = message.manifest == PING;
         drop(self.heard.try_send(Heard { process: message.from, sign: Sign::Word, is_ping }));
     }
@@ -261,7 +261,7 @@ impl Receiver for Ear {
 
 impl TransportListener for Ear {
     fn on_event(&self, event: &mut TransportEvent) {
-        // A process that said Hello may be any: only where it was dialled it is known to listen.
+        // Any process can say Hello under an address; only an answered dial shows which one listens there.
         let (info, sign) = match event {
             TransportEvent::PeerHandshake(info) => (info, Sign::Word),
             TransportEvent::DialAnswered(info) => (info, Sign::AnsweredDial),
@@ -271,7 +271,7 @@ impl TransportListener for Ear {
     }
 }
 
-/// Runs the machine of a fixed list until the replicator listens no more.
+/// Runs the machine of a fixed list until the replicator has ended.
 async fn watch_peers(
     mut machine: StaticMembership,
     recipient: Recipient,
@@ -286,7 +286,7 @@ async fn watch_peers(
     remoting.listen(None, ear);
     let word = |to: Destination, manifest: &'static str| {
         let envelope = Envelope::new(recipient.clone(), CodecId::PROST, manifest, Bytes::new());
-        // What is refused is said again with the next ping.
+        // Ignore a refused message: the next ping repeats it.
         drop(remoting.send(&to, envelope));
     };
     let mut effects = Vec::new();
@@ -323,7 +323,7 @@ mod tests {
 
     use super::*;
 
-    /// ddata I2: of all that a transport tells only an answered dial says which process listens at an address.
+    /// ddata I2: of all transport events only an answered dial tells which process listens at an address.
     #[test]
     fn only_an_answered_dial_says_who_listens() {
         let (heard, mut signs) = mpsc::channel(9);

@@ -1,5 +1,4 @@
-//! What belongs to a process incarnation and not to a replicator in it: the source of numbers, and
-//! the names that are taken.
+//! State of a process incarnation, shared by its replicators: the source of numbers, and the names in use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,24 +15,24 @@ struct Process {
     names: BTreeSet<String>,
 }
 
-/// By uid, since a test runs several incarnations in one process.
+/// The state of each incarnation, by uid: a test runs several incarnations in one process.
 static PROCESSES: Mutex<BTreeMap<Uid, Process>> = Mutex::new(BTreeMap::new());
 
 fn lock() -> MutexGuard<'static, BTreeMap<Uid, Process>> {
     PROCESSES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A name in use on a node; dropping it gives the name back.
+/// A name in use on a node; dropping it frees the name.
 #[derive(Debug)]
 pub(super) struct Name {
     uid: Uid,
     name: String,
 }
 
-/// Takes a name, and gives the incarnation's numbers. A replicator that is started anew in the same
-/// process goes on with the same numbers: dots must never be used twice. Source: ddata K2, I1.
+/// Takes a name, and returns the incarnation's source of numbers. A replicator restarted in the same process goes on
+/// with the same numbers: dots must never be used twice. Source: ddata K2, I1.
 ///
-/// The numbers begin above the floor, if there is one.
+/// The numbers begin above `floor`, if there is one.
 pub(super) fn claim(
     node: &UniqueAddress,
     name: &str,

@@ -1,6 +1,6 @@
-//! One entry of a replicator with the type of its value: what most programs hold of replicated data.
+//! One entry of a replicator, with the type of its value: the usual handle of programs.
 //!
-//! Requests are builders that are awaited: on this replica alone unless they say more.
+//! Requests are builders to be awaited; without further calls they concern this replica alone.
 //!
 //! Source: api.md, page 7; ddata R3, R4.
 
@@ -19,7 +19,7 @@ use crate::level::{ReadLevel, WriteLevel};
 use crate::outcome::Outcome;
 use crate::read::Read;
 
-/// How long a request waits for other replicas unless it says otherwise.
+/// How long a request waits for other replicas by default.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One entry, whose value is a `T` on every replica. Cheap to clone.
@@ -96,8 +96,9 @@ impl Replicator {
 }
 
 impl<T: ReplicatedData> Replicated<T> {
-    /// Changes the value: `change` runs on it, or on an empty one, when this is awaited. It returns nothing, a `bool`, or a
-    /// `Result`, whose error leaves the value as it was. It must not block: it runs in the replicator's task.
+    /// Changes the value when the returned request is awaited: `change` runs on the value, or on an empty one. `change`
+    /// returns nothing, a `bool`, or a `Result`, whose error leaves the value as it was. It must not block: it runs in
+    /// the replicator's task.
     ///
     /// The change is made on this replica and spreads to the others; [`Update::majority`] and its like wait until more
     /// replicas have it.
@@ -109,18 +110,19 @@ impl<T: ReplicatedData> Replicated<T> {
         Update { of: self.clone(), change, replicas: Replicas::This, timeout: TIMEOUT, result: PhantomData }
     }
 
-    /// Reads the value when this is awaited: what this replica has, unless [`Get::majority`] or its like asks others. An
-    /// entry that was never updated reads as an empty value.
+    /// Reads the value when the returned request is awaited: this replica's value, unless [`Get::majority`] or its like
+    /// asks others. An entry that was never updated reads as an empty value.
     pub fn get(&self) -> Get<T> {
         Get { of: self.clone(), replicas: Replicas::This, timeout: TIMEOUT }
     }
 
-    /// Deletes the entry for good when this is awaited: no value of this id comes back. Source: ddata R5.
+    /// Deletes the entry for good when the returned request is awaited: no value of this id comes back. Source: ddata
+    /// R5.
     pub fn delete(&self) -> Delete<T> {
         Delete { of: self.clone(), replicas: Replicas::This, timeout: TIMEOUT }
     }
 
-    /// Follows the value. Dropping the subscription ends it.
+    /// Subscribes to the value. Dropping the subscription ends it.
     pub fn subscribe(&self) -> Subscription<T> {
         self.replicator.subscribe(&self.key)
     }
@@ -132,7 +134,7 @@ impl<T> Replicated<T> {
         &self.key
     }
 
-    /// The replicator that holds it.
+    /// The replicator that holds the entry.
     pub fn replicator(&self) -> &Replicator {
         &self.replicator
     }
@@ -150,10 +152,10 @@ impl<T> fmt::Debug for Replicated<T> {
     }
 }
 
-/// An answer to come.
+/// The future of an answer.
 type Answer<R> = Pin<Box<dyn Future<Output = R> + Send>>;
 
-/// A change that has not been made yet: it is made when this is awaited.
+/// A change that is made when the request is awaited.
 #[must_use = "an update is made when it is awaited"]
 pub struct Update<T, R, F> {
     of: Replicated<T>,
@@ -163,7 +165,7 @@ pub struct Update<T, R, F> {
     result: PhantomData<fn() -> R>,
 }
 
-/// A read that has not begun: it begins when this is awaited.
+/// A read that begins when the request is awaited.
 #[must_use = "an entry is read when this is awaited"]
 pub struct Get<T> {
     of: Replicated<T>,
@@ -171,7 +173,7 @@ pub struct Get<T> {
     timeout: Duration,
 }
 
-/// A deletion that has not been made yet: it is made when this is awaited.
+/// A deletion that is made when the request is awaited.
 #[must_use = "an entry is deleted when this is awaited"]
 pub struct Delete<T> {
     of: Replicated<T>,
@@ -179,7 +181,7 @@ pub struct Delete<T> {
     timeout: Duration,
 }
 
-/// How many replicas take part, said in the same words of every request.
+/// The methods of every request that set how many replicas take part.
 macro_rules! replicas {
     ($request:ident<$($parameter:ident),+>, $until:literal) => {
         impl<$($parameter),+> $request<$($parameter),+> {
@@ -198,7 +200,7 @@ macro_rules! replicas {
                 Self { replicas: Replicas::of(replicas), ..self }
             }
 
-            /// How long other replicas are waited for. Default 5 s.
+            /// Sets how long to wait for other replicas. Default 5 s.
             pub fn timeout(self, timeout: Duration) -> Self {
                 Self { timeout, ..self }
             }
@@ -244,7 +246,7 @@ impl<T: ReplicatedData> IntoFuture for Get<T> {
         Box::pin(async move {
             let began = Instant::now();
             if replicas != Replicas::This {
-                // A replica that still catches up does not count in its own reads (ddata G13).
+                // Wait: a replica that is still syncing does not count in its own reads (ddata G13).
                 of.replicator.wait_synced(timeout).await;
             }
             let left = timeout.saturating_sub(began.elapsed()).max(Duration::from_millis(1)).min(timeout);

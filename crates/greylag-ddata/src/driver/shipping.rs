@@ -1,5 +1,5 @@
-//! Messages too large for the ordinary lane: written, cut and sent beside the replicator's task, one after the other
-//! per peer, as fast as the large lane takes them. Nothing else waits for that. Source: ddata G11, H9.
+//! Sends messages too large for the ordinary lane: encodes, cuts and sends them beside the replicator's task, one after
+//! the other per peer, as fast as the large lane takes them. Nothing else waits for them. Source: ddata G11, H9.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use crate::replicas::Replicas;
 use crate::transfers::cut;
 use crate::wire::{self, FRAGMENT_MANIFEST, MANIFEST};
 
-/// Messages that wait per peer; beyond it they are refused, as by a full lane.
+/// The most messages that wait per peer; further ones are refused, as by a full lane.
 const WAITING: usize = 64;
-/// So long a piece may wait for room on the lane.
+/// How long a fragment may wait for room on the lane.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The way out for large messages.
+/// The queues of large messages.
 pub(super) struct Shipping {
     lane: Lane,
     peers: BTreeMap<UniqueAddress, Queue>,
-    /// Bytes that may wait per peer, about. One message may always wait.
+    /// About how many bytes may wait per peer. One message may always wait.
     max_bytes: usize,
 }
 
-/// What waits for one peer.
+/// The messages that wait for one peer.
 struct Queue {
     messages: mpsc::Sender<(usize, Message)>,
-    /// About how many bytes these have, with the one that is being sent.
+    /// About how many bytes these messages have, including the one being sent.
     bytes: Arc<AtomicUsize>,
 }
 
@@ -41,8 +41,8 @@ struct Queue {
 struct Lane {
     remoting: Arc<dyn Remoting>,
     bulk: Recipient,
-    /// Transfers are numbered like everything else, so a piece that a former replicator of this process sent is
-    /// never taken for a part of a transfer of this one. Source: ddata G1.
+    /// Transfers draw their numbers from the process, so a fragment that a former replicator of this process sent is
+    /// never taken for a part of this one's transfers. Source: ddata G1.
     numbers: DotSource,
     fragment_bytes: usize,
 }
@@ -58,7 +58,7 @@ impl Shipping {
         Self { lane: Lane { remoting, bulk, numbers, fragment_bytes }, peers: BTreeMap::new(), max_bytes }
     }
 
-    /// Sends a message in its turn. Returns whether there was room for it to wait.
+    /// Queues a message. Returns whether there was room.
     pub(super) fn ship(&mut self, to: &UniqueAddress, message: Message) -> bool {
         let queue = self.peers.entry(to.clone()).or_insert_with(|| {
             let ((messages, waiting), bytes) = (mpsc::channel(WAITING), Arc::new(AtomicUsize::new(0)));
@@ -105,7 +105,7 @@ impl Lane {
         }
     }
 
-    /// The message as it is if it fits a piece, and in pieces otherwise.
+    /// The message in one envelope if it fits a fragment, else in fragments.
     fn envelopes(&self, message: &Message) -> Vec<Envelope> {
         let mut buffer = BytesMut::new();
         if let Err(error) = wire::encode(message, &mut buffer) {
@@ -136,7 +136,7 @@ mod tests {
     use crate::envelope::{Content, Envelope as Entry};
     use crate::transfers::{Accepted, Fragment, Transfers};
 
-    /// The pieces of a message as a replicator of this process sends them, if it draws from these numbers.
+    /// The fragments of a message, as a replicator sends them that draws from `numbers`.
     fn pieces(numbers: &DotSource, fill: u8) -> Vec<Fragment> {
         let remoting = MemoryNetwork::new().node("a:1#73".parse().unwrap(), Arc::new(Registry::new()));
         let bulk = Recipient::new("bulk".to_owned());
@@ -151,8 +151,8 @@ mod tests {
         lane.envelopes(&message).into_iter().map(piece).collect()
     }
 
-    /// What becomes of the messages of a former replicator and of one that was started anew in its process, where a piece of
-    /// the former one's is lost, and the rest arrives before, between and after what the new one sends.
+    /// What the receiver makes of messages of a former replicator and of one restarted in its process: a fragment of
+    /// the former one is lost, and the rest arrives before, between and after those of the new one.
     fn arrived(former: &DotSource, new: &DotSource) -> Vec<Accepted> {
         let (from, now) = ("a:1#73".parse().unwrap(), Instant::now());
         let (former, new) = (pieces(former, 1), pieces(new, 2));
@@ -164,8 +164,8 @@ mod tests {
         all.map(|piece| transfers.accept(now, &from, piece.clone())).collect()
     }
 
-    /// ddata 73, G1, K2: pieces that a former replicator of the process sent complete nothing of what the new one sends, and
-    /// give nothing of it up; they would if numbers began anew.
+    /// ddata 73, G1, K2: fragments that a former replicator of the process sent neither complete nor abort a transfer
+    /// of the new one; they would if numbers began anew.
     #[tokio::test]
     async fn scenario_73_fragments_of_the_former_replicator_complete_nothing() {
         let node: UniqueAddress = "a:1#7373".parse().unwrap();
@@ -196,7 +196,7 @@ mod tests {
             let content = Content::Value { tag: "t".into(), bytes: Bytes::from(vec![0; bytes]) };
             Message::Write { request: 1, key: "k".into(), envelope: Entry::of(content) }
         };
-        // Nothing is sent as long as nothing else runs.
+        // Nothing is sent yet: no other task has run.
         let taken = [4_000, 4_000, 4_000, 1].map(|bytes| shipping.ship(&to, message(bytes)));
         assert_eq!(taken, [true, true, false, true]);
         let other = "c.shipping:1#3".parse().unwrap();

@@ -1,4 +1,4 @@
-//! How changes reach a subscriber: a mailbox that holds the latest event per entry.
+//! The mailbox of a subscriber: it holds the latest event per entry.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,12 +12,11 @@ use crate::effect::Notice;
 use crate::key::KeyId;
 use crate::read::{Changed, ChangedAny};
 
-/// The changes of an entry, or of all entries of a prefix. At most one event per key is pending, the
-/// latest, so a slow reader costs bounded memory and ends with the final state. Dropping it ends it.
-/// Source: ddata R15.
+/// The changes of an entry, or of all entries of a prefix. At most one event per key is pending, the latest, so a slow
+/// reader costs bounded memory and ends with the final state. Dropping the subscription ends it. Source: ddata R15.
 pub type Subscription<T> = Changes<Changed<T>>;
 
-/// The changes of entries of all types: which entry, and of which type. Source: ddata R17.
+/// The changes of entries of all types; each event names the entry and its type. Source: ddata R17.
 pub type AnySubscription = Changes<ChangedAny>;
 
 /// Events of one kind, the latest one of each entry. See [`Subscription`].
@@ -28,9 +27,9 @@ pub struct Changes<C> {
     controls: Arc<Controls>,
 }
 
-/// What becomes of a notice.
+/// The conversion of a notice into an event.
 pub(super) trait FromNotice: Sized {
-    /// `None` if it is not for this subscriber.
+    /// `None` if the notice is not for this subscriber.
     fn from_notice(key: KeyId, notice: Notice) -> Option<Self>;
 }
 
@@ -63,7 +62,7 @@ struct Mailbox<C> {
 #[derive(Debug)]
 struct State<C> {
     pending: BTreeMap<KeyId, C>,
-    /// Keys with a pending event, the one that waits longest first.
+    /// Keys with a pending event, the oldest first.
     order: VecDeque<KeyId>,
     closed: bool,
 }
@@ -74,7 +73,7 @@ impl<C> Mailbox<C> {
     }
 }
 
-/// The replicator's end.
+/// The replicator's end of a mailbox.
 pub(super) struct Feed<C> {
     mailbox: Arc<Mailbox<C>>,
 }

@@ -30,19 +30,19 @@ use crate::store::DurableStore;
 use crate::types::TypeTable;
 use crate::wire::MANIFEST;
 
-/// Messages of peers that wait for the machine; a message that does not fit is lost, as on the network.
+/// The most messages of peers that wait for the machine; a message beyond is lost, as on the network.
 const INBOX: usize = 16_384;
-/// Bytes that these may have together, or four times the largest entry where that is more: a message beyond is lost
-/// and counted, and the protocol repeats it.
+/// The most bytes that these messages have together, or four times the largest entry where that is more. A message
+/// beyond is lost and counted, and the protocol repeats it.
 const INBOX_BYTES: usize = 64 * 1024 * 1024;
 
-/// Requests that are served in one turn, if so many wait: each turn looks at the timer and at every channel on which
-/// something may have arrived, which costs as much as an update does.
+/// The most requests that are served in one turn: each turn polls the timer and every channel, which costs as much as
+/// an update.
 const AT_ONCE: usize = 64;
-/// No further request is served in a turn that has taken so long.
+/// After so long a turn serves no further request.
 const TURN: Duration = Duration::from_micros(500);
 
-/// Something a handle wants done.
+/// A closure that a handle sends to the task.
 pub(super) type Request = Box<dyn FnOnce(&mut Task) + Send>;
 type Follower = Box<dyn Fn(KeyId, Notice) + Send>;
 
@@ -54,7 +54,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// A call that is made now.
+    /// A call made now.
     pub(super) fn now(level: impl Into<LevelName>) -> Self {
         Self { at: Instant::now(), level: level.into() }
     }
@@ -66,7 +66,7 @@ struct Waiting {
     answer: Box<dyn FnOnce(Reply) + Send>,
 }
 
-/// The machine with what it is connected to.
+/// The machine with its connections.
 pub(super) struct Task {
     pub(super) core: ReplicatorCore,
     pub(super) effects: Vec<Effect>,
@@ -87,7 +87,7 @@ pub(super) struct Task {
     keeper: Keeper,
     /// Requests that came while durable entries were being loaded.
     stash: Stash<Request>,
-    /// Given back when the task ends.
+    /// Freed when the task ends.
     name: Name,
 }
 
@@ -140,17 +140,17 @@ impl Task {
 
     /// Runs until the replicator has stopped.
     pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Request>, controls: Arc<Controls>) {
-        // Also when this task is dropped with its runtime do subscriptions end.
+        // Close the controls also when this task is dropped with its runtime, so that subscriptions end.
         let controls = Closing(controls);
         self.replicas.mark_changed();
         self.tell_wall_clock();
         let (mut membership_lives, mut handles_live) = (true, true);
-        // Whether what was done last was done for peers, in as many steps as it takes.
+        // Whether the last step was one of several for peers.
         let mut is_bulk;
         while !self.core.is_over() {
             if self.core.is_refused() && !self.keeper.is_closed() {
-                // A refused replicator tells its users at once, and closes the store, so that they can look at it;
-                // peers are told as long as the task lasts.
+                // A refused replicator shows its users the reason at once, and closes the store, so that they can
+                // inspect it; peers are answered until the task ends.
                 self.keeper.close().await;
                 self.followers.clear();
                 self.lifecycle.send_replace(self.core.lifecycle().clone());
@@ -186,7 +186,7 @@ impl Task {
                 Some(input) = self.keeper.answer() => self.handle(input),
                 request = requests.recv(), if handles_live => match request {
                     Some(request) => self.take_some(request, &mut requests),
-                    // The last handle is gone. Subscriptions may be left; they are no handles.
+                    // The last handle is gone. Subscriptions may be left; they do not count as handles.
                     None => {
                         handles_live = false;
                         self.handle(Input::Stop(StopReason::ShutDown));
@@ -201,7 +201,7 @@ impl Task {
                 self.perform();
             }
             if is_bulk {
-                // Else this task would keep its worker as long as there is something to do.
+                // Yield: otherwise this task would keep its worker as long as there are steps for peers.
                 tokio::task::yield_now().await;
             }
         }
@@ -209,8 +209,8 @@ impl Task {
         self.remoting.unregister(&self.ordinary.path);
         self.remoting.unregister(&self.bulk.path);
         self.keeper.close().await;
-        // The name goes before the end is told: a caller that waited for the end can start another replicator at once,
-        // under this name and on this store.
+        // Free the name before publishing the end: a caller that waited for the end can start another replicator at
+        // once, under this name and on this store.
         drop(self.name);
         self.lifecycle.send_replace(self.core.lifecycle().clone());
     }
@@ -227,7 +227,7 @@ impl Task {
         }
     }
 
-    /// Takes a request, and some of those that wait behind it.
+    /// Takes a request, and some of the requests queued behind it.
     fn take_some(&mut self, first: Request, requests: &mut mpsc::Receiver<Request>) {
         let began = Instant::now();
         self.take(first);
@@ -247,8 +247,8 @@ impl Task {
         }
     }
 
-    /// Runs a request, or keeps it until durable entries are loaded. A request that finds no room is run at once,
-    /// for the machine to refuse.
+    /// Runs a request, or stashes it until durable entries are loaded. A request for which the stash has no room runs
+    /// at once, and the machine refuses it.
     fn take(&mut self, request: Request) {
         let waits = *self.core.lifecycle() == Lifecycle::Loading;
         if let Some(request) = self.stash.admit(request, waits) {
@@ -256,13 +256,13 @@ impl Task {
         }
     }
 
-    /// A number for a request, and both clocks.
+    /// Returns a number for a request, and both clocks.
     pub(super) fn begin(&mut self) -> (u64, Instant, i64) {
         self.next_id += 1;
         (self.next_id, Instant::now(), wall_ms())
     }
 
-    /// Between two deadlines the machine lets it go on by itself.
+    /// Gives the machine the wall clock; between two deadlines the machine advances it by itself.
     fn tell_wall_clock(&mut self) {
         self.handle(Input::Wall(wall_ms()));
     }
@@ -271,13 +271,13 @@ impl Task {
         self.waiting.insert(id, Waiting { call, answer: Box::new(answer) });
     }
 
-    /// The machine's numbers, and what only its driver can measure.
+    /// The machine's metrics, with those that only the driver can measure.
     pub(super) fn metrics(&mut self) -> Metrics {
         let stats = self.stats();
         Metrics { stats, latency: self.latency.clone(), longest_step: self.longest_step, ..self.core.metrics() }
     }
 
-    /// What was dropped or refused, here and by the machine.
+    /// The counters of what was dropped or refused, here and by the machine.
     pub(super) fn stats(&self) -> Stats {
         Stats { overrun: self.inlet.lost(), ..self.core.stats() }
     }
@@ -292,14 +292,14 @@ impl Task {
         self.longest_step = self.longest_step.max(now.elapsed());
     }
 
-    /// What a caller wants done, closures of updates included.
+    /// Runs the closure of a request, including the closures of updates.
     fn serve(&mut self, request: Request) {
         let now = Instant::now();
         request(self);
         self.longest_step = self.longest_step.max(now.elapsed());
     }
 
-    /// Performs effects, and what they lead to, until nothing is left.
+    /// Performs effects, and the effects that follow from them, until none is left.
     fn perform(&mut self) {
         while !self.effects.is_empty() {
             for effect in std::mem::take(&mut self.effects) {
@@ -319,7 +319,7 @@ impl Task {
                     Effect::Store { ticket, ops } => self.keeper.store(ticket, ops),
                     Effect::Load => self.keeper.load(),
                     Effect::LoadAnew => self.keeper.load_anew(),
-                    // The end is told when the store is closed.
+                    // The end is published when the store is closed.
                     Effect::Lifecycle(Lifecycle::Stopped(_)) => {}
                     Effect::Lifecycle(lifecycle) => drop(self.lifecycle.send_replace(lifecycle)),
                     Effect::Event(event) => self.teller.tell(event),
@@ -346,13 +346,14 @@ impl Task {
     }
 }
 
-/// Where the replicators of this name receive what fits an ordinary message, and what does not.
+/// The mailboxes of the replicators of this name: for ordinary messages, and for larger ones.
 pub(super) fn mailboxes(name: &str) -> (Recipient, Recipient) {
     (Recipient::new(format!("ddata/{name}")), Recipient::new(format!("{}ddata/{name}", Recipient::BULK_PREFIX)))
 }
 
-/// Tells a node's transport that replicators come, and begin one by one: until then, and after their end, what their peers
-/// send is no reason for a warning, since peers say it again; nor is what is still queued for one that has left. The facade and sharding call it when a node starts.
+/// Declares to a node's transport that replicators begin and end one by one. Messages of peers that arrive before the
+/// beginning or after the end cause no warning, since peers repeat them; nor do messages still queued for a replicator
+/// that has left. The facade and sharding call this when a node starts.
 pub fn expect_replicators(remoting: &dyn Remoting) {
     let (ordinary, bulk) = mailboxes("");
     for mailbox in [ordinary, bulk] {

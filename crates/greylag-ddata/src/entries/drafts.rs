@@ -1,4 +1,4 @@
-//! Large values on their way in, and what becomes of them. Source: ddata G12.
+//! Drafts: large values that are being received in parts. Source: ddata G12.
 
 use bytes::Bytes;
 use greylag_crdt::Digest;
@@ -12,13 +12,13 @@ use crate::types::AnyData;
 use greylag_core::UniqueAddress;
 
 impl Entries {
-    /// Whether a value is compared and sent range by range: it has more top-level keys than this.
+    /// Whether a value is compared and sent range by range, because it has more than `keys` top-level keys.
     pub(crate) fn is_large(&self, key: &str, keys: usize) -> bool {
         let ranged = self.get(key).and_then(Entry::value).and_then(AnyData::ranged);
         ranged.is_some_and(|ranged| ranged.keys() > keys)
     }
 
-    /// Begins to make one of an offered value and what is held here.
+    /// Begins a draft that joins an offered value with the value held here.
     pub(crate) fn begin_draft(
         &mut self,
         rules: &Rules<'_>,
@@ -40,7 +40,7 @@ impl Entries {
         Ok(())
     }
 
-    /// A delta was joined into an entry that had this digest before; what is on its way in needs it, too.
+    /// Adds a delta to the draft of its entry: the delta was joined into the entry, which had the digest `before`.
     pub(crate) fn note_delta(&mut self, key: &KeyId, delta: &Bytes, before: Option<Digest>) {
         if self.drafts.is_empty() {
             return;
@@ -51,7 +51,7 @@ impl Entries {
         }
     }
 
-    /// Puts a finished draft in the place of the entry that it includes, or joins it.
+    /// Replaces the entry by a finished draft that includes it, or joins the draft.
     pub(crate) fn merge_draft(&mut self, rules: &Rules<'_>, key: &KeyId, draft: Draft) -> Result<Merged, Refusal> {
         if let Some(Entry { data: Data::Tombstone { deleted_at }, .. }) = self.get(key) {
             return Ok(Merged::Deleted { deleted_at: *deleted_at });

@@ -1,4 +1,4 @@
-//! Encodings of entries that were sent lately, so that several recipients share one. Source: ddata R14.
+//! Encodings of recently sent entries, shared by several recipients. Source: ddata R14.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -8,20 +8,20 @@ use greylag_crdt::Digest;
 
 use crate::key::KeyId;
 
-/// The number of encodings kept at most: only a new node wants every entry, and it is served each of them once.
+/// The most encodings kept: only a new node wants every entry, and it is served each entry once.
 const KEPT: usize = 4_096;
-/// The bytes of encodings kept at most, a single encoding apart.
+/// The most bytes of encodings kept, not counting a single one.
 const KEPT_BYTES: usize = 64 * 1024 * 1024;
-/// How many encodings one input drops for their age: a handful of microseconds, whatever was sent before.
+/// How many old encodings one input drops: a handful of microseconds, whatever was sent before.
 const DROPPED_AT_ONCE: usize = 64;
 
-/// The encodings. One is known by what it encodes, so an entry that changes need not know that it has one.
+/// The kept encodings. Keyed by digest, so a change of the entry invalidates its encoding.
 #[derive(Debug, Default)]
 pub(super) struct Encodings {
-    /// When the input that is being handled came.
+    /// The time of the present input.
     now: Option<Instant>,
     kept: BTreeMap<KeyId, Encoding>,
-    /// The oldest first. Those that were made anew meanwhile are found to be younger.
+    /// When encodings were made, the oldest first. An encoding that was made again since is found to be younger.
     made: VecDeque<(Instant, KeyId)>,
     bytes: usize,
 }
@@ -34,12 +34,12 @@ struct Encoding {
 }
 
 impl Encodings {
-    /// The encoding of an entry that has this digest.
+    /// The encoding of an entry with this digest, if it is kept.
     pub(super) fn of(&self, key: &str, digest: Digest) -> Option<Bytes> {
         self.kept.get(key).filter(|kept| kept.digest == digest).map(|kept| kept.bytes.clone())
     }
 
-    /// As `of`; makes it if need be.
+    /// As `of`; makes the encoding if it is not kept.
     pub(super) fn get_or_make(&mut self, key: &KeyId, digest: Digest, make: impl FnOnce() -> Bytes) -> Bytes {
         self.of(key, digest).unwrap_or_else(|| {
             let bytes = make();
@@ -61,7 +61,7 @@ impl Encodings {
         }
     }
 
-    /// Time went on: drops some of those that were made so long ago.
+    /// Sets the time, and drops some of the encodings older than `time_to_live`.
     pub(super) fn forget(&mut self, now: Instant, time_to_live: Duration) {
         self.now = Some(now);
         for _ in 0..DROPPED_AT_ONCE {
@@ -91,7 +91,7 @@ impl Encodings {
 mod tests {
     use super::*;
 
-    /// ddata R14: the encoding of an entry that changed is as old as it is itself.
+    /// ddata R14: the age of an encoding that was made again counts from the second time.
     #[test]
     fn what_was_made_anew_is_young() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!((encodings.len(), encodings.made.len()), (0, 0));
     }
 
-    /// ddata R14, H2: however many entries were sent, few encodings are kept, and they go a few at a time.
+    /// ddata R14, H2: however many entries were sent, few encodings are kept, and they are dropped a few at a time.
     #[test]
     fn what_is_kept_is_bounded_and_goes_in_steps() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));

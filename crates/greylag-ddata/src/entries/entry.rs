@@ -1,7 +1,7 @@
-//! One entry: what it holds, and what is known of it.
+//! One entry: its data and its bookkeeping.
 //!
-//! There may be a million of these, and most are small: what few entries need stands in a box of its own, and what most
-//! have one of, such as the replicas they name, needs no list. Source: ddata H1.
+//! There may be a million entries, and most are small: fields that few entries need are in a box of their own, and
+//! lists that mostly have one item, such as the named replicas, take no memory for it. Source: ddata H1.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(crate) struct Entry {
     key: KeyId,
     pub(crate) data: Data,
     digest: Digest,
-    /// By origin, up to which version its updates are included; of causal types only.
+    /// For each origin, the version up to which its updates are included; of causal types only.
     pub(crate) versions: Versions,
     /// The replicas that the data name.
     mentions: Few<ReplicaId>,
@@ -33,19 +33,19 @@ pub(crate) struct Entry {
     rare: Option<Box<Rare>>,
 }
 
-/// What most entries do without: few name a replica that was removed, few expire, and few are large.
+/// Fields that most entries lack: few name a removed replica, few expire, and few are large.
 #[derive(Debug, Default)]
 struct Rare {
     markers: Markers,
-    /// The digest of the data that subscribers may go on believing in, if that is not the present one.
+    /// The digest of former data that read like the present ones; a subscriber that has it is not notified.
     told: Option<Digest>,
     dates: Option<Dates>,
-    /// The size when it was last encoded to know it, and the largest that was told of.
+    /// The size when it was last measured by encoding, and the largest size that was reported.
     measured: usize,
     told_bytes: usize,
 }
 
-/// What an entry holds.
+/// The content of an entry.
 #[derive(Debug)]
 pub(crate) enum Data {
     Value(Box<dyn AnyData>),
@@ -53,7 +53,7 @@ pub(crate) enum Data {
 }
 
 impl Data {
-    /// Over data and type tag, of a tombstone its deletion time; never over bookkeeping.
+    /// The digest of value and type tag, or of a tombstone's deletion time; never of bookkeeping.
     fn digest(&self, tags: &mut Tags) -> Digest {
         match self {
             Self::Value(value) => value.digest().plus(tags.of(&**value).1),
@@ -73,16 +73,16 @@ pub(super) fn named_by(data: &Data) -> Few<ReplicaId> {
     pruning.map(RemovedNodePruning::modified_by).unwrap_or_default().into_iter().collect()
 }
 
-/// Everything that an entry is made of.
+/// A whole entry to be set.
 #[derive(Debug)]
 pub(crate) struct Filled {
     pub(crate) data: Data,
     pub(crate) versions: BTreeMap<ReplicaId, u64>,
     pub(crate) markers: Markers,
     pub(crate) size_bound: usize,
-    /// Of the value's [`greylag_crdt::Home`]; nothing for a tombstone.
+    /// The birth of the value's [`greylag_crdt::Home`]; 0 for a tombstone.
     pub(crate) born: u64,
-    /// When it was last used, if that is known beside what is held; a new entry without it begins now.
+    /// When the entry was last used, if this is known; a new entry without it counts as used now.
     pub(crate) used_ms: Option<i64>,
 }
 
@@ -107,8 +107,8 @@ impl Entry {
         entry
     }
 
-    /// Takes this for what it held. A value of the same type takes the place of the former one in memory, too, so that
-    /// what belongs together stays together, however often it changes.
+    /// Replaces the content. A value of the same type is moved into the memory of the former one, so that related
+    /// memory stays together, however often the value changes.
     pub(super) fn fill(&mut self, content: Filled, mentions: Few<ReplicaId>, tags: &mut Tags) {
         let Filled { data, versions, markers, size_bound, born, used_ms: _ } = content;
         let before = std::mem::replace(&mut self.digest, data.digest(tags));
@@ -128,7 +128,7 @@ impl Entry {
         self.set_markers(markers);
     }
 
-    /// Says which updates it includes.
+    /// Sets the versions of the included updates.
     pub(super) fn include(&mut self, versions: &BTreeMap<ReplicaId, u64>) {
         self.versions.set(versions);
     }
@@ -141,13 +141,13 @@ impl Entry {
         self.digest
     }
 
-    /// The digest of what subscribers are told: of the present data, or of former ones that read like these. A
-    /// subscriber that was told data with another digest is told the present ones. Source: ddata R16.
+    /// The digest of what subscribers believe: of the present data, or of former data that read like them. A subscriber
+    /// that was told data with another digest is notified of the present ones. Source: ddata R16.
     pub(crate) fn told(&self) -> Digest {
         self.rare.as_ref().and_then(|rare| rare.told).unwrap_or(self.digest)
     }
 
-    /// Sets that digest: a subscriber that was told data with it need not be told the present ones.
+    /// Sets the digest of what subscribers believe: a subscriber that was told data with it is not notified.
     pub(super) fn set_told(&mut self, told: Digest) {
         if told != self.digest {
             self.rare.get_or_insert_default().told = Some(told);
@@ -156,7 +156,7 @@ impl Entry {
         }
     }
 
-    /// Of the value's [`greylag_crdt::Home`].
+    /// The birth of the value's [`greylag_crdt::Home`].
     pub(crate) fn born(&self) -> u64 {
         self.born
     }
@@ -166,7 +166,7 @@ impl Entry {
         self.mentions.binary_search(&replica).is_ok()
     }
 
-    /// The value, and what it can do about removed replicas.
+    /// The value; `None` for a tombstone.
     pub(crate) fn value(&self) -> Option<&dyn AnyData> {
         match &self.data {
             Data::Value(value) => Some(&**value),
@@ -174,13 +174,13 @@ impl Entry {
         }
     }
 
-    /// The entry as it travels, with this for its content.
+    /// The entry as an envelope with the given content.
     pub(crate) fn envelope_with(&self, content: Content) -> Envelope {
         let (versions, markers) = (self.versions.to_map(), self.markers().clone());
         Envelope { content, versions, markers, used_ms: self.used() }
     }
 
-    /// When the value was last used, if that matters.
+    /// When the value was last used, if it expires.
     pub(super) fn used(&self) -> Option<i64> {
         self.dates().filter(|_| self.value().is_some()).map(|dates| dates.used_ms)
     }
@@ -189,7 +189,7 @@ impl Entry {
         Named { mentions: &self.mentions, markers: self.markers() }
     }
 
-    /// What was put where of removed replicas.
+    /// The markers of removed replicas.
     pub(crate) fn markers(&self) -> &Markers {
         static NONE: Markers = Markers::new();
         self.rare.as_ref().map_or(&NONE, |rare| &rare.markers)
@@ -201,7 +201,7 @@ impl Entry {
         }
     }
 
-    /// When it was used and when it goes; `None` if it stays.
+    /// When the entry was used and when it expires; `None` if it does not expire.
     pub(super) fn dates(&self) -> Option<Dates> {
         self.rare.as_ref()?.dates
     }
@@ -212,17 +212,17 @@ impl Entry {
         }
     }
 
-    /// From then on it counts as absent.
+    /// The time from which the entry counts as absent.
     pub(super) fn deadline_ms(&self) -> i64 {
         self.dates().map_or(NEVER, |dates| dates.deadline_ms)
     }
 
-    /// Where it stands in the index of deadlines.
+    /// The entry's time in the index of deadlines.
     pub(super) fn indexed_ms(&self) -> i64 {
         self.dates().map_or(NEVER, |dates| dates.indexed_ms)
     }
 
-    /// The size when it was last encoded to know it, and the largest that was told of.
+    /// The size when it was last measured by encoding, and the largest size that was reported.
     pub(super) fn sizes(&self) -> (usize, usize) {
         self.rare.as_ref().map_or((0, 0), |rare| (rare.measured, rare.told_bytes))
     }
@@ -232,14 +232,14 @@ impl Entry {
         (rare.measured, rare.told_bytes) = (measured, told_bytes);
     }
 
-    /// The digest is that of the data, which can be read again and have no empty leaf (no decoder takes
-    /// one), and nothing is left in them that a marker covers.
+    /// Checks that the digest is that of the data, that the data can be decoded and have no empty leaf (no decoder
+    /// accepts one), and that no marker covers anything left in them.
     pub(super) fn check_invariants(&self, key: &str, types: &TypeTable) {
         let Data::Value(value) = &self.data else {
             assert_eq!(self.digest, self.data.digest(&mut Tags::default()), "{key}: the tombstone's digest");
             return;
         };
-        // Reading again what is written costs more than all the rest.
+        // Check samples only: decoding again costs more than everything else.
         let is_sampled = self.digest.0.is_multiple_of(32);
         if let Some(found) = types.find(&value.tag()).filter(|_| is_sampled) {
             let again = found.decode(&value.encoded()).expect("what is held can be read");
@@ -260,13 +260,13 @@ mod tests {
     use super::*;
 
     impl Entry {
-        /// Gives it a digest that is not its own.
+        /// Gives the entry a wrong digest.
         pub(in crate::entries) fn misread(&mut self) {
             self.digest = self.digest.plus(Digest(1));
         }
     }
 
-    /// ddata H1: what every entry has is small.
+    /// ddata H1: the fields that every entry has are small.
     #[test]
     fn an_entry_is_small() {
         assert!(size_of::<Entry>() <= 112, "{} bytes", size_of::<Entry>());

@@ -1,12 +1,11 @@
-//! When entries were last used, and how they go without trace. Source: ddata E1, E2, R5.
+//! Tracks when entries were last used, and removes expired ones without a trace. Source: ddata E1, E2, R5.
 
 use super::{Data, Entries, Entry, Gone};
 use crate::expiry::{Dates, Lifetimes, NEVER, later};
 use crate::key::KeyId;
 
 impl Data {
-    /// When something that is set now was last used and when it expires; `None` if it does not. `was` is what was known
-    /// of the entry.
+    /// The dates of data that are set now; `None` if they do not expire. `was` are the former dates of the entry.
     pub(super) fn dates(
         &self,
         lifetimes: &Lifetimes,
@@ -23,7 +22,7 @@ impl Data {
                 (known, was.map_or(known, |was| was.told_ms), later(known, lifetime))
             }
         };
-        // An entry that is used often stays where it is in the index until its turn comes.
+        // Keep the place in the index: an entry that is used often is moved only when its turn comes.
         let indexed_ms = was.map_or(NEVER, |was| was.indexed_ms).min(deadline_ms);
         (deadline_ms != NEVER).then_some(Dates { used_ms, told_ms, deadline_ms, indexed_ms })
     }
@@ -35,13 +34,13 @@ impl Entries {
         self.now_ms
     }
 
-    /// The wall clock went on.
+    /// Sets the wall clock.
     pub(crate) fn set_now(&mut self, now_ms: i64) {
         self.now_ms = now_ms;
     }
 
-    /// Removes an entry without trace; its subscribers learn that it is gone, and so does its store.
-    /// The delta log forgets its own records.
+    /// Removes an entry without a trace, and notifies its subscribers and its store. The caller removes its records
+    /// from the delta log.
     pub(crate) fn forget(&mut self, key: &KeyId) {
         let Some(entry) = self.tree.remove(key) else { return };
         self.order.remove(key);
@@ -58,7 +57,7 @@ impl Entries {
             && self.tree.find(key).is_some_and(|entry| entry.deadline_ms() <= self.now_ms)
     }
 
-    /// Removes entries that are past their deadline, at most so many.
+    /// Removes at most `limit` entries that are past their deadline.
     pub(crate) fn expire(&mut self, limit: usize) -> Vec<Gone> {
         let mut gone = Vec::new();
         for _ in 0..limit {
@@ -87,24 +86,24 @@ impl Entries {
         Some(Gone { key: key.clone(), aged })
     }
 
-    /// When an entry may be past its deadline next.
+    /// When the next entry may be past its deadline.
     pub(crate) fn next_deadline_ms(&self) -> Option<i64> {
         self.deadlines.next()
     }
 
-    /// Whether what arrives for an absent entry has expired on the way. Source: ddata E2.
+    /// Whether data arrive for an absent entry that have expired already. Source: ddata E2.
     pub(super) fn is_too_late(&self, key: &str, used_ms: Option<i64>) -> bool {
         self.get(key).is_none() && used_ms.is_some_and(|used_ms| self.lifetimes.of_value(key, used_ms) <= self.now_ms)
     }
 
-    /// When an entry was last used; `None` if it does not expire, or is none, or a tombstone.
+    /// When an entry was last used; `None` if it does not expire, is absent, or is a tombstone.
     pub(crate) fn used_ms(&self, key: &str) -> Option<i64> {
         self.deadlines.next()?;
         self.get(key).and_then(Entry::used)
     }
 
-    /// An entry was used now. Returns whether all peers are to be told, which from now on they are: only
-    /// if it matters, a tenth of its lifetime. Source: ddata E2.
+    /// Notes that an entry is used now. Returns whether all peers must be told, which then counts as done: only if a
+    /// tenth of the lifetime has passed since they were told last. Source: ddata E2.
     pub(crate) fn touch(&mut self, key: &str) -> bool {
         let (now_ms, mut matters) = (self.now_ms, false);
         self.use_at(key, now_ms, |dates| {
@@ -117,7 +116,7 @@ impl Entries {
         matters
     }
 
-    /// An update of an entry is logged, and with it all peers are told when it was used. Returns that.
+    /// Notes that an update of an entry is logged, which tells all peers when it was used. Returns that time.
     pub(crate) fn note_update(&mut self, key: &str) -> Option<i64> {
         self.deadlines.next()?;
         let entry = self.tree.find_mut(key)?;
@@ -126,17 +125,17 @@ impl Entries {
         entry.used()
     }
 
-    /// A peer says when an entry was last used.
+    /// Notes when an entry was last used, as a peer said.
     pub(crate) fn note_used(&mut self, key: &str, used_ms: i64) {
         self.use_at(key, used_ms, |_| {});
     }
 
-    /// As `note_used`, and the peer says it to all others too.
+    /// As `note_used`, for a use that the peer told all others too.
     pub(crate) fn note_told(&mut self, key: &str, used_ms: i64) {
         self.use_at(key, used_ms, |dates| dates.told_ms = dates.told_ms.max(used_ms));
     }
 
-    /// Moves the deadline of a value on that was used then; `then` says more of its dates.
+    /// Moves on the deadline of a value that was used at `used_ms`; `then` changes its other dates.
     fn use_at(&mut self, key: &str, used_ms: i64, then: impl FnOnce(&mut Dates)) {
         if self.deadlines.next().is_none() {
             return;
@@ -151,7 +150,7 @@ impl Entries {
         entry.set_dates(Some(dates));
     }
 
-    /// Every expiring entry is looked at when its time has come, and nothing else is. Source: ddata O5.
+    /// Checks that the index holds every expiring entry, at its deadline or before, and nothing else. Source: ddata O5.
     pub(super) fn check_deadlines(&self) {
         let mut expiring = 0;
         for (key, dates) in self.tree.iter().filter_map(|entry| Some((entry.key(), entry.dates()?))) {

@@ -1,8 +1,8 @@
-//! Lists that mostly have one item or none, of which there are as many as there are entries.
+//! Lists that mostly have one item or none; there are as many lists as entries.
 
 use std::ops::{Deref, DerefMut};
 
-/// One item, or any other number; several take exactly their room.
+/// One item, or any other number, in exactly the memory needed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Few<T> {
     One(T),

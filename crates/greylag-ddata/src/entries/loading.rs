@@ -1,4 +1,4 @@
-//! Joining what a store held when the replicator started. Source: ddata U4, U5, Z9.
+//! Joins stored entries when the replicator starts. Source: ddata U4, U5, Z9.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -16,7 +16,7 @@ use crate::store::LoadedRecord;
 /// Why a stored record was not joined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LoadProblem {
-    /// The record is damaged, or nothing that can be joined.
+    /// The record is damaged or cannot be joined.
     Unreadable(String),
     /// No type is registered for this tag.
     UnknownType(Arc<str>),
@@ -29,7 +29,7 @@ impl Entries {
             LoadedRecord::Bad { why, .. } => return Err(LoadProblem::Unreadable(why.clone())),
             LoadedRecord::Tombstone { key, deleted_at } => {
                 if self.merge_tombstone(key, *deleted_at) == Merged::Expired {
-                    // The tombstone's time was over meanwhile: it goes from the store, too.
+                    // The tombstone has expired meanwhile: remove it from the store, too.
                     self.storing.changed(key, None);
                 }
                 return Ok(());
@@ -51,7 +51,7 @@ impl Entries {
         Ok(())
     }
 
-    /// Moves the end of every marker on, and has the entries stored so, too.
+    /// Moves the end of every marker on by `by` milliseconds, and has the entries stored again.
     pub(crate) fn prolong_markers(&mut self, by: i64) {
         for key in self.index.ended(i64::MAX) {
             self.change_markers(&key, |markers| {
@@ -61,17 +61,18 @@ impl Entries {
         }
     }
 
-    /// Sets the times of an entry's markers anew.
+    /// Renews the times of an entry's markers.
     pub(crate) fn renew_markers(&mut self, key: &KeyId, renewal: &Renewal) {
         self.change_markers(key, |markers| renewal.apply(markers));
     }
 
-    /// Has times of an entry's markers that lie ahead of the wall clock count from now: that went back. Source: ddata Z9.
+    /// Sets the times of an entry's markers that lie ahead of the wall clock to now: the clock went back. Source: ddata
+    /// Z9.
     pub(crate) fn bound_markers(&mut self, key: &KeyId, bounds: &Bounds) {
         self.change_markers(key, |markers| bounds.markers(markers).is_some());
     }
 
-    /// As [`Self::bound_markers`], of the time of a deletion.
+    /// As [`Self::bound_markers`], for the deletion time of a tombstone.
     pub(crate) fn bound_tombstone(&mut self, key: &KeyId, bounds: &Bounds) {
         let Some(Entry { data: Data::Tombstone { deleted_at }, .. }) = self.get(key) else { return };
         if !bounds.allow(*deleted_at) {
@@ -81,13 +82,13 @@ impl Entries {
         }
     }
 
-    /// The ids that come after one, at most `limit`.
+    /// The ids after `after`, at most `limit`.
     pub(crate) fn ids_after(&self, after: Option<&KeyId>, limit: usize) -> Vec<KeyId> {
         let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(&**after));
         self.order.range::<str, _>((from, Bound::Unbounded)).take(limit).cloned().collect()
     }
 
-    /// Changes the markers of an entry; `change` says whether it did.
+    /// Changes the markers of an entry; `change` returns whether it changed anything.
     fn change_markers(&mut self, key: &KeyId, change: impl FnOnce(&mut Markers) -> bool) {
         let Some(entry) = self.get(key) else { return };
         let Some(value) = entry.value() else { return };

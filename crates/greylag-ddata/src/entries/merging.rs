@@ -1,7 +1,7 @@
-//! Joining what peers send into what is held.
+//! Joins states and deltas of peers into entries.
 //!
-//! Markers come first: both sides are put under the same names before they are joined, and a delta
-//! that was made with a marker that is missing here is refused, for its full state. Source: ddata Z7.
+//! Markers come first: both sides are renamed by the same markers before they are joined, and a delta that was made
+//! with a marker that is missing here is refused, so that the full state comes instead. Source: ddata Z7.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,15 @@ use crate::key::KeyId;
 use crate::message::{DeltaItem, Refusal};
 use crate::types::{AnyData, AnyType, TypeTable};
 
-/// What deciding about a message needs to know beside the entries.
+/// The rules for merging, beside the entries themselves.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules<'a> {
     pub(crate) types: &'a TypeTable,
-    /// Larger values are refused.
+    /// The bound of a received value; larger ones are refused.
     pub(crate) max_bytes: usize,
     /// Markers that ended at this time or before may be forgotten.
     pub(crate) forgets_before: Option<i64>,
-    /// Deltas are refused where others are missing before them.
+    /// Whether a delta is refused if deltas before it are missing.
     pub(crate) checks_gaps: bool,
     /// Whether versions of origins are kept, so that deltas of causal types can be joined.
     pub(crate) keeps_versions: bool,
@@ -35,21 +35,21 @@ impl Rules<'_> {
     }
 }
 
-/// A copy to work on: a merge that is refused half-way leaves the entry as it was.
+/// A copy in which a merge is prepared: a merge that is refused half-way leaves the entry unchanged.
 struct Draft {
     home: Home,
     value: Box<dyn AnyData>,
     versions: BTreeMap<ReplicaId, u64>,
     markers: Markers,
     size: usize,
-    /// What was told of its use.
+    /// When the entry was used, as the sender told.
     used_ms: Option<i64>,
-    /// Nothing but pruning changed it, and it reads as before.
+    /// Whether only pruning changed the value, and it reads as before.
     is_unnoticed: bool,
 }
 
 impl Draft {
-    /// Puts a value under the names that the markers give. Returns whether that changed it.
+    /// Cleans a value with the markers. Returns whether that changed it.
     fn clean(markers: &Markers, value: &mut dyn AnyData) -> bool {
         !markers.is_empty() && value.pruning_mut().is_some_and(|pruning| markers.clean(pruning))
     }
@@ -83,7 +83,7 @@ impl Entries {
         self.merge_state(rules, key, &**found, theirs, envelope, bytes.len())
     }
 
-    /// Joins a value of the entry's type. Of the envelope all but its content counts.
+    /// Joins a value of the entry's type, with everything in the envelope except its content.
     pub(super) fn merge_state(
         &mut self,
         rules: &Rules<'_>,
@@ -122,7 +122,7 @@ impl Entries {
         Ok(Merged::Done { changed })
     }
 
-    /// Joins a value that was stored, markers and all.
+    /// Joins a stored value and its markers.
     pub(super) fn join_stored(
         &mut self,
         key: &KeyId,
@@ -159,7 +159,7 @@ impl Entries {
         let before = self.digest(&item.key);
         let mut draft = self.draft(&item.key, &**found);
         let have = draft.versions.get(&origin).copied().unwrap_or(0);
-        // Before anything else: names that this delta uses may be unknown here.
+        // Check markers first: this delta may use names that are unknown here.
         if self.lacks_marker(rules, &**found, item) {
             return Ok(Merged::Gap { have, full: true });
         }
@@ -192,7 +192,7 @@ impl Entries {
         Ok(Merged::Done { changed })
     }
 
-    /// Whether the sender's entry had a marker, a range or an amount that is needed here and missing.
+    /// Whether the sender's entry had a marker, a range or an amount that is missing here and may not be done without.
     fn lacks_marker(&self, rules: &Rules<'_>, found: &dyn AnyType, item: &DeltaItem) -> bool {
         if item.markers.is_empty() {
             return false;
@@ -212,8 +212,8 @@ impl Entries {
         self.get(key).is_some_and(|entry| entry.mentions(marker.removed))
     }
 
-    /// A tombstone absorbs whatever is there; of two the later time stays. One past its age is ignored,
-    /// so that it is not learned again from a later clock. Source: ddata R5.
+    /// Joins a tombstone, which absorbs any value; of two tombstones the later time stays. A tombstone past its age is
+    /// ignored, so that it is not learned again from a later clock. Source: ddata R5.
     pub(crate) fn merge_tombstone(&mut self, key: &KeyId, deleted_at: i64) -> Merged {
         if self.lifetimes.of_tombstone(key, deleted_at) <= self.now_ms {
             return Merged::Expired;
@@ -229,8 +229,8 @@ impl Entries {
         Merged::Done { changed: true }
     }
 
-    /// Drops the markers that may be forgotten, unless the entry still names their replicas. Returns
-    /// those that went. Source: ddata Z9.
+    /// Drops the markers that may be forgotten, unless the entry still names their replicas. Returns the dropped ones.
+    /// Source: ddata Z9.
     pub(crate) fn forget_markers(&mut self, rules: &Rules<'_>, key: &KeyId) -> Vec<Performed> {
         let Some(entry) = self.get(key) else { return Vec::new() };
         let goes = |marker: &Performed| rules.may_forget(marker) && !entry.mentions(marker.removed);
@@ -249,7 +249,7 @@ impl Entries {
     }
 
     pub(super) fn check_tag(&self, key: &KeyId, tag: &str) -> Result<(), Refusal> {
-        // Of an unknown type, and in the store: another type must not take its place there.
+        // The stored entry has a type unknown here; another type must not replace it in the store.
         if self.storing.held_back.contains_key(key) {
             return Err(Refusal::TypeMismatch);
         }
@@ -296,7 +296,7 @@ impl Entries {
                 self.set_by(key, content, delta);
             }
         } else if let Some(entry) = self.tree.find_mut(key) {
-            // The value is the same; it may be known now to include more updates.
+            // The value is the same, but may now be known to include more updates.
             entry.include(&versions);
             if let Some(used_ms) = used_ms {
                 self.note_used(key, used_ms);

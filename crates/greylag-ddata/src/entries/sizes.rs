@@ -1,19 +1,18 @@
-//! How large entries are, as far as it is known without encoding them.
+//! Sizes of entries, as far as known without encoding.
 //!
-//! An entry's size is known exactly when it was encoded last; since then every delta has added its own
-//! length to a bound. It is encoded again, to know, when the bound has grown by a tenth, so knowing costs
-//! no more than a fraction of what the updates themselves cost. Source: ddata E4.
+//! The exact size is known when an entry is encoded; after that every delta adds its own length to a bound. When the
+//! bound has grown by a tenth, the entry is encoded to measure it, so measuring costs a fraction of the updates
+//! themselves. Source: ddata E4.
 
 use super::Entries;
 use crate::envelope::Content;
 use crate::key::KeyId;
 
-/// Larger entries are not encoded only to know their size; for them the bound is good enough.
+/// The largest entry that is encoded only to measure it; for larger ones the bound is good enough.
 const MEASURED_UP_TO: usize = 1024 * 1024;
 
 impl Entries {
-    /// The size of an entry that is worth telling of: at or above the limit, and a tenth above what was told
-    /// before.
+    /// The size of an entry, if it must be reported: at or above `limit`, and a tenth above the size reported last.
     pub(crate) fn worth_telling(&mut self, key: &KeyId, limit: usize) -> Option<usize> {
         let entry = self.tree.find(key).filter(|entry| entry.value().is_some())?;
         let (bound, (measured, told)) = (entry.size_bound, entry.sizes());

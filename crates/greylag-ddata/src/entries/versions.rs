@@ -1,4 +1,4 @@
-//! Up to which version of each origin's updates an entry includes them. Source: ddata G5, G6.
+//! The versions of origins up to which an entry includes their updates. Source: ddata G5, G6.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use greylag_crdt::ReplicaId;
 
 use super::few::Few;
 
-/// Versions by origin, ascending. A million entries of causal types have one of these each.
+/// Versions by origin, ascending. Each of a million entries of causal types has one such list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Versions(Few<(ReplicaId, u64)>);
 
@@ -17,12 +17,12 @@ impl Versions {
         Some(self.0[at].1)
     }
 
-    /// All of them, to work on.
+    /// All versions as a map.
     pub(crate) fn to_map(&self) -> BTreeMap<ReplicaId, u64> {
         self.0.iter().copied().collect()
     }
 
-    /// Takes these for the former ones.
+    /// Replaces the versions.
     pub(super) fn set(&mut self, versions: &BTreeMap<ReplicaId, u64>) {
         let all = versions.iter().map(|(origin, version)| (*origin, *version));
         if versions.len() == self.0.len() {

@@ -1,4 +1,4 @@
-//! The known members as they last said to stand, and which of them have answered. Source: ddata Z11.
+//! The latest standing of each known member, and which members have answered. Source: ddata Z11.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use greylag_crdt::ReplicaId;
 use super::standing::GateState;
 use super::starts::Starts;
 
-/// How a replicator stands: what its standing says, with the starts resolved.
+/// The standing of a replicator, with its starts resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Heard {
     pub(crate) replica: ReplicaId,
@@ -29,19 +29,19 @@ impl Heard {
         self.state == GateState::Closed
     }
 
-    /// The time that the order compares: until when a closed replicator was in touch, up to when an open one forgot.
+    /// The time that the order compares: of a closed replicator its time in touch, of an open one its horizon.
     pub(crate) fn time(&self) -> i64 {
         let time = if self.is_closed() { self.synced_at } else { self.forget_horizon };
         time.unwrap_or(i64::MIN)
     }
 
-    /// The first in this order makes the start.
+    /// The key of the order: the replicator with the least one makes the start.
     pub(crate) fn rank(&self) -> (bool, Reverse<i64>, ReplicaId) {
         (self.starts.is_empty(), Reverse(self.time()), self.replica)
     }
 
-    /// Whether, where a gate is closed, this replicator makes no start as long as another may: because it forgot alone,
-    /// or has nothing to compare.
+    /// Whether this replicator is passed over where a gate is closed, as long as another may make the start: because it
+    /// forgot alone, or has no time to compare.
     pub(crate) fn is_passed_over(&self) -> bool {
         match self.state {
             GateState::Closed => self.forget_horizon > self.synced_at,
@@ -50,18 +50,18 @@ impl Heard {
         }
     }
 
-    /// Whether this replicator is current by the start of a new history only: a member that does not know that start
-    /// need not take the replicator for current.
+    /// Whether this replicator is current only by the start of a new history: a member that does not know the start
+    /// need not accept that.
     pub(crate) fn is_current_without_base(&self) -> bool {
         self.is_current && self.starts.latest().is_some_and(|latest| latest.base.is_none())
     }
 
-    /// Whether this replicator is current in the history of the latest of these starts.
+    /// Whether this replicator is current in the history of the latest of `starts`.
     pub(crate) fn went_on_from(&self, starts: &Starts) -> bool {
         self.is_current && starts.latest().is_some_and(|latest| self.starts.contains(latest))
     }
 
-    /// Whether a replicator that knows these starts takes this one for current.
+    /// Whether a replicator that knows `starts` accepts this one as current.
     pub(crate) fn is_current_for(&self, starts: &Starts) -> bool {
         let latest = self.starts.latest();
         self.is_current && !self.is_refused() && latest.is_some_and(|at| at.base.is_some() || starts.contains(at))
@@ -71,11 +71,11 @@ impl Heard {
 #[derive(Debug, Clone, Default)]
 struct Member {
     heard: Option<Heard>,
-    /// The greatest number of its words: a word with a smaller one was overtaken.
+    /// The greatest number of a standing of this member: a standing with a smaller number was overtaken.
     latest: u64,
-    /// Whether it has answered a question since all were asked last.
+    /// Whether the member has answered since all members were asked last.
     has_answered: bool,
-    /// Whether it stood before this replicator when it was last heard.
+    /// Whether the member came before this replicator in order when it was last heard.
     binds: bool,
 }
 
@@ -84,7 +84,7 @@ struct Member {
 pub(crate) struct Members(BTreeMap<UniqueAddress, Member>);
 
 impl Members {
-    /// Replaces the known members by these. Returns whether that is a change.
+    /// Replaces the known members. Returns whether that is a change.
     pub(crate) fn set(&mut self, known: &BTreeSet<UniqueAddress>) -> bool {
         let is_same = self.0.len() == known.len() && self.0.keys().eq(known);
         self.0.retain(|member, _| known.contains(member));
@@ -106,7 +106,7 @@ impl Members {
         self.0.get(member)?.heard.as_ref()
     }
 
-    /// Notes that a standing with this number arrived. Returns whether it is news: no later one of that member came
+    /// Notes that a standing with this number arrived. Returns whether it is news: no later standing of the member came
     /// before.
     pub(crate) fn is_news(&mut self, member: &UniqueAddress, number: u64) -> bool {
         let Some(known) = self.0.get_mut(member) else { return true };
@@ -115,7 +115,7 @@ impl Members {
         is_news
     }
 
-    /// A member said how it stands.
+    /// Sets a member's standing.
     pub(crate) fn hear(&mut self, member: &UniqueAddress, heard: Heard, binds: bool) {
         if let Some(known) = self.0.get_mut(member) {
             known.heard = Some(heard);
@@ -123,14 +123,14 @@ impl Members {
         }
     }
 
-    /// A member answered a question. That counts once it is known how the member stands.
+    /// Notes that a member answered. The answer counts only if the member's standing is known.
     pub(crate) fn note_answer(&mut self, member: &UniqueAddress) {
         if let Some(known) = self.0.get_mut(member) {
             known.has_answered |= known.heard.is_some();
         }
     }
 
-    /// Forgets how a member stands: that member has to answer anew.
+    /// Forgets a member's standing, so that it has to answer again.
     pub(crate) fn forget(&mut self, member: &UniqueAddress) {
         if let Some(known) = self.0.get_mut(member) {
             known.heard = None;
@@ -138,7 +138,7 @@ impl Members {
         }
     }
 
-    /// Forgets all answers, because every member is asked anew.
+    /// Forgets all answers, because every member is asked again.
     pub(crate) fn forget_answers(&mut self) {
         self.0.values_mut().for_each(|member| member.has_answered = false);
     }
@@ -153,7 +153,7 @@ impl Members {
         self.0.values().filter_map(|member| member.heard.as_ref()).filter(|heard| !heard.is_refused())
     }
 
-    /// Whether a member that is not refused stood before this replicator when it was last heard.
+    /// Whether a member that is not refused came before this replicator in order when it was last heard.
     pub(crate) fn binds(&self) -> bool {
         self.0.values().any(|member| member.binds && member.heard.as_ref().is_some_and(|heard| !heard.is_refused()))
     }
@@ -164,7 +164,8 @@ impl Members {
         self.0.iter().filter(move |(_, member)| is_refused(member)).map(|(address, _)| address)
     }
 
-    /// Whether a condition holds for all members, refused ones aside; for a member that was never heard it does not.
+    /// Whether a condition holds for all members except refused ones; it does not hold for a member that was never
+    /// heard.
     pub(crate) fn all(&self, is_so: impl Fn(&Heard) -> bool) -> bool {
         let holds = |heard: &Heard| heard.is_refused() || is_so(heard);
         self.0.values().all(|member| member.heard.as_ref().is_some_and(holds))

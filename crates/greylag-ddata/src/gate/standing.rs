@@ -1,16 +1,16 @@
-//! What a replicator says of itself whenever a round begins. Source: ddata Z11.
+//! Standings: what a replicator says of itself whenever a round begins. Source: ddata Z11.
 
 use super::starts::Starts;
 
-/// Whether a replicator exchanges data.
+/// The state of a gate: whether the replicator exchanges data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GateState {
     /// The replicator exchanges data.
     #[default]
     Open,
-    /// The replicator loaded a store that no current member has judged so far.
+    /// The replicator loaded a store that no current member has judged yet.
     Closed,
-    /// The replicator loaded a store that is too old, and exchanges nothing any more.
+    /// The replicator loaded a store that is too old, and exchanges nothing.
     Refused,
 }
 
@@ -29,21 +29,21 @@ impl Default for ToldStarts {
     }
 }
 
-/// What a replicator says of itself.
+/// What a replicator says of itself to a member.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// A number greater than in every standing that the sender told before: messages overtake each other.
+    /// A number greater than that of every former standing of the sender: messages overtake each other.
     pub number: u64,
-    /// Up to when the sender, or a replicator whose data it has, forgot markers and tombstones: wall clock in
+    /// The time up to which the sender, or a replicator whose data it has, forgot markers and tombstones: wall clock in
     /// milliseconds.
     pub forget_horizon: Option<i64>,
-    /// Until when the sender was in touch with others; now, if it never exchanged anything.
+    /// The time until which the sender was in touch with others; now, if it never exchanged anything.
     pub synced_at: Option<i64>,
     /// The starts that the sender knows.
     pub starts: ToldStarts,
-    /// Whether the sender exchanges data.
+    /// The state of the sender's gate.
     pub state: GateState,
-    /// Whether others' stores are judged by what the sender holds.
+    /// Whether the sender is current, and so judges the stores of others.
     pub is_current: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The start after a full stop of the cluster: one member makes it, the first in order among those that all members
-//! have heard. Source: ddata Z11.
+//! The start after a full stop of the cluster. One member makes it: the first in order, once it has heard all members.
+//! Source: ddata Z11.
 
 use greylag_core::UniqueAddress;
 
@@ -9,13 +9,13 @@ use super::{Gate, GateNews, GateState, Moment};
 use crate::sabotage::Sabotage;
 
 impl Gate {
-    /// Makes the start if it is this replicator's to make.
+    /// Makes the start if it falls to this replicator.
     pub(super) fn consider_start(&mut self, at: Moment, out: &mut Vec<GateNews>) {
         if !self.takes_part() {
             return;
         }
         if self.is_current && self.asking.next_at.is_none() && self.members.awaited().next().is_some() {
-            // A closed store does not know this replicator's start, so this one asks as if it were not current.
+            // Ask all, as if not current: a closed store does not know this replicator's start.
             self.ask_all(at, out);
         }
         if let Some(base) = self.start_to_make(at.wall_ms) {
@@ -23,8 +23,8 @@ impl Gate {
         }
     }
 
-    /// Whether this replicator may be the one that makes the start. A replicator that is current by the start of a new
-    /// history still may, as long as a closed store does not know that start.
+    /// Whether this replicator may make the start. A replicator that is current by the start of a new history may, as
+    /// long as a closed store does not know that start.
     fn takes_part(&self) -> bool {
         if self.state == GateState::Refused || !self.place.is_loaded {
             return false;
@@ -34,7 +34,7 @@ impl Gate {
         latest.base.is_none() && self.members.standing().any(is_ignorant)
     }
 
-    /// The base of the start that this replicator makes now, if it makes one.
+    /// The base of the start that this replicator must make now; `None` if it makes none.
     fn start_to_make(&self, wall_ms: i64) -> Option<Option<i64>> {
         if !self.place.is_voter || !self.place.unmet.is_empty() || self.members.is_empty() {
             return None;
@@ -75,7 +75,7 @@ impl Gate {
         self.ask_all(at, out);
     }
 
-    /// Whether a member comes before this replicator, as both stand now.
+    /// Whether a member comes before this replicator in order, by their present standings.
     pub(super) fn stands_before(&self, other: &Heard, wall_ms: i64) -> bool {
         let own = self.as_heard(wall_ms);
         !other.is_refused() && first(&own, &[other]) == Some(other)
@@ -92,15 +92,15 @@ impl Gate {
     }
 }
 
-/// Whether a known member made a start that this replicator may be about to hear of. A maker that is not current, and
-/// knows the start, made it in an earlier life.
+/// Whether a known member made a start that this replicator may be about to hear of. A maker that is not current and
+/// knows the start made it in an earlier life.
 fn is_made_by(others: &[&Heard], start: &Start, any_closed: bool) -> bool {
     let maker = others.iter().find(|other| other.replica == start.maker);
     let is_of_this_life = maker.is_some_and(|maker| maker.is_current || !maker.starts.contains(start));
     is_of_this_life && (start.base.is_some() || !any_closed)
 }
 
-/// The first in order of this replicator and others.
+/// The first in order among this replicator and others.
 fn first<'a>(own: &'a Heard, others: &[&'a Heard]) -> Option<&'a Heard> {
     let all: Vec<&Heard> = others.iter().copied().chain([own]).collect();
     let least = |among: Vec<&'a Heard>| among.into_iter().min_by_key(|heard| heard.rank());

@@ -1,20 +1,20 @@
-//! Starts: the moments from which a history went on after all replicators had stopped. Two replicators compare the
-//! starts they know to find out since when their histories differ. Source: ddata Z11.
+//! Starts: the moments at which a history went on after all replicators had stopped. Two replicators compare the starts
+//! that they know to find out since when their histories differ. Source: ddata Z11.
 
 use std::cmp::Reverse;
 
 use greylag_crdt::{ReplicaId, hash64};
 
-/// How many starts a replicator remembers, the newest.
+/// How many starts a replicator remembers; the newest are kept.
 pub(crate) const KEPT: usize = 8;
 
-/// A replicator made its own data the measure by which all others judge theirs.
+/// A start: a replicator made its own data the measure by which all others are judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Start {
     /// The replicator that made the start.
     pub maker: ReplicaId,
-    /// Up to when the maker's data were those of the history before: wall clock in milliseconds. `None` for the start
-    /// of a new history, of replicators that had nothing stored.
+    /// The time up to which the maker's data were those of the former history: wall clock in milliseconds. `None` for
+    /// the start of a new history, of replicators that had nothing stored.
     pub base: Option<i64>,
 }
 
@@ -23,14 +23,14 @@ pub struct Start {
 pub struct Starts(Vec<Start>);
 
 impl Starts {
-    /// These, of which the newest eight count.
+    /// The newest eight of `starts`.
     pub fn of(starts: impl IntoIterator<Item = Start>) -> Self {
         let mut all: Vec<Start> = starts.into_iter().collect();
         all.drain(..all.len().saturating_sub(KEPT));
         Self(all)
     }
 
-    /// All, the oldest first.
+    /// All starts, the oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &Start> {
         self.0.iter()
     }
@@ -52,17 +52,17 @@ impl Starts {
         self.0.drain(..self.0.len().saturating_sub(KEPT));
     }
 
-    /// The base for a further start of a maker: as it is, or some milliseconds earlier where the maker made a start with that
-    /// base before. A replicator that starts anew in its process is the same maker, and what it had exchanged last may be
-    /// as long ago; two starts that look alike would be taken for one.
+    /// A base for a further start of `maker`: `base`, or some milliseconds earlier if the maker made a start with that
+    /// base before. A replicator that restarts in its process is the same maker, and may have the same time in touch;
+    /// two starts that look alike would be taken for one.
     pub(crate) fn unused_base(&self, maker: ReplicaId, base: i64) -> i64 {
         let is_unused = |base: &i64| !self.contains(&Start { maker, base: Some(*base) });
         let near = (0..=KEPT as i64).map(|by| base.saturating_sub(by));
-        // Nothing is earlier than the least time.
+        // Try later times too: nothing is earlier than the least time.
         near.chain((1..=KEPT as i64).map(|by| base.saturating_add(by))).find(is_unused).unwrap_or(base)
     }
 
-    /// Stands for the list towards a peer that knows it.
+    /// The digest of the list, for a peer that knows it.
     pub(crate) fn digest(&self) -> u64 {
         let bytes = self.0.iter().flat_map(|start| {
             let base = start.base.unwrap_or_default().to_be_bytes();
@@ -76,9 +76,10 @@ impl Starts {
         self.latest().is_none_or(|latest| latest.base.is_none())
     }
 
-    /// Whether these are later than others: a list with a base than one without, what goes on from a list than that
-    /// list. Of two histories that forked the one whose first own start has the later base is, then the one of the
-    /// smaller maker. That is a total order: of several histories one is the latest, for every replicator.
+    /// Whether these starts are later than `others`: a list with a base is later than one without; a list that goes on
+    /// from another is later than that one. Of two forked histories the one whose first own start has the later base is
+    /// later, then the one of the smaller maker. The order is total: of several histories every replicator finds the
+    /// same latest one.
     pub(crate) fn are_later_than(&self, others: &Self) -> bool {
         let rank = |starts: &Self, other: &Self| {
             let shared = starts.0.iter().rposition(|start| other.contains(start)).map_or(0, |at| at + 1);
@@ -88,8 +89,8 @@ impl Starts {
         rank(self, others) > rank(others, self)
     }
 
-    /// When a history that was in touch until `synced_at` and knows these starts parted from one that knows the others:
-    /// before everything, if one of them began anew.
+    /// When a history that was in touch until `synced_at` and knows these starts parted from one that knows `others`;
+    /// before everything, if a start without base is known to one side only.
     pub(crate) fn parted(&self, synced_at: i64, others: &Self) -> i64 {
         let of_one = self.0.iter().filter(|start| !others.contains(start));
         let of_other = others.0.iter().filter(|start| !self.contains(start));
@@ -105,7 +106,7 @@ mod tests {
         Start { maker: ReplicaId(maker), base }
     }
 
-    /// ddata Z11: the least of the time in touch and of the bases that only one of both knows.
+    /// ddata Z11: histories parted at the least of the time in touch and the bases that only one of both knows.
     #[test]
     fn histories_part_where_only_one_knows_a_start() {
         let own = Starts::of([start(1, None), start(2, Some(50))]);
@@ -117,8 +118,8 @@ mod tests {
         assert_eq!(own.parted(90, &other), i64::MIN, "one began anew");
     }
 
-    /// ddata Z11: of any two lists one is later, and that order has no cycle: the list that goes on from the other,
-    /// that has a base, that forked with a later base, of the smaller maker.
+    /// ddata Z11: of any two lists one is later, and the order has no cycle. Later is the list that goes on from the
+    /// other, that has a base, that forked with a later base, that has the smaller maker.
     #[test]
     fn one_of_two_histories_is_later() {
         let began = start(1, None);

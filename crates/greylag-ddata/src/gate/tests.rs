@@ -1,4 +1,4 @@
-//! Gates of several replicators, without their data: which open, which are refused, which wait.
+//! Gates of several replicators, without data: which open, which are refused, which wait.
 
 use super::*;
 
@@ -13,15 +13,15 @@ struct World {
     base: Instant,
     now_ms: i64,
     number: u64,
-    /// The number of the last standing that any gate told.
+    /// The number of the last standing that any gate sent.
     said: u64,
     gates: BTreeMap<char, Gate>,
-    /// What became of each gate, in words.
+    /// The events of each gate, in words.
     told: Vec<(char, String)>,
     silent: BTreeSet<char>,
 }
 
-/// What a store held when it is loaded.
+/// The own record of a store to be loaded.
 fn meta(synced_at: i64, horizon: Option<i64>, starts: &[(u64, Option<i64>)]) -> StoreMeta {
     let starts = starts.iter().map(|(maker, base)| Start { maker: ReplicaId(*maker), base: *base });
     StoreMeta {
@@ -59,7 +59,7 @@ impl World {
         Moment { now, wall_ms: self.now_ms, last_number: self.number }
     }
 
-    /// Tells every gate the members, and has all questions asked and answered.
+    /// Gives every gate the members, and lets all questions be asked and answered.
     fn publish(&mut self) {
         let names: Vec<char> = self.gates.keys().copied().collect();
         for own in &names {
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    /// A round between two that may exchange data completes.
+    /// Completes a round between two gates that may exchange data.
     fn complete(&mut self, one: char, other: char) {
         self.ask(one, other);
         for (own, peer) in [(one, other), (other, one)] {
@@ -152,8 +152,8 @@ fn the_latest_store_makes_the_start() {
     assert!(world.told.iter().filter(|(_, what)| what.starts_with("Stale")).count() == 2, "{:?}", world.told);
 }
 
-/// ddata Z11: no gate opens before all known members have answered, unreachable ones included; only the operator can
-/// remove the silent one.
+/// ddata Z11: no gate opens before all known members have answered, including unreachable ones; only the operator can
+/// remove a silent member.
 #[test]
 fn who_does_not_answer_keeps_the_gates_closed() {
     let store = |synced_at| Some(meta(synced_at, None, &[(7, None)]));
@@ -176,8 +176,8 @@ fn who_does_not_answer_keeps_the_gates_closed() {
     assert_eq!((world.is_current(), world.states()), ("ab".into(), "oo".into()));
 }
 
-/// ddata Z11: a store that was in touch until shortly before the stop is passed; one that knows another start is
-/// compared where both parted.
+/// ddata Z11: a store that was in touch until shortly before the stop is passed; a store that knows another start is
+/// judged by when both histories parted.
 #[test]
 fn histories_are_compared_where_they_parted() {
     let horizon = Some(50);
@@ -195,8 +195,8 @@ fn histories_are_compared_where_they_parted() {
     assert_eq!(world(&[(8, None)]).states(), "ro", "one began anew");
 }
 
-/// ddata Z11: a store meets members that had none and have begun a new history: one of them makes a start that gives
-/// everything a base, or the store does, and no gate of them stays closed.
+/// ddata Z11: a store meets members that had none and have begun a new history: one of the members, or the store, makes
+/// a start with a base for everything, and no gate of the members stays closed.
 #[test]
 fn a_store_meets_members_that_began_anew() {
     for (horizon, states) in [(None, "ooc"), (Some(50), "oor")] {
@@ -213,9 +213,10 @@ fn a_store_meets_members_that_began_anew() {
     }
 }
 
-/// ddata Z11: members that had nothing begin a new history, and one of them is not current yet when a store makes a start
-/// that has a base, and has forgotten something: all go over to that, since nothing that they hold is older than they
-/// are. Else what was written at the one that is refused would be lost. Found by simulation (profile `gate`, seed 485).
+/// ddata Z11: members that had nothing begin a new history, and one of them is not current yet when a store that has
+/// forgotten something makes a start with a base. All members go over to that start, since nothing that they hold is
+/// older than they are; otherwise the writes at a refused member would be lost. Found by simulation (profile `gate`,
+/// seed 485).
 #[test]
 fn who_began_anew_goes_over_to_a_store_that_has_forgotten() {
     for completes in ["", "b", "bc"] {
@@ -233,8 +234,8 @@ fn who_began_anew_goes_over_to_a_store_that_has_forgotten() {
     }
 }
 
-/// ddata Z11: a replicator that is not current and knows a start that has a base may hold data of that history: it is
-/// too old for a member with a later start that has forgotten something, and goes over to one that has not.
+/// ddata Z11: a replicator that is not current and knows a start with a base may hold data of that history: it is too
+/// old for a member with a later start that has forgotten something, and goes over to one that has not.
 #[test]
 fn who_knows_another_history_is_judged_as_a_store() {
     for (horizon, states) in [(Some(50), "or"), (None, "oo")] {
@@ -246,7 +247,7 @@ fn who_knows_another_history_is_judged_as_a_store() {
     }
 }
 
-/// Gates that opened alone, each after the life of durable markers, and know starts of their own.
+/// Gates that opened alone, each after the life of durable markers, with starts of their own.
 fn opened_alone(synced_at: &[(char, i64)]) -> World {
     let mut all = World::new(&[]);
     for (name, synced_at) in synced_at {
@@ -263,7 +264,7 @@ fn opened_alone(synced_at: &[(char, i64)]) -> World {
 }
 
 /// ddata Z11: a replicator that has nothing and hears of two histories that went on apart goes over to the later one,
-/// and does not change from the one to the other for ever, asking all members each time.
+/// and does not alternate for ever, asking all members each time.
 #[test]
 fn of_two_histories_one_is_taken() {
     for synced_at in [[('a', 90), ('b', 50)], [('a', 50), ('b', 90)], [('a', 50), ('b', 50)]] {
@@ -277,7 +278,7 @@ fn of_two_histories_one_is_taken() {
     }
 }
 
-/// ddata Z11: a replicator that knows a start from which no member went on takes over another one, though its base is
+/// ddata Z11: a replicator that knows a start from which no member went on takes over another start even if its base is
 /// earlier: there is no member to wait for.
 #[test]
 fn who_knows_a_start_that_nobody_went_on_from_takes_another() {
@@ -291,8 +292,8 @@ fn who_knows_a_start_that_nobody_went_on_from_takes_another() {
     assert_eq!((world.is_current(), world.states()), ("ab".into(), "oo".into()));
 }
 
-/// ddata Z11: a gate opens with the starts of the member that judged its store, though that member's replicator starts anew
-/// and says so before the last of the round arrives.
+/// ddata Z11: a gate opens with the starts of the member that judged its store, even if that member's replicator
+/// restarts and says so before the end of the round arrives.
 #[test]
 fn a_gate_opens_with_the_starts_of_who_judged() {
     let store = |synced_at| Some(meta(synced_at, None, &[(7, None)]));
@@ -309,9 +310,10 @@ fn a_gate_opens_with_the_starts_of_who_judged() {
     assert_eq!(world.gates[&'b'].starts, world.gates[&'a'].starts);
 }
 
-/// ddata Z11: a member that takes over a start is not current before it has completed a round with a member that is: it
-/// lacks that member's data and markers. It judged an old store, whose data a third member then took, having forgotten
-/// the marker that belongs to them, and counted twice. Found by simulation (profile `gate`, seed 57499).
+/// ddata Z11: a member that takes over a start is not current before it has completed a round with a current member: it
+/// lacks that member's data and markers. Such a member judged an old store; a third member, which had forgotten the
+/// marker for the store's data, then took the data and counted them twice. Found by simulation (profile `gate`, seed
+/// 57499).
 #[test]
 fn a_start_that_is_taken_over_makes_no_member_current() {
     let mut world = World::new(&[('a', None), ('b', None)]);
@@ -331,9 +333,8 @@ fn a_start_that_is_taken_over_makes_no_member_current() {
     assert_eq!(world.is_current(), "abc");
 }
 
-/// ddata Z11: a standing that was overtaken by a later one of its sender counts for nothing. Two members that made
-/// different starts, because one believed the older standing, would never exchange anything. Found by simulation
-/// (seed 4551).
+/// ddata Z11: a standing that a later one of its sender overtook is ignored. Two members that made different starts,
+/// because one believed the older standing, would never exchange anything. Found by simulation (seed 4551).
 #[test]
 fn a_word_that_was_overtaken_makes_no_start() {
     let known = Starts::of([Start { maker: ReplicaId(1), base: None }]);
@@ -350,13 +351,13 @@ fn a_word_that_was_overtaken_makes_no_start() {
     };
     let (before, after) = (open(7, ToldStarts::default()), open(8, ToldStarts::Listed(known.clone())));
     assert_eq!(say(&after, None), (false, Some(known.clone())));
-    // The overtaken word is still the answer that was waited for: no member is asked any more.
+    // The overtaken standing is still the awaited answer: no member is asked any more.
     assert_eq!(say(&before, Some(u64::MAX)), (false, Some(known)));
     assert_eq!(world.gates[&'b'].asking.next_at, None);
 }
 
-/// ddata Z11: a member that takes this replicator for one that knows its starts is asked again, and no start is made
-/// before it is known how that member stands.
+/// ddata Z11: a member that believes that this replicator knows its starts is asked again, and no start is made before
+/// the member's standing is known.
 #[test]
 fn a_member_that_cannot_be_understood_is_asked_again() {
     let mut world = World::new(&[('a', None), ('b', None)]);
@@ -371,11 +372,11 @@ fn a_member_that_cannot_be_understood_is_asked_again() {
     };
     assert_eq!(say(2, ToldStarts::Known(77), Some(u64::MAX)), (false, true, false));
     assert_eq!(say(1, ToldStarts::default(), Some(u64::MAX)), (false, false, false));
-    // The first in order makes the start once the other one's answer is understood.
+    // The first in order makes the start once the other's answer is understood.
     assert_eq!(say(3, ToldStarts::default(), Some(u64::MAX)), (true, true, true));
 }
 
-/// ddata Z11: two stores that forgot alone do not come before one that did not.
+/// ddata Z11: a store that forgot alone comes after one that did not; where all stores did, their order decides.
 #[test]
 fn who_forgot_alone_is_passed_over() {
     let mut world =
@@ -387,8 +388,8 @@ fn who_forgot_alone_is_passed_over() {
     assert_eq!((world.is_current(), world.states()), ("a".into(), "or".into()), "no other gate remains");
 }
 
-/// ddata I2, Z11, G13: a store whose configured peers were never met waits for them, names them once a minute though it
-/// met no member, and counts as kept out; with the last of them taken out it makes the start.
+/// ddata I2, Z11, G13: a store whose configured peers were never met waits for them, reports them once a minute even if
+/// it met no member, and counts as kept out; when the last of them is taken out, it makes the start.
 #[test]
 fn peers_that_were_never_met_are_waited_for_and_named() {
     for members in ["", "b"] {
@@ -409,7 +410,7 @@ fn peers_that_were_never_met_are_waited_for_and_named() {
             unmet: unmet.iter().map(|peer| peer.parse().unwrap()).collect(),
             ..Replicas::default()
         };
-        // A fresh store, told of the peers that are missing before it could make the start.
+        // Start again with a store that is told of the missing peers before it could make the start.
         world.start('a', Some(meta(90, None, &[])));
         let mut told = Vec::new();
         for (seconds, unmet) in [(0, &["x:1", "y:1"][..]), (60, &["x:1", "y:1"]), (120, &["y:1"]), (180, &[])] {
@@ -434,7 +435,7 @@ fn peers_that_were_never_met_are_waited_for_and_named() {
     }
 }
 
-/// ddata Z11: alone a closed gate opens after the life of durable markers, and not before.
+/// ddata Z11: a closed gate without other members opens after the life of durable markers, and not before.
 #[test]
 fn alone_a_closed_gate_waits() {
     let mut world = World::new(&[('a', Some(meta(90, None, &[])))]);

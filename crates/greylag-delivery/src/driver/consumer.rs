@@ -1,4 +1,4 @@
-//! How consumers take deliveries, and the view of that from outside.
+//! Consumer controllers inside entities, and their state as operators see it.
 //!
 //! Source: delivery §3.2, §6 (observability), §9.
 
@@ -26,7 +26,7 @@ pub use of_type::ConsumerDelivery;
 pub(crate) use shown::Shown;
 pub use undecodable::Undecodable;
 
-/// Resolves when something was confirmed or given up.
+/// Resolves when a delivery was confirmed or given up.
 pub(crate) async fn changed(outcomes: Arc<Outcomes>) {
     std::future::poll_fn(|cx| outcomes.poll_changed(cx)).await;
 }

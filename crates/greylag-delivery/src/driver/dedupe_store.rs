@@ -1,15 +1,16 @@
-//! How far an entity is, kept by its own database.
+//! Watermarks of entities that keep their state in a database of their own.
 
 use async_trait::async_trait;
 
 use crate::dedupe::Dedupe;
 use crate::ids::{SeqNr, StreamId};
 
-/// Remembers for each entity how far it has processed each stream, in the transaction that writes the effect.
+/// Stores for each entity how far it has processed each stream, in the transaction that writes the effect.
 ///
-/// For entities that keep their state in a database of their own and are not event-sourced. The entity returns what
-/// [`load`](Self::load) answers from its start, so that duplicates never reach it; whatever reaches two owners of it at a
-/// time, [`record`](Self::record) lets through once: the transaction of the other one is rolled back.
+/// For entities that keep their state in a database of their own and are not event-sourced. At its start the entity
+/// returns the watermarks that [`load`](Self::load) answers, so that duplicates do not reach its handlers. If a message
+/// reaches two owners of one entity at a time, [`record`](Self::record) succeeds for one of them; the other transaction
+/// is rolled back.
 ///
 /// ```text
 /// start            load(entity) ──▶ Dedupe, for the consumer
@@ -20,15 +21,16 @@ use crate::ids::{SeqNr, StreamId};
 /// Source: delivery §7, scenario 78.
 #[async_trait]
 pub trait DedupeStore: Send + Sync {
-    /// A transaction of the database in which entities keep their state.
+    /// A transaction of the database that holds the entities' state.
     type Transaction<'a>: Send + Sync;
-    /// Why the database did not do what it was asked.
+    /// An error of the database.
     type Error: std::error::Error + Send + Sync + 'static;
 
-    /// How far an entity has processed each stream. `entity` names it among all that use this store: its type and id.
+    /// How far an entity has processed each stream. `entity` identifies the entity among all that use this store: its
+    /// type and id.
     ///
     /// # Errors
-    /// What the database says.
+    /// Any error of the database.
     async fn load(&self, entity: &str) -> Result<Dedupe, Self::Error>;
 
     /// Notes, within a transaction, that an entity has processed a stream up to `total`. Until that transaction ends, a
@@ -48,13 +50,13 @@ pub trait DedupeStore: Send + Sync {
     ) -> Result<(), RecordError<Self::Error>>;
 }
 
-/// Why it was not noted that a message is processed.
+/// Why a message could not be recorded as processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError<E> {
     /// Another transaction has applied this message or a later one of its stream. Roll back, then confirm the delivery.
     #[error("the entity has applied its stream up to {up_to} already")]
     AlreadyApplied {
-        /// How far it is.
+        /// The recorded total of the stream.
         up_to: SeqNr,
     },
     /// The database failed. Roll back; the delivery is not processed.

@@ -18,10 +18,11 @@ use crate::with_delivery::{Protocol, ProtocolMessage, WithDelivery};
 
 /// An entity that takes deliveries of `T`.
 ///
-/// Handlers are synchronous, as in sharding. What takes longer is started through the context, and
-/// takes the [`Delivery`] with it; it is confirmed when that is done.
+/// Handlers are synchronous, as in sharding. Longer work is started through the context and takes the [`Delivery`]
+/// along, to confirm it when the work is done.
 pub trait DeliveryEntity<T: Send + Sync + 'static>: Send + 'static {
-    /// What it is sent beside its deliveries; [`Infallible`](std::convert::Infallible) for nothing.
+    /// The type of bypass messages, sent to the entity beside its deliveries; [`Infallible`](std::convert::Infallible)
+    /// for none.
     type Bypass: Send + 'static;
 
     /// Runs once, before the first delivery. Returns how far the entity knows each stream to be processed already.
@@ -33,7 +34,7 @@ pub trait DeliveryEntity<T: Send + Sync + 'static>: Send + 'static {
         Ok(Dedupe::none())
     }
 
-    /// Takes a delivery. One that is not confirmed blocks those behind it from the same producer.
+    /// Handles a delivery. An unconfirmed delivery blocks the later ones of the same producer.
     ///
     /// # Errors
     /// A failure, like a panic, replaces this value by a new one from the factory; deliveries that
@@ -44,7 +45,7 @@ pub trait DeliveryEntity<T: Send + Sync + 'static>: Send + 'static {
         cx: &mut Ctx<'_, WithDelivery<T, Self::Bypass>>,
     ) -> Result<(), Failure>;
 
-    /// Takes a message that came beside the deliveries.
+    /// Handles a bypass message.
     ///
     /// # Errors
     /// As [`DeliveryEntity::on_delivery`]; the message is not handed out again.
@@ -54,9 +55,9 @@ pub trait DeliveryEntity<T: Send + Sync + 'static>: Send + 'static {
         cx: &mut Ctx<'_, WithDelivery<T, Self::Bypass>>,
     ) -> Result<(), Failure>;
 
-    /// Hears of a message that cannot be read; its producer's next ones wait behind it until it is confirmed. Only under
-    /// [`OnUndecodable::Surface`](crate::OnUndecodable); told once by each incarnation. The default leaves it where
-    /// [`ConsumerDelivery::undecodable`] shows it.
+    /// Called for a message that cannot be decoded; the producer's later messages are blocked until this one is
+    /// confirmed. Called only under [`OnUndecodable::Surface`](crate::OnUndecodable), once per incarnation. By default
+    /// the message stays visible in [`ConsumerDelivery::undecodable`].
     ///
     /// # Errors
     /// As [`DeliveryEntity::on_delivery`].
@@ -69,7 +70,7 @@ pub trait DeliveryEntity<T: Send + Sync + 'static>: Send + 'static {
         Ok(())
     }
 
-    /// The shard wants the entity to end; deliveries in hand were confirmed or given up before.
+    /// Called when the shard stops the entity; deliveries in hand were confirmed or given up before.
     ///
     /// # Errors
     /// A failing entity is stopped all the same.
@@ -90,7 +91,8 @@ pub struct DeliveryType;
 
 pub(super) type Factory<E> = dyn Fn(&EntityInit) -> Result<E, Failure> + Send + Sync;
 
-/// Protocol traffic must not keep an entity awake; deliveries count when they are handed out.
+/// Whether a message counts as activity for passivation. Protocol messages do not, so that they cannot keep an entity
+/// awake; a delivery counts when it is handed out.
 pub(crate) fn is_activity<T, Q>(message: &WithDelivery<T, Q>) -> bool {
     matches!(message, WithDelivery::Bypass(_))
 }
@@ -103,9 +105,9 @@ where
     factory: Arc<Factory<E>>,
     init: EntityInit,
     controller: Controller<T>,
-    /// The stop request, while deliveries in hand are waited for.
+    /// The stop request, kept until the deliveries in hand are confirmed or given up.
     stop: Option<Option<E::Bypass>>,
-    /// A task waits for something to be confirmed.
+    /// A task is waiting for a delivery to be confirmed or given up.
     waiting: bool,
 }
 
@@ -120,8 +122,7 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Hosted<T, E> {
         Ok(Self { entity, factory: factory.clone(), init: init.clone(), controller, stop: None, waiting: false })
     }
 
-    /// Hands out at most one delivery, since its handler may suspend the entity, and sees to what
-    /// was confirmed.
+    /// Collects outcomes, and hands out at most one delivery, because its handler may suspend the entity.
     fn settle(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, E::Bypass>>) -> Result<(), Failure> {
         self.controller.collect(cx);
         if let Some(undecodable) = self.controller.next_undecodable() {
@@ -145,7 +146,7 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Hosted<T, E> {
         Ok(())
     }
 
-    /// Runs a handler of the entity. One that fails costs the entity its state, but not the controller its links.
+    /// Runs a handler. If the handler fails, the entity value is replaced, but the controller keeps its links.
     fn run(
         &mut self,
         cx: &mut ShardCx<'_, WithDelivery<T, E::Bypass>>,
@@ -161,11 +162,12 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Hosted<T, E> {
         self.replace(cx)
     }
 
-    /// A new value takes the place of one that failed. What that one had in hand comes again, once; what it was not given
-    /// yet is handed to the new one as if nothing had happened.
+    /// Replaces the entity value after a failure. Its unconfirmed deliveries are handed out again, once; deliveries not
+    /// handed to it yet go to the new value without an attempt being counted.
     fn replace(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, E::Bypass>>) -> Result<(), Failure> {
         let former = std::mem::replace(&mut self.entity, (self.factory)(&self.init)?);
-        // Deliveries that it kept are given up before its successor starts, or the successor would get them twice.
+        // Drop the former value, which gives up its deliveries, before the new value starts; otherwise the new value
+        // would get them twice.
         if catch_unwind(AssertUnwindSafe(|| drop(former))).is_err() {
             tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), "the failed entity panicked as it was dropped");
         }
@@ -197,8 +199,8 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> HostedEntity for Hosted<T, 
                     self.run(cx, |entity, cx| entity.on_bypass(message, cx))?;
                 }
                 if self.controller.collect(cx) || self.controller.has_next() {
-                    // The next delivery, or the end, may be due. Not from here: the handler may have
-                    // suspended the entity. The task that waits finds nothing left to wake for.
+                    // The next delivery, or the end, may be due. Handle it in a message of its own, because the handler
+                    // may have suspended the entity; the waiting task finds no outcome left.
                     cx.tell_self(WithDelivery::protocol(ProtocolMessage::Next));
                 }
                 self.controller.settle_vetoes(cx);

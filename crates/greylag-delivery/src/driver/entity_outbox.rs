@@ -1,8 +1,8 @@
-//! The way of an entity's outgoing messages to their producer, and of confirmations back into its history.
+//! Connects an entity's outbox to its producer, and takes confirmations back into the entity's history.
 //!
-//! The producer takes the outbox for its durable queue. What the entity has persisted is handed over when the append has
-//! answered Ok, or after a recovery; a load and a confirmation are requests that reach the entity as commands, and are
-//! answered when their events are stored.
+//! The outbox serves as the producer's durable queue. Messages are handed to the producer after the append that stores
+//! them has answered Ok, or after a recovery. A load and a confirmation are requests that reach the entity as commands,
+//! and are answered when their events are stored.
 //!
 //! ```text
 //! entity:    on_command ─▶ [events] ─ append Ok ─▶ stored() ─┐       ┌──▶ on_request ─▶ [Started], [Confirmed] ─ Ok ─┐
@@ -29,27 +29,28 @@ use crate::ids::{ControllerRef, SeqNr};
 use crate::outbox::{DeliveryOutbox, OutboxEvent};
 use crate::queue::{Confirmation, MessageSent, QueueError, QueueState};
 
-/// Requests that wait for the entity. A producer has one call under way, and repeats it when it waited for too long.
+/// Capacity of the request channel. A producer has one call under way, and repeats a call that takes too long.
 const REQUESTS: usize = 16;
-/// How often the producer looks for what was persisted.
+/// How often the producer polls for persisted messages.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How long the last confirmation of a target is remembered when nothing to it is unconfirmed.
+/// How long the last confirmation of a target is kept once no message to that target is unconfirmed.
 const UNUSED_AFTER: Duration = Duration::from_secs(3600);
 
 /// A behaviour whose state has a [`DeliveryOutbox`].
 pub trait WithOutbox: EventSourced {
-    /// The outbox within the state.
+    /// Returns the outbox within the state.
     fn outbox(state: &Self::State) -> &DeliveryOutbox;
 
-    /// The event of the entity that has an event of its outbox in it. Its `apply` calls [`DeliveryOutbox::apply`].
+    /// Wraps an event of the outbox into an event of the entity. `apply` must call [`DeliveryOutbox::apply`] for it.
     fn outbox_event(event: OutboxEvent) -> Self::Event;
 
-    /// The command by which a request of the producer reaches the entity. Its `on_command` calls
-    /// [`EntityOutbox::on_request`]. It never leaves the process: a command with a codec leaves this variant out.
+    /// Wraps a request of the producer into a command of the entity. `on_command` must call
+    /// [`EntityOutbox::on_request`] for it. The command never leaves the process: a codec of commands may leave this
+    /// variant out.
     fn outbox_command(request: OutboxRequest) -> Self::Command;
 }
 
-/// An entity's end of its outbox; its behaviour keeps it, and the producer that sends for it.
+/// The entity's end of its outbox; kept in the entity's behaviour. Also keeps the producer that sends the messages.
 ///
 /// ```
 /// use greylag_codec::json;
@@ -129,19 +130,20 @@ pub trait WithOutbox: EventSourced {
 pub struct EntityOutbox {
     requests: Arc<tokio::sync::Mutex<mpsc::Receiver<OutboxRequest>>>,
     shared: Arc<Mutex<Shared>>,
-    /// The producer of an outbox that was opened with one: it ends with this.
+    /// The producer of an outbox that was opened with one; the producer ends when this value is dropped.
     producer: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// What is stored and not handed out.
+/// Messages that are stored but not yet handed to the producer.
 #[derive(Default)]
 struct Shared {
-    /// The number of the next message to hand out; `None` until the outbox was loaded in this life of the entity.
+    /// The number of the next message to hand out; `None` until the producer has loaded the outbox in this incarnation
+    /// of the entity.
     next: Option<SeqNr>,
     new: VecDeque<MessageSent<Encoded>>,
 }
 
-/// What the producer of an outbox asks of the entity. It reaches the entity as one of its commands.
+/// A request of an outbox's producer to the entity; reaches the entity as one of its commands.
 pub struct OutboxRequest(Request);
 
 enum Request {
@@ -154,8 +156,9 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 }
 
 impl EntityOutbox {
-    /// Both ends of an outbox: the entity's, and the queue for its producer, which [`EntityOutbox::open`] starts as well.
-    /// Messages have at most `max_message_bytes` when they are encoded; each is stored within an event of the entity.
+    /// Makes both ends of an outbox: the entity's, and the queue for its producer ([`EntityOutbox::open`] also starts
+    /// the producer). An encoded message has at most `max_message_bytes`, since each message is stored within an event
+    /// of the entity.
     pub fn new(max_message_bytes: usize) -> (Self, EntityOutboxQueue) {
         let (request, requests) = mpsc::channel(REQUESTS);
         let (requests, shared) = (Arc::new(tokio::sync::Mutex::new(requests)), Arc::<Mutex<Shared>>::default());
@@ -169,13 +172,14 @@ impl EntityOutbox {
         (Self { requests, shared, producer: None }, queue)
     }
 
-    /// Keeps the producer for as long as this is kept.
+    /// Keeps `producer` for the lifetime of this value.
     pub(super) fn with_producer(self, producer: impl Any + Send + Sync) -> Self {
         Self { producer: Some(Box::new(producer)), ..self }
     }
 
-    /// The events that send messages, in their order, each to an entity of the producer's type, as `codec` writes them:
-    /// for the same `persist_all` as what they tell of, followed by `then_run(outbox.stored())`.
+    /// Returns the events that send `messages`, in order, each to an entity of the producer's type, encoded by `codec`.
+    /// Persist them in the same `persist_all` as the events to which the messages belong, followed by
+    /// `then_run(outbox.stored())`.
     ///
     /// # Errors
     /// [`QueueError::Unencodable`] names the message; [`QueueError::Rejected`] if the numbers of the stream are used up.
@@ -195,22 +199,23 @@ impl EntityOutbox {
         Ok(outbox.send(messages, now_ms())?.into_iter().map(B::outbox_event).collect())
     }
 
-    /// Hands over what the append has stored; for `then_run`. Without it messages leave with the next recovery only.
+    /// Hands the stored messages to the producer; for `then_run`. Without this call messages leave only after the next
+    /// recovery.
     pub fn stored<B: WithOutbox>(&self) -> impl FnOnce(&B::State) + Send + 'static {
         let shared = self.shared.clone();
         move |state| lock(&shared).hand_over(B::outbox(state))
     }
 
-    /// Begins to listen to the producer when the recovery has completed; for the behaviour's `on_signal`.
+    /// Starts listening for the producer's requests when the recovery has completed; for the behaviour's `on_signal`.
     pub fn on_signal<B: WithOutbox>(&self, cx: &mut Ctx<'_, B::Command>, signal: &greylag_persistence::Signal) {
         if matches!(signal, greylag_persistence::Signal::RecoveryCompleted) {
-            // The producer has to take up the recovered state before it gets anything new.
+            // The producer has to load the recovered state before it gets new messages.
             *lock(&self.shared) = Shared::default();
             self.listen::<B>(cx);
         }
     }
 
-    /// Carries a request of the producer out; for the behaviour's `on_command`.
+    /// Carries out a request of the producer; for the behaviour's `on_command`.
     pub fn on_request<B: WithOutbox>(
         &self,
         cx: &mut Ctx<'_, B::Command>,
@@ -221,7 +226,7 @@ impl EntityOutbox {
         let outbox = B::outbox(state);
         match request.0 {
             Request::Load { controller, reply } => self.on_load(outbox, controller, reply),
-            // Whoever asks, what is confirmed is confirmed: one producer has this queue, and its entity has the journal.
+            // No check of the epoch: one producer has this queue, and its entity owns the journal.
             Request::Confirm { confirmations, reply } => match outbox.confirm(confirmations) {
                 Ok(Some(event)) => Effect::persist(B::outbox_event(event)).then_run(move |_| answer(reply, Ok(()))),
                 known => {
@@ -256,7 +261,7 @@ impl EntityOutbox {
         })
     }
 
-    /// Makes the next request a command of the entity. What is listened for ends with the entity's incarnation.
+    /// Makes the next request a command of the entity. Listening ends with the entity's incarnation.
     fn listen<B: WithOutbox>(&self, cx: &mut Ctx<'_, B::Command>) {
         let requests = self.requests.clone();
         let next = async move {
@@ -269,13 +274,13 @@ impl EntityOutbox {
     }
 }
 
-/// Answers a caller that may not wait any more.
+/// Answers a caller; a caller that has dropped the call gets nothing.
 fn answer<R>(reply: oneshot::Sender<R>, answer: R) {
     let _waits_no_more = reply.send(answer);
 }
 
 impl Shared {
-    /// What is in the outbox and was not seen yet is stored now.
+    /// Hands over the messages of the outbox from `next` on; all of them are stored.
     fn hand_over(&mut self, outbox: &DeliveryOutbox) {
         let Some(next) = self.next else { return };
         self.new.extend(outbox.unconfirmed_from(next).cloned());
@@ -283,8 +288,8 @@ impl Shared {
     }
 }
 
-/// A producer's end of an entity's outbox: the queue that it stores nothing in, and that it polls. When its entity has
-/// ended every call is [`QueueError::Fenced`], so the producer ends as well.
+/// The producer's end of an entity's outbox: a durable queue in which the producer stores no messages, but which it
+/// polls. Once the entity has ended, every call answers [`QueueError::Fenced`], so that the producer ends as well.
 pub struct EntityOutboxQueue {
     requests: mpsc::Sender<OutboxRequest>,
     shared: Arc<Mutex<Shared>>,
@@ -295,7 +300,7 @@ pub struct EntityOutboxQueue {
 }
 
 impl EntityOutboxQueue {
-    /// Asks the entity, whose answer is lost when it fails or stops meanwhile.
+    /// Sends a request to the entity. The answer is lost if the entity fails or stops meanwhile.
     async fn ask<R>(
         &mut self,
         request: impl FnOnce(oneshot::Sender<Result<R, QueueError>>) -> Request,
@@ -360,7 +365,7 @@ impl DurableProducerQueue<Encoded> for EntityOutboxQueue {
         }
         let mut shared = lock(&self.shared);
         if shared.next.is_none() {
-            // The entity began anew.
+            // The entity was restarted, so the producer must load again.
             self.loaded = Err(QueueError::NotLoaded);
             return Err(QueueError::NotLoaded);
         }

@@ -1,10 +1,10 @@
 //! Event-sourced entities under delivery: every effect is stored with the mark of its delivery.
 //!
-//! Two wrappers, one inside the other. [`Marked`] wraps the user's behaviour inside the machine of
-//! persistence: it compares each delivery with the marks folded from the history at the moment the
-//! handler would run, and attaches the mark to whatever the handler persists. [`Hosted`] wraps the
-//! entity that hosts this machine: it takes frames in, hands deliveries on as commands, and passes
-//! confirmations back. The events that a confirmation rests on are always stored first.
+//! Two wrappers, one inside the other. [`Marked`] wraps the user's behaviour inside the machine of persistence: it
+//! compares each delivery with the marks folded from the history just before the handler runs, and attaches the mark to
+//! the events that the handler persists. [`Hosted`] wraps the entity that hosts this machine: it receives frames, hands
+//! deliveries to the machine as commands, and returns confirmations. The events that belong to a confirmation are
+//! always stored first.
 //!
 //! ```text
 //! frames ─▶ Hosted ─▶ DeliveryCommand ─▶ EventSourcedEntity ─▶ Marked ─▶ the user's on_command
@@ -34,8 +34,8 @@ use crate::with_delivery::{Protocol, ProtocolMessage, WithDelivery};
 
 /// Effects that end a delivery.
 pub trait DeliveryEffects<B: EventSourced> {
-    /// Persists the events of the delivery, and confirms the delivery when they are stored. The events carry
-    /// its mark, so it is applied once whatever happens to the confirmation.
+    /// Persists the events of the delivery, and confirms the delivery when they are stored. The events carry the
+    /// delivery's mark, so the delivery is applied once even if the confirmation is lost.
     ///
     /// Without events this is [`DeliveryEffects::confirm_delivery`].
     ///
@@ -58,8 +58,8 @@ pub trait DeliveryEffects<B: EventSourced> {
     /// ```
     fn persist_delivery<T: Send + Sync + 'static>(delivery: Delivery<T>, events: Vec<B::Event>) -> Effect<B>;
 
-    /// Confirms a delivery that leads to nothing, once it is proved that this entity still owns its
-    /// history. It leaves no mark, and may be evaluated again; [`Effect::mark_empty`] stores its mark instead.
+    /// Confirms a delivery that leads to no events, once it is proved that this entity still owns its journal. The
+    /// delivery leaves no mark, and may be evaluated again; [`Effect::mark_empty`] stores its mark instead.
     fn confirm_delivery<T: Send + Sync + 'static>(delivery: Delivery<T>) -> Effect<B>;
 }
 
@@ -83,7 +83,7 @@ fn mark_of(id: &MessageId) -> Mark {
     }
 }
 
-/// One entity: its behaviour, and the controller before it.
+/// Builds one entity: its behaviour behind a consumer controller.
 pub(crate) fn hosted<B>(
     behavior: B,
     persistence_id: PersistenceId,
@@ -98,16 +98,17 @@ where
     let limits = delivery.mark_limits();
     let controller = Controller::new(delivery, init.id.as_str(), Outcomes::that_need_proof());
     let marked = Marked { inner: behavior, outcomes: controller.outcomes.clone(), limits };
-    // Deliveries are sent again to the successor; out of their turn they would hide earlier ones.
+    // The producer sends unfinished deliveries again to the successor; handed on out of order, they would hide earlier
+    // ones.
     let inner = EventSourcedEntity::new(codecs.of(persistence_id, marked), init).hands_on(UnderDelivery::is_bypass);
     Hosted { inner, controller, stop: None, waiting: false }
 }
 
-/// The user's behaviour, with the marks around it.
+/// Wraps the user's behaviour; checks and attaches marks.
 pub(crate) struct Marked<B> {
     inner: B,
     outcomes: Arc<Outcomes>,
-    /// How many marks are kept for ever, and each of the others for how long.
+    /// The number of marks kept for ever, and the retention of the other marks.
     limits: MarkLimits,
 }
 
@@ -123,19 +124,20 @@ where
     ) -> Effect<Self> {
         let mark = mark_of(delivery.id());
         if cx.marks().covers(mark.stream_id, mark.total_seq_nr) {
-            // Stored by an earlier attempt whose answer was lost. That is proof enough to confirm.
+            // An earlier attempt stored the delivery, but its answer was lost. The stored mark is proof enough to
+            // confirm.
             self.outcomes.push(Outcome::Suppressed);
             return Effect::none().then_run(move |_| delivery.confirm_proved());
         }
         let id = delivery.id().clone();
         let overtakes = self.outcomes.has_earlier(&id);
-        // The mark also where the handler did not ask for it: an effect without its mark is applied twice.
+        // Attach the mark even if the handler did not ask for it: an effect without its mark would be applied twice.
         let effect = self.inner.on_command(cx, state, B::Command::of_delivery(delivery)).with_mark(mark);
         if !effect.is_persisting() {
             return effect.wrapped(|command| command);
         }
         if overtakes {
-            // Its mark would hide the earlier one, which is not applied yet.
+            // The mark of this delivery would cover the earlier delivery, which is not applied yet.
             let refused = effect.refused(EntityError::NotInOrder).wrapped(|command| command);
             self.outcomes.defer(&id);
             return refused;
@@ -143,7 +145,7 @@ where
         effect.wrapped(|command| command)
     }
 
-    /// What handlers confirmed without proof is proved by an append that they asked for.
+    /// Ties confirmations without proof to an append of the handler: the successful append proves ownership.
     fn proved_by_append(&self, effect: Effect<Self>) -> Effect<Self> {
         if !effect.is_persisting() {
             return effect;
@@ -154,7 +156,7 @@ where
         }
     }
 
-    /// What was confirmed without proof, by whoever and wherever, waits for a look at the head.
+    /// Confirms every confirmation without proof after a read of the journal's head has shown ownership.
     fn prove(&self) -> Effect<Self> {
         match self.outcomes.take_unproved() {
             Some(unproved) => Effect::none().when_owned().then_run(move |_| unproved.confirm()),
@@ -172,7 +174,7 @@ where
     type State = B::State;
 
     fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
-        // Refuses settings under which marks could be missing.
+        // Makes persistence refuse settings under which marks could be missing.
         EventSourcedSettings { under_delivery: true, ..self.inner.settings(node) }
     }
 
@@ -236,20 +238,20 @@ fn dedupe(marks: &Marks) -> Dedupe {
     marks.iter().map(|(stream, applied)| (StreamId(stream.as_u128()), SeqNr(applied.total_seq_nr))).collect()
 }
 
-/// The entity that hosts the machine of persistence, with the controller before it.
+/// The entity that hosts the machine of persistence, behind a consumer controller.
 pub(crate) struct Hosted<B: EventSourced>
 where
     B::Command: UnderDelivery,
 {
     inner: EventSourcedEntity<Marked<B>>,
     controller: Controller<Delivered<B>>,
-    /// The stop request, while deliveries in hand are waited for.
+    /// The stop request, kept until the deliveries in hand are confirmed or given up.
     stop: Option<Option<B::Command>>,
-    /// A task waits for something to be confirmed.
+    /// A task is waiting for a delivery to be confirmed or given up.
     waiting: bool,
 }
 
-/// A message of the inner entity to itself, as one of the outer entity.
+/// Wraps a message of the inner entity to itself into a message of the outer entity.
 fn wrap<C: UnderDelivery>(command: C) -> WithDelivery<C::Message, C::Bypass> {
     match command.into_parts() {
         DeliveryCommand::Delivered(delivery) => WithDelivery::protocol(ProtocolMessage::Delivered(Box::new(delivery))),
@@ -265,8 +267,8 @@ where
         cx.nested(wrap, |cx| self.inner.receive(command, cx))
     }
 
-    /// Hands on deliveries for as long as the entity takes them at once. When it suspends itself,
-    /// to persist, the rest waits for its return; it must not be called again before.
+    /// Hands on deliveries while the entity is not suspended. When the entity suspends itself to persist, the remaining
+    /// deliveries wait until it resumes; `settle` must not be called before.
     fn settle(&mut self, cx: &mut ShardCx<'_, Carried<B>>) -> Result<(), Failure> {
         self.controller.collect(cx);
         while self.inner.is_running()
@@ -288,7 +290,7 @@ where
         {
             return cx.nested(wrap, |cx| self.inner.on_stop(stop, cx));
         }
-        // The behaviour took a delivery elsewhere, and will confirm it from there; or a proof is on its way.
+        // The behaviour moved a delivery elsewhere and will confirm it there, or a proof is under way.
         if self.controller.outcomes.has_open() && !std::mem::replace(&mut self.waiting, true) {
             let outcomes = self.controller.outcomes.clone();
             cx.spawn(changed(outcomes), |()| WithDelivery::protocol(ProtocolMessage::Wake));

@@ -44,18 +44,18 @@ pub struct NodeDelivery {
 }
 
 impl NodeDelivery {
-    /// Delivery of the node that `sharding` runs on. The settings of the first call stand: say them before entity types are
-    /// set up.
+    /// Delivery of the node that runs `sharding`. The settings of the first call apply, so make that call before entity
+    /// types are set up.
     ///
     /// # Errors
-    /// [`SettingsError`] names a setting that makes no sense.
+    /// [`SettingsError`] names an invalid setting.
     pub fn of(sharding: &Sharding, settings: DeliverySettings) -> Result<Self, SettingsError> {
         settings.validate()?;
         let kept = sharding.extensions().get_or_insert(Kept::new(settings));
         Ok(Self { sharding: sharding.clone(), kept })
     }
 
-    /// What producers and consumers of this node start from.
+    /// The default settings of this node's producers and consumers.
     pub fn settings(&self) -> &DeliverySettings {
         self.kept.settings()
     }
@@ -84,9 +84,9 @@ impl NodeDelivery {
 
     /// Ends the producers that were started here, then the workers and consumer controllers. Each producer delivers its
     /// messages for at most its [`drain_on_drop`](crate::ProducerSettings::drain_on_drop), and accepts none after that.
-    /// Workers get no more jobs, which other workers do; jobs and deliveries in hand are waited for, at most as long as
-    /// `drain_on_drop` of the node's settings, and those that are not confirmed by then come again elsewhere. A node does
-    /// this before it hands its shards over.
+    /// Workers get no more jobs; other workers do them. Jobs and deliveries in hand are waited for, at most for
+    /// `drain_on_drop` of the node's settings; unconfirmed ones are delivered again elsewhere. A node calls `end`
+    /// before it hands its shards over.
     pub async fn end(&self) {
         futures::future::join_all(self.kept.end_producers()).await;
         let patience = self.settings().producer.drain_on_drop;
@@ -98,18 +98,19 @@ impl NodeDelivery {
         }
     }
 
-    /// The producers and consumers of this node, for operators: `greylag delivery` shows it.
+    /// The producers and consumers of this node, for operators; `greylag delivery` shows the report.
     pub fn report(&self) -> DeliveryReport {
         self.kept.report()
     }
 
-    /// How the entities of a type take deliveries on this node: their health, what happens to deliveries, and messages that
-    /// cannot be read. `None` if the type is not set up here with delivery.
+    /// Health, counters, events and undecodable messages of the deliveries to entities of a type on this node. `None`
+    /// if the type is not set up here with delivery.
     pub fn consumers<T: 'static>(&self, key: &EntityKey<T>) -> Option<ConsumerDelivery> {
         self.kept.known_consumers(key.name())
     }
 
-    /// Counters of the deliveries at the entities of a type on this node; `None` if it is not set up here with delivery.
+    /// Counters of the deliveries to entities of a type on this node; `None` if the type is not set up here with
+    /// delivery.
     pub fn counters<T: 'static>(&self, key: &EntityKey<T>) -> Option<DeliveryCounters> {
         self.kept.counters(key.name())
     }

@@ -1,4 +1,4 @@
-//! One producer, one consumer at a time: the controllers of both, and what applications hold of them.
+//! Point-to-point delivery, from one producer to one consumer at a time: both controllers and their handles.
 //!
 //! Source: delivery §1, §6.
 

@@ -1,6 +1,6 @@
-//! Sharding producers: their handles, and the engine that finds the way to entities.
+//! Sharding producers: their handles, and the engine that routes frames to entities.
 //!
-//! Frames go to the region; what consumers say arrives at a path of the producer's own, straight from the transport.
+//! Frames go to the region; answers of consumers arrive at a path of the producer's own, directly from the transport.
 
 mod engine;
 mod permit;
@@ -24,7 +24,7 @@ pub(super) use engine::{EntitiesSeen, Entity};
 pub use permit::ShardingRequestNext;
 pub use sink::ShardingSink;
 
-/// Sends messages to entities: in order per entity, with backpressure, again until confirmed.
+/// Sends messages to entities: in order per entity, with backpressure, resent until confirmed.
 ///
 /// Clones are the same producer. When the last one is dropped, unconfirmed messages are delivered in
 /// the background for a while ([`ProducerSettings::drain_on_drop`](crate::ProducerSettings)).
@@ -39,19 +39,21 @@ pub struct ShardingProducer<T> {
 }
 
 impl<T: Send + Sync + 'static> ShardingProducer<T> {
-    /// Sends a message, and waits until there is room for it, and of a durable producer until it is stored. From then on
-    /// it is delivered, whatever becomes of the result, which tells its number and waits for its confirmation.
+    /// Sends a message, and waits until there is room for it, and for a durable producer until it is stored. From then
+    /// on the message is delivered, even if the returned [`Sent`] is dropped; [`Sent`] gives its number and waits for
+    /// its confirmation.
     ///
-    /// Dropped before there is room, the call sends nothing. Dropped later, the message is delivered all the same.
+    /// If the future is dropped before there is room, the message is not sent; if dropped later, the message is
+    /// delivered.
     ///
     /// # Errors
-    /// [`SendError`]; the message was not sent, or after [`SendError::StoreUnknown`] perhaps.
+    /// [`SendError`]; the message was not sent, except perhaps after [`SendError::StoreUnknown`].
     pub async fn send(&self, entity: impl Into<Arc<str>>, message: T) -> Result<Sent, SendError<T>> {
         self.sending.send(self.letter(entity.into(), message, false)?).await
     }
 
-    /// Sends a message, and waits until it is safe: stored, if the producer is durable, and confirmed by its entity
-    /// otherwise. Returns its number.
+    /// Sends a message, and waits until it is stored if the producer is durable, and otherwise until its entity has
+    /// confirmed it. Returns the message's number.
     ///
     /// # Errors
     /// As [`send`](Self::send); after [`SendError::Unconfirmed`] the message may have been processed.
@@ -59,7 +61,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
         self.sending.ask(self.letter(entity.into(), message, true)?).await
     }
 
-    /// Sends a message, and waits until its entity has confirmed it. Returns its number.
+    /// Sends a message, and waits until its entity has confirmed it. Returns the message's number.
     ///
     /// # Errors
     /// As [`send`](Self::send); after [`SendError::Unconfirmed`] the message may have been processed.
@@ -67,8 +69,9 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
         self.sending.send_confirmed(self.letter(entity.into(), message, true)?).await
     }
 
-    /// Sends a message if there is room at present, without waiting: neither too many messages wait for room, nor for the
-    /// entity's demand. The number is known when the message is accepted, see [`Sent::seq_nr`].
+    /// Sends a message if there is room now, without waiting: there is room if the limits of messages that wait for the
+    /// task and of messages that wait for the entity's demand are not reached. The number is known when the message is
+    /// accepted, see [`Sent::seq_nr`].
     ///
     /// # Errors
     /// [`TrySendError::Full`] with the message, or the [`SendError`] of [`send`](Self::send).
@@ -77,25 +80,25 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
         self.sending.try_send(entity, message)
     }
 
-    /// Waits until there is room in the whole, and sets it aside for one message: a permit, which also says which
-    /// entities could take a message at once. Several permits may be held at a time. May be dropped without losing
-    /// anything, as may the permit.
+    /// Waits until the producer has room for one message to any entity, and reserves it: a permit, which also says
+    /// which entities have demand. Several permits may be held at a time. Cancel safe; a dropped permit gives its room
+    /// back.
     ///
     /// # Errors
-    /// [`ProducerError`]: there will be no permit.
+    /// [`ProducerError`]: the producer has ended or this handle is superseded, so there will be no permit.
     pub async fn request_next(&self) -> Result<ShardingRequestNext<'_, T>, ProducerError> {
         Ok(ShardingRequestNext::new(self, self.sending.permit().await?))
     }
 
-    /// Begins again with the same producer, as a part of the application that was restarted does: earlier handles and
-    /// permits are [`Superseded`](SendError::Superseded); numbers, and what is on its way, are untouched.
-    /// Source: delivery P13.
+    /// Returns a new handle of the same producer, for a part of the application that was restarted: earlier handles and
+    /// permits are [`Superseded`](SendError::Superseded); numbers, and messages on their way, are unchanged. Source:
+    /// delivery P13.
     #[must_use = "it is the only handle that sends from here on"]
     pub fn start_again(&self) -> Self {
         Self { sending: self.sending.start_again(), downstream: self.downstream.clone() }
     }
 
-    /// The address of an entity. An id that no entity can have is refused, and the message comes back.
+    /// The address of an entity. An invalid id is refused, and the error returns the message.
     fn entity(&self, id: Arc<str>, message: T) -> Result<(Entity, T), SendError<T>> {
         let shard = match self.downstream.shard_of(&id) {
             Ok(shard) => shard,
@@ -105,13 +108,13 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
         Ok((Entity { id, shard, stays }, message))
     }
 
-    /// The message as it is sent.
+    /// Encodes the message and adds the address.
     fn letter(&self, entity: Arc<str>, message: T, ack: bool) -> Result<Letter<T, Entity>, SendError<T>> {
         let (entity, message) = self.entity(entity, message)?;
         self.sending.letter(entity, message, ack)
     }
 
-    /// Waits until everything that was sent before this call is confirmed; others may go on sending.
+    /// Waits until every message sent before this call is confirmed; other handles may go on sending.
     ///
     /// # Errors
     /// [`Undelivered`] if that takes longer than `patience`; the producer goes on delivering.
@@ -119,41 +122,41 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
         self.sending.drain(patience).await
     }
 
-    /// Ends the producer now: links are closed, and a durable producer stores the confirmations that it has. Unconfirmed
-    /// messages are given up, or stay in the queue.
+    /// Ends the producer now: links are closed, and a durable producer stores the confirmations that it has.
+    /// Unconfirmed messages are given up, or stay in the queue of a durable producer.
     pub async fn close(&self) {
         self.sending.close().await;
     }
 
-    /// A sink of messages with their entities. Flushed, everything is accepted, of a durable producer stored; closed,
-    /// everything is confirmed and the producer has ended.
+    /// A sink of messages with their entities. Flushed when all messages are accepted, and stored if the producer is
+    /// durable; closed when all messages are confirmed and the producer has ended.
     pub fn into_sink(self) -> ShardingSink<T> {
         ShardingSink::new(self)
     }
 }
 
 impl<T> ShardingProducer<T> {
-    /// The last of the contiguously confirmed numbers.
+    /// The highest number up to which all messages are confirmed.
     pub fn confirmed(&self) -> watch::Receiver<SeqNr> {
         self.sending.confirmed()
     }
 
-    /// Counters so far, and how many messages and entities are held now.
+    /// Counters since the start, and the numbers of messages and entities held now.
     pub fn stats(&self) -> ProducerStats {
         self.sending.seen(|seen| seen.stats)
     }
 
-    /// How its store fares; [`StoringState::Degraded`] if its queue does not answer.
+    /// State of the queue; [`StoringState::Degraded`] if the queue does not answer.
     pub fn storing_state(&self) -> StoringState {
         self.sending.seen(|seen| seen.store)
     }
 
-    /// Why the producer has ended by itself, if it has.
+    /// Why the producer has ended on its own, if it has.
     pub fn failure(&self) -> Option<ProducerError> {
         self.sending.failure()
     }
 
-    /// The handle that the node's report watches it by.
+    /// The handle from which the node's report reads.
     pub(super) fn sending(&self) -> &Sending<T, Entity> {
         &self.sending
     }

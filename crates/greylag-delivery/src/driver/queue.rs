@@ -1,4 +1,4 @@
-//! Durable queues: the trait that a producer sees, a queue in a journal, and one in any store of rows.
+//! Durable queues: the trait that producers use, a queue in a journal, and a queue in any store of rows.
 
 mod durable;
 #[cfg(feature = "persistence")]
@@ -27,13 +27,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::ids::StreamId;
 use crate::queue::TimestampMillis;
 
-/// The time of this machine's clock.
+/// The time of this machine's clock, in milliseconds since the Unix epoch.
 pub(super) fn now_ms() -> TimestampMillis {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A numbering space that no queue has.
+/// A fresh stream id, unused by any queue.
 pub(super) fn fresh_stream() -> StreamId {
     StreamId(uuid::Uuid::new_v4().as_u128())
 }

@@ -1,4 +1,4 @@
-//! A region as a producer uses it, with the entity's second message type forgotten.
+//! A region as a producer uses it, with the type of bypass messages erased.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,38 +16,38 @@ use crate::with_delivery::{ProtocolMessage, WithDelivery};
 
 /// The region of an entity type under delivery.
 pub(super) trait Downstream<T>: Send + Sync {
-    /// The shard of an entity, or why there can be none.
+    /// The shard of an entity, or why the id is invalid.
     fn shard_of(&self, entity: &str) -> Result<Arc<str>, DeadLetterReason>;
-    /// Sends frames towards an entity.
+    /// Sends frames to an entity.
     ///
     /// # Errors
     /// [`NotTaken`]: the frames were dropped.
     fn send(&self, entity: Arc<str>, batch: SequencedBatch<Payload<T>>) -> Result<(), NotTaken>;
-    /// Tells one consumer controller that its link has ended.
+    /// Tells a consumer controller that its link has ended.
     fn stopped(&self, to: &ControllerRef, message: ProducerStopped);
-    /// Where messages for the shard go now; `None` if they wait for a route.
+    /// The present home of the shard; `None` if its messages wait for a route.
     fn home_of(&self, shard: &Arc<str>) -> Option<Home>;
-    /// What the region learns from now on.
+    /// Subscribes to route changes and drops of the region.
     fn news(&self) -> BoxStream<'static, RouteNews>;
 }
 
-/// Where messages for a shard go.
+/// The home of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Home {
-    /// The node of its entities.
+    /// The node of the shard's entities.
     pub(crate) node: UniqueAddress,
-    /// Whether messages are handed over within this process, so that they need no bytes.
+    /// Whether messages are handed over within this process, and need no encoding.
     pub(crate) hands_over: bool,
 }
 
-/// Why frames were not taken.
+/// Why the region refused frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotTaken {
-    /// The lane or an inbox is full; there is room again soon.
+    /// The lane or an inbox is full; room will be free soon.
     NoRoom,
     /// The region's buffer has no room for messages without a route.
     NotBuffered,
-    /// Another reason; the frames come again by the pace of the protocol.
+    /// Another reason; the protocol repeats the frames at its own intervals.
     Otherwise,
 }
 
@@ -65,14 +65,14 @@ impl<T: Send + Sync + 'static, Q: Send + 'static> Downstream<T> for Region<WithD
 
     fn stopped(&self, to: &ControllerRef, message: ProducerStopped) {
         let to = DirectRef { node: to.node.clone(), path: to.path.clone(), instance: to.instance };
-        // Best effort: the consumer finds out by itself after a while.
+        // Best effort: without the message, the consumer notices the end of the link after a while.
         self.tell_direct(&to, WithDelivery::protocol(ProtocolMessage::Stopped(message))).ok();
     }
 
     fn home_of(&self, shard: &Arc<str>) -> Option<Home> {
         let shard = ShardId::new(shard.clone()).ok()?;
         let node = self.shard_home(&shard)?;
-        // The route may change between the two, of which there is news.
+        // The route may change between the two calls; an event follows.
         Some(Home { node, hands_over: self.hands_over(&shard) })
     }
 
@@ -85,7 +85,7 @@ impl<T: Send + Sync + 'static, Q: Send + 'static> Downstream<T> for Region<WithD
     }
 }
 
-/// What the refusal of a region means for frames.
+/// Translates a refusal of the region.
 fn not_taken(error: SendError) -> NotTaken {
     match error {
         SendError::QueueFull | SendError::ShardInboxFull => NotTaken::NoRoom,
@@ -97,20 +97,20 @@ fn not_taken(error: SendError) -> NotTaken {
     }
 }
 
-/// What a region's event means for links.
+/// An event of the region, translated for links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RouteNews {
-    /// The entities of this shard have a new home.
+    /// The shard has a new home.
     Moved(Arc<str>),
-    /// Messages for this shard leave now, or no longer.
+    /// The shard now has (`true`) or has no longer (`false`) a route.
     Routed(Arc<str>, bool),
-    /// Any shard without a route may have lost its home.
+    /// Any shard without a route may have lost its home: look up these shards.
     LookAtUnrouted,
     /// The region dropped a message for this entity.
     Dropped(Arc<str>),
-    /// The region may have dropped every message that waited for a route.
+    /// The region may have dropped any message that waited for a route.
     DroppedMany,
-    /// Events were lost; every route is to be looked at anew.
+    /// Events were lost: look up every route.
     LookAtAll,
 }
 
@@ -126,13 +126,12 @@ fn news(event: Event) -> Option<RouteNews> {
     }
 }
 
-/// The homes of the shards that a producer sends to, as far as it knows, so that it notices what changed when it missed
-/// events.
+/// The known homes of the shards to which a producer sends, to detect changes after lost events.
 #[derive(Debug, Default)]
 pub(super) struct Homes(BTreeMap<Arc<str>, Option<UniqueAddress>>);
 
 impl Homes {
-    /// A message goes to this shard. Whether the shard was not known, so that its home is to be noted.
+    /// Adds a shard to which a message goes. Returns whether the shard is new, so that its home must be looked up.
     pub(super) fn meet(&mut self, shard: &Arc<str>) -> bool {
         let is_new = !self.0.contains_key(shard);
         if is_new {
@@ -141,14 +140,14 @@ impl Homes {
         is_new
     }
 
-    /// Notes the home of a shard that is known. Whether it is another one than before; a shard that has lost its home
-    /// moves when it gets a new one.
+    /// Sets the home of a known shard. Returns whether the home differs from the last known one; a shard without a home
+    /// counts as moved only when it gets a new one.
     pub(super) fn note(&mut self, shard: &str, home: UniqueAddress) -> bool {
         let Some(known) = self.0.get_mut(shard) else { return false };
         known.replace(home.clone()).is_some_and(|former| former != home)
     }
 
-    /// The shards that are known. Those without links are forgotten.
+    /// The known shards, after forgetting those without links.
     pub(super) fn retain<'a>(&mut self, with_links: impl Iterator<Item = &'a Arc<str>>) -> Vec<Arc<str>> {
         let with_links: std::collections::BTreeSet<&Arc<str>> = with_links.collect();
         self.0.retain(|shard, _| with_links.contains(shard));
@@ -163,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    /// Delivery S7, 93, 97: what a region tells of routes, of messages that it dropped, and of events that were missed.
+    /// Delivery S7, 93, 97: events of the region about routes, dropped messages and lost events.
     #[test]
     fn every_event_that_matters_to_links_is_news() {
         let (entity, shard) = (EntityId::new("e").unwrap(), ShardId::new("s").unwrap());
@@ -186,7 +185,7 @@ mod tests {
         assert_eq!(news(Event::ShardStarted(shard)), None);
     }
 
-    /// delivery 94: a full lane and a full inbox are tried again soon, a full buffer when there is a home.
+    /// delivery 94: frames refused by a full lane or inbox are retried soon, by a full buffer when there is a home.
     #[test]
     fn refusals_that_end_by_themselves_are_known_as_such() {
         for (error, not) in [

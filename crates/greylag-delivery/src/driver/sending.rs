@@ -1,8 +1,8 @@
-//! The common half of all producers: the handles that applications send by, and the task behind them.
+//! The common part of all producers: the handles by which applications send, and the task behind them.
 //!
-//! A message is encoded by its caller, unless it stays on its node, and goes to the task under a number of its own, the
-//! *ticket*; the task answers by it. The three kinds of producer differ in where a message goes ([`Address`]), and in the machine and the way of its frames
-//! ([`Engine`]).
+//! A message is encoded by its caller, unless it stays on its node, and is sent to the task with a number of its own,
+//! the *ticket*; the task's answers refer to the ticket. The three kinds of producer differ in the target of a message
+//! ([`Address`]), and in the machine and the routing of its frames ([`Engine`]).
 //!
 //! ```text
 //! send ─▶ encode ─▶ entrance ─ Admit ─▶ task ─▶ engine: machine ─ Accepted | Refused ─▶ task ─▶ replies ─▶ answer
@@ -55,52 +55,52 @@ pub use sink::ProducerSink;
 pub(crate) use sink::Sinking;
 pub(crate) use upstream::{register, say, say_far, say_near};
 
-/// Where a message goes: to whichever consumer the producer has, or to one entity.
+/// The target of a message: any consumer of the producer, or one entity.
 pub(crate) trait Address: Clone + Send + Sync + Unpin + 'static {
     /// The state that the task shows to handles.
     type Seen: Seen;
-    /// The demand that a permit shows beside its numbers.
+    /// The demand shown by a permit, in addition to its numbers.
     type Demand: fmt::Debug + Send + Sync + 'static;
 
-    /// Whether a message that does not wait may go there, by the state that the task showed last.
+    /// Whether a message that does not wait may be sent there, according to the state last published by the task.
     fn has_room(&self, _: &mut Self::Seen) -> bool {
         true
     }
 
-    /// Whether a message stays on this node on its way there, as far as is known, so that it needs no bytes (K7).
+    /// Whether a message stays on this node, as far as is known, and thus needs no encoding (K7).
     fn stays(&self) -> bool {
         false
     }
 }
 
-/// The state that the task shows to handles.
+/// The state that the task publishes to handles.
 pub(crate) trait Seen: Default + Send + 'static {
-    /// Messages that are not confirmed, and senders that wait.
+    /// Number of unconfirmed messages plus waiting senders.
     fn undelivered(&self) -> u64;
 }
 
-/// What handles tell the task of their producer.
+/// Commands of the handles to the task of their producer.
 pub(crate) enum Command<T, A: Address> {
-    /// The handles of this session take over; permits of earlier ones are void.
+    /// The handles of this session take over; permits of earlier sessions are void.
     Start {
         session: u64,
     },
     /// Attach this consumer controller.
     Register(ControllerRef),
-    /// A message is to be sent.
+    /// Send a message.
     Admit(Box<Admit<T, A>>),
     /// A caller gave up while its message waited for room.
     Withdraw {
         ticket: u64,
         to: A,
     },
-    /// A caller wants room for a message that it does not have yet.
+    /// Reserve room for a message that the caller does not have yet.
     Reserve {
         session: u64,
         permit: u64,
         granted: oneshot::Sender<Granted<A>>,
     },
-    /// A permit is given back, or its request is withdrawn.
+    /// Give back a permit, or withdraw the request for it.
     Release {
         permit: u64,
     },
@@ -108,7 +108,7 @@ pub(crate) enum Command<T, A: Address> {
     Close(oneshot::Sender<()>),
 }
 
-/// A message on its way to the task.
+/// A message, sent from a handle to the task.
 pub(crate) struct Admit<T, A> {
     session: u64,
     ticket: u64,
@@ -118,21 +118,21 @@ pub(crate) struct Admit<T, A> {
     confirmed: replies::Confirmed,
 }
 
-/// A message that may be sent.
+/// An encoded message with its target.
 pub(crate) struct Letter<T, A> {
     to: A,
     message: Message<Payload<T>>,
 }
 
-/// How messages become frames, and how large they may be.
+/// Encodes messages, cuts them into frames, and limits their size.
 pub(crate) struct Encoding<T> {
     format: Arc<Format<T>>,
-    /// Messages are stored, so a message that was accepted outlives its producer.
+    /// Whether messages are stored, so that an accepted message outlives its producer.
     is_durable: bool,
 }
 
 impl<T: 'static> Encoding<T> {
-    /// Messages that are not cut must fit into a frame of the lane.
+    /// Messages must fit into a frame of the lane if they are not cut.
     fn new(
         codec: Arc<dyn Codec<T>>,
         settings: &DeliverySettings,
@@ -149,18 +149,19 @@ impl<T: 'static> Encoding<T> {
         Self { format, is_durable: queue.is_some() }
     }
 
-    /// A stored message as it is sent. One that this codec cannot read is sent all the same: its consumer may.
+    /// The frames of a stored message. A message that this codec cannot decode is sent all the same; its consumer's
+    /// codec may be newer.
     pub(crate) fn frames_of(&self, encoded: Encoded) -> Frames<Payload<T>> {
         self.format.frames(self.format.read(encoded))
     }
 }
 
-/// What handles and task both see.
+/// State shared by handles and task.
 pub(crate) struct Shared<T, A: Address> {
     encoding: Arc<Encoding<T>>,
     confirmed: watch::Sender<SeqNr>,
     seen: Mutex<A::Seen>,
-    /// Why the producer has ended, if it was not closed.
+    /// Why the producer has ended; `None` if it was closed.
     end: Mutex<Option<ProducerError>>,
     is_running: AtomicBool,
 }
@@ -176,12 +177,12 @@ impl<T, A: Address> Shared<T, A> {
         self.is_running.load(Ordering::Relaxed)
     }
 
-    /// Why the producer has ended by itself, if it has.
+    /// Why the producer has ended on its own, if it has.
     fn failure(&self) -> Option<ProducerError> {
         lock(&self.end).clone()
     }
 
-    /// Why no more permits are given: the producer's own error, or that it was closed.
+    /// Why there are no more permits: the producer's own error, or that it was closed.
     fn error(&self) -> ProducerError {
         self.failure().unwrap_or(ProducerError::Closed)
     }
@@ -195,7 +196,7 @@ impl<T, A: Address> Shared<T, A> {
     }
 }
 
-/// The instant of the clock that timers run by.
+/// The present instant of tokio's clock.
 pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

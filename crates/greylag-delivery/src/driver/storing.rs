@@ -1,8 +1,7 @@
-//! A durable producer's queue in a task of its own, so that a slow store holds up nothing but messages that are to be
-//! stored.
+//! Runs a durable producer's queue in a task of its own, so that a slow store delays only messages to be stored.
 //!
-//! The storing machine says when a call takes the place of another one. The future of the earlier call is dropped then;
-//! the queue may have stored it all the same, and a repeat writes nothing twice.
+//! If the storing machine replaces a call by another one, the future of the earlier call is dropped; the queue may have
+//! stored it all the same, and a repeat writes nothing twice.
 //!
 //! Source: delivery D4 to D7.
 
@@ -19,7 +18,7 @@ use crate::queue::QueueError;
 
 type Queue = Box<dyn DurableProducerQueue<Encoded>>;
 
-/// The task's two ends. When this is dropped the task ends, and lets go of the queue.
+/// The channels to and from the task. When dropped, the task ends and releases the queue.
 #[derive(Debug)]
 pub(super) struct Store {
     calls: mpsc::UnboundedSender<(u64, Call<Encoded>)>,
@@ -27,7 +26,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Gives the queue a task. It is loaded by `controller`, under the same reference every time.
+    /// Starts the task of a queue. Every load passes the same reference `controller`.
     pub(super) fn open(queue: Queue, controller: ControllerRef) -> Self {
         let (calls, called) = mpsc::unbounded_channel();
         let (answer, answers) = mpsc::unbounded_channel();
@@ -35,12 +34,12 @@ impl Store {
         Self { calls, answers }
     }
 
-    /// Calls the queue. An earlier call without an answer gets none any more.
+    /// Calls the queue. An earlier unanswered call is dropped.
     pub(super) fn call(&self, id: u64, call: Call<Encoded>) {
-        self.calls.send((id, call)).ok(); // a task that is gone gives no answer, which the machine knows to handle
+        self.calls.send((id, call)).ok(); // if the task has ended there is no answer; the machine handles that
     }
 
-    /// The next answer. May be dropped without losing one; pends for ever when the task is gone.
+    /// The next answer. Cancel safe; pending if the task has ended.
     pub(super) async fn answer(&mut self) -> (u64, Answer<Encoded>) {
         match self.answers.recv().await {
             Some(answer) => answer,
@@ -70,7 +69,7 @@ async fn serve(
     }
 }
 
-/// One call. A queue that panics has not said what it stored.
+/// Carries out one call. After a panic of the queue, the outcome of the call is unknown.
 async fn carry_out(queue: &mut Queue, controller: &ControllerRef, call: Call<Encoded>) -> Answer<Encoded> {
     match call {
         Call::Load => {
@@ -104,7 +103,7 @@ mod tests {
     use crate::ids::SeqNr;
     use crate::queue::{Confirmation, MessageSent, QueueState};
 
-    /// A queue whose stores wait for a permit each, and that panics when it is loaded.
+    /// A queue whose stores each wait for a permit, and whose load panics.
     struct Slow(Arc<Semaphore>);
 
     #[async_trait]

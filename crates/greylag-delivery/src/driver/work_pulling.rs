@@ -1,4 +1,4 @@
-//! Work pulling: one producer of jobs, and workers that come and go.
+//! Work pulling: one producer of jobs, and a changing set of workers.
 //!
 //! Source: delivery §2, §6.
 

@@ -18,12 +18,12 @@ use crate::settings::DeliverySettings;
 use crate::wire;
 use crate::with_delivery::{Protocol, ProtocolMessage, WithDelivery};
 
-/// Bytes of a message, at most.
+/// Maximum bytes of a message.
 const MAX_MESSAGE_BYTES: usize = 256;
 
-/// A consumer controller of either kind, which the first byte chooses, with what follows: each byte names an operation, and
-/// its arguments follow. Every answer is one that a producer can read and go on by; a delivery has no more bytes than are
-/// allowed; a tick at a deadline leaves a later one.
+/// Runs a consumer controller with operations read from `input`. The first byte chooses the kind of controller; then
+/// each byte names an operation, and its arguments follow. Every answer must be one that a producer can decode and
+/// handle; a delivery must not exceed the size limit; a tick at a deadline must leave a later deadline.
 pub fn consumer(now: Instant, input: &[u8]) {
     let mut input = Input::new(input);
     let (kind, mut settings) = (input.byte(), DeliverySettings::test());
@@ -45,7 +45,7 @@ struct Consumer {
     time: Time,
     /// Deliveries that are neither confirmed nor given up.
     held: Vec<DeliveryHandle>,
-    /// The last batch that could be read: a peer repeats itself.
+    /// The last batch that could be decoded, for repeats.
     last: Option<SequencedBatch<Payload<u64>>>,
     out: Vec<Effect<Payload<u64>>>,
 }
@@ -100,7 +100,7 @@ impl Consumer {
         self.tell(consumer_controller::Input::Batch(batch));
     }
 
-    /// The last batch comes again under other numbers.
+    /// Sends the last batch again with shifted numbers.
     fn again(&mut self, input: &mut Input<'_>) {
         let Some(mut batch) = self.last.clone() else { return };
         let (by, lowest) = (input.number(), input.number());

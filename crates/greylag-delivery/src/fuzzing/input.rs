@@ -1,4 +1,4 @@
-//! An input as a program for a machine: bytes that are read one after the other.
+//! Reads a fuzzing input byte by byte, as a program for a machine.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ impl<'a> Input<'a> {
         self.next().unwrap_or(0)
     }
 
-    /// A number: mostly a small one, sometimes one at the end of all numbers.
+    /// A number: mostly small, sometimes near the end of the number range.
     pub(super) fn number(&mut self) -> u64 {
         match self.byte() {
             byte @ 0..=191 => u64::from(byte),
@@ -31,7 +31,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// A length in two bytes, and as many of the bytes behind it; fewer where the input ends before.
+    /// Bytes with a length of two bytes in front; fewer if the input ends before.
     pub(super) fn bytes(&mut self) -> &'a [u8] {
         let length = usize::from(u16::from_be_bytes([self.byte(), self.byte()]));
         let (bytes, rest) = self.0.split_at(length.min(self.0.len()));
@@ -40,7 +40,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// The time of a machine.
+/// The clock of a machine.
 pub(super) struct Time {
     pub(super) now: Instant,
 }
@@ -50,12 +50,12 @@ impl Time {
         Self { now }
     }
 
-    /// Goes on by some milliseconds.
+    /// Advances the clock by some milliseconds, at most 60 s.
     pub(super) fn pass(&mut self, milliseconds: u64) {
         self.now += Duration::from_millis(milliseconds.min(60_000));
     }
 
-    /// Goes on to a deadline; false if that is further away than anything is worth waiting for.
+    /// Advances the clock to a deadline; false if the deadline is too far away (30 days or more).
     pub(super) fn reach(&mut self, deadline: Instant) -> bool {
         let is_near = deadline.saturating_duration_since(self.now) < Duration::from_secs(86_400 * 30);
         if is_near {
@@ -64,7 +64,7 @@ impl Time {
         is_near
     }
 
-    /// Asserts that a deadline after a tick lies later than now, or is none.
+    /// Asserts that the deadline after a tick, if there is one, is later than now.
     pub(super) fn assert_later(&self, deadline: Option<Instant>) {
         assert!(deadline.is_none_or(|deadline| deadline > self.now), "a tick at its deadline leaves that deadline");
     }

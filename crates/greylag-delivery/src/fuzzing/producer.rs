@@ -19,12 +19,12 @@ use crate::message::{Upstream, UpstreamMessage};
 use crate::settings::DeliverySettings;
 use crate::wire;
 
-/// Messages that a producer is given, at most.
+/// Maximum number of messages given to a producer.
 const MESSAGES: u64 = 64;
 
-/// A producer controller of one of three kinds, which the first byte chooses, with what follows: each byte names an
-/// operation, and its arguments follow. No message is confirmed that was not sent, none is confirmed twice, and a tick at a
-/// deadline leaves a later one.
+/// Runs a producer controller with operations read from `input`. The first byte chooses one of three kinds of
+/// controller; then each byte names an operation, and its arguments follow. No message may be confirmed that was not
+/// sent, none may be confirmed twice, and a tick at a deadline must leave a later deadline.
 pub fn producer(now: Instant, input: &[u8]) {
     let mut input = Input::new(input);
     let kind = input.byte();
@@ -90,7 +90,7 @@ struct Producer {
     next_ticket: u64,
     /// Numbers that were accepted and are not confirmed.
     accepted: BTreeSet<SeqNr>,
-    /// The link of the last frame, as its consumer would answer.
+    /// The link of the last frame, to which answers of its consumer refer.
     last_header: Option<(ControllerRef, Epoch)>,
 }
 
@@ -148,7 +148,7 @@ impl Producer {
         }
     }
 
-    /// A message of a consumer, on a link that may exist.
+    /// Makes a message of a consumer, on a link that may exist.
     fn said(&self, input: &mut Input<'_>) -> UpstreamMessage {
         let (kind, who) = (input.byte(), input.byte());
         let (a, b) = (input.number(), input.number());
@@ -174,7 +174,7 @@ impl Producer {
         UpstreamMessage { from: consumer_of(who % 4), to, epoch, message }
     }
 
-    /// Something happens to consumers, or to where they are.
+    /// Makes an event about consumers or their nodes.
     fn around(&mut self, input: &mut Input<'_>) {
         let which = input.byte();
         match &self.machine {

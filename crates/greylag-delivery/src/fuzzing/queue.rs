@@ -19,8 +19,8 @@ fn bytes_of<T>(codec: &impl Codec<T>, value: &T) -> Bytes {
     bytes.freeze()
 }
 
-/// A history of a queue: for each event the kind, its length in two bytes, and the event. A value that is read, written and
-/// read again is the same; the queue that a history makes is one that can be written, read and used.
+/// A history of a queue: for each event the kind, its length in two bytes, and the event. A decoded event is equal
+/// after another round of encoding and decoding; the queue folded from the history can be encoded, decoded and used.
 pub fn queue_event(input: &[u8]) {
     let (mut input, mut queue, mut number) = (Input::new(input), KeptQueue::default(), EventNr::saturating(0));
     let manifests = EventCodec.manifests();
@@ -37,7 +37,7 @@ pub fn queue_event(input: &[u8]) {
     assert_eq!(codec.decode(&codec.manifest(&queue), bytes_of(&codec, &queue)), Ok(queue));
 }
 
-/// A snapshot of a queue. A queue that can be read can be written, read again and used, with its messages and without them.
+/// A snapshot of a queue. A decoded queue can be encoded, decoded again and used, with its messages and without them.
 pub fn queue_snapshot(input: &[u8]) {
     let codec = SnapshotCodec { max_bytes: usize::MAX };
     let manifest = &codec.manifests()[0];
@@ -50,8 +50,8 @@ pub fn queue_snapshot(input: &[u8]) {
     assert!(without.unconfirmed().all(|sent| sent.message.encoded.is_none()));
 }
 
-/// Asserts that a queue can be used in any state: it judges the next message, and confirms the messages of one qualifier and
-/// no others.
+/// Asserts that a queue can be used in any state: it accepts or refuses the next message, and confirms the messages of
+/// one qualifier and no others.
 fn assert_usable<M: Clone>(queue: &StoredQueue<M>) {
     let mut queue = queue.clone();
     let current = queue.current();
@@ -93,8 +93,8 @@ pub fn queue_rows(input: &[u8]) {
     }
 }
 
-/// An outbox within the state of an entity, and events of it: the length of the outbox in two bytes, the outbox, and for each
-/// event its length and the event. An outbox that can be read can be written, read again and used.
+/// An outbox within the state of an entity, and its events: the length of the outbox in two bytes, the outbox, and for
+/// each event its length and the event. A decoded outbox can be encoded, decoded again and used.
 pub fn outbox(input: &[u8]) {
     let mut input = Input::new(input);
     let mut outbox = match input.bytes() {
@@ -125,7 +125,7 @@ pub fn outbox(input: &[u8]) {
     }
 }
 
-/// Events of every kind.
+/// One event of every kind.
 pub(super) fn events() -> Vec<QueueEvent> {
     let started = crate::queue::Started { stream_id: StreamId(7), epoch: crate::Epoch(3), controller: controller(9) };
     let sent = |seq_nr: u64, qualifier: &str| MessageSent {

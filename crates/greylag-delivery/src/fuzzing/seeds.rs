@@ -1,4 +1,4 @@
-//! Inputs that are read, so that fuzzing does not begin with nothing.
+//! Valid inputs, with which fuzzing starts.
 
 use bytes::{Bytes, BytesMut};
 use greylag_codec::json;
@@ -14,7 +14,7 @@ use crate::payload::Payload;
 use crate::wire;
 use crate::with_delivery::{ProtocolMessage, WithDelivery};
 
-/// For each target its name, and its inputs.
+/// The name of each target, and its inputs.
 pub fn seeds() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let mut seeds = vec![
         ("delivery_downstream", downstream()),
@@ -49,7 +49,7 @@ pub(super) fn header(instance: u64) -> BatchHeader {
     BatchHeader { producer_id, stream_id, epoch, controller: controller(instance), ordered: true, lowest: 1 }
 }
 
-/// Messages from `first` on, the last one in chunks.
+/// A batch of messages from number `first` on, the last one in chunks.
 fn batch(first: u64, instance: u64) -> SequencedBatch<Payload<u64>> {
     let payload =
         |value: u64| Payload::encode(value, &json::<u64>("number")).map_err(|(_, error)| error).expect("JSON");
@@ -90,7 +90,7 @@ fn downstream() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Each message alone, and all in one.
+/// A list with each kind of message alone, and a list with all of them.
 fn upstreams() -> Vec<Vec<UpstreamMessage>> {
     let all = [
         Upstream::Request { confirmed: 0, up_to: 20, support_resend: true, via_timeout: false },
@@ -113,7 +113,7 @@ fn upstreams() -> Vec<Vec<UpstreamMessage>> {
     all.iter().map(|message| vec![message.clone()]).chain([all.to_vec()]).collect()
 }
 
-/// Something of a length that two bytes say.
+/// Puts the length, in two bytes, in front of the bytes.
 fn with_length(bytes: &[u8]) -> Vec<u8> {
     let length = u16::try_from(bytes.len()).expect("seeds are short");
     [&length.to_be_bytes(), bytes].concat()

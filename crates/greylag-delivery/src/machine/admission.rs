@@ -1,5 +1,5 @@
-//! Senders that wait for room, and those that have it as a permit: served in their order, and dead once another producer
-//! has taken over.
+//! Queue of senders that wait for room, and the permits granted: first come, first served; all of them are refused once
+//! another producer has taken over.
 //!
 //! Source: delivery P11, P13, W4.
 
@@ -11,14 +11,14 @@ use crate::machine::controller::{Effect, Message, Refusal};
 #[derive(Debug, Clone)]
 pub(super) struct Waiter<P> {
     pub(super) ticket: u64,
-    /// `None` where a permit is wanted.
+    /// `None` if the sender wants a permit.
     pub(super) message: Option<Message<P>>,
 }
 
 /// See the module's documentation.
 #[derive(Debug, Clone)]
 pub(super) struct Admission<P> {
-    /// The producer; 0 before the first start.
+    /// The number of the present producer session; 0 before the first start.
     session: u64,
     waiters: VecDeque<Waiter<P>>,
     permits: BTreeSet<u64>,
@@ -43,7 +43,8 @@ impl<P> Admission<P> {
         self.permits.len() as u64
     }
 
-    /// P13: a new producer; what the former one did not use is dead. Returns whether it is one.
+    /// P13: starts a session. If the session is new, refuses the former one's waiters and drops its permits. Returns
+    /// whether it is new.
     pub(super) fn start(&mut self, session: u64, out: &mut Vec<Effect<P>>) -> bool {
         let is_new = session > self.session;
         if is_new {
@@ -53,7 +54,8 @@ impl<P> Admission<P> {
         is_new
     }
 
-    /// A message of the producer `session`; one that does not wait needs `room`.
+    /// Queues a message of the producer `session`. A message that does not wait is refused if `room` is 0 or others
+    /// wait.
     pub(super) fn admit(&mut self, session: u64, waiter: Waiter<P>, waits: bool, room: u64, out: &mut Vec<Effect<P>>) {
         let why = if session != self.session {
             Refusal::Superseded
@@ -65,7 +67,7 @@ impl<P> Admission<P> {
         out.push(Effect::Refused { ticket: waiter.ticket, frames: waiter.message.map(|message| message.frames), why });
     }
 
-    /// Uses a permit up for a message, which is returned. Where the permit is dead, its message is refused.
+    /// Uses a permit up for a message, which is returned. Without a valid permit, the message is refused.
     pub(super) fn redeem(
         &mut self,
         permit: u64,
@@ -80,13 +82,13 @@ impl<P> Admission<P> {
         None
     }
 
-    /// A sender gave up, or gave its permit back.
+    /// Removes a waiter, or a permit that was given back.
     pub(super) fn withdraw(&mut self, ticket: u64) {
         self.permits.remove(&ticket);
         self.waiters.retain(|waiter| waiter.ticket != ticket);
     }
 
-    /// The sender that is served next. One that wants a permit has it from now on.
+    /// Removes and returns the next sender. If the sender wants a permit, the permit counts as granted from now on.
     pub(super) fn next(&mut self) -> Option<Waiter<P>> {
         let waiter = self.waiters.pop_front()?;
         if waiter.message.is_none() {
@@ -95,7 +97,7 @@ impl<P> Admission<P> {
         Some(waiter)
     }
 
-    /// Refuses every sender that waits; permits are dead.
+    /// Refuses every waiting sender, and drops all permits.
     pub(super) fn refuse_all(&mut self, why: Refusal, out: &mut Vec<Effect<P>>) {
         self.permits.clear();
         for waiter in self.waiters.drain(..) {

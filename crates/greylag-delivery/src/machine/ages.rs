@@ -1,22 +1,22 @@
-//! Since when the oldest unconfirmed message of a stream has been unconfirmed.
+//! The age of the oldest unconfirmed message of a stream.
 //!
-//! Messages are accepted in the order of their numbers, so times need not be kept for each: a few of them, with the number that
-//! each began at, tell the age of any message well enough.
+//! Messages are accepted in the order of their numbers, so a sample of (number, time) pairs gives the age of any
+//! message accurately enough.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::ids::SeqNr;
 
-/// Messages that were accepted within so long count as one, unless messages wait for long.
+/// Messages accepted within this time share one sample; the interval grows if messages wait for long.
 const GRAIN: Duration = Duration::from_millis(100);
-/// Times that are kept at most; beyond it every other one is forgotten, and the grain doubles.
+/// Maximum number of samples; beyond it every other one is dropped, and the interval doubles.
 const MOST: usize = 1024;
 
-/// See the module's description.
+/// See the module's documentation.
 #[derive(Debug, Clone)]
 pub(crate) struct Ages {
-    /// Numbers of messages, and when they were accepted; both rise.
+    /// Samples: number of a message, and when it was accepted; both rise.
     accepted: VecDeque<(u64, Instant)>,
     grain: Duration,
 }
@@ -28,7 +28,7 @@ impl Default for Ages {
 }
 
 impl Ages {
-    /// Begins anew with the message `first`, which is as old as the oldest one before.
+    /// Starts over with the message `first`, as old as the oldest message before.
     pub(crate) fn start_again(&mut self, oldest: Option<Instant>, first: Option<SeqNr>) {
         *self = Self::default();
         if let (Some(oldest), Some(first)) = (oldest, first) {
@@ -36,7 +36,7 @@ impl Ages {
         }
     }
 
-    /// A message was accepted under a number above all earlier ones.
+    /// Notes the acceptance of a message, whose number is above all earlier ones.
     pub(crate) fn accept(&mut self, number: u64, now: Instant) {
         let is_near = |at: Instant| now.saturating_duration_since(at) < self.grain;
         if self.accepted.back().is_some_and(|(_, at)| is_near(*at)) {
@@ -53,7 +53,7 @@ impl Ages {
         self.accepted.push_back((number, now));
     }
 
-    /// All messages below this number are confirmed, or were never sent.
+    /// All messages below `number` are confirmed, or were never sent.
     pub(crate) fn confirm_below(&mut self, number: u64) {
         while self.accepted.get(1).is_some_and(|(next, _)| *next <= number) {
             self.accepted.pop_front();
@@ -63,7 +63,8 @@ impl Ages {
         }
     }
 
-    /// When the oldest message that is not confirmed was accepted, or a little before; for a stream with such messages.
+    /// When the oldest unconfirmed message was accepted, or up to one interval earlier; only meaningful if there is
+    /// such a message.
     pub(crate) fn oldest(&self) -> Option<Instant> {
         self.accepted.front().map(|(_, at)| *at)
     }

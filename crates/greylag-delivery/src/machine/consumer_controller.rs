@@ -1,8 +1,8 @@
-//! The consumer controller of a consumer that is no entity: point to point, or a worker of work pulling.
+//! The consumer controller of a consumer that is no entity: point to point, or a worker.
 //!
-//! Point to point there is one link, which is handed from producer to producer: by registration, or by the `first` frame of
-//! a successor. A worker serves every producer of its work at the same time, so it has a link for each, as an entity
-//! has; what an entity's shard does for it (passivation, the factory) has no part here.
+//! Point to point there is one link, which moves from producer to producer: by registration, or by the `first` frame of
+//! a successor. A worker serves every producer of its work at the same time, so it has one link per producer, like an
+//! entity, but without passivation and factory.
 //!
 //! Source: delivery §1.3, §1.4, C15, W1.
 
@@ -16,16 +16,16 @@ use crate::machine::consumer_link::{self, ConsumerCounters, ConsumerLink};
 use crate::machine::sharding_consumer::{self, DeliveryHandle, Effect, ShardingConsumer, ShardingConsumerSettings};
 use crate::message::{Content, ProducerStopped, SequencedBatch};
 
-/// Whose messages a consumer takes.
+/// The kind of a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConsumerKind {
-    /// Those of one producer at a time, in their order.
+    /// Takes the messages of one producer at a time, in order.
     PointToPoint,
-    /// Those of every producer of its work, in any order.
+    /// Takes the messages of every producer of its work, in any order.
     Worker,
 }
 
-/// An input to the consumer controller: frames of producers, what the consumer did with deliveries, and that time passed.
+/// An input to the consumer controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input<P> {
     /// Frames arrived.
@@ -34,20 +34,20 @@ pub enum Input<P> {
     ProducerStopped(ProducerStopped),
     /// A node was removed from the cluster.
     NodeRemoved(UniqueAddress),
-    /// A consumer is attached, or another one in its place.
+    /// A consumer starts; it replaces the present one, if there is one.
     Start(Dedupe),
-    /// Attach to this producer controller. Point to point only: producers find their workers by themselves.
+    /// Attach to this producer controller. Point to point only: producers find their workers themselves.
     RegisterTo(ControllerRef),
     /// The consumer has processed a delivery.
     Confirm(DeliveryHandle),
-    /// The consumer gave up on an attempt; again after the pause, or after the usual backoff.
+    /// The consumer gave an attempt up; the next one follows after the pause, or after the usual back-off.
     Abandon(DeliveryHandle, Option<Duration>),
     /// The consumer has processed several deliveries at once.
     ConfirmAll(Vec<DeliveryHandle>),
-    /// The message cannot be read; it waits until it is confirmed.
+    /// The message cannot be decoded; it waits until it is confirmed.
     Unreadable(DeliveryHandle),
-    /// End in order. Point to point the messages that are here are delivered first; a worker ends with the jobs in hand,
-    /// since others can do the rest.
+    /// End in order. Point to point, the messages already here are delivered first; a worker ends with the jobs in
+    /// hand, since other workers can do the rest.
     DeliverThenStop,
     /// The consumer has ended.
     Stop,
@@ -74,7 +74,7 @@ struct OneLink<P> {
     scratch: Vec<consumer_link::Effect<P>>,
 }
 
-/// The number of the only link in its delivery handles.
+/// The link number in the delivery handles of a point-to-point controller.
 const ONLY_LINK: u64 = 1;
 
 impl<P: Content> ConsumerController<P> {
@@ -91,7 +91,7 @@ impl<P: Content> ConsumerController<P> {
         Self { links }
     }
 
-    /// Takes one input.
+    /// Handles one input.
     pub fn handle(&mut self, now: Instant, input: Input<P>, out: &mut Vec<Effect<P>>) {
         match &mut self.links {
             Links::One(link) => link.handle(now, input, out),
@@ -103,7 +103,7 @@ impl<P: Content> ConsumerController<P> {
         }
     }
 
-    /// When a tick next has work to do; may be early.
+    /// The next time at which a tick may have an effect; may be early.
     pub fn next_deadline(&self) -> Option<Instant> {
         match &self.links {
             Links::One(one) => one.link.next_deadline(),
@@ -111,7 +111,7 @@ impl<P: Content> ConsumerController<P> {
         }
     }
 
-    /// Whether anything is handed out or could be.
+    /// Whether a message is handed out, or could be.
     pub fn is_busy(&self) -> bool {
         match &self.links {
             Links::One(one) => one.link.is_busy(),
@@ -119,7 +119,7 @@ impl<P: Content> ConsumerController<P> {
         }
     }
 
-    /// Counts of all its links so far, also of links that have ended.
+    /// Counts of all links since the start, including ended links.
     pub fn counters(&self) -> ConsumerCounters {
         match &self.links {
             Links::One(one) => one.link.counters(),
@@ -127,7 +127,7 @@ impl<P: Content> ConsumerController<P> {
         }
     }
 
-    /// Frames dropped because there were too many producers, or too many frames before the start.
+    /// Frames dropped because of too many producers, or too many frames before the start.
     pub fn refused(&self) -> u64 {
         match &self.links {
             Links::One(_) => 0,
@@ -135,7 +135,7 @@ impl<P: Content> ConsumerController<P> {
         }
     }
 
-    /// Deliveries that have been in hand for longer than is warned of.
+    /// Deliveries unconfirmed for longer than the warning threshold.
     pub fn overdue(&self) -> u64 {
         match &self.links {
             Links::One(one) => one.link.overdue().into(),
@@ -160,7 +160,7 @@ impl<P: Content> ConsumerController<P> {
     }
 }
 
-/// What an input means to the links of a worker; a registration means nothing.
+/// Translates an input for the links of a worker; a registration has no effect.
 fn for_worker<P>(input: Input<P>) -> Option<sharding_consumer::Input<P>> {
     Some(match input {
         Input::Batch(batch) => sharding_consumer::Input::Batch(batch),
@@ -183,7 +183,8 @@ impl<P: Content> OneLink<P> {
         let was_busy = self.link.is_busy();
         let input = match input {
             Input::Batch(batch) => consumer_link::Input::Frames { header: batch.header, frames: batch.frames },
-            // A successor attaches with its `first` frame, or is registered to; who that is, the application decides.
+            // A successor attaches with its `first` frame, or by registration; the application decides which producer
+            // that is.
             Input::ProducerStopped(_) | Input::NodeRemoved(_) => return,
             Input::Start(dedupe) => consumer_link::Input::Start(dedupe),
             Input::RegisterTo(controller) => consumer_link::Input::RegisterTo(controller),

@@ -1,17 +1,17 @@
-//! The consumer's side of one link: puts frames back in order, hands out messages, passes on the application's
-//! confirmations, and asks again for missing frames.
+//! The consumer's side of one link: reorders frames, hands out messages, forwards the application's confirmations, and
+//! requests missing frames again.
 //!
-//! Frames pass three stages, each a prefix of the one before: *received* (taken from the buffer, in
-//! order), *delivered* (handed to the application), *confirmed*. Messages that the application never confirms
-//! are handed to it again, here, without the producer. A message whose total the watermark covers is
-//! confirmed and not delivered, and that is asked anew before every attempt.
+//! Frames pass three stages, each a prefix of the one before: *received* (taken from the buffer, in order), *delivered*
+//! (handed to the application), *confirmed*. Messages that the application does not confirm are handed out again from
+//! here, without the producer. A message whose total the watermark covers is confirmed and not delivered; the watermark
+//! is checked before every attempt.
 //!
 //! ```text
 //! Frames ─▶ classify (C2) ─▶ buffer (C5, C6) ─▶ deliver (C7, C8) ─▶ Confirm ─▶ Request / Ack (C9)
 //! ```
 //!
-//! Which producer a frame is from decides everything: `classify.rs` has that, and the switch from one
-//! producer to the next. Source: delivery §1.3, C1 to C16.
+//! A frame's handling depends on its sender: `classify.rs` has the cases, and the switch from one producer to the next.
+//! Source: delivery §1.3, C1 to C16.
 
 mod answers;
 mod arrivals;
@@ -40,15 +40,15 @@ use window::Window;
 pub(crate) use chunks::MAX_CHUNKS;
 pub use protocol::{ConsumerCounters, ConsumerLinkSettings, DeliveryKey, Effect, Input, PoisonPolicy};
 
-/// A moment further away than this is never.
+/// Pauses are cut to this length, to keep instants representable.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     Running,
-    /// Ends when nothing is outstanding and the next frame is not here (C15).
+    /// Ends when no delivery is outstanding and the next frame is missing (C15).
     Draining,
-    /// Delivers nothing new; ends when nothing is outstanding (S15).
+    /// Hands out nothing more; ends when no delivery is outstanding (S15).
     Finishing,
     Stopped,
 }
@@ -58,14 +58,14 @@ enum Life {
 pub struct ConsumerLink<P> {
     settings: Arc<ConsumerLinkSettings>,
     life: Life,
-    /// Frames that came before a consumer was attached; `None` from then on.
+    /// Frames that arrived before a consumer was attached; `None` afterwards.
     before_start: Option<VecDeque<(BatchHeader, SequencedMessage<P>)>>,
     senders: Senders<P>,
     arrivals: Arrivals<P>,
     deliveries: Deliveries<P>,
-    /// Up to this frame everything is confirmed.
+    /// The last frame of the confirmed prefix.
     confirmed: u64,
-    /// Up to this frame the producer may send.
+    /// The last frame granted to the producer.
     requested: u64,
     window: Window,
     answers: Answers,
@@ -73,7 +73,7 @@ pub struct ConsumerLink<P> {
 }
 
 impl<P: Content> ConsumerLink<P> {
-    /// A link without producer and without consumer. Links of one consumer share their settings.
+    /// A link without producer and consumer. Links of one consumer share their settings.
     pub fn new(settings: impl Into<Arc<ConsumerLinkSettings>>) -> Self {
         let settings = settings.into();
         Self {
@@ -91,7 +91,7 @@ impl<P: Content> ConsumerLink<P> {
         }
     }
 
-    /// Takes one input. `watermarks` belong to the consumer and outlive this link (C8, S14).
+    /// Handles one input. `watermarks` belong to the consumer and outlive this link (C8, S14).
     pub fn handle(&mut self, now: Instant, input: Input<P>, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
         if self.life == Life::Stopped {
             match input {
@@ -122,7 +122,7 @@ impl<P: Content> ConsumerLink<P> {
         }
     }
 
-    /// When a tick next has work to do.
+    /// The next time at which a tick has an effect.
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.life == Life::Stopped {
             return None;
@@ -131,13 +131,13 @@ impl<P: Content> ConsumerLink<P> {
         deliveries.chain(self.answers.next_deadline()).min()
     }
 
-    /// Whether anything of the producer is undelivered or unconfirmed.
+    /// Whether a message of the producer is undelivered or unconfirmed.
     pub fn is_busy(&self) -> bool {
         !self.deliveries.is_empty() || self.arrivals.is_next_here() || self.has_early_frames()
     }
 
-    /// Whether the application has something in hand, or will have without another message: it must not be passivated
-    /// (S15). Messages that wait for a person do not keep it awake.
+    /// Whether the application has a delivery in hand, or will get one without further input: it must not be passivated
+    /// (S15). Undecodable and stalled messages do not prevent passivation.
     pub fn keeps_awake(&self) -> bool {
         let is_deliverable = self.arrivals.is_next_here() && self.has_room();
         is_deliverable || self.has_early_frames() || self.deliveries.is_at_work()
@@ -147,12 +147,12 @@ impl<P: Content> ConsumerLink<P> {
         self.before_start.as_ref().is_some_and(|frames| !frames.is_empty())
     }
 
-    /// Deliveries that the application has had in hand for longer than is worth a warning.
+    /// Deliveries that were reported as overdue.
     pub fn overdue(&self) -> u32 {
         self.deliveries.overdue()
     }
 
-    /// Messages that left the buffer and are not confirmed, with their attempts, and when the next one is due.
+    /// Unconfirmed messages taken from the buffer, with their attempts and the time of the next one.
     pub(crate) fn attempts(&self) -> impl Iterator<Item = (StreamId, SeqNr, Attempts)> + '_ {
         let stream = self.stream();
         let attempted = self.deliveries.iter().filter(|delivery| delivery.attempt > 0 && !delivery.is_confirmed());
@@ -165,27 +165,27 @@ impl<P: Content> ConsumerLink<P> {
         })
     }
 
-    /// Whether it has ended.
+    /// Whether the link has ended.
     pub fn is_stopped(&self) -> bool {
         self.life == Life::Stopped
     }
 
-    /// The producer controller listened to, with its epoch.
+    /// The current producer controller, with its epoch.
     pub fn producer(&self) -> Option<(&ControllerRef, Epoch)> {
         self.senders.current().map(|producer| (&producer.sender.controller, producer.sender.epoch))
     }
 
-    /// The stream of the producer listened to.
+    /// The stream of the current producer.
     pub fn stream(&self) -> Option<StreamId> {
         self.senders.current().map(|producer| producer.stream)
     }
 
-    /// The logical producer of the controller listened to.
+    /// The id of the current producer.
     pub(crate) fn producer_id(&self) -> Option<&ProducerId> {
         self.senders.current().map(|producer| &producer.producer_id)
     }
 
-    /// What was counted so far.
+    /// Counts since the link's start.
     pub fn counters(&self) -> ConsumerCounters {
         self.counters
     }
@@ -217,7 +217,7 @@ impl<P: Content> ConsumerLink<P> {
         }
     }
 
-    /// Does all that the input made possible: confirmations, deliveries, a parked producer, the end.
+    /// Follows up an input: advances confirmations, hands out messages, switches to a parked producer, and ends if due.
     fn settle(&mut self, now: Instant, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
         self.advance(now, watermarks, out);
         self.deliver(now, watermarks, out);
@@ -246,9 +246,9 @@ impl<P: Content> ConsumerLink<P> {
         }
     }
 
-    /// C11: repeats what the link waits for while its producer is silent. Every message of a link may be lost, so every state
-    /// in which the consumer waits has something to repeat: a registration, a gap, a confirmation, a grant. The interval
-    /// grows, and every frame of the current producer resets it, so a busy link never ticks.
+    /// C11: repeats a message to the producer while the producer is silent. Any message may be lost, so every state in
+    /// which the consumer waits has one to repeat: a registration, a resend request for a gap, a confirmation, a grant.
+    /// The interval grows, and every frame of the current producer resets it, so a busy link never ticks.
     fn retry(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         let idle = self.deliveries.is_empty();
         let registering = self.senders.registering().cloned();
@@ -258,7 +258,7 @@ impl<P: Content> ConsumerLink<P> {
         } else if let Some((from, to)) = self.arrivals.lowest_gap() {
             self.ask_again(from, to, out);
         } else if !idle {
-            // An ack that was lost would block its asker for as long as the next message takes.
+            // A lost ack would otherwise block its sender until the next message is processed.
             self.send_ack(out);
         } else {
             if self.settings.only_flow_control {
@@ -273,19 +273,19 @@ impl<P: Content> ConsumerLink<P> {
         self.answers.repeated(now, quiet && idle, &self.settings);
     }
 
-    /// Gives back memory that only a busy link needs: most links of an entity are idle for most of the time.
+    /// Frees memory that only a busy link needs; most links of an entity are idle most of the time.
     fn shrink(&mut self) {
         self.arrivals.shrink();
         self.deliveries.shrink();
     }
 
-    /// Whether the application may have one more delivery in hand.
+    /// Whether the application may get one more delivery.
     fn has_room(&self) -> bool {
         self.deliveries.unconfirmed() < self.settings.max_outstanding_deliveries.max(1)
     }
 
-    /// C15: every stop says how far it got. Where another consumer is to take over what is left here, the producer hears
-    /// of that, too, and need not find it out by its idle probe.
+    /// C15: every stop reports the confirmed prefix. If another consumer is to take over the rest (`hands_over`), the
+    /// producer is also told to start over, instead of finding out by its idle probe.
     fn stop(&mut self, hands_over: bool, out: &mut Vec<Effect<P>>) {
         self.life = Life::Stopped;
         self.deliveries.stop();
@@ -303,7 +303,7 @@ impl<P: Content> ConsumerLink<P> {
         }
     }
 
-    /// Asks for frames that are missing; an end of 0 means from there on.
+    /// Requests missing frames again; `to` 0 means all frames from `from` on.
     fn ask_again(&self, from: u64, to: u64, out: &mut Vec<Effect<P>>) {
         if Sabotage::leaves_resend(self.settings.sabotage) {
             self.reply(Upstream::Resend { from, to }, out);
@@ -323,7 +323,7 @@ impl<P: Content> ConsumerLink<P> {
         }
     }
 
-    /// Any request restarts the retry timer (C9).
+    /// Sends a request, which restarts the retry timer (C9), except for one that is due earlier for missing frames.
     fn send_request(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         self.reply(self.request(false), out);
         self.window.granted(self.requested);
@@ -343,7 +343,7 @@ impl<P: Content> ConsumerLink<P> {
     }
 }
 
-/// The moment so long after another, or one that never comes.
+/// `now` plus the pause, cut to [`NEVER`].
 fn later(now: Instant, pause: Duration) -> Instant {
     now.checked_add(pause.min(NEVER)).unwrap_or(now)
 }

@@ -1,7 +1,7 @@
-//! The end of the contiguous run of numbers that were seen, from 1 on.
+//! The end of the contiguous run of inserted numbers, from 1 on.
 //!
-//! What was seen beyond the run is kept as ranges: one number that is missing for long costs one range, however many
-//! come after it.
+//! Numbers beyond the run are kept as ranges: one number that stays missing costs one range, however many numbers
+//! follow.
 
 use std::collections::BTreeMap;
 
@@ -9,29 +9,29 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Contiguous {
     last: u64,
-    /// First and last numbers of what was seen beyond the run; ranges do not touch each other, nor the run.
+    /// First and last numbers of the ranges beyond the run; ranges touch neither each other nor the run.
     beyond: BTreeMap<u64, u64>,
 }
 
 impl Contiguous {
-    /// A run that has come as far as `last`.
+    /// A run up to `last`.
     pub(crate) fn up_to(last: u64) -> Self {
         Self { last, beyond: BTreeMap::new() }
     }
 
-    /// Takes one number.
+    /// Inserts one number.
     pub(crate) fn insert(&mut self, number: u64) {
         self.insert_range(number, number);
     }
 
-    /// Takes all numbers from `first` to `last`.
+    /// Inserts all numbers from `first` to `last`.
     pub(crate) fn insert_range(&mut self, first: u64, last: u64) {
         let first = first.max(self.last.saturating_add(1));
         if first > last {
             return;
         }
         let (mut first, mut last) = (first, last);
-        // Ranges that this one touches become one with it.
+        // Merge ranges that touch the new one.
         while let Some((start, end)) = self.beyond.range(..=last.saturating_add(1)).next_back() {
             let (start, end) = (*start, *end);
             if end.saturating_add(1) < first {
@@ -48,7 +48,7 @@ impl Contiguous {
         }
     }
 
-    /// Everything up to this number was seen.
+    /// The end of the run: all numbers up to here were inserted.
     pub(crate) fn last(&self) -> u64 {
         self.last
     }
@@ -76,7 +76,7 @@ mod tests {
         }
     }
 
-    /// Of delivery 90: what is confirmed behind one message that waits takes no room.
+    /// Of delivery 90: confirmations behind one unconfirmed message take one range.
     #[test]
     fn scenario_90_what_comes_after_a_gap_is_one_range() {
         let mut run = Contiguous::up_to(6);

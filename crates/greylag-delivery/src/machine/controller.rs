@@ -1,7 +1,7 @@
-//! What the producer controllers outside of sharding are told and ask for: those of point to point and of work pulling.
+//! Inputs and effects of the producer controllers for point to point and work pulling.
 //!
-//! Both admit messages, have them stored, send them over links and tell their senders what became of them; they differ in
-//! whom the links go to, and in where the room of a message comes from. So one driver serves both.
+//! Both controllers admit messages, have them stored, send them over links, and report the outcome to the senders; they
+//! differ in the consumers of the links, and in the source of room. So one driver serves both.
 //!
 //! Source: delivery §10, P11 to P15.
 
@@ -13,71 +13,71 @@ use crate::machine::storing::{Answer, Call, End, StoringState};
 use crate::machine::work_pulling::{ListedWorker, WorkerStats};
 use crate::message::{BatchHeader, ProducerStopped, SequencedMessage, UpstreamMessage};
 
-/// A message that a producer wants to send.
+/// A message to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message<P> {
-    /// Its content.
+    /// The content.
     pub frames: Frames<P>,
-    /// Its size.
+    /// Size of the message in bytes.
     pub bytes: usize,
-    /// Its sender waits for the confirmation.
+    /// Whether the sender waits for the confirmation.
     pub ack: bool,
 }
 
-/// An input to the producer controller: of producers, of consumer controllers, of the queue, and that time passed.
+/// An input to the producer controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input<P> {
-    /// A producer takes over (P13). Sessions are numbered from 1; the highest one is the producer.
+    /// A producer takes over (P13). Sessions are numbered from 1; the highest one is the current producer.
     Start {
-        /// Its number.
+        /// The session's number.
         session: u64,
     },
     /// Attach this consumer controller. Point to point only.
     RegisterConsumer(ControllerRef),
-    /// The workers that there are now, all of them. Work pulling only.
+    /// The complete present list of workers. Work pulling only.
     Workers(Vec<ListedWorker>),
-    /// A message is to be sent, as soon as there is room for it.
+    /// Send a message, as soon as there is room for it.
     Admit {
-        /// The producer that sends it.
+        /// The session of the sending producer.
         session: u64,
         /// The sender's number; every later one is larger.
         ticket: u64,
         /// The message.
         message: Message<P>,
-        /// Whether it waits for room; otherwise it is refused where there is none.
+        /// Whether the message waits for room; otherwise it is refused without room.
         waits: bool,
     },
-    /// A sender wants room for a message that it does not have yet.
+    /// Reserve room for a message that the sender does not have yet.
     Reserve {
-        /// The producer.
+        /// The session of the producer.
         session: u64,
-        /// The sender's number.
+        /// The number of the request, from the sequence of tickets.
         ticket: u64,
     },
-    /// A sender with a permit has its message.
+    /// Send a message with the room of a permit.
     Use {
-        /// The number under which the permit was asked for.
+        /// The number of the request for the permit.
         permit: u64,
-        /// The number of the message.
+        /// The ticket of the message.
         ticket: u64,
         /// The message.
         message: Message<P>,
     },
-    /// A sender gave up while it waited for room, or gives its permit back.
+    /// A sender gave up waiting for room, or gives its permit back.
     Withdraw {
-        /// The sender's number.
+        /// The ticket of the message, or the number of the request.
         ticket: u64,
     },
-    /// A consumer controller spoke.
+    /// A message of a consumer controller arrived.
     Received(UpstreamMessage),
     /// The queue answered.
     Answered {
-        /// The call.
+        /// The id of the call.
         call: u64,
         /// The answer.
         answer: Answer<Frames<P>>,
     },
-    /// No more is sent: confirmations are written, and the link ends.
+    /// End the controller: no more is sent, confirmations are stored, and the link ends.
     Close,
     /// A deadline may have passed.
     Tick,
@@ -90,27 +90,27 @@ pub enum Refusal {
     Closed,
     /// Another producer has started.
     Superseded,
-    /// There is no room, and the message would not wait.
+    /// There is no room, and the message does not wait.
     Full,
-    /// The queue cannot store it.
+    /// The queue cannot store the message.
     Unavailable,
 }
 
 /// Why a controller ended before it was closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// A newer incarnation of the stream is active (P14).
+    /// A controller with a higher epoch of the stream is active (P14).
     Fenced {
-        /// Its epoch, where a consumer told.
+        /// The active epoch, if a consumer reported it.
         newer: Option<Epoch>,
-        /// Its controller, where the queue told.
+        /// The active controller, if the queue reported it.
         by: Option<ControllerRef>,
     },
-    /// The consumer asks for no repeats, so what is stored would not reach it (§1.6).
+    /// The consumer does not ask for lost frames, so stored messages might never reach it (§1.6).
     IncompatibleConsumer,
     /// The queue has lost messages that it had acknowledged.
     QueueLost {
-        /// The number that the queue would take next.
+        /// The number at which the queue continues: the first lost message.
         expected: SeqNr,
     },
     /// The numbers of the stream are used up.
@@ -127,76 +127,76 @@ impl From<End> for Failure {
     }
 }
 
-/// What the controller asks for, in this order.
+/// An effect of the controller; effects must be carried out in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect<P> {
-    /// A sender has a permit.
+    /// A permit is granted.
     Permitted {
-        /// The sender.
+        /// The number of the request.
         ticket: u64,
         /// The number that the next message gets.
         current_seq_nr: SeqNr,
-        /// The highest number that was confirmed.
+        /// The highest confirmed number.
         confirmed_seq_nr: SeqNr,
     },
     /// A message was accepted, and stored if there is a queue.
     Accepted {
-        /// Its sender.
+        /// The sender's ticket.
         ticket: u64,
-        /// Its number.
+        /// The number of the message.
         total: SeqNr,
     },
-    /// Send a frame. Neighbours with equal headers may share a batch.
+    /// Send a frame. Consecutive frames with equal headers may share a batch.
     Transmit {
         /// The consumer controller.
         to: ControllerRef,
-        /// What the frame's batch says.
+        /// The header of the frame's batch.
         header: BatchHeader,
         /// The frame.
         message: SequencedMessage<P>,
     },
     /// A message was confirmed by its consumer.
     Confirmed {
-        /// Its sender.
+        /// The sender's ticket.
         ticket: u64,
-        /// Its number.
+        /// The number of the message.
         total: SeqNr,
     },
     /// Call the queue.
     Call {
-        /// Names the call in its answer.
+        /// The id of the call, to be returned with the answer.
         id: u64,
-        /// What to do.
+        /// The call.
         call: Call<Frames<P>>,
     },
-    /// A message, or the wish for a permit, was refused.
+    /// A message, or the request for a permit, was refused.
     Refused {
-        /// The sender.
+        /// The sender's ticket, or the number of the request.
         ticket: u64,
-        /// The message, unless a permit was asked for.
+        /// The content of the message; `None` for a permit.
         frames: Option<Frames<P>>,
-        /// Why.
+        /// Why it was refused.
         why: Refusal,
     },
-    /// It cannot be known whether the message is stored. If it is, it will be delivered.
+    /// It is unknown whether the message is stored. If it is, it will be delivered.
     Unknown {
-        /// The sender.
+        /// The sender's ticket.
         ticket: u64,
-        /// Its number, if it is stored.
+        /// The number of the message if it is stored.
         total: SeqNr,
     },
     /// Tell the consumer controller that the link has ended.
     Stop {
         /// The consumer controller.
         to: ControllerRef,
-        /// What to say.
+        /// The message.
         message: ProducerStopped,
     },
-    /// The controller ended with this message unconfirmed and kept nowhere.
+    /// The controller ended with this message unconfirmed and stored nowhere.
     Undelivered {
-        /// Its sender, unless that was another incarnation of the producer.
+        /// The sender's ticket; `None` if an earlier incarnation of the producer sent the message.
         ticket: Option<u64>,
-        /// Its number.
+        /// The number of the message.
         total: SeqNr,
     },
     /// The controller has failed; `Closed` follows.
@@ -205,7 +205,7 @@ pub enum Effect<P> {
     Closed,
 }
 
-/// What the controller has seen so far.
+/// Counters of the controller, and gauges.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ControllerStats {
     /// Messages accepted.
@@ -214,53 +214,53 @@ pub struct ControllerStats {
     pub resent: u64,
     /// Messages confirmed.
     pub confirmed: u64,
-    /// Messages accepted and not confirmed, those that wait for their store too.
+    /// Messages accepted but not confirmed, including those being stored.
     pub unconfirmed: u64,
     /// Senders that wait for room.
     pub waiting: u64,
     /// Permits that are not used yet.
     pub permits: u64,
-    /// Consumers that would take a message at once.
+    /// Consumers with demand: a message to one of them is sent at once.
     pub links_with_demand: u64,
     /// Confirmations of frames that were never sent, and messages to other incarnations.
     pub ignored: u64,
 }
 
-/// A producer controller as its driver knows it.
+/// The interface of a producer controller to its driver.
 pub trait Controller<P> {
-    /// Takes one input.
+    /// Handles one input.
     fn handle(&mut self, now: Instant, input: Input<P>, out: &mut Vec<Effect<P>>);
 
-    /// When a tick next has work to do.
+    /// The next time at which a tick has an effect.
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// How many messages more would be accepted at once.
+    /// Number of further messages that would be accepted at once.
     fn room(&self) -> u64;
 
-    /// The last of the contiguously confirmed numbers.
+    /// The highest number up to which all messages are confirmed.
     fn confirmed(&self) -> SeqNr;
 
     /// The number that the next accepted message gets.
     fn current_seq_nr(&self) -> SeqNr;
 
-    /// Counters so far.
+    /// The counters now.
     fn stats(&self) -> ControllerStats;
 
-    /// How its store fares.
+    /// State of the queue.
     fn storing_state(&self) -> StoringState;
 
-    /// Whether messages of the queue are not confirmed, or not known yet.
+    /// Whether messages of the queue are unconfirmed, or not loaded yet.
     fn owes_recovered(&self) -> bool;
 
-    /// When the oldest message that is not confirmed was accepted, or a little before.
+    /// When the oldest unconfirmed message was accepted, or a little earlier.
     fn oldest_unconfirmed(&self) -> Option<Instant>;
 
-    /// The workers, where there are some.
+    /// Counts of workers; work pulling only.
     fn worker_stats(&self) -> Option<WorkerStats> {
         None
     }
 
-    /// The consumer controller that frames go to, where there is one alone.
+    /// The registered consumer controller; point to point only.
     fn consumer(&self) -> Option<&ControllerRef> {
         None
     }

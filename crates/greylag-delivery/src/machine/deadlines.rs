@@ -1,15 +1,15 @@
 //! The deadlines of many children under one timer.
 //!
-//! Children move their deadlines with every message, mostly to later. The heap keeps one entry per
-//! child and lets it be early: an entry that comes up too soon is put back at the child's present
-//! deadline. So a message costs nothing here unless a deadline moved forward, and no child is ever
-//! looked at because another one had work.
+//! Children move their deadlines with every message, mostly to later. The heap keeps at most one live entry per child,
+//! which may be early: an entry that fires too early is pushed again with the child's present deadline. So a message
+//! costs nothing here unless its deadline moves to an earlier time, and a tick touches only children whose entry is
+//! due.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Instant;
 
-/// A child's part: when its entry in the heap comes up, if it has one.
+/// Kept by a child: the time of its entry in the heap, if there is one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Armed(Option<Instant>);
 
@@ -24,7 +24,7 @@ impl<K: Ord> Deadlines<K> {
         Self { heap: BinaryHeap::new() }
     }
 
-    /// Makes sure that `key` comes up no later than its deadline.
+    /// Pushes an entry for `key` unless one at or before the deadline exists.
     pub(crate) fn arm(&mut self, key: K, armed: &mut Armed, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
         if armed.0.is_none_or(|at| deadline < at) {
@@ -33,12 +33,12 @@ impl<K: Ord> Deadlines<K> {
         }
     }
 
-    /// When a tick next has something to look at; may be early.
+    /// The time of the earliest entry; may be early.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Takes the next key whose entry is due, with the entry's instant for [`Armed::fired`].
+    /// Pops the next due entry, with its time for [`Armed::fired`].
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(Instant, K)> {
         if self.next()? > now {
             return None;
@@ -48,8 +48,8 @@ impl<K: Ord> Deadlines<K> {
 }
 
 impl Armed {
-    /// Whether the entry that came up was the child's live one. An entry that a sooner one had
-    /// superseded is not, and is forgotten.
+    /// Whether the popped entry was the child's live one, rather than one superseded by an earlier entry; a live entry
+    /// is cleared.
     pub(crate) fn fired(&mut self, entry: Instant) -> bool {
         let live = self.0 == Some(entry);
         if live {

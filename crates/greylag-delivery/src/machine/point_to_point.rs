@@ -1,9 +1,9 @@
-//! The producer controller of a point-to-point producer: admits messages when its consumer asks for them, has them stored,
+//! The producer controller of a point-to-point producer: admits messages on demand of its consumer, has them stored,
 //! and sends them over one link.
 //!
-//! It waits for three things, in any order: a producer, a consumer, and the queue if there is one. From then on a message is
-//! admitted for as long as the consumer has granted room for it and nothing that was admitted still waits (P11). A sender
-//! may take its room first, as a *permit*, and decide on its message later.
+//! The controller starts once it has a producer, a consumer, and its queue if there is one, in any order. From then on
+//! a message is admitted while the consumer has granted room for it and no admitted message still waits (P11). A sender
+//! may reserve room first, as a *permit*, and decide on its message later.
 //!
 //! ```text
 //! Admit ─▶ [waiting, first come first served] ─▶ demand? ─▶ Storing ─▶ Released ─▶ link ─▶ Transmit
@@ -28,24 +28,24 @@ use crate::queue::{Confirmation, QueueState, TimestampMillis};
 use crate::sabotage::Sabotage;
 use unconfirmed::{Sent, Unconfirmed};
 
-/// What the controller needs to know when it is made.
+/// Settings of the controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PointToPointSettings {
     /// The logical producer.
     pub producer_id: ProducerId,
-    /// The controller itself: consumers register here, and answer to it.
+    /// The controller's own reference: consumers register here, and answer to it.
     pub controller: ControllerRef,
-    /// The stream and the epoch of a producer that stores nothing; the queue of a durable one names them.
+    /// Stream and epoch of a producer that stores nothing; a durable producer takes both from its queue.
     pub stream: Option<(StreamId, Epoch)>,
-    /// Pace of P8 until anything is heard.
+    /// Interval of P8 until the first answer.
     pub resend_first_interval: Duration,
-    /// Pace of P8 afterwards, and the silence after which P9 probes.
+    /// Interval of P8 afterwards, and the silence after which P9 probes.
     pub resend_first_unconfirmed_idle_timeout: Duration,
-    /// The wall clock when the controller was made, and the instant of that.
+    /// The wall clock at the creation of the controller, and the instant of that time.
     pub clock: (TimestampMillis, Instant),
 }
 
-/// Messages that are being stored, with their number of frames.
+/// Numbers of the messages that are being stored, with the frames of each.
 #[derive(Debug, Clone, Default)]
 struct InStore {
     messages: BTreeMap<u64, u64>,
@@ -66,7 +66,7 @@ impl InStore {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     Running,
-    /// Confirmations are being written.
+    /// Confirmations are being stored.
     Closing,
     Closed,
 }
@@ -76,12 +76,12 @@ enum Life {
 pub struct PointToPoint<P> {
     settings: PointToPointSettings,
     life: Life,
-    /// The stream and its epoch, once they are known.
+    /// Stream and epoch, once known.
     stream: Option<(StreamId, Epoch)>,
     link: Option<ProducerLink<P>>,
-    /// The consumer that was registered before there was a link.
+    /// A consumer that was registered before the link existed.
     consumer: Option<ControllerRef>,
-    /// What the queue had, until there is a link.
+    /// Messages of the loaded queue, until the link exists.
     recovered: Vec<(SeqNr, Frames<P>, bool)>,
     storing: Storing<Frames<P>>,
     admission: Admission<P>,
@@ -95,8 +95,8 @@ pub struct PointToPoint<P> {
 }
 
 impl<P: Clone> PointToPoint<P> {
-    /// A controller without producer and consumer. The first input of a durable one is its queue's answer, so effects are
-    /// to be carried out before that.
+    /// A controller without producer and consumer. The effects in `out` must be carried out first: a durable controller
+    /// needs its queue's answer as first input.
     pub fn new(
         settings: PointToPointSettings,
         storing: Storing<Frames<P>>,
@@ -124,7 +124,7 @@ impl<P: Clone> PointToPoint<P> {
         machine
     }
 
-    /// For simulations: a controller without a clause, to see that the checkers notice.
+    /// For simulations: omits a clause of the protocol, as a test of the checkers.
     #[doc(hidden)]
     #[must_use]
     pub fn sabotaged(mut self, without: Option<Sabotage>) -> Self {
@@ -165,7 +165,7 @@ impl<P: Clone> PointToPoint<P> {
         self.admit_waiting(now, out);
     }
 
-    /// Serves senders as long as there is room for one more.
+    /// Serves waiting senders while there is room.
     fn admit_waiting(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         while self.demand() > 0
             && let Some(Waiter { ticket, message }) = self.admission.next()
@@ -180,7 +180,7 @@ impl<P: Clone> PointToPoint<P> {
         }
     }
 
-    /// How many messages more the consumer has room for (P11). None while the queue cannot take any.
+    /// Number of further messages for which the consumer has room (P11). 0 while the queue is not open.
     fn demand(&self) -> u64 {
         if !matches!(self.storing.state(), StoringState::InMemory | StoringState::Open) {
             return 0;
@@ -223,7 +223,7 @@ impl<P: Clone> PointToPoint<P> {
         self.tell(now, producer_link::Input::Received { from, epoch, message }, out);
     }
 
-    /// Gives the link an input, and carries its effects on. The consumer may be another one afterwards.
+    /// Gives the link an input, and carries out its effects. The link's consumer may have changed afterwards.
     fn tell(&mut self, now: Instant, input: producer_link::Input<P>, out: &mut Vec<Effect<P>>) {
         let Some(link) = &mut self.link else { return };
         let mut effects = std::mem::take(&mut self.from_link);
@@ -278,11 +278,11 @@ impl<P: Clone> PointToPoint<P> {
         ms.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
     }
 
-    /// Gives the storing an input, and carries its effects on.
+    /// Gives the storing machine an input, and carries out its effects.
     fn store(&mut self, now: Instant, input: storing::Input<Frames<P>>, out: &mut Vec<Effect<P>>) {
         let mut effects = std::mem::take(&mut self.from_storing);
         self.storing.handle(now, input, &mut effects);
-        // What an end gives back is refused because of that end, so the end is told first.
+        // Handle an end first: messages given back are refused because of it.
         let end = effects.iter().position(|effect| matches!(effect, storing::Effect::Ended(_)));
         if let Some(storing::Effect::Ended(end)) = end.map(|index| effects.remove(index)) {
             self.on_storing_ended(end, out);
@@ -389,7 +389,7 @@ impl<P: Clone> Controller<P> for PointToPoint<P> {
     }
 }
 
-/// The link of a stream, which waits for its consumer.
+/// A link of the stream, without a consumer.
 fn new_link<P: Clone>(settings: &PointToPointSettings, stream: (StreamId, Epoch), now: Instant) -> ProducerLink<P> {
     let (stream_id, epoch) = stream;
     let settings = ProducerLinkSettings {
@@ -402,7 +402,7 @@ fn new_link<P: Clone>(settings: &PointToPointSettings, stream: (StreamId, Epoch)
     ProducerLink::new(settings, now)
 }
 
-/// What a queue had, as the link takes it.
+/// Converts the unconfirmed messages of a loaded queue for the link.
 fn to_recover<P>(state: QueueState<Frames<P>>) -> Vec<(SeqNr, Frames<P>, bool)> {
     state.unconfirmed.into_iter().map(|sent| (sent.seq_nr, sent.message, sent.ack)).collect()
 }

@@ -1,7 +1,7 @@
-//! Messages that get their bytes only when they leave their node.
+//! Messages that are encoded only when they leave their node.
 //!
-//! A message to a consumer of the producer's own node is handed over as the value that it is, with neither bytes nor chunks. If
-//! the consumer turns out to be on another node, the message gets both then.
+//! A message to a consumer on the producer's own node is handed over as a value, neither encoded nor cut into chunks.
+//! Both happen later if the consumer turns out to be on another node.
 //!
 //! Source: delivery K1, K7.
 
@@ -9,36 +9,35 @@ use greylag_core::EncodeError;
 
 use crate::machine::producer_link::Frames;
 
-/// A frame's content, as far as the machines of producers look into it.
+/// The content of a frame, as the producers' machines need it.
 pub trait Portable: Clone {
-    /// Whether it may leave its node as it is. The default: it always may.
+    /// Whether the content can be sent to another node as it is. Default: true.
     fn is_portable(&self) -> bool {
         true
     }
 
-    /// A message as it may leave its node: encoded, and cut into chunks (K1). A message that may leave already is returned
-    /// unchanged.
+    /// Makes a message portable: encodes it, and cuts it into chunks (K1). A portable message is returned unchanged.
     ///
     /// # Errors
-    /// [`UnsendableError`]: the message can never leave its node.
+    /// [`UnsendableError`]: the message cannot be sent to another node.
     fn into_portable(frames: Frames<Self>) -> Result<Frames<Self>, UnsendableError> {
         Ok(frames)
     }
 }
 
-/// A number has its bytes: for tests and simulations.
+/// For tests and simulations: a number is portable.
 impl Portable for u64 {}
 
 /// Why a message cannot be sent to another node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnsendableError {
-    /// Its codec refused it, or panicked.
+    /// The codec refused the message, or panicked.
     #[error(transparent)]
     Encode(#[from] EncodeError),
-    /// It is larger than messages may be (`producer.max_message_bytes`).
+    /// The message is larger than the limit (`producer.max_message_bytes`).
     #[error("the message has {size} bytes, at most {max} are allowed")]
     TooLarge {
-        /// Its size in bytes.
+        /// Size of the message in bytes.
         size: usize,
         /// The limit in bytes.
         max: usize,

@@ -1,11 +1,10 @@
-//! The producer's side of one link: numbers frames, keeps them until they are confirmed, and
-//! transmits as far as the consumer has granted.
+//! The producer's side of one link: numbers frames, keeps them until they are confirmed, and transmits up to the
+//! consumer's grant.
 //!
-//! One *cursor* runs over the frames that are still held. Sending, resending, going back and starting
-//! over are all the cursor put somewhere and pumped as far as the grant allows, so none of them can
-//! flood a consumer. Two timed repeats keep a link alive when messages are lost: the first frame of an
-//! association is repeated until it is answered (P8), and the head is shown again when a link with
-//! unconfirmed frames falls silent (P9).
+//! One *cursor* runs over the held frames. Sending, resending, going back and starting over all set the cursor and then
+//! pump frames up to the grant, so none of them can flood a consumer. Two timed repeats keep a link alive when messages
+//! are lost: the first frame of an association is repeated until it is answered (P8), and the head is sent again when a
+//! link with unconfirmed frames falls silent (P9).
 //!
 //! ```text
 //! Accept ─▶ [confirmed+1 .. cursor-1 transmitted][cursor .. next_seq-1 waiting]   pump while cursor <= granted
@@ -26,105 +25,104 @@ use held::Held;
 use peers::Peers;
 use repeats::Repeats;
 
-/// What is at the other end of a link.
+/// The kind of the consumer's side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkMode {
     /// One registered consumer controller (P5a guards against a late registration).
     PointToPoint,
-    /// Whichever incarnation the region routes to; no registration is needed.
+    /// Any incarnation to which the region routes; without registration.
     Sharding,
 }
 
-/// What a link needs to know when it is made.
+/// Settings of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProducerLinkSettings {
-    /// What is at the other end.
+    /// The kind of the consumer's side.
     pub mode: LinkMode,
-    /// The stream whose messages it carries; only a fence for this one counts.
+    /// The stream of the link's messages; fences of other streams are ignored.
     pub stream_id: StreamId,
-    /// The epoch it speaks under; answers to another one are dropped.
+    /// The epoch of the link; answers to other epochs are dropped.
     pub epoch: Epoch,
-    /// Pace of P8 until anything is heard.
+    /// Interval of P8 until the first answer.
     pub resend_first_interval: Duration,
-    /// Pace of P8 afterwards, and the silence after which P9 probes.
+    /// Interval of P8 afterwards, and the silence after which P9 probes.
     pub resend_first_unconfirmed_idle_timeout: Duration,
 }
 
-/// The pieces of one message, in order.
+/// The frames of one message, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frames<P> {
     /// The message is one frame.
     Whole(P),
-    /// The message is cut into these; at least one.
+    /// The message is cut into these chunks; at least one.
     Chunks(Vec<P>),
 }
 
-/// An input to the producer's side of a link: accepted messages, answers of the consumer controller, and that time
-/// passed.
+/// An input to the producer's side of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input<P> {
-    /// A message was accepted; its total is above every earlier one of this link.
+    /// Send a message; its total must be above every earlier one of this link.
     Accept {
-        /// Its number in the stream.
+        /// The number of the message in the stream.
         total: SeqNr,
-        /// Its pieces.
+        /// The frames of the message.
         frames: Frames<P>,
-        /// The sender waits for its confirmation.
+        /// Whether the sender waits for the confirmation.
         ack: bool,
     },
-    /// A consumer controller spoke.
+    /// A message of a consumer controller arrived.
     Received {
         /// The consumer controller.
         from: ControllerRef,
-        /// The epoch it answered; `None` in a registration.
+        /// The epoch to which it refers; `None` in a registration.
         epoch: Option<Epoch>,
-        /// What it said.
+        /// The message.
         message: Upstream,
     },
-    /// The consumer is known to be gone or elsewhere: start over with the consumer that is there now (P10).
+    /// The consumer is known to be gone or elsewhere: start over with its successor (P10).
     Reassociate,
-    /// Whether frames leave for the consumer's node at present, or wait in the region's buffer.
+    /// Whether the region has a route, so that frames are sent, or not, so that they wait in its buffer.
     RouteChanged(bool),
-    /// The queue of the producer was opened anew, under this epoch: the link speaks under this epoch, and starts over
-    /// with the consumer that it has (P10). Its numbers go on.
+    /// The producer's queue was loaded again, under this epoch: the link takes the epoch, and starts over with its
+    /// consumer (P10). Link numbers go on.
     NewEpoch(Epoch),
-    /// The controller holds the link: it transmits nothing and has no deadline, until it is let go. It then shows its
-    /// head. Source: delivery S8.
+    /// Hold the link (`true`): it transmits nothing and has no deadline, until released (`false`). A released link
+    /// sends its head. Source: delivery S8.
     Hold(bool),
-    /// The lane or an inbox had no room for these frames: they are transmitted again soon.
+    /// The lane or an inbox had no room for these frames: transmit them again soon.
     Refused {
-        /// The first of them.
+        /// The first refused frame.
         from: u64,
-        /// The last of them.
+        /// The last refused frame.
         to: u64,
     },
-    /// No copy of the head lies in the region's buffer: it was not taken, or was dropped there. Source: delivery S7.
+    /// The region's buffer has no copy of the head: it did not take the copy, or dropped it. Source: delivery S7.
     NotBuffered,
     /// A deadline may have passed.
     Tick,
 }
 
-/// What a link asks for, in this order.
+/// An effect of a link; effects must be carried out in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect<P> {
     /// Send a frame.
     Transmit {
         /// The frame.
         frame: Frame<P>,
-        /// A consumer may attach with it.
+        /// Whether the frame begins an association, so that a consumer may attach with it.
         first: bool,
-        /// For the batch header.
+        /// The lowest held frame, for the batch header; 0 without resending.
         lowest: u64,
-        /// The frame was transmitted before.
+        /// Whether the frame was transmitted before.
         again: bool,
     },
     /// Every message up to this total is confirmed.
     ConfirmedUpTo(SeqNr),
-    /// So many frames may be accepted and would be transmitted at once.
+    /// The number of frames that could be accepted and transmitted at once has changed to this.
     DemandChanged(u64),
-    /// The stream has a newer incarnation; nothing is transmitted any more.
+    /// A controller with a higher epoch of the stream is active; the link transmits nothing more.
     Fenced {
-        /// Its epoch.
+        /// The active epoch.
         newer: Epoch,
     },
 }
@@ -151,7 +149,7 @@ pub struct ProducerLink<P> {
 }
 
 impl<P: Clone> ProducerLink<P> {
-    /// A link that may transmit one frame unasked, which is what wakes a sharded consumer (P1).
+    /// A new link. It may transmit one frame without a grant, which wakes a sharded consumer (P1).
     pub fn new(settings: ProducerLinkSettings, now: Instant) -> Self {
         let ProducerLinkSettings { mode, stream_id, epoch, .. } = settings;
         let ProducerLinkSettings { resend_first_interval, resend_first_unconfirmed_idle_timeout, .. } = settings;
@@ -175,7 +173,7 @@ impl<P: Clone> ProducerLink<P> {
         }
     }
 
-    /// For simulations: a link without a clause, to see that the checkers notice.
+    /// For simulations: omits a clause of the protocol, as a test of the checkers.
     #[doc(hidden)]
     #[must_use]
     pub fn sabotaged(mut self, without: Option<Sabotage>) -> Self {
@@ -183,7 +181,7 @@ impl<P: Clone> ProducerLink<P> {
         self
     }
 
-    /// Takes one input. A message that makes no sense here is dropped and counted.
+    /// Handles one input. Invalid messages are dropped and counted.
     pub fn handle(&mut self, now: Instant, input: Input<P>, out: &mut Vec<Effect<P>>) {
         if self.fenced {
             return;
@@ -193,7 +191,7 @@ impl<P: Clone> ProducerLink<P> {
             Input::Received { from, epoch, message } => self.on_received(now, from, epoch, message, out),
             Input::Reassociate => {
                 self.peers.displace();
-                // A copy of the first frame that waits for a route will reach whoever is there then.
+                // A copy of the first frame waits for a route, and will reach the present consumer in any case.
                 if !(self.repeats.waits_in_buffer() && self.held.base() == self.first_seq) {
                     self.reassociate(now, out);
                 }
@@ -212,10 +210,10 @@ impl<P: Clone> ProducerLink<P> {
         self.check_invariants();
     }
 
-    /// When a tick next has work to do.
+    /// The next time at which a tick has an effect.
     ///
-    /// A link with unconfirmed frames has a deadline, unless its controller holds it. It is far away while a copy of its
-    /// head waits in the region's buffer for a route.
+    /// A link with unconfirmed frames has a deadline, unless its controller holds it. The deadline is far away while a
+    /// copy of the head waits in the region's buffer for a route.
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.held.is_empty() || self.fenced || !self.is_attached() {
             return None;
@@ -226,7 +224,7 @@ impl<P: Clone> ProducerLink<P> {
         self.repeats.deadline(self.held.base() == self.first_seq)
     }
 
-    /// How many frames may be accepted now and leave at once (P11).
+    /// Number of frames that could be accepted and transmitted at once (P11).
     pub fn demand(&self) -> u64 {
         if self.cursor < self.held.next_seq() || self.fenced || !self.is_attached() || self.repeats.is_held() {
             return 0;
@@ -244,38 +242,39 @@ impl<P: Clone> ProducerLink<P> {
         self.held.next_seq()
     }
 
-    /// The consumer controller that attached last; if none did, the one that spoke last.
+    /// The consumer controller that attached last; if none did, the one from which the last message came.
     pub fn consumer(&self) -> Option<&ControllerRef> {
         self.peers.last_known()
     }
 
-    /// The consumer controller that is present, if one has attached since the last one was known to be gone.
+    /// The attached consumer controller, unless it is known to be gone.
     pub fn attached(&self) -> Option<&ControllerRef> {
         self.peers.present()
     }
 
-    /// The contents of the frames that are held, in order.
+    /// The contents of the held frames, in order.
     pub fn frames(&self) -> impl Iterator<Item = &P> {
         self.held.frames()
     }
 
-    /// The messages whose frames are all held, in order, each with whether its sender waits: what a link that takes the place
-    /// of this one is to send (K7).
+    /// The messages whose frames are all held, in order, each with the flag that its sender waits: the messages for a
+    /// link that replaces this one (K7).
     pub fn into_messages(self) -> Vec<(SeqNr, Frames<P>, bool)> {
         self.held.into_messages()
     }
 
-    /// Whether the present consumer left two repeats in a row unanswered (P5a, W6).
+    /// Whether the attached consumer left two repeats in a row unanswered (P5a, W6).
     pub fn is_silent(&self) -> bool {
         self.repeats.are_unanswered()
     }
 
-    /// Messages with numbers that were never given: confirmations of frames that were not sent, and epochs of no queue.
+    /// Number of received messages with numbers that were never assigned: confirmations of frames not sent, and invalid
+    /// epochs.
     pub fn violations(&self) -> u64 {
         self.violations
     }
 
-    /// Totals of the messages that are not confirmed, in order.
+    /// Totals of the unconfirmed messages, in order.
     pub fn unconfirmed(&self) -> impl Iterator<Item = SeqNr> + '_ {
         self.held.unconfirmed()
     }
@@ -285,13 +284,14 @@ impl<P: Clone> ProducerLink<P> {
     }
 
     fn on_accept(&mut self, now: Instant, total: SeqNr, frames: Frames<P>, ack: bool, out: &mut Vec<Effect<P>>) {
-        // The first message on an idle link asks for its confirmation: nothing that was sent before brings it along.
+        // The first message on an idle link requests its confirmation, since no earlier message's confirmation will
+        // include it.
         let ack = ack || self.is_settled();
         self.held.append(total, frames, ack);
         self.pump(now, out);
     }
 
-    /// P3: the one gate that every transmission but P8 and P9 passes.
+    /// P3: transmits frames up to the grant. Only repeats of transmitted frames bypass this gate.
     fn pump(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         if !self.is_attached() || !self.repeats.is_free() {
             return;
@@ -328,7 +328,8 @@ impl<P: Clone> ProducerLink<P> {
         }
     }
 
-    /// Frames that were transmitted last go back behind the gate. Others are repeats, which come again by themselves.
+    /// Moves the cursor back over refused frames that were transmitted last. Other refused frames were repeats, which
+    /// the protocol repeats anyway.
     fn on_refused(&mut self, now: Instant, from: u64, to: u64) {
         if to.checked_add(1) == Some(self.cursor) && self.support_resend {
             self.cursor = self.held.base().max(self.cursor.min(from));
@@ -374,7 +375,7 @@ impl<P: Clone> ProducerLink<P> {
         }
     }
 
-    /// In sharding the present consumer is the one that attached last.
+    /// Sharding: the consumer that attached last is the present one.
     fn attach(&mut self, from: &ControllerRef, message: &Upstream) {
         let attaches = matches!(
             message,
@@ -390,7 +391,8 @@ impl<P: Clone> ProducerLink<P> {
         self.repeats.heard(now, is_present, is_known);
     }
 
-    /// P5a: a consumer that is not the registered one, perhaps one that a late registration displaced.
+    /// P5a: handles a message of a consumer that is not the registered one, and may have been displaced by a late
+    /// registration.
     fn on_stranger(
         &mut self,
         now: Instant,
@@ -432,7 +434,7 @@ impl<P: Clone> ProducerLink<P> {
         }
     }
 
-    /// P5.
+    /// Handles a request (P5).
     fn on_request(
         &mut self,
         now: Instant,
@@ -447,7 +449,7 @@ impl<P: Clone> ProducerLink<P> {
         }
         let mut up_to = up_to;
         if !support_resend && up_to <= self.held.next_seq() {
-            // Everything granted was lost, and this consumer asks for no repeats: grant as much anew.
+            // Every granted frame was lost, and this consumer does not request resends: grant the same number again.
             up_to = self.held.next_seq().saturating_add(up_to.saturating_sub(confirmed));
         }
         self.grant(confirmed, up_to);
@@ -456,7 +458,7 @@ impl<P: Clone> ProducerLink<P> {
             self.cursor = self.held.base();
         }
         if via_timeout {
-            // The consumer has heard nothing for a while. Most links are idle for most of the time.
+            // The consumer has heard nothing for a while, so the link is idle, like most links most of the time.
             self.held.shrink();
         }
         self.pump(now, out);
@@ -476,7 +478,7 @@ impl<P: Clone> ProducerLink<P> {
     }
 
     fn grant(&mut self, confirmed: u64, up_to: u64) {
-        // No confirmation can leave a producer without a next step, whatever a peer writes.
+        // Always grant at least the next frame, whatever a peer sends, so that the producer is never stuck.
         let up_to = up_to.max(confirmed + 1).min(u64::MAX - 1);
         self.granted = self.granted.max(up_to);
     }
@@ -488,15 +490,16 @@ impl<P: Clone> ProducerLink<P> {
         self.support_resend = support_resend;
     }
 
-    /// P7, but for a start-over.
+    /// Handles a resend request (P7), except a start-over.
     fn on_resend(&mut self, now: Instant, from: u64, to: u64, out: &mut Vec<Effect<P>>) {
         if to == 0 {
             self.cursor = self.held.base().max(self.cursor.min(from));
             self.pump(now, out);
         } else {
             let head = self.held.base();
-            // Frames below the head are confirmed, perhaps by another consumer than the one that misses them: the head's `lowest`
-            // tells it so. Its questions put the idle probe off, so that nothing else might.
+            // Frames below the head are confirmed, perhaps by another consumer than the one that requests them. Sending
+            // the head tells the consumer so by the header's `lowest`; the idle probe might never do so, since each of
+            // the consumer's requests postpones it.
             let end = to.max(head).min(self.cursor.saturating_sub(1));
             for seq_nr in from.max(head)..=end {
                 self.transmit(now, seq_nr, out);
@@ -504,15 +507,15 @@ impl<P: Clone> ProducerLink<P> {
         }
     }
 
-    /// P10.
+    /// Starts over with the present consumer (P10).
     fn reassociate(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         let head = self.held.base();
         self.first_seq = head;
         self.granted = head;
         self.cursor = head;
         self.repeats.started_over();
-        // Whether the consumer now there asks for lost frames is not known before it speaks. Until then
-        // the first frame is kept to be repeated: nothing else would ever tell it of this link.
+        // Assume that the consumer requests resends until its first message tells. Until then the first frame is held
+        // and repeated, since only that frame announces this link.
         self.support_resend = true;
         self.pump(now, out);
     }

@@ -1,10 +1,9 @@
-//! The consumer controller of one sharded entity: one link per producer and stream, and the
-//! watermarks that outlive them.
+//! The consumer controller of one sharded entity: one link per producer and stream, and watermarks that outlive the
+//! links.
 //!
-//! Frames that come before the entity has started wait here. From then on each stream has a link of
-//! its own, so the entity may have one delivery per producer in hand; there is no order between
-//! producers. Links end when their producer does, or when they have been idle for long; how far the
-//! entity has processed their streams stays known.
+//! Frames that arrive before the entity has started wait here. Afterwards each stream has a link of its own, so the
+//! entity may have deliveries of several producers in hand; messages of different producers are not ordered. A link
+//! ends with its producer, or after a long idle time; the watermark of its stream is kept.
 //!
 //! Source: delivery §3.2, S11 to S17.
 
@@ -24,125 +23,124 @@ use crate::machine::producer_link::Frames;
 use crate::message::{Content, ProducerStopped, SequencedBatch, Upstream};
 use crate::sabotage::Sabotage;
 
-/// Two streams of one producer id that are heard within so long may have two living producers.
+/// Two streams of one producer id, both with frames within this time, may have two living producers.
 const SAME_TIME: Duration = Duration::from_secs(10);
 
-/// What the controller needs to know when it is made.
+/// Settings of the controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardingConsumerSettings {
     /// Settings of every link.
     pub link: Arc<ConsumerLinkSettings>,
-    /// Frames that may wait for the entity's start.
+    /// Limit of frames that wait for the entity's start.
     pub buffer_size: usize,
-    /// A link that was idle for so long is dropped.
+    /// Idle time after which a link is dropped.
     pub consumer_idle_after: Duration,
-    /// Links at one time; beyond it the longest idle one is dropped, or the newcomer refused.
+    /// Limit of links; for one more, the link idle for longest is dropped, or the new producer is refused.
     pub max_producers_per_entity: usize,
-    /// Streams that are remembered however old they are.
+    /// Number of streams that are remembered for ever.
     pub dedupe_streams_max: usize,
-    /// How long a stream beyond that number is remembered.
+    /// Retention of streams beyond that number.
     pub dedupe_retention: Duration,
 }
 
 /// One attempt at one delivery of one link.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeliveryHandle {
-    /// The message.
+    /// The id of the message.
     pub id: MessageId,
-    /// The link's number in this controller; a later link of the same stream has another one.
+    /// The number of the link in this controller; a later link of the same stream has another number.
     pub link: u64,
-    /// The attempt.
+    /// Delivery number and attempt within the link.
     pub key: DeliveryKey,
 }
 
-/// An input to the consumer controller of one entity: frames of producers, what the entity did with deliveries, and
-/// that time passed.
+/// An input to the consumer controller of one entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input<P> {
     /// Frames arrived.
     Batch(SequencedBatch<P>),
-    /// The entity is ready, and this is how far it has processed each stream.
+    /// The entity has started; carries how far it has processed each stream.
     Start(Dedupe),
     /// The entity has processed a delivery.
     Confirm(DeliveryHandle),
-    /// The entity has processed several deliveries at once; what their producers are told of it is told once.
+    /// The entity has processed several deliveries at once; each producer gets one message about them.
     ConfirmAll(Vec<DeliveryHandle>),
-    /// The entity gave up on an attempt; again after the pause, or after the usual backoff.
+    /// The entity gave an attempt up; the next one follows after the pause, or after the usual back-off.
     Abandon(DeliveryHandle, Option<Duration>),
-    /// The entity never looked at an attempt, or could not make it yet: it counts for nothing, and is made again after the
-    /// pause.
+    /// The entity has not looked at an attempt, or could not process it yet. The attempt is not counted, and is
+    /// repeated after the pause.
     Return(DeliveryHandle, Duration),
-    /// The message cannot be read; it waits until it is confirmed.
+    /// The message cannot be decoded; it waits until it is confirmed.
     Unreadable(DeliveryHandle),
-    /// Nothing more is taken from the producer of this delivery until the entity starts again.
+    /// End the link of this delivery's producer; its frames are refused until the entity starts again.
     GiveUp(DeliveryHandle),
     /// A producer's link has ended.
     ProducerStopped(ProducerStopped),
     /// A node was removed from the cluster.
     NodeRemoved(UniqueAddress),
-    /// The entity is asked to stop: nothing new is delivered.
+    /// The entity is asked to stop: hand out nothing more.
     Finish,
     /// The entity has ended.
     Stop,
-    /// The entity has failed and another controller takes over: producers are to start over at once.
+    /// The entity has failed and another controller takes over: tell the producers to start over at once.
     StartOver,
     /// A deadline may have passed.
     Tick,
 }
 
-/// What the controller asks for, in this order.
+/// An effect of the controller; effects must be carried out in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect<P> {
     /// Hand a message to the entity.
     Deliver {
-        /// To confirm it with.
+        /// The handle with which to confirm the message.
         handle: DeliveryHandle,
-        /// Its content.
+        /// The content of the message.
         parts: Frames<P>,
     },
-    /// Send to a producer controller.
+    /// Send a message to a producer controller.
     Reply {
-        /// The link addressed.
+        /// The receiving link.
         to: ControllerRef,
-        /// The epoch that is answered.
+        /// The epoch of the answered frames.
         epoch: Option<Epoch>,
-        /// What to say.
+        /// The message.
         message: Upstream,
     },
-    /// A message that was processed before came again; it is confirmed and not delivered.
+    /// A duplicate of a processed message; it is confirmed and not delivered.
     Suppressed(MessageId),
-    /// The attempts at a message are used up.
+    /// The last permitted attempt at a message failed.
     Poisoned {
-        /// The message.
+        /// The id of the message.
         id: MessageId,
-        /// How many attempts there were.
+        /// Number of attempts.
         attempts: u32,
     },
-    /// A message waits for its next attempt without having been handed out here, because an earlier controller had.
+    /// A message waits for its next attempt and was not handed out here; an earlier controller had handed it out.
     Held(MessageId),
-    /// The entity has had a message in hand for as long as is worth a warning.
+    /// A message is unconfirmed for `confirm_warn_after`.
     Overdue(MessageId),
-    /// Another controller of a stream is listened to from now on, in place of one that may still live.
+    /// A link switched to another controller of its stream; the former one may still be alive.
     Replaced {
-        /// The producer.
+        /// The id of the producer.
         producer: ProducerId,
         /// The former controller.
         former: ControllerRef,
-        /// The present controller.
+        /// The current controller.
         by: ControllerRef,
     },
-    /// Two streams of one producer id are heard at the same time, so there may be two producers of that name (S10).
+    /// Two streams of one producer id are active at the same time, so two producers may use the same id (S10).
     SameProducer(ProducerId),
-    /// Frames of another stream were dropped: there are as many producers as may be, and none is idle (S13).
+    /// Frames of another stream were dropped: the limit of producers is reached, and none is idle (S13).
     Refused(ProducerId),
-    /// Whether anything is handed out or could be; passivation is vetoed meanwhile (S15).
+    /// Whether a delivery is in hand or could be handed out; if so, passivation is vetoed (S15).
     Busy(bool),
     /// Every link has ended after `Finish` or `Stop`.
     Stopped,
 }
 
 impl<P> Effect<P> {
-    /// The effect of the link of this number, as its controller passes it on. `producer` is the one that the link listens to.
+    /// Converts an effect of the link number `link`. `producer` is the link's current producer.
     pub(crate) fn of_link(effect: consumer_link::Effect<P>, link: u64, producer: Option<&ProducerId>) -> Option<Self> {
         Some(match effect {
             consumer_link::Effect::Deliver { key, id, parts } => {
@@ -161,7 +159,7 @@ impl<P> Effect<P> {
     }
 }
 
-/// A link, and the facts that the controller keeps about it.
+/// A link, and the controller's data about it.
 #[derive(Debug, Clone)]
 struct Stream<P> {
     key: (StreamId, ProducerId),
@@ -174,14 +172,14 @@ struct Stream<P> {
     armed: Armed,
 }
 
-/// Facts that a controller leaves to its successor after the entity failed.
+/// State that a controller leaves to its successor after the entity failed.
 #[derive(Debug, Clone)]
 pub(crate) struct Legacy {
     left_at: Instant,
     attempts: Vec<(StreamId, SeqNr, Attempts)>,
     given_up: BTreeSet<(StreamId, ProducerId)>,
-    /// How far each stream is confirmed. A message that was given up leaves no trace at the entity, and a copy of it may be on
-    /// its way, sent before its producer heard of the confirmation.
+    /// The confirmed total of each stream. The entity keeps no trace of messages that were given up, and copies of them
+    /// may be on their way, sent before their producer got the confirmation.
     confirmed: Dedupe,
 }
 
@@ -216,7 +214,7 @@ pub struct ShardingConsumer<P> {
     awake_streams: usize,
     overdue: u64,
     counters: ConsumerCounters,
-    /// Changes with each link that begins, ends, or hears another controller.
+    /// Changes when a link begins, ends, or gets a producer on another node.
     links_version: u64,
     refused: u64,
     stop_reported: bool,
@@ -247,7 +245,7 @@ impl<P: Content> ShardingConsumer<P> {
         }
     }
 
-    /// Takes one input.
+    /// Handles one input.
     pub fn handle(&mut self, now: Instant, input: Input<P>, out: &mut Vec<Effect<P>>) {
         let was_busy = self.is_busy();
         match input {
@@ -290,32 +288,32 @@ impl<P: Content> ShardingConsumer<P> {
         }
     }
 
-    /// When a tick next has work to do; may be early.
+    /// The next time at which a tick may have an effect; may be early.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.deadlines.next()
     }
 
-    /// Whether anything is in the entity's hands, or will be without another message, or waits for its start.
+    /// Whether a delivery is in hand, or will be without further input, or frames wait for the entity's start.
     pub fn is_busy(&self) -> bool {
         self.awake_streams > 0 || self.waiting_frames > 0
     }
 
-    /// Whether anything of any producer is undelivered or unconfirmed.
+    /// Whether a message of any producer is undelivered or unconfirmed.
     pub(crate) fn has_unconfirmed(&self) -> bool {
         self.waiting_frames > 0 || self.streams.iter().any(|stream| stream.busy)
     }
 
-    /// Deliveries that the entity has had in hand for longer than is worth a warning.
+    /// Deliveries that were reported as overdue.
     pub fn overdue(&self) -> u64 {
         self.overdue
     }
 
-    /// Counts of all links so far, also of links that have ended.
+    /// Counts of all links since the start, including ended links.
     pub fn counters(&self) -> ConsumerCounters {
         self.counters
     }
 
-    /// Changes with each link that begins, ends, or hears another controller.
+    /// Changes when a link begins, ends, or gets a producer on another node.
     pub(crate) fn links_version(&self) -> u64 {
         self.links_version
     }
@@ -325,12 +323,12 @@ impl<P: Content> ShardingConsumer<P> {
         self.streams.iter().map(|stream| stream.key.0)
     }
 
-    /// The nodes of the producers that are listened to.
+    /// The nodes of the links' producers.
     pub(crate) fn producer_nodes(&self) -> impl Iterator<Item = &UniqueAddress> {
         self.streams.iter().filter_map(|stream| stream.link.producer()).map(|(controller, _)| &controller.node)
     }
 
-    /// The legacy for the controller that takes this one's place.
+    /// The state for this controller's successor.
     pub(crate) fn legacy(&self, now: Instant) -> Legacy {
         let of_links = self.streams.iter().flat_map(|stream| stream.link.attempts());
         let links = self.streams.iter().map(|stream| stream.key.0);
@@ -342,7 +340,7 @@ impl<P: Content> ShardingConsumer<P> {
         }
     }
 
-    /// Takes the place of a controller whose entity failed. Before the start.
+    /// Takes over the state of a controller whose entity failed. Call it before the start.
     pub(crate) fn take_over(&mut self, legacy: Legacy) {
         self.given_up = legacy.given_up;
         for (stream, total, attempts) in legacy.attempts {
@@ -353,23 +351,24 @@ impl<P: Content> ShardingConsumer<P> {
         }
     }
 
-    /// How far each stream is processed.
+    /// The watermarks of all streams.
     pub fn watermarks(&self) -> &Watermarks {
         &self.watermarks
     }
 
-    /// Links at present.
+    /// Number of links.
     pub fn link_count(&self) -> usize {
         self.streams.len()
     }
 
-    /// Frames dropped because there were too many producers, or too many frames before the start.
+    /// Frames dropped because of too many producers, or too many frames before the start.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
     fn on_batch(&mut self, now: Instant, batch: SequencedBatch<P>, out: &mut Vec<Effect<P>>) {
-        // A batch without frames takes no room: all its frames had no bytes and stayed behind, or a peer made it up.
+        // A batch without frames takes no room: its frames had no bytes and were left out on the way, or a peer made it
+        // up.
         if batch.frames.is_empty() {
             return;
         }
@@ -398,7 +397,7 @@ impl<P: Content> ShardingConsumer<P> {
         self.tell(now, index, consumer_link::Input::Frames { header: batch.header, frames: batch.frames }, out);
     }
 
-    /// The stream's link, made if there is room for one.
+    /// The index of the stream's link; makes the link if there is room for one.
     fn stream_index(&mut self, now: Instant, key: (StreamId, ProducerId), out: &mut Vec<Effect<P>>) -> Option<usize> {
         let find = |streams: &[Stream<P>]| streams.binary_search_by(|stream| stream.key.cmp(&key));
         if let Ok(index) = find(&self.streams) {
@@ -419,7 +418,7 @@ impl<P: Content> ShardingConsumer<P> {
         }
         let (busy, awake, overdue) = (false, false, 0);
         let stream = Stream { key, number, link, used_at: now, busy, awake, overdue, armed };
-        // Most entities have one producer, and room for more would be most of their memory.
+        // Reserve exactly one: most entities have one producer, and spare capacity would be most of their memory.
         self.streams.reserve_exact(1);
         self.streams.insert(index, stream);
         self.tell(now, index, consumer_link::Input::Start(Dedupe::none()), out);
@@ -470,7 +469,7 @@ impl<P: Content> ShardingConsumer<P> {
     ) {
         let key = (handle.id.stream_id, &handle.id.producer_id);
         let found = self.streams.binary_search_by(|stream| (stream.key.0, &stream.key.1).cmp(&key));
-        // A delivery of a link that has ended is confirmed too late (C16).
+        // Too late for a link that has ended (C16).
         if let Ok(index) = found
             && self.streams[index].number == handle.link
         {
@@ -501,7 +500,8 @@ impl<P: Content> ShardingConsumer<P> {
         self.report_stopped(out);
     }
 
-    /// Without this, a producer with nothing new to send would find out by its idle probe alone.
+    /// Ends all links and tells their producers to start over; otherwise a producer with nothing to send would only
+    /// find out by its idle probe.
     fn start_over(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         let producers = self.streams.iter().filter_map(|stream| stream.link.producer());
         let replies: Vec<Effect<P>> = producers
@@ -539,7 +539,7 @@ impl<P: Content> ShardingConsumer<P> {
         }
     }
 
-    /// Tells one link, and carries its effects on. The link may be gone afterwards.
+    /// Gives one link an input, and carries out its effects. The link may have ended afterwards.
     fn tell(&mut self, now: Instant, index: usize, input: consumer_link::Input<P>, out: &mut Vec<Effect<P>>) {
         let stream = &mut self.streams[index];
         let (counted, node) =
@@ -556,7 +556,7 @@ impl<P: Content> ShardingConsumer<P> {
                 {
                     self.given_up.insert(stream.key.clone());
                 }
-                // The controller has stopped when its last link has.
+                // Not passed on: the controller reports its own end after its last link.
                 consumer_link::Effect::Stopped => continue,
                 _ => {}
             }
@@ -619,7 +619,7 @@ mod tests {
         Input::Batch(SequencedBatch { header, frames: vec![SequencedMessage { frame, first: true }] })
     }
 
-    /// The deliveries that these inputs lead to.
+    /// Runs the inputs, and returns the resulting deliveries.
     fn delivered(controller: &mut ShardingConsumer<u64>, now: Instant, inputs: Vec<Input<u64>>) -> Vec<DeliveryHandle> {
         let mut effects = Vec::new();
         inputs.into_iter().for_each(|input| controller.handle(now, input, &mut effects));
@@ -630,8 +630,8 @@ mod tests {
         handles.collect()
     }
 
-    /// Of delivery 89, C14: an entity that failed before it was given the message again leaves the attempts that it inherited,
-    /// and what it gave up stays confirmed, although a copy comes to its successor.
+    /// Of delivery 89, C14: an entity that failed before the message arrived again leaves the inherited attempts to its
+    /// successor; a message given up stays confirmed, even if its successor receives a copy.
     #[test]
     fn attempts_and_confirmations_outlive_every_failure() {
         let now = Instant::now();
@@ -640,7 +640,7 @@ mod tests {
         let attempts = delivered(&mut first, now, vec![start(), first_frame()]);
         assert_eq!(attempts.len(), 1);
 
-        // The second fails before the message reaches it.
+        // The second controller ends before the message arrives.
         let mut second = controller(Some(first.legacy(now)));
         assert_eq!(delivered(&mut second, now, vec![start()]).len(), 0);
 

@@ -1,22 +1,21 @@
-//! The producer controller of one entity type: admits messages, numbers them, and spreads them over
-//! one link per entity.
+//! The producer controller of one entity type: admits messages, numbers them, and sends them over one link per entity.
 //!
-//! Senders wait until there is room, first at their entity and then in the whole; nothing is ever
-//! refused for want of room. A message goes to its link when the link may transmit it, and waits in
-//! the entity's buffer until then.
+//! Senders wait until there is room, first at their entity and then in the whole; the machine never refuses a message
+//! for want of room. A message is given to its link when the link may transmit it, and waits in the entity's buffer
+//! until then.
 //!
 //! ```text
 //! Admit ─▶ [waiters of the entity] ─▶ room? ─▶ [store] ─▶ [buffer of the entity] ─▶ demand? ─▶ link ─▶ Transmit
 //! ```
 //!
-//! A durable producer numbers messages when it stores them, and transmits nothing before. Where nothing is stored, totals
-//! are given in the order in which senders ask, not in which they find room: a stuck entity must not renumber the
-//! others, or a producer that runs again over the same input would give the same message another number and have it
-//! applied twice.
+//! A durable producer numbers messages when it stores them, and transmits none before. Without storing, totals are
+//! assigned in the order in which senders ask, not in which they get room: otherwise a stuck entity would change the
+//! numbers of other messages, and a producer that runs again over the same input would give the same message another
+//! number, so that it would be applied twice.
 //!
-//! Entities of the producer's own node are handed messages as they are; see `leaving`.
+//! Messages to entities of the producer's own node are not encoded; see `leaving`.
 //!
-//! No input looks at more than the entity it concerns, but for those about a shard.
+//! The cost of an input depends only on the entity concerned, except for inputs about a shard.
 //! Source: delivery §3.1, S1 to S8, S10, K7.
 
 mod accepting;
@@ -59,7 +58,7 @@ enum Life {
     /// The queue is not loaded yet; senders wait.
     Loading,
     Running,
-    /// Links have ended; the store is told the rest.
+    /// Links have ended; the remaining confirmations are being stored.
     Closing,
     Closed,
 }
@@ -70,7 +69,7 @@ pub struct ShardingProducer<P> {
     settings: ShardingProducerSettings,
     identity: ProducerIdentity,
     life: Life,
-    /// An instant, and what the wall clock said then.
+    /// An instant, with the wall clock at that time.
     clock: Option<(Instant, TimestampMillis)>,
     /// Senders that came before the queue was loaded.
     early: VecDeque<(Arc<str>, Arc<str>, Waiter<P>)>,
@@ -88,8 +87,8 @@ pub struct ShardingProducer<P> {
 }
 
 impl<P: Portable> ShardingProducer<P> {
-    /// A controller that is reached at `path` of `node`. Its links are numbered from 1, so the path
-    /// must never be given to another controller of the same process.
+    /// A controller at `path` of `node`. Its links are numbered from 1, so the path must never be given to another
+    /// controller of the same process.
     pub fn new(
         settings: ShardingProducerSettings,
         identity: ProducerIdentity,
@@ -124,8 +123,8 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// A controller that stores its messages, and takes stream and epoch from its queue. At `clock.0` the wall clock says
-    /// `clock.1`.
+    /// A controller that stores its messages, with stream and epoch from its queue. `clock` is an instant, with the
+    /// wall clock at that time.
     pub fn durable(
         settings: ShardingProducerSettings,
         storing: StoringSettings,
@@ -139,7 +138,7 @@ impl<P: Portable> ShardingProducer<P> {
         Self { life: Life::Loading, storing, clock: Some(clock), ..Self::new(settings, identity, node, path) }
     }
 
-    /// For simulations: a controller without a clause, to see that the checkers notice.
+    /// For simulations: omits a clause of the protocol, as a test of the checkers.
     #[doc(hidden)]
     #[must_use]
     pub fn sabotaged(mut self, without: Option<Sabotage>) -> Self {
@@ -147,13 +146,13 @@ impl<P: Portable> ShardingProducer<P> {
         self
     }
 
-    /// The same over a queue whose messages others write: it is asked for them so often while there are none.
+    /// Polls the queue, whose messages others write, at this interval while no messages are found.
     pub fn polling(mut self, interval: Duration) -> Self {
         self.storing = self.storing.polling(interval);
         self
     }
 
-    /// Takes one input.
+    /// Handles one input.
     pub fn handle(&mut self, now: Instant, input: Input<P>, out: &mut Vec<Effect<P>>) {
         if matches!(self.life, Life::Closing | Life::Closed) {
             return self.handle_closed(now, input, out);
@@ -204,7 +203,7 @@ impl<P: Portable> ShardingProducer<P> {
         self.check_invariants();
     }
 
-    /// What still matters when links have ended.
+    /// Handles an input after the links have ended.
     fn handle_closed(&mut self, now: Instant, input: Input<P>, out: &mut Vec<Effect<P>>) {
         match input {
             Input::Admit { ticket, frames, .. } => out.push(Effect::Refused { ticket, frames }),
@@ -214,7 +213,7 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// Ends links, and tells the store how: to close, or that a newer incarnation is active.
+    /// Ends all links, and gives the storing machine the reason: closed, or fenced.
     fn end(&mut self, now: Instant, how: storing::Input<Parcel<P>>, out: &mut Vec<Effect<P>>) {
         if matches!(self.life, Life::Closing | Life::Closed) {
             return;
@@ -230,7 +229,7 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// When a tick next has work to do; may be early.
+    /// The next time at which a tick may have an effect; may be early.
     pub fn next_deadline(&self) -> Option<Instant> {
         let of_links = match self.life {
             Life::Closed => return None,
@@ -242,7 +241,7 @@ impl<P: Portable> ShardingProducer<P> {
         [of_links, self.storing.next_deadline()].into_iter().flatten().min()
     }
 
-    /// Counters as of `now`; a silence that still lasts is counted.
+    /// Counters as of `now`, including a silence that still lasts.
     pub fn stats(&self, now: Instant) -> ProducerStats {
         let (storing, slots) = (self.storing.pending(), self.admission.slots());
         ProducerStats {
@@ -254,18 +253,18 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// How many messages more are taken that do not wait.
+    /// Number of messages without waiting for which there is room.
     pub fn room(&self) -> u64 {
         let taken = self.tally.stats.waiting.saturating_add(self.storing.pending() as u64);
         (self.settings.buffer_size as u64).saturating_sub(taken)
     }
 
-    /// How it was set up.
+    /// The settings of the controller.
     pub fn settings(&self) -> &ShardingProducerSettings {
         &self.settings
     }
 
-    /// The last of the contiguously confirmed totals.
+    /// The highest total up to which all messages are confirmed.
     pub fn confirmed(&self) -> SeqNr {
         SeqNr(self.contiguous.last())
     }
@@ -275,27 +274,27 @@ impl<P: Portable> ShardingProducer<P> {
         self.highest_confirmed
     }
 
-    /// The number that the next message gets; of a durable producer, once its queue is loaded.
+    /// The number of the next message; valid for a durable producer once its queue is loaded.
     pub fn current_seq_nr(&self) -> SeqNr {
         self.storing.current_seq_nr()
     }
 
-    /// Whether messages of the queue are not confirmed, or not known yet.
+    /// Whether messages of the queue are unconfirmed, or not loaded yet.
     pub fn owes_recovered(&self) -> bool {
         self.life == Life::Loading || self.admission.owes_recovered()
     }
 
-    /// How its store fares.
+    /// State of the queue.
     pub fn storing_state(&self) -> StoringState {
         self.storing.state()
     }
 
-    /// Which entities could take a message at once; kept up to date message by message.
+    /// The entities with and without demand; updated with each message.
     pub fn demand(&self) -> &DemandSets {
         &self.demand
     }
 
-    /// Shards that have links at present.
+    /// The shards with links, and shards known to be without a route or on another node.
     pub fn shards(&self) -> impl Iterator<Item = &Arc<str>> {
         self.links.shards()
     }

@@ -1,22 +1,22 @@
-//! The storing of a producer's messages: each is stored before it may be sent, and its confirmation is stored behind it.
+//! Stores a producer's messages: each message before it may be sent, and its confirmation some time after it arrives.
 //!
-//! Every producer controller owns one [`Storing`]. A message that the controller accepts goes in, and comes out as
-//! [`Effect::Released`] with its number: at once where the producer keeps messages in memory only, and after the queue
-//! has acknowledged it where the producer is durable. While one append is on its way, accepted messages gather into the
-//! next one, so a slow store costs latency and not throughput.
+//! Every producer controller owns one [`Storing`]. An accepted message goes in, and comes out as [`Effect::Released`]
+//! with its number: at once if the producer is in-memory, and after the queue has acknowledged it if the producer is
+//! durable. While one append is under way, further accepted messages are collected for the next one, so a slow store
+//! costs latency rather than throughput.
 //!
 //! ```text
 //! Accept ─▶ [queued] ─▶ [batch] ─ Store ─▶ queue ─ Stored ─▶ Released        one call of the queue at a time
 //! Confirm ─▶ [pending] ───────── Confirm ─▶ queue                             coalesced, behind the deliveries
 //! ```
 //!
-//! A queue that does not answer is asked again with the identical batch (D7); one that says that it must be loaded anew
-//! is loaded, under a raised epoch, and gets the identical batch then. Past the last attempt the machine *degrades*:
-//! what is in the queue's hands may be stored or not ([`Effect::Unknown`]), what is not goes back to its sender
-//! ([`Effect::GivenBack`]), and the queue is opened again, with pauses, for as long as that takes.
+//! If the queue does not answer, the identical batch is sent again (D7); if the queue must be loaded again, it is
+//! loaded, under a raised epoch, and then gets the identical batch. After the last attempt the machine *degrades*:
+//! messages of the batch may be stored or not ([`Effect::Unknown`]), other messages go back to their senders
+//! ([`Effect::GivenBack`]), and the queue is loaded again, with pauses, until that succeeds.
 //!
-//! A queue whose messages others write, an outbox, is *polled* instead: while nothing else is to be done it is asked for
-//! what is new, as much as the controller has room for.
+//! A queue whose messages others write, an outbox, is *polled* instead: while no other call is due, it is asked for new
+//! messages, as many as the controller has room for.
 //!
 //! `M` is the message as the controller keeps it; a copy of it must be cheap. Source: delivery §4.1, D4 to D9, P14.
 
@@ -30,45 +30,45 @@ use crate::ids::{ControllerRef, SeqNr};
 use crate::queue::{Confirmation, MessageSent, Qualifier, QueueError, QueueState, TimestampMillis};
 use durable::Durable;
 
-/// How a durable producer uses its queue.
+/// Settings for a durable producer's use of its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoringSettings {
-    /// An append or a confirmation without an answer for so long is repeated as it was.
+    /// Timeout of a store or a confirmation, which is then repeated unchanged.
     pub request_timeout: Duration,
-    /// Attempts before the messages are given up and the queue is opened anew; at least 1.
+    /// Attempts before messages are given up and the queue is loaded again; at least 1.
     pub retry_attempts: u32,
-    /// Messages of one append; at least 1.
+    /// Maximum number of messages in one append; at least 1.
     pub max_batch: usize,
-    /// Bytes of one append; a larger message is stored alone.
+    /// Maximum bytes of one append; a larger message is stored alone.
     pub max_batch_bytes: usize,
-    /// Confirmed messages after which their confirmations are written.
+    /// Number of confirmed messages after which confirmations are stored.
     pub confirm_flush_count: usize,
-    /// Time after which confirmations are written, however few.
+    /// Time after which confirmations are stored in any case.
     pub confirm_flush_interval: Duration,
-    /// First pause before the queue is opened again.
+    /// First pause before the queue is loaded again.
     pub restart_min_backoff: Duration,
     /// Longest pause; pauses double up to it.
     pub restart_max_backoff: Duration,
 }
 
-/// A message that was accepted and is not stored.
+/// An accepted message that is not stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unstored<M> {
-    /// Names the message towards the controller.
+    /// The controller's number of the message.
     pub ticket: u64,
-    /// Names the messages that are confirmed together: the entity's id, or `""`.
+    /// The group in which confirmations are cumulative: the entity's id, or `""`.
     pub qualifier: Qualifier,
     /// The message.
     pub message: M,
-    /// Its size in bytes.
+    /// Size of the message in bytes.
     pub bytes: usize,
-    /// Whether its sender waits for its confirmation.
+    /// Whether the sender waits for the confirmation.
     pub ack: bool,
-    /// When it was accepted.
+    /// When the message was accepted.
     pub timestamp_ms: TimestampMillis,
 }
 
-/// What the machine asks of the queue. A later call takes the place of an earlier one that has no answer yet.
+/// A call of the queue. A later call replaces an earlier one without an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Call<M> {
     /// Load the queue, which raises its epoch.
@@ -77,12 +77,12 @@ pub enum Call<M> {
     Store(Vec<MessageSent<M>>),
     /// Store these confirmations.
     Confirm(Vec<Confirmation>),
-    /// Hand out messages that others wrote into the queue's store, at most so many.
+    /// Return messages that others wrote into the queue's store, at most this number.
     Poll(usize),
 }
 
 impl<M> Call<M> {
-    /// The same call with its messages in another form.
+    /// Converts the call's messages.
     pub(crate) fn map<N>(self, mut message: impl FnMut(M) -> N) -> Call<N> {
         match self {
             Self::Load => Call::Load,
@@ -93,12 +93,12 @@ impl<M> Call<M> {
     }
 }
 
-/// What the queue said to a [`Call`] of the same name.
+/// The queue's answer to a [`Call`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer<M> {
     /// To [`Call::Load`].
     Loaded(Result<QueueState<M>, QueueError>),
-    /// To [`Call::Store`]: up to which number the queue has the messages.
+    /// To [`Call::Store`]: the highest number up to which messages are stored.
     Stored(Result<SeqNr, QueueError>),
     /// To [`Call::Confirm`].
     Confirmed(Result<(), QueueError>),
@@ -107,7 +107,7 @@ pub enum Answer<M> {
 }
 
 impl<M> Answer<M> {
-    /// The same answer with its messages in another form; where a message has none, the error is the answer.
+    /// Converts the answer's messages; an error of the conversion replaces the answer.
     pub(crate) fn try_map<N>(
         self,
         message: impl FnMut(MessageSent<M>) -> Result<MessageSent<N>, QueueError>,
@@ -123,142 +123,142 @@ impl<M> Answer<M> {
     }
 }
 
-/// A message that others wrote into the queue's store. It is stored, so it may be sent at once.
+/// A message that others wrote into the queue's store. It is stored, and thus may be sent at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found<M> {
-    /// The number of the message before it; numbers in between were never given.
+    /// The number of the previous message; numbers in between were never assigned.
     pub after: SeqNr,
     /// The message.
     pub sent: MessageSent<M>,
 }
 
-/// An input: of the controller, of its queue, or that time passed.
+/// An input of the storing machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input<M> {
-    /// The controller is made: a durable one loads its queue.
+    /// Start: a durable machine loads its queue.
     Start,
     /// The controller accepted a message.
     Accept {
         /// The message.
         message: Unstored<M>,
-        /// A number of [`Storing::reserve`]; a durable producer's messages are numbered when they are stored.
+        /// A number from [`Storing::reserve`]; `None` for a durable producer, which numbers messages when storing them.
         reserved: Option<SeqNr>,
     },
     /// Messages were confirmed by their consumer.
     Confirm {
-        /// Which.
+        /// The confirmed messages.
         confirmation: Confirmation,
-        /// How many messages that confirms.
+        /// How many messages are newly confirmed.
         messages: usize,
     },
     /// The queue answered.
     Answered {
-        /// The call.
+        /// The id of the call.
         call: u64,
         /// The answer.
         answer: Answer<M>,
     },
-    /// The controller closes: confirmations are written, messages that are not in the queue's hands go back.
+    /// End: store the confirmations, and give messages back that are not in a store call.
     Close,
-    /// A newer incarnation of the stream is known to be active: nothing is stored any more (P14).
+    /// A controller with a higher epoch of the stream is known to be active: store nothing more (P14).
     Fence,
     /// A deadline may have passed.
     Tick,
 }
 
-/// What the machine asks for, in this order.
+/// An effect of the machine; effects must be carried out in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect<M> {
     /// Call the queue.
     Call {
-        /// Names the call in its answer.
+        /// The id of the call, to be returned with the answer.
         id: u64,
-        /// What to do.
+        /// The call.
         call: Call<M>,
     },
-    /// The queue is loaded: at the start, and again whenever it had to be opened anew. From here on everything is sent
-    /// under the epoch of this state. Its unconfirmed messages are those that are to be sent; what was confirmed
-    /// meanwhile, and what is going to be released, is not among them.
+    /// The queue is loaded, the first time or again. From here on, messages must be sent under the epoch of this state.
+    /// Its unconfirmed messages are those to be sent; messages confirmed meanwhile, or about to be released, are not
+    /// among them.
     Opened(QueueState<M>),
-    /// A message may be sent: it is stored, or nothing is stored at all. In the order of numbers.
+    /// A message may be sent: it is stored, or the machine is in-memory. In the order of numbers.
     Released {
         /// The message's ticket.
         ticket: u64,
         /// The message with its number.
         sent: MessageSent<M>,
     },
-    /// It cannot be known whether this message is stored. If it is, a later [`Effect::Opened`] has it.
+    /// It is unknown whether this message is stored. If it is, a later [`Effect::Opened`] includes it.
     Unknown {
         /// The message's ticket.
         ticket: u64,
-        /// Its qualifier.
+        /// The qualifier of the message.
         qualifier: Qualifier,
-        /// The number that it has if it is stored.
+        /// The number of the message if it is stored.
         seq_nr: SeqNr,
     },
     /// A message was not stored, and will not be.
     GivenBack(Unstored<M>),
-    /// Storing has come to an end; nothing is released any more. What is given back because of it comes after this.
+    /// Storing has ended; nothing more is released. Messages given back because of the end come after this effect.
     Ended(End),
-    /// All that could be written is written; the answer to [`Input::Close`].
+    /// All confirmations that could be stored are stored; the answer to [`Input::Close`].
     Closed,
 }
 
-/// Why nothing can be stored any more.
+/// Why storing has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
     /// Another controller writes the queue.
     Fenced {
-        /// That controller, if the queue knows.
+        /// The controller of the writer, if the queue reported it.
         by: Option<ControllerRef>,
     },
-    /// The queue is behind what it acknowledged, so it has lost messages.
+    /// The queue has fewer messages than it acknowledged, so messages are lost.
     Lost {
-        /// The number that the queue would take next.
+        /// The number at which the queue continues: the first lost message.
         expected: SeqNr,
     },
     /// The numbers of the stream are used up.
     Exhausted,
 }
 
-/// How the storing of a producer fares.
+/// The state of a producer's storing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoringState {
-    /// Nothing is stored; messages are kept in memory.
+    /// In-memory: nothing is stored.
     InMemory,
     /// The queue is being loaded for the first time.
     Loading,
     /// The queue takes messages.
     Open,
-    /// The queue failed and is being opened again; messages wait.
+    /// The queue failed and is being loaded again; messages wait.
     Degraded,
-    /// The end: closed, fenced, or of numbers.
+    /// Storing has ended: closed, fenced, or out of numbers.
     Ended,
 }
 
 /// The machine. See the module's documentation.
 #[derive(Debug, Clone)]
 pub struct Storing<M> {
-    /// The number that the next message gets.
+    /// The number of the next message.
     next: u64,
-    /// `None` where nothing is stored.
+    /// `None` for an in-memory producer.
     durable: Option<Box<Durable<M>>>,
     ended: bool,
 }
 
 impl<M: Clone> Storing<M> {
-    /// Messages are kept in memory alone: each is released at once, and confirmations are not written.
+    /// An in-memory machine: each message is released at once, and confirmations are not stored.
     pub fn in_memory() -> Self {
         Self { next: 1, durable: None, ended: false }
     }
 
-    /// Messages are stored in a queue before they are released.
+    /// A durable machine: messages are stored in a queue before they are released.
     pub fn durable(settings: StoringSettings) -> Self {
         Self { next: 1, durable: Some(Box::new(Durable::new(settings))), ended: false }
     }
 
-    /// The same, and its queue is asked for messages that others wrote, so often while there are none. What is
-    /// found is to be taken by [`take_found`](Self::take_found) after each input.
+    /// Polls the queue for messages that others wrote, at this interval while there are none. Take the messages by
+    /// [`take_found`](Self::take_found) after each input.
     pub fn polling(mut self, interval: Duration) -> Self {
         if let Some(durable) = &mut self.durable {
             durable.poll_every(interval);
@@ -266,12 +266,12 @@ impl<M: Clone> Storing<M> {
         self
     }
 
-    /// Messages that others wrote and that no call has taken yet, by rising numbers.
+    /// Messages of polls that were not taken yet, by rising numbers.
     pub fn take_found(&mut self) -> Vec<Found<M>> {
         self.durable.as_mut().map_or_else(Vec::new, |durable| durable.take_found())
     }
 
-    /// For how many messages that others wrote the controller has room.
+    /// Sets how many polled messages the controller has room for.
     pub fn has_room_for(&mut self, messages: usize) {
         if let Some(durable) = &mut self.durable {
             durable.has_room_for(messages);
@@ -283,7 +283,7 @@ impl<M: Clone> Storing<M> {
         self.durable.is_some()
     }
 
-    /// How storing fares.
+    /// The present state.
     pub fn state(&self) -> StoringState {
         match &self.durable {
             _ if self.ended => StoringState::Ended,
@@ -292,19 +292,19 @@ impl<M: Clone> Storing<M> {
         }
     }
 
-    /// The number that the next accepted message gets. A durable producer knows it when its queue is loaded.
+    /// The number of the next accepted message; valid for a durable producer once its queue is loaded.
     pub fn current_seq_nr(&self) -> SeqNr {
         let queued = self.durable.as_ref().map_or(0, |durable| durable.queued());
         SeqNr(self.next.saturating_add(queued as u64))
     }
 
-    /// Messages that were accepted and neither released nor given up.
+    /// Number of accepted messages that are neither released nor given up.
     pub fn pending(&self) -> usize {
         self.durable.as_ref().map_or(0, |durable| durable.pending())
     }
 
-    /// A number for a message that is not accepted yet, so that waiting for room changes no numbers; only where nothing
-    /// is stored, since a queue has no gaps. `None` where messages are stored, or when the numbers are used up.
+    /// Reserves a number for a message that is not accepted yet, so that waiting for room changes no numbers. `None`
+    /// for a durable machine, whose queue permits no gaps, or when the numbers are used up.
     pub fn reserve(&mut self) -> Option<SeqNr> {
         if self.durable.is_some() || self.next == u64::MAX {
             return None;
@@ -313,7 +313,7 @@ impl<M: Clone> Storing<M> {
         Some(SeqNr(self.next - 1))
     }
 
-    /// Takes one input.
+    /// Handles one input.
     pub fn handle(&mut self, now: Instant, input: Input<M>, out: &mut Vec<Effect<M>>) {
         if self.ended {
             if let Input::Accept { message, .. } = input {
@@ -357,14 +357,14 @@ impl<M: Clone> Storing<M> {
         }
     }
 
-    /// When a tick next has work to do.
+    /// The next time at which a tick has an effect.
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.ended { None } else { self.durable.as_ref()?.next_deadline() }
     }
 }
 
 impl<M> Unstored<M> {
-    /// The message under its number.
+    /// Adds the number.
     fn numbered(self, seq_nr: SeqNr) -> MessageSent<M> {
         let Self { qualifier, message, ack, timestamp_ms, .. } = self;
         MessageSent { seq_nr, message, ack, qualifier, timestamp_ms }

@@ -1,9 +1,9 @@
-//! The producer controller of work pulling: one producer, and a changing set of workers of which each takes what it has time
-//! for.
+//! The producer controller of work pulling: one producer, and a changing set of workers, each of which requests as many
+//! messages as it can handle.
 //!
-//! A message is stored before a worker is chosen for it, and keeps its number whoever gets it. It waits in *pending*, oldest
-//! first, until a worker asks for work; from then on it is a *job* in the hands of that worker's link, until some worker
-//! confirms it. A worker that is gone, or silent, gives its jobs back to pending. There is no order between messages.
+//! A message is stored before a worker is chosen for it, and keeps its number for any worker. It is *pending*, oldest
+//! first, until a worker has demand; then it is a *job* held by that worker's link, until some worker confirms it. The
+//! jobs of a worker that is gone or silent become pending again. Messages are not ordered.
 //!
 //! ```text
 //! Admit ─▶ room in the buffer? ─▶ Storing ─▶ [pending] ─▶ a worker with demand ─▶ its link ─▶ Transmit ─▶ Confirmed
@@ -31,71 +31,72 @@ use crate::sabotage::Sabotage;
 use jobs::Jobs;
 use workers::Workers;
 
-/// Which of the workers that ask for work gets the next message.
+/// Which worker with demand gets the next message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WorkerSelection {
-    /// One that has the fewest messages in hand; of several any.
+    /// A worker with the fewest messages in hand; a random one of several.
     #[default]
     LeastInFlight,
-    /// Any.
+    /// A random worker.
     Random,
 }
 
-/// What the controller needs to know when it is made.
+/// Settings of the controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkPullingSettings {
     /// The logical producer.
     pub producer_id: ProducerId,
-    /// The process it lives in.
+    /// The node (process) of the producer.
     pub node: UniqueAddress,
-    /// Where workers answer to. Links are numbered below it from 1, so it must never be given to another controller.
+    /// The path to which workers answer. Links are numbered from 1 below it, so the path must never be given to another
+    /// controller.
     pub path: std::sync::Arc<str>,
-    /// The stream and the epoch of a producer that stores nothing; the queue of a durable one names them.
+    /// Stream and epoch of a producer that stores nothing; a durable producer takes both from its queue.
     pub stream: Option<(StreamId, Epoch)>,
-    /// Pace of P8 until anything is heard.
+    /// Interval of P8 until the first answer.
     pub resend_first_interval: Duration,
-    /// Pace of P8 afterwards, and the silence after which P9 probes.
+    /// Interval of P8 afterwards, and the silence after which P9 probes.
     pub resend_first_unconfirmed_idle_timeout: Duration,
-    /// Messages that may wait for a worker (W4).
+    /// Limit of pending messages (W4).
     pub buffer_size: usize,
     /// Which worker gets the next message (W3).
     pub selection: WorkerSelection,
-    /// A worker that does not answer its first message for so long is suspect (W6).
+    /// A worker that has not answered its first message for this long is suspect (W6).
     pub worker_first_timeout: Duration,
-    /// A message that is not confirmed for so long is given to another worker as well; `None` waits for ever.
+    /// A message unconfirmed for this long is also given to another worker; `None` waits for ever.
     pub work_timeout: Option<Duration>,
-    /// Chance of the selection.
+    /// Seed of the random selection.
     pub seed: u64,
-    /// The wall clock when the controller was made, and the instant of that.
+    /// The wall clock at the creation of the controller, and the instant of that time.
     pub clock: (TimestampMillis, Instant),
 }
 
 /// A worker, as a directory lists it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ListedWorker {
-    /// Its consumer controller.
+    /// The worker's consumer controller.
     pub worker: ControllerRef,
-    /// Its node can be reached: it is given work.
+    /// Whether the worker's node is reachable, so that the worker gets messages.
     pub selectable: bool,
 }
 
-/// The workers of a producer, and its messages.
+/// Counts of a producer's workers, and of its messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WorkerStats {
-    /// Workers that are registered.
+    /// Registered workers.
     pub number_of_workers: u64,
-    /// Those that are given work: their node can be reached, and they are not silent.
+    /// Workers that get messages: reachable, and not silent.
     pub selectable: u64,
-    /// Messages in the hands of workers.
+    /// Messages held by workers.
     pub in_flight: u64,
-    /// Messages that wait for a worker.
+    /// Pending messages.
     pub pending: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     Running,
-    /// Confirmations are being written.
+    /// Confirmations are being stored.
     Closing,
     Closed,
 }
@@ -105,15 +106,15 @@ enum Life {
 pub struct WorkPulling<P> {
     settings: WorkPullingSettings,
     life: Life,
-    /// The stream and its epoch, once they are known.
+    /// Stream and epoch, once known.
     stream: Option<(StreamId, Epoch)>,
     storing: Storing<Frames<P>>,
     admission: Admission<P>,
-    /// Messages that are being stored.
+    /// Numbers of the messages that are being stored.
     in_store: std::collections::BTreeSet<u64>,
     jobs: Jobs<P>,
     workers: Workers<P>,
-    /// The highest number that was confirmed; lower ones may not be.
+    /// The highest confirmed number; lower ones may be unconfirmed.
     highest_confirmed: SeqNr,
     stats: ControllerStats,
     from_storing: Vec<storing::Effect<Frames<P>>>,
@@ -121,8 +122,8 @@ pub struct WorkPulling<P> {
 }
 
 impl<P: Clone> WorkPulling<P> {
-    /// A controller without producer and workers. The first input of a durable one is its queue's answer, so effects are to be
-    /// carried out before that.
+    /// A controller without producer and workers. The effects in `out` must be carried out first: a durable controller
+    /// needs its queue's answer as first input.
     pub fn new(
         settings: WorkPullingSettings,
         storing: Storing<Frames<P>>,
@@ -147,7 +148,7 @@ impl<P: Clone> WorkPulling<P> {
         machine
     }
 
-    /// For simulations: a controller without a clause, to see that the checkers notice.
+    /// For simulations: omits a clause of the protocol, as a test of the checkers.
     #[doc(hidden)]
     #[must_use]
     pub fn sabotaged(mut self, without: Option<Sabotage>) -> Self {
@@ -155,7 +156,7 @@ impl<P: Clone> WorkPulling<P> {
         self
     }
 
-    /// The workers, and the messages with and without one.
+    /// Numbers of workers, and of messages with and without a worker.
     pub fn workers(&self) -> WorkerStats {
         WorkerStats {
             number_of_workers: self.workers.len() as u64,
@@ -193,7 +194,8 @@ impl<P: Clone> WorkPulling<P> {
         self.go_on(now, out);
     }
 
-    /// Gives work to those that ask for it, and room to those that wait for it: each makes the other possible.
+    /// Dispatches pending messages to workers, and admits waiting senders, in turns, since each makes the other
+    /// possible.
     fn go_on(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         self.dispatch(now, out);
         while self.life == Life::Running
@@ -211,7 +213,7 @@ impl<P: Clone> WorkPulling<P> {
         }
     }
 
-    /// W4: how many messages more the buffer has room for, whether or not there are workers.
+    /// W4: number of further messages for which the buffer has room, whether or not there are workers.
     fn free(&self) -> u64 {
         if !matches!(self.storing.state(), StoringState::InMemory | StoringState::Open) {
             return 0;
@@ -234,11 +236,11 @@ impl<P: Clone> WorkPulling<P> {
         ms.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
     }
 
-    /// Gives the storing an input, and carries its effects on.
+    /// Gives the storing machine an input, and carries out its effects.
     fn store(&mut self, now: Instant, input: storing::Input<Frames<P>>, out: &mut Vec<Effect<P>>) {
         let mut effects = std::mem::take(&mut self.from_storing);
         self.storing.handle(now, input, &mut effects);
-        // What an end gives back is refused because of that end, so the end is told first.
+        // Handle an end first: messages given back are refused because of it.
         let end = effects.iter().position(|effect| matches!(effect, storing::Effect::Ended(_)));
         if let Some(storing::Effect::Ended(end)) = end.map(|index| effects.remove(index)) {
             out.push(Effect::Failed(Failure::from(end)));
@@ -271,7 +273,8 @@ impl<P: Clone> WorkPulling<P> {
         self.from_storing = effects;
     }
 
-    /// W8, D8: what the queue has waits for workers, oldest first. Links begin anew, under the epoch of this load.
+    /// W8, D8: handles a loaded queue. Its messages become pending, oldest first; links are replaced, under the epoch
+    /// of this load.
     fn on_opened(&mut self, now: Instant, state: QueueState<Frames<P>>, out: &mut Vec<Effect<P>>) {
         let listing = self.workers.listing();
         self.stop_workers(out);
@@ -293,7 +296,7 @@ impl<P: Clone> WorkPulling<P> {
         }
         let asks_for_no_repeats = matches!(message, Upstream::Request { support_resend: false, .. });
         if asks_for_no_repeats && self.storing.is_durable() {
-            // What is stored would be lost on its way to this worker; others do its work.
+            // Stored messages might be lost on the way to this worker, so others get its messages.
             self.stats.ignored += 1;
             return self.suspect(to.instance);
         }
@@ -301,7 +304,7 @@ impl<P: Clone> WorkPulling<P> {
         self.tell(now, to.instance, producer_link::Input::Received { from, epoch, message }, out);
     }
 
-    /// A worker has processed a message. The first confirmation counts, whichever worker's it is.
+    /// A worker has confirmed a message. The first confirmation counts, from any worker.
     fn on_confirmed(&mut self, now: Instant, total: SeqNr, out: &mut Vec<Effect<P>>) {
         let Some(ticket) = self.jobs.confirm(total) else { return };
         self.highest_confirmed = self.highest_confirmed.max(total);
@@ -344,7 +347,7 @@ impl<P: Clone> WorkPulling<P> {
         }
     }
 
-    /// Nothing is sent any more; what is stored nowhere is lost with the controller.
+    /// Ends links and senders; unconfirmed messages that are not stored are lost with the controller.
     fn end(&mut self, out: &mut Vec<Effect<P>>) {
         self.admission.refuse_all(Refusal::Closed, out);
         self.stop_workers(out);
@@ -426,7 +429,7 @@ impl<P: Clone> Controller<P> for WorkPulling<P> {
     }
 }
 
-/// What a controller that has ended answers.
+/// Answers an input of a controller that has ended.
 pub(super) fn refuse<P>(input: Input<P>, out: &mut Vec<Effect<P>>) {
     match input {
         Input::Admit { ticket, message, .. } | Input::Use { ticket, message, .. } => {

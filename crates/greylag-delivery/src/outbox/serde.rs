@@ -1,4 +1,4 @@
-//! An outbox and its events within formats of serde: one record of bytes, in hexadecimal where people read the format.
+//! Serialises outboxes and their events: one record of bytes, in hexadecimal for human-readable formats.
 
 use std::fmt;
 

@@ -23,7 +23,7 @@ fn up_to(seq_nr: u64) -> Confirmation {
     Confirmation::UpTo { qualifier: "card".into(), seq_nr: SeqNr(seq_nr), timestamp_ms: 5 }
 }
 
-/// Of delivery §7: numbers go on from what is applied; what was not persisted gives no number away.
+/// Of delivery §7: numbers continue after the applied messages; messages that were not persisted use no numbers.
 #[test]
 fn numbers_are_those_of_what_is_applied() {
     let mut outbox = DeliveryOutbox::default();
@@ -44,7 +44,7 @@ fn numbers_are_those_of_what_is_applied() {
     assert_eq!(state.unconfirmed, outbox.unconfirmed().cloned().collect::<Vec<_>>());
 }
 
-/// Of delivery §7: confirmations are events, each once; old targets are forgotten.
+/// Of delivery §7: confirmations become events, each once; unused targets are forgotten.
 #[test]
 fn confirmations_are_events() {
     let mut outbox = DeliveryOutbox::default();
@@ -74,7 +74,8 @@ fn numbers_that_are_used_up_are_refused() {
     assert!(matches!(outbox.send([pay(1), pay(2)], 1), Err(QueueError::Rejected(_))));
 }
 
-/// Scenario delivery 60, of outboxes: state and events come back; what is cut off is refused or less, never a panic.
+/// Scenario delivery 60, of outboxes: state and events survive encoding; truncated bytes are refused or decode to less,
+/// without a panic.
 #[test]
 fn scenario_60_an_outbox_comes_back() {
     let mut outbox = DeliveryOutbox::default();
@@ -95,7 +96,7 @@ fn scenario_60_an_outbox_comes_back() {
     }
 }
 
-/// The bytes of docs/formats/delivery-queue.md.
+/// The bytes match docs/formats/delivery-queue.md.
 #[test]
 fn the_bytes_of_an_outbox_are_those_of_the_page() {
     let page = include_str!("../../../../docs/formats/delivery-queue.md");
@@ -108,7 +109,7 @@ fn the_bytes_of_an_outbox_are_those_of_the_page() {
     }
 }
 
-/// Within a format that people read an outbox is text; what is no such text is refused.
+/// An outbox is text in a human-readable format; other text is refused.
 #[cfg(feature = "serde")]
 #[test]
 fn an_outbox_is_text_where_people_read() {

@@ -1,8 +1,8 @@
-//! How the messages of a producer get their bytes, and messages that stay on their node without any.
+//! Encodes the messages of a producer, except messages that stay on their node.
 //!
-//! A message to an entity of the producer's own node is kept as the value that it is; nothing is encoded and nothing cut. It
-//! is counted with the size that its codec expects. When its entity turns out to live elsewhere it gets its bytes, and is cut,
-//! in the producer's task: errors that its sender would have been told at once come to light only then.
+//! A message to an entity of the producer's own node is kept as a value, neither encoded nor cut. Its size is the
+//! codec's estimate. If the entity turns out to be on another node, the message is encoded and cut in the producer's
+//! task; encoding errors, which a sender otherwise gets at once, only occur then.
 //!
 //! Source: delivery K1, K7.
 
@@ -16,16 +16,16 @@ use crate::error::SendError;
 use crate::machine::portable::{Portable, UnsendableError};
 use crate::machine::producer_link::Frames;
 
-/// How a producer's messages are written, how large they may be, and where they are cut.
+/// Codec, size limit and chunk size of a producer's messages.
 pub(crate) struct Format<T> {
     pub(crate) codec: Arc<dyn Codec<T>>,
-    /// Messages are cut into frames of so many bytes; 0 for one frame each.
+    /// Messages are cut into frames of this many bytes; 0 for one frame each.
     pub(crate) chunk_bytes: usize,
     pub(crate) max_message_bytes: usize,
 }
 
 impl<T: 'static> Format<T> {
-    /// A message with its bytes, as it may go to other nodes and into a store.
+    /// Encodes a message, for other nodes or a store.
     ///
     /// # Errors
     /// [`SendError`] with the message.
@@ -42,8 +42,8 @@ impl<T: 'static> Format<T> {
         })
     }
 
-    /// A message without bytes, for an entity of this node. A message that its codec expects to be too large is encoded,
-    /// since only its bytes show how large it is.
+    /// Keeps a message as a value, for an entity of this node. If the codec's size estimate is above the limit, the
+    /// message is encoded, since only its bytes show its true size.
     ///
     /// # Errors
     /// [`SendError`] with the message.
@@ -55,21 +55,21 @@ impl<T: 'static> Format<T> {
         Ok(Payload(Body::Kept(Kept { value: Arc::new(message), size, format: self.clone() })))
     }
 
-    /// A message that was stored.
+    /// Decodes a stored message.
     pub(crate) fn read(&self, encoded: Encoded) -> Payload<T> {
         Payload::decode(encoded, &*self.codec)
     }
 
-    /// The frames of a message.
+    /// Splits a message into frames.
     pub(crate) fn frames(&self, payload: Payload<T>) -> Frames<Payload<T>> {
         payload.frames(self.chunk_bytes)
     }
 }
 
-/// A message without bytes.
+/// A message that is not encoded.
 pub(super) struct Kept<T> {
     value: Arc<T>,
-    /// The size in bytes that its codec expects.
+    /// The codec's estimate of the size in bytes.
     size: usize,
     format: Arc<Format<T>>,
 }
@@ -89,7 +89,7 @@ impl<T> Kept<T> {
 }
 
 impl<T: 'static> Kept<T> {
-    /// The message's bytes. A panic of the codec becomes an error, since this runs in the producer's task.
+    /// Encodes the message. A panic of the codec becomes an error, since this runs in the producer's task.
     pub(super) fn written(&self) -> Result<Encoded, EncodeError> {
         let codec = &*self.format.codec;
         catch_unwind(AssertUnwindSafe(|| write(&*self.value, codec))).unwrap_or_else(|_| {
@@ -98,7 +98,7 @@ impl<T: 'static> Kept<T> {
         })
     }
 
-    /// The message with its bytes, cut into chunks.
+    /// Encodes the message and cuts it into chunks.
     fn leave(self) -> Result<Frames<Payload<T>>, UnsendableError> {
         let encoded = self.written()?;
         let (size, max) = (encoded.payload.len(), self.format.max_message_bytes);

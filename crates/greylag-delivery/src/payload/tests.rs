@@ -6,7 +6,7 @@ fn codec() -> Arc<dyn Codec<String>> {
     Arc::new(json::<String>("text"))
 }
 
-/// A text that encodes to `len` bytes: JSON adds two quotes.
+/// A text whose JSON encoding has `len` bytes, two of them quotes.
 fn text(len: usize) -> String {
     (b'a'..=b'z').cycle().take(len - 2).map(char::from).collect()
 }
@@ -18,7 +18,7 @@ fn chunks(len: usize, chunk_bytes: usize) -> Vec<Payload<String>> {
     }
 }
 
-/// The chunks as another node reads them.
+/// The chunks after transmission to another node.
 fn arrived(len: usize, chunk_bytes: usize) -> Vec<Payload<String>> {
     chunks(len, chunk_bytes).iter().map(|chunk| Payload::arrived(chunk.piece(), true, &codec())).collect()
 }
@@ -60,7 +60,7 @@ fn what_fits_is_not_cut() {
     assert_eq!(chunks(2048, 1024).len(), 2, "no empty chunk at the end");
 }
 
-/// Encodes to nothing, and panics at the one thing that it cannot read.
+/// Encodes to no bytes; panics on the one input that it cannot decode.
 struct Nothing;
 
 impl Codec<()> for Nothing {
@@ -104,7 +104,7 @@ fn a_codec_that_panics_refuses_the_bytes() {
     assert!(matches!(read.unwrap_err().error, UnreadableError::Codec(_)));
 }
 
-/// On the node of its sender a message is not read from bytes, so nothing of them is looked at.
+/// On its sender's node a message is not decoded, so its bytes are not checked.
 #[test]
 fn the_value_itself_stays_on_its_node() {
     let mut local = chunks(10_000, 1024);
@@ -142,7 +142,7 @@ fn a_damaged_message_is_an_error_with_its_bytes() {
     assert_eq!((unreadable.encoded.payload.len(), &*unreadable.encoded.manifest), (9 * 1024, "text"));
 }
 
-/// A message whose only chunk is both its first and its last is checked as any other.
+/// A message whose only chunk is both first and last is checked like any other.
 #[test]
 fn the_only_chunk_of_a_message_is_checked() {
     let encoded = Payload::encode(text(100), &*codec()).unwrap().encoded().unwrap().clone();

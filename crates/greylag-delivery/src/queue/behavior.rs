@@ -1,9 +1,9 @@
-//! The queue as an event-sourced entity: commands of its producer in, events out.
+//! The queue as an event-sourced entity: handles commands of its producer, and persists events.
 //!
-//! One entity is one incarnation of the queue in one process. The controller that loads it becomes its writer:
-//! the load stores a start with a raised epoch, and a command under another epoch is refused. When
-//! the entity itself begins anew, after a failure of its store, it waits for the next load: its
-//! producer has to take up the stored state before it goes on.
+//! One entity is one incarnation of the queue in one process. The controller that loads it becomes its writer: the load
+//! stores a start with a raised epoch, and a command under another epoch is refused. When the entity itself restarts,
+//! after a failure of its store, it waits for the next load, since its producer has to take the stored state before it
+//! goes on.
 //!
 //! ```text
 //! recovered ── Load ──▶ [Started, Cleanup*] ──▶ loaded ── Store, Confirm, Cleanup ──▶ [Sent*], [Confirmed], [Cleanup*]
@@ -11,9 +11,9 @@
 //!     └───────── the store failed: restart ────────┘   refused until the next Load
 //! ```
 //!
-//! That another writer took over is known in two ways. The journal fences the writer whose claim is
-//! not the newest (persistence J4), and a restart looks at the head before it claims. Where that
-//! leaves a doubt, because a claim was never answered, the newest start in the history decides.
+//! Another writer is detected in two ways. The journal fences a writer whose claim is not the newest (persistence J4),
+//! and a restart reads the head before it claims. If doubt remains, because a claim was never answered, the newest
+//! start in the history decides.
 //!
 //! Source: delivery §4.2, D4, D5; persistence §2.6.
 
@@ -34,24 +34,24 @@ use super::wire::{EventCodec, SnapshotCodec};
 use super::{Confirmation, EventSourcedQueueSettings, MessageSent, Qualifier, QueueError, QueueState, TimestampMillis};
 use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
 
-/// Bytes of qualifiers that one event forgets; more are spread over several.
+/// Maximum bytes of qualifiers in one cleanup event; more are spread over several events.
 const CLEANUP_BYTES: usize = 64 << 10;
-/// Events of one cleanup; the rest comes with the next.
+/// Maximum number of events in one cleanup; the rest follows in the next.
 const CLEANUP_EVENTS: usize = 100;
 
-/// What a queue answers; its errors are its own, those of the entity are those of the store.
+/// The answer to a queue command, with errors of the queue; errors of the store are the entity's errors.
 pub(crate) type Answer<T> = ReplyTo<Result<T, QueueError>>;
 
-/// What the producer asks of its queue.
+/// A command of the producer to its queue.
 pub(crate) enum QueueCommand {
-    /// Become its writer.
+    /// Make the controller the writer.
     Load {
-        /// The controller that loads.
+        /// The loading controller.
         controller: ControllerRef,
-        /// The numbering space, if the queue has none yet.
+        /// The stream, if the queue has none yet.
         stream_id: StreamId,
         now_ms: TimestampMillis,
-        /// Gone when the controller does not wait for the answer any more; the load then changes nothing.
+        /// Dropped when the controller does not wait for the answer any more; the load then changes nothing.
         wanted: Weak<()>,
         reply_to: Answer<QueueState<Encoded>>,
     },
@@ -59,15 +59,15 @@ pub(crate) enum QueueCommand {
     Store { epoch: Epoch, batch: Vec<MessageSent<Encoded>>, reply_to: Answer<SeqNr> },
     /// Store confirmations.
     Confirm { epoch: Epoch, confirmations: Vec<Confirmation>, reply_to: Answer<()> },
-    /// Forget confirmations that are of no use any more.
+    /// Forget old confirmations.
     Cleanup { now_ms: TimestampMillis },
 }
 
 /// The behaviour of the entity.
 pub(crate) struct QueueBehavior {
     settings: EventSourcedQueueSettings,
-    /// The controller that loaded the queue, and the last number that it gave or found at its start.
-    /// Restarts keep it: they do not make a controller forget the numbers that it gave.
+    /// The controller that loaded the queue, and the last number that it assigned or found at its start. Kept across
+    /// restarts, since a restart does not make a controller forget its numbers.
     writer: Option<Writer>,
     /// The epoch of the last load of this incarnation.
     loaded: Option<Epoch>,
@@ -76,12 +76,12 @@ pub(crate) struct QueueBehavior {
 struct Writer {
     controller: ControllerRef,
     known: SeqNr,
-    /// Whether a start of this controller is known to be stored: the store said so, or it was read.
+    /// Whether a start of this controller is known to be stored: acknowledged by the store, or read from the history.
     has_started: Arc<AtomicBool>,
 }
 
 impl QueueBehavior {
-    /// The queue that is stored under `id`.
+    /// The persisted queue of `id`.
     pub(crate) fn stored(id: PersistenceId, settings: EventSourcedQueueSettings) -> Persisted<Self, EventCodecs<Self>> {
         let snapshots = SnapshotCodec { max_bytes: settings.snapshot_max_bytes };
         EventCodecs::new(EventCodec).snapshots(snapshots).of(id, Self { settings, writer: None, loaded: None })
@@ -121,7 +121,7 @@ impl QueueBehavior {
         })
     }
 
-    /// Whether `epoch` is that of the last load, and its start is stored.
+    /// Whether `epoch` is the epoch of the last load, and its start is stored.
     fn is_loaded(&self, queue: &KeptQueue, epoch: Epoch) -> bool {
         self.loaded == Some(epoch) && queue.started().is_some_and(|started| started.epoch == epoch)
     }
@@ -140,7 +140,7 @@ impl QueueBehavior {
         match queue.judge_batch(batch, writer.known) {
             Err(error) => Effect::reply(reply_to, Err(error)),
             Ok(missing) => {
-                // Given now, whatever becomes of the append.
+                // The numbers count as assigned even if the append fails.
                 writer.known = missing.last().map_or(writer.known, |last| writer.known.max(last.seq_nr));
                 let events = missing.into_iter().map(QueueEvent::Sent).collect();
                 let stored = |queue: &KeptQueue| Ok(SeqNr(queue.current().get() - 1));
@@ -166,7 +166,7 @@ impl QueueBehavior {
         }
     }
 
-    /// What forgets the qualifiers that are of no use any more: none, or events of bounded size.
+    /// Events of bounded size that forget unused qualifiers; none if there are none.
     fn cleanup(&self, queue: &KeptQueue, now_ms: TimestampMillis) -> Vec<QueueEvent> {
         let mut events: Vec<Vec<Qualifier>> = Vec::new();
         let mut bytes = CLEANUP_BYTES;
@@ -185,7 +185,7 @@ impl QueueBehavior {
     }
 }
 
-/// What a load answers with; the queue was started and read whole.
+/// The answer to a load; the queue must be started and completely read.
 fn state(queue: &KeptQueue) -> QueueState<Encoded> {
     let message = |kept: &Kept| kept.encoded.clone().ok_or(());
     queue.loaded(message).ok().flatten().expect("the queue was started, and recovery looked for missing messages")
@@ -196,8 +196,8 @@ impl EventSourced for QueueBehavior {
     type Event = QueueEvent;
     type State = KeptQueue;
 
-    /// The queue's own settings, whatever the node's are: a node may let other entities skip events, and a queue would
-    /// lose messages by that.
+    /// The queue's own settings, regardless of the node's: a node may let other entities skip events, but a queue would
+    /// lose messages that way.
     fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         let EventSourcedQueueSettings { restart_min_backoff: min, restart_max_backoff: max, .. } = self.settings;
         EventSourcedSettings {
@@ -205,7 +205,7 @@ impl EventSourced for QueueBehavior {
             keep_n_snapshots: NonZeroU64::new(self.settings.keep_n_snapshots).unwrap_or(NonZeroU64::MIN),
             delete_events: self.settings.delete_events,
             on_failure: OnFailure::RestartBackoff(Backoff { min, max, jitter: 0.1 }),
-            // The producer waits before it loads again; the queue must not end under it.
+            // The producer pauses before it loads again; the queue must not end meanwhile.
             max_reject_restarts: u32::MAX,
             recovery_event_timeout: Duration::from_secs(30),
             stash_capacity: NonZeroUsize::new(1024).expect("not zero"),
@@ -226,7 +226,7 @@ impl EventSourced for QueueBehavior {
             QueueCommand::Cleanup { now_ms } if self.loaded.is_some() => {
                 Effect::persist_all(self.cleanup(queue, now_ms))
             }
-            // The next load cleans up.
+            // Not loaded: the next load cleans up.
             QueueCommand::Cleanup { .. } => Effect::none(),
         }
     }
@@ -285,7 +285,7 @@ mod tests {
 
     type Answers = Arc<Mutex<Vec<Result<QueueState<Encoded>, QueueError>>>>;
 
-    /// Keeps what loads are answered.
+    /// Records the answers to loads.
     struct Port(Answers);
 
     impl ReplyPort for Port {
@@ -296,7 +296,7 @@ mod tests {
         }
     }
 
-    /// Lets controller 1 load `queue`; answers how many events that would store.
+    /// Controller 1 loads `queue`; returns the number of events of the load.
     fn load(behavior: &mut QueueBehavior, queue: &KeptQueue) -> usize {
         let address = ReplyAddress { node: "localhost:17355#1".parse().unwrap(), ask_id: 1 };
         let reply_to = ReplyTo::new(address, Arc::new(Port(Answers::default())));
@@ -309,8 +309,8 @@ mod tests {
             .event_count()
     }
 
-    /// Of delivery §4.2, and scenario delivery 87: a controller that found its own start in the
-    /// history is fenced by a newer one of another controller; one whose start was never stored is not.
+    /// Of delivery §4.2, and scenario delivery 87: a controller that found its own start in the history is fenced by a
+    /// newer start of another controller; a controller whose start was never stored is not.
     #[test]
     fn scenario_87_a_newer_start_fences_whoever_started_before() {
         let mut first = stored().behavior;
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(load(&mut first, &started_by(2)), 0, "the other one started since");
     }
 
-    /// The same when its start is known because the store said so.
+    /// As above, but the start is known because the store acknowledged it.
     #[test]
     fn scenario_87_a_start_that_was_stored_counts() {
         let mut kit = EntityTestKit::new(Instant::now(), stored);

@@ -1,4 +1,4 @@
-//! The state of an event-sourced queue in memory, and the events that it is folded from.
+//! The in-memory state of an event-sourced queue, and the events from which it is folded.
 
 use greylag_core::Encoded;
 use greylag_persistence::SeqNr as EventNr;
@@ -7,38 +7,38 @@ use super::stored::Started;
 use super::{Confirmation, MessageSent, Qualifier, StoredQueue};
 use crate::ids::SeqNr;
 
-/// What happened to a queue.
+/// An event of a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum QueueEvent {
-    /// A controller loaded it.
+    /// A controller loaded the queue.
     Started(Started),
     /// A message was stored.
     Sent(MessageSent<Encoded>),
     /// Messages were confirmed; one event for each flush.
     Confirmed(Vec<Confirmation>),
-    /// What was confirmed of these qualifiers is of no use any more.
+    /// The confirmations of these qualifiers were forgotten.
     Cleanup(Vec<Qualifier>),
 }
 
-/// A message that waits for its confirmation.
+/// An unconfirmed message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Kept {
-    /// The event that stored it.
+    /// The number of the event that stored it.
     pub(crate) event: EventNr,
-    /// The message; `None` while its event is still to be read, after a snapshot that left it out.
+    /// The message; `None` after a snapshot without messages, until the event is read.
     pub(crate) encoded: Option<Encoded>,
 }
 
 /// The state of the entity.
 pub(crate) type KeptQueue = StoredQueue<Kept>;
 
-/// What a message takes in a snapshot beside its bytes and names, at most.
+/// Upper limit of a message's bytes in a snapshot, in addition to its content and names.
 const MESSAGE_OVERHEAD: usize = 64;
-/// What a snapshot takes beside what it has many of, at most.
+/// Upper limit of a snapshot's bytes, in addition to messages and qualifiers.
 const SNAPSHOT_OVERHEAD: usize = 1024;
 
-/// Folds one event. While `refill`, only the messages that a snapshot left out are taken from it:
-/// everything else is in the snapshot already.
+/// Folds one event. With `refill`, only messages that the snapshot left out are taken from it; the snapshot has
+/// everything else.
 pub(crate) fn apply(queue: &mut KeptQueue, event: &QueueEvent, number: EventNr, refill: bool) {
     match event {
         QueueEvent::Sent(sent) if refill => {
@@ -62,7 +62,7 @@ pub(crate) fn apply(queue: &mut KeptQueue, event: &QueueEvent, number: EventNr, 
     }
 }
 
-/// Whether a snapshot of at most `max_bytes` has room for the messages themselves.
+/// Whether a snapshot of at most `max_bytes` has room for the messages.
 pub(crate) fn fits(queue: &KeptQueue, max_bytes: usize) -> bool {
     let confirmed = queue.confirmed().keys().map(|qualifier| qualifier.len() + MESSAGE_OVERHEAD);
     let unconfirmed = queue.unconfirmed().map(|sent| {
@@ -73,13 +73,13 @@ pub(crate) fn fits(queue: &KeptQueue, max_bytes: usize) -> bool {
     confirmed.chain(unconfirmed).fold(SNAPSHOT_OVERHEAD, usize::saturating_add) <= max_bytes
 }
 
-/// The event of the oldest message, which a snapshot without messages is to be read on from.
+/// The event of the oldest message, from which recovery with a snapshot without messages must read.
 pub(crate) fn oldest_event(queue: &KeptQueue) -> Option<EventNr> {
-    // Messages are stored in the order of their numbers.
+    // Message numbers and event numbers have the same order.
     queue.unconfirmed().next().map(|sent| sent.message.event)
 }
 
-/// A message whose event was not read, though its snapshot left it out.
+/// A message that the snapshot left out and whose event was not read.
 pub(crate) fn first_missing(queue: &KeptQueue) -> Option<SeqNr> {
     queue.unconfirmed().find(|sent| sent.message.encoded.is_none()).map(|sent| sent.seq_nr)
 }

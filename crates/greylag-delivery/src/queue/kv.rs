@@ -1,14 +1,14 @@
-//! The rules of a queue in a store of rows: which change each call makes, and what a change that was stored means.
+//! The rules of a queue in a store of rows: the change that each call makes, and the state after it is stored.
 //!
 //! ```text
 //! load ──▶ [head] ──▶ claim: epoch + 1, if the epoch is as it was read ──▶ [rows] ──▶ loaded
 //! store, confirm ──▶ judged by D4, D5 ──▶ change, if the head has the epoch of the load ──▶ written
 //! ```
 //!
-//! The claim comes before the rows are read: nothing of an older epoch is written any more then, so
-//! that what is read is what the queue begins with. A controller whose start is known to be stored does not claim a
-//! queue that another controller started since; one whose claims were never answered does, because the newest start
-//! may be that of a dead predecessor.
+//! The claim precedes the reading of the rows: afterwards nothing of an older epoch is written, so that the rows read
+//! are the queue's state. A controller whose start is known to be stored does not claim a queue that another controller
+//! has started since; a controller whose claims were never answered does, because the newest start may be that of a
+//! dead predecessor.
 //!
 //! Source: delivery §4.1, §4.4, D4, D5.
 
@@ -22,7 +22,7 @@ use super::stored::{Started, StoredQueue};
 use super::{Confirmation, MessageSent, Qualifier, QueueError, QueueState, TimestampMillis};
 use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
 
-/// Qualifiers that one change forgets; the rest is forgotten with later ones.
+/// Maximum number of qualifiers forgotten by one change; the rest follows with later ones.
 const FORGOTTEN_AT_ONCE: usize = 1000;
 
 /// One incarnation of the queue in one process.
@@ -30,7 +30,7 @@ const FORGOTTEN_AT_ONCE: usize = 1000;
 pub(crate) struct KvQueue {
     cleanup_unused_after: Duration,
     writer: Option<Writer>,
-    /// Numbers and qualifiers of what is stored, while the queue is loaded.
+    /// Numbers and qualifiers of the stored messages, while the queue is loaded.
     rows: Option<StoredQueue<()>>,
     cleaned_up_ms: TimestampMillis,
 }
@@ -39,9 +39,9 @@ pub(crate) struct KvQueue {
 #[derive(Debug)]
 struct Writer {
     controller: ControllerRef,
-    /// The last number that it gave, or found when it was first loaded.
+    /// The last number that it assigned, or found at its first load.
     known: Option<SeqNr>,
-    /// Whether a start of it is known to be stored: the store said so, or it was read.
+    /// Whether a start of it is known to be stored: acknowledged by the store, or read.
     has_started: bool,
 }
 
@@ -50,14 +50,14 @@ impl KvQueue {
         Self { cleanup_unused_after, writer: None, rows: None, cleaned_up_ms: 0 }
     }
 
-    /// Ends the load before, whatever comes now: calls are refused until the next one.
+    /// Ends the load: calls are refused until the next one.
     pub(crate) fn unload(&mut self) {
         self.rows = None;
     }
 
     // ---- loading ----------------------------------------------------------------------------------
 
-    /// The claim by which `controller` becomes the writer of the queue whose head row is `head`.
+    /// The claim that makes `controller` the writer of the queue with the head row `head`.
     pub(crate) fn claim(
         &mut self,
         head: Option<&QueueHead>,
@@ -81,14 +81,14 @@ impl KvQueue {
         Ok(QueueClaim { expected, epoch, controller: controller.clone(), stream_id })
     }
 
-    /// The claim is stored.
+    /// Notes that the claim is stored.
     pub(crate) fn claimed(&mut self) {
         if let Some(writer) = &mut self.writer {
             writer.has_started = true;
         }
     }
 
-    /// The rows as they are after the claim of `epoch`: what the controller begins with.
+    /// Takes the rows read after the claim of `epoch`; returns the state with which the controller starts.
     pub(crate) fn loaded(&mut self, rows: QueueRows, epoch: Epoch) -> Result<QueueState<Encoded>, QueueError> {
         let QueueRows { head, confirmed, messages } = rows;
         let (Some(writer), true) = (&mut self.writer, head.epoch == epoch) else {
@@ -115,7 +115,7 @@ impl KvQueue {
 
     // ---- changing -----------------------------------------------------------------------------------
 
-    /// What a batch changes: nothing if all of it is stored. Source: delivery D4.
+    /// The change for a batch; `None` if all of it is stored. Source: delivery D4.
     pub(crate) fn store(
         &mut self,
         batch: Vec<MessageSent<Encoded>>,
@@ -128,7 +128,7 @@ impl KvQueue {
         let mut change = unchanged(rows)?;
         change.current = SeqNr(last.get().saturating_add(1));
         change.messages = missing;
-        // The numbers are given now, whatever becomes of the write.
+        // The numbers count as assigned even if the write fails.
         if let Some(writer) = &mut self.writer {
             writer.known = Some(known.max(last));
         }
@@ -136,7 +136,7 @@ impl KvQueue {
         Ok(Some(change))
     }
 
-    /// What confirmations change: nothing if all are known. Source: delivery D5.
+    /// The change for confirmations; `None` if all are known. Source: delivery D5.
     pub(crate) fn confirm(
         &mut self,
         confirmations: Vec<Confirmation>,
@@ -168,7 +168,7 @@ impl KvQueue {
         Ok(Some(change))
     }
 
-    /// What forgets the qualifiers that are of no use any more, if there are any. Source: delivery §4.2 (cleanup).
+    /// The change that forgets unused qualifiers, if there are any. Source: delivery §4.2 (cleanup).
     pub(crate) fn clean_up(&mut self, now_ms: TimestampMillis) -> Result<Option<QueueChange>, QueueError> {
         let (rows, _) = self.loaded_rows()?;
         let mut change = unchanged(rows)?;
@@ -176,7 +176,7 @@ impl KvQueue {
         Ok((!change.forgotten.is_empty()).then_some(change))
     }
 
-    /// Messages of an outbox got their numbers, and are stored under them. Source: delivery §4.4.
+    /// Notes that messages of an outbox were numbered, and are stored under these numbers. Source: delivery §4.4.
     pub(crate) fn numbered(&mut self, messages: &[MessageSent<Encoded>]) -> Result<(), QueueError> {
         let rows = self.rows.as_mut().ok_or(QueueError::NotLoaded)?;
         let mut expected = rows.current();
@@ -190,7 +190,7 @@ impl KvQueue {
         Ok(())
     }
 
-    /// A change of this load is stored.
+    /// Notes that a change of this load is stored.
     pub(crate) fn written(&mut self, change: &QueueChange) {
         let Some(rows) = &mut self.rows else { return };
         for message in &change.messages {
@@ -205,12 +205,12 @@ impl KvQueue {
         rows.forget(&change.forgotten);
     }
 
-    /// The number up to which everything is stored.
+    /// The highest number up to which every message is stored.
     pub(crate) fn stored_up_to(&self) -> Result<SeqNr, QueueError> {
         self.loaded_rows().map(|(rows, _)| SeqNr(rows.current().get().saturating_sub(1)))
     }
 
-    /// Under which epoch the queue is loaded.
+    /// The epoch of the load.
     pub(crate) fn epoch(&self) -> Option<Epoch> {
         self.rows.as_ref().and_then(StoredQueue::started).map(|started| started.epoch)
     }
@@ -219,8 +219,8 @@ impl KvQueue {
         self.rows.as_ref().zip(self.writer.as_ref()).ok_or(QueueError::NotLoaded)
     }
 
-    /// Adds the qualifiers that are of no use any more to a change: they are looked for at a load, and twice in the
-    /// time for which they are kept. Those that the change uses stay.
+    /// Adds unused qualifiers to a change, at a load and then twice per retention time. Qualifiers that the change uses
+    /// are kept.
     fn forget_unused(&mut self, change: &mut QueueChange, now_ms: TimestampMillis) {
         let every = u64::try_from(self.cleanup_unused_after.as_millis() / 2).unwrap_or(u64::MAX);
         let Some(rows) = &self.rows else { return };
@@ -240,12 +240,12 @@ impl KvQueue {
     }
 }
 
-/// The answer to a controller whose queue has `head`.
+/// The error for a controller whose queue has the head row `head` of another one.
 pub(crate) fn fenced(head: Option<&QueueHead>) -> QueueError {
     QueueError::Fenced { by: head.map(|head| head.controller.clone()) }
 }
 
-/// A change that leaves everything as it is in `rows`, under the epoch of their load.
+/// A change without effect, under the epoch of the load of `rows`.
 fn unchanged(rows: &StoredQueue<()>) -> Result<QueueChange, QueueError> {
     let epoch = rows.started().ok_or(QueueError::NotLoaded)?.epoch;
     let (current, highest_confirmed) = (rows.current(), rows.highest_confirmed());

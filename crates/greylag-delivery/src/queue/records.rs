@@ -1,7 +1,7 @@
-//! What queues store of a start, a message and a confirmation as bytes, and back: in events and in rows alike.
+//! Encodes and decodes starts, messages and confirmations of queues, for events and rows alike.
 //!
-//! These bytes rest on disk for years: fields are added, never changed, and unknown ones are
-//! ignored. A record that cannot be read is an error; nothing is guessed.
+//! These bytes are kept on disk for years: fields are added, never changed, and unknown ones are ignored. A record that
+//! cannot be decoded is an error; missing data is not guessed.
 
 use bytes::Bytes;
 #[cfg(feature = "persistence")]
@@ -13,7 +13,7 @@ use super::stored::Started;
 use super::{MessageSent, Qualifier, TimestampMillis};
 use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
 
-// Events are written by the feature `persistence` alone.
+// Only the feature `persistence` writes events.
 #[allow(missing_docs, clippy::all, unreachable_pub, dead_code)]
 pub(super) mod generated {
     include!("../generated/greylag.delivery.queue.v1.rs");
@@ -21,12 +21,12 @@ pub(super) mod generated {
 
 /// The manifest of a message's event.
 pub(super) const SENT: &str = "gl.delivery.queue.sent";
-/// Longest manifest, as everywhere on wire and disk.
+/// Maximum length of a manifest, as everywhere on wire and disk.
 const MAX_MANIFEST_BYTES: usize = 255;
 
 #[cfg(feature = "persistence")]
 pub(super) fn put(message: &impl prost::Message, buffer: &mut BytesMut) {
-    // A growing buffer cannot be too short, which is the only way for this to fail.
+    // Encoding into a growing buffer cannot fail, since only a short buffer is an error.
     let _ = message.encode(buffer);
 }
 
@@ -106,7 +106,7 @@ pub(super) fn encoded(message: &impl prost::Message) -> Bytes {
 }
 
 impl QueueHead {
-    /// The row as bytes, for stores that keep no columns. They are described in `docs/formats/delivery-queue.md`.
+    /// Encodes the row, for stores without columns. The format is described in `docs/formats/delivery-queue.md`.
     pub fn to_bytes(&self) -> Bytes {
         let Self { stream_id, epoch, controller, current, highest_confirmed } = self;
         let started = Started { stream_id: *stream_id, epoch: *epoch, controller: controller.clone() };
@@ -117,10 +117,10 @@ impl QueueHead {
         })
     }
 
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
+    /// Decodes the bytes of [`to_bytes`](Self::to_bytes).
     ///
     /// # Errors
-    /// [`DecodeError`] if these bytes are no head row.
+    /// [`DecodeError`] if the bytes are no head row.
     pub fn from_bytes(bytes: Bytes) -> Result<Self, DecodeError> {
         let head: generated::Head = read(HEAD_ROW, bytes)?;
         let started = head.started.ok_or_else(|| DecodeError::malformed(HEAD_ROW, "its start is missing"))?;
@@ -134,29 +134,29 @@ impl QueueHead {
 }
 
 impl MessageSent<Encoded> {
-    /// The row as bytes, for stores that keep no columns.
+    /// Encodes the row, for stores without columns.
     pub fn to_bytes(&self) -> Bytes {
         encoded(&write_sent(self, Some(&self.message), 0))
     }
 
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
+    /// Decodes the bytes of [`to_bytes`](Self::to_bytes).
     ///
     /// # Errors
-    /// [`DecodeError`] if these bytes are no message.
+    /// [`DecodeError`] if the bytes are no message.
     pub fn from_bytes(bytes: Bytes) -> Result<Self, DecodeError> {
         read_sent(read(SENT, bytes)?)
     }
 }
 
-/// The row of a qualifier as bytes, for stores that keep no columns; the qualifier itself is in it, too.
+/// Encodes the row of a qualifier, including the qualifier itself, for stores without columns.
 pub fn confirmed_to_bytes(qualifier: &Qualifier, seq_nr: SeqNr, timestamp_ms: TimestampMillis) -> Bytes {
     encoded(&write_up_to(qualifier, seq_nr, timestamp_ms))
 }
 
-/// Reads what [`confirmed_to_bytes`] wrote.
+/// Decodes the bytes of [`confirmed_to_bytes`].
 ///
 /// # Errors
-/// [`DecodeError`] if these bytes are no such row.
+/// [`DecodeError`] if the bytes are no such row.
 pub fn confirmed_from_bytes(bytes: Bytes) -> Result<(Qualifier, SeqNr, TimestampMillis), DecodeError> {
     let generated::UpTo { qualifier, seq_nr, timestamp_ms } = read(CONFIRMED_ROW, bytes)?;
     Ok((qualifier.into(), SeqNr(seq_nr), timestamp_ms))

@@ -1,32 +1,31 @@
-//! The numbers of producer queues.
+//! Settings of producer queues.
 
 use std::time::Duration;
 
 use crate::settings::SettingsError;
 
-/// How an event-sourced producer queue snapshots, forgets and restarts; section
-/// `delivery.event_sourced_queue.*` of a configuration. Source: delivery §8.
+/// Snapshots, cleanup and restarts of an event-sourced producer queue; section `delivery.event_sourced_queue.*` of a
+/// configuration. Source: delivery §8.
 ///
-/// Which stores it uses is said when it is opened.
+/// The stores are passed when the queue is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventSourcedQueueSettings {
-    /// Events between two snapshots; at least 1. Default 1000.
+    /// Number of events between two snapshots; at least 1. Default 1000.
     pub snapshot_every: u64,
-    /// Snapshots kept; at least 1. More of them survive more damage. Default 2.
+    /// Number of snapshots kept; at least 1. More snapshots survive more damage. Default 2.
     pub keep_n_snapshots: u64,
-    /// Whether events that no snapshot needs are deleted. Default true: without it the queue's
-    /// history grows for ever.
+    /// Whether events that no snapshot needs are deleted. Default true; otherwise the queue's history grows for ever.
     pub delete_events: bool,
-    /// A snapshot of more bytes leaves the messages out, and recovery reads them from their events;
-    /// those are then kept until they are confirmed. Default 4 MiB.
+    /// A larger snapshot leaves the messages out, and recovery reads them from their events, which are then kept until
+    /// the messages are confirmed. Default 4 MiB.
     pub snapshot_max_bytes: usize,
-    /// How long the last confirmation of a qualifier is remembered when nothing of it is unconfirmed;
-    /// looked after at every load and twice as often as that. Default one hour.
+    /// How long the last confirmation of a qualifier is kept once no message of the qualifier is unconfirmed; checked
+    /// at every load, and twice per such time. Default one hour.
     pub cleanup_unused_after: Duration,
-    /// First wait after a failure of the store. Default 1 s.
+    /// First pause after a failure of the store. Default 1 s.
     pub restart_min_backoff: Duration,
-    /// Longest wait after a failure of the store; waits double up to it, and a tenth is drawn on
-    /// top. Default 10 s.
+    /// Longest pause after a failure of the store; pauses double up to it, with up to a tenth added at random. Default
+    /// 10 s.
     pub restart_max_backoff: Duration,
 }
 
@@ -45,7 +44,7 @@ impl Default for EventSourcedQueueSettings {
 }
 
 impl EventSourcedQueueSettings {
-    /// Short waits, so that tests of failures end soon.
+    /// Short pauses, so that tests of failures end soon.
     pub fn test() -> Self {
         Self {
             restart_min_backoff: Duration::from_millis(10),
@@ -54,10 +53,10 @@ impl EventSourcedQueueSettings {
         }
     }
 
-    /// Checks what types cannot.
+    /// Checks the values.
     ///
     /// # Errors
-    /// [`SettingsError`] names the first setting that is wrong.
+    /// [`SettingsError`] names the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingsError> {
         let checks = [
             (self.snapshot_every >= 1, "event_sourced_queue.snapshot_every", "must be at least 1"),
@@ -82,11 +81,11 @@ impl EventSourcedQueueSettings {
     }
 }
 
-/// How a queue in a store of rows forgets. It takes no snapshots and never restarts by itself, so there is little to set.
+/// Settings of a queue in a store of rows, which takes no snapshots and never restarts by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvQueueSettings {
-    /// How long the last confirmation of a qualifier is remembered when nothing of it is unconfirmed; looked after at
-    /// every load, and with later writes twice as often as that. Default one hour.
+    /// How long the last confirmation of a qualifier is kept once no message of the qualifier is unconfirmed; checked
+    /// at every load, and with later writes twice per such time. Default one hour.
     pub cleanup_unused_after: Duration,
 }
 
@@ -97,10 +96,10 @@ impl Default for KvQueueSettings {
 }
 
 impl KvQueueSettings {
-    /// Checks what types cannot.
+    /// Checks the values.
     ///
     /// # Errors
-    /// [`SettingsError`] names the setting that is wrong.
+    /// [`SettingsError`] names the invalid setting.
     pub fn validate(&self) -> Result<(), SettingsError> {
         if self.cleanup_unused_after < Duration::from_millis(2) {
             return Err(SettingsError { field: "kv_queue.cleanup_unused_after", why: "must be at least 2 ms" });
@@ -109,13 +108,13 @@ impl KvQueueSettings {
     }
 }
 
-/// How an outbox is looked after.
+/// Settings of an outbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxSettings {
     /// As [`KvQueueSettings::cleanup_unused_after`]. Default one hour.
     pub cleanup_unused_after: Duration,
-    /// How often a producer looks for new messages while there are none; this is how long a message waits in the table
-    /// at most before it is sent. Default 200 ms.
+    /// How often a producer polls for new messages while there are none: the longest time that a message waits in the
+    /// table before it is sent. Default 200 ms.
     pub poll_interval: Duration,
 }
 
@@ -126,10 +125,10 @@ impl Default for OutboxSettings {
 }
 
 impl OutboxSettings {
-    /// Checks what types cannot.
+    /// Checks the values.
     ///
     /// # Errors
-    /// [`SettingsError`] names the setting that is wrong.
+    /// [`SettingsError`] names the invalid setting.
     pub fn validate(&self) -> Result<(), SettingsError> {
         if self.cleanup_unused_after < Duration::from_millis(2) {
             return Err(SettingsError { field: "outbox.cleanup_unused_after", why: "must be at least 2 ms" });
@@ -145,7 +144,7 @@ impl OutboxSettings {
 mod tests {
     use super::*;
 
-    /// Of delivery §8: every setting is validated, and the field is named.
+    /// Of delivery §8: every setting is validated, and the error names the field.
     #[test]
     fn settings_that_cannot_work_are_named() {
         assert_eq!(EventSourcedQueueSettings::default().validate(), Ok(()));

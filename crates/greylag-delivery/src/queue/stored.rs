@@ -1,4 +1,4 @@
-//! The rules of a queue as a value: which events must be written, and how the state changes when they are.
+//! The rules of a queue as a value: the events to write, and the state after them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,11 +6,10 @@ use std::time::Duration;
 use super::{Confirmation, MessageSent, Qualifier, QueueError, QueueState, TimestampMillis};
 use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
 
-/// What a store holds of one queue. `M` is what it keeps of a message.
+/// The stored state of one queue. `M` is the kept form of a message.
 ///
-/// Judging changes nothing; a judged batch is applied when it is stored. A confirmation touches
-/// only the messages that it confirms, however many wait for other qualifiers.
-/// Source: delivery D1 to D5.
+/// Judging changes nothing; a judged batch is applied once it is stored. The cost of a confirmation depends only on the
+/// messages that it confirms, not on messages of other qualifiers. Source: delivery D1 to D5.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredQueue<M> {
     started: Option<Started>,
@@ -24,16 +23,16 @@ pub struct StoredQueue<M> {
 /// The newest start of a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Started {
-    /// The numbering space, the same in every start.
+    /// The stream (numbering space), the same in every start.
     pub stream_id: StreamId,
-    /// Higher in every start.
+    /// The epoch, higher in every start.
     pub epoch: Epoch,
-    /// The controller that started it.
+    /// The controller that started the queue.
     pub controller: ControllerRef,
 }
 
 impl<M> Default for StoredQueue<M> {
-    /// Nothing was ever stored: the first message will be 1.
+    /// An empty queue: the first message will be 1.
     fn default() -> Self {
         Self {
             started: None,
@@ -47,7 +46,7 @@ impl<M> Default for StoredQueue<M> {
 }
 
 impl<M> StoredQueue<M> {
-    /// A queue that goes on at `current`, as its store tells; messages are added from below it.
+    /// A queue that continues at `current`, as read from its store; messages with lower numbers are added afterwards.
     pub fn restored(
         started: Option<Started>,
         current: SeqNr,
@@ -71,38 +70,38 @@ impl<M> StoredQueue<M> {
         self.current
     }
 
-    /// The highest number ever confirmed.
+    /// The highest confirmed number.
     pub fn highest_confirmed(&self) -> SeqNr {
         self.highest_confirmed
     }
 
-    /// What was confirmed of each qualifier.
+    /// For each qualifier the highest confirmed number, and when it was confirmed.
     pub fn confirmed(&self) -> &BTreeMap<Qualifier, (SeqNr, TimestampMillis)> {
         &self.confirmed
     }
 
-    /// What is not confirmed, by rising numbers.
+    /// The unconfirmed messages, by rising numbers.
     pub fn unconfirmed(&self) -> impl Iterator<Item = &MessageSent<M>> {
         self.unconfirmed.values()
     }
 
-    /// What is not confirmed of the messages from a number on, by rising numbers.
+    /// The unconfirmed messages from a number on, by rising numbers.
     #[cfg(feature = "persistence")]
     pub(crate) fn unconfirmed_from(&self, first: SeqNr) -> impl Iterator<Item = &MessageSent<M>> {
         self.unconfirmed.range(first..).map(|(_, message)| message)
     }
 
-    /// What is kept of a message that is not confirmed.
+    /// The kept form of an unconfirmed message.
     #[cfg(feature = "persistence")]
     pub(crate) fn message_mut(&mut self, seq_nr: SeqNr) -> Option<&mut M> {
         self.unconfirmed.get_mut(&seq_nr).map(|sent| &mut sent.message)
     }
 
-    /// The state with which a producer that loads the queue begins; `None` before the first start. `message`
-    /// makes each message from its kept form.
+    /// The state with which a producer that loads the queue starts; `None` before the first start. `message` converts
+    /// each message from its kept form.
     ///
     /// # Errors
-    /// That of `message`.
+    /// The error of `message`.
     pub fn loaded<T, E>(&self, message: impl Fn(&M) -> Result<T, E>) -> Result<Option<QueueState<T>>, E> {
         let Some(started) = &self.started else { return Ok(None) };
         let sent = |sent: &MessageSent<M>| {
@@ -124,14 +123,14 @@ impl<M> StoredQueue<M> {
         }))
     }
 
-    // ---- judging what must be written -----------------------------------------------------------
+    // ---- judging: what must be written --------------------------------------------------------------
 
-    /// What of a batch is to be stored: all of it, the end that is missing, or nothing. `known` is
-    /// the last number that this controller gave, or found when it started. Source: delivery D4.
+    /// The part of a batch that must be stored: all of it, the missing end, or nothing. `known` is the last number that
+    /// this controller assigned, or found when it started. Source: delivery D4.
     ///
     /// # Errors
-    /// [`QueueError::OutOfOrder`] if the batch begins above the end of the queue or has a gap;
-    /// [`QueueError::Fenced`] if it repeats a number that another controller gave.
+    /// [`QueueError::OutOfOrder`] if the batch begins above the end of the queue or has a gap; [`QueueError::Fenced`]
+    /// if it repeats a number that another controller assigned.
     pub fn judge_batch<T>(
         &self,
         mut batch: Vec<MessageSent<T>>,
@@ -146,7 +145,7 @@ impl<M> StoredQueue<M> {
             return Err(QueueError::OutOfOrder { expected });
         }
         let repeated = batch.iter().map(|message| message.seq_nr).take_while(|seq_nr| *seq_nr < self.current).last();
-        // A number that this controller has nothing to do with stands for another message.
+        // This controller neither assigned nor loaded that number, so the stored message is another one.
         if repeated.is_some_and(|last| last > known) {
             return Err(self.fenced());
         }
@@ -157,11 +156,10 @@ impl<M> StoredQueue<M> {
         Ok(batch)
     }
 
-    /// Which confirmations are news, in the fewest words. Source: delivery D5.
+    /// The confirmations that are new, merged. Source: delivery D5.
     ///
     /// # Errors
-    /// [`QueueError::OutOfOrder`] if one is of a number that was never stored: it would confirm a
-    /// message before it exists.
+    /// [`QueueError::OutOfOrder`] if a number was never stored: the confirmation would precede its message.
     pub fn judge_confirmations(&self, confirmations: Vec<Confirmation>) -> Result<Vec<Confirmation>, QueueError> {
         let mut news = Confirmation::coalesced(confirmations);
         let stored = |seq_nr: &SeqNr| *seq_nr < self.current;
@@ -184,7 +182,7 @@ impl<M> StoredQueue<M> {
         Ok(news)
     }
 
-    /// The unconfirmed messages that a confirmation takes with it, by rising numbers.
+    /// The unconfirmed messages that a confirmation covers, by rising numbers.
     pub fn confirmed_by(&self, confirmation: &Confirmation) -> Vec<SeqNr> {
         match confirmation {
             Confirmation::UpTo { qualifier, seq_nr, .. } => {
@@ -199,8 +197,8 @@ impl<M> StoredQueue<M> {
         }
     }
 
-    /// The qualifiers whose last confirmation is `unused_after` old, and of which nothing is
-    /// unconfirmed. Source: delivery §4.2 (cleanup).
+    /// The qualifiers whose last confirmation is at least `unused_after` old, and which have no unconfirmed message.
+    /// Source: delivery §4.2 (cleanup).
     pub fn unused_qualifiers(&self, now_ms: TimestampMillis, unused_after: Duration) -> Vec<Qualifier> {
         let unused_after = u64::try_from(unused_after.as_millis()).unwrap_or(u64::MAX);
         let is_unused = |(qualifier, (_, confirmed_at)): &(&Qualifier, &(SeqNr, TimestampMillis))| {
@@ -209,28 +207,28 @@ impl<M> StoredQueue<M> {
         self.confirmed.iter().filter(is_unused).map(|(qualifier, _)| qualifier.clone()).collect()
     }
 
-    /// The answer to a controller that this queue does not belong to.
+    /// The error for a controller that is not the writer of this queue.
     pub(crate) fn fenced(&self) -> QueueError {
         QueueError::Fenced { by: self.started.as_ref().map(|started| started.controller.clone()) }
     }
 
-    // ---- applying what is written ---------------------------------------------------------------
+    // ---- applying: what was written -----------------------------------------------------------------
 
-    /// A controller started the queue.
+    /// Applies a start by a controller.
     pub fn start(&mut self, started: Started) {
         self.started = Some(started);
     }
 
-    /// A message was stored. Source: delivery D1.
+    /// Applies the storing of a message. Source: delivery D1.
     pub fn add(&mut self, message: MessageSent<M>) {
         self.current = self.current.max(SeqNr(message.seq_nr.get().saturating_add(1)));
-        // A damaged history may have two messages of one number.
+        // A damaged history may have two messages with one number.
         self.remove(message.seq_nr);
         self.of_qualifier.entry(message.qualifier.clone()).or_default().insert(message.seq_nr);
         self.unconfirmed.insert(message.seq_nr, message);
     }
 
-    /// Messages were confirmed. Source: delivery D2.
+    /// Applies a confirmation. Source: delivery D2.
     pub fn confirm(&mut self, confirmation: &Confirmation) {
         for seq_nr in self.confirmed_by(confirmation) {
             self.remove(seq_nr);
@@ -257,7 +255,7 @@ impl<M> StoredQueue<M> {
         }
     }
 
-    /// What was confirmed of these is forgotten. Source: delivery D3.
+    /// Applies the removal of these qualifiers' confirmations. Source: delivery D3.
     pub fn forget<'a>(&mut self, qualifiers: impl IntoIterator<Item = &'a Qualifier>) {
         for qualifier in qualifiers {
             self.confirmed.remove(qualifier);

@@ -1,7 +1,7 @@
-//! The events and the snapshot of a queue as bytes, and back.
+//! Encodes and decodes the events and the snapshot of a queue.
 //!
-//! These bytes rest on disk for years: fields are added, never changed, and unknown ones are
-//! ignored. A record that cannot be read is an error; nothing is guessed.
+//! These bytes are kept on disk for years: fields are added, never changed, and unknown ones are ignored. A record that
+//! cannot be decoded is an error; missing data is not guessed.
 
 use bytes::{Bytes, BytesMut};
 use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Encoded, Manifest};
@@ -69,7 +69,7 @@ impl Codec<QueueEvent> for EventCodec {
     }
 }
 
-/// The codec of snapshots; one of more than `max_bytes` leaves the messages out.
+/// The codec of snapshots; a snapshot of more than `max_bytes` leaves the messages out.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SnapshotCodec {
     pub(crate) max_bytes: usize,
@@ -122,7 +122,7 @@ impl Codec<KeptQueue> for SnapshotCodec {
     }
 }
 
-/// An event as one record, for entities that keep it within events of their own.
+/// Encodes an event as one record, for entities that keep it within their own events.
 pub(crate) fn event_to_bytes(event: &QueueEvent) -> Bytes {
     use generated::outbox_event::Event;
     let event = match event {
@@ -149,7 +149,7 @@ pub(crate) fn event_from_bytes(bytes: Bytes) -> Result<QueueEvent, DecodeError> 
     }
 }
 
-/// A whole queue as one record, for entities that keep it within their own state.
+/// Encodes a whole queue as one record, for entities that keep it within their own state.
 pub(crate) fn queue_to_bytes(queue: &StoredQueue<Encoded>) -> Bytes {
     let confirmed = queue.confirmed().iter();
     encoded(&generated::Snapshot {

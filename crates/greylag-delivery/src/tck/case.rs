@@ -1,4 +1,4 @@
-//! Short words for the cases: a queue of one name, its controllers, and what is expected of them.
+//! Helpers of the cases: a queue with a fresh name, its controllers, and expectations.
 
 use std::fmt::Debug;
 
@@ -35,10 +35,10 @@ pub(super) fn expect_fenced<T: Debug>(answer: &Result<T, QueueError>, what: &str
     expect(matches!(answer, Err(QueueError::Fenced { .. })), format!("{what}: expected Fenced, found {answer:?}"))
 }
 
-/// A point in time that is over long ago.
+/// A time long ago: confirmations of that time may be forgotten.
 pub(super) const LONG_AGO: u64 = 1;
 
-/// A queue of a name that no other case and no other run uses.
+/// A queue with a name that no other case and no other run uses.
 pub(super) struct Case<'a, B> {
     pub(super) bench: &'a B,
     pub(super) name: String,
@@ -60,7 +60,7 @@ impl<'a, B: QueueBench> Case<'a, B> {
         Ok((queue, state))
     }
 
-    /// What is stored, as controller `instance` finds it, which lets go of the queue again.
+    /// The state that controller `instance` loads; closes the queue afterwards.
     pub(super) async fn stored(&self, instance: u64) -> Result<QueueState<Encoded>, QueueError> {
         let (queue, state) = self.loaded(instance).await?;
         self.bench.close(queue).await;
@@ -72,12 +72,12 @@ impl<'a, B: QueueBench> Case<'a, B> {
         if planned { Ok(()) } else { Err(Failure::Skipped("no hook that lets a write fail")) }
     }
 
-    /// The number of writes so far; 0 all along if nobody counts.
+    /// The number of writes so far; always 0 if they are not counted.
     pub(super) async fn writes(&self) -> u64 {
         self.bench.writes(&self.name).await.unwrap_or_default()
     }
 
-    /// Skips the case if nobody counts writes.
+    /// Skips the case if writes are not counted.
     pub(super) async fn counts_writes(&self) -> Checked {
         let counts = self.bench.writes(&self.name).await.is_some();
         if counts { Ok(()) } else { Err(Failure::Skipped("no hook that counts writes")) }
@@ -114,7 +114,7 @@ pub(super) fn exact(seq_nrs: impl IntoIterator<Item = u64>) -> Confirmation {
     Confirmation::Exact { seq_nrs: seq_nrs.into_iter().map(SeqNr).collect(), timestamp_ms: LONG_AGO }
 }
 
-/// A point in time at which nothing is of no use yet.
+/// A time far in the future: confirmations of that time may not be forgotten.
 pub(super) fn far_ahead() -> u64 {
     u64::from(u32::MAX) * 1000
 }

@@ -1,4 +1,4 @@
-//! Confirming messages: by qualifier, by exact numbers, and never twice.
+//! Cases of confirmations: by qualifier, by exact numbers, and never twice.
 
 use super::case::{
     Case, Checked, LONG_AGO, confirm, controller, exact, expect, expect_eq, far_ahead, message, numbers, store, up_to,

@@ -1,4 +1,4 @@
-//! What a queue answers when its store fails, and how a controller goes on.
+//! Cases of a failing store: the queue's answers, and how a controller continues.
 
 use super::case::{Case, Checked, confirm, controller, expect, expect_eq, far_ahead, numbers, sent, store, up_to};
 use super::{QueueBench, Report};
@@ -18,7 +18,7 @@ pub(super) async fn run<B: QueueBench>(bench: &B, report: &mut Report) {
     report.add("a failed load is told, and its epoch is not used again", failed_load(bench).await);
 }
 
-/// Whether the answer to a call says what became of it.
+/// Whether the error describes the outcome of a call with this fault.
 fn tells(error: &QueueError, fault: QueueFault) -> bool {
     match fault {
         QueueFault::Unavailable => matches!(error, QueueError::NotStored(_) | QueueError::OutcomeUnknown),

@@ -1,4 +1,4 @@
-//! What a load answers, and what outlives the process that loaded.
+//! Cases of loads: the answer, and the state that outlives the loading process.
 
 use super::case::{Case, Checked, Failure, controller, exact, expect, expect_eq, message, numbers, sent, store, up_to};
 use super::case::{confirm, far_ahead};

@@ -1,11 +1,11 @@
-//! Queues that store a message in pieces: an incomplete one at the end was never stored.
+//! Cases of queues that store a message in pieces: an incomplete message at the end counts as never stored.
 
 use super::case::{Case, Checked, Failure, expect_eq, message, store};
 use super::{QueueBench, Report};
 use crate::driver::DurableProducerQueue;
 use crate::ids::SeqNr;
 
-/// A piece of a message, as a queue stores it that cuts messages up.
+/// A piece of a message, for queues that store messages in pieces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
     /// The number of the message.
@@ -14,7 +14,7 @@ pub struct Piece {
     pub first: bool,
     /// Whether it is the last piece of the message.
     pub last: bool,
-    /// Its part of the message.
+    /// The bytes of the piece.
     pub bytes: &'static str,
 }
 

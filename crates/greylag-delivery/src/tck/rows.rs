@@ -1,4 +1,4 @@
-//! What every store of rows must do for the queues over it.
+//! Cases of stores of rows.
 
 use futures::future::join_all;
 use greylag_core::Encoded;
@@ -9,11 +9,11 @@ use crate::driver::QueueStore;
 use crate::ids::{Epoch, SeqNr, StreamId};
 use crate::queue::{MessageSent, QueueChange, QueueClaim, QueueHead, QueueRows, QueueStoreError};
 
-/// How often calls that run beside each other are tried.
+/// How often concurrent calls are tried.
 const ROUNDS: u64 = 20;
 
-/// Holds a store of rows against every promise of [`QueueStore`], one case after the other; what stands on it is then the
-/// business of [`durable_queue`](super::durable_queue).
+/// Tests a store of rows against every guarantee of [`QueueStore`], case by case;
+/// [`durable_queue`](super::durable_queue) tests the queues over the store.
 pub async fn queue_store<S: QueueStore>(store: &S) -> Report {
     let mut report = Report::default();
     report.add("a queue that was never claimed has no rows", unclaimed(store).await);
@@ -35,7 +35,7 @@ impl From<QueueStoreError> for Failure {
     }
 }
 
-/// A queue of a name that no other case and no other run uses.
+/// A queue with a name that no other case and no other run uses.
 struct Queue<'a, S> {
     store: &'a S,
     name: String,
@@ -76,7 +76,7 @@ impl<'a, S: QueueStore> Queue<'a, S> {
         self.store.head(&self.name).await
     }
 
-    /// All rows, those of qualifiers in order.
+    /// All rows, sorted by qualifier.
     async fn rows(&self) -> Result<QueueRows, Failure> {
         let rows = self.store.read(&self.name).await?;
         let mut rows = rows.ok_or_else(|| Failure::Wrong("there is no head row".to_owned()))?;

@@ -1,4 +1,4 @@
-//! Storing messages: all or none, each once, in the order of their numbers.
+//! Cases of storing messages: all or none, each once, in the order of their numbers.
 
 use futures::FutureExt;
 
@@ -8,7 +8,7 @@ use crate::driver::DurableProducerQueue;
 use crate::ids::SeqNr;
 use crate::queue::QueueError;
 
-/// Larger messages than this are not tried, whatever a queue takes.
+/// Messages larger than this are not tried, even if a queue accepts them.
 const LARGEST_TRIED: usize = 64 << 20;
 
 pub(super) async fn run<B: QueueBench>(bench: &B, report: &mut Report) {
@@ -107,7 +107,7 @@ async fn given_up<B: QueueBench>(bench: &B) -> Checked {
     let case = Case::new(bench, "given-up");
     let (mut queue, _) = case.loaded(1).await?;
     for end in 2..=9 {
-        // Its caller waits no more before it is answered, as after a time-out.
+        // The caller drops the call before it is answered, as after a timeout.
         let _given_up = queue.store_message_sent(sent(1..=end)).now_or_never();
         expect_eq(&store(&mut queue, 1..=end).await?, &end, "the same call again")?;
     }

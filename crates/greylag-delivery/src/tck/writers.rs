@@ -1,4 +1,4 @@
-//! Two controllers of one queue: one goes on, the other hears that it is over.
+//! Cases of two controllers of one queue: one continues, the other is fenced.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{QueueBench, Report};
 use crate::driver::{DurableProducerQueue, QueueFault};
 use crate::queue::{QueueError, QueueState};
 
-/// Calls whose order is varied without and with faults.
+/// Number of calls whose order is varied, without and with faults.
 const STEPS: u32 = 6;
 const STEPS_WITH_FAULTS: u32 = 4;
 
@@ -34,7 +34,7 @@ async fn overtaken<B: QueueBench>(bench: &B) -> Checked {
     store(&mut first, [1]).await?;
     let (mut second, state) = case.loaded(2).await?;
     expect_eq(&numbers(&state), &vec![1], "what the second one finds")?;
-    // Of two instances of one process each gets one more chance; what comes first must not matter.
+    // Each kind of call of the overtaken controller must be fenced, whichever comes first.
     expect_fenced(&confirm(&mut first, up_to("", 1, far_ahead())).await, "a confirmation by the first")?;
     expect_fenced(&store(&mut first, [2]).await, "a store by the first")?;
     expect_fenced(&first.load(&controller(1)).await, "a load by the first, which would take the queue from its owner")?;
@@ -100,15 +100,15 @@ async fn dead_predecessor<B: QueueBench>(bench: &B) -> Checked {
     Ok(())
 }
 
-/// One of two controllers.
+/// One of the two controllers.
 struct Controller<Q> {
     instance: u64,
     queue: Q,
     state: Option<QueueState<Encoded>>,
-    /// The number that it stores, or has to store again.
+    /// The number of the message to store, or to store again.
     next: u64,
     is_fenced: bool,
-    /// What was acknowledged, by number.
+    /// The acknowledged messages, by number.
     acknowledged: BTreeMap<u64, String>,
 }
 
@@ -117,7 +117,8 @@ impl<Q: DurableProducerQueue<Encoded>> Controller<Q> {
         Self { instance, queue, state: None, next: 0, is_fenced: false, acknowledged: BTreeMap::new() }
     }
 
-    /// Makes its next call: a load if it has to, else a store of one message, the same until that is acknowledged.
+    /// Makes the controller's next call: a load if one is needed, otherwise a store of one message, repeated until it
+    /// is acknowledged.
     async fn step(&mut self) -> Checked {
         if self.is_fenced {
             return Ok(());
@@ -166,7 +167,7 @@ async fn interleaved_with_faults<B: QueueBench>(bench: &B) -> Checked {
     Ok(())
 }
 
-/// Plays two controllers in the order of the bits of `order`, then in turns.
+/// Runs two controllers in the order given by the bits of `order`, then alternately.
 async fn one_goes_on<B: QueueBench>(case: &Case<'_, B>, order: u32, steps: u32, told: &str) -> Checked {
     let mut one = Controller::new(case.open().await, 1);
     let mut two = Controller::new(case.open().await, 2);

@@ -1,4 +1,4 @@
-//! Scenario 60: everything reads back, unknown fields are ignored, cut input is an error.
+//! Scenario 60: every message survives encoding, unknown fields are ignored, truncated input is an error.
 
 use super::*;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ fn upstream(message: Upstream) -> UpstreamMessage {
     UpstreamMessage { from: controller(1), to: controller(2), epoch, message }
 }
 
-/// Each message alone, and two of two consumers to two links.
+/// A list with each kind of message alone, and a list with two messages of two consumers to two links.
 fn every_upstream() -> Vec<Vec<UpstreamMessage>> {
     let another = UpstreamMessage {
         from: ControllerRef { path: "delivery/2".into(), ..controller(5) },
@@ -47,7 +47,7 @@ fn batch(bytes: &[&'static [u8]]) -> SequencedBatch<Piece> {
         let encoded = Encoded { codec: CodecId::JSON, manifest: "purchase".into(), payload: Bytes::from_static(bytes) };
         let payload = match flags {
             (true, true) if index == 0 => Piece { encoded, total_len: None, crc32c: None },
-            // The first of several, in between, the last, or the only chunk of its message.
+            // The first of several chunks, one in between, the last, or the only chunk of a message.
             (first, last) => {
                 Piece { encoded, total_len: first.then_some(u64::MAX), crc32c: last.then_some(0xffff_ffff) }
             }
@@ -93,7 +93,7 @@ fn every_message_reads_back() {
     assert_eq!(read_bypass(buffer.freeze()), Ok(encoded));
 }
 
-/// Every message, with the function that reads it back to what it was.
+/// Every message, with a check that its bytes decode to an equal one.
 fn every_message() -> Vec<(Bytes, Box<dyn Fn(Bytes) -> bool>)> {
     let stopped = ProducerStopped { controller: controller(4), epoch: Epoch(3) };
     let bypass = Encoded { codec: CodecId::PROST, manifest: "totals".into(), payload: Bytes::from_static(b"q") };
@@ -122,8 +122,8 @@ fn unknown_fields_are_ignored() {
     }
 }
 
-/// A message that was cut off is an error, or, with the cut between two fields, a message with fewer fields; never the same
-/// message, and never a panic.
+/// Truncated input is an error, or, if cut between two fields, a message with fewer fields; never the same message, and
+/// never a panic.
 #[test]
 fn cut_input_is_an_error_or_less_but_never_a_panic() {
     for (bytes, reads_back) in every_message() {
@@ -148,7 +148,7 @@ proptest! {
     }
 }
 
-/// The messages of docs/formats/delivery.md.
+/// The messages shown in docs/formats/delivery.md.
 fn records_of_the_page() -> Vec<Bytes> {
     let mut stopped = BytesMut::new();
     put_stopped(&ProducerStopped { controller: controller(4), epoch: Epoch(3) }, &mut stopped);
@@ -158,7 +158,7 @@ fn records_of_the_page() -> Vec<Bytes> {
     batches.into_iter().chain([stopped.freeze()]).chain(upstream.iter().map(|said| write_upstream(said))).collect()
 }
 
-/// The bytes of docs/formats/delivery.md.
+/// The bytes match docs/formats/delivery.md.
 #[test]
 fn the_bytes_of_messages_are_those_of_the_page() {
     let page = include_str!("../../../../docs/formats/delivery.md");

@@ -1,10 +1,10 @@
-//! The same rows without a journal: into a table of the same columns and indexes, by as many connections as
+//! The same rows written without a journal: into a table of the same columns and indexes, by as many connections as
 //! the journal used, two statements under way on each.
 //!
 //! Both kinds of `INSERT` send every column of every row, as any writer of events must, by prepared statements of as
-//! many rows as those of the journal had appends: [`Values`](Kind::Values) is the plain one, `VALUES (…), (…), …` with
-//! a parameter for each value; [`Arrays`](Kind::Arrays) binds a column as one array, as the journal does. They compare
-//! nothing, raise no head, answer no caller, and never wait for an entity's next event.
+//! many rows as the journal's statements had appends: [`Values`](Kind::Values) is the plain one, `VALUES (…), (…), …`
+//! with a parameter for each value; [`Arrays`](Kind::Arrays) binds each column as one array, as the journal does. They
+//! compare nothing, raise no head, answer no caller, and never wait for an entity's next event.
 
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ use crate::{Failure, LANES};
 
 const UNDER_WAY: usize = 2;
 
-/// What a piece of a `COPY` holds.
+/// Rows in a piece of a `COPY`.
 const COPIED_AT_ONCE: usize = 500;
 
 const COLUMNS: &str =
@@ -73,7 +73,7 @@ impl Kind {
     }
 }
 
-/// Of one row.
+/// Parameters of one row.
 const PARAMETERS: usize = 14;
 
 pub(crate) struct Bare {
@@ -91,7 +91,7 @@ struct Row {
 }
 
 impl Bare {
-    /// Takes the rows of a journal, in the order of their commits.
+    /// Connects, and reads the rows of a journal in the order of their commits.
     pub(crate) async fn connect(server: &Postgres, schema: &str, entities: u64) -> Result<Self, Failure> {
         let mut clients = Vec::new();
         for _ in 0..LANES.min(usize::try_from(entities)?) {
@@ -114,18 +114,18 @@ impl Bare {
         Ok(Self { rows: rows.iter().map(row).collect(), clients })
     }
 
-    /// Rows per second, so many in each statement.
+    /// Inserts the rows, `batch` in each statement; answers rows per second.
     pub(crate) async fn insert(&self, kind: Kind, batch: usize) -> Result<f64, Failure> {
         // A statement has at most 65,535 parameters.
         let batch = batch.clamp(1, usize::from(u16::MAX) / PARAMETERS);
-        // What is left over would need a statement of its own.
+        // Only whole batches are written, since a smaller last one would need a statement of its own.
         let whole = self.rows.len() / batch * batch;
         self.clients[0].batch_execute("truncate bare").await?;
         let mut statements = Vec::new();
         for client in &self.clients {
             statements.push(client.prepare(&kind.sql(batch)).await?);
         }
-        // One entity has one append under way.
+        // One entity has only one append under way.
         let under_way = if self.clients.len() == 1 { 1 } else { UNDER_WAY };
         let step = self.clients.len() * under_way;
         let began_at = Instant::now();
@@ -144,7 +144,7 @@ impl Bare {
         Ok(whole as f64 / began_at.elapsed().as_secs_f64())
     }
 
-    /// Rows per second, an equal share of all in one `COPY` of each connection.
+    /// Copies the rows, an equal share by one `COPY` on each connection; answers rows per second.
     pub(crate) async fn copy(&self) -> Result<f64, Failure> {
         self.clients[0].batch_execute("truncate bare").await?;
         let lines: Vec<Bytes> = self.clients[0].copy_out("copy event to stdout").await?.try_collect().await?;

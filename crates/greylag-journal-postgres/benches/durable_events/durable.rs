@@ -12,7 +12,7 @@ use crate::bare::{Bare, Kind};
 use crate::{Failure, LANES, claim, event, median, open, say};
 
 const PAYLOAD_BYTES: usize = 300;
-/// Entities at once, and events of each: enough that new connections and empty tables are the smaller part.
+/// Pairs of entities at once and events of each: enough events that new connections and empty tables matter little.
 const LOADS: [(u64, u64); 4] = [(1, 5_000), (32, 2_000), (1_000, 300), (10_000, 30)];
 const RUNS: usize = 9;
 
@@ -43,7 +43,7 @@ pub(crate) async fn run(server: &Postgres, only: Option<u64>) -> Result<(), Fail
     Ok(())
 }
 
-/// Events per second.
+/// Events per second of one run, by each way of writing.
 struct Run {
     ours: f64,
     values: f64,
@@ -65,7 +65,7 @@ async fn one(server: &Postgres, schema: &str, entities: u64, events: u64) -> Res
     Ok(Run { ours, values, arrays, copy, stats })
 }
 
-/// Events per second, and how they travelled.
+/// Appends by the journal; answers events per second and the journal's counters.
 pub(crate) async fn append(
     journal: &PostgresJournal,
     entities: u64,

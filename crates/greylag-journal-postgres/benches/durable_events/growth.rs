@@ -31,7 +31,7 @@ pub(crate) async fn run(server: &Postgres, largest: u64) -> Result<(), Failure> 
         let filling = filled as f64 / filled_at.elapsed().as_secs_f64();
         server.psql("checkpoint")?;
         let disk = disk(server)?;
-        // Ids beyond those that are read; they stay, and are few.
+        // The measured appends go to new ids after those that are read. Their few events stay.
         let base = 1_000_000_000 + size_now;
         let appending = append(&journal, claim(&journal, base..base + WRITERS).await).await?;
         let (reading, median) = read(&journal, entities).await;
@@ -66,7 +66,7 @@ async fn append(journal: &PostgresJournal, writers: Vec<Writer>) -> Result<f64, 
     Ok((WRITERS * APPENDS_EACH) as f64 / began_at.elapsed().as_secs_f64())
 }
 
-/// Histories spread over all, fifty at a time.
+/// Replays histories spread over all ids, fifty at a time.
 async fn read(journal: &PostgresJournal, entities: u64) -> (f64, Duration) {
     let reads = READS.min(entities);
     let began_at = Instant::now();

@@ -1,5 +1,5 @@
-//! The journal on PostgreSQL: durable events per second beside plain `INSERT` and `COPY` of the same rows,
-//! recovery, and what becomes of both as the tables grow.
+//! The journal on PostgreSQL: durable events per second beside plain `INSERT` and `COPY` of the same rows, recovery,
+//! and both again as the tables grow.
 //!
 //! ```sh
 //! cargo bench -p greylag-journal-postgres                        # durable events, then recovery
@@ -99,7 +99,7 @@ impl Writer {
     }
 }
 
-/// Claims these ids, which were never claimed before.
+/// Claims the ids of these numbers, which were never claimed before.
 async fn claim(journal: &PostgresJournal, numbers: std::ops::Range<u64>) -> Vec<Writer> {
     let claims = numbers.map(|number| async move {
         let (id, uuid) = (id(number), WriterUuid::from_u128(u128::from(number) + 1));
@@ -109,7 +109,7 @@ async fn claim(journal: &PostgresJournal, numbers: std::ops::Range<u64>) -> Vec<
     futures::stream::iter(claims).buffer_unordered(AT_ONCE).collect().await
 }
 
-/// Every writer appends so many events of so many bytes, a hundred in each append.
+/// Every writer appends `events` events of `bytes` bytes, a hundred in each append.
 async fn fill(journal: &PostgresJournal, writers: Vec<Writer>, events: u64, bytes: usize) {
     let filling = writers.into_iter().map(|mut writer| async move {
         while writer.highest < events {

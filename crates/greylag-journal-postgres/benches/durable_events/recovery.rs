@@ -1,5 +1,5 @@
-//! Recovery of many entities: claim, snapshot, and every page, as an entity's recovery asks for them, fifty
-//! at a time; then the pages alone, and what memory they take.
+//! Recovery of many entities: claim, snapshot, and every page, as an entity's recovery asks for them, fifty at a time;
+//! then the pages alone, and their memory.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use greylag_testkit::postgres::Postgres;
 use crate::{Failure, claim, fill, id, open, say};
 
 const PAYLOAD_BYTES: usize = 100;
-/// `max_concurrent_recoveries`.
+/// Recoveries under way at once (`max_concurrent_recoveries`).
 const AT_ONCE: usize = 50;
 
 pub(crate) async fn run(server: &Postgres, entities: u64, events: u64) -> Result<(), Failure> {
@@ -38,7 +38,7 @@ pub(crate) async fn run(server: &Postgres, entities: u64, events: u64) -> Result
     Ok(journal.close().await?)
 }
 
-/// How long it took in all, how long each took, and the largest resident set.
+/// Recovers all; answers the time in all, the time of each, and the largest resident set.
 async fn recover_all(
     journal: &PostgresJournal,
     entities: u64,
@@ -77,7 +77,7 @@ async fn one_long_history(journal: &PostgresJournal, number: u64) -> Result<(), 
     ))
 }
 
-/// Reads every page of one history, and lets go of each; answers the number of events.
+/// Reads every page of one history, keeping none; answers the number of events.
 async fn read_all(journal: &PostgresJournal, number: u64) -> u64 {
     let (id, mut count, mut range) = (id(number), 0, ReadRange::all());
     (range.max_events, range.max_bytes) = (1000, 1 << 20);
@@ -91,7 +91,7 @@ async fn read_all(journal: &PostgresJournal, number: u64) -> u64 {
     }
 }
 
-/// A line of `/proc/self/status`, in bytes.
+/// The value of a line of `/proc/self/status`, in bytes.
 fn memory(name: &str) -> Result<usize, Failure> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).ok_or("no such line")?;

@@ -19,19 +19,19 @@ use crate::stats::Counters;
 use greylag_postgres::Failure;
 use greylag_postgres::told;
 
-/// Messages taken out of the inbox at once: what came together goes together.
+/// Messages taken out of the inbox at once, and so sent together.
 const TAKEN_AT_ONCE: usize = 1000;
 
-/// How often a connection that is not in use is looked at.
+/// How often an unused connection is checked.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a lane is asked.
+/// A request to a lane.
 pub(crate) enum Message {
-    /// Store these events of one append; not empty.
+    /// Store the events of one append; there is at least one.
     Append(Submitted),
-    /// Tell when every append of the id that was submitted before is answered.
+    /// Reply when every earlier append of the id is answered.
     AwaitTurn { id: PersistenceId, reply: oneshot::Sender<()> },
-    /// Take no more, answer what is there, and end.
+    /// Take no more appends, answer those at hand, and end.
     Close,
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum Message {
 pub(crate) struct Submitted {
     pub(crate) records: Arc<[StoredEvent]>,
     pub(crate) bytes: usize,
-    /// Room among what is pending, until it is answered.
+    /// Its share of the room for pending appends, kept until it is answered.
     pub(crate) room: OwnedSemaphorePermit,
     pub(crate) reply: oneshot::Sender<Result<Appended, AppendError>>,
 }
@@ -58,7 +58,7 @@ struct Driver {
     appends: HashMap<AppendNo, Waiting>,
     turns: BTreeMap<TurnNo, oneshot::Sender<()>>,
     connecting: FuturesUnordered<BoxFuture<'static, Result<Arc<Session>, String>>>,
-    /// What is under way on the present connection, and goes with it.
+    /// Statements under way on the present connection; dropped with it.
     statements: FuturesUnordered<BoxFuture<'static, Input>>,
     next_no: u64,
 }
@@ -69,7 +69,7 @@ impl Drop for Driver {
     }
 }
 
-/// Runs until it is told to close and has answered every request.
+/// Runs a lane until it is closed and has answered every request.
 pub(crate) async fn run(
     link: Arc<Link>,
     counters: Arc<Counters>,
@@ -104,9 +104,11 @@ pub(crate) async fn run(
             Some(made) = driver.connecting.next(), if !driver.connecting.is_empty() => inputs.push(driver.connected(made)),
             _ = look.tick() => inputs.extend(driver.look()),
             taken = inbox.recv_many(&mut messages, TAKEN_AT_ONCE), if open => {
-                // Without handles to the journal no `Close` can come any more, so it closes.
+                // `recv_many` gives none when all handles to the journal are gone; no `Close` can come any more, so the
+                // lane closes.
                 open = taken > 0;
-                // Writers that an answer has woken come one after the other: they are let in first, and go together.
+                // Writers woken by an answer run one after the other: yield, so that all their appends go into one
+                // statement.
                 tokio::task::yield_now().await;
                 while messages.len() < TAKEN_AT_ONCE && let Ok(message) = inbox.try_recv() {
                     messages.push(message);
@@ -128,7 +130,7 @@ async fn sleep_until(deadline: Option<Instant>) {
 }
 
 impl Driver {
-    /// Messages as inputs; appends that came together are one. Answers whether one of them says to close.
+    /// Turns messages into inputs; consecutive appends become one input. Answers whether a message closes the lane.
     fn take(&mut self, messages: &mut Vec<Message>, inputs: &mut Vec<Input>) -> bool {
         let (mut together, mut close) = (Vec::new(), false);
         for message in messages.drain(..) {
@@ -197,7 +199,8 @@ impl Driver {
                 }
                 Effect::Answer { append, outcome } => {
                     if let Some(Waiting { records, bytes, room, reply }) = self.appends.remove(&append) {
-                        // Before the reply, so that a caller that has its answer finds it counted, and its room free.
+                        // Counted before the reply, so that a caller with its answer finds the append counted, and its
+                        // room free.
                         self.counters.answered(&outcome, records.len(), bytes);
                         drop(room);
                         let _caller_gone = reply.send(outcome);
@@ -212,7 +215,7 @@ impl Driver {
         }
     }
 
-    /// Of these appends, in their order; all of them wait.
+    /// The events of these appends, in their order; all of them must be waiting.
     fn records(&self, appends: &[AppendNo]) -> Vec<Arc<[StoredEvent]>> {
         let waiting = |append| self.appends.get(append).expect("the lane names what was not answered");
         appends.iter().map(|append| waiting(append).records.clone()).collect()
@@ -246,7 +249,7 @@ impl Driver {
         }
     }
 
-    /// A connection that ended while no statement used it is made anew before one does.
+    /// Reports a connection that ended while no statement used it, so that a new one is made before the next statement.
     fn look(&self) -> Option<Input> {
         let ended = self.session.as_ref().is_some_and(|session| session.client.is_closed());
         ended.then(|| Input::Lost("the connection ended".to_owned()))
@@ -275,7 +278,7 @@ async fn execute(
     Input::Executed { statement, outcome }
 }
 
-/// By the places of the appends. Both columns are null if nothing was stored.
+/// The timestamps of stored appends, by their places. Both columns are null if nothing was stored.
 fn stored(appends: usize, row: &tokio_postgres::Row) -> Result<Vec<Option<Timestamp>>, Unreadable> {
     let places: Option<Vec<i32>> = row.try_get(0).map_err(|_| Unreadable)?;
     let times: Option<Vec<Micros>> = row.try_get(1).map_err(|_| Unreadable)?;
@@ -287,12 +290,12 @@ fn stored(appends: usize, row: &tokio_postgres::Row) -> Result<Vec<Option<Timest
     Ok(stored)
 }
 
-/// By how much the clock is behind, as the statements say it, in microseconds.
+/// The lag of the clock, in microseconds as the statements answer it.
 fn behind(micros: Result<i64, tokio_postgres::Error>) -> Result<Duration, Unreadable> {
     micros.map(|micros| Duration::from_micros(micros.max(0).unsigned_abs())).map_err(|_| Unreadable)
 }
 
-/// The statement was done, and what it said cannot be read: as good as no answer.
+/// The failure for an answer that cannot be decoded: the statement was done, but as good as unanswered.
 fn unreadable(what: &str) -> Failure {
     Failure::Unanswered(format!("{what} cannot be read; check that the schema is the one documented"))
 }
@@ -320,7 +323,7 @@ async fn look_up(session: Arc<Session>, statement: StatementNo, appends: Vec<Arc
         Failure::Unanswered(_) => Failure::NotSent(told(&error)),
         failure => failure,
     });
-    // A head that cannot be read is left out: the others are none the worse for it.
+    // A head that cannot be decoded is left out, so that the others are used.
     let outcome = outcome.map(|rows| rows.iter().filter_map(|row| found(row).ok()).collect());
     Input::LookedUp { statement, outcome }
 }

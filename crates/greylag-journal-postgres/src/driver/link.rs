@@ -1,8 +1,8 @@
-//! Makes connections: one try at a time while they fail, with waits that grow, for ever.
+//! Makes connections: one try at a time while they fail, with growing waits, without end.
 //!
-//! Lanes and pools share one link, so a server that is away meets one try at a time, and the health
-//! of the store is what the last try to connect said. The first connection to succeed looks after the
-//! schema, so a journal that was opened while its server was away comes up by itself.
+//! Lanes and pools share one link, so an unreachable server meets one try at a time, and the store's health is the
+//! result of the last try to connect. The first connection that succeeds migrates the schema, so a journal that was
+//! opened while its server was unreachable becomes usable by itself.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -26,7 +26,7 @@ use crate::statements::TIDY_CLOCK;
 const NO_PRIMARY: &str = "it takes no writes; name the primary in the connection string, and where that names several \
                           hosts, target_session_attrs=read-write";
 
-/// A lock whose holder never runs foreign code, so poison says nothing.
+/// Locks, ignoring poison: no holder runs foreign code, so poison tells nothing.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -34,7 +34,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A connection, with the statements that were prepared on it.
 pub(crate) struct Session {
     pub(crate) client: Client,
-    /// The connection's row of `lane_clock`: no two connections have the same, so none waits for another.
+    /// The connection's row of `lane_clock`. Each connection has its own, so that none waits for another's lock.
     pub(crate) clock_row: String,
     /// `max_clock_lag`, in microseconds.
     pub(crate) max_clock_lag: i64,
@@ -43,14 +43,14 @@ pub(crate) struct Session {
 }
 
 impl Drop for Session {
-    /// A server that does not answer must not keep the connection alive.
+    /// Aborts the connection's task, which would otherwise live on while the server does not answer.
     fn drop(&mut self) {
         self.carrier.abort();
     }
 }
 
 impl Session {
-    /// Prepares a statement when it is first used.
+    /// Prepares a statement at its first use.
     pub(crate) async fn prepare(&self, sql: &'static str) -> Result<Statement, tokio_postgres::Error> {
         if let Some(statement) = lock(&self.prepared).get(sql) {
             return Ok(statement.clone());
@@ -61,28 +61,29 @@ impl Session {
     }
 }
 
-/// Whether other processes may use the journal meanwhile.
+/// Whether other processes may use the journal at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     Shared,
     Exclusive,
 }
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Appends, of many ids together. Only the primary serves.
+    /// Appends of many ids together. Needs the primary.
     Lane,
-    /// All else that writes, and what must not be behind: recovery, proof of ownership, states. Only the primary serves
-    /// (persistence §4.4): a standby that lags would give a zombie its own epoch, and a restart an old history.
+    /// Other writes, and reads that must be up to date: recovery, proof of ownership, states. Needs the primary
+    /// (persistence §4.4): a standby that lags would answer a stale writer with its own epoch, and a restarted entity
+    /// with an old history.
     Primary,
-    /// Queries over many histories, which may be behind.
+    /// Queries over many histories, which a standby may answer.
     Query,
 }
 
-/// How to reach the database, and whether it could be reached.
+/// Address and settings of the database, and whether it can be reached.
 pub(crate) struct Link {
-    /// The journal, as its operator knows it.
+    /// Name of the journal for the operator.
     pub(crate) name: String,
     database: Database,
     pub(crate) schema: String,
@@ -92,23 +93,23 @@ pub(crate) struct Link {
     statement_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     migration_timeout: Duration,
-    /// In microseconds.
+    /// `max_clock_lag`, in microseconds.
     max_clock_lag: i64,
-    /// A random number, which names the connections of this process among those of others.
+    /// A random number for the names of this process's rows in `lane_clock`.
     process: u64,
     /// Connections made so far.
     sessions: AtomicU64,
     backoff: (Duration, Duration),
     reach: Mutex<Reach>,
-    /// Counts when the database is back after tries to connect have failed.
+    /// Counts each time the database is reached again after tries to connect have failed.
     pub(crate) reopenings: Reopenings,
-    /// Lanes that have a connection.
+    /// Count of lanes that have a connection.
     lanes_up: AtomicUsize,
-    /// One tries while it fails. Holds whether the schema was looked after.
+    /// Held while connecting, so that only one try is under way. The value tells whether the schema was migrated.
     gate: tokio::sync::Mutex<bool>,
 }
 
-/// What the last tries to connect said.
+/// Result of the last tries to connect.
 #[derive(Default)]
 struct Reach {
     failures: u32,
@@ -140,17 +141,17 @@ impl Link {
         })
     }
 
-    /// Where that is, without the password.
+    /// Address of the database, without the password.
     pub(crate) fn place(&self) -> String {
         self.database.place()
     }
 
-    /// What the last try to connect said, if it failed.
+    /// Error of the last try to connect, if it failed.
     pub(crate) fn trouble(&self) -> Option<String> {
         lock(&self.reach).trouble.clone()
     }
 
-    /// A lane has a connection, or has lost it.
+    /// Notes that a lane has a connection, or has lost it.
     pub(crate) fn lane_is_up(&self, is_up: bool) {
         if is_up {
             self.lanes_up.fetch_add(1, Ordering::Relaxed);
@@ -159,22 +160,22 @@ impl Link {
         }
     }
 
-    /// Whether any lane can write: then a connection that cannot be made is not the end of the store.
+    /// Whether any lane can write: then the store is only degraded by a connection that cannot be made.
     pub(crate) fn is_any_lane_up(&self) -> bool {
         self.lanes_up.load(Ordering::Relaxed) > 0
     }
 
-    /// No connection is made any more, and what was reserved is given back.
+    /// Makes no more connections, and releases the reservation.
     pub(crate) async fn close(&self) {
         lock(&self.reach).closed = true;
         let reservation = lock(&self.reservation).take();
         if let Some(reservation) = reservation {
-            // A server that says nothing gives it back when it finds the connection gone.
+            // A server that does not answer releases the lock when it finds the connection gone.
             let _silent = tokio::time::timeout(self.connect_timeout, reservation.release()).await;
         }
     }
 
-    /// Reserves the journal for this process. Answers which other connections use it, if that is why it cannot.
+    /// Reserves the journal for this process; otherwise answers which connections use it.
     pub(crate) async fn reserve(&self) -> Result<Option<String>, String> {
         let session = self.connect(Purpose::Primary).await?;
         Ok(match Reservation::take(session, &self.schema, self.connect_timeout).await? {
@@ -202,8 +203,8 @@ impl Link {
         lock(&self.reach).closed
     }
 
-    /// One try to connect, once it is time. The error says what to do about it. A server that cannot do what the
-    /// connection is for is as good as away.
+    /// Tries once to connect, after the wait of the back-off. The error has advice. A server that does not fit the
+    /// purpose counts as unreachable.
     pub(crate) async fn connect(&self, purpose: Purpose) -> Result<Arc<Session>, String> {
         let mut migrated = self.gate.lock().await;
         let next_try_at = lock(&self.reach).next_try_at;
@@ -218,7 +219,7 @@ impl Link {
         let ready = match session {
             Ok(session) if *migrated => Ok(session),
             Ok(session) => match self.look_after_schema(&session.client).await {
-                // What other processes left behind is not in the way; the next to start tries again.
+                // A failure to remove rows of other processes does no harm; the next start tries again.
                 Ok(()) => known(session.client.execute(TIDY_CLOCK, &[]).await).map(|_| session),
                 Err(error) => Err(error),
             },
@@ -255,7 +256,7 @@ impl Link {
         Ok(session)
     }
 
-    /// May take its time, but not without end.
+    /// Migrates the schema, within `migration_timeout`.
     async fn look_after_schema(&self, client: &Client) -> Result<(), String> {
         let limit = self.migration_timeout;
         let migrating = schema::migrate(client, &self.schema, self.migrate);
@@ -289,8 +290,8 @@ impl Link {
     }
 }
 
-/// Statements of a lane are planned once, whatever the tables held at that time: a plan that was made for a small
-/// table, and reads all of it, must not stay when the table is large.
+/// Makes the statements of a lane use indexes: they are planned once, perhaps while tables are small, and a plan that
+/// reads a whole small table must not stay when the table is large.
 async fn prepare_lane(client: &Client) -> Result<(), String> {
     for setting in ["SET enable_seqscan = off", "SET plan_cache_mode = force_generic_plan"] {
         known(client.batch_execute(setting).await)?;
@@ -298,8 +299,8 @@ async fn prepare_lane(client: &Client) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses a standby: it takes connections, answers reads with what it has by then, and would be asked without a
-/// pause if only its answer to a write told what it is.
+/// Refuses a standby. A standby takes connections and answers reads, perhaps stale ones; if only a failed write told
+/// that it is one, lanes would try it again without a pause.
 async fn is_primary(client: &Client) -> Result<(), String> {
     let is_read_only = known(client.query_one("SELECT current_setting('transaction_read_only') = 'on'", &[]).await)?;
     match is_read_only.and_then(|row| row.try_get(0).ok()) {
@@ -308,7 +309,7 @@ async fn is_primary(client: &Client) -> Result<(), String> {
     }
 }
 
-/// None if a relative of PostgreSQL does not know what was asked: it plans in its own way.
+/// `None` if the server refuses the statement: a PostgreSQL-compatible database may not know it.
 fn known<T>(answer: Result<T, tokio_postgres::Error>) -> Result<Option<T>, String> {
     match answer {
         Ok(value) => Ok(Some(value)),

@@ -1,5 +1,5 @@
-//! A pool of connections for one kind of work, so that no kind starves another, and calls that are
-//! tried until they are answered or late.
+//! A pool of connections for one kind of work, so that no kind starves another, and calls that are tried until they are
+//! answered or their time is over.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use tokio::time::timeout_at;
 use crate::driver::link::{Link, Purpose, Session};
 use greylag_postgres::Failure;
 
-/// Before a call that was rolled back is tried again.
+/// Wait before a call that was rolled back is tried again.
 const PAUSE: Duration = Duration::from_millis(10);
 
 struct Sessions(Arc<Link>, Purpose);
@@ -45,9 +45,9 @@ impl Pool {
         Self { link, sessions, statement_timeout }
     }
 
-    /// Runs a call on one connection, which is given back at once. A call whose connection broke, or
-    /// that was rolled back, is made again until `within` has passed, so it must be one that may be
-    /// repeated. The error names what was last said, and what helps.
+    /// Runs a call on one connection, and gives the connection back. A call whose connection broke, or that was rolled
+    /// back, is made again until `within` has passed, so it must be idempotent. The error has the text of the last
+    /// failure, and advice.
     pub(crate) async fn call<T, F>(&self, within: Duration, call: impl Fn(Arc<Session>) -> F) -> Result<T, Failed>
     where
         F: Future<Output = Result<T, tokio_postgres::Error>>,
@@ -55,7 +55,7 @@ impl Pool {
         self.call_counting(within, call).await.map(|called| called.value)
     }
 
-    /// As [`Pool::call`], for callers to which it matters that an earlier try may have been done.
+    /// As [`Pool::call`], for callers that must know whether an earlier try may have been done.
     pub(crate) async fn call_counting<T, F>(
         &self,
         within: Duration,
@@ -70,7 +70,7 @@ impl Pool {
             let mut borrowed = match timeout_at(deadline.into(), self.sessions.get()).await {
                 Ok(Ok(session)) => Borrowed { session: Some(session), is_fit: false },
                 Ok(Err(PoolError::Closed)) => return Err(self.failed("the journal is closed", maybe_done)),
-                // The link waits before it tries again.
+                // No pause here: the link waits before its next try.
                 Ok(Err(error)) => {
                     last = Some(error_text(error));
                     if Instant::now() < deadline && !self.link.is_closed() {
@@ -107,7 +107,7 @@ impl Pool {
         }
     }
 
-    /// Connections are closed as they come back; no more are given out.
+    /// Gives out no more connections; borrowed ones are closed when they come back.
     pub(crate) fn close(&self) {
         self.sessions.close();
     }
@@ -122,8 +122,8 @@ impl Pool {
     }
 }
 
-/// A connection out of the pool. It goes back only if what it carried has ended: the next borrower
-/// must not wait behind a statement whose caller waits no longer.
+/// A connection out of the pool. It goes back only if its statement has ended: the next borrower must not wait behind a
+/// statement whose caller has stopped waiting.
 struct Borrowed {
     session: Option<Object<Sessions>>,
     is_fit: bool,
@@ -143,19 +143,19 @@ impl Drop for Borrowed {
     }
 }
 
-/// The call was answered.
+/// A call that was answered.
 #[derive(Debug)]
 pub(crate) struct Called<T> {
     pub(crate) value: T,
-    /// Whether an earlier try went unanswered, so that it may have been done before this one.
+    /// Whether an earlier try went unanswered, so that the call may have been done twice.
     pub(crate) maybe_done: bool,
 }
 
-/// The call was not answered, or not as it should be.
+/// A call that was not answered, or with an error.
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) cause: StoreFailure,
-    /// Whether a try went unanswered, so that it may have been done, or will be.
+    /// Whether a try went unanswered, so that it may have been done, or may still be.
     pub(crate) maybe_done: bool,
     /// Whether the last try met a full disk.
     pub(crate) storage_low: bool,

@@ -1,8 +1,8 @@
-//! Tells whether a journal is in use: every connection shares an advisory lock of its schema, and a process that
-//! wants the journal alone takes the same lock alone.
+//! Reserves a journal for one process: every connection of an ordinary journal holds an advisory lock of its schema
+//! shared, and a process that needs the journal alone takes the same lock exclusively.
 //!
-//! The lock ends with its connection, so a process that was killed holds nothing for long. Databases that do
-//! not know such locks let every process pass.
+//! The lock ends with its connection, so a killed process holds it only until the server notices. Databases without
+//! advisory locks let every process pass.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,16 +16,16 @@ use greylag_postgres::advised;
 /// The first half of the lock's number, for all journals: "grey" in ASCII.
 const CLASS: i32 = 0x67_72_65_79;
 
-/// Between two tries to be alone.
+/// Wait between two tries to take the lock.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The second half, by schema (FNV-1a); two that share it take each other for one, and no more.
+/// The second half, a hash of the schema (FNV-1a). A hash collision only makes two schemas share a lock.
 fn object(schema: &str) -> i32 {
     let hash = schema.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     i32::from_ne_bytes(hash.to_ne_bytes())
 }
 
-/// One value of an answer as text.
+/// Runs a query; answers its first value as text.
 async fn ask(client: &Client, sql: &str) -> Result<Option<String>, tokio_postgres::Error> {
     let answer = client.simple_query(sql).await?;
     Ok(answer.iter().find_map(|message| match message {
@@ -34,7 +34,7 @@ async fn ask(client: &Client, sql: &str) -> Result<Option<String>, tokio_postgre
     }))
 }
 
-/// Whether the lock was given; a database that does not know it gives it.
+/// Whether the lock was taken; always true on a database without advisory locks.
 async fn lock(client: &Client, function: &str, schema: &str) -> Result<bool, String> {
     let given = ask(client, &format!("SELECT {function}({CLASS}, {})", object(schema))).await;
     let unknown = [SqlState::FEATURE_NOT_SUPPORTED, SqlState::UNDEFINED_FUNCTION];
@@ -45,7 +45,7 @@ async fn lock(client: &Client, function: &str, schema: &str) -> Result<bool, Str
     }
 }
 
-/// For the connections of a journal that others may use too.
+/// Takes the lock shared, for a connection of an ordinary journal.
 pub(crate) async fn share(client: &Client, schema: &str) -> Result<(), String> {
     if lock(client, "pg_try_advisory_lock_shared", schema).await? {
         return Ok(());
@@ -56,11 +56,11 @@ pub(crate) async fn share(client: &Client, schema: &str) -> Result<(), String> {
     ))
 }
 
-/// The journal is this process's alone as long as this lives, and its connection.
+/// The exclusive lock, held as long as its connection lives.
 pub(crate) struct Reservation(Arc<Session>);
 
 impl Reservation {
-    /// Tries to take the lock for so long; answers which connections are in the way otherwise.
+    /// Tries to take the lock for `within`; otherwise answers which connections hold it.
     pub(crate) async fn take(
         session: Arc<Session>,
         schema: &str,
@@ -76,20 +76,20 @@ impl Reservation {
         Ok(Ok(Self(session)))
     }
 
-    /// Ok while its connection lives, and the lock with it.
+    /// Ok while the connection lives, and with it the lock.
     pub(crate) async fn holds(&self) -> Result<(), String> {
         let answer = ask(&self.0.client, "SELECT 1").await;
         answer.map(drop).map_err(|error| format!("the connection that reserved it broke: {}", advised(&error)))
     }
 
-    /// Gives the lock back before the connection ends by itself, so that the next process need not wait.
+    /// Releases the lock before the connection ends, so that the next process need not wait.
     pub(crate) async fn release(&self) {
-        // If it is gone, so is the lock.
+        // If the connection is gone, so is the lock.
         let _gone = ask(&self.0.client, "SELECT pg_advisory_unlock_all()").await;
     }
 }
 
-/// The other connections, as far as the server tells.
+/// A description of the other connections, as far as the server tells.
 async fn others(client: &Client, schema: &str) -> String {
     let sql = format!(
         "SELECT count(*) || ' connections, one from ' || min(coalesce(host(a.client_addr), 'this host') \

@@ -1,7 +1,7 @@
-//! Removes what is deleted, a few events at a time, so that a long history is not one long transaction.
+//! Removes deleted events, a few at a time, so that deleting a long history is not one long transaction.
 //!
-//! Readers honour `deleted_to` by themselves: what the sweeper leaves, because the process ends or the
-//! server is away, costs room only, and goes with the id's next deletion.
+//! Readers skip events up to `deleted_to` by themselves: events that the sweeper leaves, because the process ends or
+//! the server is unreachable, only take space, and are removed with the id's next deletion.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -15,13 +15,13 @@ use crate::driver::pool::Pool;
 use crate::rows;
 use crate::statements::SWEEP;
 
-/// After a failure, before the same is tried again.
+/// Wait after a failure before the next try.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What is deleted, for the sweeper.
+/// An id, and the number up to which its events are deleted.
 pub(crate) type Deleted = (PersistenceId, SeqNr);
 
-/// Runs until no handle can delete any more. `limit`: events that one statement removes.
+/// Runs until all handles are gone. `limit`: events that one statement removes at most.
 pub(crate) async fn run(
     pool: Arc<Pool>,
     within: Duration,
@@ -61,12 +61,12 @@ pub(crate) async fn run(
     }
 }
 
-/// Up to where the events of ids are to be removed.
+/// Ids whose deleted events are still to be removed.
 #[derive(Default)]
 struct Waiting {
-    /// By id, so that an id whose events are deleted all the time costs no memory.
+    /// The largest deleted number by id, so that many deletions of one id take no memory.
     by_id: BTreeMap<PersistenceId, SeqNr>,
-    /// The one before `next`.
+    /// The id that `next` answered last.
     last: Option<PersistenceId>,
 }
 
@@ -76,7 +76,7 @@ impl Waiting {
         *known = to.max(*known);
     }
 
-    /// Takes the ids in turns, so that one that always fails keeps no other waiting.
+    /// Takes the ids in turns, so that an id that always fails does not stop the others.
     fn next(&mut self) -> Option<(PersistenceId, SeqNr)> {
         let after = self.last.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
         let next = self.by_id.range((after, Bound::Unbounded)).next().or_else(|| self.by_id.first_key_value());

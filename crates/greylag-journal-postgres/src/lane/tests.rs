@@ -7,7 +7,7 @@ use super::*;
 const TRY: Duration = Duration::from_secs(5);
 const APPEND: Duration = Duration::from_secs(10);
 
-/// A lane, its clock, and what it asked for and was not answered.
+/// A lane, its clock, and its effects that no test has looked at.
 struct Bench {
     lane: Lane,
     now: Instant,
@@ -79,7 +79,7 @@ impl Bench {
         self.input(Input::Submit(requests.into_iter().collect()))
     }
 
-    /// Of all that the statement carries, these ids were stored, at these times.
+    /// Answers a statement: of its appends, those of these ids were stored, at these times.
     fn executed(&mut self, statement: u64, stored: &[(&str, u64)]) -> Vec<Effect> {
         let statement = StatementNo(statement);
         let carried = self.lane.statements.get(&statement).map_or_else(Vec::new, |sent| sent.appends.clone());
@@ -100,7 +100,7 @@ impl Bench {
         self.input(Input::LookedUp { statement: StatementNo(statement), outcome })
     }
 
-    /// An append of which one try was sent, lost its answer, and was sent again as statement 2.
+    /// Submits an append, loses the answer to its first try, and sends it again as statement 2.
     fn unanswered(&mut self) {
         assert_eq!(self.submit([request(1, "a", 5)]), [execute(1, &[1])]);
         let lost = self.failed(1, Failure::Unanswered(words()));
@@ -144,7 +144,7 @@ fn what_comes_while_statements_run_goes_together() {
         assert_eq!(bench.submit([request(no, &no.to_string(), 1)]), [], "the pipeline is full");
     }
     assert_eq!(bench.executed(1, &[("a", 10)]), [stored(1, 10), execute(3, &[4, 5, 6])]);
-    // Two behind three would gain nothing; when they are as many, or nothing is under way, they go.
+    // Two appends behind three under way would gain nothing; once as many are ready, or nothing is under way, they go.
     assert_eq!(bench.executed(2, &[("b", 11), ("c", 12)]), [stored(2, 11), stored(3, 12)]);
     assert_eq!(bench.submit([request(9, "9", 1)]), [execute(4, &[7, 8, 9])]);
     assert_eq!(bench.submit([request(10, "10", 1)]), []);
@@ -154,7 +154,7 @@ fn what_comes_while_statements_run_goes_together() {
     assert_eq!(bench.executed(4, &done(["7", "8", "9"])), last);
 }
 
-/// Two statements that lock the same rows in one order never wait for each other in a circle.
+/// Statements that lock the same rows in one order never deadlock.
 #[test]
 fn a_statement_takes_the_oldest_in_the_order_of_their_ids() {
     let mut bench = Bench::with(|settings| settings.pipeline = 1);
@@ -178,7 +178,7 @@ fn a_batch_ends_at_its_bytes_and_a_larger_append_goes_alone() {
     assert_eq!(bench.executed(4, &[("4", 1)])[1..], [execute(5, &[5])]);
 }
 
-/// Persistence J4: a claim sees every append of its id that came before; J11: other ids do not wait.
+/// Persistence J4: a claim sees every earlier append of its id; J11: other ids do not wait.
 #[test]
 fn an_id_has_one_append_under_way_and_claims_wait_for_theirs() {
     let mut bench = Bench::new();
@@ -195,7 +195,7 @@ fn an_id_has_one_append_under_way_and_claims_wait_for_theirs() {
     assert!(bench.lane.is_idle());
 }
 
-/// Persistence §4.4: an id missing from the result is told by its last event, then by its head.
+/// Persistence §4.4: the fate of an append missing from the result is told by its last event, then by its head.
 #[test]
 fn what_was_not_stored_is_told_by_the_event_and_the_head() {
     let ours = StoredLast { writer_uuid: WriterUuid::from_u128(7), crc32c: 1001, timestamp: at(44) };
@@ -238,8 +238,8 @@ fn what_was_not_stored_is_told_by_the_event_and_the_head() {
     }
 }
 
-/// Scenario persistence 70: an append that fits is refused by name while the clock is too far behind, and never after
-/// an unanswered try (J10).
+/// Scenario persistence 70: an append that fits is refused with the clock as the reason while the clock is too far
+/// behind, and never after an unanswered try (J10).
 #[test]
 fn scenario_70_a_clock_too_far_behind_is_why_an_append_is_not_stored() {
     let found = |seconds| Found { head: head(3, 4, 0), last: None, clock_behind: Duration::from_secs(seconds) };
@@ -270,7 +270,7 @@ fn scenario_61_62_after_an_unanswered_try_nothing_is_said_not_to_be_stored() {
     let mut bench = Bench::new();
     bench.unanswered();
     bench.executed(2, &[]);
-    // Also if another writer has claimed since: Fenced would say that it was not stored.
+    // Also Unknown if another writer has claimed since: Fenced would say that the append was not stored.
     let deleted = Found { head: head(4, 5, 5), last: None, ..Found::default() };
     assert!(is_unknown(&bench.found(2, "a", deleted)), "stored, and deleted since, perhaps");
     let mut bench = Bench::new();
@@ -286,7 +286,7 @@ fn scenario_61_62_after_an_unanswered_try_nothing_is_said_not_to_be_stored() {
     assert_eq!(bench.found(2, "a", claimed), [fenced], "the head proves it");
 }
 
-/// The same refusals at a first try are certain.
+/// After a first try the same refusals say for certain that the append is not stored.
 #[test]
 fn scenario_61_a_first_try_that_is_refused_is_certainly_not_stored() {
     let mut bench = Bench::new();
@@ -313,7 +313,7 @@ fn a_rollback_is_tried_again_and_after_three_each_goes_alone() {
     // An append that fails alone goes behind those that wait.
     assert_eq!(bench.failed(4, Failure::RolledBack(words())), [execute(5, &[2])]);
     assert_eq!(bench.executed(5, &[("b", 1)]), [stored(2, 1), execute(6, &[1])]);
-    // A rollback is an answer: what follows is certain.
+    // A rollback is an answer, so a later refusal is certain.
     let low = AppendError::Rejected(RejectReason::StorageLow(words()));
     assert_eq!(bench.failed(6, Failure::StorageLow(words())), [refused(1, low)]);
 }
@@ -340,7 +340,7 @@ fn a_lost_connection_sends_everything_again_in_its_order() {
     assert_eq!(bench.executed(1, &[("a", 1)]), [], "a statement that was given up is not listened to");
     assert_eq!(bench.input(Input::NotConnected(words())), [Effect::Connect]);
     assert_eq!(bench.input(Input::Connected), [execute(3, &[1, 2, 3])]);
-    // 3 was never sent before; 1 and 2 were.
+    // Appends 1 and 2 were sent before, append 3 was not.
     let effects = bench.failed(3, Failure::StorageLow(words()));
     assert!(is_unknown(&effects[..1]) && is_unknown(&effects[1..2]), "{effects:?}");
     assert_eq!(effects[2..], [refused(3, AppendError::Rejected(RejectReason::StorageLow(words())))]);
@@ -388,7 +388,7 @@ fn what_stood_in_the_way_and_has_gone_is_tried_again() {
     bench.submit([request(1, "a", 5)]);
     bench.executed(1, &[]);
     assert_eq!(bench.found(1, "a", Found { head: head(3, 4, 0), last: None, ..Found::default() }), [execute(2, &[1])]);
-    // The connection breaks while it is looked up: the try itself was answered.
+    // The connection breaks during the look-up; the statement itself was answered, so the outcome is known.
     bench.executed(2, &[]);
     bench.failed(2, Failure::NotSent(words()));
     assert_eq!(bench.input(Input::Connected), [execute(3, &[1])]);

@@ -1,5 +1,5 @@
-//! What became of an append that a statement did not store: told by its head, and by the event that
-//! stands in the place of its last one.
+//! The fate of an append that a statement did not store, as told by its id's head and by the stored event with the
+//! append's last number.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use greylag_persistence::{AppendError, Appended, Head, Timestamp, WriterEpoch, W
 
 use super::Request;
 
-/// What stands in the database about one append; head and event of one moment.
+/// The stored head and event for one append, read at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// Of the id; the default if it was never claimed.
+    /// Head of the id; the default if it was never claimed.
     pub(crate) head: Head,
-    /// The event under the append's last number.
+    /// The stored event with the append's last number.
     pub(crate) last: Option<StoredLast>,
-    /// By how much the server's clock is behind the latest event of all, or of this id.
+    /// Lag of the server's clock behind the latest event of all, or of this id.
     pub(crate) clock_behind: Duration,
 }
 
-/// What tells an event from every other.
+/// The fields that identify an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StoredLast {
     pub(crate) writer_uuid: WriterUuid,
@@ -30,9 +30,9 @@ pub(crate) struct StoredLast {
 pub(super) enum Verdict {
     Answer(Result<Appended, AppendError>),
     Unknown(&'static str),
-    /// The append would be stored now: what stood in its way has gone.
+    /// The append would be stored now: try it again.
     Again,
-    /// The server's clock is behind by so much, and would give the event too late a time.
+    /// The server's clock is behind by this much: the event would get a time too far ahead of it.
     ClockBehind(Duration),
 }
 
@@ -42,14 +42,15 @@ pub(super) fn verdict(request: &Request, found: Option<&Found>, unanswered: bool
         return Verdict::Unknown("not stored by this try; the head that tells about earlier ones cannot be read");
     };
     let is_ours = |last: &&StoredLast| last.writer_uuid == request.writer_uuid && last.crc32c == request.crc32c;
-    // Before the fence: what an earlier try stored is stored, even if another writer has claimed since.
+    // Checked before the fence: an append that an earlier try stored is stored, even if another writer has claimed
+    // since.
     if let Some(stored) = last.as_ref().filter(is_ours) {
         return Verdict::Answer(Ok(Appended { timestamp: stored.timestamp }));
     }
     if unanswered && request.last <= head.deleted_to {
         return Verdict::Unknown("an earlier try went unanswered, and events up to its number are deleted");
     }
-    // Without a claim no writer may write, whatever epoch it names.
+    // An id without a claim admits no writer, whatever epoch the append has.
     if head.epoch != request.epoch || head.epoch == WriterEpoch::NONE {
         return Verdict::Answer(Err(AppendError::Fenced { current: *head }));
     }

@@ -15,7 +15,7 @@ use greylag_persistence::{
 };
 use greylag_testkit::postgres::Postgres;
 
-/// Runs against a server of its own; without PostgreSQL it is skipped, and says so.
+/// Runs `test` with a server of its own. Without PostgreSQL the test is skipped, and prints so.
 pub(crate) fn with_server(test: impl AsyncFnOnce(Postgres)) {
     let Some(server) = Postgres::start() else { return };
     runtime().block_on(test(server));
@@ -44,7 +44,7 @@ pub(crate) async fn open(server: &Postgres) -> PostgresJournal {
     PostgresJournal::open(&server.config(), settings()).await.unwrap()
 }
 
-/// The id of a text.
+/// Parses an id.
 pub(crate) fn id(id: &str) -> PersistenceId {
     PersistenceId::unique(id).unwrap()
 }
@@ -68,7 +68,7 @@ pub(crate) struct Writer {
     pub(crate) id: PersistenceId,
     pub(crate) uuid: WriterUuid,
     pub(crate) epoch: WriterEpoch,
-    /// The last number that it stored.
+    /// Sequence number of its last stored event.
     pub(crate) highest: SeqNr,
 }
 
@@ -81,7 +81,7 @@ impl Writer {
         Self { id, uuid, epoch: claim.epoch, highest: claim.highest }
     }
 
-    /// The append that comes next.
+    /// The next append with these payloads.
     pub(crate) fn next(&self, payloads: &[&str]) -> Append {
         Append {
             id: self.id.clone(),
@@ -92,7 +92,7 @@ impl Writer {
         }
     }
 
-    /// Appends, and counts what is stored.
+    /// Appends these payloads, and raises `highest`.
     pub(crate) async fn append(&mut self, journal: &dyn Journal, payloads: &[&str]) -> Result<Appended, AppendError> {
         let append = self.next(payloads);
         let last = append.last().unwrap();
@@ -123,10 +123,10 @@ pub(crate) fn payloads(events: &[StoredEvent]) -> Vec<String> {
     events.iter().map(|event| String::from_utf8(event.payload.to_vec()).unwrap()).collect()
 }
 
-/// The next `times` statements that insert events do this first: plpgsql.
+/// Makes the next `times` statements that insert events run `statement`, in plpgsql, first.
 pub(crate) fn at_inserts(server: &Postgres, times: u32, statement: &str) {
     let sql = format!(
-        // The table first, as an insert does: one may still be under way.
+        // The table is locked first, as an insert does, since an insert may still be under way.
         "lock table event in share row exclusive mode;
          drop sequence if exists inserts; create sequence inserts;
          create or replace function at_insert() returns trigger language plpgsql as $$ begin
@@ -138,7 +138,7 @@ pub(crate) fn at_inserts(server: &Postgres, times: u32, statement: &str) {
     server.psql(&sql).unwrap();
 }
 
-/// SQL that puts a clock in place of the server's: that one, plus or minus this.
+/// SQL that replaces the server's clock by one shifted by `shift`.
 pub(crate) fn set_clock(shift: &str) -> String {
     format!(
         "create or replace function greylag_clock() returns timestamptz language sql stable
@@ -146,7 +146,7 @@ pub(crate) fn set_clock(shift: &str) -> String {
     )
 }
 
-/// No event with this payload is ever stored: a statement that inserts it is told this state.
+/// Makes every insert of an event with this payload fail with this SQLSTATE.
 pub(crate) fn refuse(server: &Postgres, payload: &str, state: &str) {
     let sql = format!(
         "create or replace function refuse() returns trigger language plpgsql as $$ begin {}; end $$;
@@ -157,12 +157,12 @@ pub(crate) fn refuse(server: &Postgres, payload: &str, state: &str) {
     server.psql(&sql).unwrap();
 }
 
-/// plpgsql that fails with this state.
+/// plpgsql that fails with this SQLSTATE.
 pub(crate) fn raise(state: &str) -> String {
     format!("raise exception 'as planned' using errcode = '{state}'")
 }
 
-/// How many statements inserted events since [`at_inserts`].
+/// Count of statements that inserted events since [`at_inserts`].
 pub(crate) fn inserts(server: &Postgres) -> u32 {
     server.psql("select last_value from inserts").unwrap().trim().parse().unwrap()
 }

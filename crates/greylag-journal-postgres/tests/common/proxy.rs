@@ -1,8 +1,8 @@
-//! A cable to the server that knows what passes: it breaks at the statement it is told, before or
-//! after the server has done it, and does something to the server in between.
+//! A proxy in front of the server that knows its traffic: it breaks the connection at a chosen statement, before or
+//! after the server has run it, or changes something on the server in between.
 //!
-//! It reads no protocol. A piece of traffic that contains the id watched is taken for a statement about
-//! it, which is so as long as statements are small and connections not encrypted.
+//! It does not parse the protocol. A piece of traffic that contains the watched id is taken for a statement about that
+//! id, which holds as long as statements are small and connections are not encrypted.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,13 +13,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What happens at the next statement about the id watched.
+/// An action at the next statement about the watched id.
 pub(crate) enum Step {
-    /// The statement is carried to the server or not, and the connection breaks before the answer comes.
+    /// Carries the statement to the server or not, and breaks the connection before the answer.
     Break { carried: bool },
-    /// Nothing is carried on this connection any more, and neither end is told.
+    /// Carries nothing more on this connection, without telling either end.
     Silence,
-    /// First this.
+    /// Runs this, then carries the statement.
     Before(Box<dyn FnOnce() + Send>),
 }
 
@@ -29,12 +29,12 @@ struct Script {
     steps: VecDeque<Step>,
 }
 
-/// The cable.
+/// The proxy.
 #[derive(Clone)]
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     script: Arc<Mutex<Script>>,
-    /// Bytes of answers so far.
+    /// Count of answered bytes.
     answered: Arc<AtomicU64>,
 }
 
@@ -53,17 +53,17 @@ impl Proxy {
         Self { port, script, answered }
     }
 
-    /// From now on, these happen at statements that contain `watched`, one each.
+    /// Sets the steps for the next statements that contain `watched`, one each.
     pub(crate) fn script(&self, watched: &str, steps: impl IntoIterator<Item = Step>) {
         *self.script.lock().unwrap() = Script { watched: watched.into(), steps: steps.into_iter().collect() };
     }
 
-    /// Bytes of answers so far.
+    /// Count of answered bytes.
     pub(crate) fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// How many steps have not happened.
+    /// Count of steps that have not happened.
     pub(crate) fn left(&self) -> usize {
         self.script.lock().unwrap().steps.len()
     }
@@ -73,7 +73,7 @@ async fn carry(near: TcpStream, server: u16, script: Arc<Mutex<Script>>, answere
     let Ok(far) = TcpStream::connect(("127.0.0.1", server)).await else { return };
     let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
     let muted = AtomicBool::new(false);
-    // Where one side ends, both do.
+    // When one side ends, both are closed.
     tokio::select! {
         _ = answers(far_in, near_out, &muted, &answered) => {}
         _ = statements(near_in, far_out, &muted, &script) => {}
@@ -89,7 +89,7 @@ async fn answers(
     let mut buffer = vec![0; 1 << 16];
     loop {
         let length = from.read(&mut buffer).await?;
-        // An answer comes when the statement is committed, and is lost then.
+        // An answer comes after the commit, so dropping it loses the answer to a stored append.
         if length == 0 || muted.load(Ordering::SeqCst) {
             return Ok(());
         }

@@ -1,8 +1,8 @@
-//! A connection that is cut off unless its caller says, in time, who it is.
+//! A connection that is closed unless its client says hello in time.
 //!
-//! A caller that reaches the port may connect and send nothing, or half a message. It costs a descriptor and a task, so
-//! it is given [`hello_timeout`](crate::ServerSettings::hello_timeout) from its connection on, and nothing once the
-//! service stops. A caller that has said hello, or asked for a snapshot, is known from then on.
+//! A client that reaches the port may connect and send nothing, or half a message. Each connection costs a descriptor
+//! and a task, so its client has [`hello_timeout`](crate::ServerSettings::hello_timeout) from connecting on, and no
+//! more time once the service stops. A client that has said hello, or asked for a snapshot, is known from then on.
 //!
 //! Source: persistence 72.
 
@@ -22,12 +22,12 @@ use tonic::transport::server::Connected;
 
 use super::session::stopped;
 
-/// Whether the caller of a connection is known; its sessions and calls say so.
+/// Whether the client of a connection is known. Sessions and calls set it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Known(Arc<AtomicBool>);
 
 impl Known {
-    /// The caller of the connection that this request came by is known now.
+    /// Marks the client of the connection that this request came by as known.
     pub(super) fn note(extensions: &tonic::Extensions) {
         if let Some(Self(known)) = extensions.get::<Self>() {
             known.store(true, Ordering::Relaxed);
@@ -39,11 +39,11 @@ impl Known {
     }
 }
 
-/// See the module's description.
+/// A connection with the time limit for its client; the module describes it.
 pub(super) struct Caller {
     connection: Accepted,
     known: Known,
-    /// Resolves with what is said of a caller that is not known by then; nothing once it is known.
+    /// Resolves when the time is over, with the error; `None` once the limit no longer applies.
     cut_off: Option<BoxFuture<'static, io::Error>>,
 }
 
@@ -76,7 +76,7 @@ impl Connected for Caller {
 
 impl AsyncRead for Caller {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        // Before the bytes: a caller that always says something, and never who it is, gets no more time.
+        // Checked before reading: a client that sends bytes all the time but no hello gets no more time.
         if let Poll::Ready(error) = self.poll_patience(cx) {
             tracing::debug!(%error, "a caller of the journal service is cut off");
             return Poll::Ready(Err(error));

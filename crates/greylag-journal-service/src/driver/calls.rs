@@ -1,4 +1,4 @@
-//! What the server does with each call: decode, ask the store, encode. The stores decide everything.
+//! Carries out each call on the server: decode, ask the store, encode. The stores decide everything.
 
 use greylag_persistence::{
     AppendError, Appended, Claim, EventPage, EventQueries, Journal, OffsetStore, PageQuery, PersistenceId, Processed,
@@ -14,8 +14,8 @@ use crate::wire;
 
 type Done = wire::Decoded<Answer>;
 
-/// What an answer may hold while it waits to be sent, so that calls are begun no faster than the
-/// memory of one client allows. Source: persistence §4.4a.
+/// Bytes that the answer to a call may take while it waits to be sent, so that calls are begun no faster than the
+/// memory for one client allows. Source: persistence §4.4a.
 pub(super) fn reserve(call: &proto::Call, served: &Served) -> usize {
     match &call.call {
         Some(Call::Read(read)) => wire::usize_of(read.max_bytes).min(MAX_PAGE_BYTES),
@@ -59,14 +59,14 @@ async fn run_known(served: &Served, call: Call) -> Answer {
     done.unwrap_or_else(|malformed| rejected(&malformed.to_string()))
 }
 
-/// The answer, or that it is too large to be one: a frame that the client cannot read would end the
-/// session, and be asked for again.
+/// Replaces an answer that is too large by an error: a frame that the client cannot read would end the session, and the
+/// call would be sent again.
 fn fitting(answer: Answer) -> Answer {
     let (bytes, max) = (answer.encoded_len(), MAX_FRAME_BYTES - 1024);
     if bytes <= max { answer } else { unavailable(&format!("the answer has {bytes} bytes, a frame takes {max}")) }
 }
 
-/// The call makes no sense; nothing of it was done, and repeating it will not help.
+/// The answer to an invalid call: nothing of it was done, and repeating it will not help.
 fn rejected(why: &str) -> Answer {
     Answer::Failure(wire::from_append_error(AppendError::Rejected(RejectReason::Other(why.to_owned()))))
 }
@@ -168,7 +168,7 @@ fn ids(ids: Vec<PersistenceId>) -> Answer {
     Answer::Ids(proto::Ids { ids: ids.iter().map(|id| id.as_str().to_owned()).collect() })
 }
 
-/// As many changes as fit a page, gathered in steps.
+/// As many changes as fit into a page, gathered in steps.
 async fn read_changes(states: &dyn StateStore, read: proto::ReadChanges) -> Done {
     let (of, mut offset, limit) = (wire::changes_of(read.of)?, wire::offset(read.offset)?, wire::usize_of(read.limit));
     let mut page = proto::Changes { changes: Vec::new(), more: true };
@@ -178,7 +178,7 @@ async fn read_changes(states: &dyn StateStore, read: proto::ReadChanges) -> Done
         let found = match states.changes(&of, &offset, step).await {
             Ok(found) => found,
             Err(error) if page.changes.is_empty() => return Ok(Answer::Failure(wire::from_query_error(error))),
-            // The next page begins with it.
+            // The next page begins with the error.
             Err(_) => break,
         };
         page.more = found.len() == step;
@@ -223,8 +223,8 @@ async fn run_offsets(offsets: Option<&dyn OffsetStore>, call: Call) -> Done {
     }
 }
 
-/// One page of what was processed. Pages fit together because a projection that loads has claimed, so that
-/// no other owner saves meanwhile.
+/// One page of offsets. The pages of one load are consistent, since a projection claims its slices before it loads
+/// them, and no other owner saves meanwhile.
 async fn load_offsets(offsets: &dyn OffsetStore, load: proto::LoadOffsets) -> Done {
     let slices = wire::slices(load.first, load.last)?;
     let after = load.after.map(wire::processed).transpose()?;
@@ -273,7 +273,7 @@ async fn run_queries(queries: Option<&dyn EventQueries>, call: Call) -> Done {
     }
 }
 
-/// The page, or as much of it as a page's bytes allow, gathered in steps.
+/// A page of events, at most as large as a page may be, gathered in steps.
 async fn find_events(queries: &dyn EventQueries, query: PageQuery) -> Result<EventPage, QueryError> {
     let mut page = EventPage { events: Vec::new(), next: query.after.clone(), more: true };
     let (limit, mut step) = (query.limit.max(1), query);
@@ -284,13 +284,13 @@ async fn find_events(queries: &dyn EventQueries, query: PageQuery) -> Result<Eve
         let found = match queries.events(&step).await {
             Ok(found) => found,
             Err(error) if page.events.is_empty() => return Err(error),
-            // The next page begins with it.
+            // The next page begins with the error.
             Err(_) => break,
         };
         (page.next, page.more) = (found.next, found.more);
         for event in found.events {
             if bytes >= MAX_PAGE_BYTES {
-                // The next page looks again for the events that do not fit this one.
+                // The next page reads the events again that do not fit into this one.
                 page.next = page.events.last().map_or(step.after, wire::cursor_after);
                 page.more = true;
                 break;
@@ -302,5 +302,5 @@ async fn find_events(queries: &dyn EventQueries, query: PageQuery) -> Result<Eve
     Ok(page)
 }
 
-/// About what the place of an event takes.
+/// Bytes that the position of an event takes, roughly.
 const PLACE_BYTES: usize = 64;

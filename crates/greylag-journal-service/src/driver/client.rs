@@ -1,4 +1,4 @@
-//! A client: one link to the server, and the handles of everything that is served.
+//! A client: one link to the server, and the handles of all served stores.
 
 mod journal;
 mod offsets;
@@ -52,45 +52,45 @@ struct Inner {
     settings: ClientSettings,
     caps: Caps,
     snapshot_caps: SnapshotCaps,
-    /// None: not served.
+    /// `None` if durable states are not served.
     state_caps: Option<StateCaps>,
     offset_caps: Option<OffsetCaps>,
     query_caps: Option<QueryCaps>,
     change_caps: Option<QueryCaps>,
     next_request: AtomicU64,
-    /// Gone once the client is closed.
+    /// `None` once the client is closed.
     open: Mutex<Option<Open>>,
     sender: mpsc::WeakSender<Submitted<Reply>>,
     state: Arc<LinkState>,
     channel: Channel,
 }
 
-/// Keeps the link alive: it ends once no sender is left and everything is answered.
+/// Keeps the link alive: the link ends when no sender is left and every call is answered.
 #[derive(Debug)]
 struct Open {
     calls: mpsc::Sender<Submitted<Reply>>,
     link: JoinHandle<()>,
 }
 
-/// What became of a call, as every method maps it.
+/// How a call ended, for each method to map to its own error.
 enum Answered {
     Answer {
         answer: answer::Answer,
         tried_before: bool,
     },
-    /// The call was not sent, and never can be; why.
+    /// The call is too large to be ever sent; the error text.
     TooLarge(String),
     NeverSent(StoreFailure),
     Unanswered(StoreFailure),
 }
 
 impl JournalClient {
-    /// Connects to the service at `address` (`host:port`), waiting for it if it is still starting.
+    /// Connects to the service at `address` (`host:port`). Waits for a server that is still starting.
     ///
     /// # Errors
-    /// [`ConnectError::Unreachable`] if no server answers in time, [`ConnectError::Refused`] if no
-    /// protocol version is understood by both, [`ConnectError::Untrusted`] if one end does not believe
-    /// the other's certificate; and for settings or files that cannot be used.
+    /// [`ConnectError::Unreachable`] if no server answers in time, [`ConnectError::Refused`] if the two have no
+    /// protocol version in common, [`ConnectError::Untrusted`] if one end does not trust the other's certificate; and
+    /// for invalid settings or files.
     pub async fn connect(address: &str, settings: ClientSettings) -> Result<Self, ConnectError> {
         settings.check()?;
         let tls = match &settings.tls {
@@ -154,7 +154,7 @@ impl JournalClient {
         self.inner.state_caps.map(|caps| ServiceStates { inner: self.inner.clone(), caps })
     }
 
-    /// What projections have processed, if it is served.
+    /// The offset store of projections, if it is served.
     pub fn offsets(&self) -> Option<ServiceOffsets> {
         self.inner.offset_caps.map(|caps| ServiceOffsets { inner: self.inner.clone(), caps })
     }
@@ -207,7 +207,7 @@ async fn first_session(
 }
 
 impl Inner {
-    /// Sends a call and waits for what becomes of it.
+    /// Sends a call and waits for its outcome.
     async fn call(&self, call: call::Call, timeout: Duration) -> Answered {
         let request_id = self.next_request.fetch_add(1, Ordering::Relaxed);
         let encoded = proto::Call { request_id, call: Some(call) }.encode_to_vec();
@@ -221,8 +221,8 @@ impl Inner {
         let Some(sender) = self.sender.upgrade() else {
             return Answered::NeverSent(self.failure("the client was closed"));
         };
-        // Unconstrained: a call is on its way after its first poll if there is room, however much the task has done in its
-        // turn, so that an append dropped from then on is still stored (J13).
+        // Unconstrained by tokio's task budget: if there is room, the first poll queues the call, so that an append
+        // dropped after its first poll is still stored (J13).
         let sent = tokio::time::timeout_at(deadline.into(), unconstrained(sender.send(submitted)));
         match sent.await {
             Ok(Ok(())) => {}
@@ -238,7 +238,7 @@ impl Inner {
         }
     }
 
-    /// The answer of a call that may be repeated harmlessly, or why there is none.
+    /// The answer to an idempotent call, or why there is none.
     async fn ask(&self, call: call::Call) -> Result<answer::Answer, StoreFailure> {
         match self.call(call, self.settings.call_timeout).await {
             Answered::Answer { answer, .. } => Ok(answer),

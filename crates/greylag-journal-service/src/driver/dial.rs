@@ -1,4 +1,4 @@
-//! Dials a server, and finds out what keeps the two ends from speaking.
+//! Dials a server, and finds out why the two ends cannot talk.
 
 use std::io;
 use std::sync::Arc;
@@ -12,25 +12,24 @@ use tokio::net::TcpStream;
 use tonic::codegen::http::Uri;
 use tonic::codegen::{BoxFuture, Service};
 
-/// Why there is no connection.
+/// Why a connection could not be made.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
-    /// No process listens there, or the network does not lead there, or the line broke.
+    /// No process listens at the address, or the network does not lead there, or the connection broke.
     #[error("{0}")]
     Away(#[source] io::Error),
-    /// Something accepts connections and says nothing.
+    /// The listener accepts connections but sends nothing.
     #[error("nothing was said within {0:?}")]
     Silent(Duration),
     #[error("it speaks TLS, and was called in plain text")]
     WantsTls,
-    /// One end does not believe the other, or does not speak TLS at all.
+    /// One end does not trust the other, or the listener does not speak TLS.
     #[error(transparent)]
     Tls(HandshakeError),
 }
 
 impl DialError {
-    /// The cause of a failed call, if it is that one end does not believe the other: nothing that
-    /// waiting would change.
+    /// The cause of a failed call, if one end does not trust the other or only one speaks TLS: waiting would not help.
     pub(super) fn distrust(status: &tonic::Status) -> Option<String> {
         let mut source = std::error::Error::source(status);
         while let Some(error) = source {

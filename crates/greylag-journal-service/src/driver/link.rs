@@ -1,4 +1,4 @@
-//! The client's task: keeps one session with the server alive, and moves calls through it.
+//! The client's task: keeps one session with the server open, and sends calls through it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,18 +19,18 @@ use crate::outbox::{Done, Outbox, Outcome, Submitted};
 use crate::settings::{ClientSettings, FRAME_BYTES, MAX_FRAME_BYTES};
 use crate::wire;
 
-/// Frames that may wait for the network; while they do, calls collect into the next one.
+/// Frames that may wait for the network. While they do, further calls are gathered for the next frame.
 const OUTGOING_FRAMES: usize = 4;
 const CALLS_PER_WAKE: usize = 1024;
 
 pub(crate) type Reply = oneshot::Sender<Outcome>;
 pub(crate) type Inbox = mpsc::Receiver<Submitted<Reply>>;
 
-/// What the handles see of the link.
+/// State of the link that the handles can see.
 #[derive(Debug)]
 pub(crate) struct LinkState {
     health: Mutex<Health>,
-    /// Counts when there is a session again.
+    /// Counts each time a session is opened again.
     pub(crate) reopenings: Reopenings,
 }
 
@@ -48,12 +48,12 @@ impl LinkState {
     }
 }
 
-/// How this client calls itself, in logs and to the server.
+/// Identity of this client, for logs and for the server.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
-    /// For logs.
+    /// Name for logs.
     name: String,
-    /// The client's id, the same at every session: the server lets only one of them go on.
+    /// The client's id, the same for every session, so that the server ends the old session when a new one begins.
     id: Bytes,
 }
 
@@ -64,7 +64,7 @@ impl Caller {
     }
 }
 
-/// One session: frames out, frames in, and what the server said first.
+/// One session: frames out, frames in, and the server's welcome.
 pub(crate) struct Session {
     outgoing: mpsc::Sender<proto::ClientFrame>,
     incoming: Streaming<proto::ServerFrame>,
@@ -74,11 +74,11 @@ pub(crate) struct Session {
 /// Why there is no session.
 #[derive(Debug, Clone)]
 pub(crate) enum SessionError {
-    /// Try again.
+    /// The server is unreachable, or refused for a passing reason: try again.
     Away(String),
-    /// The server will never speak with this client.
+    /// The server will never accept this client.
     Refused(String),
-    /// One end does not believe the other. A certificate may be replaced.
+    /// One end does not trust the other. A certificate may be replaced, so a later try may succeed.
     Untrusted(String),
 }
 
@@ -112,14 +112,14 @@ pub(crate) fn session_error(status: &tonic::Status) -> SessionError {
         return SessionError::Untrusted(cause);
     }
     let text = describe(status);
-    // Both are said by a server that understood the hello, and will say so again.
+    // Only a server that understood the hello answers with these codes, and it would do so again.
     match status.code() {
         tonic::Code::FailedPrecondition | tonic::Code::Unimplemented => SessionError::Refused(text),
         _ => SessionError::Away(text),
     }
 }
 
-/// A status down to its innermost cause; tonic's own text often says only "transport error".
+/// A status with all its causes; tonic's own text often says only "transport error".
 pub(crate) fn describe(status: &tonic::Status) -> String {
     let mut text = status.message().to_owned();
     let mut source = std::error::Error::source(status);
@@ -130,7 +130,7 @@ pub(crate) fn describe(status: &tonic::Status) -> String {
     text
 }
 
-/// Moves calls until every handle is gone or the link is closed.
+/// Sends calls until every handle is gone or the link is closed.
 pub(crate) struct Link {
     pub(crate) channel: Channel,
     pub(crate) client: Caller,
@@ -140,19 +140,19 @@ pub(crate) struct Link {
 }
 
 enum Connection {
-    /// No connection is tried until then.
+    /// Waits until this time before the next try to connect.
     Waiting(Instant),
     Opening(BoxFuture<'static, Result<Session, SessionError>>),
     Open(Box<Session>),
 }
 
-/// What woke the task.
+/// The event that woke the task.
 enum Event {
     Calls(usize),
     Tick,
     Opened(Result<Box<Session>, SessionError>),
     Frame(Result<Option<proto::ServerFrame>, tonic::Status>),
-    /// The network takes another frame.
+    /// The network has room for another frame.
     Room(mpsc::OwnedPermit<proto::ClientFrame>),
     Lost,
 }
@@ -210,7 +210,7 @@ impl Link {
         self.state.set(Health::Down("the client was closed".into()));
     }
 
-    /// One try, for so long as a first connection may take.
+    /// Tries once to open a session, within `connect_timeout`.
     fn reconnect(&self) -> impl Future<Output = Result<Session, SessionError>> + use<> {
         let opening = Session::open(self.channel.clone(), self.client.clone());
         let patience = self.settings.connect_timeout;
@@ -232,7 +232,7 @@ impl Link {
                 answers.answers.into_iter().for_each(|answer| outbox.answered(now, answer, done));
             }
             Some(server_frame::Frame::Health(health)) => self.state.set(wire::health(health)),
-            // A second welcome, or a frame of a later version: nothing to do.
+            // Ignored: a second welcome, or a frame of a later version.
             Some(server_frame::Frame::Welcome(_)) | None => {}
         }
     }
@@ -260,7 +260,7 @@ async fn next_event(connection: &mut Connection, has_unsent: bool) -> Event {
         Connection::Waiting(_) => std::future::pending().await,
         Connection::Opening(opening) => Event::Opened(opening.await.map(Box::new)),
         Connection::Open(session) => tokio::select! {
-            // Answers first: they make room, and their callers send the next calls.
+            // Answers come first: they make room, and their callers send the next calls.
             biased;
             frame = session.incoming.message() => Event::Frame(frame),
             permit = session.outgoing.clone().reserve_owned(), if has_unsent => permit.map_or(Event::Lost, Event::Room),
@@ -289,7 +289,7 @@ fn calls_frame(calls: Vec<Bytes>) -> proto::ClientFrame {
 
 fn answer(done: &mut Vec<Done<Reply>>) {
     for (reply, outcome) in done.drain(..) {
-        // The caller may have stopped waiting; the call stands all the same (J13).
+        // The caller may have stopped waiting; the call was done all the same (J13).
         let _gone = reply.send(outcome);
     }
 }

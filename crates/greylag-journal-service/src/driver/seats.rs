@@ -1,10 +1,9 @@
 //! One session for each client at a time.
 //!
-//! A client that lost its connection comes back by another one, and says again what went unanswered.
-//! The server may not have noticed yet, and still work through what came before the loss. A late copy
-//! of an append is recognised (J10), but one of a claim of slices would fence the very owner that
-//! repeated it, and one of a reset would undo what was saved since. So a new session waits until the
-//! one before it has ended, and makes it end.
+//! A client that lost its connection opens another one and sends its unanswered calls again. The server may not have
+//! noticed the loss yet, and still be working through calls that it received before. A late copy of an append is
+//! recognised (J10), but a late copy of a claim of slices would fence the very owner that repeated the claim, and one
+//! of a reset would undo later saves. So a new session makes the previous one end, and waits for its end.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,13 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedMutexGuard, watch};
 use tonic::Status;
 
-/// The seats of all clients that are there.
+/// The seats of all connected clients.
 #[derive(Debug, Default)]
 pub(super) struct Seats(Mutex<HashMap<u128, Arc<Place>>>);
 
 #[derive(Debug)]
 struct Place {
-    /// How many sessions the client has begun.
+    /// Count of sessions that the client has begun.
     latest: watch::Sender<u64>,
     taken: Arc<tokio::sync::Mutex<()>>,
 }
@@ -33,7 +32,7 @@ pub(super) struct Seat {
 }
 
 impl Seats {
-    /// Waits until the session before this one has ended, and makes it end.
+    /// Makes the previous session of the client end, and waits for its end.
     pub(super) async fn take(seats: &Arc<Self>, client_id: &[u8]) -> Result<Seat, Status> {
         let unreadable = |_| Status::invalid_argument("a client's id has 16 bytes");
         let client = u128::from_be_bytes(client_id.try_into().map_err(unreadable)?);
@@ -64,7 +63,7 @@ impl Seat {
     /// Resolves once the client has begun another session.
     pub(super) async fn given_up(&mut self) {
         let number = self.number;
-        // The sender lives as long as this seat.
+        // Never an error: the sender lives as long as this seat.
         let _never = self.latest.wait_for(|latest| *latest > number).await;
     }
 }

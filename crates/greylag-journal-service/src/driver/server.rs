@@ -1,4 +1,4 @@
-//! The process that has the journal: listens, and starts a session for every client.
+//! The serving process: listens, and starts a session for every client.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,14 +27,15 @@ use crate::wire;
 const OUTGOING_FRAMES: usize = 4;
 const STREAM_WINDOW_BYTES: u32 = 8 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
-/// A client of which nothing is heard for twice as long is gone.
+/// Interval and timeout of pings: a client that sends nothing for twice as long counts as gone.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// A client has one, and a second one while the server has not noticed that the first is gone.
+/// Limit of sessions on one connection. A client has one, and a second while the server has not noticed that the first
+/// is gone.
 const SESSIONS_OF_A_CONNECTION: usize = 4;
 
-/// Serves one journal, and what lies beside it, to other processes, until it is shut down or dropped.
+/// Serves one journal, and the stores beside it, to other processes, until it is shut down or dropped.
 ///
-/// It does not own what it serves: close the journal after the shutdown.
+/// The server does not own the stores: close the journal after the shutdown.
 #[derive(Debug)]
 pub struct JournalServer {
     address: SocketAddr,
@@ -47,9 +48,8 @@ impl JournalServer {
     /// Listens on `address` (port 0 picks a free one) and serves these stores.
     ///
     /// # Errors
-    /// [`BindError`] if the address is taken, not of this machine, or may be reached by others although
-    /// nothing was said of encryption; if a file of the certificate cannot be used; or for settings that
-    /// cannot work.
+    /// [`BindError`] if the address is taken, not of this machine, or may be reached by others although the settings do
+    /// not mention encryption; if a file of the certificate cannot be used; or if a setting is invalid.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -90,7 +90,7 @@ impl JournalServer {
                     () = keep_reading(tls) => {}
                 }
             };
-            // Once it is stopped, the server takes no clients, which ends accepting them.
+            // The receiver of accepted connections ends with the stopped server, and thereby ends accepting.
             if let (Err(error), ()) = tokio::join!(server, accepting) {
                 tracing::error!(%error, "the journal service ended");
             }
@@ -98,7 +98,7 @@ impl JournalServer {
         Ok(Self { address: bound, stop, serving, settings })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn local_address(&self) -> SocketAddr {
         self.address
     }
@@ -119,7 +119,8 @@ impl Drop for JournalServer {
     }
 }
 
-/// Reads the files. Clients look for the host that they dial, unless it is every host.
+/// Reads the certificate files. Clients check for the host that they dial, so the certificate must name it, unless the
+/// address means every host.
 fn open_tls(tls: &Tls, address: SocketAddr) -> Result<Option<Arc<TlsFiles>>, BindError> {
     match tls {
         Tls::LoopbackOnly if !address.ip().is_loopback() => Err(BindError::PlainText { address }),
@@ -139,7 +140,7 @@ fn open_tls(tls: &Tls, address: SocketAddr) -> Result<Option<Arc<TlsFiles>>, Bin
     }
 }
 
-/// For ever: without TLS there is nothing to read.
+/// Reads the files of TLS again and again. Never returns, also without TLS.
 pub(super) async fn keep_reading(tls: Option<Arc<TlsFiles>>) {
     match tls {
         Some(files) => files.keep_reading().await,

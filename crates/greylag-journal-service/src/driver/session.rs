@@ -23,7 +23,7 @@ use crate::wire;
 
 const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A call in progress: its answer, and the bytes that are kept for it.
+/// A call in progress: its answer, and the bytes that are reserved for it.
 type InProgress = BoxFuture<'static, (proto::Answer, usize)>;
 pub(super) type Frames = mpsc::Sender<Result<proto::ServerFrame, Status>>;
 
@@ -33,23 +33,23 @@ pub(super) struct Session {
     pub(super) seats: Arc<Seats>,
     pub(super) frames: Frames,
     pub(super) stop: watch::Receiver<bool>,
-    /// Of the request that began it, by which its connection is known.
+    /// Extensions of the request that began the session; they identify its connection.
     pub(super) extensions: tonic::Extensions,
 }
 
-/// The calls of one client: what it sent and is not begun, and what is in progress.
+/// The calls of one client: those that wait, and those in progress.
 #[derive(Default)]
 struct Calls {
-    /// Of one frame at most: the next is read once these are begun.
+    /// Calls of at most one frame: the next frame is read when all of these are begun.
     waiting: VecDeque<Bytes>,
-    /// Polled in the order in which they are pushed, so the stores get a client's calls in the order
-    /// of its stream: a claim comes after the appends that were sent before it.
+    /// Polled in the order in which they are pushed, so the stores get the calls in the order of the client's stream: a
+    /// claim comes after all appends that were sent before it.
     in_progress: FuturesUnordered<InProgress>,
     bytes: usize,
 }
 
 impl Session {
-    /// Serves until the client goes or comes back, or the server stops.
+    /// Serves until the client leaves or opens another session, or the server stops.
     pub(super) async fn run(self, mut incoming: Streaming<proto::ClientFrame>) {
         if let Err(status) = self.serve(&mut incoming).await {
             tracing::debug!(%status, "journal session ended");
@@ -63,13 +63,13 @@ impl Session {
             hello = tokio::time::timeout(within, self.hello(incoming)) => {
                 hello.map_err(|_| Status::deadline_exceeded(format!("no hello within {within:?}")))??
             }
-            // A client that has not said hello has begun nothing that the stop would wait for.
+            // A client that has not said hello has no calls in progress, so a stop need not wait for it.
             () = stopped(self.stop.clone()) => return Err(Status::unavailable("the journal service is stopping")),
         };
         Known::note(&self.extensions);
         let mut seat = Seats::take(&self.seats, &hello.client_id).await?;
         let attending = self.attend(incoming, &hello.client);
-        // At any await: a client that came back must not wait for what it left unread.
+        // Cancels `attend` at any await: a client that is back must not wait for answers that it left unread.
         tokio::select! {
             () = seat.given_up() => Err(Status::aborted("the client has begun another session")),
             attended = attending => attended,
@@ -103,7 +103,7 @@ impl Session {
                 }
             }
         }
-        // The server stops: nothing more is begun, what was begun is answered.
+        // The server stops: no call is begun any more, and those in progress are answered.
         while let Some(first) = calls.in_progress.next().await {
             self.answer(first, &mut calls).await?;
         }
@@ -134,7 +134,7 @@ impl Session {
         }
     }
 
-    /// Begins waiting calls as far as their number and their bytes allow.
+    /// Begins waiting calls, within the limits of their number and their bytes.
     fn begin(&self, calls: &mut Calls) -> Result<(), Status> {
         let ServerSettings { max_in_flight, max_in_flight_bytes, .. } = self.settings;
         while calls.in_progress.len() < max_in_flight && calls.bytes < max_in_flight_bytes {
@@ -148,7 +148,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sends an answer together with all others that are ready, and makes room for other calls.
+    /// Sends an answer together with all others that are ready, and frees their room.
     async fn answer(&self, first: (proto::Answer, usize), calls: &mut Calls) -> Result<(), Status> {
         let mut bytes = first.0.encoded_len();
         let mut freed = first.1;
@@ -159,7 +159,7 @@ impl Session {
             freed += kept;
             answers.push(answer);
         }
-        // A client that does not read its answers gets no further.
+        // Waits while the client does not read its answers, so that no further call of it is begun.
         self.send(server_frame::Frame::Answers(proto::Answers { answers })).await?;
         calls.bytes -= freed;
         Ok(())
@@ -173,7 +173,7 @@ impl Session {
 
 impl Calls {
     fn take(&mut self, frame: proto::ClientFrame) {
-        // A frame of a later version says nothing to us.
+        // A frame of a later version is ignored.
         if let Some(client_frame::Frame::Calls(calls)) = frame.frame {
             self.waiting.extend(calls.calls);
         }
@@ -182,11 +182,11 @@ impl Calls {
 
 /// Resolves once the server stops.
 pub(super) async fn stopped(mut stop: watch::Receiver<bool>) {
-    // An error means that the server is gone, which is as good.
+    // An error means that the server was dropped, which counts as stopped.
     let _gone = stop.wait_for(|stop| *stop).await;
 }
 
-/// Whether this server speaks one of the client's versions.
+/// Checks that this server implements one of the client's versions.
 pub(super) fn check_version(oldest: u32, newest: u32) -> Result<(), Status> {
     if (oldest..=newest).contains(&VERSION) {
         return Ok(());
@@ -196,7 +196,7 @@ pub(super) fn check_version(oldest: u32, newest: u32) -> Result<(), Status> {
     )))
 }
 
-/// A failure of the snapshot store's server half.
+/// The error of the server's snapshot half for a failure of transport.
 pub(super) fn unavailable(cause: impl ToString) -> greylag_persistence::SnapshotError {
     greylag_persistence::SnapshotError::Unavailable(StoreFailure::new("journal service", cause))
 }

@@ -1,4 +1,4 @@
-//! Lost connections, lost answers, and what callers are told.
+//! Lost connections, lost answers, and the outcomes of calls.
 
 use super::*;
 use crate::generated as proto;

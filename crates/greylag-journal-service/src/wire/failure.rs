@@ -1,5 +1,5 @@
-//! Failures of calls. One message serves all calls; each call reads the variants it knows and takes
-//! any other for an unknown outcome, which is true of whatever it cannot understand.
+//! Failures of calls. One message serves all calls; each call reads the variants that it knows, and takes any other for
+//! an unknown outcome, which is always true.
 
 use greylag_persistence::{
     AdvanceError, AppendError, ClaimError, DeleteError, OffsetError, OwnerEpoch, QueryError, ReadError, RejectReason,
@@ -18,7 +18,7 @@ fn told(failure: StoreFailure, kind: fn(String) -> Failure) -> proto::Failure {
     proto::Failure { failure: Some(kind(failure.cause)), is_answer: failure.is_answer }
 }
 
-/// What `told` was made from; `store` is what the client calls it.
+/// Decodes a failure; `store` is the client's name for the server.
 pub(super) fn store_failure(is_answer: bool, store: &str, cause: impl ToString) -> StoreFailure {
     StoreFailure { is_answer, ..StoreFailure::new(store, cause) }
 }

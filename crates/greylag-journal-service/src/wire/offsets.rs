@@ -1,4 +1,4 @@
-//! What projections have processed, and the owners of their slices.
+//! Offsets of projections, and the owners of their slices.
 
 use greylag_persistence::{OffsetCaps, OwnedSlices, OwnerEpoch, Position, Processed, Scope, Timestamp};
 
@@ -10,7 +10,7 @@ pub(crate) fn from_offset_caps(caps: OffsetCaps) -> proto::OffsetCaps {
     proto::OffsetCaps { kind: from_kind(caps.kind).into() }
 }
 
-/// What the served store can do; for clients its scope is `Shared`.
+/// The capabilities of the served store; for clients the scope is `Shared`.
 pub(crate) fn offset_caps(caps: proto::OffsetCaps) -> OffsetCaps {
     OffsetCaps { scope: Scope::Shared, kind: kind(caps.kind()) }
 }

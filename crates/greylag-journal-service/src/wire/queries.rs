@@ -15,7 +15,7 @@ pub(crate) fn from_query_caps(caps: QueryCaps) -> proto::QueryCaps {
     proto::QueryCaps { kind: from_kind(caps.kind).into(), newest_only: caps.shows == Shows::Newest }
 }
 
-/// What the served journal can do; for clients its scope is `Shared`.
+/// The capabilities of the served journal; for clients the scope is `Shared`.
 pub(crate) fn query_caps(caps: proto::QueryCaps) -> QueryCaps {
     let shows = if caps.newest_only { Shows::Newest } else { Shows::Every };
     QueryCaps { scope: Scope::Shared, kind: kind(caps.kind()), shows }
@@ -53,7 +53,7 @@ fn from_cursor(cursor: &Cursor) -> Option<proto::Cursor> {
     Some(proto::Cursor { cursor: Some(cursor) })
 }
 
-/// Where a page begins that goes on after this event.
+/// The cursor of the page that continues after this event.
 pub(crate) fn cursor_after(found: &FoundEvent) -> Cursor {
     match found.position {
         Position::Ordinal(ordinal) => Cursor::Ordinal(ordinal),

@@ -33,7 +33,7 @@ pub(crate) fn from_state_caps(caps: StateCaps) -> proto::StateCaps {
     }
 }
 
-/// What the served store can do; for clients its scope is `Shared`.
+/// The capabilities of the served store; for clients the scope is `Shared`.
 pub(crate) fn state_caps(caps: proto::StateCaps) -> StateCaps {
     let changes = caps.changes.map(|_| kind(caps.changes()));
     StateCaps { scope: Scope::Shared, max_state_bytes: usize_of(caps.max_state_bytes), changes }
@@ -95,7 +95,7 @@ pub(crate) fn from_state(state: StoredState) -> proto::StoredState {
     }
 }
 
-/// A row, verified: what the disk protects, the wire must not lose.
+/// Decodes a row and verifies its checksum, so that the wire protects what the disk does.
 pub(crate) fn state(message: proto::StoredState) -> Decoded<StoredState> {
     let state = StoredState {
         id: id(&message.persistence_id)?,
@@ -137,7 +137,7 @@ pub(super) fn slice(number: u32) -> Decoded<u16> {
     u16::try_from(number).map_err(|_| Malformed("slice"))
 }
 
-/// Slices from and to, both included; none at all if they are the wrong way round.
+/// The slices from `first` to `last`, both included; empty if `last` is the smaller.
 pub(crate) fn slices(first: u32, last: u32) -> Decoded<RangeInclusive<u16>> {
     Ok(slice(first)?..=slice(last)?)
 }

@@ -1,4 +1,4 @@
-//! A cable between client and server that can swallow answers, and be cut.
+//! A proxy between client and server that can swallow answers, and be cut.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// Carries every connection to one server.
+/// Forwards every connection to one server.
 pub(crate) struct Cable {
     pub(crate) address: SocketAddr,
-    /// Connections that were made after so many cuts have no way back.
+    /// Connections made while the count of cuts has this value lose the server's answers.
     swallows: Arc<AtomicU64>,
-    /// How often it was cut.
+    /// Count of cuts.
     cuts: watch::Sender<u64>,
 }
 
@@ -32,12 +32,12 @@ impl Cable {
         Self { address, swallows, cuts }
     }
 
-    /// From now on nothing that the server says arrives, until the cut.
+    /// Drops all that the server sends on the present connections, until the next cut.
     pub(crate) fn swallow_answers(&self) {
         self.swallows.store(*self.cuts.borrow(), Ordering::SeqCst);
     }
 
-    /// Ends every connection; those made later are whole.
+    /// Ends every connection; later connections are whole.
     pub(crate) fn cut(&self) {
         self.cuts.send_modify(|cuts| *cuts += 1);
     }

@@ -17,12 +17,12 @@ use greylag_persistence::{
     OffsetKind, PersistenceId, Scope, SnapshotCaps, Stores, Timestamp, WriterUuid,
 };
 
-/// Any free port of the loopback interface.
+/// Address of a free port of the loopback interface.
 pub(crate) fn loopback() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// Everything that a sled journal has.
+/// All stores of a sled journal.
 pub(crate) fn of_disk(disk: &SledJournal) -> Served {
     let stores = disk.stores().with_states(Arc::new(disk.states()));
     let served = Served::new(stores).with_offsets(Arc::new(disk.offsets())).with_queries(Arc::new(disk.queries()));
@@ -60,7 +60,7 @@ pub(crate) struct ServedMemory {
     pub(crate) snapshots: InMemorySnapshots,
     pub(crate) states: InMemoryStates,
     pub(crate) offsets: InMemoryOffsets,
-    /// What the next timestamp will be.
+    /// The next timestamp.
     pub(crate) clock: Arc<AtomicU64>,
     pub(crate) server: JournalServer,
 }

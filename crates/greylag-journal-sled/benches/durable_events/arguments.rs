@@ -1,6 +1,6 @@
-//! What the command line asks for.
+//! The command line of the benchmark.
 
-/// Each with a default that takes about a minute and a half in all.
+/// Arguments of the benchmark. With the defaults it takes about a minute and a half.
 pub(crate) struct Arguments {
     pub(crate) entities: Vec<u64>,
     pub(crate) payload_bytes: usize,
@@ -18,7 +18,7 @@ impl Arguments {
                 "--entities" => read.entities.push(number()?.parse()?),
                 "--payload" => read.payload_bytes = number()?.parse()?,
                 "--runs" => read.runs = number()?.parse()?,
-                // Cargo says so.
+                // `cargo bench` passes this argument.
                 "--bench" => {}
                 _ => return Err(format!("{word} is not known").into()),
             }

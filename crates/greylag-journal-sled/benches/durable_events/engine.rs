@@ -8,10 +8,10 @@ use greylag_store_sled::{Batch, MAX_VALUE_BYTES, Planner, Reader, Request, Store
 
 use crate::{Load, Shape, journal};
 
-/// Of the 9 to 30 bytes of a key and the checksum, what the sizes below leave out.
+/// Bytes of a row's checksum. A key and its checksum take 9 to 30 bytes, which the sizes below do not count.
 const SEAL_BYTES: usize = 4;
 const HEAD_BYTES: usize = 78;
-/// What an append and its head take of a commit record.
+/// Bytes of a commit record for one append and its head.
 const RECORD_BYTES: usize = 10;
 
 /// Writes groups as the journal does: a head that is written over and a new event for each of some entities, and
@@ -20,7 +20,7 @@ struct Bare {
     load: Load,
     group_events: u64,
     event_bytes: usize,
-    /// What values are made of.
+    /// Bytes that all values are cut from.
     filler: Vec<u8>,
 }
 
@@ -46,7 +46,8 @@ impl Planner for Bare {
             for event in group * self.group_events..(group + 1) * self.group_events {
                 let (entity, seq_nr) = (event % self.load.entities, event / self.load.entities + 1);
                 let head = [&[1], journal::id(entity).as_str().as_bytes()].concat();
-                // sled does not write a value that it finds there already: no two heads of an entity may be alike.
+                // sled skips a write of the value already stored, so each head of an entity must differ from the one
+                // before.
                 batch.put(&head, &[&seq_nr.to_be_bytes(), &self.filler[8..HEAD_BYTES]].concat());
                 let key = [&[2], &entity.to_be_bytes()[..], &seq_nr.to_be_bytes()[..]].concat();
                 batch.put(&key, &self.filler[..self.event_bytes]);
@@ -58,11 +59,11 @@ impl Planner for Bare {
     }
 }
 
-/// Events per second, in groups of this shape, one after the other.
+/// Writes groups of this shape one after the other; answers events per second.
 pub(crate) fn run(path: &Path, load: Load, shape: Shape) -> Result<f64, Box<dyn std::error::Error>> {
     let group_events = (load.events() / shape.groups).max(1);
     let groups = load.events().div_ceil(group_events);
-    // So that all of it together has as many bytes as the journal wrote.
+    // Event sizes are chosen so that the engine writes as many bytes in all as the journal wrote.
     let keys = 1 + journal::id(load.entities / 2).as_str().len() + 17 + 2 * SEAL_BYTES;
     let each = usize::try_from(shape.bytes / load.events())?;
     let record = RECORD_BYTES + (9 + SEAL_BYTES) / usize::try_from(group_events)?;

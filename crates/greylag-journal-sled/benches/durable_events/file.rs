@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::{Load, Shape};
 
-/// Events per second, had each group been appended and synced.
+/// Appends and syncs each group; answers events per second.
 pub(crate) fn run(path: &Path, load: Load, shape: Shape) -> Result<f64, Box<dyn std::error::Error>> {
     let mut file = File::create(path.join("plain"))?;
     let group = vec![7; usize::try_from(shape.bytes / shape.groups)?];

@@ -10,12 +10,12 @@ use greylag_persistence::{Append, EventKind, Journal, NewEvent, PersistenceId, S
 
 use crate::{Load, Shape};
 
-/// The id of an entity.
+/// The id of entity `number`.
 pub(crate) fn id(number: u64) -> PersistenceId {
     PersistenceId::of("Customer", &number.to_string()).expect("a valid id")
 }
 
-/// Events per second, and what the committer did for them.
+/// Runs the entities; answers events per second, and the shape of the committer's groups.
 pub(crate) async fn run(path: &Path, load: Load) -> Result<(f64, Shape), Box<dyn std::error::Error>> {
     let journal = SledJournal::open(path, SledJournalSettings::default()).await?;
     let claims = (0..load.entities).map(|number| {

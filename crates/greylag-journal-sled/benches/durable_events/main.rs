@@ -26,19 +26,19 @@ use std::time::Instant;
 
 use arguments::Arguments;
 
-/// What was asked of one run.
+/// The load of one run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
-    /// How many append at once.
+    /// How many entities append at once.
     pub(crate) entities: u64,
-    /// How many events each of them appends.
+    /// How many events each entity appends.
     pub(crate) events_each: u64,
     pub(crate) payload_bytes: usize,
 }
 
 impl Load {
     fn of(entities: u64, payload_bytes: usize) -> Self {
-        // Long enough for a second or so, whatever a sync takes.
+        // Chosen so that a run takes about a second, however slow a sync is.
         let events_each = match entities {
             0..=9 => 3_000,
             10..=99 => 1_000,
@@ -53,13 +53,13 @@ impl Load {
         self.entities * self.events_each
     }
 
-    /// Events per second since then.
+    /// Events of this load per second since `began_at`.
     pub(crate) fn rate(&self, began_at: Instant) -> f64 {
         self.events() as f64 / began_at.elapsed().as_secs_f64()
     }
 }
 
-/// What the journal's group commits held, all together.
+/// Totals over the journal's group commits.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Shape {
     pub(crate) groups: u64,

@@ -1,4 +1,4 @@
-//! A journal that grows by small events, looked at ten times as large, and ten times again.
+//! Growth: a journal of small events is measured, grown to ten times its size, and measured again.
 
 use std::path::Path;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::{Failure, Writer, open, print, process};
 const ENTITIES: u64 = 1_000;
 const PAYLOAD_BYTES: usize = 16;
 const EVENTS_PER_APPEND: u64 = 10;
-/// More than this it does not take of the disk.
+/// Growth ends before the journal takes more of the disk than this.
 const MOST_BYTES: u64 = 25_000_000_000;
 
 pub(crate) async fn measure(directory: &Path, largest: u64) -> Result<(), Failure> {

@@ -4,10 +4,10 @@
 //! cargo bench -p greylag-journal-sled --bench replay_and_growth
 //! cargo bench -p greylag-journal-sled --bench replay_and_growth -- growth 10000000
 //! ```
-//! Without arguments all three, growth up to a million events; `replay`, `recovery` or `growth`, each with how many
-//! events or entities, for one. Memory is the resident set. For growth it is that of the one process that writes and
-//! opens in turns, for the others that of a process that only reads; another one wrote. `GREYLAG_BENCH_DIR` chooses
-//! the disk (default: the build directory's).
+//! Without arguments all three run, growth up to a million events; `replay`, `recovery` or `growth`, followed by a
+//! number of events or entities, runs one. Memory is the resident set. For growth it is that of the one process that
+//! writes and opens in turns; for replay and recovery it is that of a process that only reads what another process
+//! wrote. `GREYLAG_BENCH_DIR` chooses the disk (default: the build directory's).
 
 mod growth;
 mod process;
@@ -22,7 +22,7 @@ use greylag_persistence::{
     Append, EventKind, InvalidPersistenceId, Journal, NewEvent, PersistenceId, SeqNr, Under, WriterEpoch, WriterUuid,
 };
 
-/// What any of the measurements may fail with.
+/// Any error of a measurement.
 pub(crate) type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
@@ -55,14 +55,14 @@ fn main() -> Result<(), Failure> {
     }
 }
 
-/// Has another process write, so that this one holds nothing of it.
+/// Runs the writer in another process, so that the memory of this process holds nothing of the write.
 pub(crate) fn write_elsewhere(kind: &str, count: u64, path: &Path) -> Result<(), Failure> {
     let mut writer = std::process::Command::new(std::env::current_exe()?);
     let status = writer.args(["write", kind, &count.to_string()]).arg(path).status()?;
     if status.success() { Ok(()) } else { Err(format!("the process that writes ended with {status}").into()) }
 }
 
-/// One line of figures.
+/// Prints one line of figures.
 pub(crate) fn print(line: std::fmt::Arguments<'_>) -> Result<(), Failure> {
     use std::io::Write;
     Ok(writeln!(std::io::stdout(), "{line}")?)
@@ -72,7 +72,7 @@ pub(crate) async fn open(path: &Path) -> Result<SledJournal, Failure> {
     Ok(SledJournal::open(path, SledJournalSettings::default()).await?)
 }
 
-/// The id of the entity of this number.
+/// The id of entity `number`.
 pub(crate) fn id(number: u64) -> Result<PersistenceId, InvalidPersistenceId> {
     PersistenceId::of("Customer", &number.to_string())
 }
@@ -87,7 +87,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Claims the history of the entity of this number.
+    /// Claims the id of entity `number`.
     pub(crate) async fn claim(journal: &SledJournal, number: u64) -> Result<Self, Failure> {
         let id = id(number)?;
         let uuid = WriterUuid::from_u128(uuid::Uuid::new_v4().as_u128());
@@ -96,7 +96,7 @@ impl Writer {
         Ok(Self { journal: journal.clone(), id, uuid, epoch: claim.epoch, highest: claim.highest })
     }
 
-    /// Appends so many events at once.
+    /// Appends `events` events in one append.
     pub(crate) async fn append(&mut self, events: u64, payload_bytes: usize) -> Result<(), Failure> {
         let event = NewEvent {
             codec_id: CodecId::JSON,

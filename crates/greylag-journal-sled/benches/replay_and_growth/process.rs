@@ -1,4 +1,4 @@
-//! What the process and its files take.
+//! Memory of the process and size of its files.
 
 use std::fs;
 use std::path::Path;
@@ -12,12 +12,12 @@ pub(crate) fn resident() -> Result<f64, Failure> {
     status("VmRSS:")
 }
 
-/// The most since [`forget_peak`], in MiB.
+/// The largest resident set since [`forget_peak`], in MiB.
 pub(crate) fn peak() -> Result<f64, Failure> {
     status("VmHWM:")
 }
 
-/// Begins to watch for a peak from here.
+/// Resets the peak that [`peak`] reports.
 pub(crate) fn forget_peak() -> Result<(), Failure> {
     Ok(fs::write("/proc/self/clear_refs", "5")?)
 }
@@ -28,7 +28,7 @@ fn status(name: &str) -> Result<f64, Failure> {
     Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? * 1024.0 / MIB)
 }
 
-/// Bytes of all files below, but for the ballast, which holds nothing.
+/// Bytes of all files below `directory`, without the ballast, which is empty space.
 pub(crate) fn size_of(directory: &Path) -> Result<u64, Failure> {
     let mut bytes = 0;
     for entry in fs::read_dir(directory)? {

@@ -1,4 +1,4 @@
-//! Entities that come back all at once, through the host that runs them everywhere.
+//! Recovery of many entities at once, through the same host that runs entities in production.
 
 use std::path::Path;
 use std::time::Instant;
@@ -14,11 +14,11 @@ use crate::{Failure, open, print, process, write_elsewhere};
 
 const EVENTS_EACH: u32 = 100;
 const PERMITS: usize = 50;
-/// So many entities are made at once.
+/// How many entities are created at once.
 const MADE_AT_ONCE: u64 = 1_000;
 
 enum Command {
-    /// Persists so many events.
+    /// Persists this number of events.
     Add(u32, ReplyTo<u32>),
     Tell(ReplyTo<u32>),
 }
@@ -45,7 +45,7 @@ impl EventSourced for Counter {
 }
 
 impl Counter {
-    /// The entity with its name and its codecs.
+    /// The entity with its name and its codecs, ready to be hosted.
     fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
         let id = self.0.clone();
         EventCodecs::new(json("counter.added")).of(id, self)

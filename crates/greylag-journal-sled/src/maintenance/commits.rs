@@ -1,4 +1,4 @@
-//! What the commit records of a journal say that there must be, gaps in their sequence or not.
+//! The commits of a journal, gaps in their sequence included, and what their records say the journal must hold.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use greylag_store_sled::{Reader, StoreError};
 use crate::keys::PidNo;
 use crate::verification::{self, Chain, Heads};
 
-/// The commits that are there.
+/// The commits whose records can be read.
 #[derive(Default)]
 pub(super) struct Commits {
-    /// The number of the last one.
+    /// The number of the last commit.
     pub(super) last: u64,
-    /// Commits before it that are not there.
+    /// Count of missing commits before the last one.
     pub(super) gaps: u64,
-    /// The last event that any commit names of each id.
+    /// The last event of each id that any commit names.
     pub(super) highest: BTreeMap<PidNo, SeqNr>,
-    /// The place that follows all events and changes that they name.
+    /// The ordinal after all events and changes that the commits name.
     pub(super) next_ordinal: u64,
-    /// What of them cannot be read.
+    /// Errors of commit records that cannot be read.
     pub(super) damage: Vec<String>,
     chain: Chain,
 }
@@ -32,7 +32,7 @@ impl Commits {
                 Ok(record) => record,
                 Err(error) => {
                     commits.damage.push(format!("a commit: {error}"));
-                    // An iteration gets past a record that is damaged, and not past such a page.
+                    // An iteration gets past a damaged record, but not past a damaged page.
                     if matches!(error, StoreError::Checksum { .. } | StoreError::Corrupt(_)) {
                         continue;
                     }
@@ -51,13 +51,13 @@ impl Commits {
         commits
     }
 
-    /// Commits that are not there, of as many as the guard names.
+    /// Count of missing commits: gaps, and commits after the last one up to the one that the guard names.
     pub(super) fn missing(&self, guard: Option<u64>) -> u64 {
         self.gaps + guard.unwrap_or_default().saturating_sub(self.last)
     }
 
-    /// The damage, one sentence each: commits that are missing or unreadable, and rows that are not as the last commit
-    /// that names them left them.
+    /// The damage, one sentence each: missing or unreadable commits, and rows that differ from what the last commit
+    /// that names them wrote.
     pub(super) fn damage(&self, guard: Option<u64>, reader: &Reader) -> Vec<String> {
         let mut damage = self.damage.clone();
         if self.gaps > 0 {

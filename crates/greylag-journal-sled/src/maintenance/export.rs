@@ -1,4 +1,4 @@
-//! Everything that can be read of a journal, as lines of JSON, for people and for programs of their own.
+//! Export: everything that can be read of a journal, as lines of JSON, for people and for other programs.
 
 use std::io::Write;
 use std::path::Path;

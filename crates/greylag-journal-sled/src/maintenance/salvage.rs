@@ -1,10 +1,11 @@
-//! Saves what is sound of a damaged journal into a new one.
+//! Salvage: copies what is sound of a damaged journal into a new one.
 //!
-//! The damaged directory is only read. If a copy of it opens and is sound, that copy is what is saved; else the log is read
-//! without the engine, and every record in it that is whole goes into a store to begin with. A history is never put together
-//! over a hole: behind damage it goes on only if a sound snapshot covers the damage, and otherwise ends before it; events
-//! that are left over so are written to a file of their own, as lines of JSON. Everything else is copied as it is, byte by
-//! byte, and the sequence of commits is written anew. Ordinals stay, so that offsets of projections keep their meaning.
+//! The damaged directory is only read. If a copy of it opens and is sound, the copy is what is salvaged; otherwise the
+//! log is read without the engine, and every whole record in it is put into a new store, which is then salvaged. A
+//! history never continues over a hole: behind damage it continues only if a sound snapshot covers the damage, and
+//! otherwise ends before the damage; events that are left over are written to a file of their own, as lines of JSON.
+//! Everything else is copied as it is, byte by byte, and the sequence of commits is written anew. Ordinals stay, so
+//! that offsets of projections keep their meaning.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, TryLockError};
@@ -32,25 +33,25 @@ const LOCK_POLL: Duration = Duration::from_millis(20);
 const BATCH_BYTES: usize = 1 << 20;
 const EVENTS_PER_COMMIT: usize = 200;
 
-/// What became of a damaged journal.
+/// Result of salvaging a damaged journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Salvaged {
-    /// What the new journal holds.
+    /// Counts of what the new journal holds.
     pub counts: Counts,
     /// Histories that could not be kept whole.
     pub cuts: Vec<Cut>,
-    /// What is damaged or missing in the old one, one sentence each. Empty only if nothing is missing.
+    /// Damage of the old journal and what it lacks, one sentence each. Empty only if nothing is missing.
     pub damage: Vec<String>,
-    /// Events that are missing, as far as heads, neighbours and the records of commits tell.
+    /// Events that are missing, as far as heads, neighbours and commit records tell.
     pub missing: Vec<Missing>,
-    /// Commits that are missing, as the tail guard and gaps in their numbers tell.
+    /// Count of missing commits, as far as the tail guard and gaps in commit numbers tell.
     pub missing_commits: u64,
-    /// Records that are whole but belong to no history that can go on: they are in [`LEFT_OVER_FILE`].
+    /// Count of whole records that belong to no history that can continue; they are in [`LEFT_OVER_FILE`].
     pub left_over: u64,
 }
 
-/// The file beside a salvaged journal with what could be read and not be put into it: lines of JSON, as
-/// [`export`](super::export()) writes them.
+/// The file beside a salvaged journal with records that could be read but belong to no history that can continue:
+/// lines of JSON, as [`export`](super::export()) writes them.
 pub const LEFT_OVER_FILE: &str = "greylag.left-over.jsonl";
 
 /// A history that could not be kept whole.
@@ -60,16 +61,16 @@ pub struct Cut {
     pub id: String,
     /// Events up to here count as deleted; a snapshot covers them, unless they were deleted before.
     pub deleted_to: u64,
-    /// The last event that is left. The entity goes on from here.
+    /// The last event that is left; the entity continues after it.
     pub highest: u64,
-    /// The last number that the old journal knew of.
+    /// The last sequence number that the old journal knew of.
     pub highest_before: u64,
 }
 
 /// Copies everything sound of the journal in `from` into a new one in `to`, which must not exist yet or be empty.
 ///
 /// # Errors
-/// [`Failure`]; `from` was not changed, and what is in `to` is to be removed.
+/// [`Failure`]; `from` was not changed, and `to` must be removed.
 pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, Failure> {
     let file = |path: &Path| {
         let path = path.to_owned();
@@ -86,7 +87,7 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, Failure> {
     close(damaged, &copy)?;
     let salvaged = salvaged?;
     fs::remove_dir_all(&copy).map_err(file(&copy))?;
-    // The proof: it opens, every commit is there, and so is every event.
+    // Proves the new journal: it opens, and every commit and every event is there.
     let settings = SledJournalSettings { ballast_bytes: 0, ..SledJournalSettings::default() };
     drop(SledJournal::open_blocking(to, &settings)?);
     let found = super::verify(to)?;
@@ -96,8 +97,8 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, Failure> {
     Ok(Salvaged { counts: found.counts, ..salvaged })
 }
 
-/// Opens a copy of a journal; if it is not sound, a store of everything in its log that is whole. Then it also answers what
-/// is wrong with the copy.
+/// Opens a copy of a journal. If the copy is not sound, opens a store of everything in the log that is whole instead,
+/// and answers the damage of the copy, too.
 pub(super) fn open_copy(from: &Path, copy: &Path, guard: Option<u64>) -> Result<(Store<Rows>, Vec<String>), Failure> {
     let _lock = lock(from)?;
     copy_files(from, copy)?;
@@ -122,7 +123,8 @@ pub(super) fn open_copy(from: &Path, copy: &Path, guard: Option<u64>) -> Result<
     Ok((open(copy)?, damage))
 }
 
-/// Keeps others from opening the journal, as long as the file is held. A process that ends lets go of it in a moment.
+/// Locks the journal for as long as the file is held. Retries for a moment, since a process that ends may still hold
+/// it.
 fn lock(store: &Path) -> Result<File, Failure> {
     let data = store.join("db");
     let failed = |source| Failure::File { path: data.clone(), source };
@@ -152,18 +154,18 @@ fn copy_files(from: &Path, to: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is known of one id.
+/// Facts about one id.
 struct History {
     id: PersistenceId,
     head: Option<StoredHead>,
     events: Vec<(SeqNr, u64)>,
     damaged: Vec<SeqNr>,
     snapshots: Vec<SeqNr>,
-    /// The last sound event, for a head that has to be guessed.
+    /// Writer and timestamp of the last sound event, for rebuilding a lost head.
     last: Option<(WriterEpoch, WriterUuid, Timestamp)>,
 }
 
-/// Looks through the damaged journal, and writes the new one.
+/// Surveys the damaged journal, and writes the new one.
 fn save(damaged: &Store<Rows>, guard: Option<u64>, copy: &Path, to: &Path) -> Result<Salvaged, Failure> {
     let reader = damaged.reader().map_err(|source| Failure::Store { path: copy.to_owned(), source })?;
     let mut left_over = LeftOver::new(to);
@@ -198,7 +200,7 @@ fn save(damaged: &Store<Rows>, guard: Option<u64>, copy: &Path, to: &Path) -> Re
         Found::Nameless { .. } => left_over.add(thing),
         Found::Damage { .. } => {}
     });
-    // The last commit may have been one of deleted events.
+    // The last commits may have held only events that are deleted now, so the ordinals they name count, too.
     next_ordinal = next_ordinal.max(looked.next_ordinal);
     let new = Store::open(to, StoreSettings::default(), Rows)?;
     let mut writer = NewJournal::new(reader, new, to);
@@ -218,7 +220,7 @@ fn save(damaged: &Store<Rows>, guard: Option<u64>, copy: &Path, to: &Path) -> Re
     Ok(Salvaged { counts: Counts::default(), cuts, damage, missing, missing_commits, left_over })
 }
 
-/// Writes what can be read and belongs to no history that can go on. There is no file if there is no such thing.
+/// Writes readable records that belong to no history that can continue. Without such a record no file is written.
 struct LeftOver {
     path: PathBuf,
     file: Option<BufWriter<File>>,
@@ -246,7 +248,7 @@ impl LeftOver {
         writeln!(file, "{}", export::line(thing))
     }
 
-    /// How many things there are.
+    /// Finishes the file; answers how many records were written.
     fn finish(mut self) -> Result<u64, Failure> {
         let flushed = self.file.as_mut().map_or(Ok(()), |file| file.flush().and_then(|()| file.get_ref().sync_all()));
         match self.failed.map_or(flushed, Err) {
@@ -262,8 +264,8 @@ impl History {
         self.last = Some((event.writer_epoch, event.writer_uuid, event.timestamp));
     }
 
-    /// The head as it was, or as the last event tells if the head is lost or older than that event. The last owner of
-    /// the id may then be unknown.
+    /// The stored head; or, if the head is lost or older than the last event, a head rebuilt from that event. The last
+    /// owner of the id may then be unknown.
     fn head(&self, pid: PidNo) -> StoredHead {
         let (epoch, writer_uuid, timestamp) = self.last.unwrap_or_default();
         if let (Some(stored), Some((last, _))) = (self.head, self.events.last())
@@ -283,10 +285,10 @@ impl History {
         })
     }
 
-    /// What may be kept: where it begins and ends.
+    /// The bounds of the events that are kept: deleted up to the first, kept up to the second.
     fn bounds(&self, head: &Head) -> (SeqNr, SeqNr) {
         let mut missing = self.damaged.clone();
-        // A guessed head may hide gaps that were not counted as damage.
+        // A rebuilt head may hide gaps that were not counted as damage.
         let sound: Vec<_> = self.events.iter().map(|(seq_nr, _)| *seq_nr).collect();
         let gaps = sound.windows(2).filter(|pair| pair[0].next() != Some(pair[1]));
         missing.extend(gaps.map(|pair| pair[1].previous()));
@@ -387,7 +389,7 @@ impl<'a> NewJournal<'a> {
         Ok(cut)
     }
 
-    /// Events and snapshots behind a hole, or before one that a snapshot covers.
+    /// Leaves over events that are not kept, and snapshots after the last kept event.
     fn leave_over(
         &self,
         pid: PidNo,
@@ -409,7 +411,7 @@ impl<'a> NewJournal<'a> {
         }
     }
 
-    /// A state with its change, or offsets.
+    /// Copies a state with its change, or offsets.
     fn other(&mut self, key: &[u8]) -> Result<(), Failure> {
         let Some(id) = keys::state_id(key) else { return self.copy(key.to_vec(), |_, _| Vec::new()) };
         if let Ok(Some((_, _, stored))) = lookup::state_row(&self.reader, &id) {
@@ -421,7 +423,7 @@ impl<'a> NewJournal<'a> {
         Ok(())
     }
 
-    /// The sequence of commits, with the rows of tags: events in the order of their ordinals.
+    /// Writes the sequence of commits and the rows of tags: events in the order of their ordinals.
     fn commits(mut self, events: Vec<(u64, PidNo, SeqNr)>, next_ordinal: u64) -> Result<(), Failure> {
         let mut verified = Verified::default();
         let mut record = CommitRecord::default();

@@ -1,4 +1,4 @@
-//! Everything in a journal, sound or not, thing by thing; damage to one hides no other.
+//! Surveys a journal, sound or not, record by record; damage to one record hides no other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::reads::Reads;
 use crate::records::{EventRow, StoredHead};
 use crate::state_row::StateRow;
 
-/// One thing of a journal.
+/// One thing found in a journal.
 pub(super) enum Found<'a> {
     /// An id; its events and snapshots follow.
     Id {
@@ -39,14 +39,14 @@ pub(super) enum Found<'a> {
         key: &'a Bytes,
         value: &'a Bytes,
     },
-    /// An event that there was; if there is something in its place, what is wrong with that.
+    /// An event that is lost; `why` is the error of the record in its place, if there is one.
     Lost {
         id: &'a PersistenceId,
         pid: PidNo,
         seq_nr: SeqNr,
         why: Option<String>,
     },
-    /// What else cannot be read.
+    /// Any other damage, as a sentence.
     Damage {
         what: String,
     },
@@ -54,7 +54,7 @@ pub(super) enum Found<'a> {
 
 type Visit<'v> = &'v mut dyn FnMut(Found<'_>);
 
-/// Looks through one journal.
+/// The survey of one journal.
 pub(super) struct Survey {
     pub(super) reader: Reader,
     pub(super) commits: Commits,
@@ -67,7 +67,7 @@ impl Survey {
         Self { reader, commits, undurable: Undurable::default() }
     }
 
-    /// Shows everything.
+    /// Passes everything to `visit`.
     pub(super) fn walk(&self, visit: Visit<'_>) {
         let ids = self.ids(visit);
         for (pid, id) in &ids {
@@ -110,7 +110,7 @@ impl Survey {
         there.retain(|number| deleted_to.is_none_or(|deleted_to| *number > deleted_to));
         let named = self.commits.highest.get(&pid).map_or(0, |highest| highest.as_u64());
         let stored = head.map_or(0, |stored| stored.head.highest.as_u64());
-        // Numbers have no gaps. Without the head, nothing tells what was deleted before the first that is there.
+        // Numbers have no gaps. Without the head it is unknown which events before the first present one were deleted.
         let first = deleted_to.map(|deleted_to| deleted_to + 1).or(there.first().copied()).unwrap_or(named.max(1));
         let last = there.last().copied().unwrap_or_default().max(named).max(stored);
         if head.is_some() && last > stored {
@@ -139,7 +139,7 @@ impl Survey {
         }
     }
 
-    /// Events of ids whose name is lost, and their head, too.
+    /// Passes events of ids whose name and head are both lost.
     fn walk_nameless(&self, ids: &BTreeMap<PidNo, PersistenceId>, visit: Visit<'_>) {
         let mut pids: BTreeSet<PidNo> = self.commits.highest.keys().copied().collect();
         let (mut from, to) = keys::all_events();
@@ -158,7 +158,7 @@ impl Survey {
         }
     }
 
-    /// Ids by number; those whose name is lost by their heads.
+    /// Ids by number; an id whose name record is lost is found by its head.
     fn ids(&self, visit: Visit<'_>) -> BTreeMap<PidNo, PersistenceId> {
         let mut ids = BTreeMap::new();
         for key in self.keys(keys::space(Space::Ids), "ids", visit) {
@@ -186,7 +186,7 @@ impl Survey {
         keys.iter().filter_map(|key| keys::number(key, 1)).collect()
     }
 
-    /// Keys in order. Where the engine cannot go on, those before and those behind the damage.
+    /// Keys in order. If an iteration cannot get past damage, the keys before and behind the damage.
     fn keys<A: AsRef<[u8]>, B: AsRef<[u8]>>(
         &self,
         (from, to): (A, B),

@@ -1,6 +1,6 @@
-//! Histories of another store, taken over with their numbers, times and writers.
+//! Histories that are imported from another store, with their numbers, times and writers.
 //!
-//! They take their place in the order of commits like everything else: ordinals are this store's own.
+//! Imported events get ordinals of this store, in the order of commits like everything else.
 
 use greylag_persistence::{ImportError, SeqNr, Timestamp};
 use greylag_store_sled::{Batch, Reader, StoreError};
@@ -11,11 +11,11 @@ use crate::keys::PidNo;
 use crate::records::{EncodedEvent, StoredHead};
 use crate::request::EncodedPart;
 
-/// Events that one entry of a commit record covers, so that their tags fit into it.
+/// The most events that one entry of a commit record covers, so that their tags fit into it.
 const EVENTS_PER_ENTRY: usize = 256;
 
 impl JournalPlanner {
-    /// Stores what was checked against the stored head, if that is the stored head still.
+    /// Stores a part that was checked against the stored head, if that head is still the stored one.
     pub(super) fn import_events(
         &mut self,
         part: EncodedPart,

@@ -12,7 +12,7 @@ use crate::offset_row::SliceOffsets;
 use crate::offsets::{offset_error, unreadable};
 use crate::request::OffsetChange;
 
-/// The row of a slice before the group, which is the durable one, and as the group leaves it so far.
+/// The row of a slice before the group (the durable row), and as the group has changed it so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ChangedOffsets {
     pub(super) before: Option<Bytes>,
@@ -20,7 +20,7 @@ pub(super) struct ChangedOffsets {
 }
 
 impl JournalPlanner {
-    /// Raises the epoch of every slice, or of none.
+    /// Claims slices: raises the epoch of every slice, or of none.
     pub(super) fn claim_slices(
         &mut self,
         projection: String,
@@ -48,7 +48,7 @@ impl JournalPlanner {
         Ok(Ok(OwnedSlices { projection, epochs }))
     }
 
-    /// Changes all slices concerned, if every one is still owned under its epoch, or none.
+    /// Changes all slices concerned, if every one is still owned under the given epoch, or none.
     pub(super) fn change_offsets(
         &mut self,
         owned: &OwnedSlices,

@@ -1,5 +1,5 @@
-//! Snapshots: the chunks in earlier groups, the row that names them last, so that a snapshot is
-//! there whole or not at all.
+//! Snapshots: chunks are stored in earlier groups and the row that names them last, so that a snapshot is stored whole
+//! or not at all.
 
 use greylag_persistence::{Corrupt, PersistenceId, SeqNr, SnapshotError, StoreFailure, Timestamp};
 use greylag_store_sled::{Batch, Reader, StoreError};
@@ -20,7 +20,7 @@ impl JournalPlanner {
         if let Some(why) = self.room.is_low() {
             return Ok(Answer::SnapshotChunks(Err(SnapshotError::Unavailable(self.low(why)))));
         }
-        // A damaged head is reported when the row follows; until then its chunks go nowhere.
+        // A damaged head is reported when the row follows; until then its chunks are not stored.
         if let Ok(pid) = self.pid_for_snapshot(&part.id, reader, batch)? {
             let first = keys::snapshot_chunk(pid, part.seq_nr, part.save, part.first_chunk);
             if let Err(corrupt) = local(lookup::check_pages(reader, &part.id, part.seq_nr, [first]))? {
@@ -81,9 +81,10 @@ impl JournalPlanner {
         for record in reader.range(&first, &last) {
             let (key, row) = match record {
                 Ok((key, value)) => (key, Row::decode(value)),
-                // A damaged snapshot matches by its number alone: it must be possible to delete it.
+                // Damage hides the timestamp of a snapshot, so it matches by its number alone: it must be possible to
+                // delete it.
                 Err(StoreError::Checksum { key }) => (key.into(), None),
-                // Which ones there are cannot be seen.
+                // A damaged page hides which snapshots there are.
                 Err(error) => {
                     let damaged = local(Err::<(), _>(LookupError::of(id, SeqNr::ZERO, error)))?;
                     return Ok(damaged.map_err(SnapshotError::Corrupt));
@@ -105,7 +106,7 @@ impl JournalPlanner {
         Ok(stays.map_or(Ok(()), |corrupt| Err(SnapshotError::Corrupt(corrupt))))
     }
 
-    /// The number of an id, given to it now if the id was never claimed: a snapshot may come from another store.
+    /// The number of an id. An id that was never claimed gets one now: a snapshot may come from another store.
     fn pid_for_snapshot(
         &mut self,
         id: &PersistenceId,
@@ -128,7 +129,7 @@ impl JournalPlanner {
 fn remove_chunks_of(pid: PidNo, seq_nr: SeqNr, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
     let row = match reader.get(&keys::snapshot(pid, seq_nr)) {
         Ok(row) => row.and_then(Row::decode),
-        // Which chunks a damaged row named is not known; the next opening finds them unnamed.
+        // A damaged row does not tell its chunks; the next opening removes them, since no row names them.
         Err(StoreError::Checksum { .. }) => None,
         Err(error) => return Err(error),
     };

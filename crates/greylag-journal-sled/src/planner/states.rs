@@ -1,9 +1,9 @@
-//! Durable states: judged against the stored row, written once for each group, and given their place
-//! in the order of changes when the group ends.
+//! Durable states: checked against the stored row, written once per group, and given their ordinals when the group
+//! ends.
 //!
-//! What a write leaves behind (the place of the change before, chunks of the state before) goes with the
-//! *next* group. Until the new state is durable readers are shown the old one; and if the group never
-//! becomes durable, the old change must still stand where followers of the feed look for it.
+//! The change and the chunks that a write supersedes are removed with the *next* group. Until the new state is durable
+//! readers are shown the old one; and if the group never becomes durable, the old change must still stand where
+//! followers of the feed look for it.
 
 use bytes::Bytes;
 use greylag_persistence::{
@@ -18,14 +18,14 @@ use crate::keys;
 use crate::lookup;
 use crate::state_row::{ChangeRow, StateRow, Superseded};
 
-/// The row of a state before the group, which is the durable one, and as the group leaves it so far.
+/// The row of a state before the group (the durable row), and the state as the group has changed it so far.
 #[derive(Debug, Clone)]
 pub(super) struct ChangedState {
     pub(super) before: Option<Bytes>,
     superseded: Option<Superseded>,
-    /// The state as the group leaves it so far. As read from the store its payload may be cut: no rule looks at it.
+    /// The state as the group leaves it so far. Read from the store, its payload may be cut, which no rule depends on.
     now: StoredState,
-    /// Which write of the group made it.
+    /// Number of the write within the group that made the state.
     turn: usize,
 }
 
@@ -39,7 +39,7 @@ impl JournalPlanner {
     ) -> Result<Result<(), StateWriteError>, StoreError> {
         let found = match self.state(&write.id, reader)? {
             Ok(found) => found,
-            // Whether an earlier try of this write is stored cannot be seen.
+            // Damage hides whether an earlier try of this write is stored.
             Err(corrupt) => return Ok(Err(StateWriteError::Unknown(self.failure(corrupt)))),
         };
         let current = found.now.head();
@@ -64,7 +64,7 @@ impl JournalPlanner {
         })
     }
 
-    /// Stores a state of another store as it is, if it is a later one.
+    /// Stores a state of another store as it is, if it is later than the stored one.
     pub(super) fn import_state(
         &mut self,
         state: StoredState,
@@ -93,14 +93,14 @@ impl JournalPlanner {
         })
     }
 
-    /// Writes the rows of the group, each with its place in the order of changes. Comes last, so that the
-    /// changes follow the events of the commit record in hand.
+    /// Writes the state rows of the group, each with its ordinal. Called last, so that ordinals of changes follow those
+    /// of the events of the commit record in hand.
     pub(super) fn write_states(&mut self, batch: &mut Batch) {
         let mut states: Vec<_> = self.group.states.iter().map(|(id, changed)| (id.clone(), changed.clone())).collect();
         states.sort_unstable_by_key(|(_, changed)| changed.turn);
         for (id, ChangedState { superseded, now, .. }) in states {
             let (id, key) = (&id, keys::state(&id));
-            // The record in hand may end here, and the next one begins with this ordinal.
+            // Ends the commit record in hand if it is full; the next record then begins with this ordinal.
             self.make_room(CommittedRow::bytes_of(&key), batch);
             let ordinal = self.counters.next_ordinal;
             self.counters.next_ordinal += 1;
@@ -117,14 +117,14 @@ impl JournalPlanner {
         }
     }
 
-    /// Removes what the last group that became durable wrote over.
+    /// Removes what the last durable group superseded.
     pub(super) fn sweep_superseded(&mut self, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
         self.superseded.drain(..).try_for_each(|change| remove_superseded(&change, reader, batch))
     }
 
-    /// Whether the pages to which this state goes can be changed; that of its row was read before.
+    /// Whether the pages that this state is written to can be changed; that of its row was read before.
     fn check_state(&self, state: &StoredState, reader: &Reader) -> Result<Result<(), Corrupt>, StoreError> {
-        // What a row holds besides is far less than the other half.
+        // The other fields of a row take far less than half a value.
         let may_be_cut = state.value.as_ref().is_some_and(|value| value.payload.len() > MAX_VALUE_BYTES / 2);
         let chunk = may_be_cut.then(|| keys::state_chunk(&state.id, state.revision, 0));
         let pages = [keys::change(self.counters.next_ordinal)].into_iter().chain(chunk);
@@ -146,7 +146,7 @@ impl JournalPlanner {
     }
 }
 
-/// Removes the place of the change before, and the chunks of its state.
+/// Removes the superseded change, and the chunks of the superseded state.
 pub(crate) fn remove_superseded(change: &ChangeRow, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
     let Some(Superseded { ordinal, revision, chunks }) = &change.superseded else { return Ok(()) };
     lookup::remove_unneeded(&keys::change(*ordinal), reader, batch)?;

@@ -11,7 +11,7 @@ use greylag_persistence::{
     StateStore, StateWrite, StateWriteError, StoredEvent, Under, WriterEpoch, WriterUuid,
 };
 
-/// The id of a text.
+/// Parses an id.
 pub(crate) fn id(id: &str) -> PersistenceId {
     PersistenceId::unique(id).unwrap()
 }
@@ -34,25 +34,25 @@ pub(crate) async fn open(path: &Path) -> SledJournal {
     SledJournal::open(path, SledJournalSettings::test()).await.unwrap()
 }
 
-/// Opens and closes a journal, so that what it holds counts as verified: only what is newer is looked for.
+/// Opens and closes a journal, so that what it holds counts as verified: the next opening checks only newer commits.
 pub(crate) async fn verify(path: &Path) {
     open(path).await.close().await.unwrap();
 }
 
-/// A directory in memory, where there is such a thing: for what is damaged on purpose no disk need be waited for.
+/// A directory in memory, if the system has one: tests that damage a store on purpose need not wait for a disk.
 pub(crate) fn in_memory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 /// A writer of one id that keeps its epoch and next number.
 pub(crate) struct Writer {
-    /// Its id.
+    /// Id that it writes to.
     pub(crate) id: PersistenceId,
-    /// Its uuid.
+    /// Uuid of the writer.
     pub(crate) uuid: WriterUuid,
-    /// What it got from its claim.
+    /// Epoch of its claim.
     pub(crate) epoch: WriterEpoch,
-    /// The last number that it stored.
+    /// Sequence number of its last stored event.
     pub(crate) highest: SeqNr,
 }
 
@@ -65,7 +65,7 @@ impl Writer {
         Self { id, uuid, epoch: claim.epoch, highest: claim.highest }
     }
 
-    /// The append that comes next.
+    /// The next append with these payloads.
     pub(crate) fn next(&self, payloads: &[&str]) -> Append {
         Append {
             id: self.id.clone(),
@@ -76,7 +76,7 @@ impl Writer {
         }
     }
 
-    /// Appends and counts.
+    /// Appends these payloads, and raises `highest`.
     pub(crate) async fn append(&mut self, journal: &dyn Journal, payloads: &[&str]) {
         let append = self.next(payloads);
         self.highest = append.last().unwrap();
@@ -84,7 +84,7 @@ impl Writer {
     }
 }
 
-/// A snapshot of this state.
+/// A snapshot with this payload.
 pub(crate) fn snapshot(id: &PersistenceId, seq_nr: SeqNr, payload: Vec<u8>) -> NewSnapshot {
     NewSnapshot {
         id: id.clone(),
@@ -102,7 +102,7 @@ pub(crate) async fn upsert(states: &dyn StateStore, id: &PersistenceId, revision
     try_upsert(states, id, revision, payload).await.unwrap();
 }
 
-/// Stores this revision of a state, if it can be.
+/// Stores this revision of a state; answers whether it was stored.
 pub(crate) async fn try_upsert(
     states: &dyn StateStore,
     id: &PersistenceId,

@@ -5,19 +5,19 @@ use std::path::Path;
 use greylag_journal_sled::{StoreError, StoreSettings};
 use greylag_store_sled::{Batch, Planner, Reader, Request, Store};
 
-/// Reads and changes rows behind the journal's back, as a hole in the log would.
+/// A planner that reads and changes rows behind the journal's back, as a hole in the log would.
 struct Rows;
 
-/// What is done to the rows of a store.
+/// An action on the rows of a store.
 #[allow(dead_code, reason = "each test binary uses its part")]
 pub(crate) enum Do {
-    /// What lies under a key.
+    /// Answers the value under a key.
     Get(Vec<u8>),
-    /// Another value under a key.
+    /// Puts a value under a key.
     Put(Vec<u8>, Vec<u8>),
-    /// Takes a key away, which is there.
+    /// Removes a key, which must be there.
     Remove(Vec<u8>),
-    /// A byte for each row in a space.
+    /// Answers one byte for each row in a space.
     Count(u8),
 }
 
@@ -54,7 +54,7 @@ impl Planner for Rows {
     }
 }
 
-/// Does it to a store that nothing has open; what it answers.
+/// Applies `what` to a store that no process has open; answers its result.
 pub(crate) fn on_row(path: &Path, what: Do) -> Vec<u8> {
     let store = Store::open(path, StoreSettings::test(), Rows).unwrap();
     let found = store.submit(what).unwrap().wait().unwrap();

@@ -1,4 +1,4 @@
-//! A small journal with something of everything, and what reading it must answer.
+//! A small journal with a record of every kind, and the answers to reading it.
 
 use greylag_journal_sled::{SledJournal, SledJournalSettings};
 use greylag_persistence::{
@@ -10,7 +10,7 @@ use crate::common::{Writer, id, snapshot, upsert};
 
 pub(crate) const IDS: u32 = 5;
 
-/// Everything that can be read, question by question; an error is an answer without content.
+/// Answers to all questions, in order; the error is a short text.
 pub(crate) type Answers = Vec<(String, Result<String, String>)>;
 
 pub(crate) fn settings() -> SledJournalSettings {
@@ -50,14 +50,14 @@ pub(crate) async fn work(journal: &SledJournal, round: u32, payload_bytes: usize
     offsets.save(&owned, &[Processed { id: own, seq_nr: SeqNr::FIRST, position }]).await.unwrap();
 }
 
-/// Asks everything.
+/// Reads everything.
 pub(crate) async fn read(journal: &SledJournal) -> Answers {
     let mut answers = Answers::new();
     let mut note = |what: String, answer: Result<String, String>| answers.push((what, answer));
     for number in 1..=IDS {
         let id = name(number);
         note(format!("head of {id}"), shown(journal.head(&id).await));
-        // One by one, so that damage to one hides no other; and all at once, as recovery does.
+        // Events are read one by one, so that damage to one hides no other; and all at once, as recovery does.
         note(format!("events of {id}"), shown(journal.read(&id, ReadRange::all()).await));
         for seq_nr in 1..=60_u32 {
             let range = ReadRange { from: seq_nr.into(), to: seq_nr.into(), ..ReadRange::all() };
@@ -75,7 +75,7 @@ pub(crate) async fn read(journal: &SledJournal) -> Answers {
     {
         let (what, visible) = (format!("{of:?}"), Visible::All);
         let page = PageQuery { of, after: Cursor::Start, until: None, visible, limit: 10_000, load: true };
-        // Of a page that ends at damage, the next one says so.
+        // A page that ends early may end before damage; the next page then answers the error.
         let page = match journal.queries().events(&page).await {
             Ok(found) if found.more => {
                 let next = PageQuery { after: found.next.clone(), ..page };
@@ -88,7 +88,7 @@ pub(crate) async fn read(journal: &SledJournal) -> Answers {
     let of = ChangesOf::Tag("odd".to_owned());
     let changes = journal.states().changes(&of, &Offset::None, 1000).await;
     let changes = match (changes, journal.states().get(&name(1)).await) {
-        // As with pages of events: what follows is asked for, too.
+        // As with pages of events, the changes after the last one are asked for, too.
         (Ok(found), _) => match found.last().map(|last| last.offset.clone()) {
             Some(last) => journal.states().changes(&of, &last, 1000).await.map(|_| found),
             None => Ok(found),

@@ -1,4 +1,4 @@
-//! What was acknowledged, and whether a store has it.
+//! Acknowledged values, and the comparison of a store with them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,20 +12,20 @@ use greylag_persistence::{
 use crate::common::{id, open, read_all};
 use crate::load::{SNAPSHOT_BYTES, STATES, WRITERS, content, events_of_append, fill, is_deletion, ordinal_of};
 
-/// The greatest value that was acknowledged, or seen after an opening, by what it is and whose.
+/// The greatest value that was acknowledged, or found after an opening, by kind of value and number of its owner.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Known {
     values: BTreeMap<(String, usize), u64>,
     acks: usize,
-    /// Events up to here were compared with the queries.
+    /// The ordinal up to which events were compared with the queries.
     queried: Option<u64>,
 }
 
 impl Known {
-    /// Takes note of a line of the child; whether it is an acknowledgement.
+    /// Notes a line of the child; answers whether it is an acknowledgement.
     pub(crate) fn note(&mut self, line: &str) -> bool {
-        // What the test harness says before the first line stands on that line. A line that was cut off by the
-        // kill names a smaller value, which was acknowledged too.
+        // The first line may begin with text of the test harness. A line that the kill cut off names a smaller value,
+        // which was acknowledged too.
         let Some(at) = line.find("ack ") else { return false };
         let words: Vec<_> = line[at..].split_whitespace().collect();
         let &[_, what, number, value] = &words[..] else { return false };
@@ -48,14 +48,14 @@ impl Known {
         *greatest = value.max(*greatest);
     }
 
-    /// What is there is at least what is known, and is known from now on.
+    /// Asserts that the found value is at least the known one, and makes it the known one.
     fn at_least(&mut self, what: &str, number: usize, found: u64, when: &str) {
         let known = self.value(what, number);
         assert!(found >= known, "{when}: of {what} {number}, {known} was acknowledged, {found} is there");
         self.raise(what, number, found);
     }
 
-    /// Opens the store and looks at everything.
+    /// Opens the store and compares everything with the known values.
     pub(crate) async fn compare(&mut self, directory: &Path, when: &str) {
         let journal = open(directory).await;
         for number in 0..WRITERS {
@@ -83,7 +83,7 @@ impl Known {
             let begin = content(number, event.seq_nr.as_u64(), 0);
             assert!(event.payload.starts_with(begin.as_bytes()), "{when}: {id} {}", event.seq_nr);
         }
-        // An append is whole or not there.
+        // The history must end at the end of an append: appends are atomic.
         let mut end = 0;
         while end < head.highest.as_u64() {
             end += events_of_append(end + 1);
@@ -91,7 +91,7 @@ impl Known {
         assert_eq!(end, head.highest.as_u64(), "{when}: {id} is torn");
     }
 
-    /// By slice and by tag: of every id that grew, the last event is found.
+    /// Queries by slice and by tag must find the last event of every id that grew.
     async fn compare_queries(&mut self, journal: &SledJournal, when: &str) {
         let slices = EventsOf::Slices { entity_type: "Crash".to_owned(), slices: 0..=SLICES - 1 };
         let mut newest = self.queried;

@@ -1,4 +1,4 @@
-//! What the child does: events, deletions, claims, snapshots, durable states and offsets, all at once.
+//! The load of the child: events, deletions, claims, snapshots, durable states and offsets, all at once.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub(crate) const WRITERS: usize = 8;
 pub(crate) const STATES: usize = 4;
 pub(crate) const SNAPSHOT_BYTES: usize = 300_000;
 
-/// Prints one line in one write, so that those of several tasks do not mix.
+/// Prints a line in one write, so that lines of several tasks do not mix.
 pub(crate) fn say(line: &str) {
     std::io::stdout().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
@@ -25,7 +25,7 @@ fn acknowledge(what: &str, number: usize, value: u64) {
     say(&format!("ack {what} {number} {value}"));
 }
 
-/// Works until it is killed.
+/// Runs the load until the process is killed.
 pub(crate) async fn run(directory: &Path) {
     say("begin open");
     let journal = open(directory).await;
@@ -43,12 +43,12 @@ pub(crate) async fn run(directory: &Path) {
     }
 }
 
-/// What event `seq_nr` of a writer holds.
+/// The payload of event `seq_nr` of a writer.
 pub(crate) fn content(number: usize, seq_nr: u64, size: usize) -> String {
     format!("{number}:{seq_nr}:{}", "x".repeat(size))
 }
 
-/// How many events the append that begins at `first` has.
+/// The number of events in the append that begins at `first`.
 pub(crate) fn events_of_append(first: u64) -> u64 {
     first % 7 + 1
 }
@@ -58,7 +58,7 @@ async fn append_for_ever(journal: SledJournal, number: usize) {
     acknowledge("epoch", number, writer.epoch.as_u64());
     loop {
         let first = writer.highest.as_u64() + 1;
-        // Now and then an event of several chunks.
+        // An append whose first number is a multiple of 50 has events of several chunks.
         let size = if first.is_multiple_of(50) { 150_000 } else { 40 };
         let mut append = writer.next(&[]);
         append.events = (first..first + events_of_append(first)).map(|at| event(content(number, at, size))).collect();
@@ -107,7 +107,7 @@ pub(crate) fn ordinal_of(processed: &Processed) -> u64 {
 async fn save_offsets_for_ever(journal: SledJournal) {
     let offsets = journal.offsets();
     let mut ordinal = offsets.load("crash", 0..=SLICES - 1).await.unwrap().last().map_or(0, ordinal_of);
-    // A range that holds the slices of both ids, and not a thousand others.
+    // A range with the slices of both ids, but without a thousand others.
     let owned = offsets.claim("crash", 0..=SLICES / 2 - 1).await.unwrap();
     let rest = offsets.claim("crash", SLICES / 2..=SLICES - 1).await.unwrap();
     acknowledge("owner", 0, owned.epochs[&0].as_u64());
@@ -116,14 +116,14 @@ async fn save_offsets_for_ever(journal: SledJournal) {
     loop {
         ordinal += 1;
         let (seq_nr, position) = (SeqNr::saturating(ordinal), Position::Ordinal(ordinal));
-        // Two slices in one save: both or neither.
+        // Two slices in one save, which must be atomic.
         let processed = ["Crash|0", "Crash|1"].map(|name| Processed { id: id(name), seq_nr, position });
         offsets.save(&all, &processed).await.unwrap();
         acknowledge("offset", 0, ordinal);
     }
 }
 
-/// What every byte of the snapshot of this number is.
+/// The value of every byte of the snapshot with this number.
 pub(crate) fn fill(seq_nr: SeqNr) -> u8 {
     u8::try_from(seq_nr.as_u64() % 251).unwrap()
 }
@@ -133,7 +133,7 @@ async fn save_snapshots_for_ever(journal: SledJournal) {
     let latest = snapshots.load(&id, SnapshotCriteria::LATEST).await.unwrap();
     let mut seq_nr = latest.map_or(SeqNr::FIRST, |snapshot| snapshot.seq_nr);
     loop {
-        // The same number is saved twice, the second time over the first.
+        // Each number is saved twice, so that the second save replaces the first.
         for _ in 0..2 {
             say("begin save");
             snapshots.save(snapshot(&id, seq_nr, vec![fill(seq_nr); SNAPSHOT_BYTES])).await.unwrap();

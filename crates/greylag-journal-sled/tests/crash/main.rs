@@ -1,8 +1,8 @@
-//! Killed under load over everything that a journal keeps, again and again: what was acknowledged is there, nothing
-//! is torn, no number is missing, nothing that was deleted comes back, and every opening is clean.
+//! A journal under load over everything it stores is killed again and again: all acknowledged values are there, no
+//! append is torn, no number is missing, nothing that was deleted comes back, and every opening is clean.
 //!
 //! The child is this very test binary, started anew with the directory in an environment variable. It works as
-//! fast as it can (`load`) and prints what it begins and what was acknowledged; the parent kills it by one of five
+//! fast as it can (`load`) and prints what it begins and what was acknowledged; the parent kills it in one of five
 //! ways and compares (`known`). Kit cases `crash 1` to `crash 3`. `cargo xtask journal-crash` is the long form.
 
 #[path = "../common/mod.rs"]
@@ -22,29 +22,29 @@ use rand_chacha::ChaCha8Rng;
 
 const DIRECTORY: &str = "GREYLAG_CRASH_DIRECTORY";
 const CYCLES: &str = "GREYLAG_CRASH_CYCLES";
-/// A new store after so many kills, so that making one is interrupted too.
+/// A new store is begun after this many kills, so that creating a store is interrupted, too.
 const LIFE: usize = 40;
 const MOST_ACKS: usize = 150;
 
-/// When the child is killed.
+/// The moment at which the child is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kill {
-    /// After so many acknowledgements.
+    /// After this many acknowledgements.
     UnderLoad(usize),
-    /// So long after it began to open the store.
+    /// This long after it began to open the store.
     WhileOpening(Duration),
-    /// After so many acknowledgements, as it begins to delete events.
+    /// After this many acknowledgements, when it begins to delete events.
     WhileDeleting(usize),
-    /// After so many, as it begins to save a snapshot, or to write what does not fit into one row.
+    /// After this many acknowledgements, when it begins to save a snapshot, or to write values too large for one row.
     WhileSaving(usize),
-    /// After so many it is stopped, the directory is copied, and the copy opened as well.
+    /// After this many acknowledgements it is stopped; the directory is copied, and the copy opened as well.
     Stopped(usize),
 }
 
 impl Kill {
     const KINDS: usize = 5;
 
-    /// The kill of a cycle. The first ones are one of each kind, so that however few there are, none is left out.
+    /// The kill of a cycle. The first cycles take one kill of each kind, so that even a short run has them all.
     fn draw(cycle: usize, rng: &mut ChaCha8Rng) -> Self {
         let acks = rng.random_range(1..MOST_ACKS);
         let drawn = rng.random_range(1..10);
@@ -65,7 +65,7 @@ impl Kill {
         }
     }
 
-    /// The line that the child prints just before.
+    /// The line that the child prints just before the moment of the kill.
     fn waits_for(self) -> Option<&'static str> {
         match self {
             Self::WhileOpening(_) => Some("begin open"),
@@ -76,7 +76,7 @@ impl Kill {
     }
 }
 
-/// Not a test of its own: the child that the test below starts.
+/// Child process of the test below; does nothing when run as a test.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child_that_is_killed() {
     if let Some(directory) = std::env::var_os(DIRECTORY) {
@@ -95,8 +95,8 @@ fn start(directory: &Path) -> (Child, Lines<BufReader<ChildStdout>>) {
     (child, lines)
 }
 
-/// Runs the child and kills it. Answers the copy that was made of the stopped one's directory, with what was
-/// known to be in it.
+/// Runs the child and kills it. For [`Kill::Stopped`] answers the copy of the directory, with the values known to be in
+/// it.
 fn run_and_kill(directory: &Path, kill: Kill, known: &mut Known) -> Option<(tempfile::TempDir, Known)> {
     let (mut child, mut lines) = start(directory);
     let mut acks = 0;
@@ -132,7 +132,7 @@ fn run_and_kill(directory: &Path, kill: Kill, known: &mut Known) -> Option<(temp
     copied
 }
 
-/// SIGSTOP; returns when no thread of the child runs any more.
+/// Sends SIGSTOP; returns when no thread of the child runs any more.
 fn stop(child: &Child) {
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());

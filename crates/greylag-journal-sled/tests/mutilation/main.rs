@@ -1,9 +1,9 @@
-//! Damaged files: single bits, lost ends, missing files, no room, no permission. Whatever is read is right, or an
-//! error that names what is damaged; or the journal is refused, and says how to repair it. Never is anything
-//! silently wrong. Kit cases `crash 4` to `crash 6`; `cargo xtask journal-damage` is the long form.
+//! Damaged files: single bits, lost ends, missing files, no room, no permission. Every read is right or an error that
+//! names the damage; or the opening is refused with an error that says how to repair the journal. Damage is never read
+//! as data. Kit cases `crash 4` to `crash 6`; `cargo xtask journal-damage` is the long form.
 //!
-//! The journal that is damaged holds something of everything; a part of it was verified by an opening, another
-//! part is what a killed process left.
+//! The damaged journal holds a record of every kind; a part of it was verified by an opening, another part is as a
+//! killed process leaves it.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -22,25 +22,25 @@ use rand_chacha::ChaCha8Rng;
 use sample::Answers;
 
 const COUNT: &str = "GREYLAG_MUTILATIONS";
-/// Nothing here takes longer, however damaged.
+/// The longest time to open and read a journal, however damaged.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn count_or(short: usize) -> usize {
     std::env::var(COUNT).map_or(short, |count| count.parse().unwrap())
 }
 
-/// What became of a damaged journal.
+/// Result of opening and reading a damaged journal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     /// Everything was read right.
     Right,
     /// Some reads were refused, all others right.
     SomeRefused,
-    /// It was not opened; the name of the error.
+    /// The opening was refused; the name of the error.
     NotOpened(String),
 }
 
-/// Opens a damaged journal and compares every answer. Panics if one of them is wrong.
+/// Opens a damaged journal and compares every answer. Panics if an answer is wrong.
 async fn judge(path: &Path, expected: &Answers, what: &str) -> Outcome {
     let judged = tokio::time::timeout(PATIENCE, judge_in_time(path, expected, what)).await;
     judged.unwrap_or_else(|_| panic!("{what}: no answer within {PATIENCE:?}"))
@@ -62,7 +62,7 @@ async fn judge_in_time(path: &Path, expected: &Answers, what: &str) -> Outcome {
         }
     }
     if outcome == Outcome::Right {
-        // It takes writes as well.
+        // A journal that reads right must take appends as well.
         Writer::claim(&journal, id("Sample|new")).await.append(&journal, &["a"]).await;
     }
     let _stalled = journal.close().await;
@@ -84,8 +84,8 @@ fn name_of(error: &OpenError, what: &str) -> String {
     }
 }
 
-/// Makes a journal whose older part an opening has verified, and whose younger part none has; as a killed
-/// process leaves it.
+/// Makes a journal, as a killed process leaves it, whose older part was verified by an opening, and whose younger part
+/// was not.
 async fn make(path: &Path, payload_bytes: usize) -> Answers {
     let made = common::in_memory();
     let open = async || SledJournal::open(made.path(), sample::settings()).await.unwrap();
@@ -103,7 +103,7 @@ async fn make(path: &Path, payload_bytes: usize) -> Answers {
     answers
 }
 
-/// A journal to damage, again and again.
+/// A sound journal; each trial damages a copy.
 struct Original {
     directory: tempfile::TempDir,
     answers: Answers,
@@ -118,7 +118,7 @@ impl Original {
         for entry in std::fs::read_dir(directory.path()).unwrap().map(Result::unwrap) {
             if entry.file_type().unwrap().is_file() {
                 let bytes = std::fs::read(entry.path()).unwrap();
-                // sled makes its file as long as a segment.
+                // sled allocates whole segments, so the used part ends at the last byte that is not zero.
                 let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
                 files.push((entry.file_name().into(), used));
             }
@@ -133,7 +133,7 @@ impl Original {
         copy
     }
 
-    /// Most damage goes to the log; every file gets some.
+    /// Draws a bit: four of five in the log, one of five in the other files.
     fn draw_bit(&self, rng: &mut ChaCha8Rng) -> (&Path, usize, u8) {
         let others = rng.random_range(0..5) == 0;
         let of = |name: &PathBuf| (name.as_os_str() == "db") != others;
@@ -178,24 +178,24 @@ async fn flips(original: &Original, count: usize, seed: u64) {
     tally.say(&format!("{count} flipped bits"));
 }
 
-/// persistence §8, "torn/zeroed/flipped bytes": each is read right, repaired by rule, or refused by name.
+/// persistence §8, "torn/zeroed/flipped bytes": each flip is read right, repaired by rule, or refused by name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_flipped_bit_is_ever_read_as_data() {
     flips(&Original::new(40).await, count_or(60) * 4 / 5, 1).await;
 }
 
-/// The same over several segments of the log: damage in the middle is a hole, and not the end of it.
+/// The same over several segments of the log: damage in the middle is a hole, not a torn end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_flipped_bit_in_a_log_of_several_segments_is_ever_read_as_data() {
     flips(&Original::new(45_000).await, count_or(15) / 5, 2).await;
 }
 
-/// persistence §4.5, `crash 5`: the end of each file is gone.
+/// persistence §4.5, `crash 5`: the end of each file is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lost_end_of_a_file_goes_unnoticed() {
     let original = Original::new(40).await;
     let mut tally = Tally::default();
-    // All of them in the long form, some in the short one.
+    // Every sector in the long form, every 23rd in the short form.
     let step = if std::env::var_os(COUNT).is_some() { 512 } else { 512 * 23 };
     for (name, used) in &original.files {
         for at in (0..*used).step_by(step) {

@@ -1,4 +1,4 @@
-//! Answers a node that dials the admin port in place of another node: which port it found, and which it wants.
+//! Answers a node that dials the admin port instead of a node's port: which port this is, and which port it needs.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
@@ -8,10 +8,10 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service, http};
 
-/// The calls of nodes to each other.
+/// Path prefix of the calls between nodes.
 const OF_NODES: &str = "/greylag.transport.";
 
-/// The admin service, with an answer for calls that are meant for the port that nodes dial.
+/// The admin service, with an answer for calls that belong on the node's port.
 #[derive(Debug, Clone)]
 pub(super) struct OtherPort<S> {
     admin: S,

@@ -22,15 +22,15 @@ use crate::shards::Shards;
 use crate::shown::Shown;
 use crate::v1::management_server::ManagementServer as Generated;
 
-/// Requests are a few addresses; nothing larger is read.
+/// Largest request; requests have only a few addresses.
 const MAX_REQUEST_BYTES: usize = 64 * 1024;
-/// Connections at a time; watchers keep theirs.
+/// Connections at a time; each watcher keeps one.
 const MAX_CONNECTIONS: usize = 64;
-/// Calls under way on one connection.
+/// Concurrent calls on one connection.
 const MAX_CALLS: u32 = 16;
-/// A caller that does not answer pings for so long is gone.
+/// Interval and timeout of pings: a caller that does not answer them counts as gone.
 const KEEPALIVE: Duration = Duration::from_secs(10);
-/// How long open calls may take to end with the service.
+/// How long open calls may take to end when the service is shut down.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A running admin service. It ends when it is shut down or dropped.
@@ -45,11 +45,11 @@ pub struct ManagementServer {
 }
 
 impl ManagementServer {
-    /// Listens where the settings say and answers for this node, whether it has joined or not.
-    /// `None` if the settings leave the service off.
+    /// Listens on the address of the settings and answers for this node, whether it has joined or not. `None` if the
+    /// settings leave the service off.
     ///
     /// # Errors
-    /// [`StartError`]; nothing runs then.
+    /// [`StartError`]; then nothing runs.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -101,7 +101,7 @@ impl ManagementServer {
                     () = reading => {}
                 }
             };
-            // Once it is stopped, the server takes no callers, which ends accepting them.
+            // The receiver of accepted connections ends with the stopped server, and thereby ends accepting.
             if let (Err(error), ()) = tokio::join!(server, accepting) {
                 tracing::error!(%error, "the admin service ended");
             }
@@ -109,27 +109,26 @@ impl ManagementServer {
         Ok(Some(Self { address, tls, shards, delivery, stop, serving }))
     }
 
-    /// Reads key, certificate and authorities from their files at once, as happens every
-    /// `management.tls_reload_interval`; connections that are open stay as they are. Returns whether
-    /// the files held something new; without TLS, never.
+    /// Reads key, certificate and authorities from their files now, as happens every `management.tls_reload_interval`
+    /// anyway; open connections keep theirs. Returns whether the files had changed; without TLS always false.
     ///
     /// # Errors
-    /// [`TlsError`]; what was read before stays in use. Blocks on the disk.
+    /// [`TlsError`]; the previous certificate stays in use. Blocks on the disk.
     pub fn reload_tls(&self) -> Result<bool, TlsError> {
         self.tls.as_ref().map_or(Ok(false), |files| files.reload())
     }
 
-    /// Where the node's entity types are put, so that the service shows them. Until then it says that there are none.
+    /// The slot for the node's entity types. While it is empty the service answers that there are none.
     pub fn shards(&self) -> &Shown<dyn Shards> {
         &self.shards
     }
 
-    /// Where the node's delivery is put, so that the service shows it. Until then it says that there is none.
+    /// The slot for the node's reliable delivery. While it is empty the service answers that there is none.
     pub fn delivery(&self) -> &Shown<dyn Delivery> {
         &self.delivery
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn local_address(&self) -> SocketAddr {
         self.address
     }
@@ -152,11 +151,12 @@ impl Drop for ManagementServer {
 
 /// Completes when the service ends.
 pub(super) async fn until_stopped(mut stop: watch::Receiver<bool>) {
-    // A sender that is gone means that the server was dropped.
+    // An error means that the server was dropped, which counts as stopped.
     let _dropped = stop.wait_for(|stop| *stop).await;
 }
 
-/// Reads the files. Callers look for the host that the address names, unless it is every host.
+/// Reads the certificate files. Callers check for the address's host, so the certificate must name it, unless the
+/// address means every host.
 fn open(files: TlsSettings, address: &str, target: SocketAddr) -> Result<TlsFiles, TlsError> {
     if !files.mutual {
         tracing::warn!("management.tls_mutual = false: every process that reaches the admin service may use it");
@@ -166,7 +166,7 @@ fn open(files: TlsSettings, address: &str, target: SocketAddr) -> Result<TlsFile
     TlsFiles::open(TlsSettings { verify_hostname, ..files }, host.trim_start_matches('[').trim_end_matches(']'))
 }
 
-/// Reads the files of TLS again and again, for ever; without TLS there is nothing to read.
+/// Reads the files of TLS again and again. Never returns, also without TLS.
 async fn keep_reading(tls: Option<Arc<TlsFiles>>) {
     match tls {
         Some(files) => files.keep_reading().await,

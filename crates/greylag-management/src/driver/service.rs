@@ -1,4 +1,4 @@
-//! The calls, one by one. Each answers from this node's own view.
+//! The calls. Each answers from this node's own view.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,10 +19,10 @@ use crate::shown::Shown;
 use crate::v1::management_server::Management;
 use crate::{v1, wire};
 
-/// Events that may wait for a slow watcher; beyond them it is told that it lags.
+/// Events that may wait for a slow watcher; when more come, the watcher is told that it lags.
 const WATCH_BUFFER: usize = 64;
 
-/// Answers for one node.
+/// The service of one node.
 pub(super) struct Service {
     allow_writes: bool,
     cluster: Cluster,
@@ -45,7 +45,7 @@ impl Service {
         Self { allow_writes, cluster, transport, stop, admission: Admission::default(), shards, delivery }
     }
 
-    /// Every call that changes something goes through here first.
+    /// Checks that changes are allowed. Every call that changes something calls this first.
     fn may_write(&self, what: &str) -> Result<(), Status> {
         if self.allow_writes {
             tracing::info!(node = %self.cluster.self_address(), "the admin service was asked to {what}");
@@ -57,7 +57,7 @@ impl Service {
         )))
     }
 
-    /// What the node's entity types are asked.
+    /// The node's entity types; an error if the node has none.
     fn shards(&self) -> Result<&Arc<dyn Shards>, Status> {
         let node = self.cluster.self_address().address();
         self.shards.get().ok_or_else(|| Status::failed_precondition(format!("{node} runs no entities")))
@@ -68,7 +68,7 @@ impl Service {
         wire::members(&self.cluster.view(), &condition, self.transport.cluster_name())
     }
 
-    /// Applies a command to whom an address names, and says whom it reached.
+    /// Applies a command to the members that an address names; answers which these are.
     fn command(
         &self,
         address: &str,
@@ -206,7 +206,7 @@ impl Management for Service {
     }
 }
 
-/// Passes events on until the node or the watcher has gone.
+/// Sends events to a watcher until the node ends or the watcher leaves.
 async fn forward(cluster: Cluster, cluster_name: String, sender: mpsc::Sender<Result<v1::WatchEvent, Status>>) {
     let mut events = cluster.subscribe();
     loop {
@@ -218,7 +218,7 @@ async fn forward(cluster: Cluster, cluster_name: String, sender: mpsc::Sender<Re
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let wall_ms = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
         let condition = match &event {
-            // Frequent, and about no member: not worth a question to the core.
+            // These events are frequent and concern no single member, so the core is not asked for the condition.
             ClusterEvent::SeenChanged { .. } | ClusterEvent::ReachabilityChanged => Condition::default(),
             _ => Condition::of(&cluster).await,
         };

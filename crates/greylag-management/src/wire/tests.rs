@@ -34,7 +34,7 @@ fn members_carry_status_age_and_duties_but_no_implicit_role() {
     assert_eq!((told.members[1].status(), told.members[1].up_number), (v1::Status::Joining, None));
 }
 
-/// cluster M36: what stands in the way is named, with who says so.
+/// cluster M36: each problem is named, with the members that report it.
 #[test]
 fn health_names_what_is_amiss_and_who_says_so() {
     let well = health(&view(), &Condition::default(), Readiness::default(), &TransportStats::default());

@@ -1,4 +1,4 @@
-//! Settings and numbers of a breaker, and the writes whose outcome is unknown. What a breaker does stands in
+//! Settings and numbers of a breaker, and the writes whose outcome is unknown. The behaviour of a breaker is in
 //! `tests/breaker_protocol/*.txt`.
 
 use super::*;
@@ -34,7 +34,7 @@ fn a_write_is_doubtful_from_its_lost_answer_to_the_next_known_one() {
     assert!(!unanswered.is_doubtful(now + DOUBT_LASTS, &id, writer, 7), "no caller repeats a write that late");
     unanswered.settle(&id);
     assert!(!unanswered.is_doubtful(now, &id, writer, 7));
-    // Past the bound nothing is certain, until what is not remembered is past.
+    // Past the bound every write is doubtful, until the write that was not remembered has expired.
     unanswered.note(now, &id, writer, 7);
     unanswered.note(now, &other, writer, 1);
     assert!(unanswered.is_doubtful(now, &other, writer, 1) && unanswered.is_doubtful(now, &id, stranger, 9));

@@ -1,4 +1,4 @@
-//! What each action and outcome counts as.
+//! The counts of each action and outcome.
 
 use greylag_core::EntityError;
 
@@ -21,7 +21,7 @@ fn away() -> StoreFailure {
     StoreFailure::new("journal", "away")
 }
 
-/// What these actions of one turn of 60 ms count as, with so many commands waiting.
+/// The counts of these actions in one turn of 60 ms, with this number of commands waiting.
 fn counted(actions: &[Action<(), StoreCall>], waiting_count: usize) -> EntityStats {
     let counters = EntityCounters::default();
     let mut tally = EntityTally::new(counters.clone());
@@ -99,7 +99,7 @@ fn only_more_than_fifty_milliseconds_are_long() {
     assert_eq!(counters.stats().slow_encodings, 1);
 }
 
-/// Of all entities together, and of none after the last is gone.
+/// Waiting commands of all entities together; none after the last entity is dropped.
 #[test]
 fn what_waits_is_counted_while_it_does() {
     let counters = EntityCounters::default();

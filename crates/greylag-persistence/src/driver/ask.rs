@@ -1,4 +1,4 @@
-//! Asking an entity that runs as a task: an answer to a waiting future of the same process.
+//! Asks of an entity that runs as a task: the answer goes to a waiting future of the same process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,18 +9,18 @@ use tokio::sync::oneshot;
 /// Numbers the asks of this process.
 static ASKS: AtomicU64 = AtomicU64::new(1);
 
-/// Takes the one answer to one ask.
+/// Receives the answer to one ask.
 struct OneAnswer(Mutex<Option<oneshot::Sender<ReplyOutcome>>>);
 
 impl ReplyPort for OneAnswer {
     fn reply(&self, _: &ReplyAddress, outcome: ReplyOutcome) {
         let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // The send fails only when the caller has stopped waiting, which is not an error.
+        // The send fails only if the caller has stopped waiting, which is not an error.
         let _ = waiting.map(|waiting| waiting.send(outcome));
     }
 }
 
-/// A token, and the way on which its answer comes.
+/// A reply token, and the receiver of its answer.
 pub(super) fn question<R: Send + 'static>() -> (ReplyTo<R>, oneshot::Receiver<ReplyOutcome>) {
     let (answer, coming) = oneshot::channel();
     let node = "alone:1#1".parse().expect("a fixed address parses");
@@ -33,8 +33,8 @@ pub(super) async fn answer<R: Send + 'static>(coming: oneshot::Receiver<ReplyOut
     match coming.await {
         Ok(ReplyOutcome::Value { value, .. }) => Ok(*value.downcast::<R>().expect("the token answers its own type")),
         Ok(ReplyOutcome::Failed(error)) => Err(error),
-        // Only sharding drops messages on their way. Or the token was written into bytes and its answer port is gone, so
-        // no answer can come to this process.
+        // Only sharding drops messages on their way. Or the token was encoded and its answer port dropped, so that no
+        // answer can come to this process.
         Ok(ReplyOutcome::Dropped(_)) | Err(_) => Err(EntityError::NoReply),
     }
 }

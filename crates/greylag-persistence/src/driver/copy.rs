@@ -1,18 +1,17 @@
-//! Moves everything from one store to another of any backend, and proves that two stores are equal.
+//! Copies all records from one store to another of any backend, and verifies that two stores are equal.
 //!
-//! [`copy`] takes over, id by id, what [`Export`] lists: heads with their epochs and deleted prefixes,
-//! events with their numbers, times, writers, tags and checksums, snapshots, durable states and
-//! tombstones. Each id is compared afterwards, record by record, so what was copied is proved and not
-//! believed. It goes on where an earlier run ended, by looking at what the target holds; an id that is
-//! there and equal is passed over.
+//! [`copy`] copies, id by id, the records that [`Export`] lists: heads with their epochs and deleted prefixes, events
+//! with their numbers, times, writers, tags and checksums, snapshots, durable states and tombstones. Each id is
+//! compared afterwards, record by record, so the copy is verified. A repeated run continues where an earlier run ended,
+//! by comparing with the target; an id that is present and equal is skipped.
 //!
 //! ```text
 //! for each id:  compare ─ equal ─▶ next
 //!                  └ head, events, snapshots, state that are missing ─▶ compare again
 //! ```
-//! No other process may use either store meanwhile, nor the target before `copy` has answered: an
-//! interrupted copy looks like an older state of the store. Several sources may go into one target, one after
-//! the other, if no id is in two of them. Offsets of projections are not moved, see [`Export`].
+//! No other process may use either store meanwhile, nor the target before `copy` has returned: an
+//! interrupted copy looks like an older state of the store. Several sources may be copied into one target, one after
+//! the other, if no id is in two of them. Offsets of projections are not copied, see [`Export`].
 //! Source: persistence §4.6.
 
 mod compare;
@@ -30,13 +29,13 @@ use compare::{Comparison, Differs, state_of};
 pub use compare::{Difference, DifferenceKind, Place, Side};
 pub use verify::{Verified, check, verify};
 
-/// Ids of one page; after each it is asked whether the stores are still reserved.
+/// Ids of one page; after each page the stores are checked to be still reserved.
 const IDS_PER_PAGE: usize = 100;
 
-/// How much there is, or was copied.
+/// Numbers of records, present or copied.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Ids of which anything is stored.
+    /// Ids with any record.
     pub ids: u64,
     /// Events, without those deleted.
     pub events: u64,
@@ -46,47 +45,47 @@ pub struct Counts {
     pub states: u64,
 }
 
-/// What a copy did.
+/// The result of a copy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// What was written by this run.
+    /// Records written by this run.
     pub written: Counts,
     /// Ids that were in the target already, equal in everything.
     pub equal_ids: u64,
 }
 
-/// Why a copy, or a comparison, ended early. What was copied until then is whole, id by id; do what the
-/// text says, and copy again: it goes on there.
+/// Why a copy, or a comparison, ended early. The ids copied until then are complete; follow the advice in the
+/// text, and run the copy again: it continues from there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CopyError {
-    /// Another process uses one of the stores, or the store cannot tell. Part of the id in hand may be
+    /// Another process uses one of the stores, or the store cannot tell. The current id may be partly
     /// copied.
     #[error("{0}; stop the processes that use it, then run this again")]
     InUse(StoreFailure),
     /// A store cannot be read.
     #[error("reading stopped at {at}: {cause}", at = id.as_ref().map_or("the list of ids", PersistenceId::as_str))]
     Unreadable {
-        /// Where.
+        /// The id being read; `None` while listing ids.
         id: Option<PersistenceId>,
-        /// What the store said.
+        /// The store's failure.
         cause: StoreFailure,
     },
-    /// A record is damaged. The ids before this one are copied, this one is not whole in the target.
+    /// A record is damaged. Earlier ids are copied; this id is not complete in the target.
     #[error("{0}; repair or remove it, then copy again")]
     Damaged(Difference),
-    /// The target holds something of this id that the source does not, so it is not an earlier part of
-    /// it. Nothing of this id was changed.
+    /// The target holds records of this id that the source does not have, so it is not an earlier part of
+    /// the source's. Nothing of this id was changed.
     #[error("the target holds another history: {0}; copy into an empty store, or one that an earlier run made")]
     Occupied(Difference),
-    /// The target did not take a record.
+    /// The target refused a record.
     #[error("{id} was not taken over: {cause}")]
     NotTaken {
         /// The id that the record belongs to.
         id: PersistenceId,
-        /// Why.
+        /// The reason.
         cause: ImportError,
     },
-    /// What was copied is not what the source holds: one of the stores is used meanwhile, or broken.
+    /// Source and target differ after the copy: one of the stores is used meanwhile, or broken.
     #[error("after copying, source and target differ: {0}; do not use the target")]
     Unequal(Difference),
 }
@@ -101,10 +100,10 @@ impl CopyError {
     }
 }
 
-/// Copies everything of `from` that `to` lacks.
+/// Copies all records of `from` that `to` lacks.
 ///
 /// # Errors
-/// [`CopyError`]; run it again when the cause is gone.
+/// [`CopyError`]; run the copy again when the cause is removed.
 pub async fn copy(from: &dyn Export, to: &dyn Import) -> Result<Copied, CopyError> {
     let mut copying = Copying { from, to, copied: Copied::default() };
     let mut after = None;
@@ -133,7 +132,7 @@ async fn ids_after(store: &dyn Export, after: Option<&PersistenceId>) -> Result<
     store.ids(after, IDS_PER_PAGE).await.map_err(|error| CopyError::Unreadable { id: None, cause: failure(error) })
 }
 
-/// The failure as a text, for errors that do not tell a damaged record from a store that is away.
+/// The error as a store failure, for errors that do not distinguish a damaged record from an unavailable store.
 fn failure(error: ReadError) -> StoreFailure {
     match error {
         ReadError::Unavailable(cause) => cause,
@@ -141,14 +140,14 @@ fn failure(error: ReadError) -> StoreFailure {
     }
 }
 
-/// What is stored about a history besides its events.
+/// The facts about a history besides its events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Top {
     head: Head,
     last_append: Timestamp,
 }
 
-/// One run.
+/// A copy under way.
 struct Copying<'a> {
     from: &'a dyn Export,
     to: &'a dyn Import,
@@ -172,14 +171,14 @@ impl Copying<'_> {
         }
     }
 
-    /// The first difference.
+    /// The first difference between source and target.
     async fn compare(&self, id: &PersistenceId) -> Result<Option<Difference>, CopyError> {
         let mut comparison = Comparison::new(self.from, Some(self.to), 1);
         comparison.id(id).await.map_err(CopyError::unreadable(id))?;
         Ok(comparison.differences.into_iter().next())
     }
 
-    /// The events that the target lacks, after those that it has turned out to be the source's.
+    /// Copies the events that the target lacks, once its present ones are known to be the source's.
     async fn events(&mut self, id: &PersistenceId) -> Result<(), CopyError> {
         let (source, target) = (top(self.from, id).await?, top(self.to, id).await?);
         let mut common = Comparison::new(self.from, Some(self.to), 1);
@@ -225,8 +224,8 @@ impl Copying<'_> {
         }
     }
 
-    /// The snapshots of the source. Those of the target that are older than its newest one go, as they
-    /// went in the source.
+    /// Copies the snapshots of the source. Deletes those of the target that are older than the source's newest and that
+    /// the source does not have: the source has deleted them.
     async fn snapshots(&mut self, id: &PersistenceId) -> Result<(), CopyError> {
         let (source, target) = (self.from.stores().snapshots, self.to.stores().snapshots);
         let mut upper = SeqNr::MAX;
@@ -234,7 +233,7 @@ impl Copying<'_> {
         loop {
             let found = source.load(id, SnapshotCriteria::up_to(upper)).await.map_err(|error| unloaded(id, error))?;
             let lower = found.as_ref().map(|snapshot| snapshot.seq_nr);
-            // Between this one and the one before, the source has none.
+            // The source has no snapshot between `lower` and `upper`.
             let between = SnapshotCriteria {
                 min_seq_nr: lower.map_or(SeqNr::ZERO, |lower| lower.next().unwrap_or(SeqNr::MAX)),
                 ..SnapshotCriteria::up_to(upper)
@@ -264,8 +263,8 @@ impl Copying<'_> {
         }
     }
 
-    /// The state of the source. One of a smaller revision that was written earlier is taken for what it
-    /// was before.
+    /// Copies the state of the source. A state of the target with a smaller revision and no later time counts as an
+    /// earlier state of the source.
     async fn state(&mut self, id: &PersistenceId) -> Result<(), CopyError> {
         let unread = |side| {
             move |error| match error {

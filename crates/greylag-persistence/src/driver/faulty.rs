@@ -1,7 +1,7 @@
-//! Stores that fail as told, around any others: for tests of what users build on stores.
+//! Stores with scripted faults, around any others: for tests of code that uses stores.
 //!
 //! Faults are scripted for one operation of one id, or of all, and for its n-th call from now on.
-//! Without a plan each wrapper is what it wraps, and passes the kit as it does. Source: persistence §8.
+//! Without a plan each wrapper behaves as its inner store, and passes the same kit. Source: persistence §8.
 
 mod journal;
 mod offsets;
@@ -20,29 +20,29 @@ pub use offsets::{FaultyOffsets, OffsetOp};
 pub use snapshots::{FaultySnapshots, SnapshotOp};
 pub use states::{FaultyStates, StateOp};
 
-/// What goes wrong.
+/// The fault of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreFault {
-    /// Nothing is done, and the caller hears that: not stored, or unavailable.
+    /// Nothing is done, and the answer says so: not stored, or unavailable.
     Unavailable,
-    /// Nothing is done, and the store says so itself ([`StoreFailure::is_answer`]): not stored, or
+    /// Nothing is done, and the store itself answers so ([`StoreFailure::is_answer`]): not stored, or
     /// unavailable. A guard keeps its breaker closed.
     Refused,
-    /// A write is refused as such; for other operations the same as `Unavailable`.
+    /// A write is rejected for its content; for other operations the same as `Unavailable`.
     Rejected,
-    /// The answer is lost: a write is unknown, everything else unavailable.
+    /// The answer is lost: the outcome of a write is unknown, other calls are unavailable.
     AnswerLost {
-        /// Whether it is done all the same.
+        /// Whether the call is carried out.
         done: bool,
     },
-    /// The call is done or not, and never answers.
+    /// The call is carried out or not, and never answered.
     Hang {
-        /// Whether it is done.
+        /// Whether the call is carried out.
         done: bool,
     },
-    /// The call is done at once, and answered so much later: a slow store. It needs a tokio runtime with time.
+    /// The call is carried out at once, and answered after this time: a slow store. Needs a tokio runtime with time.
     Delay(Duration),
-    /// The call panics before anything is done: it ends without an answer.
+    /// The call panics before it is carried out: it ends without an answer.
     Panic,
     /// A read meets a damaged record; for other operations the same as `Unavailable`.
     Corrupt,
@@ -50,20 +50,20 @@ pub enum StoreFault {
 
 #[derive(Debug)]
 struct Planned<Op> {
-    /// An id, or the name of a projection; all of them, if none.
+    /// An id, or the name of a projection; `None` means all.
     key: Option<String>,
     op: Op,
-    /// Calls that pass before.
+    /// Number of calls that pass before the fault.
     passing: u32,
     fault: StoreFault,
 }
 
-/// The faults to come, of one store.
+/// The planned faults of one store.
 #[derive(Debug)]
 struct Plans<Op> {
     store: &'static str,
     planned: Mutex<Vec<Planned<Op>>>,
-    /// Until it is back, every call meets `Unavailable`.
+    /// Whether there is an outage: every call meets `Unavailable`.
     away: AtomicBool,
 }
 
@@ -80,7 +80,7 @@ impl<Op: Copy + PartialEq + Send> Plans<Op> {
         self.away.store(is_away, Ordering::Relaxed);
     }
 
-    /// The fault that this call meets, if any.
+    /// Takes the fault of this call, if any.
     fn next(&self, key: &str, op: Op) -> Option<StoreFault> {
         if self.away.load(Ordering::Relaxed) {
             return Some(StoreFault::Unavailable);
@@ -92,7 +92,7 @@ impl<Op: Copy + PartialEq + Send> Plans<Op> {
         due.map(|due| planned.remove(due).fault)
     }
 
-    /// Runs `call` with the fault that it meets; `refuse` puts the fault in the words of the operation.
+    /// Runs `call` with its fault, if any; `refuse` makes the operation's error of the fault.
     async fn meet<T, E>(
         &self,
         key: &str,
@@ -114,7 +114,7 @@ impl<Op: Copy + PartialEq + Send> Plans<Op> {
             return Err(refuse(fault, StoreFailure::new(self.store, "out of service")));
         };
         if done {
-            // The call is done; only its answer gets lost.
+            // The call is carried out; only its answer is lost.
             let _ = call.await;
         }
         match fault {
@@ -124,7 +124,7 @@ impl<Op: Copy + PartialEq + Send> Plans<Op> {
     }
 }
 
-/// What is wrapped; there is nothing to show of it.
+/// The wrapped value, left out of debug output.
 struct Hidden<T>(T);
 
 impl<T> std::ops::Deref for Hidden<T> {

@@ -1,8 +1,8 @@
 //! Time-outs and breakers around any store.
 //!
 //! [`Guarded`] wraps a journal, a snapshot, state or offset store: each call has `call_timeout`, writes
-//! and reads have a breaker each, and while one is open its calls are answered at once. A call that
-//! was never sent is not stored, unless the same write went out before and was not answered: then it
+//! and reads have a breaker each, and calls of an open breaker are refused at once. A write that
+//! was never sent is answered "not stored", unless the same write was sent before and not answered: then its outcome
 //! is unknown. A store that did not answer is probed by a read of a reserved id, `gl.probe|breaker`, until it does.
 //! Source: persistence §4.1 (timeouts and breaker), J10.
 
@@ -28,7 +28,7 @@ use crate::journal::Health;
 use crate::persistence_id::PersistenceId;
 use crate::settings::SettingsError;
 
-/// Writes of so many ids may be unanswered before all count as doubtful.
+/// Number of ids whose unanswered write is kept; beyond it all writes count as doubtful.
 const MAX_UNANSWERED: usize = 16_384;
 
 /// A store behind a time-out and two breakers.
@@ -59,17 +59,17 @@ impl<S: ?Sized> Guarded<S> {
         Ok(Self { inner, guard })
     }
 
-    /// Where the breaker of writes stands.
+    /// State of the breaker of writes.
     pub fn write_breaker(&self) -> BreakerMode {
         lock(&self.guard.writes.breaker).mode(now())
     }
 
-    /// Where the breaker of reads stands.
+    /// State of the breaker of reads.
     pub fn read_breaker(&self) -> BreakerMode {
         lock(&self.guard.reads.breaker).mode(now())
     }
 
-    /// What both have done, and where they stand. Source: persistence §10.16.
+    /// Counts and state of both breakers. Source: persistence §10.16.
     pub fn breakers(&self) -> Breakers {
         let stats = |side: &Side| -> BreakerStats { lock(&side.breaker).stats(now()) };
         Breakers { writes: stats(&self.guard.writes), reads: stats(&self.guard.reads) }
@@ -77,8 +77,8 @@ impl<S: ?Sized> Guarded<S> {
 }
 
 impl<S: ?Sized + Send + Sync + 'static> Guarded<S> {
-    /// The guard, once it knows how to probe the store: by `call` of the reserved id, whose failure it answers, and at
-    /// once when the store itself says that it is `reached` again.
+    /// The guard, which is told at the first call how to probe the store: `call` reads the reserved id and returns its
+    /// failure, and `reached` counts the returns that the store itself notices; such a return starts a waiting probe.
     fn probed_by(
         &self,
         call: fn(Arc<S>) -> BoxFuture<'static, Option<StoreFailure>>,
@@ -98,7 +98,7 @@ impl<S: ?Sized + Send + Sync + 'static> Guarded<S> {
     }
 }
 
-/// What a breaker hears of a call that ended with `failure`, or with another answer.
+/// The outcome for the breaker of a call that ended with `failure`, or with another answer.
 fn outcome_of(failure: Option<StoreFailure>) -> CallOutcome {
     match failure.filter(|failure| !failure.is_answer) {
         Some(failure) => CallOutcome::Failed(failure.to_string()),
@@ -106,7 +106,7 @@ fn outcome_of(failure: Option<StoreFailure>) -> CallOutcome {
     }
 }
 
-/// The id that probes ask for; no entity has it, and a probe writes nothing.
+/// The id that probes read; no entity has it, and a probe writes nothing.
 fn reserved_id() -> PersistenceId {
     PersistenceId::of("gl.probe", "breaker").expect("its parts are names")
 }
@@ -127,16 +127,16 @@ enum Direction {
     Read,
 }
 
-/// Why a call has no answer of the store.
+/// Why the store did not answer a call.
 enum NoAnswer {
     /// The call was never sent.
     NotSent(StoreFailure),
-    /// The call was sent, and may be done.
+    /// The call was sent, and may have been carried out.
     TimedOut(StoreFailure),
 }
 
 impl NoAnswer {
-    /// For calls where both mean the same.
+    /// The failure, for calls where both variants mean the same.
     fn failure(self) -> StoreFailure {
         match self {
             Self::NotSent(failure) | Self::TimedOut(failure) => failure,
@@ -144,12 +144,12 @@ impl NoAnswer {
     }
 }
 
-/// A write, whose outcome stays in doubt until an answer comes.
+/// The key of a write, whose outcome is in doubt until an answer comes.
 #[derive(Debug, Clone, Copy)]
 struct Attempt<'a> {
     id: &'a PersistenceId,
     writer_uuid: WriterUuid,
-    /// The number that it makes.
+    /// The sequence number or revision that the write makes.
     number: u64,
 }
 
@@ -157,9 +157,9 @@ struct Guard {
     writes: Arc<Side>,
     reads: Arc<Side>,
     unanswered: Mutex<Unanswered>,
-    /// There from the first call on.
+    /// Set by the first call.
     probe: OnceLock<Probe>,
-    /// Counts for both sides.
+    /// Count of returns of the store, shared by both breakers.
     reopenings: Reopenings,
 }
 
@@ -171,9 +171,9 @@ impl Guard {
         }
     }
 
-    /// Runs `call` if its breaker lets it; `failure_of` tells which errors show that the store does
-    /// not answer. A call that makes an `attempt` and is dropped leaves it unanswered: it goes on in the
-    /// store (J13).
+    /// Runs `call` if its breaker admits it; `failure_of` returns the failure of an error that shows that the store
+    /// does not answer. If the future is dropped, its `attempt` is noted as unanswered: the call goes on in the store
+    /// (J13).
     async fn run<T, E>(
         &self,
         direction: Direction,
@@ -212,13 +212,13 @@ impl Guard {
         }
     }
 
-    /// Ends the probes, because the store is being closed; only calls that a caller waits for still go out.
+    /// Ends the probes, because the store is being closed; only calls that a caller waits for are still sent.
     fn end_probes(&self) {
         self.writes.end_probes();
         self.reads.end_probes();
     }
 
-    /// As [`Guard::run`], for calls that may be asked again without harm.
+    /// As [`Guard::run`], for calls that may be repeated without harm.
     async fn ask<T, E>(
         &self,
         direction: Direction,
@@ -241,7 +241,7 @@ impl Guard {
         lock(&self.unanswered).settle(id);
     }
 
-    /// What the store says of itself, and what its breakers do.
+    /// The store's health, or `Down` while a breaker is open.
     fn health(&self, inner: Health) -> Health {
         if matches!(inner, Health::Down(_)) {
             return inner;
@@ -250,7 +250,7 @@ impl Guard {
             let breaker = lock(&side.breaker);
             match breaker.mode(now()) {
                 BreakerMode::Closed => {}
-                // A probe that is under way changes nothing for the calls that are refused meanwhile.
+                // Half-open too: calls are refused while a probe is under way.
                 BreakerMode::Open { cause, .. } | BreakerMode::HalfOpen { cause } => {
                     return Health::Down(format!("{} is open: {cause}", breaker.name()));
                 }
@@ -260,12 +260,12 @@ impl Guard {
     }
 }
 
-/// A call on its way; tells its breaker how it ended, dropped calls included.
+/// A call under way; its drop reports the outcome to its breaker, also for a dropped call.
 struct Running<'a> {
     guard: &'a Guard,
     side: &'a Arc<Side>,
     admission: Admission,
-    /// Of a write.
+    /// The attempt, for a write.
     attempt: Option<Attempt<'a>>,
     ended: Option<CallOutcome>,
 }
@@ -284,7 +284,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// What of a read's error shows that the store does not answer.
+/// The failure in a read error that shows that the store does not answer.
 fn of_read(error: &ReadError) -> Option<StoreFailure> {
     match error {
         ReadError::Unavailable(failure) => Some(failure.clone()),
@@ -292,12 +292,12 @@ fn of_read(error: &ReadError) -> Option<StoreFailure> {
     }
 }
 
-/// The runtime's clock, so that a test may pause it.
+/// The runtime's clock, so that a test can pause it.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// A lock whose holder never runs foreign code, so poison says nothing.
+/// Locks a mutex whose holders never run foreign code, so poison is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
-//! Tells the readers of a node what its entities have stored, so that they look at once.
+//! Notifies the readers of a node of new events of its entities, so that they read at once.
 //!
-//! A hint carries no event: a reader that hears it asks the store, and gets what is there in the store's order. So a
-//! hint that is lost costs a rest, and nothing else. A hint is heard when the store shows what was written
+//! A hint carries no event: a reader that gets a hint queries the store, and reads in the store's order. So a
+//! lost hint only delays reading until the next refresh. A hint is delivered when the store shows the new events
 //! ([`EventQueries::settles_after`](crate::EventQueries::settles_after)), and at most every 10 ms, so
 //! that many small appends become one page. Source: persistence §2.8 (event publishing).
 
@@ -18,10 +18,10 @@ use tokio::time::Instant;
 use crate::event::{SeqNr, Tags};
 use crate::persistence_id::PersistenceId;
 
-/// Between two hints that one reader hears.
+/// Shortest time between two hints to one reader.
 const GAP: Duration = Duration::from_millis(10);
 
-/// Tells the readers of a node what its entities have stored. Clones are the same one.
+/// Notifies the readers of a node of new events of its entities. Clones share their listeners.
 ///
 /// Entities that run over one [`Stores`](crate::Stores) announce their appends here, and readers made by
 /// [`Stores::read_journal`](crate::Stores::read_journal) listen. Costs a lookup for each append, and nothing while
@@ -47,17 +47,17 @@ struct Topics {
     ids: HashMap<PersistenceId, watch::Sender<()>>,
 }
 
-/// What a reader wants to hear of.
+/// The events that a reader wants hints of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Topic {
-    /// The first event of an id, of one entity type if it is given. A reader that lists ids looks through all
-    /// ids, so not every append wakes it.
+    /// The first event of an id, of one entity type if one is given. A reader that lists ids queries all
+    /// ids, so later appends do not wake it.
     NewId(Option<String>),
-    /// Entities of this type.
+    /// Events of entities of this type.
     EntityType(String),
     /// Events with this tag.
     Tag(String),
-    /// This history.
+    /// Events of this history.
     Id(PersistenceId),
 }
 
@@ -74,7 +74,7 @@ impl Topics {
         }
     }
 
-    /// Forgets the topic if its last listener has gone.
+    /// Removes the topic if its last listener has gone.
     fn forget(&mut self, topic: &Topic) {
         fn of<K: Hash + Eq>(topics: &mut HashMap<K, watch::Sender<()>>, key: &K) {
             if topics.get(key).is_some_and(|sender| sender.receiver_count() == 0) {
@@ -91,7 +91,7 @@ impl Topics {
 }
 
 impl Hints {
-    /// Events of this id from `first` on, with these tags, are stored.
+    /// Announces stored events of this id, from `first` on, with these tags.
     pub(crate) fn announce(&self, id: &PersistenceId, first: SeqNr, tags: &Tags) {
         if self.listeners.load(Ordering::Acquire) == 0 {
             return;
@@ -107,7 +107,7 @@ impl Hints {
         }
     }
 
-    /// Begins to listen. Hints are heard `settling` after the append.
+    /// Adds a listener. Hints are delivered `settling` after the append.
     pub(crate) fn listen(&self, topic: Topic, settling: Duration) -> Listener {
         let receiver = Some(self.write().listen(&topic));
         self.listeners.fetch_add(1, Ordering::AcqRel);
@@ -119,21 +119,21 @@ impl Hints {
     }
 }
 
-/// Hears of one topic.
+/// Receives the hints of one topic.
 #[derive(Debug)]
 pub(crate) struct Listener {
     hints: Hints,
     topic: Topic,
-    /// There until it is dropped.
+    /// `Some` until the drop.
     receiver: Option<watch::Receiver<()>>,
     settling: Duration,
-    /// Something was announced, and shows by then.
+    /// When to deliver the hint that was announced.
     due: Option<Instant>,
     last: Instant,
 }
 
 impl Listener {
-    /// Waits until there is something to read. Loses nothing when it is dropped in between.
+    /// Waits until there is something to read. Cancellation loses no hint.
     pub(crate) async fn heard(&mut self) {
         let due = match self.due {
             Some(due) => due,
@@ -152,7 +152,7 @@ impl Listener {
         {
             return;
         }
-        // Not reached: a listener keeps the sender alive.
+        // Not reached: the listener's topic keeps the sender alive.
         std::future::pending::<()>().await;
     }
 }
@@ -175,7 +175,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Rule persistence §2.8 (event publishing): a hint wakes the listeners whom it concerns, and no others.
+    /// Rule persistence §2.8 (event publishing): a hint wakes the listeners of its topics, and no others.
     #[tokio::test(start_paused = true)]
     async fn a_hint_is_heard_by_those_whom_it_concerns() {
         let hints = Hints::default();
@@ -213,12 +213,12 @@ mod tests {
         let mut listener = hints.listen(Topic::NewId(None), settling);
         let start = Instant::now();
         hints.announce(&id("Cart|1"), SeqNr::FIRST, &Tags::new());
-        // Giving up in between loses nothing.
+        // Cancelling the wait loses no hint.
         assert!(tokio::time::timeout(Duration::from_millis(40), listener.heard()).await.is_err());
         hints.announce(&id("Cart|2"), SeqNr::FIRST, &Tags::new());
         listener.heard().await;
         assert_eq!(start.elapsed(), settling);
-        // The second one has not shown by then.
+        // The second event is not settled yet, so its hint comes later.
         listener.heard().await;
         assert_eq!(start.elapsed(), settling * 2);
         let mut hasty = hints.listen(Topic::NewId(None), Duration::ZERO);

@@ -1,7 +1,7 @@
 //! Runs one entity as a task, outside of any shard: event-sourced, or with a durable state.
 //!
-//! For entities that live in one process: its mailbox is the task's inbox, its claim names no
-//! generation, so it is fenced by epochs alone. Sharded entities are hosted by their shard.
+//! For entities that live in one process: the entity's mailbox is the task's inbox, and its claim names no
+//! generation, so the entity is fenced by epochs alone. Sharded entities are hosted by their shard.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -32,7 +32,7 @@ use crate::persistence_id::PersistenceId;
 use crate::settings::SettingsError;
 use crate::state_entity::{StateEntityCore, StateEntityInit};
 
-/// Numbers the machines of this process, so that no answer reaches a later one.
+/// Numbers the machines of this process, so that an answer never reaches a later machine.
 static STARTS: AtomicU64 = AtomicU64::new(1);
 
 /// A fresh number for [`EntityInit::start`].
@@ -45,25 +45,25 @@ pub fn random_seed() -> [u8; 32] {
     rand::random()
 }
 
-/// How an entity ended.
+/// The end of an entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
     /// The entity was stopped, or stopped itself.
     Stopped,
     /// Another writer owns its history.
     Fenced(FencedBy),
-    /// The entity failed, and is not restarted.
+    /// The entity failed, and is not started again.
     Failed(Failure),
 }
 
 /// Sends commands to an entity that runs as a task. Cheap to clone; the entity stops after the last
-/// one is gone.
+/// handle is dropped.
 #[derive(Debug)]
 pub struct EntityHandle<C> {
     inbox: mpsc::Sender<Letter<C>>,
 }
 
-/// What comes to the entity from outside, and from itself.
+/// An entry of an entity's inbox.
 #[derive(Debug)]
 enum Letter<C> {
     Command(C),
@@ -87,11 +87,11 @@ impl<C> EntityHandle<C> {
         self.inbox.send(Letter::Command(command)).await.map_err(|_| EntityError::Stopped)
     }
 
-    /// Sends the command that `command` makes of a token, and waits for what the token is answered. It waits
-    /// for as long as the entity keeps the token: through recovery, and through restarts with back-off.
+    /// Sends the command that `command` makes of a reply token, and waits for the token's answer, for as long as the
+    /// entity keeps the token: through recovery, and through restarts with back-off.
     ///
     /// # Errors
-    /// [`EntityError`]: what became of the command instead.
+    /// [`EntityError`]: why the command was not answered.
     pub async fn ask<R: Send + 'static>(&self, command: impl FnOnce(ReplyTo<R>) -> C) -> Result<R, EntityError> {
         let (reply_to, coming) = ask::question();
         self.tell(command(reply_to)).await?;
@@ -100,7 +100,7 @@ impl<C> EntityHandle<C> {
 
     /// Asks the entity to end after the commands sent before.
     pub async fn stop(&self) {
-        // Gone already is as good.
+        // A send to an ended entity fails, and needs no stop.
         let _ = self.inbox.send(Letter::Stop).await;
     }
 }
@@ -154,7 +154,7 @@ impl Stores {
 }
 
 impl<C> Spawn<C> {
-    /// Recoveries take turns with others by these. Default: permits of its own.
+    /// Shares these recovery permits with other entities. Default: permits of its own.
     pub fn permits(self, permits: RecoveryPermits) -> Self {
         Self { permits, ..self }
     }
@@ -191,13 +191,13 @@ impl<C> fmt::Debug for Spawn<C> {
     }
 }
 
-/// An entity that runs as a task, and how it will have ended.
+/// An entity that runs as a task, and the channel that reports its end.
 pub type Spawned<C> = (EntityHandle<C>, oneshot::Receiver<Ended>);
 
-/// Starts `entity` as a task of the current tokio runtime. Its settings start from those of `stores`.
+/// Starts `entity` as a task of the current tokio runtime. The entity's settings start from those of `stores`.
 ///
 /// # Errors
-/// [`SettingsError`] if its settings cannot work, or it selects a store that is not there.
+/// [`SettingsError`] if the entity's settings cannot work, or it selects a store that does not exist.
 pub fn spawn<B: EventSourced>(
     entity: Persisted<B, EventCodecs<B>>,
     stores: Stores,
@@ -224,11 +224,11 @@ pub fn spawn<B: EventSourced>(
     Ok(run(core, call, StoreWatch::new(reopenings), permits, tally, out))
 }
 
-/// Starts `entity`, whose state is kept by the state store of `stores` that it selects, as a task of the current
-/// tokio runtime. Its settings start from those of `stores`.
+/// Starts `entity`, whose state is kept by the selected state store of `stores`, as a task of the current
+/// tokio runtime. The entity's settings start from those of `stores`.
 ///
 /// # Errors
-/// [`SettingsError`] if its settings cannot work, or it selects a store that is not there.
+/// [`SettingsError`] if the entity's settings cannot work, or it selects a store that does not exist.
 pub fn spawn_state<B: DurableState>(
     entity: Persisted<B, StateCodec<B>>,
     stores: Stores,
@@ -263,7 +263,7 @@ fn run<M: Machine>(
     let commands = Mailbox { commands, own: VecDeque::new(), outside_first: false };
     let host = Host { core, call, watch, permits, permit: None, commands, work, dropped, tally, stops: false };
     tokio::spawn(async move {
-        // The send fails only when the receiver of the end was dropped, which is not an error.
+        // The send fails only if the receiver was dropped, which is not an error.
         let _ = ended.send(host.run(out).await);
     });
     (EntityHandle { inbox }, end)
@@ -271,7 +271,7 @@ fn run<M: Machine>(
 
 struct Host<M: Machine, F> {
     core: M,
-    /// Asks the stores.
+    /// Performs a store call.
     call: F,
     watch: StoreWatch,
     permits: RecoveryPermits,
@@ -280,26 +280,26 @@ struct Host<M: Machine, F> {
     work: JoinSet<Errand<M::Answer, M::Command>>,
     dropped: Dropped,
     tally: EntityTally,
-    /// A handler asked for the entity's end.
+    /// Whether a handler asked for the entity's end.
     stops: bool,
 }
 
-/// Commands from outside, and the turns of those that the entity told itself.
+/// Commands from outside, and the turns of commands that the entity told itself.
 struct Mailbox<C> {
     commands: mpsc::Receiver<Letter<C>>,
     own: VecDeque<(Incarnation, WorkNo)>,
-    /// Whether one from outside goes before the next of its own, so that an entity that always tells itself something
-    /// hears others, too.
+    /// Whether a command from outside goes before the next own turn; alternates, so that an entity that always tells
+    /// itself commands still gets those from outside.
     outside_first: bool,
 }
 
 impl<C> Mailbox<C> {
-    /// The next letter in its turn. No letter is lost if this future is dropped.
+    /// The next letter in its turn. Dropping the future loses no letter.
     async fn next(&mut self) -> Option<Letter<C>> {
         if self.own.is_empty() {
             return self.commands.recv().await;
         }
-        // An entity that tells itself commands without end must not keep the thread.
+        // Yield: an entity that tells itself commands without end must not keep the thread.
         tokio::task::yield_now().await;
         self.outside_first = !self.outside_first;
         if self.outside_first
@@ -311,12 +311,12 @@ impl<C> Mailbox<C> {
     }
 }
 
-/// Tells an entity that backs off when one of its stores comes back.
+/// Reports the return of one of the entity's stores while it backs off.
 struct StoreWatch {
     reopenings: Reopenings,
-    /// As the incarnation began.
+    /// The count when the incarnation began.
     seen: u64,
-    /// While the entity backs off.
+    /// Waits for a greater count; set while the entity backs off.
     back: Option<BoxFuture<'static, ()>>,
 }
 
@@ -325,12 +325,12 @@ impl StoreWatch {
         Self { reopenings, seen: 0, back: None }
     }
 
-    /// The entity backs off.
+    /// Starts waiting: the entity backs off.
     fn begin(&mut self) {
         self.back = Some(Box::pin(self.reopenings.clone().beyond(self.seen)));
     }
 
-    /// The entity's next incarnation begins.
+    /// Stops waiting: the entity's next incarnation begins.
     fn end(&mut self) {
         (self.seen, self.back) = (self.reopenings.count(), None);
     }
@@ -344,14 +344,14 @@ impl StoreWatch {
     }
 }
 
-/// Commands that no entity will handle: told in the log, but not each of a flood.
+/// Limits log lines about dropped commands, so that a flood gives one line.
 #[derive(Default)]
 struct Dropped {
     untold: u64,
     told_at: Option<Instant>,
 }
 
-/// At most one warning of dropped commands for each entity in this time.
+/// Shortest time between two warnings of one entity about dropped commands.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Dropped {
@@ -361,7 +361,7 @@ impl Dropped {
         }
     }
 
-    /// Counts one more; answers how many are to be told of now, if any.
+    /// Counts one dropped command; returns the number to log now, if a line is due.
     fn count(&mut self, now: Instant) -> Option<u64> {
         self.untold += 1;
         let is_due = self.told_at.is_none_or(|at| now.saturating_duration_since(at) >= TELL_INTERVAL);
@@ -372,7 +372,7 @@ impl Dropped {
     }
 }
 
-/// What the entity's errands bring back.
+/// The result of a task that the host runs for the entity.
 enum Errand<A, C> {
     Permit(Incarnation, RecoveryPermit),
     Answer(Incarnation, A),
@@ -403,7 +403,7 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
                     }
                     Ok(Errand::Answer(incarnation, answer)) => Input::Answer { incarnation, answer },
                     Ok(Errand::Worked(incarnation, work, command)) => Input::Worked { incarnation, work, command },
-                    // What it was asked to do may be done: only a new incarnation can find out.
+                    // The lost call may have been carried out; only a new incarnation can find out.
                     Err(_) => {
                         let ended = Ended::Failed(Failure::StoreLost);
                         self.clean_up(&ended);
@@ -431,7 +431,7 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
         self.tally.turn(self.core.persistence_id(), out, self.core.waiting_count(), took);
     }
 
-    /// Tells the callers that still wait why the entity ended, since it is not started again.
+    /// Answers the callers that still wait with the entity's end, since it is not started again.
     fn clean_up(&mut self, ended: &Ended) {
         let error = match ended {
             Ended::Fenced(_) => EntityError::NotStored(NotStoredReason::Fenced),
@@ -454,7 +454,7 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
         });
     }
 
-    /// Does what the machine asks; answers how the entity ended, if it did.
+    /// Performs an action of the machine; returns the end, if the entity has ended.
     fn perform(&mut self, action: Action<M::Command, M::Call>) -> Option<Ended> {
         match action {
             Action::RequestPermit(incarnation) => {
@@ -483,7 +483,7 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
             }
             Action::Unhandled => tracing::debug!(id = %self.core.persistence_id(), "command unhandled"),
             Action::Recovered { .. } | Action::Withheld(_) | Action::Passivate => {}
-            // Nothing passivates an entity that runs alone.
+            // An entity outside of any shard is not passivated, so only a stop counts.
             Action::Wish(wishes) => self.stops |= wishes.stop,
             Action::Fenced(by) => return Some(Ended::Fenced(by)),
             Action::Failed(failure) => return Some(Ended::Failed(failure)),
@@ -493,7 +493,7 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
     }
 }
 
-/// A panic ends the work alone: the entity does not wait for it.
+/// Runs work; a panic ends only the work, and the entity does not wait for its result.
 async fn run_work<C: Send + 'static>(work: Work<C>) -> Option<C> {
     let done = match work {
         Work::Future(future) => AssertUnwindSafe(future).catch_unwind().await.ok(),
@@ -505,7 +505,7 @@ async fn run_work<C: Send + 'static>(work: Work<C>) -> Option<C> {
     done.flatten()
 }
 
-/// The runtime's clock, so that a test may pause it.
+/// The runtime's clock, so that a test can pause it.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
@@ -521,7 +521,7 @@ async fn sleep_until(deadline: Option<Instant>) {
 mod tests {
     use super::*;
 
-    /// Persistence §2.4: a stash that overflows is warned of, but not once for each command.
+    /// Persistence §2.4: a stash that overflows is logged as a warning, but not once for each command.
     #[test]
     fn a_flood_of_dropped_commands_is_told_once_in_ten_seconds() {
         let (start, mut dropped) = (Instant::now(), Dropped::default());

@@ -1,7 +1,7 @@
-//! All stores in memory: the whole contract, gone with the process.
+//! All stores in memory: the whole contract, but the data ends with the process.
 //!
-//! For tests, simulations and entities that need not outlive their process. Every call is done
-//! when it is first polled, so no future here ever waits. Source: persistence §4.2.
+//! For tests, simulations and entities that need not outlive their process. Every call completes
+//! at its first poll, so no future here ever waits. Source: persistence §4.2.
 
 mod changes;
 mod offsets;
@@ -47,17 +47,17 @@ fn closed() -> StoreFailure {
     StoreFailure::new(NAME, "closed")
 }
 
-/// A lock whose holder never runs foreign code, so poison says nothing.
+/// Locks a mutex whose holders never run foreign code, so poison is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One thing that goes wrong with the next try of an append; see [`InMemoryJournal::script_append`].
+/// A fault that the next try of an append meets; see [`InMemoryJournal::script_append`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AppendFault {
     /// The try is stored or not, and its answer is lost; the journal then tries again by itself (J10).
     LoseAnswer {
-        /// Whether it is stored.
+        /// Whether the try is stored.
         stored: bool,
     },
     /// The try meets a full disk.
@@ -79,7 +79,7 @@ struct History {
 #[derive(Default)]
 struct Histories {
     by_id: BTreeMap<PersistenceId, History>,
-    /// Every event ever stored, in the order of commits; the first has the ordinal 1. Readers skip what was
+    /// Every event ever stored, in the order of commits; the first has the ordinal 1. Readers skip events
     /// deleted since.
     commits: Vec<(PersistenceId, SeqNr)>,
     closed: bool,
@@ -112,26 +112,26 @@ impl InMemoryJournal {
         Self { histories: Arc::default(), caps: Caps::full(scope), clock: Arc::new(clock) }
     }
 
-    /// Lets the next tries of appends to `id` meet these faults, one each.
+    /// Makes the next tries of appends to `id` meet these faults, one each.
     pub fn script_append(&self, id: &PersistenceId, faults: impl IntoIterator<Item = AppendFault>) {
         lock(&self.histories).by_id.entry(id.clone()).or_default().faults.extend(faults);
     }
 
-    /// Flips bits in a stored record; answers whether there is one.
+    /// Flips bits in a stored record; returns whether the record exists.
     pub fn corrupt(&self, id: &PersistenceId, seq_nr: SeqNr) -> bool {
         let mut histories = lock(&self.histories);
         let record = histories.by_id.get_mut(id).and_then(|history| history.events.get_mut(&seq_nr));
         record.map(|record| record.crc32c ^= 0x8000_0001).is_some()
     }
 
-    /// Forgets everything of `id`, its claim included.
+    /// Removes all data of `id`, its claim included.
     pub fn forget(&self, id: &PersistenceId) {
         let mut histories = lock(&self.histories);
         histories.by_id.remove(id);
         histories.commits.retain(|(of, _)| of != id);
     }
 
-    /// Forgets everything, claims included.
+    /// Removes all data, claims included.
     pub fn clear(&self) {
         let mut histories = lock(&self.histories);
         histories.by_id.clear();
@@ -149,7 +149,7 @@ impl InMemoryJournal {
         histories.by_id.get(id).map(|history| history.events.values().cloned().collect()).unwrap_or_default()
     }
 
-    /// Ids with at least one event ever, ascending. A claim alone does not show here.
+    /// Ids with at least one event ever, ascending. A claim alone does not count.
     pub fn persistence_ids(&self) -> Vec<PersistenceId> {
         let histories = lock(&self.histories);
         let written = histories.by_id.iter().filter(|(_, history)| !history.head.highest.is_zero());
@@ -173,7 +173,7 @@ impl InMemoryJournal {
         let answer = match history.faults.pop_front() {
             Some(AppendFault::LoseAnswer { stored }) => {
                 if stored {
-                    // The answer is lost, whatever it is.
+                    // Ignore the answer: the fault loses it.
                     let _ = history.append(append, &self.caps, &self.clock);
                     commits.extend(history.stored_since(highest, &append.id));
                 }
@@ -194,7 +194,7 @@ impl InMemoryJournal {
     }
 }
 
-/// After an unanswered try, only Ok, Fenced and Unknown are true: an earlier try may be stored.
+/// The error after an unanswered try, which may be stored: Unknown, or Fenced if the head would still show its events.
 fn uncertain(append: &Append, error: AppendError, unanswered: bool) -> AppendError {
     match error {
         error if !unanswered => error,
@@ -210,7 +210,7 @@ impl History {
     fn append(&mut self, append: &Append, caps: &Caps, clock: &Clock) -> Result<Appended, AppendError> {
         append.check(caps).map_err(AppendError::Rejected)?;
         let last = append.last().ok_or(AppendError::Rejected(RejectReason::SeqNrOverflow))?;
-        // Before the fence: what an earlier try stored is stored, even if another writer has claimed since.
+        // Check before the fence: events that an earlier try stored are stored, even if another writer claimed since.
         if let Some(stored) = self.events.get(&last).filter(|stored| append.was_stored_as(stored)) {
             return Ok(Appended { timestamp: stored.timestamp });
         }
@@ -229,7 +229,7 @@ impl History {
         Ok(Appended { timestamp })
     }
 
-    /// What an append to `id` has stored, if `highest` was the highest number before.
+    /// The events that an append to `id` has stored, if `highest` was the highest number before.
     fn stored_since(&self, highest: SeqNr, id: &PersistenceId) -> impl Iterator<Item = (PersistenceId, SeqNr)> {
         let numbers = highest.as_u64() + 1..=self.head.highest.as_u64();
         numbers.map(move |number| (id.clone(), SeqNr::saturating(number)))
@@ -298,7 +298,7 @@ impl Journal for InMemoryJournal {
         if !head.highest.is_zero() || to.is_zero() {
             return Err(AdvanceError::NotEmpty { highest: head.highest });
         }
-        // The numbers skipped are as if deleted: no reader may wait for them.
+        // Treat the skipped numbers as deleted, so that no reader waits for them.
         (head.highest, head.deleted_to) = (to, to);
         Ok(())
     }
@@ -375,8 +375,8 @@ impl InMemorySnapshots {
         Self { saved: Arc::default(), caps, clock: Arc::new(clock) }
     }
 
-    /// Replaces the payload of a stored snapshot, checksum and all when `consistent`; answers
-    /// whether there is one.
+    /// Replaces the payload of a stored snapshot, checksum and all if `consistent`; returns
+    /// whether the snapshot exists.
     pub fn damage(&self, id: &PersistenceId, seq_nr: SeqNr, consistent: bool) -> bool {
         let mut saved = lock(&self.saved);
         let Some(snapshot) = saved.by_id.get_mut(id).and_then(|saved| saved.get_mut(&seq_nr)) else { return false };
@@ -387,7 +387,7 @@ impl InMemorySnapshots {
         true
     }
 
-    /// Forgets everything.
+    /// Removes all snapshots.
     pub fn clear(&self) {
         lock(&self.saved).by_id.clear();
     }
@@ -465,7 +465,7 @@ impl SnapshotStore for InMemorySnapshots {
 }
 
 impl Stores {
-    /// Empty stores in memory, gone with the process.
+    /// Empty stores in memory; their data ends with the process.
     pub fn in_memory() -> Self {
         Self::new(Arc::new(InMemoryJournal::default()), Arc::new(InMemorySnapshots::default()))
             .with_states(Arc::new(InMemoryStates::default()))

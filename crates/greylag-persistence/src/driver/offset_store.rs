@@ -1,4 +1,4 @@
-//! What every offset store must do.
+//! The contract of offset stores.
 //!
 //! `greylag_persistence::tck::offsets` (feature `tck`) checks a backend against it in one call.
 
@@ -10,34 +10,34 @@ use crate::error::{CloseError, OffsetError};
 use crate::journal::Health;
 use crate::offset::{OffsetCaps, OwnedSlices, Position, Processed};
 
-/// Keeps what projections have processed, for each id, under a fence for each slice.
+/// Keeps the progress of projections, by id, under a fence for each slice.
 ///
-/// A backend whose projections write into the same database offers, beside this, to save within the
+/// A backend whose projections write into the same database also offers to save within the
 /// transaction of the handler; the fence is compared there in the same way. Source: persistence §5.
 #[async_trait]
 pub trait OffsetStore: Send + Sync + 'static {
-    /// What this store can do; the same at every call.
+    /// The store's capabilities and limits; the same at every call.
     fn caps(&self) -> OffsetCaps;
 
     /// Makes the caller the owner of these slices: raises the epoch of each by one, durably, and
-    /// answers them. From then on nothing is saved under an earlier one. Two concurrent claims of a
+    /// returns the epochs. From then on nothing is saved under an earlier epoch. Two concurrent claims of a
     /// slice get different epochs. Claiming again after a lost answer is harmless.
     ///
     /// # Errors
     /// [`OffsetError::InvalidName`], [`OffsetError::Corrupt`] if a stored epoch cannot be read, or
-    /// [`OffsetError::Unavailable`]; nothing was raised, except possibly at the last.
+    /// [`OffsetError::Unavailable`]; nothing was raised, except possibly with the last.
     async fn claim(&self, projection: &str, slices: RangeInclusive<u16>) -> Result<OwnedSlices, OffsetError>;
 
-    /// What was processed of these slices: for each id its greatest number, unless it was
+    /// The progress in these slices: for each id its greatest processed number, unless it was
     /// [forgotten](OffsetStore::forget_before); a store of ordinals may keep only the newest
-    /// position of each slice, and every [mark](Processed::is_mark), since a mark tells of other
+    /// position of each slice, and every [mark](Processed::is_mark), since a mark concerns other
     /// slices too. Ordered by position, then id. An empty answer means the start.
     ///
     /// # Errors
-    /// [`OffsetError::Corrupt`] in place of wrong data, or [`OffsetError::Unavailable`].
+    /// [`OffsetError::Corrupt`] instead of wrong data, or [`OffsetError::Unavailable`].
     async fn load(&self, projection: &str, slices: RangeInclusive<u16>) -> Result<Vec<Processed>, OffsetError>;
 
-    /// Saves all of them or none, if every slice concerned is still owned under its epoch; Ok means
+    /// Saves all entries or none, if every slice concerned is still owned under its epoch; Ok means
     /// durable. A number at or below the one saved for its id changes nothing, so saving again is
     /// harmless.
     ///
@@ -45,24 +45,24 @@ pub trait OffsetStore: Send + Sync + 'static {
     /// [`OffsetError::StaleOwner`] or [`OffsetError::NotOwned`]; nothing was saved then.
     async fn save(&self, owned: &OwnedSlices, processed: &[Processed]) -> Result<(), OffsetError>;
 
-    /// Forgets, of every owned slice, what stands before `position`, but never its newest, nor a
+    /// Forgets, in every owned slice, the entries before `position`, but never the slice's newest, nor a
     /// [start](Processed::is_start).
     ///
     /// # Errors
     /// As for [`OffsetStore::save`].
     async fn forget_before(&self, owned: &OwnedSlices, position: Position) -> Result<(), OffsetError>;
 
-    /// Forgets everything of the owned slices but [starts](Processed::is_start): the projection starts
+    /// Forgets all entries of the owned slices but [starts](Processed::is_start): the projection starts
     /// over. The epochs stay.
     ///
     /// # Errors
     /// As for [`OffsetStore::save`].
     async fn reset(&self, owned: &OwnedSlices) -> Result<(), OffsetError>;
 
-    /// How the store feels.
+    /// The store's health.
     fn health(&self) -> Health;
 
-    /// Finishes what was begun; later calls answer unavailable.
+    /// Finishes the calls under way; later calls answer unavailable.
     ///
     /// # Errors
     /// [`CloseError`] if it did not finish cleanly.

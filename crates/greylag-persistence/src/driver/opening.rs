@@ -1,4 +1,4 @@
-//! Opens a store, however long that takes.
+//! Opens a store, retrying for as long as that takes.
 
 use std::fmt;
 
@@ -6,9 +6,9 @@ use rand::RngExt;
 
 use crate::settings::Backoff;
 
-/// Calls `open` until it succeeds, with growing waits in between: a store that is away when its node
-/// starts is no reason to fail for good. Each failure is logged under `name`. Stop it by dropping the
-/// future. Source: persistence §4.1 (health).
+/// Calls `open` until it succeeds, with growing waits in between: a store that is unavailable when its node
+/// starts is no reason to fail for good. Each failure is logged under `name`. Drop the
+/// future to stop. Source: persistence §4.1 (health).
 pub async fn open_store<S, E, F, O>(name: &str, backoff: Backoff, mut open: F) -> S
 where
     F: FnMut() -> O,

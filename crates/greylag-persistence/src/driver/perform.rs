@@ -1,4 +1,4 @@
-//! How a host performs what a machine asks of the stores.
+//! Performs the store calls of machines.
 
 use tokio::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::event::Tags;
 use crate::state_entity::{StateAnswer, StateCall};
 
 impl StoreCall {
-    /// Calls the store. Needs no runtime of its own; the host awaits it wherever it likes.
+    /// Calls the store. Needs no runtime of its own; the host may await the call anywhere.
     pub async fn perform(self, stores: &Stores) -> StoreAnswer {
         let Stores { journal, snapshots, hints, counters, .. } = stores;
         match self {
@@ -48,7 +48,7 @@ impl StoreCall {
 }
 
 impl StatesInUse {
-    /// Calls the store, and counts what came of it. Needs no runtime of its own.
+    /// Calls the store, and counts the outcome. Needs no runtime of its own.
     pub async fn perform(&self, call: StateCall) -> StateAnswer {
         let answer = call.perform(&*self.states).await;
         if let StateAnswer::Written(outcome) = &answer {
@@ -59,7 +59,7 @@ impl StatesInUse {
 }
 
 impl StateCall {
-    /// Calls the store. Needs no runtime of its own; the host awaits it wherever it likes.
+    /// Calls the store. Needs no runtime of its own; the host may await the call anywhere.
     pub async fn perform(self, states: &dyn StateStore) -> StateAnswer {
         match self {
             Self::Get { id } => StateAnswer::Loaded(states.get(&id).await),

@@ -1,4 +1,4 @@
-//! How many entities of a node recover at the same time.
+//! Limits how many entities of a node recover at the same time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::task::coop::unconstrained;
 /// The recovery permits of a node, one set for all its stores, handed out first come first served. Cheap to clone.
 ///
 /// A node that takes over many shards would otherwise read all their histories at once and starve
-/// everything else. Waiting is outside of every time-out; the log tells of an entity that waits long.
+/// all other work. Waiting counts towards no time-out; a long wait is logged.
 /// Source: persistence §2.5.1.
 #[derive(Clone)]
 pub struct RecoveryPermits {
@@ -24,7 +24,7 @@ pub struct RecoveryPermits {
 /// Default of `permit_wait_warn`.
 const WAIT_WARN: Duration = Duration::from_secs(30);
 
-/// One permit; dropping it gives it back, so that no end of an entity can leak it.
+/// One permit; dropping it returns it, so that no end of an entity can leak it.
 #[derive(Debug)]
 #[must_use = "dropping it gives it back"]
 pub struct RecoveryPermit {
@@ -48,7 +48,8 @@ impl RecoveryPermits {
     /// Waits for a permit, with a place in the queue from its first poll on. Dropping the future leaves the queue.
     pub async fn acquire(&self) -> RecoveryPermit {
         let _waiting = Waiting::new(&self.waiting);
-        // Unconstrained: a task that has used up its turn would get no place at its first poll, and others went before it.
+        // Unconstrained: a task that has used up its budget would get no place at its first poll, and later ones would
+        // pass.
         let mut acquiring = std::pin::pin!(unconstrained(self.permits.clone().acquire_owned()));
         let permit = match tokio::time::timeout(self.wait_warn, &mut acquiring).await {
             Ok(permit) => permit,
@@ -60,23 +61,23 @@ impl RecoveryPermits {
         RecoveryPermit { _permit: permit.expect("this semaphore is never closed") }
     }
 
-    /// How many are free now.
+    /// Number of free permits.
     pub fn available(&self) -> usize {
         self.permits.available_permits()
     }
 
-    /// How many entities recover now, each with a permit. Source: persistence §10.16.
+    /// Number of entities that recover now, each with a permit. Source: persistence §10.16.
     pub fn in_use(&self) -> usize {
         self.max_concurrent.saturating_sub(self.available())
     }
 
-    /// How many entities wait for a permit now. Source: persistence §10.16.
+    /// Number of entities that wait for a permit now. Source: persistence §10.16.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 }
 
-/// Counts one entity that waits. Dropping it, as happens when the entity gives up waiting, ends the count.
+/// Counts one waiting entity until its drop, which also comes when the entity gives up waiting.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
@@ -112,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// Persistence §10.16: permits in use and entities waiting are counted, also when one gives up waiting.
+    /// Persistence §10.16: permits in use and waiting entities are counted, also when an entity gives up waiting.
     #[tokio::test]
     async fn who_recovers_and_who_waits_is_counted() {
         let permits = RecoveryPermits::new(2);
@@ -132,7 +133,7 @@ mod tests {
         assert_eq!(counted(&permits), (0, 2, 0));
     }
 
-    /// persistence §2.5.1: the warning is all that comes of a long wait; the place in the queue stays.
+    /// persistence §2.5.1: a long wait is only logged; the place in the queue stays.
     #[tokio::test(start_paused = true)]
     async fn who_waits_long_keeps_its_place() {
         let permits = RecoveryPermits::new(1).warn_after(Duration::from_secs(30));
@@ -149,8 +150,8 @@ mod tests {
         drop(second.await);
     }
 
-    /// persistence §2.5.1: who asks first is first, also from a task that has used up its turn: tokio's semaphore gives such
-    /// a task no place in its queue.
+    /// persistence §2.5.1: permits are granted in the order of requests, also to a task that has used up its budget:
+    /// tokio's semaphore gives such a task no place in its queue.
     #[tokio::test]
     async fn a_busy_task_has_its_place_from_its_first_poll() {
         let permits = RecoveryPermits::new(1);

@@ -1,4 +1,4 @@
-//! Runs a projection as a task: asks the stores, calls the handler, and tells how far it is.
+//! Runs a projection as a task: queries the stores, calls the handler, and publishes the progress.
 
 use std::fmt;
 use std::future::Future;
@@ -27,28 +27,28 @@ use crate::projection::{
 use crate::query::{Envelope, SharedAnswer};
 use crate::settings::SettingsError;
 
-/// Whatever a handler fails with.
+/// Any error of a handler.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Processes events, each at least once, in the order of each id.
+/// Processes events at least once, in the order of each id.
 #[async_trait]
 pub trait ProjectionHandler: Send + 'static {
     /// Processes a group, of [`ProjectionSettings::group`] envelopes at most. All come with their
-    /// record; a filtered one has no event in it, or is the deletion of a durable state.
+    /// record; a filtered record has no event, or is the deletion of a durable state.
     ///
     /// # Errors
-    /// Any: the group is handed over again, after a wait.
+    /// Any error: the group is handed over again, after a wait.
     async fn handle(&mut self, envelopes: &[Envelope]) -> Result<(), BoxError>;
 }
 
-/// Processes events and saves how far it is in one transaction, so that each event counts exactly once.
+/// Processes events and saves its progress in one transaction, so that each event counts exactly once.
 /// Backends offer this where offsets and the handler's rows share a database.
 #[async_trait]
 pub trait TransactionalHandler: Send + 'static {
-    /// Processes a group and saves `processed` under `owned` with it, both or none.
+    /// Processes a group and saves `processed` under `owned`, both or neither.
     ///
     /// # Errors
-    /// [`HandleError`], which says what is known of the transaction.
+    /// [`HandleError`], which tells the outcome of the transaction.
     async fn handle_and_save(
         &mut self,
         envelopes: &[Envelope],
@@ -57,19 +57,19 @@ pub trait TransactionalHandler: Send + 'static {
     ) -> Result<(), HandleError>;
 }
 
-/// Where a projection is.
+/// The progress of a projection.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ProjectionStatus {
-    /// What it has done.
+    /// Counts of the projection.
     pub stats: ProjectionStats,
-    /// Age of the oldest event in hand: how far what the projection writes is behind. Zero if there is none
-    /// in hand. None while nothing is read: paused, starting, or a store is away. Source: persistence §10.16.
+    /// Age of the oldest event that is read and not yet processed: how far the projection's results are behind. Zero if
+    /// there is none. `None` while nothing is read: paused, starting, or a store is away. Source: persistence §10.16.
     pub lag: Option<Duration>,
-    /// How it ended, if it did.
+    /// The end of the projection, if it has ended.
     pub end: Option<ProjectionEnd>,
 }
 
-/// A running projection. It stops when the last handle is gone. Cheap to clone.
+/// A running projection. It stops when the last handle is dropped. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ProjectionHandle {
     inputs: mpsc::Sender<ProjectionInput>,
@@ -77,41 +77,41 @@ pub struct ProjectionHandle {
 }
 
 impl ProjectionHandle {
-    /// Handles nothing more until [`ProjectionHandle::resume`]; what is in hand is finished.
+    /// Stops handling events until [`ProjectionHandle::resume`]; the group in the handler is finished.
     pub async fn pause(&self) {
         self.tell(ProjectionInput::Pause).await;
     }
 
-    /// Goes on.
+    /// Continues after a pause.
     pub async fn resume(&self) {
         self.tell(ProjectionInput::Resume).await;
     }
 
-    /// Forgets what was saved, and starts over with the first event.
+    /// Deletes the saved progress, and starts over with the first event.
     pub async fn reset(&self) {
         self.tell(ProjectionInput::Reset).await;
     }
 
-    /// Something was written: looks at once.
+    /// Makes the projection query for new events at once.
     pub async fn hint(&self) {
         self.tell(ProjectionInput::Hint).await;
     }
 
-    /// Ends it, after what is in hand is handled and saved; answers how it ended.
+    /// Ends the projection, after the group in the handler is handled and saved; returns the end.
     pub async fn stop(&self) -> ProjectionEnd {
         self.tell(ProjectionInput::Stop).await;
         self.ended().await
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the projection.
     pub async fn ended(&self) -> ProjectionEnd {
         let mut status = self.status.clone();
         let ended = status.wait_for(|status| status.end.is_some()).await;
-        // The task says how it ends before it goes, unless its runtime went first.
+        // The task publishes its end before it ends, unless the runtime was shut down first.
         ended.ok().and_then(|status| status.end.clone()).unwrap_or(ProjectionEnd::Stopped)
     }
 
-    /// Where it is. The lag is as of now, so it grows while a handler is stuck.
+    /// The present status. The lag is as of now, so it grows while a handler is stuck.
     pub fn status(&self) -> ProjectionStatus {
         let status = self.status.borrow().clone();
         ProjectionStatus { lag: lag(&status.stats), ..status }
@@ -123,14 +123,14 @@ impl ProjectionHandle {
     }
 
     async fn tell(&self, input: ProjectionInput) {
-        // A send fails only if the projection has ended already, and the status says so.
+        // A send fails only if the projection has ended already, and the status tells so.
         let _ = self.inputs.send(input).await;
     }
 }
 
-/// Starts a projection that saves its offsets after its handler is done: each event at least once.
+/// Starts a projection that saves its offsets after its handler returns: each event at least once.
 ///
-/// Projections over one [`ReadJournal`] (or its clones) share the reading: once they have caught up, they
+/// Projections over one [`ReadJournal`] (or its clones) share a reader: once they have caught up, they
 /// cost the store the queries of one reader. See [`ProjectionSettings::share_reader`].
 ///
 /// ```
@@ -188,7 +188,7 @@ pub fn run_projection(
     start(id, Guarantee::AtLeastOnce, read, offsets, call, settings)
 }
 
-/// Starts a projection whose handler saves its offsets with what it writes: each event exactly once.
+/// Starts a projection whose handler saves its offsets with its own writes: each event exactly once.
 /// `offsets` must be the store that the handler saves into.
 ///
 /// # Errors
@@ -247,7 +247,7 @@ struct Task<F> {
     inbox: mpsc::Receiver<ProjectionInput>,
     status: watch::Sender<ProjectionStatus>,
     work: JoinSet<ProjectionInput>,
-    /// The projection's place at the shared reader, and the run that took it.
+    /// The projection's place at the shared reader, and the number of the run that took it.
     shared: Option<(u64, Place)>,
     hints: Listener,
 }
@@ -267,7 +267,7 @@ impl<F: Fn(Vec<Envelope>, Option<(OwnedSlices, Vec<Processed>)>) -> Handling> Ta
                 end = self.perform(effect).or(end);
             }
             if let Some(end) = end {
-                // A last save may be under way.
+                // Wait for a last save.
                 while self.work.join_next().await.is_some() {}
                 self.tell(Some(end));
                 return;
@@ -279,14 +279,14 @@ impl<F: Fn(Vec<Envelope>, Option<(OwnedSlices, Vec<Processed>)>) -> Handling> Ta
                     open = false;
                     ProjectionInput::Stop
                 }),
-                // The shared reader hears of them for all.
+                // Only without a shared reader, which gets hints for all its projections.
                 () = self.hints.heard(), if self.shared.is_none() => ProjectionInput::Hint,
                 (run, answer) = next_shared(&mut self.shared) => {
                     ProjectionInput::Answer(run, ProjectionAnswer::Shared(answer))
                 }
                 Some(done) = self.work.join_next() => match done {
                     Ok(answer) => answer,
-                    // A store that panics is as good as away.
+                    // Treat a store that panics as unavailable.
                     Err(panicked) => {
                         let away = ReadError::Unavailable(StoreFailure::new("store", panicked));
                         ProjectionInput::Answer(self.machine.run(), ProjectionAnswer::Read(Err(away)))
@@ -297,7 +297,7 @@ impl<F: Fn(Vec<Envelope>, Option<(OwnedSlices, Vec<Processed>)>) -> Handling> Ta
         }
     }
 
-    /// Does what the machine asks; answers how it ended, if it did.
+    /// Performs an effect of the machine; returns the end, if the projection has ended.
     fn perform(&mut self, effect: ProjectionEffect) -> Option<ProjectionEnd> {
         let (queries, offsets) = (self.read.queries().clone(), self.offsets.clone());
         let ProjectionId { name, slices, entity_type } = self.id.clone();
@@ -367,7 +367,7 @@ impl<F: Fn(Vec<Envelope>, Option<(OwnedSlices, Vec<Processed>)>) -> Handling> Ta
     }
 }
 
-/// How old what these have in hand is by now.
+/// Present age of the oldest event that is read and not yet processed.
 fn lag(stats: &ProjectionStats) -> Option<Duration> {
     if !stats.is_running {
         return None;
@@ -377,7 +377,7 @@ fn lag(stats: &ProjectionStats) -> Option<Duration> {
     Some(since_epoch.saturating_sub(Duration::from_micros(oldest.as_micros())))
 }
 
-/// What the shared reader answers next; waits for ever where there is none.
+/// The next answer of the shared reader; waits for ever if there is no reader.
 async fn next_shared(shared: &mut Option<(u64, Place)>) -> (u64, SharedAnswer) {
     let Some((run, place)) = shared else { return std::future::pending().await };
     let (run, answer) = (*run, place.answer().await);
@@ -387,13 +387,13 @@ async fn next_shared(shared: &mut Option<(u64, Place)>) -> (u64, SharedAnswer) {
     (run, answer)
 }
 
-/// A handler that panics has failed; what it had begun is for its transaction to undo.
+/// Runs the handler; a panic is a failure, and its transaction has to undo the writes that the handler began.
 async fn guarded(handling: Handling) -> Result<(), HandleError> {
     let handled = AssertUnwindSafe(handling).catch_unwind().await;
     handled.unwrap_or_else(|_| Err(HandleError::Handler("the handler panicked".to_owned())))
 }
 
-/// The runtime's clock, so that a test may pause it.
+/// The runtime's clock, so that a test can pause it.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

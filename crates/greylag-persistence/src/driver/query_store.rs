@@ -1,4 +1,4 @@
-//! What the query side of a journal must do.
+//! The contract of the query side of a journal.
 //!
 //! `greylag_persistence::tck::queries` (feature `tck`) checks a backend against it in one call.
 
@@ -15,25 +15,25 @@ use crate::query::{EventPage, PageQuery, QueryCaps};
 
 /// Finds events across the histories of a journal, page by page.
 ///
-/// A state store has one over the changes of its states ([`Shows::Newest`](crate::Shows::Newest)): there an
-/// event is a change, its number the revision, and what is deleted a revision that was replaced. The kit
-/// `greylag_persistence::tck::changes` checks that.
+/// A state store has a query side over the changes of its states ([`Shows::Newest`](crate::Shows::Newest)): there an
+/// event is a change, its number the revision, and a replaced revision counts as deleted. The kit
+/// `greylag_persistence::tck::changes` checks this.
 ///
-/// It shows durable events only, and none that is deleted; an id that was only claimed does not show.
+/// Queries show durable events only, and no deleted ones; an id that was only claimed does not show.
 /// All methods only read, and may be dropped at any await. Source: persistence §5.
 #[async_trait]
 pub trait EventQueries: Send + Sync + 'static {
-    /// What this store can do; the same at every call.
+    /// The store's capabilities and limits; the same at every call.
     fn caps(&self) -> QueryCaps;
 
-    /// How old an event must be to show in a page that asks for what is settled, so that a reader that hears
-    /// of an event does not look too early. Default: it shows at once.
+    /// Age from which an event shows in a page of settled events, so that a reader that gets a hint
+    /// does not query too early. Default: zero.
     fn settles_after(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Ids with at least one event ever, ascending by their bytes, those after `after` only, of one
-    /// entity type if it is given, at most `limit`. Deleted events count: their numbers are taken.
+    /// Ids with at least one event ever, ascending by their bytes, only those after `after`, of one
+    /// entity type if one is given, at most `limit`. Deleted events count: their numbers are used.
     ///
     /// # Errors
     /// [`ReadError`] if they cannot be read.
@@ -44,26 +44,26 @@ pub trait EventQueries: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<PersistenceId>, ReadError>;
 
-    /// The place after which nothing stands now; none if nothing was ever stored.
+    /// The last position at present; `None` if no event was ever stored.
     ///
     /// # Errors
     /// [`ReadError`] if it cannot be read.
     async fn newest(&self) -> Result<Option<Position>, ReadError>;
 
-    /// One page, in the order of places; of one id always in the order of its history. A damaged
-    /// event ends the page before it, and fails the one that begins with it.
+    /// One page, in the order of positions; events of one id always in the order of its history. A page ends before a
+    /// damaged event; a page that begins with one fails.
     ///
     /// # Errors
-    /// [`QueryError`], for a cursor of another kind of store too.
+    /// [`QueryError`], also for a cursor of another kind of store.
     async fn events(&self, query: &PageQuery) -> Result<EventPage, QueryError>;
 
     /// One page of one history, as [`Journal::read`](crate::Journal::read).
     ///
     /// # Errors
-    /// [`ReadError::Corrupt`] in place of wrong or partial data.
+    /// [`ReadError::Corrupt`] instead of wrong or partial data.
     async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError>;
 
-    /// One event; none if it was deleted, or never written.
+    /// One event; `None` if it was deleted, or never written.
     ///
     /// # Errors
     /// As [`EventQueries::read`].
@@ -72,15 +72,15 @@ pub trait EventQueries: Send + Sync + 'static {
         Ok(page.records.into_iter().next())
     }
 
-    /// The number of the last event of one history; zero if nothing was ever stored. Whether the events of its
-    /// end count that were deleted is left to the store. A current stream of a history longer than one page ends
-    /// there. Default: it is searched for, by a few dozen reads of one event; a store that keeps it overrides this.
+    /// The number of the last event of one history; zero if no event was ever stored. Deleted events at the end count
+    /// or not, as the store likes. A current stream of a history longer than one page ends at this number. Default: a
+    /// search by a few dozen reads of one event; a store that keeps the number overrides this.
     ///
     /// # Errors
     /// [`ReadError`] if it cannot be read.
     async fn highest(&self, id: &PersistenceId) -> Result<SeqNr, ReadError> {
         let Some(mut last) = first_from(self, id, SeqNr::FIRST).await? else { return Ok(SeqNr::ZERO) };
-        // Larger and larger steps to a number that is not there, then halves.
+        // Find an absent number by doubling steps, then bisect.
         let (mut step, mut beyond) = (FIRST_STEP, SeqNr::MAX);
         while last.plus(1).is_some_and(|next| next < beyond) {
             let half = (beyond.as_u64() - last.as_u64()) / 2;
@@ -94,10 +94,10 @@ pub trait EventQueries: Send + Sync + 'static {
     }
 }
 
-/// Most histories that are longer than one page are not much longer.
+/// First step of the search: most histories longer than one page are not much longer.
 const FIRST_STEP: u64 = 1024;
 
-/// The first number from this one on that is taken; damage takes it too.
+/// The first used number from `from` on; a damaged event counts as used.
 async fn first_from<Q: EventQueries + ?Sized>(
     queries: &Q,
     id: &PersistenceId,

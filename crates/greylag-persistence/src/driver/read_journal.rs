@@ -1,4 +1,4 @@
-//! What programs hold to read events: streams, each for what is there now or for ever.
+//! The reading interface for programs: streams of events, up to the present end or for ever.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -19,11 +19,11 @@ use crate::offset::Offset;
 use crate::persistence_id::PersistenceId;
 use crate::query::{Envelope, EventsOf, Feed, FeedEffect, FeedInput, QuerySettings};
 
-/// Envelopes as they come. An error of a live stream is not its end: a consumer that polls on gets what
-/// follows, after a rest.
+/// Envelopes in the order of the store. An error of a live stream does not end it: a consumer that polls on gets the
+/// next envelope, after a pause.
 pub type Events = BoxStream<'static, Result<Envelope, QueryError>>;
 
-/// The events of one history, in its order.
+/// The events of one history, in order.
 pub type History = BoxStream<'static, Result<StoredEvent, ReadError>>;
 
 /// Ids, each once.
@@ -50,27 +50,27 @@ pub type Ids = BoxStream<'static, Result<PersistenceId, ReadError>>;
 /// # Ok::<(), greylag_persistence::QueryError>(())
 /// # }).unwrap().unwrap();
 /// ```
-/// A stream reads a page when its consumer asks for the first event of it, and no further. Live streams look for
+/// A stream reads a page when its consumer asks for the page's first event, and never ahead. Live streams query for
 /// more every [`QuerySettings::refresh_interval`], also for a tag, slice or id that does not exist yet; and
-/// at once when an entity of this node has appended what concerns them, if the `ReadJournal` was made by
+/// at once when an entity of this node has appended such an event, if the `ReadJournal` was made by
 /// [`Stores::read_journal`](crate::Stores::read_journal).
 /// On stores that order by time a live stream shows most events twice, the second time without their
 /// record ([`EventSource::Backtracking`](crate::EventSource::Backtracking)); a [projection](crate::ProjectionSettings)
-/// sorts that out.
+/// removes the repeats.
 ///
-/// Projections that run over one `ReadJournal`, or over clones of it, share the reading: however many
-/// there are, one reader of each entity type asks the store for what is new
-/// ([`SharingSettings`](crate::SharingSettings)). So a program makes one `ReadJournal` of each journal,
-/// and gives it to all its projections. Streams read each for itself.
+/// Projections that run over one `ReadJournal`, or over clones of it, share readers: however many
+/// there are, one reader for each entity type queries the store for new events
+/// ([`SharingSettings`](crate::SharingSettings)). So a program makes one `ReadJournal` for each journal,
+/// and gives it to all its projections. Each stream reads for itself.
 ///
 /// # Changes of durable states
 /// Every state store has such a query side as well (`queries()` of the backend's states), and a `ReadJournal` over
-/// it is one of changes. An envelope is then a state as its last write left it: its number is the revision, and it
+/// it streams changes. An envelope is then a state as its last write left it: its number is the revision, and it
 /// [is filtered](Envelope::is_filtered) if that write was a deletion. Revisions that were replaced before they were
-/// read are not there ([`Shows::Newest`](crate::Shows::Newest)), so a projection of states writes what it is given
-/// over what it wrote before. It is never given an earlier revision after a later one, and misses no last one,
-/// however late that was committed. Changes are looked for every [`QuerySettings::refresh_interval`]; entities
-/// announce none.
+/// read are not shown ([`Shows::Newest`](crate::Shows::Newest)), so a projection of states overwrites its earlier
+/// result with each change. A projection never gets an earlier revision after a later one, and always gets the last,
+/// however late it was committed. Changes are queried every [`QuerySettings::refresh_interval`]; entities
+/// send no hints of them.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -129,8 +129,8 @@ impl fmt::Debug for ReadJournal {
 }
 
 impl ReadJournal {
-    /// Streams over the query side of a store that no entity of this node writes to; otherwise
-    /// [`Stores::read_journal`](crate::Stores::read_journal) sees sooner what is written.
+    /// Streams over the query side of a store to which no entity of this node writes; otherwise
+    /// [`Stores::read_journal`](crate::Stores::read_journal) sees new events sooner.
     pub fn new(queries: Arc<dyn EventQueries>, settings: QuerySettings) -> Self {
         Self::hinted(queries, settings, Hints::default())
     }
@@ -149,7 +149,7 @@ impl ReadJournal {
         &self.queries
     }
 
-    /// How it reads.
+    /// Settings of reading.
     pub fn settings(&self) -> &QuerySettings {
         &self.settings
     }
@@ -163,7 +163,7 @@ impl ReadJournal {
         self.live(EventsOf::Slices { entity_type: entity_type.to_owned(), slices }, offset)
     }
 
-    /// Events of one type in these slices after `offset`, as many as there are now.
+    /// Events of one type in these slices after `offset`, up to the present end.
     pub fn current_events_by_slices(&self, entity_type: &str, slices: RangeInclusive<u16>, offset: Offset) -> Events {
         self.current(EventsOf::Slices { entity_type: entity_type.to_owned(), slices }, offset)
     }
@@ -173,37 +173,37 @@ impl ReadJournal {
         self.live(EventsOf::Tag(tag.to_owned()), offset)
     }
 
-    /// Events with this tag after `offset`, as many as there are now.
+    /// Events with this tag after `offset`, up to the present end.
     pub fn current_events_by_tag(&self, tag: &str, offset: Offset) -> Events {
         self.current(EventsOf::Tag(tag.to_owned()), offset)
     }
 
-    /// Events `from..=to` of one history; waits for those that are not there yet. A deleted prefix is
+    /// Events `from..=to` of one history; waits for events that are not stored yet. A deleted prefix is
     /// left out.
     pub fn events_by_persistence_id(&self, id: PersistenceId, range: RangeInclusive<SeqNr>) -> History {
         self.history(id, range, Some(self.settings.refresh_interval))
     }
 
-    /// Events `from..=to` of one history, as many as there are when its first page is read: what is stored
-    /// meanwhile is not among them.
+    /// Events `from..=to` of one history, up to its end when the first page is read: events stored
+    /// later are left out.
     pub fn current_events_by_persistence_id(&self, id: PersistenceId, range: RangeInclusive<SeqNr>) -> History {
         self.history(id, range, None)
     }
 
-    /// All ids with at least one event ever, of one entity type if it is given, each once, for ever.
-    /// First those that are there, ascending. Remembers every id that it has given, and looks through all
+    /// All ids with at least one event ever, of one entity type if one is given, each once, for ever.
+    /// First those present, ascending. Keeps every id that it has given in memory, and lists all
     /// ids of the store again every [`QuerySettings::refresh_interval`], and when an entity of this node
     /// has stored its first event.
     pub fn persistence_ids(&self, entity_type: Option<&str>) -> Ids {
         self.ids(entity_type, Some(self.settings.refresh_interval))
     }
 
-    /// All ids with at least one event ever, of one entity type if it is given, ascending.
+    /// All ids with at least one event ever, of one entity type if one is given, ascending.
     pub fn current_persistence_ids(&self, entity_type: Option<&str>) -> Ids {
         self.ids(entity_type, None)
     }
 
-    /// The envelope with its record, if it came without; none if the event was deleted since.
+    /// The envelope with its record, loaded if it came without; `None` if the event was deleted since.
     ///
     /// # Errors
     /// [`ReadError`] if the event cannot be read.
@@ -249,7 +249,7 @@ impl ReadJournal {
     fn history(&self, id: PersistenceId, range: RangeInclusive<SeqNr>, refresh: Option<Duration>) -> History {
         let page = self.settings.page.get();
         let range = ReadRange { max_events: page, ..ReadRange::new(*range.start(), *range.end()) };
-        // One history is read as it is, whether it is settled or not.
+        // A single history is read without waiting for events to settle.
         let hints = refresh.map(|_| self.hints.listen(Topic::Id(id.clone()), Duration::ZERO));
         let (queries, ready) = (self.queries.clone(), VecDeque::new());
         let has_end = refresh.is_some();
@@ -273,13 +273,13 @@ impl ReadJournal {
     }
 }
 
-/// A feed and what it has delivered.
+/// The state of an events stream: a feed, and its delivered envelopes.
 struct Reading {
     queries: Arc<dyn EventQueries>,
     feed: Feed,
     ready: VecDeque<Envelope>,
     out: Vec<FeedEffect>,
-    /// Of live streams.
+    /// Hints; only for live streams.
     hints: Option<Listener>,
 }
 
@@ -315,13 +315,13 @@ impl Reading {
     }
 }
 
-/// One history, page by page.
+/// The state of a history stream, read page by page.
 struct Walk {
     queries: Arc<dyn EventQueries>,
     id: PersistenceId,
     range: ReadRange,
     refresh: Option<Duration>,
-    /// Whether `range` ends where it is to end: a current stream ends at what was there at its start, or a
+    /// Whether the end of `range` is final: a current stream fixes its end at the start, or a
     /// history that grows faster than it is read would have no end.
     has_end: bool,
     ready: VecDeque<StoredEvent>,
@@ -341,7 +341,7 @@ impl Walk {
             let page = match self.page().await {
                 Ok(page) => page,
                 Err(error) => {
-                    // The rest keeps a consumer that polls on from getting the same error at once.
+                    // Pause, so that a consumer that polls on does not get the same error at once.
                     self.rest().await;
                     return Some(Err(error));
                 }
@@ -372,7 +372,7 @@ impl Walk {
     async fn rest(&mut self) {
         match self.refresh {
             Some(interval) => {
-                // Whichever comes first.
+                // Wait for the interval or a hint, whichever comes first.
                 let _ = tokio::time::timeout(interval, heard(&mut self.hints)).await;
             }
             None => self.ended = true,
@@ -380,14 +380,14 @@ impl Walk {
     }
 }
 
-/// Ids, page by page.
+/// The state of an ids stream, read page by page.
 struct Listing {
     queries: Arc<dyn EventQueries>,
     entity_type: Option<String>,
     refresh: Option<Duration>,
     page: usize,
     after: Option<PersistenceId>,
-    /// Of a live stream: a new id may sort before those given.
+    /// Ids given so far; only for live streams, since a new id may sort before those given.
     given: BTreeSet<PersistenceId>,
     ready: VecDeque<PersistenceId>,
     ended: bool,
@@ -426,7 +426,7 @@ impl Listing {
     async fn rest(&mut self) {
         match self.refresh {
             Some(interval) => {
-                // Whichever comes first.
+                // Wait for the interval or a hint, whichever comes first.
                 let _ = tokio::time::timeout(interval, heard(&mut self.hints)).await;
             }
             None => self.ended = true,
@@ -434,7 +434,7 @@ impl Listing {
     }
 }
 
-/// Waits until something was announced; for ever where nothing ever is.
+/// Waits for a hint; for ever without a listener.
 async fn heard(hints: &mut Option<Listener>) {
     match hints {
         Some(listener) => listener.heard().await,
@@ -442,7 +442,7 @@ async fn heard(hints: &mut Option<Listener>) {
     }
 }
 
-/// The runtime's clock, so that a test may pause it.
+/// The runtime's clock, so that a test can pause it.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

@@ -1,8 +1,9 @@
-//! Counts how often a store has come back after it did not answer, so that what backs off can start as soon as it may.
+//! Counts a store's returns after outages, so that entities that back off can start as soon as possible.
 //!
-//! A breaker counts a probe that is answered after something failed; a store that keeps a connection counts when it has
-//! one again. An entity remembers the count as its incarnation begins; when it backs off it waits for a greater one, so a
-//! return between its last call and its wait is not missed. Source: persistence §4.1 (breaker); sharding scenario 114.
+//! A breaker counts a probe that is answered after a failure; a store that keeps a connection counts a
+//! new connection. An entity notes the count when its incarnation begins; when it backs off it waits for a greater
+//! count, so a return between its last call and its wait is not missed. Source: persistence §4.1 (breaker); sharding
+//! scenario 114.
 
 use std::fmt;
 use std::pin::pin;
@@ -12,10 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use futures::future::select_all;
 use tokio::sync::Notify;
 
-/// How often a store, or several stores together, have come back after they did not answer. Clones count the same.
+/// The number of returns after outages of a store, or of several stores together. Clones share the count.
 ///
-/// A store that knows when it can be reached again keeps one, counts ([`Reopenings::note`]), and gives it to entities
-/// by [`Journal::reopenings`](crate::Journal::reopenings) and its like: they end their back-off then.
+/// A store that can tell when it is reachable again keeps a count, raises it ([`Reopenings::note`]), and gives it to
+/// entities by [`Journal::reopenings`](crate::Journal::reopenings) and its like: they end their back-off then.
 #[derive(Clone, Default)]
 pub struct Reopenings {
     stores: Vec<Arc<Counted>>,
@@ -28,19 +29,19 @@ struct Counted {
 }
 
 impl Reopenings {
-    /// Of one store, none yet.
+    /// A count of one store, starting at zero.
     #[must_use]
     pub fn of_one() -> Self {
         Self { stores: vec![Arc::default()] }
     }
 
-    /// Of all of these stores.
+    /// The sum of the counts of these stores.
     pub(crate) fn of_all<'a>(stores: impl IntoIterator<Item = Option<&'a Self>>) -> Self {
         let stores = stores.into_iter().flatten().flat_map(|store| store.stores.iter().cloned()).collect();
         Self { stores }
     }
 
-    /// The store has come back.
+    /// Raises the count: the store has returned.
     pub fn note(&self) {
         for store in &self.stores {
             store.count.fetch_add(1, Ordering::AcqRel);
@@ -48,15 +49,15 @@ impl Reopenings {
         }
     }
 
-    /// How often in all.
+    /// The count, summed over all stores.
     pub fn count(&self) -> u64 {
         self.stores.iter().map(|store| store.count.load(Ordering::Acquire)).sum()
     }
 
-    /// Waits until the count is above `seen`; for ever where no store counts.
+    /// Waits until the count is above `seen`; for ever if no store counts.
     pub async fn beyond(self, seen: u64) {
         loop {
-            // Made before the look: what is raised in between is heard.
+            // Listen before reading the count, so that a raise in between is not missed.
             let raised: Vec<_> = self.stores.iter().map(|store| Box::pin(store.raised.notified())).collect();
             if self.count() > seen {
                 return;

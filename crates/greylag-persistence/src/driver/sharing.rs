@@ -15,7 +15,7 @@ use crate::driver::query_store::EventQueries;
 use crate::error::{QueryError, ReadError, StoreFailure};
 use crate::query::{ConsumerId, QuerySettings, SharedAnswer, SharedReader, SharedReaderEffect, SharedReaderInput};
 
-/// What the shared readers of one journal are reached by.
+/// Handle to the shared readers of one journal.
 #[derive(Clone)]
 pub(crate) struct Sharing {
     queries: Arc<dyn EventQueries>,
@@ -30,7 +30,7 @@ impl fmt::Debug for Sharing {
     }
 }
 
-/// What consumers send. There is no bound, and need be none: each has at most one of a kind under way.
+/// A message of a consumer. The channel has no bound, and needs none: a consumer has at most one of a kind under way.
 enum Letter {
     Join { id: ConsumerId, slices: RangeInclusive<u16>, answers: mpsc::UnboundedSender<SharedAnswer> },
     Demand(ConsumerId),
@@ -42,13 +42,13 @@ enum Letter {
 pub(crate) struct Place {
     id: ConsumerId,
     reader: mpsc::UnboundedSender<Letter>,
-    /// One answer for each demand, and two more: no bound is needed.
+    /// Answers: one for each demand, and two more, so no bound is needed.
     answers: mpsc::UnboundedReceiver<SharedAnswer>,
 }
 
 impl Place {
     pub(crate) fn demand(&self) {
-        // A reader that has ended lets go of the answers, which says it.
+        // The send fails if the reader has ended; it has then dropped `answers`, so `answer` reports it.
         let _ = self.reader.send(Letter::Demand(self.id));
     }
 
@@ -68,12 +68,12 @@ impl Sharing {
         Self { queries, settings, hints, readers: Arc::default() }
     }
 
-    /// Joins the reader of the type, which is started if there is none.
+    /// Joins the reader of the type; starts the reader if there is none.
     pub(crate) fn join(&self, entity_type: &str, slices: RangeInclusive<u16>) -> Place {
         static CONSUMERS: AtomicU64 = AtomicU64::new(1);
         let id = ConsumerId(CONSUMERS.fetch_add(1, Ordering::Relaxed));
         let (answers, receiver) = mpsc::unbounded_channel();
-        // Under the lock, so that a reader that is about to end for want of consumers finds this one's letter.
+        // Send under the lock, so that a reader that is about to end for want of consumers finds this letter.
         let mut readers = self.lock();
         let known = readers.get(entity_type).filter(|reader| !reader.is_closed()).cloned();
         let reader = known.unwrap_or_else(|| {
@@ -137,7 +137,7 @@ impl Reader {
                     () = self.hints.heard() => SharedReaderInput::Hint,
                     Some(done) = self.work.join_next() => match done {
                         Ok(answer) => answer,
-                        // A store that panics is as good as away.
+                        // Treat a store that panics as unavailable.
                         Err(panicked) => SharedReaderInput::Page(Err(QueryError::Read(ReadError::Unavailable(
                             StoreFailure::new("store", panicked),
                         )))),
@@ -178,7 +178,7 @@ impl Reader {
                     tracing::debug!(entity_type, consumer = id.0, "a projection goes on reading by itself");
                 }
                 if let Some(consumer) = self.consumers.get(&id) {
-                    // The send fails if the consumer is gone; its `Leave` is then on its way.
+                    // The send fails if the consumer is dropped; its `Leave` is then under way.
                     let _ = consumer.send(answer);
                 }
                 if is_last {
@@ -210,15 +210,15 @@ impl Reader {
     }
 }
 
-/// What a reader does after an effect.
+/// The next step of a reader after an effect.
 enum Next {
     GoOn,
-    /// A consumer's letter came while the reader was about to end.
+    /// Handle a consumer's letter that came while the reader was about to end.
     Take(Letter),
     End,
 }
 
-/// The runtime's clock, so that a test may pause it.
+/// The runtime's clock, so that a test can pause it.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

@@ -1,4 +1,4 @@
-//! What every state store must do.
+//! The contract of state stores.
 //!
 //! `greylag_persistence::tck::states` (feature `tck`) checks a backend against it in one call.
 
@@ -15,11 +15,11 @@ use crate::state::{ChangesOf, StateCaps, StateChange, StateWrite, StoredState};
 
 /// Keeps one state for each of many ids, fenced by revisions.
 ///
-/// All methods may be dropped at any await: what was begun is finished or not begun. Source:
+/// All methods may be dropped at any await: a write that was begun is finished or not begun. Source:
 /// persistence §3.
 #[async_trait]
 pub trait StateStore: Send + Sync + 'static {
-    /// What this store can do; the same at every call.
+    /// The store's capabilities and limits; the same at every call.
     fn caps(&self) -> StateCaps;
 
     /// The row of `id`; [`StoredState::absent`] if it was never written, a tombstone (no value, but
@@ -29,10 +29,10 @@ pub trait StateStore: Send + Sync + 'static {
     /// [`ReadError::Corrupt`] for a row that cannot be read: an error, never "absent".
     async fn get(&self, id: &PersistenceId) -> Result<StoredState, ReadError>;
 
-    /// Stores `value` under `write.revision` if the stored revision is the one before and the stored
+    /// Stores `value` under `write.revision` if the stored revision is the previous one and the stored
     /// generation is not greater; Ok means durable and readable everywhere. A repeat of the stored
-    /// revision by the same writer with the same content answers Ok and changes nothing, so an answer
-    /// that was lost can be asked for again.
+    /// revision by the same writer with the same content answers Ok and changes nothing, so a caller
+    /// whose answer was lost can repeat the call.
     /// [`StateHead::judge`](crate::StateHead::judge) is this rule.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ pub trait StateStore: Send + Sync + 'static {
     /// As for [`StateStore::upsert`].
     async fn delete(&self, write: StateWrite) -> Result<(), StateWriteError>;
 
-    /// Ids that were ever written, tombstones included, ascending, those after `after` only, at most
+    /// Ids that were ever written, tombstones included, ascending, only those after `after`, at most
     /// `limit`.
     ///
     /// # Errors
@@ -56,32 +56,33 @@ pub trait StateStore: Send + Sync + 'static {
     async fn ids(&self, after: Option<&PersistenceId>, limit: usize) -> Result<Vec<PersistenceId>, ReadError>;
 
     /// Changes after `offset`, in the order of their offsets, at most `limit`: at least the latest
-    /// of each id; intermediate ones may be left out. Fewer than `limit` means that no more are
+    /// of each id; intermediate changes may be left out. Fewer than `limit` means that no more are
     /// visible yet.
     ///
     /// On a store that orders by time ([`OffsetKind::Timestamp`](crate::OffsetKind::Timestamp)) a change whose commit
-    /// came late may lie before an offset that was given already. A caller that must miss none follows the query side
-    /// of the store instead ([`ReadJournal`](crate::ReadJournal)), as projections do.
+    /// came late may lie before an offset that was given already. A caller that must not miss any change follows the
+    /// query side of the store instead ([`ReadJournal`](crate::ReadJournal)), as projections do.
     ///
     /// # Errors
-    /// [`QueryError`], for a foreign offset too.
+    /// [`QueryError`], also for a foreign offset.
     async fn changes(&self, of: &ChangesOf, offset: &Offset, limit: usize) -> Result<Vec<StateChange>, QueryError>;
 
-    /// How the store feels.
+    /// The store's health.
     fn health(&self) -> Health;
 
-    /// What its breakers do; none by default, since only [`Guarded`](crate::Guarded) has some.
+    /// State and counts of the store's breakers; `None` by default, since only [`Guarded`](crate::Guarded) has
+    /// breakers.
     fn breakers(&self) -> Option<Breakers> {
         None
     }
 
-    /// Counts when it comes back after it did not answer. Default: none, and entities that back off because of it wait
+    /// Counts the store's returns after outages. Default: none, and entities that back off because of the store wait
     /// until their back-off has passed.
     fn reopenings(&self) -> Option<&Reopenings> {
         None
     }
 
-    /// Finishes what was begun; later calls answer unavailable.
+    /// Finishes the calls under way; later calls answer unavailable.
     ///
     /// # Errors
     /// [`CloseError`] if it did not finish cleanly.

@@ -1,6 +1,6 @@
-//! Looks into stores in memory from a test, and makes them fail.
+//! Lets a test read stores in memory, and make them fail.
 //!
-//! For entities that run as tasks or in shards; [`EntityTestKit`](crate::EntityTestKit) needs none.
+//! For entities that run as tasks or in shards; [`EntityTestKit`](crate::EntityTestKit) has this built in.
 //! Source: persistence §4.6.
 
 use std::collections::BTreeMap;
@@ -18,19 +18,19 @@ use crate::persistence_id::PersistenceId;
 use crate::testkit::decode;
 use crate::testkit::steps::append_value;
 
-/// How long [`StoreProbe::expect_next`] waits at most.
+/// Longest wait of [`StoreProbe::expect_next`].
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Between two looks.
+/// Time between two reads.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Stores in memory that a test looks into, for entities whose events are `E`.
+/// Stores in memory that a test can read, for entities whose events are `E`.
 pub struct StoreProbe<E> {
     journal: InMemoryJournal,
     faulty: Arc<FaultyJournal>,
     snapshots: InMemorySnapshots,
     codec: StoredCodec<E>,
-    /// The last number of each id that the test has seen.
+    /// The last number of each id that the test has expected.
     seen: BTreeMap<PersistenceId, SeqNr>,
 }
 
@@ -42,12 +42,12 @@ impl<E: 'static> StoreProbe<E> {
         Self { journal, faulty, snapshots: InMemorySnapshots::default(), codec, seen: BTreeMap::new() }
     }
 
-    /// What the entities are given.
+    /// The stores to give to the entities.
     pub fn stores(&self) -> Stores {
         Stores::new(self.faulty.clone(), Arc::new(self.snapshots.clone()))
     }
 
-    /// The journal, for what the probe has no word for.
+    /// The journal, for checks that the probe has no method for.
     pub fn journal(&self) -> &InMemoryJournal {
         &self.journal
     }
@@ -55,7 +55,7 @@ impl<E: 'static> StoreProbe<E> {
     /// Waits for the event of `id` that follows the last one seen.
     ///
     /// # Panics
-    /// If it is another one, or none comes within ten seconds.
+    /// If another event follows, or none comes within ten seconds.
     pub async fn expect_next(&mut self, id: &PersistenceId, event: &E)
     where
         E: PartialEq + fmt::Debug,
@@ -75,10 +75,10 @@ impl<E: 'static> StoreProbe<E> {
         assert_eq!(stored.iter().collect::<Vec<_>>(), [event], "the next event of {id}");
     }
 
-    /// Waits for `wait` and sees to it that `id` persists nothing unseen meanwhile.
+    /// Waits for `wait` and checks that `id` has no unseen event then.
     ///
     /// # Panics
-    /// If it does.
+    /// If there is one.
     pub async fn expect_nothing(&mut self, id: &PersistenceId, wait: Duration) {
         tokio::time::sleep(wait).await;
         let unseen = self.unseen(id).map(|record| record.seq_nr);
@@ -93,7 +93,7 @@ impl<E: 'static> StoreProbe<E> {
         self.journal.events(id).into_iter().flat_map(|record| decode(&self.codec, record)).collect()
     }
 
-    /// Stores a history for an entity to recover from; it counts as seen.
+    /// Stores a history for an entity to recover from; its events count as seen.
     ///
     /// # Panics
     /// If an event cannot be stored.
@@ -106,17 +106,17 @@ impl<E: 'static> StoreProbe<E> {
         self.seen.insert(id.clone(), last.unwrap_or_default());
     }
 
-    /// Lets the next `count` appends of `id`, or of any, meet `fault`.
+    /// Makes the next `count` appends of `id`, or of any id, meet `fault`.
     pub fn fail_next(&self, id: Option<&PersistenceId>, count: u32, fault: StoreFault) {
         (0..count).for_each(|_| self.faulty.plan(id.cloned(), JournalOp::Append, 0, fault));
     }
 
-    /// Lets the next `count` appends of `id`, or of any, be rejected.
+    /// Makes the next `count` appends of `id`, or of any id, be rejected.
     pub fn reject_next(&self, id: Option<&PersistenceId>, count: u32) {
         self.fail_next(id, count, StoreFault::Rejected);
     }
 
-    /// Forgets all events and snapshots. With `keep_numbers` histories go on where they were, as if
+    /// Removes all events and snapshots. With `keep_numbers` histories go on from their last number, as if
     /// their events had been deleted; else the store is as if it had never been written to.
     ///
     /// # Panics

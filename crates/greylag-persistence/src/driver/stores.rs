@@ -1,7 +1,7 @@
-//! What every journal and snapshot store must do, and the stores of a node as one handle.
+//! The contract of journals and snapshot stores, and the stores of a node as one handle.
 //!
 //! The contract is J1 to J13 of the specification; `greylag_persistence::tck` (feature `tck`) checks
-//! a backend against it in one call. A driver awaits these; machines only name what they answer.
+//! a backend against it in one call. Drivers await these traits; machines only get the answers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,32 +27,32 @@ use crate::snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria};
 
 /// Keeps the events of many ids, each history fenced by its own epoch.
 ///
-/// All methods may be dropped at any await: what was begun is finished or not begun (J13). Answers
+/// All methods may be dropped at any await: a write that was begun is finished or not begun (J13). Answers
 /// of different ids have no order among each other (J11). Source: persistence §4.
 #[async_trait]
 pub trait Journal: Send + Sync + 'static {
-    /// What this journal can do; the same at every call.
+    /// The journal's capabilities and limits; the same at every call.
     fn caps(&self) -> Caps;
 
-    /// Makes `writer_uuid` the one writer of `id`: raises the epoch by one, durably, and answers
-    /// it with the head. Waits for the appends of this id that are on their way anywhere. A repeat
-    /// with the uuid stored answers the stored epoch and raises nothing. Source: persistence J4.
+    /// Makes `writer_uuid` the one writer of `id`: raises the epoch by one, durably, and returns
+    /// it with the head. Waits for all appends to this id that are under way, on any node. A repeat
+    /// with the stored uuid returns the stored epoch and raises nothing. Source: persistence J4.
     ///
     /// # Errors
-    /// [`ClaimError::Fenced`] as [`Under`] says; nothing changed then.
+    /// [`ClaimError::Fenced`] by the rules of [`Under`]; nothing changed then.
     async fn claim(&self, id: &PersistenceId, writer_uuid: WriterUuid, under: Under) -> Result<Claim, ClaimError>;
 
-    /// Lets the numbers of an empty history begin after `to`, as if the events up to there had been
-    /// deleted: `highest` and `deleted_to` become `to`. For ids whose snapshot came from elsewhere. A
+    /// Makes the numbers of an empty history begin after `to`, as if the events up to `to` had been
+    /// deleted: `highest` and `deleted_to` become `to`. For ids whose snapshot was imported. A
     /// repeat with the same `to` before the first append is harmless. Source: persistence §2.5.
     ///
     /// # Errors
-    /// [`AdvanceError::NotEmpty`] if something was ever stored or `to` is not above the highest.
+    /// [`AdvanceError::NotEmpty`] if an event was ever stored or `to` is not above the highest.
     async fn advance(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<(), AdvanceError>;
 
     /// Stores all events or none, if the epoch is the stored one and `first` is `highest + 1`; Ok
     /// means durable and readable everywhere (J1, J3, J5, J6). Repeating the same append answers
-    /// Ok if it was stored, fenced or not (J10). Dropping the future does not take it back (J13).
+    /// Ok if it was stored, fenced or not (J10). Dropping the future does not undo the append (J13).
     ///
     /// # Errors
     /// [`AppendError`] says for each variant what is stored.
@@ -61,7 +61,7 @@ pub trait Journal: Send + Sync + 'static {
     /// One page of the events `from..=to`, ascending, without the deleted prefix. Source: J2, J8.
     ///
     /// # Errors
-    /// [`ReadError::Corrupt`] in place of wrong or partial data.
+    /// [`ReadError::Corrupt`] instead of wrong or partial data.
     async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError>;
 
     /// The head of `id`; [`Head::default`] if it was never claimed. Writes nothing.
@@ -71,27 +71,28 @@ pub trait Journal: Send + Sync + 'static {
     async fn head(&self, id: &PersistenceId) -> Result<Head, ReadError>;
 
     /// Deletes the events up to `to`, inclusive, clamped to the highest; [`SeqNr::MAX`] means all.
-    /// Answers the number up to which all are deleted now, which never falls. Source: J9.
+    /// Returns the number up to which all are deleted now, which never falls. Source: J9.
     ///
     /// # Errors
     /// [`DeleteError::Fenced`] unless the epoch is the stored one; nothing changed then.
     async fn delete_to(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<SeqNr, DeleteError>;
 
-    /// How the store feels.
+    /// The store's health.
     fn health(&self) -> Health;
 
-    /// What its breakers do; none by default, since only [`Guarded`](crate::Guarded) has some.
+    /// State and counts of the store's breakers; `None` by default, since only [`Guarded`](crate::Guarded) has
+    /// breakers.
     fn breakers(&self) -> Option<Breakers> {
         None
     }
 
-    /// Counts when it comes back after it did not answer. Default: none, and entities that back off because of it wait
+    /// Counts the store's returns after outages. Default: none, and entities that back off because of the store wait
     /// until their back-off has passed.
     fn reopenings(&self) -> Option<&Reopenings> {
         None
     }
 
-    /// Finishes what was begun and lets go of every resource; later calls answer unavailable.
+    /// Finishes the calls under way and releases every resource; later calls answer unavailable.
     ///
     /// # Errors
     /// [`CloseError`] if it did not finish cleanly.
@@ -100,62 +101,63 @@ pub trait Journal: Send + Sync + 'static {
 
 /// Keeps snapshots of many ids, at most one for each number.
 ///
-/// May be another store than the journal; nothing assumes a common transaction, and nothing is
+/// May be another store than the journal; no transaction has to span both, and nothing is
 /// fenced, since a snapshot reflects durable events only. Source: persistence §4.1, §10.10.
 #[async_trait]
 pub trait SnapshotStore: Send + Sync + 'static {
-    /// What this store can do; the same at every call.
+    /// The store's capabilities and limits; the same at every call.
     fn caps(&self) -> SnapshotCaps;
 
-    /// The snapshot of the highest number that matches, whole.
+    /// The snapshot of the highest number that matches.
     ///
     /// # Errors
-    /// [`SnapshotError::Corrupt`] with the number of the damaged one, so that the caller can ask
+    /// [`SnapshotError::Corrupt`] with the number of the damaged snapshot, so that the caller can ask
     /// for an older one; never a silent "none".
     async fn load(&self, id: &PersistenceId, criteria: SnapshotCriteria) -> Result<Option<Snapshot>, SnapshotError>;
 
-    /// Saves whole and durably, or not at all; replaces one of the same number. Answers the time
+    /// Saves whole and durably, or not at all; replaces a snapshot of the same number. Returns the time
     /// that the store gave it.
     ///
     /// # Errors
     /// [`SnapshotError::TooLarge`] or [`SnapshotError::Unavailable`].
     async fn save(&self, snapshot: NewSnapshot) -> Result<Timestamp, SnapshotError>;
 
-    /// Deletes the one of this number, if there is one.
+    /// Deletes the snapshot of this number, if there is one.
     ///
     /// # Errors
     /// [`SnapshotError::Unavailable`].
     async fn delete(&self, id: &PersistenceId, seq_nr: SeqNr) -> Result<(), SnapshotError>;
 
-    /// Deletes all that match.
+    /// Deletes all snapshots that match.
     ///
     /// # Errors
     /// [`SnapshotError::Unavailable`].
     async fn delete_matching(&self, id: &PersistenceId, criteria: SnapshotCriteria) -> Result<(), SnapshotError>;
 
-    /// How the store feels.
+    /// The store's health.
     fn health(&self) -> Health;
 
-    /// What its breakers do; none by default, since only [`Guarded`](crate::Guarded) has some.
+    /// State and counts of the store's breakers; `None` by default, since only [`Guarded`](crate::Guarded) has
+    /// breakers.
     fn breakers(&self) -> Option<Breakers> {
         None
     }
 
-    /// Counts when it comes back after it did not answer. Default: none, and entities that back off because of it wait
+    /// Counts the store's returns after outages. Default: none, and entities that back off because of the store wait
     /// until their back-off has passed.
     fn reopenings(&self) -> Option<&Reopenings> {
         None
     }
 
-    /// Finishes what was begun; later calls answer unavailable.
+    /// Finishes the calls under way; later calls answer unavailable.
     ///
     /// # Errors
     /// [`CloseError`] if it did not finish cleanly.
     async fn close(&self) -> Result<(), CloseError>;
 }
 
-/// A journal and the snapshot store that goes with it, and a state store if there is one: the defaults of a
-/// node, and beside them others, which behaviours select by name. Cheap to clone.
+/// A journal and its snapshot store, and a state store if there is one: the defaults of a
+/// node, and further stores, which behaviours select by name. Cheap to clone.
 ///
 /// ```
 /// use greylag_persistence::Stores;
@@ -168,30 +170,30 @@ pub trait SnapshotStore: Send + Sync + 'static {
 /// ```
 #[derive(Clone)]
 pub struct Stores {
-    /// Keeps events.
+    /// The journal, for events.
     pub journal: Arc<dyn Journal>,
-    /// Keeps snapshots.
+    /// The snapshot store.
     pub snapshots: Arc<dyn SnapshotStore>,
-    /// Keeps durable states. Default: none, and entities with a durable state are refused.
+    /// The state store. Default: none, and entities with a durable state are refused.
     pub states: Option<Arc<dyn StateStore>>,
-    /// What the settings of behaviours on these stores start from.
+    /// Settings that behaviours on these stores start from.
     settings: Arc<(EventSourcedSettings, DurableStateSettings)>,
-    /// Whether a node that ends leaves them open.
+    /// Whether [`Stores::close`] leaves the stores open.
     stays_open: bool,
-    /// The others, by name.
+    /// Further stores, by name.
     plugins: BTreeMap<String, Self>,
-    /// Where entities on this journal count.
+    /// Counters of the entities on this journal.
     pub(crate) counters: EntityCounters,
-    /// Is told what entities over these stores have appended; see [`Stores::read_journal`].
+    /// Gets the announcements of appends over these stores; see [`Stores::read_journal`].
     pub(crate) hints: Hints,
 }
 
-/// A state store that a behaviour selected, and where its entities count. Cheap to clone.
+/// A state store that a behaviour selected, with the counters of its entities. Cheap to clone.
 #[derive(Clone)]
 pub struct StatesInUse {
     /// The store.
     pub states: Arc<dyn StateStore>,
-    /// Where entities with a state in it count.
+    /// Counters of the entities with a state in the store.
     pub counters: EntityCounters,
 }
 
@@ -202,14 +204,14 @@ impl fmt::Debug for StatesInUse {
 }
 
 impl StatesInUse {
-    /// How often the store has come back; an entity that backs off waits for the next time.
+    /// Count of the store's returns after outages; an entity that backs off waits for the next one.
     pub fn reopenings(&self) -> Reopenings {
         Reopenings::of_all([self.states.reopenings()])
     }
 }
 
 impl Stores {
-    /// What event-sourced entities need.
+    /// The stores that event-sourced entities need.
     pub fn new(journal: Arc<dyn Journal>, snapshots: Arc<dyn SnapshotStore>) -> Self {
         Self {
             journal,
@@ -224,8 +226,8 @@ impl Stores {
     }
 
     /// The query side of the journal, for streams and projections that need not wait for
-    /// [`QuerySettings::refresh_interval`] to see what entities over these stores, or clones of them, have
-    /// appended. Of events that come from elsewhere they hear nothing, and look for them as usual.
+    /// [`QuerySettings::refresh_interval`] to see the appends of entities over these stores, or clones of them.
+    /// Events from elsewhere are not announced and seen after the refresh interval, as usual.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -239,50 +241,50 @@ impl Stores {
         ReadJournal::hinted(queries, settings, self.hints.clone())
     }
 
-    /// These stores, and `states` for entities with a durable state.
+    /// These stores, with `states` for entities with a durable state.
     #[must_use]
     pub fn with_states(self, states: Arc<dyn StateStore>) -> Self {
         Self { states: Some(states), ..self }
     }
 
-    /// These stores, and `stores` for behaviours that select them as `id`; stores that had that name are
-    /// replaced. The empty name stays that of the defaults.
+    /// These stores, with `stores` for behaviours that select them as `id`, in place of any others of that
+    /// name. The empty name always means the defaults.
     #[must_use]
     pub fn with_plugin(mut self, id: impl Into<String>, stores: Self) -> Self {
         self.plugins.insert(id.into(), stores);
         self
     }
 
-    /// These stores, and what the settings of every behaviour that is hosted on them start from, whichever plugin it
-    /// selects. A node passes on what it is configured with. Source: persistence §9.
+    /// These stores, with settings that every behaviour hosted on them starts from, whichever plugin it
+    /// selects. A node passes its configuration here. Source: persistence §9.
     #[must_use]
     pub fn with_settings(self, event_sourced: EventSourcedSettings, durable_state: DurableStateSettings) -> Self {
         Self { settings: Arc::new((event_sourced, durable_state)), ..self }
     }
 
-    /// What the settings of event-sourced behaviours start from. Default: the defaults.
+    /// Settings that event-sourced behaviours start from. Default: the defaults.
     pub fn event_sourced_settings(&self) -> &EventSourcedSettings {
         &self.settings.0
     }
 
-    /// What the settings of behaviours with a durable state start from. Default: the defaults.
+    /// Settings that behaviours with a durable state start from. Default: the defaults.
     pub fn durable_state_settings(&self) -> &DurableStateSettings {
         &self.settings.1
     }
 
     /// These stores, for a program that goes on using them when a node ends, or for several nodes of one process:
-    /// [`Stores::close`] passes them by. Stores in memory are so already.
+    /// [`Stores::close`] skips them. Stores in memory are kept open already.
     #[must_use]
     pub fn kept_open(self) -> Self {
         Self { stays_open: true, ..self }
     }
 
-    /// Closes all of them, plugins included, except what is kept open: what was begun is finished, and later
-    /// calls answer unavailable. A store that several names stand for is closed once and then again, which does
+    /// Closes all stores, plugins included, except those kept open: calls under way are finished, and later
+    /// calls answer unavailable. A store under several names is closed several times; the repeats do
     /// nothing. Source: persistence §10.15.
     ///
     /// # Errors
-    /// What did not end cleanly, by name (as in [`Stores::health`]). The others are closed all the same.
+    /// The stores that did not close cleanly, by name (as in [`Stores::health`]). The others are closed all the same.
     pub async fn close(&self) -> Result<(), Vec<(String, CloseError)>> {
         let mut failed = Vec::new();
         for (plugin, stores) in self.all().filter(|(_, stores)| !stores.stays_open) {
@@ -298,7 +300,7 @@ impl Stores {
         if failed.is_empty() { Ok(()) } else { Err(failed) }
     }
 
-    /// How each of them feels: `journal`, `snapshots` and `states`, and those of plugins under
+    /// The health of each store: `journal`, `snapshots` and `states`, and those of plugins as
     /// `<plugin>.journal` and so on. Source: persistence §4.1 (Health).
     pub fn health(&self) -> BTreeMap<String, Health> {
         let mut health = BTreeMap::new();
@@ -312,9 +314,9 @@ impl Stores {
         health
     }
 
-    /// What the entities that selected each of them have done: `""` are the defaults, the others plugins by name.
-    /// An entity counts where its journal is, also for its snapshots, or where its state store is. All clones
-    /// count together, so a program that keeps one sees what its node does. Source: persistence §10.16.
+    /// Counts of the entities that selected each plugin: `""` are the defaults, the others plugins by name.
+    /// An entity counts with its journal, also for its snapshots, or with its state store. All clones
+    /// count together, so a program that keeps one sees the counts of its node. Source: persistence §10.16.
     ///
     /// ```
     /// # use greylag_persistence::Stores;
@@ -326,13 +328,13 @@ impl Stores {
         self.all().map(|(plugin, stores)| (plugin.to_owned(), stores.counters.stats())).collect()
     }
 
-    /// Where entities on this journal count, for their host.
+    /// Counters of the entities on this journal, for their host.
     pub fn counters(&self) -> &EntityCounters {
         &self.counters
     }
 
-    /// What the breakers of those that have some ([`Guarded`](crate::Guarded)) do, named as in [`Stores::health`].
-    /// Source: persistence §10.16.
+    /// State and counts of the breakers of those stores that have some ([`Guarded`](crate::Guarded)), named as in
+    /// [`Stores::health`]. Source: persistence §10.16.
     pub fn breakers(&self) -> BTreeMap<String, Breakers> {
         let mut breakers = BTreeMap::new();
         for (plugin, stores) in self.all() {
@@ -346,7 +348,7 @@ impl Stores {
         breakers
     }
 
-    /// How often the journal and the snapshots have come back; an entity that backs off waits for the next time.
+    /// Count of the returns of journal and snapshots after outages; an entity that backs off waits for the next one.
     pub fn reopenings(&self) -> Reopenings {
         Reopenings::of_all([self.journal.reopenings(), self.snapshots.reopenings()])
     }
@@ -363,14 +365,14 @@ impl Stores {
     pub fn select(&self, journal_plugin_id: &str, snapshot_plugin_id: &str) -> Result<Self, SettingsError> {
         let Self { journal, hints, counters, .. } = self.plugin("journal_plugin_id", journal_plugin_id)?.clone();
         let snapshots = self.plugin("snapshot_plugin_id", snapshot_plugin_id)?.snapshots.clone();
-        // With that journal go its hints, so that the journal's readers hear of appends to it.
+        // Take the hints of that journal too, so that the journal's readers get hints of appends to it.
         Ok(Self { journal, hints, counters, snapshots, ..self.clone() })
     }
 
     /// The durable states that a behaviour selects; `""` is the default. Source: persistence §1.
     ///
     /// # Errors
-    /// [`SettingsError::UnknownPlugin`]; [`SettingsError::NoStates`] if what is selected keeps none.
+    /// [`SettingsError::UnknownPlugin`]; [`SettingsError::NoStates`] if the selected stores keep no states.
     pub fn select_states(&self, state_plugin_id: &str) -> Result<StatesInUse, SettingsError> {
         let Self { states, counters, .. } = self.plugin("state_plugin_id", state_plugin_id)?.clone();
         let states = states.ok_or_else(|| SettingsError::NoStates { plugin: state_plugin_id.to_owned() })?;
@@ -388,13 +390,14 @@ impl Stores {
     }
 
     /// Whether every node reaches this journal. Code that moves entities between nodes must refuse a
-    /// journal that is not shared, because a moved entity would come up empty and look healthy. Source: persistence §1.
+    /// journal that is not shared: a moved entity would start with an empty history, without any error. Source:
+    /// persistence §1.
     pub fn is_shared(&self) -> bool {
         self.journal.caps().scope == Scope::Shared
     }
 }
 
-/// How a store is told of.
+/// The name of a store in reports.
 fn named(plugin: &str, store: &str) -> String {
     if plugin.is_empty() { store.to_owned() } else { format!("{plugin}.{store}") }
 }

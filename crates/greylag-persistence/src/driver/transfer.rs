@@ -1,15 +1,15 @@
-//! What moving a store to another backend takes beyond its own traits: the list of everything that it
-//! holds, and records taken over as they are.
+//! The interface for moving a store to another backend: a list of all its records, and writes that keep
+//! records as they are.
 //!
-//! The ordinary traits let no caller choose a timestamp, an epoch or a writer, and rightly so. A copy
-//! must: a history that moves keeps its numbers, times, writers and checksums. So [`Import`] stands
-//! beside them, for [`copy`](crate::copy) alone, and asks that no other process uses the store meanwhile.
+//! The ordinary traits let no caller choose a timestamp, an epoch or a writer, and must not. A copy
+//! has to: a history that moves keeps its numbers, times, writers and checksums. So [`Import`] is a separate
+//! trait, for [`copy`](crate::copy) alone, and requires that no other process uses the store meanwhile.
 //!
 //! ```text
 //! Export: ids, last_append, and reading by the ordinary traits (stores)
 //! Import: import_events (head and events that continue it), import_snapshot, import_state
 //! ```
-//! Offsets of projections stay behind: they are places in the order of one store, which no other has.
+//! Offsets of projections are not moved: they are positions in the order of one store, which no other store has.
 //! Source: persistence §4.6.
 
 use async_trait::async_trait;
@@ -25,12 +25,12 @@ use crate::state::{StateHead, StoredState};
 /// A store whose whole content can be listed and read.
 #[async_trait]
 pub trait Export: Send + Sync + 'static {
-    /// The store by its ordinary traits.
+    /// The store as its ordinary traits.
     fn stores(&self) -> Stores;
 
-    /// Every id of which anything is stored, ascending by bytes, those after `after` only, at most
-    /// `limit`: also those that were claimed and never written, whose events were all deleted, and that
-    /// have a snapshot or a durable state alone. Fewer than `limit` means that there are no more.
+    /// Every id with any record, ascending by bytes, only those after `after`, at most
+    /// `limit`: also ids that were claimed and never written, whose events were all deleted, or that
+    /// have only a snapshot or a durable state. Fewer than `limit` means that there are no more.
     ///
     /// # Errors
     /// [`ReadError`] if they cannot be read.
@@ -42,65 +42,65 @@ pub trait Export: Send + Sync + 'static {
     /// [`ReadError`] if it cannot be read.
     async fn last_append(&self, id: &PersistenceId) -> Result<Timestamp, ReadError>;
 
-    /// Ok while no other process can use the store. The handles of this process are for its owner to
-    /// know.
+    /// Ok while no other process can use the store. Handles within this process are the owner's
+    /// responsibility.
     ///
     /// # Errors
-    /// If another process uses the store, or if that cannot be told: the error says which process or why, and what
-    /// helps.
+    /// If another process uses the store, or if the store cannot tell: the error names the process or the reason, and
+    /// the remedy.
     async fn reserved(&self) -> Result<(), StoreFailure>;
 }
 
-/// A store that takes records over as another store kept them. Whatever is answered Ok is durable.
+/// A store that accepts records as another store kept them. Every write answered Ok is durable.
 ///
-/// Each call is done whole or not at all. A call whose answer was lost may be repeated only after reading
-/// what is stored.
+/// Each call is carried out whole or not at all. A call whose answer was lost may be repeated only after reading
+/// the stored records.
 #[async_trait]
 pub trait Import: Export {
-    /// Stores the head of a history, and events that continue what is stored of it. Events that the head
+    /// Stores the head of a history, and events that continue the stored ones. Events that the head
     /// calls deleted are removed. [`HistoryPart::check`] is the rule.
     ///
     /// # Errors
-    /// [`ImportError`]; nothing changed, but possibly at `Unavailable`.
+    /// [`ImportError`]; nothing changed, except possibly with `Unavailable`.
     async fn import_events(&self, part: HistoryPart) -> Result<(), ImportError>;
 
     /// Stores a snapshot with its time, in place of one of the same number.
     ///
     /// # Errors
-    /// [`ImportError`]; nothing changed, but possibly at `Unavailable`.
+    /// [`ImportError`]; nothing changed, except possibly with `Unavailable`.
     async fn import_snapshot(&self, snapshot: Snapshot) -> Result<(), ImportError>;
 
     /// Stores a state, or a tombstone, as it is, in place of one of a smaller revision. A repeat changes
     /// nothing.
     ///
     /// # Errors
-    /// [`ImportError`]; nothing changed, but possibly at `Unavailable`.
+    /// [`ImportError`]; nothing changed, except possibly with `Unavailable`.
     async fn import_state(&self, state: StoredState) -> Result<(), ImportError>;
 }
 
-/// Some events of a history on their way into another store, and the head that they end at.
+/// Some events of a history to import, and the head after them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryPart {
     /// The id that the history belongs to.
     pub id: PersistenceId,
-    /// What is stored afterwards. `highest` is the number of the last of `events`, or what it was if
-    /// there are none; everything else is as the store has it where it comes from.
+    /// The head after the import. `highest` is the number of the last of `events`, or unchanged if
+    /// there are none; all other fields are as in the source.
     pub head: Head,
     /// As [`Export::last_append`].
     pub last_append: Timestamp,
-    /// The events begin right after what is stored and what the head calls deleted, without a hole.
+    /// The events: the first follows the stored ones and those that the head calls deleted, without a gap.
     pub events: Vec<StoredEvent>,
 }
 
 impl HistoryPart {
-    /// The number of the first event, if what is stored has the head `stored`.
+    /// The number of the first event, if the stored head is `stored`.
     pub fn first(&self, stored: &Head) -> SeqNr {
         let before = stored.highest.max(self.head.deleted_to);
         before.next().unwrap_or(SeqNr::MAX)
     }
 
-    /// Whether it continues what is stored: nothing of the head falls, and the events follow without a
-    /// hole, whole, each where it was written.
+    /// Checks that the part continues the stored history: no field of the head falls, and the events follow without a
+    /// gap, undamaged, each under its own key.
     ///
     /// # Errors
     /// [`ImportError::NotAContinuation`], [`ImportError::Corrupt`].
@@ -130,8 +130,8 @@ impl HistoryPart {
 }
 
 impl StoredState {
-    /// Whether this row is to be stored where one with the head `stored` stands: yes if that has a
-    /// smaller revision, no if it is this one already. The rule of [`Import::import_state`].
+    /// Whether this row is to replace a row with the head `stored`: yes if that has a
+    /// smaller revision, no if it is this very row. The rule of [`Import::import_state`].
     ///
     /// # Errors
     /// [`ImportError::Taken`], [`ImportError::Corrupt`].
@@ -147,31 +147,31 @@ impl StoredState {
     }
 }
 
-/// Why a record was not taken over.
+/// Why a record was not imported.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImportError {
-    /// What is stored of the id is not what the part continues. Nothing changed.
+    /// The part does not continue the stored history. Nothing changed.
     #[error(
         "it does not continue what is stored: epoch {}, events {} to {}",
         stored.epoch, stored.deleted_to.as_u64() + 1, stored.highest
     )]
     NotAContinuation {
-        /// What is stored.
+        /// The stored head.
         stored: Head,
     },
     /// Another state of the same or a later revision is stored. Nothing changed.
     #[error("another state is stored: revision {} of writer {}", stored.revision, stored.writer_uuid)]
     Taken {
-        /// What is stored.
+        /// The stored head.
         stored: StateHead,
     },
     /// The record was damaged on its way. Nothing changed.
     #[error(transparent)]
     Corrupt(Corrupt),
-    /// The store refuses it: its words. Nothing changed.
+    /// The store refuses the record; the text is the store's. Nothing changed.
     #[error("refused: {0}")]
     Refused(String),
-    /// No answer. It may be stored; read before trying again.
+    /// No answer. The record may be stored; read before trying again.
     #[error("not answered by {0}")]
     Unavailable(StoreFailure),
 }

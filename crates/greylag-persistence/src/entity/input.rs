@@ -1,4 +1,4 @@
-//! The inputs of an entity machine, and the actions that it asks of its host.
+//! The inputs of an entity machine, and the actions that the machine asks of its host.
 //!
 //! ```text
 //! host --Input::Command--> EntityCore --Action::Store(call)--> host: call.perform(&stores).await
@@ -19,7 +19,7 @@ use crate::journal::{Append, Appended, Claim, Head, Page, ReadRange, Under};
 use crate::persistence_id::PersistenceId;
 use crate::snapshot::{NewSnapshot, Snapshot, SnapshotCriteria};
 
-/// One life of an entity between two starts; answers to an earlier one are ignored.
+/// One life of an entity between two starts; answers to an earlier incarnation are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation {
     /// Given by the host, larger for every machine of one process.
@@ -34,81 +34,81 @@ impl fmt::Display for Incarnation {
     }
 }
 
-/// An input to an entity machine: commands, answers of stores and host, and that time passed. The entity is an
-/// event-sourced one, unless another `Answer` is named.
+/// An input to an entity machine: commands, answers of stores and host, and the passing of time. The defaults are those
+/// of an event-sourced entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input<C, Answer = StoreAnswer> {
     /// A command arrived.
     Command(C),
-    /// The permit asked for by [`Action::RequestPermit`] is there.
+    /// The recovery permit that [`Action::RequestPermit`] asked for was granted.
     PermitGranted(Incarnation),
     /// A store answered [`Action::Store`].
     Answer {
-        /// Of the action.
+        /// Incarnation of the action.
         incarnation: Incarnation,
-        /// What it answered.
+        /// The store's answer.
         answer: Answer,
     },
-    /// What [`Action::Work`] came back with.
+    /// Work that [`Action::Work`] asked for has ended.
     Worked {
-        /// Of the action.
+        /// Incarnation of the action.
         incarnation: Incarnation,
-        /// Of the action.
+        /// Number of the action's work.
         work: WorkNo,
-        /// The command that the work gave; none if it gave none, was ended, or panicked.
+        /// The command that the work returned; `None` if it returned none, was aborted, or panicked.
         command: Option<C>,
     },
     /// [`EntityCore::next_deadline`](crate::EntityCore::next_deadline) has come. Early and repeated
     /// ticks are harmless.
     Tick,
-    /// The stores answer again after they did not: an entity that backs off starts anew, at once unless that came to
-    /// nothing before; any other goes on as it was.
+    /// The stores answer again after an outage: an entity that backs off starts anew, at once unless such a start
+    /// failed before; in any other phase nothing changes.
     StoreBack,
-    /// End after the commands that arrived before.
+    /// End after the commands that arrived before this input.
     Stop,
-    /// End now; what waits is dropped, an append on its way is left to itself.
+    /// End now; waiting commands are dropped, and an append under way is not awaited.
     StopNow,
 }
 
-/// What an entity machine asks its host to do, in this order.
+/// An action that an entity machine asks of its host; the host performs actions in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action<C, Call = StoreCall> {
     /// Get one of the node's recovery permits, first come first served, and answer
     /// [`Input::PermitGranted`]. Hold it until [`Action::ReturnPermit`] of the same incarnation.
     RequestPermit(Incarnation),
-    /// Give back the permit, or stop waiting for it.
+    /// Return the permit, or stop waiting for it.
     ReturnPermit(Incarnation),
     /// Run [`StoreCall::perform`] and answer [`Input::Answer`]. Never dropped, never run twice.
     Store {
-        /// For the answer.
+        /// Incarnation to answer with.
         incarnation: Incarnation,
-        /// What to do.
+        /// The store call to perform.
         call: Call,
     },
-    /// Run what `take_work` of the machine gives for this, and answer [`Input::Worked`].
+    /// Run the work that `take_work` of the machine returns for this number, and answer [`Input::Worked`].
     Work {
-        /// For the answer.
+        /// Incarnation to answer with.
         incarnation: Incarnation,
-        /// Which work.
+        /// Number of the work.
         work: WorkNo,
     },
-    /// The entity told itself a command, which the machine keeps: queue a turn behind what is queued for the entity by
-    /// now, and answer [`Input::Worked`] without a command when it comes.
+    /// The entity told itself a command, which the machine keeps: queue a turn behind the inputs queued for the entity
+    /// by now, and answer [`Input::Worked`] without a command when the turn comes.
     ToSelf {
-        /// For the answer.
+        /// Incarnation to answer with.
         incarnation: Incarnation,
-        /// The number of the work whose turn it is.
+        /// Number of the work to answer with.
         work: WorkNo,
     },
-    /// The state is complete: the entity takes commands now. For hosts that suspend their mailbox; count it.
+    /// The state is complete: the entity handles commands now. For hosts that suspend their mailbox; count it.
     Recovered {
-        /// Which life began.
+        /// The incarnation that recovered.
         incarnation: Incarnation,
-        /// How many stored events were replayed, those of a refill apart.
+        /// Number of stored events replayed, without those of a refill.
         replayed: u64,
-        /// How many of all that were read were skipped because this code does not know them.
+        /// Number of events read and skipped, refill included, because this code does not know them.
         skipped: u64,
-        /// Since the permit was granted.
+        /// Time since the permit was granted.
         took: Duration,
     },
     /// The entity asks to be passivated; it runs on until [`Input::Stop`].
@@ -117,19 +117,19 @@ pub enum Action<C, Call = StoreCall> {
     Wish(Wishes),
     /// The behaviour had no answer to a command; count it.
     Unhandled,
-    /// An event, state or snapshot was to be stored and did not reach a store; count it. The behaviour hears why, and
-    /// so do the callers that wait for an answer.
+    /// An event, state or snapshot was to be stored and was not sent to a store; count it. The behaviour gets the
+    /// reason by a signal, waiting callers by their answers.
     Withheld(Withheld),
     /// A command was dropped; count and report it, then [`DroppedCommand::discard`] it.
     DeadLetter(DroppedCommand<C>),
-    /// The machine starts anew by itself, after a failure that left nothing in doubt but the state. Tell it
-    /// [`Input::StoreBack`] should one of its stores come back before it asks for its permit.
+    /// The machine starts anew by itself, after a failure that leaves no doubt once the state is recovered. Send
+    /// [`Input::StoreBack`] if one of its stores answers again before the machine asks for its permit.
     Restarting(Failure),
-    /// The entity has ended; have its home confirmed before it is started again, and hand the
-    /// commands of [`EntityCore::take_waiting`](crate::EntityCore::take_waiting) to its successor.
+    /// The entity has ended, since another writer owns its history; confirm the entity's home before starting it again,
+    /// and hand the commands of [`EntityCore::take_waiting`](crate::EntityCore::take_waiting) to its successor.
     /// Source: sharding §4.6.
     Fenced(FencedBy),
-    /// The entity has failed and waits for a verdict: [`EntityCore::restart`](crate::EntityCore::restart)
+    /// The entity has failed and waits for the host's verdict: [`EntityCore::restart`](crate::EntityCore::restart)
     /// with a new behaviour, or [`Input::StopNow`]. Commands wait until then.
     Failed(Failure),
     /// The entity has ended; drop the machine.
@@ -144,7 +144,7 @@ impl<C, Call> Action<C, Call> {
         }
     }
 
-    /// What a handler wants of the host.
+    /// The actions for a handler's wishes of the host.
     pub(crate) fn of_host_wishes(wishes: Wishes) -> impl Iterator<Item = Self> {
         let passivate = wishes.passivate.then_some(Self::Passivate);
         let rest = Wishes { passivate: false, delete_to: None, ..wishes };
@@ -152,7 +152,7 @@ impl<C, Call> Action<C, Call> {
     }
 }
 
-/// What was not even sent to a store, because it cannot be encoded or breaks a limit.
+/// A write that was not sent to a store, because it cannot be encoded or breaks a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Withheld {
     /// Events, or a durable state.
@@ -166,14 +166,14 @@ pub enum Withheld {
 pub struct DroppedCommand<C> {
     /// The command.
     pub command: C,
-    /// Why, for events and counters.
+    /// The reason, for events and counters.
     pub reason: DeadLetterReason,
-    /// What its asker is answered.
+    /// The error that its asker is answered.
     pub answer: EntityError,
 }
 
 impl<C> DroppedCommand<C> {
-    /// Drops the command; a reply token inside answers why.
+    /// Drops the command; a reply token inside it is answered `answer`.
     pub fn discard(self) {
         let Self { command, answer, .. } = self;
         answer_dropped(answer, || drop(command));
@@ -191,34 +191,34 @@ pub enum StoreCall {
     },
     /// [`Journal::claim`](crate::Journal::claim).
     Claim {
-        /// What to claim.
+        /// The id whose history to claim.
         id: PersistenceId,
         /// The writer that claims.
         writer_uuid: WriterUuid,
-        /// By what right.
+        /// The right to claim: a generation, or the epoch seen.
         under: Under,
     },
     /// [`Journal::advance`](crate::Journal::advance).
     Advance {
         /// The id that the history belongs to.
         id: PersistenceId,
-        /// Of the claim.
+        /// The epoch of the claim.
         epoch: WriterEpoch,
-        /// The last number skipped.
+        /// The last number to skip.
         to: SeqNr,
     },
     /// [`SnapshotStore::load`](crate::SnapshotStore::load).
     LoadSnapshot {
         /// The id that the snapshot belongs to.
         id: PersistenceId,
-        /// Which one.
+        /// Criteria that the snapshot must match.
         criteria: SnapshotCriteria,
     },
     /// [`Journal::read`](crate::Journal::read).
     ReadPage {
         /// The id that the events belong to.
         id: PersistenceId,
-        /// Which ones.
+        /// Range and limits of the page.
         range: ReadRange,
     },
     /// [`Journal::append`](crate::Journal::append).
@@ -227,11 +227,11 @@ pub enum StoreCall {
     DeleteEvents {
         /// The id that the events belong to.
         id: PersistenceId,
-        /// Of the claim.
+        /// The epoch of the claim.
         epoch: WriterEpoch,
         /// The last number to delete.
         to: SeqNr,
-        /// What wants it.
+        /// The part of the entity that asked for the deletion.
         by: DeletedBy,
     },
     /// [`SnapshotStore::save`](crate::SnapshotStore::save).
@@ -240,14 +240,14 @@ pub enum StoreCall {
     DeleteSnapshots {
         /// The id that the snapshots belong to.
         id: PersistenceId,
-        /// Which ones.
+        /// Criteria of the snapshots to delete.
         criteria: SnapshotCriteria,
     },
 }
 
-/// A call that a machine asks for, as far as hosts have to know it.
+/// A store call of a machine, as far as hosts have to know its kind.
 pub trait EntityCall {
-    /// Whether it saves a snapshot, which was encoded in the turn that asked for it.
+    /// Whether the call saves a snapshot, which was encoded in the same turn.
     fn saves_snapshot(&self) -> bool {
         false
     }
@@ -259,16 +259,16 @@ impl EntityCall for StoreCall {
     }
 }
 
-/// What wanted events deleted.
+/// The part of an entity that asked for a deletion of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeletedBy {
-    /// The settings.
+    /// Retention, by the settings.
     Retention,
-    /// A handler.
+    /// A handler, by its context.
     Handler,
 }
 
-/// What a store answered to a [`StoreCall`].
+/// A store's answer to a [`StoreCall`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreAnswer {
     /// To [`StoreCall::ReadHead`].
@@ -283,9 +283,9 @@ pub enum StoreAnswer {
     Page(Result<Page, ReadError>),
     /// To [`StoreCall::Append`].
     Appended(Result<Appended, AppendError>),
-    /// To [`StoreCall::SaveSnapshot`], with the number it was to have.
+    /// To [`StoreCall::SaveSnapshot`], with the number of the snapshot.
     SnapshotSaved(SeqNr, Result<Timestamp, SnapshotError>),
-    /// To [`StoreCall::DeleteEvents`], with the number asked for and who asked.
+    /// To [`StoreCall::DeleteEvents`], with the number asked for and the part that asked.
     EventsDeleted(SeqNr, DeletedBy, Result<SeqNr, DeleteError>),
     /// To [`StoreCall::DeleteSnapshots`], with the criteria asked for.
     SnapshotsDeleted(SnapshotCriteria, Result<(), SnapshotError>),

@@ -1,6 +1,7 @@
-//! What askers are answered whose tokens an incarnation lets go of as it ends.
+//! The answers to askers whose reply tokens an ending incarnation drops.
 //!
-//! Each answer says truly whether the command may have run, and that it may be tried again: none of them was at fault.
+//! Each answer says truly whether the command may have run, and that it may be tried again: none of the askers was at
+//! fault.
 //! Source: persistence §2.6; sharding scenario 113.
 
 use greylag_core::{EntityError, NotStoredReason};
@@ -8,16 +9,17 @@ use greylag_core::{EntityError, NotStoredReason};
 use crate::behavior::Failure;
 
 pub(crate) struct LastAnswers {
-    /// Of the write on its way.
+    /// For the write under way.
     pub(crate) pending: EntityError,
-    /// Of chains that wait for proof behind it: they persist nothing, and will not run.
+    /// For chains held until an ownership proof, behind the write: they persist nothing, and will not run.
     pub(crate) held: EntityError,
-    /// Of what the incarnation has begun and told itself. A command that began something may have stored something too.
+    /// For work and messages to itself that the incarnation began. A command that began work may also have stored
+    /// events.
     pub(crate) begun: EntityError,
 }
 
 impl LastAnswers {
-    /// The entity stops, or makes room for another.
+    /// The entity stops, or gives way to another machine.
     pub(crate) fn stopped() -> Self {
         Self { pending: EntityError::OutcomeUnknown, held: EntityError::Stopped, begun: EntityError::Stopped }
     }
@@ -32,7 +34,7 @@ impl LastAnswers {
     pub(crate) fn failed(failure: &Failure) -> Self {
         let pending = EntityError::OutcomeUnknown;
         match failure {
-            // No store is away, and another command was at fault: those that waited may be sent again.
+            // The stores are available, and another command was at fault: commands that waited may be sent again.
             Failure::Handler { .. } | Failure::StashFull | Failure::StoreLost => {
                 Self { pending, held: EntityError::Stopped, begun: EntityError::Stopped }
             }

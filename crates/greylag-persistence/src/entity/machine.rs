@@ -1,4 +1,4 @@
-//! What all entity machines have in common for the hosts of this crate.
+//! The interface of all entity machines to the hosts of this crate.
 
 use std::time::Instant;
 
@@ -6,10 +6,10 @@ use super::input::{Action, EntityCall, Input};
 use crate::errands::{Work, WorkNo};
 use crate::persistence_id::PersistenceId;
 
-/// An entity machine, whatever it persists.
+/// An entity machine, event-sourced or with a durable state.
 pub(crate) trait Machine: Send + 'static {
     type Command: Send + 'static;
-    /// What it asks of its stores, and what these answer.
+    /// The store calls that the machine asks for, and their answers.
     type Call: EntityCall + Send + 'static;
     type Answer: Send + 'static;
 
@@ -22,7 +22,7 @@ pub(crate) trait Machine: Send + 'static {
 
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// As `next_deadline`, without what may go on for ever: none for a machine at rest.
+    /// As `next_deadline`, without recurring deadlines (redeliveries, timers): `None` for a machine at rest.
     fn work_deadline(&self) -> Option<Instant> {
         self.next_deadline()
     }

@@ -1,7 +1,7 @@
-//! From events to durable events: encode, apply, one append, and its five outcomes.
+//! From events to durable events: encode, apply, append once, and handle success and the five failures.
 //!
-//! Events are applied before they are appended, so one that the handler cannot accept is never
-//! stored. At most one append is on its way. Source: persistence §2.3, §2.6.
+//! Events are applied before they are appended, so an event that the handler cannot accept is never
+//! stored. At most one append is under way. Source: persistence §2.3, §2.6.
 
 use std::time::Instant;
 
@@ -16,14 +16,14 @@ use crate::event::{EventKind, Metadata, NewEvent, SeqNr, Tags};
 use crate::journal::{Append, Appended, Head};
 use crate::marks::{MARK_NAME, Mark};
 
-/// An append on its way, and what follows it.
+/// An append under way, and the effects that follow it.
 pub(super) struct PendingAppend<S> {
     last: SeqNr,
     mark: Option<Mark>,
     pub(super) chain: Chain<S>,
-    /// Whether a snapshot is due, and whether by its number, which retention starts from.
+    /// Why a snapshot is due, if it is; only `DueBy::Count` starts retention.
     snapshot: Option<DueBy>,
-    /// The state before, if the behaviour can return to it.
+    /// Copy of the state before the events, if the behaviour gave one.
     copy: Option<S>,
 }
 
@@ -34,7 +34,7 @@ enum DueBy {
     Predicate,
 }
 
-/// What names of metadata of ours start with. Source: persistence §1.
+/// Prefix of Greylag's own metadata names. Source: persistence §1.
 const OWN_NAMES: &str = "gl.";
 
 impl<B: EventSourced> EntityCore<B> {
@@ -58,7 +58,7 @@ impl<B: EventSourced> EntityCore<B> {
         metadata.extend(mark.as_ref().map(|mark| (MARK_NAME.to_owned(), mark.encode())));
         let mut encoded = match guard(|| self.encode(&events, &metadata)) {
             Ok(Ok(encoded)) => encoded,
-            // The state is untouched, so the entity goes on as if the command had not been.
+            // The state is untouched, so the entity goes on without this command.
             Ok(Err(reason)) => return self.withhold(now, reason, chain, out),
             Err(message) => return self.handler_panicked(now, "event codec", message, chain, out),
         };
@@ -86,7 +86,7 @@ impl<B: EventSourced> EntityCore<B> {
                 self.phase = Phase::Persisting(Box::new(pending));
                 self.call(StoreCall::Append(append), out);
             }
-            // Only tags are not checked before; the store need not be asked to refuse them.
+            // `encode` checked all but the tags, so only tags are refused here, without asking the store.
             Err(reason) => {
                 out.push(Action::Withheld(Withheld::Write));
                 self.on_rejected(now, pending, reason, out);
@@ -94,7 +94,7 @@ impl<B: EventSourced> EntityCore<B> {
         }
     }
 
-    /// Refuses what cannot be stored while the state is untouched.
+    /// Refuses events that cannot be stored, while the state is untouched.
     fn withhold(
         &mut self,
         now: Instant,
@@ -107,8 +107,8 @@ impl<B: EventSourced> EntityCore<B> {
         self.signal_running(now, Signal::PersistRejected(reason), out);
     }
 
-    /// The events as they are to be stored, but for their tags, which the new state gives. Where there are none, a record
-    /// for the mark alone.
+    /// Encodes the events for the append, without tags, which come from the new state. No events: encodes a record that
+    /// holds the mark alone.
     fn encode(&self, events: &[B::Event], metadata: &Metadata) -> Result<Vec<NewEvent>, RejectReason> {
         let (count, max) = (events.len(), self.caps.max_atomic_events);
         if count > max {
@@ -137,7 +137,7 @@ impl<B: EventSourced> EntityCore<B> {
         events.iter().map(encode).collect()
     }
 
-    /// Applies in order and fills in the tags; answers whether the behaviour wants a snapshot.
+    /// Applies the events in order and fills in the tags; returns whether the behaviour wants a snapshot.
     fn apply_all(
         &mut self,
         first: SeqNr,
@@ -215,7 +215,7 @@ impl<B: EventSourced> EntityCore<B> {
             chain.refuse(EntityError::Failed(failure.to_string()));
             return self.fail(now, failure, out);
         }
-        // No command was handled meanwhile, so this append came after every chain that is held.
+        // No command was handled while the append was under way, so it came after every held chain and proves them all.
         if let Err(error) = self.run_owned(now, u64::MAX, out) {
             return chain.refuse(error);
         }
@@ -229,7 +229,7 @@ impl<B: EventSourced> EntityCore<B> {
         self.finish_command(now, out);
     }
 
-    /// After a command and all that it caused: stop if it said so, else go on with what waits.
+    /// After a command and all its effects: stops if the chain asked for it, else goes on with the waiting commands.
     pub(super) fn finish_command(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
         if !matches!(self.phase, Phase::Running) {
             return;
@@ -240,7 +240,7 @@ impl<B: EventSourced> EntityCore<B> {
         self.drain(now, out);
     }
 
-    /// Nothing is stored, but the state has the events: return to the copy, or recover at once.
+    /// Nothing is stored, but the state has the events: returns to the copy, or recovers at once.
     fn on_rejected(
         &mut self,
         now: Instant,
@@ -276,7 +276,7 @@ impl<B: EventSourced> EntityCore<B> {
             AppendError::Fenced { current } => {
                 pending.chain.refuse(fenced());
                 if self.own_writers.contains(&current.writer_uuid) {
-                    // A late copy of our own claim: there is no other writer, so recover again.
+                    // A late duplicate of our own claim: there is no other writer, so recover again.
                     self.deliver_lost(out);
                     return self.restart_at_once(now, Failure::Persist(AppendError::Fenced { current }), out);
                 }
@@ -304,14 +304,15 @@ impl<B: EventSourced> EntityCore<B> {
         self.end_back_off(now, out);
     }
 
-    /// A signal after which the state is gone: it holds events that are not stored.
+    /// Delivers a signal with the default state: the real one holds events that are not stored.
     fn signal_lost(&mut self, signal: Signal, out: &mut Vec<Action<B::Command>>) {
         self.state = B::State::default();
         self.signal(signal, out);
         self.deliver_lost(out);
     }
 
-    /// Delivers what had to wait until the state was durable, which it will not be.
+    /// Delivers the queued signals with the default state, since the state that they waited for will not become
+    /// durable.
     fn deliver_lost(&mut self, out: &mut Vec<Action<B::Command>>) {
         self.state = B::State::default();
         for queued in std::mem::take(&mut self.queued_signals) {
@@ -319,7 +320,7 @@ impl<B: EventSourced> EntityCore<B> {
         }
     }
 
-    /// Delivers what had to wait until the state was durable.
+    /// Delivers the signals that waited until the state was durable.
     pub(super) fn deliver_queued(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
         for signal in std::mem::take(&mut self.queued_signals) {
             if !matches!(self.phase, Phase::Running) {
@@ -331,7 +332,7 @@ impl<B: EventSourced> EntityCore<B> {
 
     // ---- Proof of ownership ---------------------------------------------------------------------
 
-    /// Holds a chain until an append or a look at the head proves that the state was still ours
+    /// Holds a chain until an append or a read of the head proves that the state was still ours
     /// when its command was handled. Source: persistence §10.5, delivery §7.
     pub(super) fn hold_until_owned(&mut self, chain: Chain<B::State>, out: &mut Vec<Action<B::Command>>) {
         if self.settings.recovery.read_only {
@@ -350,7 +351,7 @@ impl<B: EventSourced> EntityCore<B> {
     pub(super) fn on_proof(&mut self, now: Instant, head: Result<Head, ReadError>, out: &mut Vec<Action<B::Command>>) {
         let Some(through) = self.owned.end_look() else { return };
         if !matches!(self.phase, Phase::Running) {
-            // The append on its way proves at least as much.
+            // The append under way proves at least as much.
             return;
         }
         match head {
@@ -379,7 +380,7 @@ impl<B: EventSourced> EntityCore<B> {
         }
     }
 
-    /// Runs the chains up to this number; the error is as of `run_chain`.
+    /// Runs the held chains up to number `through`; the error is that of `run_chain`.
     fn run_owned(&mut self, now: Instant, through: u64, out: &mut Vec<Action<B::Command>>) -> Result<(), EntityError> {
         while let Some(chain) = self.owned.pop(through) {
             self.run_chain(now, chain, out)?;
@@ -392,7 +393,7 @@ fn not_stored(reason: &RejectReason) -> EntityError {
     EntityError::NotStored(NotStoredReason::Rejected(reason.to_string()))
 }
 
-/// A record that holds a mark and no event: readers take it for an event that was filtered out.
+/// A record that holds a mark and no event: readers treat it as an event that was filtered out.
 fn marker(metadata: &Metadata) -> NewEvent {
     NewEvent {
         codec_id: CodecId::INTERNAL,

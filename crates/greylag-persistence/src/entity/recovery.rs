@@ -1,7 +1,7 @@
 //! From a permit to a complete state: claim, snapshot, checks, replay.
 //!
-//! Every step has its own deadline, restarted by every answer; nothing limits the whole. The next
-//! page is asked for only when the one before is applied, so a recovery holds one page at a time.
+//! Every step has its own deadline, restarted by every answer; the whole recovery has none. The next
+//! page is read only after the previous one is applied, so a recovery holds one page at a time.
 //! Source: persistence §2.5.
 
 use std::time::{Duration, Instant};
@@ -20,23 +20,23 @@ use crate::replay_filter::ReplayFilter;
 use crate::settings::{OnUnknownEvent, SnapshotFailurePolicy};
 use crate::snapshot::{Snapshot, SnapshotCriteria};
 
-/// What the claim waits for.
+/// The answer that the claim phase waits for.
 pub(super) enum Claiming {
     Head,
     Claim,
-    /// The state comes from a snapshot of elsewhere, whose number the journal is to continue.
+    /// The snapshot is newer than the empty journal, which must continue the snapshot's numbers.
     Advance,
 }
 
 pub(super) struct LoadingSnapshot {
     claim: Claim,
-    /// How many could not be used.
+    /// Number of snapshots that could not be used.
     attempts: u32,
     criteria: SnapshotCriteria,
     last_error: String,
 }
 
-/// What a snapshot gave.
+/// A decoded snapshot.
 struct Usable<S> {
     state: S,
     marks: Marks,
@@ -44,21 +44,21 @@ struct Usable<S> {
 }
 
 pub(super) struct Replaying {
-    /// The number that must come next.
+    /// The number that the next record must have.
     expected: SeqNr,
     /// The last number to apply.
     to: SeqNr,
-    /// The number of the snapshot that the records up to it only refill; zero: none.
+    /// The number of a snapshot that needs a refill: records up to it only refill the state. Zero: no refill.
     refill_to: SeqNr,
-    /// How many records were applied, those of the refill apart.
+    /// Number of records applied, without those of the refill.
     replayed: u64,
     filter: ReplayFilter,
-    /// Where the page on its way begins.
+    /// First number of the page under way.
     page_from: SeqNr,
 }
 
 impl<B: EventSourced> EntityCore<B> {
-    /// A new incarnation: another writer, an empty state, the stashes as they were.
+    /// Begins an incarnation: a new writer uuid, an empty state, the stashes unchanged.
     pub(super) fn begin_incarnation(&mut self, _now: Instant, out: &mut Vec<Action<B::Command>>) {
         self.incarnation = Incarnation { restart: self.incarnation.restart + 1, ..self.incarnation };
         self.writer_uuid = WriterUuid::from_u128(self.rng.random::<u128>());
@@ -75,7 +75,7 @@ impl<B: EventSourced> EntityCore<B> {
 
     pub(super) fn on_permit(&mut self, now: Instant, granted: Incarnation, out: &mut Vec<Action<B::Command>>) {
         if granted != self.incarnation || !matches!(self.phase, Phase::AwaitingPermit) {
-            // A permit that this incarnation no longer waits for goes back, so that it does not leak.
+            // Return a permit that this incarnation no longer waits for, so that it does not leak.
             return out.push(Action::ReturnPermit(granted));
         }
         self.permit_at = Some(now);
@@ -111,7 +111,7 @@ impl<B: EventSourced> EntityCore<B> {
         match head {
             Err(error) => self.recovery_failed(now, RecoveryFailure::Read(error), out),
             Ok(head) if self.settings.recovery.read_only => self.begin_snapshot(now, head.as_claim(), out),
-            // A restart that finds another writer's claim must not fence the rightful successor.
+            // A restarted machine that finds another writer's claim must not fence that rightful successor.
             Ok(head) if self.claim_answered && !self.own_writers.contains(&head.writer_uuid) => {
                 self.become_fenced(FencedBy::Head(head), out);
             }
@@ -134,7 +134,7 @@ impl<B: EventSourced> EntityCore<B> {
                 self.epoch = claim.epoch;
                 self.begin_snapshot(now, claim, out);
             }
-            // Another writer claimed between our look at the head and our claim: look again, and judge again.
+            // Another writer claimed between our read of the head and our claim: read the head again, and decide again.
             Err(ClaimError::Fenced { .. }) if self.generation.is_none() => self.read_head(now, out),
             Err(ClaimError::Fenced { current }) => self.become_fenced(FencedBy::Head(current), out),
             Err(error) => self.recovery_failed(now, RecoveryFailure::Claim(error), out),
@@ -231,7 +231,7 @@ impl<B: EventSourced> EntityCore<B> {
         self.recovery_failed(now, RecoveryFailure::SnapshotsUnusable { attempts, last }, out);
     }
 
-    /// The checks of persistence §2.5.4: never a state with a hole at its beginning.
+    /// Makes the checks of persistence §2.5.4: a state must never lack its first events.
     fn use_snapshot(
         &mut self,
         now: Instant,
@@ -362,7 +362,7 @@ impl<B: EventSourced> EntityCore<B> {
             Err(failure) => return self.recovery_failed(now, failure, out),
         }
         replaying.filter.pass(replaying.expected);
-        // An empty page is progress only if it leads further on; what follows must fit all the same.
+        // An empty page must lead further on, else the loop would not end; the next record's number is checked anyway.
         match page.next.filter(|next| *next >= replaying.expected && *next > replaying.page_from) {
             Some(next) => self.read_page(now, next, replaying, out),
             None => {
@@ -372,7 +372,7 @@ impl<B: EventSourced> EntityCore<B> {
         }
     }
 
-    /// Whether only records that the filter dropped are missing at the end. Their numbers are used up all the same.
+    /// Whether only records that the filter dropped are missing at the end. Their numbers count as used.
     fn ends_with_dropped(&mut self, replaying: &Replaying) -> bool {
         let end = SeqNr::saturating(replaying.to.as_u64() + 1);
         let complete = replaying.filter.after_dropped(replaying.expected, end) == end;
@@ -382,7 +382,7 @@ impl<B: EventSourced> EntityCore<B> {
         complete
     }
 
-    /// Applies what the filter let through, if it is contiguous; answers whether the replay is complete.
+    /// Applies the records that the filter passed, if they are contiguous; returns whether the replay is complete.
     fn replay_all(&mut self, replaying: &mut Replaying, records: Vec<StoredEvent>) -> Result<bool, RecoveryFailure> {
         for record in records {
             replaying.expected = replaying.filter.after_dropped(replaying.expected, record.seq_nr);
@@ -406,7 +406,7 @@ impl<B: EventSourced> EntityCore<B> {
     fn replay(&mut self, record: StoredEvent, refill: bool) -> Result<(), RecoveryFailure> {
         let seq_nr = record.seq_nr;
         if !refill {
-            // Before everything that could drop the event: its delivery was applied all the same.
+            // Fold the marks first, even if the event is skipped below: its delivery was applied all the same.
             self.marks.fold(&record.metadata, record.timestamp).map_err(|_| RecoveryFailure::Marks(seq_nr))?;
             self.seq_nr = seq_nr;
         }
@@ -415,7 +415,7 @@ impl<B: EventSourced> EntityCore<B> {
         let panicked = |handler| move |message| RecoveryFailure::Panicked { handler, seq_nr, message };
         let events = match guard(|| self.codecs.events.decode(kind, stored)).map_err(panicked("event codec"))? {
             Ok(events) => events,
-            // Only what this code does not know yet; what is damaged is never skipped.
+            // Skip only events that this code does not know yet, never damaged ones.
             Err(error) if error.is_unknown() && self.settings.on_unknown_event == OnUnknownEvent::Skip => {
                 self.skipped_events += 1;
                 tracing::warn!(id = %self.id, %seq_nr, %error, "unknown event skipped");
@@ -440,7 +440,7 @@ impl<B: EventSourced> EntityCore<B> {
 
     fn finish_recovery(&mut self, now: Instant, replayed: u64, out: &mut Vec<Action<B::Command>>) {
         self.step_deadline = None;
-        // The permit is still ours in this phase, so a panic below returns it.
+        // The permit is still ours in this phase, so `recovery_failed` after a panic below returns it.
         self.phase = Phase::AwaitingPermit;
         if let Err(message) = self.try_signal(Signal::RecoveryCompleted, out) {
             let (handler, seq_nr) = ("on_signal", self.seq_nr);

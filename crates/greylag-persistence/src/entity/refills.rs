@@ -1,7 +1,7 @@
-//! Which events the kept snapshots still need, because they left something to them.
+//! The events that kept snapshots still need, because the snapshots left data to them (refill).
 //!
-//! Every snapshot carries in its metadata from where it needs events, and the same of the older
-//! ones, so that an entity that starts from it knows which events retention must keep for them.
+//! Every snapshot carries in its metadata the first event that it needs, and that of each older
+//! snapshot, so that an entity that starts from it knows which events retention must keep.
 //! Source: persistence §2.8 (`replay_from`).
 
 use std::collections::BTreeMap;
@@ -10,11 +10,11 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::event::{Metadata, SeqNr};
 
-/// Under which name snapshots carry it.
+/// Name of the snapshots' metadata entry.
 const NAME: &str = "gl.replay_from";
 const FORMAT: u8 = 1;
 
-/// The first event that each snapshot needs of those that it reflects; whole ones need none.
+/// The first event that each snapshot needs of those that it reflects; whole snapshots have no entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Refills(BTreeMap<SeqNr, SeqNr>);
 
@@ -24,7 +24,7 @@ impl Refills {
         self.0.get(&snapshot).copied()
     }
 
-    /// A snapshot is saved that needs the events from `replay_from` on.
+    /// Notes a saved snapshot, which needs the events from `replay_from` on.
     pub(super) fn note(&mut self, snapshot: SeqNr, replay_from: Option<SeqNr>) {
         match replay_from.filter(|from| *from <= snapshot) {
             Some(from) => self.0.insert(snapshot, from.max(SeqNr::FIRST)),
@@ -37,12 +37,12 @@ impl Refills {
         self.0 = self.0.split_off(&oldest);
     }
 
-    /// The last event up to `to` that none of the snapshots needs; zero if there is none.
+    /// The last event up to `to` that no kept snapshot needs; zero if there is none.
     pub(super) fn deletable(&self, to: SeqNr) -> SeqNr {
         self.0.values().min().map_or(to, |needed| to.min(needed.previous()))
     }
 
-    /// Puts it into the metadata of a snapshot.
+    /// Writes the map into the metadata of a snapshot.
     pub(super) fn write(&self, metadata: &mut Metadata) {
         if self.0.is_empty() {
             return;
@@ -56,7 +56,7 @@ impl Refills {
         metadata.insert(NAME.to_owned(), bytes.freeze());
     }
 
-    /// Reads it from the metadata of a snapshot.
+    /// Reads the map from the metadata of a snapshot.
     pub(super) fn read(metadata: &Metadata) -> Result<Self, String> {
         metadata.get(NAME).map_or(Ok(Self::default()), |bytes| Self::decode(bytes.clone()))
     }

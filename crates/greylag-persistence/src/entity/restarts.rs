@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use crate::settings::Backoff;
 
-/// The first wait of an entity that starts because its store is back, after such a start has come to nothing; doubles.
+/// First wait after a start that was hurried because the store is back has failed; doubles each time.
 const SECOND_LOOK: Duration = Duration::from_millis(100);
 
-/// What the machine remembers of its failures, across its incarnations.
+/// The failures of a machine, across its incarnations.
 #[derive(Default)]
 pub(crate) struct Restarts {
     failures: u32,
     failed_at: Option<Instant>,
-    /// Back-offs cut short because the store is back, since something was stored.
+    /// Number of back-offs cut short because the store is back, since the last successful write.
     hurried: u32,
     rejected: VecDeque<Instant>,
 }
@@ -29,8 +29,8 @@ impl Restarts {
         backoff.wait(self.failures, draw)
     }
 
-    /// When a back-off `until` then is to end now that the store is back: at once. But where the store answers others
-    /// and fails this entity, so that one such start after the other comes to nothing, later each time.
+    /// When to end a back-off of `until`, now that the store is back: at once the first time, then after doubling
+    /// waits, since the store may answer others and still fail this entity.
     pub(crate) fn hurry(&mut self, now: Instant, until: Instant) -> Instant {
         let wait = match self.hurried.checked_sub(1) {
             None => Duration::ZERO,
@@ -43,12 +43,12 @@ impl Restarts {
         now + wait
     }
 
-    /// The entity has stored something.
+    /// Notes a successful write of the entity.
     pub(crate) fn note_stored(&mut self) {
         self.hurried = 0;
     }
 
-    /// Whether one more restart by a rejected append is within `max` a minute; if so, it counts.
+    /// Whether `max` a minute allows one more restart by a rejected append; if so, the restart is counted.
     pub(crate) fn allow_rejected(&mut self, now: Instant, max: u32) -> bool {
         let minute_ago = now.checked_sub(Duration::from_secs(60));
         self.rejected.retain(|at| minute_ago.is_none_or(|minute_ago| *at > minute_ago));
@@ -68,7 +68,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Sharding scenario 114: a store that answers others and fails this entity must not be asked by it without a pause.
+    /// Sharding scenario 114: an entity that a store fails while it answers others must not ask it without a pause.
     #[test]
     fn starts_that_come_to_nothing_come_later_and_later_until_something_is_stored() {
         let (now, mut restarts) = (Instant::now(), Restarts::default());
@@ -86,7 +86,7 @@ mod tests {
         restarts.note_stored();
         assert_eq!(hurried(&mut restarts), Duration::ZERO);
         assert_eq!(hurried(&mut restarts), ms(100));
-        // A minute without a failure is another outage.
+        // A minute without a failure resets the back-off and the hurried starts.
         let later = now + backoff.reset_after();
         let until = later + restarts.wait(later, backoff, 0.0);
         assert_eq!(restarts.hurry(later, until), later);

@@ -1,4 +1,4 @@
-//! Snapshots in the background, and what retention deletes after them.
+//! Snapshots in the background, and the deletions of retention after them.
 //!
 //! The state is encoded in the entity's turn and saved in the background; neither commands nor
 //! replies wait for it. Events are never deleted before a snapshot that covers them is durable, and a
@@ -14,15 +14,15 @@ use crate::event::{Metadata, SeqNr, Timestamp};
 use crate::marks::MARK_NAME;
 use crate::snapshot::{NewSnapshot, SnapshotCriteria};
 
-/// A snapshot on its way to its store.
+/// A snapshot that is being saved.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Saving {
     seq_nr: SeqNr,
-    /// Whether retention starts from it: only from one that was due by its number.
+    /// Whether the snapshot was due by `snapshot_every`; only such a snapshot starts retention.
     by_count: bool,
 }
 
-/// How far a retention is; one at a time.
+/// Progress of retention; one retention at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Retention {
     Idle,
@@ -32,7 +32,7 @@ pub(super) enum Retention {
 
 impl<B: EventSourced> EntityCore<B> {
     pub(super) fn take_snapshot(&mut self, now: Instant, by_count: bool, out: &mut Vec<Action<B::Command>>) {
-        // The next cycle covers what is skipped here.
+        // Skip it: the next snapshot covers the same events.
         if self.saving.is_some() || self.settings.recovery.read_only || !self.is_whole() {
             return;
         }
@@ -49,8 +49,8 @@ impl<B: EventSourced> EntityCore<B> {
         }
     }
 
-    /// Whether the state reflects the whole history. Another one must never be the newest snapshot: later
-    /// recoveries would start from it, and retention would delete the events that it lacks.
+    /// Whether the state reflects the whole history. A state with gaps must never become the newest snapshot: later
+    /// recoveries would start from it, and retention would delete the events that the state lacks.
     fn is_whole(&self) -> bool {
         !self.settings.recovery.skip_replay && !self.partial && self.skipped_events == 0
     }
@@ -67,7 +67,7 @@ impl<B: EventSourced> EntityCore<B> {
         let mut metadata = Metadata::new();
         self.refills.write(&mut metadata);
         if !self.marks.is_empty() {
-            // The whole map: the events that it came from may be deleted next.
+            // Save the whole map: retention may delete the events that hold its marks next.
             metadata.insert(MARK_NAME.to_owned(), self.marks.encode());
         }
         Ok(Some(NewSnapshot {
@@ -110,14 +110,14 @@ impl<B: EventSourced> EntityCore<B> {
             return;
         }
         self.refills.forget_before(upper);
-        // A snapshot that is kept may need events that it reflects.
+        // A kept snapshot may need events of before its own number, for a refill.
         let deletable = self.refills.deletable(upper);
         if self.settings.delete_events && !deletable.is_zero() {
             self.retention = Retention::DeletingEvents { upper };
             let (id, epoch, by) = (self.id.clone(), self.epoch, DeletedBy::Retention);
             self.call(StoreCall::DeleteEvents { id, epoch, to: deletable, by }, out);
         } else if !latest_only {
-            // With events, the snapshot exactly at `upper` is still needed to start from.
+            // If events are deleted too, recovery still needs the snapshot exactly at `upper`.
             let last = if self.settings.delete_events { upper.previous() } else { upper };
             if !last.is_zero() {
                 self.delete_snapshots(last, out);
@@ -141,7 +141,7 @@ impl<B: EventSourced> EntityCore<B> {
     ) {
         if let (DeletedBy::Retention, Retention::DeletingEvents { upper }) = (by, self.retention) {
             self.retention = Retention::Idle;
-            // The snapshot exactly at `upper` is still needed to start from.
+            // Recovery still needs the snapshot exactly at `upper`.
             let below = upper.previous();
             if deleted.is_ok() && !self.snapshot_caps.latest_only && !below.is_zero() {
                 self.delete_snapshots(below, out);

@@ -1,20 +1,20 @@
-//! The commands that wait: by themselves until the entity can take them, or put aside by it.
+//! Waiting commands: the internal stash, until the entity can take them, and the user stash, put aside by a handler.
 //!
-//! Both buffers are bounded. At most one command is taken at a time: from those put aside while an
-//! unstash-all is in progress, else from those that merely wait. Source: persistence §2.4.
+//! Both buffers are bounded. At most one command is taken at a time: from the user stash while an
+//! unstash-all is in progress, else from the internal stash. Source: persistence §2.4.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 
 use crate::errands::{Mark, SilenceMark};
 
-/// What waits by itself.
+/// An entry of the internal stash.
 pub(crate) enum Waiting<C> {
     /// A command from outside.
     Command(C),
-    /// What this incarnation told itself, or its work came back with.
+    /// A command that this incarnation told itself, or the result of its work.
     Own(C),
-    /// The command of a timer of this incarnation.
+    /// The command of a timer that is due, of this incarnation.
     Timer(Mark),
     /// The receive timeout of this incarnation has run out.
     Silence(SilenceMark),
@@ -32,7 +32,7 @@ impl<C> Stash<C> {
         Self { capacity: capacity.get(), internal: VecDeque::new(), user: VecDeque::new(), unstash_left: 0 }
     }
 
-    /// Lets a command wait behind those that came earlier.
+    /// Queues a command behind earlier ones.
     ///
     /// # Errors
     /// The command, if too many wait.
@@ -44,12 +44,12 @@ impl<C> Stash<C> {
         Ok(())
     }
 
-    /// Lets what the incarnation began wait in the same order. There is no more of it than the incarnation began.
+    /// Queues an entry that the incarnation began, in the same order. Unbounded: there are no more than it began.
     pub(crate) fn push_own(&mut self, waiting: Waiting<C>) {
         self.internal.push_back(waiting);
     }
 
-    /// Drops what an incarnation that ends began; commands from outside stay.
+    /// Drops the entries that the ending incarnation began; commands from outside stay.
     pub(crate) fn drop_own(&mut self) {
         self.internal.retain(|waiting| matches!(waiting, Waiting::Command(_)));
     }
@@ -66,12 +66,13 @@ impl<C> Stash<C> {
         Ok(())
     }
 
-    /// Fixes how many are taken before any newer one: what is put aside meanwhile waits for the next time.
+    /// Fixes how many put-aside commands are taken before newer ones; commands put aside meanwhile wait for the next
+    /// unstash-all.
     pub(crate) fn unstash_all(&mut self) {
         self.unstash_left = self.user.len();
     }
 
-    /// What is to be handled next.
+    /// Takes the next entry to handle.
     pub(crate) fn next(&mut self) -> Option<Waiting<C>> {
         if self.unstash_left > 0 {
             self.unstash_left -= 1;
@@ -80,12 +81,12 @@ impl<C> Stash<C> {
         self.internal.pop_front()
     }
 
-    /// Whether nothing waits to be handled; what is put aside does not count.
+    /// Whether no entry waits to be handled; commands put aside do not count.
     pub(crate) fn is_idle(&self) -> bool {
         self.internal.is_empty() && self.unstash_left == 0
     }
 
-    /// How many are put aside.
+    /// Number of commands put aside.
     pub(crate) fn aside_count(&self) -> usize {
         self.user.len()
     }
@@ -94,13 +95,13 @@ impl<C> Stash<C> {
         self.internal.len() + self.user.len()
     }
 
-    /// Takes those put aside, and ends an unstash-all.
+    /// Takes the commands put aside, and ends an unstash-all.
     pub(crate) fn take_aside(&mut self) -> VecDeque<C> {
         self.unstash_left = 0;
         std::mem::take(&mut self.user)
     }
 
-    /// Takes everything, oldest first: those put aside, then those that merely wait.
+    /// Takes all commands, oldest first: those put aside, then those of the internal stash.
     pub(crate) fn take_all(&mut self) -> Vec<C> {
         let mut all = self.take_aside();
         all.extend(self.internal.drain(..).filter_map(|waiting| match waiting {

@@ -1,4 +1,4 @@
-//! What the entity's tracker sends: what was stored just now, and again what is not confirmed.
+//! What the entity's tracker sends: deliveries just stored, and unconfirmed deliveries again.
 //!
 //! Source: persistence §2.3, §6.
 
@@ -8,14 +8,14 @@ use super::{Action, EntityCore, Failure, Phase, Signal, TrackerInput, guard};
 use crate::behavior::EventSourced;
 
 impl<B: EventSourced> EntityCore<B> {
-    /// Tells the tracker, if the behaviour has one. What it warns of is told with the signals that
-    /// wait.
+    /// Passes an input to the tracker, if the behaviour has one. A warning of the tracker is queued with the waiting
+    /// signals.
     ///
     /// # Errors
     /// The behaviour panicked; the caller fails the entity.
     pub(super) fn track(&mut self, now: Instant, input: TrackerInput) -> Result<(), Failure> {
         if self.settings.recovery.read_only {
-            // A read-only entity looks at the past, and must not send again what was sent then.
+            // A read-only entity may show an old state, and must not repeat the deliveries of that time.
             return Ok(());
         }
         let (behavior, state) = (&mut self.behavior, &mut self.state);

@@ -1,4 +1,4 @@
-//! What a projection is told, what it asks for, and how it ends.
+//! The inputs and effects of a projection, and its end.
 
 use crate::error::{OffsetError, QueryError, ReadError};
 use crate::event::{SeqNr, Timestamp};
@@ -6,21 +6,21 @@ use crate::journal::{Page, ReadRange};
 use crate::offset::{OwnedSlices, Position, Processed};
 use crate::query::{Envelope, EventPage, PageQuery, SharedAnswer};
 
-/// An input to a projection: answers of stores and handler, commands of its user, and that time passed. Answers to what
-/// an earlier run asked are dropped.
+/// An input to a projection: answers of stores and handler, commands of its user, and the passing of time. Answers to
+/// an earlier run are dropped.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ProjectionInput {
-    /// An answer to what the run of this number asked.
+    /// An answer to the run of this number.
     Answer(u64, ProjectionAnswer),
-    /// Something was written somewhere; no need to rest.
+    /// New events were written; query at once.
     Hint,
-    /// Handle no more until [`ProjectionInput::Resume`].
+    /// Handle no more events until [`ProjectionInput::Resume`].
     Pause,
-    /// Go on.
+    /// Continue after a pause.
     Resume,
-    /// Forget what was saved, and start over.
+    /// Delete the saved progress, and start over.
     Reset,
-    /// End, after what is in hand is handled and saved.
+    /// End, after the group in the handler is handled and saved.
     Stop,
     /// The time is [`Projection::next_deadline`](crate::Projection::next_deadline).
     Tick,
@@ -47,30 +47,30 @@ pub enum ProjectionAnswer {
     WasReset(Result<(), OffsetError>),
 }
 
-/// Why a group was not handled.
+/// Why a group was not handled, or not saved.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum HandleError {
-    /// The handler refused it; nothing of the group was committed.
+    /// The handler failed; nothing of the group was committed.
     #[error("{0}")]
     Handler(String),
     /// The group's offsets were refused; nothing of the group was committed.
     #[error(transparent)]
     Offsets(OffsetError),
-    /// The group may be committed or not; the saved offsets tell.
+    /// The group may be committed or not; the saved offsets show which.
     #[error("outcome unknown: {0}")]
     Unknown(String),
 }
 
-/// What the driver is asked to do. Where a number comes first, the answer carries it.
+/// An action that a projection asks of its driver. The leading number is the run, which the answer carries.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ProjectionEffect {
     /// Claim the slices.
     Claim(u64),
-    /// Load what was saved of all slices of the projection.
+    /// Load the saved progress of all slices of the projection.
     Load(u64),
-    /// Ask for a page.
+    /// Query a page.
     Query(u64, PageQuery),
-    /// Join the reader that the projections of the node share; its answers carry the number.
+    /// Join the reader that the projections of the node share; its answers carry the number of the run.
     Join(u64),
     /// Ask the shared reader for more.
     Pull,
@@ -78,31 +78,31 @@ pub enum ProjectionEffect {
     Leave,
     /// Read one history.
     Read(u64, crate::PersistenceId, ReadRange),
-    /// Hand these to the handler.
+    /// Give these envelopes to the handler.
     Handle(u64, Vec<Envelope>),
-    /// Hand these to the handler, and save in the same transaction.
+    /// Give these envelopes to the handler, which saves the progress in the same transaction.
     Commit(u64, Vec<Envelope>, OwnedSlices, Vec<Processed>),
-    /// Save these.
+    /// Save this progress.
     Save(u64, OwnedSlices, Vec<Processed>),
-    /// Forget what stands before this position; the machine does not wait for the answer.
+    /// Delete the progress before this position; the machine does not wait for the answer.
     Forget(OwnedSlices, Position),
-    /// Forget everything saved.
+    /// Delete all saved progress.
     Reset(u64, OwnedSlices),
-    /// Tell the operator: an envelope was skipped, and why.
+    /// Log for the operator that an envelope was skipped, and why.
     Skipped(Box<Envelope>, String),
-    /// Tell the operator: something fails, and is tried again.
+    /// Log for the operator that an operation failed and is tried again.
     Trouble(String),
-    /// The projection has ended. Finish what was asked before, and drop the answers.
+    /// The projection has ended. Finish the effects requested before, and drop their answers.
     Ended(ProjectionEnd),
 }
 
-/// How a projection ended.
+/// The end of a projection.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ProjectionEnd {
     /// The projection was stopped.
     #[error("stopped")]
     Stopped,
-    /// Another owner has a slice now.
+    /// Another owner claimed a slice.
     #[error(transparent)]
     Fenced(OffsetError),
     /// The handler cannot process this event.
@@ -112,37 +112,37 @@ pub enum ProjectionEnd {
         id: crate::PersistenceId,
         /// The event's number.
         seq_nr: SeqNr,
-        /// What the handler said.
+        /// The handler's error.
         cause: String,
     },
-    /// The projection can never work: a foreign offset, a name that is none.
+    /// The projection can never work: a foreign offset, an invalid name.
     #[error("{0}")]
     Impossible(String),
 }
 
-/// What a projection has done and where it is.
+/// Counts and state of a projection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProjectionStats {
     /// Envelopes that the handler has processed.
     pub handled: u64,
-    /// Envelopes that were processed before.
+    /// Envelopes dropped because their events were processed before.
     pub duplicates: u64,
-    /// Envelopes that were left to backtracking.
+    /// Envelopes left to backtracking, because earlier events of their id are missing.
     pub left: u64,
-    /// Events that were read by their id, to fill a gap or because backtracking found them.
+    /// Events read by their id, to fill a gap or because backtracking found them.
     pub fetched: u64,
-    /// Envelopes that were skipped.
+    /// Poisoned envelopes that were skipped.
     pub skipped: u64,
-    /// How often it started over because a store failed.
+    /// Runs that ended because a store failed.
     pub restarts: u64,
-    /// How often offsets were saved.
+    /// Saves of offsets.
     pub saves: u64,
-    /// Ids that are remembered.
+    /// Ids in memory with their last processed number.
     pub remembered: usize,
-    /// Ids that wait for backtracking.
+    /// Ids with events left to backtracking.
     pub waiting: usize,
-    /// When the oldest event in hand was committed; none if there is none in hand.
+    /// Commit time of the oldest event that is read and not yet processed; `None` if there is none.
     pub oldest_in_hand: Option<Timestamp>,
-    /// Whether it is reading: not claiming, loading, backing off or paused.
+    /// Whether the projection reads: it is not claiming, loading, backing off or paused.
     pub is_running: bool,
 }

@@ -1,15 +1,15 @@
-//! The rows of the offset store that a projection saves about itself, and how they are told apart.
+//! The rows that a projection saves about itself in the offset store, and the forms of their ids.
 //!
 //! ```text
 //! gl.projection|512-1023/7      mark: everything of these slices was processed up to its position
 //! gl.projection|512-1023@2/4    mark, by an instance that knew of the second start
 //! gl.projection|!512-1023/9     start: these slices were reset, its number says how often
 //! ```
-//! Marks of ranges that were cut anew stay in the store, under slices that another instance may own by
-//! now, and still tell how far their slices were. A reset of a part must not be bound by them, and can
-//! not remove them. So it numbers a *start* of its slices, and from then on only those marks count for
-//! them that were saved in knowledge of it. Starts are kept by the store for good, at most one for each
-//! range that was ever reset. What follows the slash makes the row fall into the first slice of its range.
+//! Marks of former ranges stay in the store, under slices that another instance may own by
+//! now, and still give the progress of their slices. A reset of a part of such a range must override such marks, but
+//! cannot remove them. So it numbers a *start* of its slices: from then on, marks that were saved without knowledge of
+//! that start are ignored for these slices. The store keeps starts for good, at most one for each
+//! range that was ever reset. The number after the slash makes the row fall into the first slice of its range.
 //! Source: persistence §5 (projections).
 
 use std::ops::RangeInclusive;
@@ -18,14 +18,14 @@ use crate::event::{SeqNr, Timestamp};
 use crate::offset::{MARK_TYPE, OffsetKind, Position, Processed, START_PREFIX};
 use crate::persistence_id::PersistenceId;
 
-/// One of our rows, read from its id.
+/// A row of the projection's own, parsed from its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum OwnRow {
     Mark { slices: RangeInclusive<u16>, start: u64 },
     Start { slices: RangeInclusive<u16> },
 }
 
-/// The id under which an instance that knows of this start of these slices saves their progress.
+/// The id of the mark that an instance saves which knows this start of these slices.
 pub(crate) fn marker(slices: &RangeInclusive<u16>, start: u64) -> PersistenceId {
     let (first, last) = (slices.start(), slices.end());
     match start {
@@ -34,7 +34,7 @@ pub(crate) fn marker(slices: &RangeInclusive<u16>, start: u64) -> PersistenceId 
     }
 }
 
-/// The first id of this text that falls into the slice.
+/// The first id with this text that falls into the slice.
 fn in_slice(slice: u16, text: &str) -> PersistenceId {
     let ids = (0_u32..).map(|n| {
         PersistenceId::of(MARK_TYPE, &format!("{text}/{n}")).expect("a short text without control characters")
@@ -44,7 +44,7 @@ fn in_slice(slice: u16, text: &str) -> PersistenceId {
 }
 
 impl OwnRow {
-    /// What the id says, if it is one of ours.
+    /// Parses the id; `None` if it is not a row of the projection's own.
     pub(crate) fn of(id: &PersistenceId) -> Option<Self> {
         if id.entity_type() != MARK_TYPE {
             return None;
@@ -63,8 +63,8 @@ fn parse_range(text: &str) -> Option<RangeInclusive<u16>> {
     Some(first.parse().ok()?..=last.parse().ok()?)
 }
 
-/// One start of a range. It is announced before anything is forgotten and confirmed afterwards, so that
-/// an instance that starts in between can finish it. Its number is even once it is confirmed.
+/// One start of a range. It is announced before the progress is deleted and confirmed afterwards, so that
+/// an instance that starts in between can finish the reset. The stored number is even for a confirmed start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Start {
     slices: RangeInclusive<u16>,
@@ -72,7 +72,7 @@ struct Start {
     is_confirmed: bool,
 }
 
-/// Every start that is known of a projection.
+/// All known starts of a projection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Starts(Vec<Start>);
 
@@ -99,7 +99,7 @@ impl Starts {
         slices.clone().map(|slice| self.of_slice(slice)).max().unwrap_or(0)
     }
 
-    /// The number of a start that comes after all others.
+    /// The number for a new start, after all others.
     pub(crate) fn next(&self) -> u64 {
         self.0.iter().map(|start| start.number).max().unwrap_or(0) + 1
     }
@@ -122,7 +122,7 @@ pub(crate) fn announced(slices: &RangeInclusive<u16>, number: u64, kind: OffsetK
     start(slices, number.saturating_mul(2).saturating_sub(1), kind)
 }
 
-/// The row that says that nothing from before this start is left.
+/// The row that confirms this start: all earlier progress is deleted.
 pub(crate) fn confirmed(slices: &RangeInclusive<u16>, number: u64, kind: OffsetKind) -> Processed {
     start(slices, number.saturating_mul(2), kind)
 }

@@ -1,14 +1,14 @@
-//! What a projection has processed, and what that says of the next envelope: the gap rules.
+//! The progress of a projection, and the gap rules: the judgement of the next envelope by that progress.
 //!
-//! Stores of ordinals show every event once and in order, so there a number is enough. Stores that
-//! order by time show events late and twice: each id's numbers are followed one by one, what comes twice
-//! is dropped, and what leaves a gap is left to backtracking, which fills it by reading the id. Of durable
-//! states only the newest revision is there, so there is nothing to fill: a later one is taken, an earlier
+//! Stores of ordinals show every event once and in order, so there a position is enough. Stores that
+//! order by time show events late and twice: each id's numbers are tracked one by one, repeats
+//! are dropped, and an event after a gap is left to backtracking, which fills the gap by reading the id. Of durable
+//! states only the newest revision exists, so there are no gaps: a later revision is accepted, an earlier
 //! one dropped.
 //!
-//! How far *everything* was processed is kept as one more row of the offset store, a [`marker`] of the
-//! range: an id of ours that falls into the range's first slice. Without this row a slice that is quiet
-//! could not be told from one that was never read, and ranges could not be cut anew. Marks from before
+//! The position up to which *all* events were processed is saved as one more row of the offset store, a [`marker`] of
+//! the range: an id of the projection's own that falls into the range's first slice. Without this row a slice without
+//! events would look like one that was never read, and slices could not be divided into other ranges. Marks from before
 //! a reset of a slice do not count for that slice.
 //! Source: persistence §5 (gap handling at the consumer).
 
@@ -22,31 +22,31 @@ use crate::offset::{Offset, Position, Processed};
 use crate::persistence_id::PersistenceId;
 use crate::query::{Envelope, EventSource, Shows, after, before};
 
-/// What becomes of an envelope.
+/// The decision on an envelope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Judgement {
-    /// The envelope is next.
+    /// The envelope is the next of its id.
     Accept,
-    /// The envelope was processed.
+    /// The envelope was processed before.
     Duplicate,
-    /// Events before it are missing; backtracking brings them, and it.
+    /// Earlier events are missing; backtracking delivers them, and this envelope again.
     Leave,
-    /// These events are next, the envelope's among them.
+    /// These events are next and must be read; the envelope's event is the last of them.
     Fetch { from: SeqNr, to: SeqNr },
-    /// The id is new here; what this number is decides.
+    /// The id is not known; the event of this number must be read to decide.
     Look { at: SeqNr },
 }
 
-/// How far back things matter, by the time of the events.
+/// Time spans of the gap rules, by the time of the events.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Times {
-    /// How long ids are remembered.
+    /// How long ids are kept.
     pub(crate) remember: Duration,
-    /// How far before an offset the first pass backwards begins; at most `remember`.
+    /// How far before an offset the first backtracking pass begins; at most `remember`.
     pub(crate) lookback: Duration,
 }
 
-/// What one projection has processed.
+/// The progress of one projection.
 #[derive(Debug)]
 pub(crate) struct Progress {
     shows: Shows,
@@ -54,19 +54,19 @@ pub(crate) struct Progress {
     times: Times,
     marker: PersistenceId,
     ids: BTreeMap<PersistenceId, (SeqNr, Position)>,
-    /// Up to where everything of a slice was processed when this run began.
+    /// For each slice the position up to which all its events were processed when this run began.
     began_at: BTreeMap<u16, Position>,
-    /// Everything up to here was seen, and processed unless it was left.
+    /// All events up to here were seen, and processed unless they are in `left`.
     reached: Option<Position>,
-    /// The envelopes left to backtracking: of each id the first number and place.
+    /// For each id the first number and position left to backtracking.
     left: BTreeMap<PersistenceId, (SeqNr, Position)>,
-    /// Up to here everything was read a second time, and judged.
+    /// All events up to this time were read a second time, and judged.
     reread_to: Timestamp,
 }
 
 impl Progress {
-    /// Goes on from what was saved, of all slices of the projection, under any earlier owner. Answers
-    /// where to read on.
+    /// Continues from the saved progress of all slices of the projection, of any earlier owner. Returns
+    /// also the offset to read from.
     pub(crate) fn resume(
         shows: Shows,
         slices: RangeInclusive<u16>,
@@ -82,10 +82,11 @@ impl Progress {
                 Some(OwnRow::Mark { slices, start }) => (slices, Some(start)),
                 None => (id.slice()..=id.slice(), None),
             };
-            // A reset removes what is saved of ids, and leaves marks in slices of others.
+            // A mark counts only for slices that were not reset since; a reset cannot remove marks kept under other
+            // slices.
             let counts = |slice: &u16| start.is_none_or(|start| starts.of_slice(*slice) <= start);
-            // On a store of times only a mark tells: an id's own row may lie beyond events that were left, or not read
-            // again.
+            // On a store of times only a mark gives a position: an id's own row may lie beyond events that were left,
+            // or not reread.
             let tells = start.is_some() || matches!(position, Position::Ordinal(_));
             for slice in about.filter(|slice| tells && slices.contains(slice)).filter(counts) {
                 let known = began_at.entry(slice).or_insert(position);
@@ -95,7 +96,7 @@ impl Progress {
                 ids.insert(id, (seq_nr, position));
             }
         }
-        // A slice of which nothing is known may hold anything.
+        // A slice without a known position may hold unprocessed events from the start on.
         let all = slices.clone().all(|slice| began_at.contains_key(&slice));
         let reached = began_at.values().min().copied().filter(|_| all);
         let offset = match reached {
@@ -108,7 +109,7 @@ impl Progress {
         (Self { shows, slices, times, marker, ids, began_at, reached, left, reread_to }, offset)
     }
 
-    /// What becomes of this envelope.
+    /// Decides on an envelope.
     pub(crate) fn judge(&self, envelope: &Envelope) -> Judgement {
         if !self.slices.contains(&envelope.id.slice()) {
             return Judgement::Duplicate;
@@ -145,8 +146,9 @@ impl Progress {
         }
     }
 
-    /// A number stands for all before it, so none is waited for. One that was replaced before its record was
-    /// read comes again as its successor, which has a place of its own.
+    /// Decides on an envelope of a store that shows only the newest number: it replaces all earlier ones, so there are
+    /// no gaps. A number that was replaced before its record was read comes again as its successor, at a later
+    /// position.
     fn judge_newest(&self, envelope: &Envelope, timestamp: Timestamp) -> Judgement {
         let (id, seq_nr) = (&envelope.id, envelope.seq_nr);
         let last = match self.ids.get(id) {
@@ -161,21 +163,21 @@ impl Progress {
         }
     }
 
-    /// Whether an event of an id that is not remembered is so old that it was processed.
+    /// Whether an event of an unknown id is so old that it was processed and forgotten.
     fn is_forgotten(&self, id: &PersistenceId, timestamp: Timestamp) -> bool {
         let began_at = self.began_at.get(&id.slice()).copied();
         matches!(began_at, Some(Position::Timestamp(began_at)) if timestamp < before(began_at, self.times.remember))
     }
 
-    /// Whether an event at this time was processed before anything that is remembered, so that what
-    /// follows it is next. Source: persistence §5 (first sight of an id).
+    /// Whether an event at this time was processed before the span that is kept, so that its
+    /// successor is the next of the id. Source: persistence §5 (first sight of an id).
     pub(crate) fn is_before_memory(&self, id: &PersistenceId, timestamp: Timestamp) -> bool {
         let marked = self.mark(None).map(|mark| mark.position);
         let newest = self.began_at.get(&id.slice()).copied().max(marked);
         matches!(newest, Some(Position::Timestamp(newest)) if timestamp < before(newest, self.times.remember))
     }
 
-    /// The id is processed up to here, or is about to be.
+    /// Records that the id is processed up to here, or is about to be.
     pub(crate) fn track(&mut self, id: &PersistenceId, seq_nr: SeqNr, position: Position) {
         if matches!(position, Position::Ordinal(_)) {
             return;
@@ -186,27 +188,27 @@ impl Progress {
         }
     }
 
-    /// The envelope waits for those before it.
+    /// Records that the envelope is left to backtracking, since events before it are missing.
     pub(crate) fn leave(&mut self, envelope: &Envelope) {
         let place = (envelope.seq_nr, envelope.position);
         let first = self.left.entry(envelope.id.clone()).or_insert(place);
         *first = place.min(*first);
     }
 
-    /// All up to this place is done.
+    /// Records that all events up to this position are processed.
     pub(crate) fn reach(&mut self, position: Position) {
         self.reached = self.reached.max(Some(position));
         let ids = &self.ids;
         self.left.retain(|id, (seq_nr, _)| ids.get(id).is_none_or(|(last, _)| last < seq_nr));
     }
 
-    /// Everything before this was read a second time, and judged.
+    /// Records that all events before this time were read a second time, and judged.
     pub(crate) fn reread(&mut self, to: Timestamp) {
         self.reread_to = to;
     }
 
-    /// The row to save so that an instance that resumes from it reads on at the right place: not past anything
-    /// that was left, and back over everything that was not read a second time.
+    /// The mark to save. An instance that resumes from it reads on before every event that was left, and goes
+    /// back over all events that were not read a second time.
     pub(crate) fn mark(&self, reached: Option<Position>) -> Option<Processed> {
         let (number, position) = match self.reached.max(reached)? {
             Position::Ordinal(ordinal) => (ordinal.saturating_add(1), Position::Ordinal(ordinal)),
@@ -218,7 +220,7 @@ impl Progress {
         Some(Processed { id: self.marker.clone(), seq_nr: SeqNr::saturating(number), position })
     }
 
-    /// Right before the first that was left.
+    /// The time right before the first event that was left.
     fn first_left(&self) -> Timestamp {
         let place = |position: &Position| match position {
             Position::Timestamp(left) => Some(before(*left, Duration::from_micros(1))),
@@ -228,12 +230,11 @@ impl Progress {
         places.min().unwrap_or(Timestamp::from_micros(u64::MAX))
     }
 
-    /// Forgets ids that no later page can show; answers before which place the store may do the same.
-    ///
-    /// An event that will be read a second time has to be known until then, or it would be handled again; and dropping
-    /// every event that is old and unknown would drop those that were committed late. So nothing is forgotten that a
-    /// pass backwards may still meet, however far a page went: the mark is at most `lookback` past what was read again,
-    /// and `remember` is no less.
+    /// Forgets ids that no later page can show; returns the position before which the store may forget too.  Keep ids
+    /// for the whole span that a backtracking pass may still read again: without them its events would be handled
+    /// twice, and dropping every old event of an unknown id would lose events that were committed late. The mark is at
+    /// most `lookback` past the reread part, and `remember` is no less, so a bound of `remember` before the mark is
+    /// safe.
     pub(crate) fn forget(&mut self) -> Option<Position> {
         let Some(Position::Timestamp(marked)) = self.mark(None).map(|mark| mark.position) else { return None };
         let bound = Position::Timestamp(before(marked, self.times.remember));
@@ -241,12 +242,12 @@ impl Progress {
         Some(bound)
     }
 
-    /// Ids that are remembered.
+    /// Number of ids that are kept.
     pub(crate) fn remembered(&self) -> usize {
         self.ids.len()
     }
 
-    /// Ids that wait for backtracking.
+    /// Number of ids with events left to backtracking.
     pub(crate) fn waiting(&self) -> usize {
         self.left.len()
     }

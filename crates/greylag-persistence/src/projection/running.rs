@@ -1,4 +1,4 @@
-//! What a projection has in hand: what was read and not judged, judged and not handled, handled and not saved.
+//! The work of a running projection: envelopes read and not judged, judged and not handled, handled and not saved.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -9,16 +9,16 @@ use crate::journal::Page;
 use crate::offset::{Position, Processed};
 use crate::query::{Envelope, EventSource, Follower};
 
-/// What a projection has in hand while it reads.
+/// The work of a projection while it reads.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) feed: Follower,
-    /// Whether the feed owes something.
+    /// Whether the feed was asked and has not delivered yet.
     pub(super) asked: bool,
     pub(super) progress: Progress,
-    /// Delivered and not judged.
+    /// Delivered envelopes, not judged.
     pub(super) queue: VecDeque<Envelope>,
-    /// Judged, to be handled one by one.
+    /// Judged envelopes, to be handled one by one.
     pub(super) singly: VecDeque<Envelope>,
     pub(super) work: Work,
     pub(super) unsaved: Vec<Processed>,
@@ -27,16 +27,16 @@ pub(super) struct Running {
     pub(super) forget_at: Instant,
 }
 
-/// What the projection waits for before it goes on with the queue.
+/// The step that must end before the projection goes on with the queue.
 #[derive(Debug)]
 pub(super) enum Work {
     Idle,
-    /// Reads this number of the id of an envelope that is new here.
+    /// Reads the event of number `at`, to judge an envelope of an unknown id.
     Looking {
         envelope: Envelope,
         at: SeqNr,
     },
-    /// Reads an id up to the number of the envelope.
+    /// Reads an id's events up to the number of the envelope.
     Fetching {
         envelope: Envelope,
         to: SeqNr,
@@ -46,7 +46,7 @@ pub(super) enum Work {
         reach: Position,
         tries: u32,
     },
-    /// Hands the group over again then.
+    /// Hands the group over again at this time.
     Retrying {
         group: Vec<Envelope>,
         reach: Position,
@@ -56,7 +56,7 @@ pub(super) enum Work {
 }
 
 impl Running {
-    /// Decides by the event before the envelope's where its id begins for this projection.
+    /// Decides by an earlier event of the envelope's id where the id begins for this projection.
     pub(super) fn on_looked(&mut self, envelope: Envelope, at: SeqNr, page: &Page) {
         let found = page.records.first();
         let is_base = found.is_none_or(|found| self.progress.is_before_memory(&envelope.id, found.timestamp));
@@ -75,7 +75,7 @@ impl Running {
         }
     }
 
-    /// Puts what was read before the envelope, or in its place; what is not there was deleted.
+    /// Queues the events read in place of the envelope; missing events were deleted.
     pub(super) fn on_fetched(&mut self, envelope: Envelope, to: SeqNr, page: Page) {
         let (id, position) = (&envelope.id, envelope.position);
         let first = page.records.first().map(|record| record.seq_nr).or(page.next);
@@ -90,7 +90,7 @@ impl Running {
         }
     }
 
-    /// What is to be saved, with the mark of how far that is.
+    /// Takes the progress to save, with the mark.
     pub(super) fn take_unsaved(&mut self) -> Option<Vec<Processed>> {
         self.save_at = None;
         if self.unsaved.is_empty() {
@@ -102,7 +102,7 @@ impl Running {
     }
 }
 
-/// The row that says that it is processed.
+/// The row that records the envelope as processed.
 pub(super) fn processed(envelope: &Envelope) -> Processed {
     Processed { id: envelope.id.clone(), seq_nr: envelope.seq_nr, position: envelope.position }
 }

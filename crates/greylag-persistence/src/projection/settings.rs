@@ -1,4 +1,4 @@
-//! How a projection saves, retries and forgets.
+//! Settings of a projection: saving, retries, forgetting.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
@@ -6,39 +6,39 @@ use std::time::Duration;
 use crate::query::QuerySettings;
 use crate::settings::{Backoff, SettingsError};
 
-/// How one projection runs; how it reads is said by its [`ReadJournal`](crate::ReadJournal). Source:
+/// Settings of one projection; those of reading belong to its [`ReadJournal`](crate::ReadJournal). Source:
 /// persistence §5 (projections), §9.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProjectionSettings {
-    /// Whether it takes its events from the reader that the projections of one
-    /// [`ReadJournal`](crate::ReadJournal) share, once it has caught up. Otherwise it has all queries
-    /// made for itself. Default true.
+    /// Whether the projection, once it has caught up, takes its events from the reader that the projections of one
+    /// [`ReadJournal`](crate::ReadJournal) share. Otherwise it makes all queries for itself.
+    /// Default true.
     pub share_reader: bool,
-    /// Envelopes that the handler gets at once. Larger groups cost less each, and are repeated whole.
+    /// Most envelopes that the handler gets at once. Larger groups cost less for each envelope, and are repeated whole.
     /// Default 1.
     pub group: NonZeroUsize,
-    /// Offsets are saved after so many envelopes, in at-least-once mode. Default 100.
+    /// Number of handled envelopes after which offsets are saved, in at-least-once mode. Default 100.
     pub save_after_n: NonZeroUsize,
-    /// Offsets are saved at the latest this long after an envelope was handled. Default 500 ms.
+    /// Longest time from the handling of an envelope to the save of its offset. Default 500 ms.
     pub save_after: Duration,
-    /// How often the handler is asked again about an envelope that it failed. Default 5.
+    /// Most retries of an envelope that the handler failed. Default 5.
     pub max_retries: u32,
-    /// What follows when it fails once more. Default [`OnPoison::Fail`].
+    /// What follows when the last retry fails. Default [`OnPoison::Fail`].
     pub on_poison: OnPoison,
-    /// Waits before the handler is asked again, and before a projection whose store failed starts over. Default as
+    /// Waits between tries of the handler, and before a projection whose store failed starts over. Default as
     /// [`Backoff::default`].
     pub backoff: Backoff,
-    /// What was processed of each id is remembered this long, by the time of the events; at least the
+    /// How long the processed number of each id is kept, by the time of the events; at least the
     /// window and distance of backtracking together. Default 5 min.
     pub remember: Duration,
-    /// Between two removals of what need not be remembered. Default 1 min.
+    /// Time between two removals of ids that need not be kept. Default 1 min.
     pub forget_interval: Duration,
 }
 
 /// What follows an envelope that the handler cannot process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnPoison {
-    /// The projection ends with it, and says which envelope it was; nothing is passed over.
+    /// The projection ends with an error that names the envelope; none is skipped.
     Fail,
     /// The envelope is recorded as skipped, and the projection goes on.
     Skip,
@@ -61,13 +61,13 @@ impl Default for ProjectionSettings {
 }
 
 impl ProjectionSettings {
-    /// For tests: waits little. Goes with [`QuerySettings::test`].
+    /// Settings with short waits, for tests. Goes with [`QuerySettings::test`].
     pub fn test() -> Self {
         let (min, max) = (Duration::from_millis(10), Duration::from_millis(100));
         Self { save_after: Duration::from_millis(20), backoff: Backoff { min, max, jitter: 0.0 }, ..Self::default() }
     }
 
-    /// Checks what could not be meant, alone and together.
+    /// Checks the values that the types do not rule out, alone and together.
     ///
     /// # Errors
     /// [`SettingsError`], naming the settings.
@@ -88,7 +88,7 @@ impl ProjectionSettings {
         Ok(())
     }
 
-    /// How often the handler is asked in all.
+    /// Number of tries of the handler, the first included.
     pub(crate) fn tries(&self) -> NonZeroU32 {
         NonZeroU32::MIN.saturating_add(self.max_retries)
     }

@@ -1,4 +1,4 @@
-//! Makes a stream of pages: reads on, rests, and goes back over what it has read.
+//! Makes a stream of pages: reads on, rests, and backtracks over events that it has read.
 //!
 //! ```text
 //! Demand ─▶ Query ─▶ Page ─▶ Deliver (the whole page) ─▶ … ─▶ Demand
@@ -7,7 +7,7 @@
 //! ```
 //! Pull-based: at most one query is under way, and none without a demand, so a consumer that does not
 //! ask costs one page. A live feed of a store that orders by time makes a *backtracking* pass now and
-//! then, without payloads, from the last place it read again up to where everything is settled. So an
+//! then, without payloads, from the end of the last pass up to where all events are settled. So an
 //! event that was committed late is found, at the price of showing most events twice.
 //!
 //! Source: persistence §5 (offsets, PostgreSQL a to c).
@@ -23,38 +23,38 @@ use crate::event::Timestamp;
 use crate::offset::{Offset, OffsetKind, Position};
 use crate::persistence_id::PersistenceId;
 
-/// Looks that found nothing, before one goes back.
+/// Number of empty live pages in a row before a backtracking pass.
 const IDLE_POLLS: u32 = 5;
-/// Pages of rows, before one goes back.
+/// Number of events read on before a backtracking pass, in full pages.
 const PAGES: usize = 3;
 
-/// An input to a [`Feed`]: its consumer's demand, answers of the journal, and that time passed.
+/// An input to a [`Feed`]: its consumer's demand, answers of the journal, and the passing of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FeedInput {
     /// The consumer wants more.
     Demand,
     /// The answer to the query under way.
     Page(Result<EventPage, QueryError>),
-    /// An entity of this node has written an event; no need to rest.
+    /// An entity of this node has written an event; query at once.
     Hint,
     /// The time is [`Feed::next_deadline`].
     Tick,
 }
 
-/// What the driver is asked to do.
+/// An action that a feed asks of its driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FeedEffect {
-    /// Ask the store; the answer comes back as [`FeedInput::Page`].
+    /// Query the store; the answer comes back as [`FeedInput::Page`].
     Query(PageQuery),
-    /// Hand these to the consumer; never none. Ends its demand.
+    /// Give these envelopes, at least one, to the consumer. Ends its demand.
     Deliver(Vec<Envelope>),
-    /// Tell the consumer. Ends its demand; at the next one the store is asked again.
+    /// Give this error to the consumer. Ends its demand; the next demand queries the store again.
     Failed(QueryError),
-    /// Everything that was there at the start was delivered.
+    /// All events present at the start were delivered.
     Ended,
 }
 
-/// Which way a query reads.
+/// The kind of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pass {
     Live,
@@ -63,7 +63,7 @@ enum Pass {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The next query may go out at `until`, if the consumer wants more.
+    /// The next query may be sent at `until`, if the consumer has a demand.
     Resting {
         until: Instant,
         pass: Pass,
@@ -72,7 +72,7 @@ enum Phase {
     Ended,
 }
 
-/// One line of reading, with what was delivered at the time where it stands.
+/// The cursor of one kind of query, with the events delivered at the cursor's time.
 #[derive(Debug, Clone, Default)]
 struct Track {
     cursor: Cursor,
@@ -85,29 +85,29 @@ struct Track {
 pub struct Feed {
     of: EventsOf,
     settings: QuerySettings,
-    /// A current stream ends there; a live one never.
+    /// The end of a current stream (inner `None`: an empty store); `None` for a live stream.
     until: Option<Option<Position>>,
     live: Track,
-    /// Only of live streams of stores that order by time.
+    /// The backtracking track; only for live streams of stores that order by time.
     back: Option<Track>,
-    /// Delivered before, at exactly the time where the stream was resumed.
+    /// Events delivered before the stream was resumed, at exactly the time of its offset.
     resumed: Option<(Timestamp, Vec<(PersistenceId, u64)>)>,
     phase: Phase,
     demand: bool,
     idle_polls: u32,
     rows: usize,
-    /// When the next live page is due, kept while going back.
+    /// When the next live page is due; kept during a backtracking pass.
     live_at: Instant,
-    /// The gap between both lines is no reason to go back before then.
+    /// Until then, the distance between live and back cursor starts no pass.
     back_again_at: Instant,
-    /// The next page read on is followed by a pass backwards, whatever it brings.
+    /// Whether a backtracking pass follows the next live page in any case.
     go_back: bool,
-    /// Something was written since the query under way was asked.
+    /// Whether a hint came after the query under way was sent.
     hinted: bool,
 }
 
 impl Feed {
-    /// A stream that never ends.
+    /// A live stream, which never ends.
     ///
     /// # Errors
     /// [`QueryError::ForeignOffset`] for an offset of another kind of store.
@@ -121,8 +121,8 @@ impl Feed {
         Self::new(of, offset, kind, None, settings, now)
     }
 
-    /// A stream of what stands up to `until` now, which is the newest place of the store at the start;
-    /// none if the store is empty.
+    /// A current stream, which ends at `until`, the newest position of the store at the start;
+    /// `None` if the store is empty.
     ///
     /// # Errors
     /// As [`Feed::live`].
@@ -201,12 +201,12 @@ impl Feed {
         }
     }
 
-    /// How far the stream has read, before anything is left out.
+    /// The live cursor: how far the stream has read.
     pub fn cursor(&self) -> &Cursor {
         &self.live.cursor
     }
 
-    /// Where a stream that takes this one's place begins.
+    /// The offset from which another stream can replace this one.
     pub fn offset(&self) -> Offset {
         match &self.live.cursor {
             Cursor::Start => Offset::None,
@@ -218,13 +218,13 @@ impl Feed {
         }
     }
 
-    /// How far the passes backwards have come; none before the first of a stream that began at the start, or where
-    /// there are none.
+    /// How far backtracking has come; `None` if there is no backtracking, or before the first pass of a stream that
+    /// began at the start.
     pub(crate) fn reread_to(&self) -> Option<Timestamp> {
         self.back.as_ref().and_then(|back| back.cursor.timestamp())
     }
 
-    /// Goes back after the next page, if this stream ever does.
+    /// Starts a backtracking pass after the next page, if this stream backtracks.
     pub(crate) fn go_back_soon(&mut self) {
         self.go_back = self.back.is_some();
     }
@@ -232,7 +232,7 @@ impl Feed {
     fn on_hint(&mut self, now: Instant) {
         match &mut self.phase {
             Phase::Resting { until, pass: Pass::Live } => *until = now.min(*until),
-            // The query under way may have passed by what the hint is about.
+            // The query under way may miss the announced event, so query again after it.
             Phase::Resting { .. } | Phase::Asked(_) => self.hinted = true,
             Phase::Ended => {}
         }
@@ -256,7 +256,7 @@ impl Feed {
     fn query(&self, pass: Pass) -> PageQuery {
         let (track, visible, until) = match (pass, &self.back) {
             (Pass::Backtracking, Some(back)) => {
-                // Events that were not read yet need no second look.
+                // Go back only over events that the live track has read.
                 let read_to = self.live.cursor.timestamp().map(Position::Timestamp);
                 (back, Visible::Older(self.settings.backtracking.behind), read_to)
             }
@@ -299,7 +299,7 @@ impl Feed {
         }
     }
 
-    /// What follows a live page: the next one, or a pass backwards, or the end.
+    /// The phase after a live page: the next live page, a backtracking pass, or the end.
     fn after_live(&mut self, now: Instant, found: usize, more: bool) -> Phase {
         if self.until.is_some() {
             return if more { Phase::Resting { until: now, pass: Pass::Live } } else { Phase::Ended };
@@ -322,7 +322,7 @@ impl Feed {
 
     fn should_go_back(&self, now: Instant) -> bool {
         let Some(back) = &self.back else { return false };
-        // Until something was read there is nothing to go back over.
+        // Nothing to go back over until an event was read.
         let Some(read_to) = self.live.cursor.timestamp() else { return false };
         let reread_to = back.cursor.timestamp().unwrap_or_default();
         let ahead = Duration::from_micros(read_to.as_micros().saturating_sub(reread_to.as_micros()));
@@ -332,7 +332,7 @@ impl Feed {
             || (ahead > self.settings.backtracking.window / 2 && now >= self.back_again_at)
     }
 
-    /// The page as envelopes, without what was delivered before the stream was resumed.
+    /// The page as envelopes, without events delivered before the stream was resumed.
     fn take(&mut self, pass: Pass, page: EventPage) -> Vec<Envelope> {
         let source = match pass {
             Pass::Live => EventSource::Live,
@@ -352,7 +352,7 @@ impl Feed {
         };
         track.cursor = page.next;
         let envelopes = track.envelopes(events, source);
-        // More pages may begin at the time of the offset.
+        // Keep the filter while further events may have the time of the offset.
         if let Some((at, _)) = &resumed
             && last.is_none_or(|last| last == Position::Timestamp(*at))
         {

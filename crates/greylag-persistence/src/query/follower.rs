@@ -1,19 +1,21 @@
-//! The stream of one projection: read by itself until it has caught up, then fed by the shared reader.
+//! The stream of one projection: the projection reads by itself until it has caught up, then takes events of the shared
+//! reader.
 //!
 //! ```text
 //! Alone ─▶ Joining ─▶ Overlapping ─▶ Shared
 //!   ▲ caught up   both feed it        │ only the shared reader does
 //!   ╰────────── dismissed ◀───────────╯
 //! ```
-//! Nothing is lost between the two. A follower that joins gets what is asked of the store from then on; events
-//! that were settled before come by one more page of its own. Events that were committed late and lie
-//! before the places to which the shared reader had gone back come by one more pass backwards of its own. Only after
+//! No event is lost in the switch. A follower that joins gets the events of queries sent from then on; events
+//! that were settled before are read by one more page of its own. Events that were committed late and lie
+//! before the shared reader's backtracking cursor are read by one more backtracking pass of its own. Only after
 //! both, and `catchup_overlap`, the follower stops reading by itself.
 //!
-//! No event comes twice, or out of the order of its id, by reading on: on stores of ordinals the follower drops
-//! what is not beyond the last one; on others it drops, by id and number, what was given in the overlap, and what the
-//! shared reader reads on that lies before where the follower's own reading was at both seams. What such a cut drops
-//! although it was not given was committed late; backtracking brings it, as always.
+//! Reading on delivers no event twice, or out of the order of its id: on stores of ordinals the follower drops events
+//! that are not beyond the last one delivered; on others it drops, by id and number, events delivered during the
+//! overlap, and live events of the shared reader up to the follower's own cursor, as it was at both ends of the
+//! overlap. An event that such a cut drops without having been delivered was committed late; backtracking delivers it,
+//! as always.
 //!
 //! Source: persistence §5 (one reader), scenario 59.
 
@@ -29,40 +31,41 @@ use crate::event::{SeqNr, Timestamp};
 use crate::offset::{Offset, OffsetKind, Position};
 use crate::persistence_id::PersistenceId;
 
-/// Ids whose numbers are remembered while both feed; those of others may come twice.
+/// Most ids whose numbers are kept during the overlap; events of further ids may come twice.
 const REMEMBERED: usize = 10_000;
 
-/// An input to a [`Follower`]: its consumer's demand, pages of the journal and the shared reader, and that time passed.
+/// An input to a [`Follower`]: its consumer's demand, pages of the journal and the shared reader, and the passing of
+/// time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FollowerInput {
     /// The consumer wants more.
     Demand,
     /// The answer to the query under way.
     Page(Result<EventPage, QueryError>),
-    /// From the shared reader.
+    /// An answer of the shared reader.
     Shared(SharedAnswer),
-    /// An entity of this node has written an event; no need to rest.
+    /// An entity of this node has written an event; query at once.
     Hint,
     /// The time is [`Follower::next_deadline`].
     Tick,
 }
 
-/// What the driver is asked to do.
+/// An action that a follower asks of its driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FollowerEffect {
-    /// Ask the store; the answer comes back as [`FollowerInput::Page`].
+    /// Query the store; the answer comes back as [`FollowerInput::Page`].
     Query(PageQuery),
     /// Join the shared reader.
     Join,
     /// Ask the shared reader for more.
     Pull,
-    /// Hand these to the consumer; never none. Ends its demand.
+    /// Give these envelopes, at least one, to the consumer. Ends its demand.
     Deliver(Vec<Envelope>),
-    /// Tell the consumer. Ends its demand; at the next one the store is asked again.
+    /// Give this error to the consumer. Ends its demand; the next demand queries the store again.
     Failed(QueryError),
 }
 
-/// Where the follower's events come from.
+/// The source of the follower's events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Alone,
@@ -71,7 +74,8 @@ enum Mode {
     Shared,
 }
 
-/// Which passes the follower has read alone over places that the shared reader will not give any more.
+/// The passes of its own that the follower has completed since it joined, to cover events that the shared reader read
+/// before.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Seam {
     by_reading_on: bool,
@@ -93,7 +97,7 @@ pub struct Follower {
     settings: QuerySettings,
     shares: bool,
     mode: Mode,
-    /// The follower's own reading; none while only the shared reader feeds.
+    /// The follower's own feed; `None` while only the shared reader feeds.
     own: Option<Feed>,
     asked: Option<Asked>,
     own_wants: bool,
@@ -101,7 +105,7 @@ pub struct Follower {
     demand: bool,
     ready: VecDeque<Envelope>,
     given: Given,
-    /// Where the follower's own reading begins, if it is dismissed.
+    /// The offset at which the follower's own feed begins after a dismissal.
     reached: Offset,
     /// Events before this are not shown again, as of the last delivery.
     reread_to: Option<Timestamp>,
@@ -109,7 +113,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// A stream after `offset` that never ends, and joins the shared reader if it `shares`.
+    /// A live stream after `offset`, which joins the shared reader if it `shares`.
     ///
     /// # Errors
     /// [`QueryError::ForeignOffset`] for an offset of another kind of store.
@@ -158,7 +162,7 @@ impl Follower {
     pub fn next_deadline(&self) -> Option<Instant> {
         let own_at = self.own.as_ref().and_then(Feed::next_deadline);
         let overlap_at = match self.mode {
-            // Without a demand nothing has to be done in time.
+            // Without a demand the overlap need not end in time.
             Mode::Overlapping { since, seam } if self.demand && self.is_covered(seam) && self.asked.is_none() => {
                 Some(since + self.settings.sharing.catchup_overlap)
             }
@@ -167,13 +171,13 @@ impl Follower {
         [own_at, overlap_at].into_iter().flatten().min()
     }
 
-    /// Events before this are not found by going back any more, once everything that was delivered is judged; none
-    /// if any event may be.
+    /// Time before which backtracking finds no more events, once all delivered events are judged; `None`
+    /// if any event may still be found.
     pub(crate) fn reread_to(&self) -> Option<Timestamp> {
         self.reread_to
     }
 
-    /// Whether the shared reader knows it.
+    /// Whether the follower has joined the shared reader, or is about to.
     pub fn has_joined(&self) -> bool {
         self.mode != Mode::Alone
     }
@@ -233,7 +237,7 @@ impl Follower {
                 if let Some(own) = &mut self.own {
                     own.go_back_soon();
                 }
-                // Until it has read what the shared reader has read, the others wait for it.
+                // Read at once: the other consumers wait until this one has caught up with the shared reader.
                 self.own(now, FeedInput::Hint, out);
             }
             SharedAnswer::Events { envelopes, reached } => {
@@ -250,7 +254,7 @@ impl Follower {
     fn become_alone(&mut self, now: Instant, reached: Option<Offset>) {
         self.pulled = false;
         self.mode = Mode::Alone;
-        // Not at once again: whatever was too much, or damaged, may be so still.
+        // Wait before joining again: the overload or damage may persist.
         self.join_at = now + self.settings.sharing.catchup_overlap;
         self.reached = later(std::mem::take(&mut self.reached), reached.unwrap_or_default());
         if self.own.is_none() {
@@ -261,9 +265,9 @@ impl Follower {
         }
     }
 
-    /// Whether its own reading has brought what the shared reader had behind it when it was joined.
+    /// Whether the follower's own passes have covered the events that the shared reader read before the join.
     fn is_covered(&self, seam: Seam) -> bool {
-        // Where nothing was ever read there is nothing to go back over.
+        // Nothing to go back over until an event was read.
         let goes_back = self.kind == OffsetKind::Timestamp
             && self.own.as_ref().is_some_and(|own| own.cursor().timestamp().is_some());
         seam.by_reading_on && (seam.by_going_back || !goes_back)
@@ -284,7 +288,7 @@ impl Follower {
         self.mode = Mode::Shared;
     }
 
-    /// Notes how far the follower has read by itself: it drops what the shared reader reads up to there.
+    /// Records how far the follower has read by itself: it drops live events of the shared reader up to there.
     fn cut(&mut self) {
         if let Some(own) = &self.own {
             self.given.cut = own.cursor().clone();
@@ -292,7 +296,8 @@ impl Follower {
         self.given.remembers = true;
     }
 
-    /// While it reads by itself its own passes count, which the shared reader's may be far ahead of.
+    /// Updates `reread_to`. While the follower reads by itself its own passes count; the shared reader's may be far
+    /// ahead.
     fn note_reread(&mut self, delivered: &[Envelope]) {
         let shown_again = |envelope: &&Envelope| envelope.source == EventSource::Backtracking;
         self.reread_to = match &self.own {
@@ -324,16 +329,16 @@ impl Follower {
     }
 }
 
-/// How far events were given to the consumer.
+/// The events given to the consumer so far.
 #[derive(Debug, Default)]
 struct Given {
-    /// On stores of ordinals: up to here.
+    /// The last ordinal given, on stores of ordinals.
     ordinal: Option<u64>,
-    /// The follower has read alone up to here, so it drops what the shared reader reads on before.
+    /// The follower has read by itself up to here, so it drops earlier live events of the shared reader.
     cut: Cursor,
-    /// Whether both feed, and numbers are worth remembering.
+    /// Whether both feeds run, so that numbers are to be kept.
     remembers: bool,
-    /// The highest number of each id that was read on while both feed.
+    /// The highest number of each id that was read on while both feeds run.
     numbers: BTreeMap<PersistenceId, SeqNr>,
 }
 
@@ -345,7 +350,7 @@ impl Given {
             self.ordinal = self.ordinal.max(Some(ordinal));
             return is_new;
         }
-        // Backtracking shows events again on purpose; the consumer knows it.
+        // Backtracking shows events again on purpose; the consumer filters them.
         if envelope.source == EventSource::Backtracking {
             return true;
         }
@@ -379,7 +384,7 @@ impl Given {
     }
 }
 
-/// Of two offsets of one kind, the later one.
+/// The later of two offsets of one kind.
 fn later(one: Offset, other: Offset) -> Offset {
     let place = |offset: &Offset| match offset {
         Offset::None => 0,

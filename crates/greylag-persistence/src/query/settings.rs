@@ -1,55 +1,55 @@
-//! How often and how much queries read.
+//! Settings of queries: how often and how much they read.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use crate::settings::SettingsError;
 
-/// How streams of events read. Source: persistence §9 (`query.*`).
+/// Settings of streams of events. Source: persistence §9 (`query.*`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuerySettings {
-    /// Between two looks for something new, while nothing comes. Shorter: less lag. Longer: fewer
+    /// Time between two queries for new events, while none come. Shorter: less lag. Longer: fewer
     /// queries. Default 3 s.
     pub refresh_interval: Duration,
-    /// Most events of one page; a consumer that asks for nothing costs one page. Default 1000.
+    /// Most events of one page; a consumer without a demand costs one page. Default 1000.
     pub page: NonZeroUsize,
-    /// Of stores whose commits become visible out of order.
+    /// Backtracking, for stores whose commits become visible out of order.
     pub backtracking: BacktrackingSettings,
-    /// How the projections of a node share one reader of each entity type.
+    /// The reader of each entity type that the projections of a node share.
     pub sharing: SharingSettings,
 }
 
-/// How far a stream goes back over what it has read.
+/// How far a stream backtracks over events that it has read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BacktrackingSettings {
-    /// A first pass begins this long (and `behind`) before the offset; and what is read ahead is never
-    /// more than half of it before what was read again. Default 2 min.
+    /// A first pass begins this long (and `behind`) before the offset; and the live cursor is never
+    /// more than half of this ahead of the backtracking cursor for long. Default 2 min.
     pub window: Duration,
-    /// A pass ends this long before the present: by then whatever was written has been committed.
+    /// A pass ends this long before the present: by then all earlier writes are committed.
     /// Default 10 s.
     pub behind: Duration,
 }
 
 impl BacktrackingSettings {
-    /// How far before an offset a first pass begins.
+    /// How far before an offset the first backtracking pass begins.
     pub(crate) fn reach(&self) -> Duration {
         self.window + self.behind
     }
 }
 
-/// How one reader feeds many projections. Source: persistence §9 (`query.fanout_buffer` and following).
+/// Settings of a reader that feeds many projections. Source: persistence §9 (`query.fanout_buffer` and following).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharingSettings {
-    /// Most envelopes that wait for the slowest projection, beside one page. Default 256.
+    /// Most envelopes buffered for the slowest projection, besides one page. Default 256.
     pub fanout_buffer: NonZeroUsize,
-    /// A projection that has caught up goes on reading by itself for so long, at least, while the
+    /// Shortest time for which a projection that has caught up goes on reading by itself while the
     /// shared reader feeds it already. Default 10 s.
     pub catchup_overlap: Duration,
-    /// The shared reader stays for so long after its last projection has left. Default 40 s.
+    /// How long the shared reader stays after its last projection has left. Default 40 s.
     pub linger: Duration,
-    /// A projection is slow that is behind the fastest by more than this. Default 5 s.
+    /// A projection counts as slow if it is behind the fastest by more than this. Default 5 s.
     pub slow_consumer_lag: Duration,
-    /// One that is slow and holds more than half of the buffer for so long has to read by itself until it
+    /// A slow projection that holds more than half of the buffer for so long is dismissed: it reads by itself until it
     /// has caught up again. Default 2 s.
     pub abort_after: Duration,
 }
@@ -84,14 +84,14 @@ impl Default for QuerySettings {
 }
 
 impl QuerySettings {
-    /// For tests: looks often, goes back soon, and leaves reading to the shared reader soon.
+    /// Settings for tests: short intervals, early backtracking, and an early switch to the shared reader.
     pub fn test() -> Self {
         let backtracking = BacktrackingSettings { behind: Duration::from_millis(300), ..Default::default() };
         let sharing = SharingSettings { catchup_overlap: Duration::from_millis(300), ..Default::default() };
         Self { refresh_interval: Duration::from_millis(20), backtracking, sharing, ..Self::default() }
     }
 
-    /// Checks what could not be meant.
+    /// Checks the values that the types do not rule out.
     ///
     /// # Errors
     /// [`SettingsError`], naming the setting.

@@ -3,11 +3,11 @@
 //! ```text
 //! Join ─▶ Joined ─▶ Demand ─▶ Give ─▶ Demand ─▶ Give …        Leave, or Dismiss: too slow, or damage
 //! ```
-//! One [`Feed`] over all slices fills a buffer; each consumer takes from it what falls into its slices, in
-//! the order of the feed. Events that all consumers have taken make room. So the fastest is at most the
+//! One [`Feed`] over all slices fills a buffer; each consumer takes the events of its slices from it, in
+//! the order of the feed. Events that all consumers have taken are removed. So the fastest is at most the
 //! buffer ahead of the slowest; and a consumer that keeps the others waiting is dismissed: it reads by
-//! itself, behind them, and joins again when it has caught up. A consumer gets what was asked of the store
-//! after it joined; it has read by itself what was there before.
+//! itself, behind them, and joins again when it has caught up. A consumer gets the events of queries sent
+//! after it joined; earlier events it has read by itself.
 //!
 //! Source: persistence §5 (one reader), scenario 59.
 
@@ -21,63 +21,64 @@ use crate::error::{QueryError, ReadError};
 use crate::offset::{Offset, OffsetKind, Position};
 use crate::persistence_id::SLICES;
 
-/// Names a consumer of a shared reader.
+/// Id of a consumer of a shared reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConsumerId(pub u64);
 
-/// An input to a [`SharedReader`]: its consumers' demands, answers of the journal, and that time passed.
+/// An input to a [`SharedReader`]: its consumers' demands, answers of the journal, and the passing of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SharedReaderInput {
     /// The answer to [`SharedReaderEffect::AskNewest`].
     Newest(Result<Option<Position>, ReadError>),
-    /// A consumer of these slices comes.
+    /// A consumer of these slices joins.
     Join(ConsumerId, RangeInclusive<u16>),
     /// A consumer wants more.
     Demand(ConsumerId),
-    /// A consumer goes.
+    /// A consumer leaves.
     Leave(ConsumerId),
     /// The answer to the query under way.
     Page(Result<EventPage, QueryError>),
-    /// An entity of this node has written an event; no need to rest.
+    /// An entity of this node has written an event; query at once.
     Hint,
     /// The time is [`SharedReader::next_deadline`].
     Tick,
 }
 
-/// What a consumer is told.
+/// A message to a consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SharedAnswer {
-    /// The consumer gets whatever is asked of the store from now on.
+    /// The consumer gets the events of all queries sent from now on.
     Joined,
-    /// What it asked for.
+    /// Events for the consumer's demand.
     Events {
-        /// Never none.
+        /// The envelopes, at least one.
         envelopes: Vec<Envelope>,
-        /// Resumes after everything that was read up to here, other slices included.
+        /// Offset to resume from after all events read so far, other slices included.
         reached: Offset,
     },
-    /// The consumer gets nothing more, and goes on by itself after this offset, if it is given.
+    /// The consumer gets no more events, and reads on by itself after this offset, if one is given.
     Dismissed(Option<Offset>),
 }
 
-/// What the driver is asked to do.
+/// An action that a shared reader asks of its driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SharedReaderEffect {
-    /// Ask the store for its newest place.
+    /// Ask the store for its newest position.
     AskNewest,
-    /// Ask the store for a page.
+    /// Query a page of the store.
     Query(PageQuery),
-    /// Tell the consumer.
+    /// Send an answer to the consumer.
     Tell(ConsumerId, SharedAnswer),
-    /// Tell the operator: the store does not answer, and is asked again.
+    /// Log for the operator that the store does not answer, and is asked again.
     Trouble(String),
-    /// No consumer came for a while: end, unless one is about to join.
+    /// There was no consumer for a while: end, unless one is about to join.
     Idle,
-    /// An event is damaged, which concerns only consumers of its slice: end, and let them find out by themselves.
+    /// An event is damaged, which concerns only consumers of its slice: end; consumers of that slice will meet the
+    /// damage when they read by themselves.
     Broken(QueryError),
 }
 
-/// An envelope, and since when the fastest consumer is past it.
+/// An envelope, and the time at which the fastest consumer went past it.
 #[derive(Debug)]
 struct Slot {
     envelope: Envelope,
@@ -87,12 +88,12 @@ struct Slot {
 #[derive(Debug)]
 struct Consumer {
     slices: RangeInclusive<u16>,
-    /// The number of the slot that it takes next.
+    /// The number of the slot to take next.
     next: u64,
     wants: bool,
     told: bool,
     reached: Option<Offset>,
-    /// Since when it holds more than half of the buffer.
+    /// Start of the time for which it holds more than half of the buffer.
     holding_since: Option<Instant>,
 }
 
@@ -102,23 +103,23 @@ pub struct SharedReader {
     of: EventsOf,
     kind: OffsetKind,
     settings: QuerySettings,
-    /// None until the newest place is known.
+    /// `None` until the newest position is known.
     feed: Option<Feed>,
-    /// When the newest place is asked for again.
+    /// When to ask for the newest position again.
     newest_at: Option<Instant>,
     asked: bool,
-    /// Of the page that was read last, what the buffer has no room for.
+    /// Envelopes of the last page that the buffer has no room for.
     staged: VecDeque<Envelope>,
     slots: VecDeque<Slot>,
     /// The number of the first slot.
     first: u64,
     consumers: BTreeMap<ConsumerId, Consumer>,
-    /// Since when there is no consumer.
+    /// Start of the time without consumers.
     idle_since: Option<Instant>,
 }
 
 impl SharedReader {
-    /// Begins by asking where the store ends: each consumer reads by itself what lies before that place.
+    /// Starts a reader, which asks for the newest position first: each consumer reads earlier events by itself.
     pub fn start(
         entity_type: &str,
         kind: OffsetKind,
@@ -180,7 +181,7 @@ impl SharedReader {
         let offset = match newest {
             Ok(None) => Offset::None,
             Ok(Some(Position::Ordinal(ordinal))) => Offset::Ordinal(ordinal),
-            // The newest may not be settled yet; a consumer that joins knows all that is this old.
+            // The newest event may not be settled yet, so begin `behind` earlier; joining consumers know older events.
             Ok(Some(Position::Timestamp(at))) => {
                 Offset::Timestamp { timestamp: before(at, self.settings.backtracking.behind), seen: Vec::new() }
             }
@@ -198,8 +199,8 @@ impl SharedReader {
     }
 
     fn on_join(&mut self, now: Instant, id: ConsumerId, slices: RangeInclusive<u16>) {
-        // The new consumer is past everything that is held, so slower consumers keep it waiting, and are dismissed in
-        // time.
+        // The new consumer starts behind the last slot, so it counts as past all slots: slower consumers keep it
+        // waiting, and are dismissed in time.
         for slot in &mut self.slots {
             slot.passed_at.get_or_insert(now);
         }
@@ -243,7 +244,7 @@ impl SharedReader {
         out.push(SharedReaderEffect::Tell(id, SharedAnswer::Dismissed(consumer.reached)));
     }
 
-    /// Does everything that is due.
+    /// Does all work that is due.
     fn go_on(&mut self, now: Instant, out: &mut Vec<SharedReaderEffect>) {
         if self.newest_at.is_some_and(|at| at <= now) {
             self.newest_at = None;
@@ -255,7 +256,7 @@ impl SharedReader {
                 out.push(SharedReaderEffect::Tell(*id, SharedAnswer::Joined));
             }
         }
-        // Room that was made is filled at once, since a consumer may wait for what fills it.
+        // Refill after trimming; the new events may serve a waiting consumer.
         while self.fill() {
             self.hand_out(now, out);
             self.trim();
@@ -280,14 +281,14 @@ impl SharedReader {
         self.first + self.slots.len() as u64
     }
 
-    /// Moves what was read into the buffer; whether anything was moved.
+    /// Moves staged envelopes into the buffer; returns whether any were moved.
     fn fill(&mut self) -> bool {
         let room = self.capacity().saturating_sub(self.slots.len()).min(self.staged.len());
         self.slots.extend(self.staged.drain(..room).map(|envelope| Slot { envelope, passed_at: None }));
         room > 0
     }
 
-    /// Gives the events that are there to consumers that want some.
+    /// Gives buffered events to consumers with a demand.
     fn hand_out(&mut self, now: Instant, out: &mut Vec<SharedReaderEffect>) {
         let end = self.end();
         for (id, consumer) in &mut self.consumers {
@@ -315,7 +316,7 @@ impl SharedReader {
         }
     }
 
-    /// Forgets what all consumers have taken.
+    /// Removes slots that all consumers have taken.
     fn trim(&mut self) {
         let needed = self.consumers.values().map(|consumer| consumer.next).min().unwrap_or_else(|| self.end());
         let gone = usize::try_from(needed - self.first).expect("it is in memory");
@@ -323,7 +324,7 @@ impl SharedReader {
         self.first = needed;
     }
 
-    /// When this consumer has to go, if nothing changes.
+    /// When to dismiss this consumer, if nothing changes.
     fn dismiss_at(&self, consumer: &Consumer) -> Option<Instant> {
         let sharing = &self.settings.sharing;
         let at = usize::try_from(consumer.next - self.first).ok()?;
@@ -346,13 +347,13 @@ impl SharedReader {
         for id in slow {
             self.dismiss(id, out);
         }
-        // The others go on at once.
+        // Let the other consumers go on at once.
         self.trim();
         self.go_on(now, out);
     }
 
-    /// Reads on for a while without consumers, so that one that comes back finds the reader up to date; drops what
-    /// it reads.
+    /// Reads on for a while without consumers, so that a returning consumer finds the reader up to date; drops the
+    /// events read.
     fn linger(&mut self, now: Instant, out: &mut Vec<SharedReaderEffect>) {
         self.staged.clear();
         let since = *self.idle_since.get_or_insert(now);

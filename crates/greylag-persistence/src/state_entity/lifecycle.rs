@@ -1,4 +1,4 @@
-//! How an entity with a durable state ends, fails and starts anew, and how its handlers are called.
+//! The end, failure and restart of an entity with a durable state, and calls of its handlers.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use crate::settings::OnFailure;
 impl<B: DurableState> StateEntityCore<B> {
     // ---- Handlers -------------------------------------------------------------------------------
 
-    /// `begins`: whether the incarnation goes on, so that what the handler begins may come back to it.
+    /// `begins`: whether the incarnation goes on; only then are timers, work and messages to itself begun.
     pub(super) fn with_context<R>(
         &mut self,
         begins: bool,
@@ -40,7 +40,7 @@ impl<B: DurableState> StateEntityCore<B> {
         answer
     }
 
-    /// Tells the behaviour; a panic of its handler only matters where the caller says so.
+    /// Delivers a signal to the behaviour; the caller decides what a panic of its handler means.
     pub(super) fn try_signal(&mut self, signal: &StateSignal, out: &mut Out<B>) -> Result<(), String> {
         self.tell_behavior(true, signal, out)
     }
@@ -54,15 +54,15 @@ impl<B: DurableState> StateEntityCore<B> {
         self.with_context(begins, out, |behavior, cx, state| behavior.on_signal(cx, state, signal))
     }
 
-    /// Tells the behaviour; a panic of its handler is logged and swallowed, and what it begins is not begun, since the
-    /// entity ends or starts anew anyway.
+    /// Delivers a signal to the behaviour while the entity ends or starts anew: a panic of its handler is logged and
+    /// swallowed, and timers, work and messages that the handler asks for are not begun.
     pub(super) fn signal(&mut self, signal: StateSignal, out: &mut Out<B>) {
         if let Err(message) = self.tell_behavior(false, &signal, out) {
             tracing::warn!(id = %self.id, message, "signal handler panicked");
         }
     }
 
-    /// The state as the end of the incarnation may see it: only one that is whole and stored.
+    /// Takes the state for the end of the incarnation: the state of `Running`, which is whole and stored, else none.
     pub(super) fn last_state(&mut self) -> LastState<B::State> {
         match self.phase {
             Phase::Running => LastState { state: std::mem::take(&mut self.state), revision: self.revision },
@@ -70,7 +70,7 @@ impl<B: DurableState> StateEntityCore<B> {
         }
     }
 
-    /// Tells of the end of the incarnation, whose state is given up with it.
+    /// Delivers the signal that ends the incarnation with its last state, and drops the state.
     pub(super) fn signal_end(&mut self, signal: StateSignal, last: LastState<B::State>, out: &mut Out<B>) {
         self.state = last.state;
         let known = std::mem::replace(&mut self.revision, last.revision);
@@ -84,15 +84,15 @@ impl<B: DurableState> StateEntityCore<B> {
     pub(super) fn on_stop(&mut self, now: Instant, out: &mut Out<B>) {
         match self.phase {
             Phase::Stopped => {}
-            // A stop of a failed entity is the host's verdict, so no other will come.
+            // A stop of a failed entity is the host's verdict; no other verdict will come.
             Phase::Failed => self.stop_now(out),
             Phase::Running | Phase::Persisting(_) => {
                 self.stop_requested = true;
-                // What it has told itself by now came before.
+                // Commands that the entity told itself before the stop are handled before it.
                 self.errands.take_told().for_each(|command| self.stash.push_own(Waiting::Own(command)));
                 self.drain(now, out);
             }
-            // Nothing waits for the state, so it need not be read.
+            // No command needs the state, so stop without reading it.
             _ if self.stash.is_idle() => self.stop_now(out),
             _ => self.stop_requested = true,
         }
@@ -118,7 +118,7 @@ impl<B: DurableState> StateEntityCore<B> {
         out.push(Action::Stopped);
     }
 
-    /// Ends for good, because another writer writes the state. Waiting commands are left for
+    /// Ends for good, because another writer owns the state. Waiting commands are left for
     /// [`StateEntityCore::take_waiting`].
     pub(super) fn become_fenced(&mut self, by: FencedBy, out: &mut Out<B>) {
         self.end_phase(LastAnswers::fenced(), out);
@@ -128,11 +128,11 @@ impl<B: DurableState> StateEntityCore<B> {
         out.push(Action::Fenced(by));
     }
 
-    /// Ends this incarnation by a failure that only the host can judge.
+    /// Ends this incarnation by a failure; the host decides what follows.
     pub(super) fn fail(&mut self, failure: Failure, out: &mut Out<B>) {
         self.end_phase(LastAnswers::failed(&failure), out);
         if matches!(failure, Failure::Handler { .. } | Failure::StashFull) {
-            // Commands that the behaviour put aside rest on what it knew; those that merely wait do not.
+            // The behaviour put commands aside because of a state that is now lost; commands that merely wait stay.
             for command in self.stash.take_aside() {
                 out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
             }
@@ -144,7 +144,7 @@ impl<B: DurableState> StateEntityCore<B> {
         out.push(Action::Failed(failure));
     }
 
-    /// After a failure of recovery or write: recover again after a wait, or leave it to the host.
+    /// After a failure of recovery or write: recovers again after a wait, or leaves the decision to the host.
     pub(super) fn restart_or_fail(&mut self, now: Instant, failure: Failure, out: &mut Out<B>) {
         let OnFailure::RestartBackoff(backoff) = self.settings.on_failure else { return self.fail(failure, out) };
         let wait = self.restarts.wait(now, backoff, self.rng.random::<f64>());
@@ -158,7 +158,7 @@ impl<B: DurableState> StateEntityCore<B> {
         self.stop_if_asked(out);
     }
 
-    /// The store is there again, so the entity does not wait out its back-off.
+    /// Shortens the back-off, since the store answers again.
     pub(super) fn on_store_back(&mut self, now: Instant, out: &mut Out<B>) {
         if let Phase::BackingOff { until } = &mut self.phase {
             *until = self.restarts.hurry(now, *until);
@@ -173,7 +173,7 @@ impl<B: DurableState> StateEntityCore<B> {
         self.begin_incarnation(now, out);
     }
 
-    /// Lets go of everything that belongs to the incarnation that ends: the permit, the state, side
+    /// Releases everything that belongs to the ending incarnation: the permit, the state, side
     /// effects that will not run.
     pub(super) fn end_phase(&mut self, answers: LastAnswers, out: &mut Out<B>) {
         match std::mem::replace(&mut self.phase, Phase::Failed) {

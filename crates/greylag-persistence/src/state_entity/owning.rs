@@ -1,6 +1,6 @@
-//! What a durable state confirms without storing anything: held until the store was looked at.
+//! Chains of a durable state that persist nothing, held until a read of the store proves ownership.
 //!
-//! There is no claim to ask for. An answer is proved not to be from the past if the stored revision is
+//! A state store has no claims. An answer is proved current if the stored revision is
 //! still the one in memory: even a new owner of the state shows that same revision until it writes.
 //! A write of this entity proves as much, since the write names the revision that it follows.
 //! Source: persistence §10.5.
@@ -16,7 +16,7 @@ use crate::error::{ReadError, StateWriteError};
 use crate::state::StoredState;
 
 impl<B: DurableState> StateEntityCore<B> {
-    /// Holds a chain until a look at the store, or a write, proves that the state was still the newest
+    /// Holds a chain until a read of the store, or a write, proves that the state was still the newest
     /// when its command was handled.
     pub(super) fn hold_until_owned(&mut self, chain: Chain<B::State>, out: &mut Out<B>) {
         self.owned.hold(chain);
@@ -32,7 +32,7 @@ impl<B: DurableState> StateEntityCore<B> {
     pub(super) fn on_look(&mut self, now: Instant, row: Result<StoredState, ReadError>, out: &mut Out<B>) {
         let Some(through) = self.owned.end_look() else { return };
         if !matches!(self.phase, Phase::Running) {
-            // The write on its way proves at least as much.
+            // The write under way proves at least as much.
             return;
         }
         let head = match row {
@@ -48,7 +48,7 @@ impl<B: DurableState> StateEntityCore<B> {
                 self.drain(now, out);
             }
         } else if self.own_writers.contains(&head.writer_uuid) {
-            // A late write of our own: there is no other writer, so recover again.
+            // A late duplicate of our own write: there is no other writer, so recover again.
             self.back_off(now, Failure::Write(StateWriteError::RevisionMismatch { current: head }), out);
             if matches!(self.phase, Phase::BackingOff { .. }) {
                 self.restart_now(now, out);
@@ -64,10 +64,10 @@ impl<B: DurableState> StateEntityCore<B> {
         }
     }
 
-    /// Runs the chains up to this number.
+    /// Runs the held chains up to number `through`.
     ///
     /// # Errors
-    /// What askers of side effects that come behind are told, if the entity does not go on.
+    /// The answer for askers of later side effects, if the entity does not go on.
     pub(super) fn run_owned(&mut self, through: u64, out: &mut Out<B>) -> Result<(), EntityError> {
         while let Some(chain) = self.owned.pop(through) {
             self.run_chain(chain, out)?;

@@ -22,7 +22,7 @@ use crate::persistence_id::PersistenceId;
 use crate::projection::Guarantee;
 use crate::query::{Cursor, Envelope, EventSource, EventsOf, Feed, PageQuery, Shows, Visible};
 
-/// What a case has at hand.
+/// The stores and settings of the cases.
 struct Kit<'a, F> {
     factory: &'a F,
     store: Arc<dyn StateStore>,
@@ -102,7 +102,7 @@ async fn newest<F: ChangeFactory>(kit: &Kit<'_, F>) -> Checked {
     for number in 0..6 {
         kit.write("tckc-newest", number, 1..=2).await?;
     }
-    // In another order than that of their beginnings.
+    // Write in another order than the ids were begun in.
     let written = [4, 0, 5, 1, 3, 2];
     for number in written {
         kit.write("tckc-newest", number, 3..=3).await?;
@@ -211,7 +211,7 @@ async fn by_number<F: ChangeFactory>(kit: &Kit<'_, F>) -> Checked {
     equal("an id that was never written", unknown.records, vec![])
 }
 
-/// Several writers, one reader that is there from the start.
+/// Several writers, and one reader that reads from the start.
 async fn concurrent<F: ChangeFactory>(kit: &Kit<'_, F>) -> Checked {
     const IDS: u32 = 12;
     const REVISIONS: u32 = 15;
@@ -224,7 +224,7 @@ async fn concurrent<F: ChangeFactory>(kit: &Kit<'_, F>) -> Checked {
     written.into_iter().collect::<Checked<Vec<()>>>()?;
     let mut found = found?;
     kit.factory.settle(&kit.store).await;
-    // Longer than any pass backwards waits for.
+    // Longer than `behind`, so that every pass has become possible.
     now += Duration::from_secs(60);
     found.extend(kit.streams.run(&mut feed, &mut now, |_| false).await?);
     let newest: BTreeSet<Place> = (0..IDS).map(|number| (id("tckc-busy", number), REVISIONS.into())).collect();
@@ -290,7 +290,7 @@ async fn projection<F: ChangeFactory>(kit: &Kit<'_, F>) -> Checked {
             kit.write(entity_type, number, 1..=2).await?;
         }
         kit.factory.settle(&kit.store).await;
-        // The projection is stopped in the midst of the work, and later at rest.
+        // Stop the projection in the midst of its work, and later when it is idle.
         projecting.run(7).await?;
         projecting.run(usize::MAX).await?;
         let all: BTreeMap<_, _> = (0..12).map(|number| (id(entity_type, number), vec![2])).collect();

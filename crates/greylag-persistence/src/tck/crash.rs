@@ -1,11 +1,11 @@
-//! The crash cases: a store is killed in the midst of its work, again and again. What it acknowledged
-//! is there afterwards, once and whole; nothing is there that it refused, and no number is missing.
+//! The crash cases: a store is killed in the midst of its work, again and again. Acknowledged writes
+//! are there afterwards, once and whole; refused writes are not, and no number is missing.
 //!
 //! ```text
 //! start ─▶ check what the workers were told ─▶ claim, write ─▶ kill, while writes are on their way ─▶ start …
 //! ```
-//! Damage of a disk (a full one, cut tails, flipped bits, missing commits) is the business of the
-//! backend that has one. Source: persistence §4.5 (crash), §8.
+//! Damage of a disk (a full one, cut tails, flipped bits, missing commits) is tested by the
+//! backend that uses the disk. Source: persistence §4.5 (crash), §8.
 
 mod ledger;
 mod work;
@@ -26,7 +26,7 @@ use crate::driver::offset_store::OffsetStore;
 use crate::driver::state_store::StateStore;
 use crate::driver::stores::{Journal, SnapshotStore};
 
-/// What one client of a store that will be killed holds.
+/// The stores that one client of a killed store holds.
 #[derive(Clone)]
 pub struct CrashStores {
     /// The journal.
@@ -39,19 +39,19 @@ pub struct CrashStores {
     pub offsets: Option<Arc<dyn OffsetStore>>,
 }
 
-/// Starts and kills what the crash cases write to.
+/// Starts and kills the store under test.
 #[async_trait]
 pub trait CrashFactory: Send + Sync {
-    /// Starts the store on whatever its last life left behind, and answers what its clients hold, one
+    /// Starts the store on the data that its last life left behind, and returns the stores of its clients, one
     /// entry for each. Handles that outlive a crash may be the same every time; then a write that was
-    /// on its way may be answered by the next life.
+    /// under way may be answered by the next life.
     async fn start(&self) -> Vec<CrashStores>;
 
-    /// Ends the store `after` so long, as a power cut or `kill -9` does: it finishes nothing.
+    /// Kills the store after the time `after`, like a power cut or `kill -9`: it finishes nothing.
     async fn kill(&self, after: Duration);
 
-    /// Starts the store, and kills it `after` so long, which may be before it is up; answers whether it
-    /// can.
+    /// Starts the store, and kills it after the time `after`, possibly before it is up; returns whether the factory
+    /// can do that.
     async fn kill_while_starting(&self, _after: Duration) -> bool {
         false
     }
@@ -70,21 +70,21 @@ pub async fn crash(factory: &impl CrashFactory, flags: Flags) -> Report {
     report
 }
 
-/// What the writers of a round write.
+/// The kind of writes of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Load {
     Appends,
     Everything,
 }
 
-/// Writers of the kit, each of an id of its own.
+/// Number of writers of the kit, each with an id of its own.
 const WORKERS: u32 = 12;
 
-/// What the writers of a round and its end have in common.
+/// The state of a round, shared by its writers and the killing task.
 struct Round {
     load: Load,
     acknowledged: AtomicU64,
-    /// The round ends after so many acknowledgements.
+    /// Number of acknowledgements after which the round ends.
     enough: u64,
     over: AtomicBool,
     end: Mutex<Option<oneshot::Sender<()>>>,
@@ -130,7 +130,7 @@ impl<'a, F: CrashFactory> Kit<'a, F> {
             acknowledged += self.round(load).await.map_err(|stop| in_round(stop, round))?;
         }
         self.check().await.map_err(|stop| in_round(stop, self.kills))?;
-        // Kills that meet no worker at work prove nothing.
+        // Require acknowledgements: kills that meet no worker at work prove nothing.
         ensure(acknowledged >= u64::from(self.kills), || {
             format!("{} kills, and only {acknowledged} appends were acknowledged", self.kills)
         })
@@ -150,7 +150,7 @@ impl<'a, F: CrashFactory> Kit<'a, F> {
         self.check().await
     }
 
-    /// Checks, writes and kills; answers how many appends were acknowledged.
+    /// Checks, writes and kills; returns the number of acknowledged appends.
     async fn round(&mut self, load: Load) -> Checked<u64> {
         self.check().await?;
         let (end, ended) = oneshot::channel();
@@ -166,7 +166,7 @@ impl<'a, F: CrashFactory> Kit<'a, F> {
             worked.into_iter().collect::<Checked<()>>()
         };
         let crashing = async {
-            // An error means that the sender is gone, so no worker can end the round any more; that ends it too.
+            // An error means that the sender is dropped: no worker can end the round any more, so end it too.
             let _ = ended.await;
             self.factory.kill(after).await;
             round.over.store(true, Ordering::Relaxed);
@@ -178,11 +178,11 @@ impl<'a, F: CrashFactory> Kit<'a, F> {
         Ok(round.acknowledged.load(Ordering::Relaxed))
     }
 
-    /// Compares what is stored with what the workers were told.
+    /// Compares the stored data with the answers that the workers got.
     async fn check(&mut self) -> Checked {
         let clients = &self.clients;
         let checked = self.workers.iter_mut().enumerate();
-        // Read by another client than wrote it.
+        // Each worker's data is read by another client than wrote it.
         let checked = checked.map(|(number, worker)| worker.check(&clients[(number + 1) % clients.len()]));
         join_all(checked).await.into_iter().collect()
     }

@@ -1,4 +1,4 @@
-//! What a backend gives the kit: how its stores are opened, and what only it can do to them.
+//! The factories that a backend gives the kit: they open its stores, and offer hooks that only the backend has.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,59 +15,59 @@ use crate::driver::transfer::Import;
 use crate::event::SeqNr;
 use crate::persistence_id::PersistenceId;
 
-/// Opens journals for the kit. Any `Fn() -> Future<Output = Arc<dyn Journal>>` is one without hooks.
+/// Opens journals for the kit. Any `Fn() -> Future<Output = Arc<dyn Journal>>` is a factory without hooks.
 #[async_trait]
 pub trait JournalFactory: Send + Sync {
     /// A journal that is empty, or at least holds no id of an earlier run.
     async fn open(&self) -> Arc<dyn Journal>;
 
-    /// Breaks a byte of a stored event; answers whether it did.
+    /// Breaks a byte of a stored event; returns whether it did.
     async fn corrupt(&self, _journal: &Arc<dyn Journal>, _id: &PersistenceId, _seq_nr: SeqNr) -> bool {
         false
     }
 
-    /// Turns the clock of the journal back by so much, or, by zero, puts it right; answers whether it did.
+    /// Turns the clock of the journal back by this time, or, by zero, sets it right; returns whether it did.
     async fn turn_clock_back(&self, _journal: &Arc<dyn Journal>, _by: Duration) -> bool {
         false
     }
 
-    /// Lets the next tries of an append to `id` meet these faults, one each; answers whether it can.
+    /// Makes the next tries of an append to `id` meet these faults, one each; returns whether the factory can do that.
     async fn script_append(&self, _journal: &Arc<dyn Journal>, _id: &PersistenceId, _faults: &[AppendFault]) -> bool {
         false
     }
 }
 
-/// Opens snapshot stores for the kit. Any `Fn() -> Future<Output = Arc<dyn SnapshotStore>>` is one
+/// Opens snapshot stores for the kit. Any `Fn() -> Future<Output = Arc<dyn SnapshotStore>>` is a factory
 /// without hooks.
 #[async_trait]
 pub trait SnapshotFactory: Send + Sync {
     /// A store that is empty, or at least holds no id of an earlier run.
     async fn open(&self) -> Arc<dyn SnapshotStore>;
 
-    /// Breaks a byte of a stored snapshot; answers whether it did.
+    /// Breaks a byte of a stored snapshot; returns whether it did.
     async fn corrupt(&self, _store: &Arc<dyn SnapshotStore>, _id: &PersistenceId, _seq_nr: SeqNr) -> bool {
         false
     }
 }
 
-/// Opens state stores for the kit. Any `Fn() -> Future<Output = Arc<dyn StateStore>>` is one without
+/// Opens state stores for the kit. Any `Fn() -> Future<Output = Arc<dyn StateStore>>` is a factory without
 /// hooks.
 #[async_trait]
 pub trait StateFactory: Send + Sync {
     /// A store that is empty, or at least holds no id of an earlier run.
     async fn open(&self) -> Arc<dyn StateStore>;
 
-    /// Breaks a byte of a stored state; answers whether it did.
+    /// Breaks a byte of a stored state; returns whether it did.
     async fn corrupt(&self, _store: &Arc<dyn StateStore>, _id: &PersistenceId) -> bool {
         false
     }
 
-    /// Returns when every write that was answered is visible to change queries. At once, unless
+    /// Returns when every answered write is visible to change queries. At once, unless
     /// the backend holds young changes back.
     async fn settle(&self, _store: &Arc<dyn StateStore>) {}
 }
 
-/// Opens offset stores for the kit. Any `Fn() -> Future<Output = Arc<dyn OffsetStore>>` is one.
+/// Opens offset stores for the kit. Any `Fn() -> Future<Output = Arc<dyn OffsetStore>>` is a factory.
 #[async_trait]
 pub trait OffsetFactory: Send + Sync {
     /// A store that is empty, or at least holds no projection of an earlier run.
@@ -75,7 +75,7 @@ pub trait OffsetFactory: Send + Sync {
 }
 
 /// Opens stores that can be copied from and to, for the kit. Any `Fn() -> Future<Output = Arc<dyn Import>>` is
-/// one.
+/// a factory.
 #[async_trait]
 pub trait TransferFactory: Send + Sync {
     /// An empty store, with no other users.
@@ -83,24 +83,23 @@ pub trait TransferFactory: Send + Sync {
 }
 
 /// Opens a journal with its query side. Any
-/// `Fn() -> Future<Output = (Arc<dyn Journal>, Arc<dyn EventQueries>)>` is one without hooks.
+/// `Fn() -> Future<Output = (Arc<dyn Journal>, Arc<dyn EventQueries>)>` is a factory without hooks.
 #[async_trait]
 pub trait QueryFactory: Send + Sync {
     /// A journal that is empty, or at least holds no id of an earlier run.
     async fn open(&self) -> (Arc<dyn Journal>, Arc<dyn EventQueries>);
 
-    /// Waits until live pages show everything that was written so far, where a store holds back what
-    /// is young.
+    /// Waits until live pages show all events written so far, if the store holds young events back.
     async fn settle(&self, _journal: &Arc<dyn Journal>) {}
 
-    /// Breaks a byte of a stored event; answers whether it did.
+    /// Breaks a byte of a stored event; returns whether it did.
     async fn corrupt(&self, _journal: &Arc<dyn Journal>, _id: &PersistenceId, _seq_nr: SeqNr) -> bool {
         false
     }
 }
 
 /// Opens state stores with the queries over their changes, for the kit. Any
-/// `Fn() -> Future<Output = (Arc<dyn StateStore>, Arc<dyn EventQueries>)>` is one without hooks.
+/// `Fn() -> Future<Output = (Arc<dyn StateStore>, Arc<dyn EventQueries>)>` is a factory without hooks.
 #[async_trait]
 pub trait ChangeFactory: Send + Sync {
     /// A store that is empty, or at least holds no id of an earlier run.
@@ -114,20 +113,20 @@ pub trait ChangeFactory: Send + Sync {
         false
     }
 
-    /// From now on writes of `id` are begun and stay uncommitted, until [`ChangeFactory::let_go`]; answers whether
-    /// it can do that. Only for stores that order by time: others show changes in the order of their commits.
+    /// Makes later writes of `id` begin and stay uncommitted, until [`ChangeFactory::let_go`]; returns whether
+    /// the factory can do that. Only for stores that order by time: others show changes in the order of their commits.
     async fn hold_back(&self, _store: &Arc<dyn StateStore>, _id: &PersistenceId) -> bool {
         false
     }
 
-    /// Returns once a write that is held back was begun.
+    /// Returns once a write is begun and held back.
     async fn held(&self, _store: &Arc<dyn StateStore>) {}
 
-    /// Commits every write that is held back.
+    /// Commits all writes that are held back.
     async fn let_go(&self, _store: &Arc<dyn StateStore>) {}
 }
 
-/// Any function that opens the stores is a factory without hooks.
+/// Implements the factory traits, without hooks, for functions that open the stores.
 macro_rules! functions_are_factories {
     ($($factory:ident opens $opened:ty;)*) => {$(
         #[async_trait]

@@ -6,18 +6,18 @@ use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt;
 
-/// How much of the kit runs. Only what the contract leaves open can be switched off.
+/// Extent of a run of the kit. Only cases that the contract leaves optional can be switched off.
 #[derive(Debug, Clone)]
 pub struct Flags {
     /// Ids of the concurrency case; each gets 20 appends. Default 1000.
     pub concurrent_ids: u32,
-    /// Whether events of the size limit, and snapshots of theirs, are written. Default yes; slow
+    /// Whether events and snapshots of the maximal size are written. Default yes; slow
     /// disks may leave them to a nightly run.
     pub largest: bool,
-    /// How often each of the first two [crash cases](super::crash) kills the store. Default 200; a gate
-    /// may do with fewer, a long run should do with more.
+    /// Number of kills in each of the first two [crash cases](super::crash). Default 200; a gate
+    /// may use fewer, a long run more.
     pub kills: u32,
-    /// Most interleavings of each case of two writers, of hundreds; `usize::MAX` plays all. Default 150.
+    /// Most interleavings of each case of two writers, out of hundreds; `usize::MAX` plays all. Default 150.
     pub interleavings: usize,
     /// Run only cases whose name contains this. Default all.
     pub only: Option<String>,
@@ -29,18 +29,18 @@ impl Default for Flags {
     }
 }
 
-/// What became of a case.
+/// The outcome of a case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The backend does what it must.
+    /// The backend keeps the rule.
     Passed,
-    /// Not tried: why.
+    /// The case was not tried, for this reason.
     Skipped(String),
-    /// The backend does something else: what was expected, and what came.
+    /// The backend breaks the rule: the expected and the found value.
     Failed(String),
 }
 
-/// What became of all cases, in their order.
+/// The outcomes of all cases, in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// Number and name of each case, and its outcome.
@@ -87,12 +87,12 @@ pub(super) enum Stop {
 
 pub(super) type Checked<T = ()> = Result<T, Stop>;
 
-/// Fails the case unless it holds.
+/// Fails the case unless `holds`.
 pub(super) fn ensure(holds: bool, what: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(Stop::Failed(what())) }
 }
 
-/// Fails the case unless both are equal.
+/// Fails the case unless both values are equal.
 pub(super) fn equal<T: PartialEq + fmt::Debug>(what: &str, found: T, expected: T) -> Checked {
     ensure(found == expected, || format!("{what}: expected {expected:?}, found {found:?}"))
 }

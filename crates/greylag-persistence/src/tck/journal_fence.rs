@@ -41,11 +41,11 @@ pub(super) async fn claim_fences(journal: J<'_>) -> Checked {
     new.expect("numbers", &[1, 2, 3, 4]).await
 }
 
-/// Most units of work that a turn of a task may have; tokio gives 128.
+/// Most units of tokio's budget that a turn of a task may have; tokio gives 128.
 const TURN: usize = 1024;
 
-/// Uses up the turn that the runtime gives a task, so that tokio's channels and semaphores answer `Pending` although they
-/// have room: a busy task meets this by chance.
+/// Uses up the turn's budget, so that tokio's channels and semaphores answer `Pending` although they
+/// have room; a busy task meets this by chance.
 async fn use_up_the_turn() {
     for _ in 0..TURN {
         if !has_budget_remaining() {
@@ -55,7 +55,7 @@ async fn use_up_the_turn() {
     }
 }
 
-/// Polls an append once, so that it is on its way, and claims: the claim must have seen it.
+/// Polls an append once, so that it is under way, and claims: the claim must see the append's events.
 async fn append_in_flight(journal: J<'_>, name: &str, cancel: bool) -> Checked {
     for round in 0..20 {
         let old = Writer::claim(journal, &id(&format!("{name}-{round}")), 1).await?;
@@ -83,7 +83,7 @@ async fn append_in_flight(journal: J<'_>, name: &str, cancel: bool) -> Checked {
             Some(Ok(_)) => equal("an append that answered Ok before the claim ended is seen by it", stored, 1)?,
             Some(answer) if stored == 0 => is_fenced_by("an append that lost against the claim", answer, &new)?,
             Some(answer) => return Err(Stop::Failed(format!("stored, but the append answers {answer:?}"))),
-            // Cancelled before it answered: it was begun, so it is finished, and the claim waited for it.
+            // Cancelled before its answer: the append was begun, so it is finished, and the claim waited for it.
             None => equal("a cancelled append is stored all the same", stored, 1)?,
         }
         must("append by the new owner", new.append(u32::from(stored == 1) + 1, vec![event("next")]).await)?;
@@ -178,7 +178,7 @@ pub(super) async fn advance(journal: J<'_>) -> Checked {
     numbers_end(journal).await
 }
 
-/// The last number there is can be given and read, and none after it.
+/// The last number can be used and read; there is none after it.
 async fn numbers_end(journal: J<'_>) -> Checked {
     let writer = Writer::claim(journal, &id("advance-far"), 1).await?;
     must("advance to the end", journal.advance(&writer.id, writer.epoch(), SeqNr::LAST.previous()).await)?;

@@ -1,4 +1,4 @@
-//! Appending: J1, J3, J5, J11, J12, limits, and that everything comes back as it went in.
+//! Appending: J1, J3, J5, J11, J12, limits, and that events are read as they were written.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,7 @@ pub(super) async fn payload_sizes(journal: J<'_>, flags: &Flags) -> Checked {
     let mut sizes = vec![0, 1, (64 << 10) - 1, 64 << 10, (64 << 10) + 1];
     sizes.extend([1 << 20, max].into_iter().filter(|size| flags.largest && *size <= max));
     for (number, size) in (1..).zip(sizes) {
-        // Not all the same byte, so that lost or swapped chunks show.
+        // Varied bytes, so that lost or swapped chunks show.
         let payload: Vec<u8> = (0..size).map(|at: usize| (at.wrapping_mul(31) >> 3) as u8).collect();
         let large = NewEvent { payload: Bytes::from(payload.clone()), ..event("") };
         must(&format!("append of {size} bytes"), writer.append(number, vec![large]).await)?;

@@ -65,7 +65,7 @@ fn processed(store: S<'_>, id: &PersistenceId, seq_nr: u32, number: u64) -> Proc
     Processed { id: id.clone(), seq_nr: SeqNr::from(seq_nr), position: at(store, number) }
 }
 
-/// What must come back of these: all of them, or of ordinals the newest of each slice.
+/// The entries of `saved` that must come back: all of them, or of ordinals the newest of each slice.
 fn kept(store: S<'_>, saved: &[Processed]) -> Vec<Processed> {
     let mut kept: Vec<Processed> = match store.caps().kind {
         OffsetKind::Timestamp => saved.to_vec(),
@@ -84,7 +84,7 @@ fn kept(store: S<'_>, saved: &[Processed]) -> Vec<Processed> {
     kept
 }
 
-/// Compares what is loaded; a store of ordinals may answer more than it must.
+/// Compares the loaded entries; a store of ordinals may return more than it must.
 async fn expect(
     store: S<'_>,
     what: &str,
@@ -179,7 +179,7 @@ async fn claim_raises(store: S<'_>) -> Checked {
     Ok(())
 }
 
-/// Checks that a stale owner is told which slice it lost, and to whom.
+/// Checks that the refusal of a stale owner names the slice it lost, and the owner's epoch.
 fn stale(what: &str, answer: Result<(), OffsetError>, owned: &OwnedSlices, slice: u16) -> Checked {
     let projection = owned.projection.clone();
     let own = owned.epochs.get(&slice).copied().unwrap_or_default();
@@ -218,7 +218,7 @@ async fn not_owned(store: S<'_>) -> Checked {
 
 async fn forget(store: S<'_>) -> Checked {
     let owned = must("claim", store.claim("tck-forget", ALL).await)?;
-    // Two ids of one slice, and one alone in another.
+    // Two ids of one slice, and one id of another.
     let slice = id_in(ALL, 0).slice();
     let [old, new] = [0, 1].map(|number| id_in(slice..=slice, number));
     let alone = id_in(if slice < 512 { 512..=1023 } else { 0..=511 }, 0);
@@ -242,7 +242,7 @@ async fn reset(store: S<'_>) -> Checked {
     let again = processed(store, &high.id, 1, 10);
     must("save from the start", store.save(&half, std::slice::from_ref(&again)).await)?;
     expect(store, "both", "tck-reset", ALL, &[low, again]).await?;
-    // A reset forgets offsets, but not the fence.
+    // A reset deletes offsets, but not the fence.
     stale("save of the owner before", store.save(&owned, std::slice::from_ref(&high)).await, &owned, high.id.slice())
 }
 
@@ -303,7 +303,7 @@ async fn stale_forget(store: S<'_>) -> Checked {
 }
 
 async fn marks(store: S<'_>) -> Checked {
-    // Three ranges that begin with slice 0, as a projection is cut anew, and an event of that slice.
+    // Three ranges that begin with slice 0, as after ranges were divided anew, and an event of that slice.
     let mark = |last: u16, number: u64| {
         let mut ids =
             (0..).map(|n: u32| PersistenceId::of("gl.projection", &format!("0-{last}/{n}")).expect("a valid id"));

@@ -1,4 +1,4 @@
-//! A projection driven by hand, under a clock of the kit's own.
+//! A projection driven by hand, under a clock of the kit.
 
 use std::time::Instant;
 
@@ -13,10 +13,10 @@ use crate::projection::{
 };
 use crate::query::Envelope;
 
-/// Far more answers than any case asks for.
+/// Bound on answers, far more than any case needs.
 const ENDLESS: usize = 20_000;
 
-/// One run after the other of one projection over all slices, and what its handler was given.
+/// Successive runs of one projection over all slices, and the envelopes that its handler got.
 pub(super) struct Projecting<'a> {
     queries: &'a dyn EventQueries,
     offsets: &'a dyn OffsetStore,
@@ -36,7 +36,7 @@ impl<'a> Projecting<'a> {
         Self { queries, offsets, entity_type, guarantee, now: Instant::now(), handled: Vec::new() }
     }
 
-    /// Runs until it has handled `enough` in all or is quiet, and stops it.
+    /// Runs until the handler has got `enough` envelopes in all, or there are no more, and stops the projection.
     pub(super) async fn run(&mut self, enough: usize) -> Checked {
         let id = ProjectionId {
             name: format!("{}-{:?}", self.entity_type, self.guarantee),

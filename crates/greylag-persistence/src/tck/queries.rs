@@ -19,7 +19,7 @@ use crate::offset::{Offset, OffsetKind};
 use crate::persistence_id::PersistenceId;
 use crate::query::{Cursor, Envelope, EventSource, EventsOf, Feed, PageQuery, Visible};
 
-/// What a case has at hand.
+/// The stores and settings of the cases.
 struct Kit<'a, F> {
     factory: &'a F,
     journal: Arc<dyn Journal>,
@@ -70,7 +70,7 @@ impl<F: QueryFactory> Kit<'_, F> {
 }
 
 async fn ids<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
-    // A type that begins another one's name must not show its ids.
+    // A type whose name is the beginning of another type's name must not show that type's ids.
     let mut written = BTreeSet::new();
     for (entity_type, count) in [("tckq-ids", 25), ("tckq-ids-more", 3), ("tckq-ids日", 3)] {
         for number in 0..count {
@@ -165,7 +165,7 @@ async fn by_tag<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
 async fn offsets<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
     for number in 0..3 {
         let writer = kit.write(&id("tckq-offsets", number), 2, Some("tckq-offsets")).await?;
-        // Several events of one append, which may share their place in time.
+        // Several events of one append, which may share their timestamp.
         let more = (0..4).map(|_| tagged("more", "tckq-offsets")).collect();
         must("append", writer.append(3, more).await)?;
     }
@@ -240,7 +240,7 @@ async fn current<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
     equal("what is there now", by_id(&found), [(id, vec![1, 2, 3, 4])].into())
 }
 
-/// Several writers, one reader that is there from the start.
+/// Several writers, and one reader that reads from the start.
 async fn concurrent<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
     const IDS: u32 = 12;
     const EVENTS: u32 = 15;
@@ -257,7 +257,7 @@ async fn concurrent<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
     };
     written.into_iter().collect::<Checked<Vec<()>>>()?;
     kit.factory.settle(&kit.journal).await;
-    // Longer than any pass backwards waits for.
+    // Longer than `behind`, so that every pass has become possible.
     now += Duration::from_secs(60);
     found.extend(kit.streams.run(&mut feed, &mut now, |_| false).await?);
     let meant: BTreeSet<Place> =

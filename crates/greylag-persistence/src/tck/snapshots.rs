@@ -60,11 +60,11 @@ fn state(id: &PersistenceId, number: u32, payload: impl Into<Bytes>) -> NewSnaps
     }
 }
 
-/// Saves snapshots 2, 4, 6 with rising timestamps, and answers these.
+/// Saves snapshots 2, 4, 6 with rising timestamps, and returns the timestamps.
 async fn three(store: S<'_>, id: &PersistenceId) -> Checked<[Timestamp; 3]> {
     let mut timestamps = [Timestamp::default(); 3];
     for at in 0..3 {
-        // Saving again overwrites, so a coarse clock only costs time.
+        // Save until the clock has moved; saving again overwrites, so a coarse clock only costs time.
         for _ in 0..1_000_000 {
             let number = u32::try_from(2 * at + 2).expect("6 at most");
             timestamps[at] = must("save", store.save(state(id, number, number.to_string())).await)?;
@@ -77,7 +77,7 @@ async fn three(store: S<'_>, id: &PersistenceId) -> Checked<[Timestamp; 3]> {
     Ok(timestamps)
 }
 
-/// Loads, checks that number and payload belong together, and answers the number.
+/// Loads, checks that number and payload belong together, and returns the number.
 async fn load(store: S<'_>, id: &PersistenceId, criteria: SnapshotCriteria) -> Checked<Option<u64>> {
     let Some(found) = must("load", store.load(id, criteria).await)? else { return Ok(None) };
     ensure(found.is_intact() && found.id == *id, || format!("load gives a damaged or foreign snapshot {found:?}"))?;
@@ -129,7 +129,7 @@ async fn newest(store: S<'_>) -> Checked {
     let id = id("newest");
     three(store, &id).await?;
     equal("newest", load(store, &id, SnapshotCriteria::LATEST).await?, Some(6))?;
-    // Newest is the highest number, not the latest save.
+    // The newest snapshot is that of the highest number, not of the latest save.
     must("save", store.save(state(&id, 5, "5")).await)?;
     equal("newest after a later save of a lower number", load(store, &id, SnapshotCriteria::LATEST).await?, Some(6))
 }
@@ -247,7 +247,7 @@ async fn fields_come_back(store: S<'_>) -> Checked {
     equal("snapshot", found, Some(odd.stored(timestamp)))
 }
 
-/// A load never shows a part of a snapshot, however far its save has come, even if the save's caller waits no longer.
+/// A load never shows a part of a snapshot, however far its save has come, even if the save's caller dropped it.
 async fn save_under_way(store: S<'_>) -> Checked {
     const BYTES: usize = 300_000; // several chunks, or pages, of whatever the store is made of
     for (loads, number) in (0..8).flat_map(|loads| [(loads, 2), (loads, 4)]) {
@@ -265,7 +265,7 @@ async fn save_under_way(store: S<'_>) -> Checked {
         let mut saving = Some(store.save(new.clone()));
         for _ in 0..loads {
             let Some(save) = saving.take() else { break };
-            // Both are waited for: a store may let one wait for the other.
+            // Wait for both: a store may make one wait for the other.
             match select(save, pin!(whole(true))).await {
                 Either::Left((saved, load)) => {
                     must("save", saved)?;

@@ -1,4 +1,4 @@
-//! The state cases, by their numbers in persistence §4.5; those past 14 are ours.
+//! The state cases, by their numbers in persistence §4.5; those past 14 are Greylag's own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl<'a> Writer<'a> {
         self.store.upsert(self.write(revision), value(payload.to_owned()), None).await
     }
 
-    /// The revision itself is the content.
+    /// Writes the revision as the content.
     pub(super) async fn upsert_tagged(&self, revision: u32, tag: &str) -> Result<(), StateWriteError> {
         self.store.upsert(self.write(revision), value(revision.to_string()), Some(tag.to_owned())).await
     }
@@ -105,7 +105,7 @@ impl<'a> Writer<'a> {
         Ok(row)
     }
 
-    /// Compares revision and payload of what is stored.
+    /// Compares revision and payload of the stored row.
     async fn expect(&self, what: &str, revision: u32, payload: Option<&str>) -> Checked {
         let row = self.get().await?;
         let found = row.value.map(|value| value.payload);
@@ -114,7 +114,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Checks that a write was refused for its revision or generation, and what it was told is stored.
+/// Checks that a write was refused for its revision or generation, and that the refusal shows the stored head.
 fn mismatch(what: &str, answer: Result<(), StateWriteError>, stored: &StoredState) -> Checked {
     equal(what, answer, Err(StateWriteError::RevisionMismatch { current: stored.head() }))
 }
@@ -137,7 +137,7 @@ async fn update(store: S<'_>) -> Checked {
     let writer = Writer::new(store, "update");
     must("upsert", writer.upsert(1, "one").await)?;
     must("upsert", writer.upsert(2, "two").await)?;
-    // Another writer that read revision 2 goes on from there.
+    // Another writer that read revision 2 continues from there.
     must("upsert by another", writer.other().upsert(3, "three").await)?;
     writer.expect("row", 3, Some("three")).await?;
     equal("writer", writer.get().await?.writer_uuid, WriterUuid::from_u128(2))
@@ -166,7 +166,7 @@ async fn upsert_after_delete(store: S<'_>) -> Checked {
     must("upsert", writer.upsert(1, "one").await)?;
     must("delete", writer.delete(2).await)?;
     let tombstone = writer.get().await?;
-    // A writer that knew the state before its deletion cannot bring it back, nor start it anew.
+    // A writer that read the state before its deletion cannot restore it, nor start it anew.
     mismatch("upsert at revision 1", writer.other().upsert(1, "risen").await, &tombstone)?;
     mismatch("upsert at revision 2", writer.other().upsert(2, "risen").await, &tombstone)?;
     must("upsert after delete", writer.upsert(3, "three").await)?;
@@ -226,7 +226,7 @@ async fn changes(store: S<'_>, of: &ChangesOf, offset: &Offset, limit: usize) ->
     }
 }
 
-/// The latest change of each id, in the order in which these came.
+/// The latest change of each id, in the order of these changes.
 fn latest(changes: &[StateChange]) -> Checked<Vec<(PersistenceId, u64, bool)>> {
     let mut latest: BTreeMap<&PersistenceId, (usize, Revision)> = BTreeMap::new();
     for (at, StateChange { state, .. }) in changes.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Streams of events, driven by the pure [`Feed`] under a clock of the kit's own, so that no case waits for
-//! anything but the store.
+//! Streams of events, driven by the pure [`Feed`] under a clock of the kit, so that cases wait only
+//! for the store.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -15,10 +15,10 @@ use crate::query::{BacktrackingSettings, Envelope, EventsOf, Feed, FeedEffect, F
 
 pub(super) const ALL: RangeInclusive<u16> = 0..=SLICES - 1;
 
-/// Looks in a row that may find nothing before a stream counts as quiet.
+/// Number of empty queries in a row after which a stream counts as quiet.
 pub(super) const QUIET: u32 = 12;
 
-/// Far more envelopes than any case writes.
+/// Bound on envelopes, far more than any case writes.
 const ENDLESS: usize = 5000;
 
 pub(super) fn settings(page: usize) -> QuerySettings {
@@ -37,7 +37,7 @@ pub(super) fn places(envelopes: &[Envelope]) -> Vec<Place> {
     envelopes.iter().map(|envelope| (envelope.id.clone(), envelope.seq_nr.as_u64())).collect()
 }
 
-/// Each with its numbers in the order in which they came.
+/// The numbers of each id, in the order of the envelopes.
 pub(super) fn by_id(envelopes: &[Envelope]) -> BTreeMap<PersistenceId, Vec<u64>> {
     let mut numbers: BTreeMap<_, Vec<u64>> = BTreeMap::new();
     for (id, number) in places(envelopes) {
@@ -46,7 +46,7 @@ pub(super) fn by_id(envelopes: &[Envelope]) -> BTreeMap<PersistenceId, Vec<u64>>
     numbers
 }
 
-/// Reads what these queries show.
+/// Reads streams over these queries.
 pub(super) struct Streams {
     pub(super) queries: Arc<dyn EventQueries>,
 }
@@ -64,7 +64,7 @@ impl Streams {
         self.run(&mut feed, &mut now, |_| false).await
     }
 
-    /// What the feed delivers until it ends, is quiet, or `enough` of it.
+    /// The envelopes that the feed delivers until it ends, is quiet, or `enough` returns `true`.
     pub(super) async fn run(
         &self,
         feed: &mut Feed,

@@ -1,5 +1,5 @@
-//! The cases of moving a store: everything arrives as it was, an interrupted copy goes on, and what is not
-//! equal is named.
+//! The cases of moving a store: everything arrives unchanged, an interrupted copy continues, and differences
+//! are named.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ use crate::persistence_id::PersistenceId;
 use crate::snapshot::{NewSnapshot, Snapshot};
 use crate::state::{Revision, StateWrite, StoredState};
 
-/// Runs the cases of [`copy`](crate::copy) against a backend, with stores in memory at the other end.
+/// Runs the cases of [`copy`](crate::copy) against a backend, with stores in memory as the other store.
 pub async fn transfer(factory: &dyn TransferFactory, flags: Flags) -> Report {
     let mut report = Report::default();
     cases! { report, &flags;
@@ -77,7 +77,7 @@ async fn write_state(archive: &InMemoryArchive, id: &PersistenceId, revision: u3
     )
 }
 
-/// A store in memory with one of everything.
+/// A store in memory with records of every kind.
 async fn filled() -> Checked<InMemoryArchive> {
     let archive = InMemoryArchive::default();
     let journal = archive.stores().journal;
@@ -168,7 +168,7 @@ async fn written_on(factory: &dyn TransferFactory) -> Checked {
         let appended = must("append", writer.append(highest + 1, vec![event("on")]).await)?;
         ensure(appended.timestamp > last, || format!("{name}: {} is not after {last}", appended.timestamp))?;
     }
-    // A writer that never heard that its append was stored repeats it at the new store.
+    // A writer whose append was stored, but not answered, repeats it at the new store.
     let id = id("counter");
     let head = must("head", source.stores().journal.head(&id).await)?;
     let uuid = WriterUuid::from_u128(2);
@@ -261,7 +261,7 @@ async fn later(factory: &dyn TransferFactory) -> Checked {
 async fn named(factory: &dyn TransferFactory) -> Checked {
     let (source, target) = (filled().await?, factory.open().await);
     must("copy", copy(&source, &*target).await)?;
-    // The same history, but for one byte, one time, one snapshot and one state.
+    // The same data, but for one byte, one time, one snapshot and one state.
     let other = InMemoryArchive::default();
     must("copy", copy(&source, &other).await)?;
     let part = id("part");
@@ -317,7 +317,7 @@ async fn occupied(factory: &dyn TransferFactory) -> Checked {
     }
     equal("the ids named", refused, vec![id("same"), id("behind"), id("ahead"), id("under")])?;
     occupied_snapshot(factory).await?;
-    // Of a state, neither a later revision nor a later write is written over.
+    // A target state of a later revision, or of a later write, is not overwritten.
     for (name, own, foreign, at) in [("revision", 1, 2, 1), ("time", 2, 1, u64::MAX >> 13)] {
         for revision in 1..=own {
             write_state(&source, &id(name), revision, Some("source")).await?;
@@ -338,7 +338,7 @@ async fn occupied(factory: &dyn TransferFactory) -> Checked {
     Ok(())
 }
 
-/// A snapshot that is newer than all of the source's is not the source's.
+/// A target snapshot that is newer than all of the source's is not part of the source.
 async fn occupied_snapshot(factory: &dyn TransferFactory) -> Checked {
     let (source, target) = (InMemoryArchive::default(), factory.open().await);
     let name = id("snapshots");

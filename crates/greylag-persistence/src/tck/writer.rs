@@ -1,4 +1,4 @@
-//! What journal cases are made of: events, and writers that keep their claim.
+//! Helpers of journal cases: events, and writers that keep their claim.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Claims `id` under whatever epoch is stored.
+    /// Claims `id` under the stored epoch.
     pub(super) async fn claim(journal: &Arc<dyn Journal>, id: &PersistenceId, uuid: u128) -> Checked<Self> {
         let seen = must("head", journal.head(id).await)?.epoch;
         let uuid = WriterUuid::from_u128(uuid);
@@ -85,7 +85,7 @@ impl Writer {
         read_all(&self.journal, &self.id, ReadRange::new(seq(from), to)).await
     }
 
-    /// Compares the numbers that are stored.
+    /// Compares the stored numbers.
     pub(super) async fn expect(&self, what: &str, expected: &[u64]) -> Checked {
         let records = self.read(1, SeqNr::MAX).await?;
         equal(what, numbers(&records), expected.to_vec())

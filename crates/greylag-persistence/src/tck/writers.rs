@@ -1,10 +1,10 @@
-//! Two writers of one id in every interleaving: the fence as a whole, not clause by clause.
+//! Two writers of one id in every interleaving: tests the fence as a whole, not rule by rule.
 //!
-//! Each case gives both writers a short script of claims, appends, lost answers, late copies, deletes and
-//! snapshots, and plays every order in which their steps can come, each on a fresh id. After every step
-//! the answer is what a model of the contract says; in the end head, events and snapshots are the
-//! model's, and another writer can still write. Both kinds of claims are played: under generations (either
-//! owner the newer one, or both the same) and under the epochs that the writers saw.
+//! Each case gives both writers a short script of claims, appends, lost answers, late duplicates, deletes and
+//! snapshots, and plays every order of their steps, each on a fresh id. After every step
+//! the answer must be that of a model of the contract; in the end head, events and snapshots must be the
+//! model's, and another writer must be able to write. Both kinds of claims are played: under generations (either
+//! owner the newer one, or both the same) and under the epochs that the writers read.
 //!
 //! Source: persistence J3, J4, J9, J10; scenarios 63, 65, 68, 69.
 
@@ -23,7 +23,7 @@ use crate::driver::stores::{Journal, SnapshotStore};
 use play::Play;
 use script::{Right, Script, Step, orders};
 
-/// How many interleavings run at once, so that backends which commit in groups do.
+/// Number of interleavings that run at once, so that backends which commit in groups have groups.
 const AT_ONCE: usize = 32;
 
 /// Runs every case against a fresh journal and a fresh snapshot store. Of each case's interleavings
@@ -54,7 +54,7 @@ pub async fn writers(journals: &impl JournalFactory, snapshots: &impl SnapshotFa
     report
 }
 
-/// Where the writers write.
+/// The stores that the writers write to.
 struct Stores {
     journal: Arc<dyn Journal>,
     snapshots: Arc<dyn SnapshotStore>,
@@ -76,7 +76,7 @@ async fn all_orders(stores: &Stores, case: &str, one: Script, other: Script, lim
         }
     }
     let count = plays.len();
-    // Every so many, so that each kind of claim has its share.
+    // Choose evenly spread plays, so that each kind of claim has its share.
     let is_chosen = |at: usize| count <= limit || (at * limit) / count != ((at + 1) * limit) / count;
     let chosen: Vec<_> = plays.into_iter().enumerate().filter(|(at, _)| is_chosen(*at)).map(|(_, play)| play).collect();
     for some in chosen.chunks(AT_ONCE) {

@@ -1,4 +1,4 @@
-//! Drives any entity machine over stores that never wait, until it comes to rest.
+//! Drives any entity machine over stores that answer at once, until the machine is idle.
 
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -22,10 +22,10 @@ use crate::event::{EventKind, Metadata, NewEvent, SeqNr, Tags, WriterUuid};
 use crate::journal::{Append, Claim, Under};
 use crate::persistence_id::PersistenceId;
 
-/// Far more steps than any command takes; only a behaviour that talks to itself for ever gets here.
+/// Far more steps than any command takes; only a behaviour that sends itself messages for ever exceeds the limit.
 const MAX_STEPS: usize = 1_000_000;
 
-/// What a machine did until it came to rest.
+/// The actions of a machine until it was idle.
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
     pub(crate) withheld: Vec<Withheld>,
@@ -35,7 +35,7 @@ pub(crate) struct Settled {
     pub(crate) failure: Option<Failure>,
 }
 
-/// Performs actions until the machine waits for nothing but commands; its clock passes over waits.
+/// Performs actions until the machine waits only for commands; its clock skips over waits.
 pub(crate) fn settle<M: Machine>(
     core: &mut M,
     now: &mut Instant,
@@ -125,8 +125,8 @@ impl Asks {
     }
 }
 
-/// A question to a behaviour. While it lives, a command that is read back from its bytes answers where the one that
-/// was written would have.
+/// A question to a behaviour. While it lives, reply tokens of a command that is read back from its bytes answer in
+/// place of the tokens of the original.
 pub(crate) struct Question<R> {
     answers: Arc<Answers>,
     scope: ReplyScope,
@@ -134,21 +134,21 @@ pub(crate) struct Question<R> {
 }
 
 impl<R: Send + 'static> Question<R> {
-    /// What the command was answered, once it was handled.
+    /// The answer to the command, once it was handled.
     pub(crate) fn answer(self) -> Result<R, EntityError> {
-        // A token that was read and dropped answers now.
+        // Drop the scope first: a token that was read back and dropped answers now.
         drop(self.scope);
         let answer = self.answers.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         match answer.expect("the command was not answered") {
             ReplyOutcome::Value { value, .. } => Ok(*value.downcast::<R>().expect("the token answers its own type")),
             ReplyOutcome::Failed(error) => Err(error),
-            // Only sharding drops messages on their way.
+            // Only sharding drops messages on their way, so this does not come.
             ReplyOutcome::Dropped(_) => Err(EntityError::NoReply),
         }
     }
 }
 
-/// Writes a value and reads it back: what the way to another node does to it.
+/// Writes a value and reads it back, as on the way to another node.
 pub(crate) fn survive<T: 'static>(what: &str, codec: &dyn Codec<T>, value: &T) -> T {
     let mut bytes = BytesMut::new();
     codec.encode(value, &mut bytes).unwrap_or_else(|error| panic!("the {what} cannot be encoded: {error}"));
@@ -156,7 +156,7 @@ pub(crate) fn survive<T: 'static>(what: &str, codec: &dyn Codec<T>, value: &T) -
     read.unwrap_or_else(|error| panic!("the {what} does not survive its codec: {error}"))
 }
 
-/// The clock of a kit's stores: a microsecond further at every look.
+/// The clock of a kit's stores: advances by a microsecond at every read.
 pub(crate) fn ticking_clock() -> impl Fn() -> crate::Timestamp + Clone + Send + Sync + 'static {
     let tick = Arc::new(Mutex::new(0));
     move || {
@@ -166,7 +166,7 @@ pub(crate) fn ticking_clock() -> impl Fn() -> crate::Timestamp + Clone + Send + 
     }
 }
 
-/// Appends one event to a history as an earlier writer would have.
+/// Appends one event to a history, as if by an earlier writer.
 pub(crate) fn append_value(journal: &InMemoryJournal, id: &PersistenceId, value: EncodedValue) {
     let (writer_uuid, claim) = claim(journal, id);
     let event = NewEvent {
@@ -184,7 +184,7 @@ pub(crate) fn append_value(journal: &InMemoryJournal, id: &PersistenceId, value:
     appended.unwrap_or_else(|error| panic!("an event cannot be stored: {error}"));
 }
 
-/// Lets a history that is empty begin after this number.
+/// Makes an empty history continue after number `to`.
 pub(crate) fn advance(journal: &InMemoryJournal, id: &PersistenceId, to: SeqNr) {
     let (_, claim) = claim(journal, id);
     let advanced = journal.advance(id, claim.epoch, to).now_or_never().expect("memory never waits");

@@ -1,20 +1,20 @@
-//! Every number of a delivery tracker, with its default.
+//! All settings of a delivery tracker, with their defaults.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
 use crate::settings::SettingsError;
 
-/// How one behaviour's deliveries are repeated. Source: persistence §6, §9 (`delivery_tracker.*`).
+/// Settings of the repetition of one behaviour's deliveries. Source: persistence §6, §9 (`delivery_tracker.*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeliveryTrackerSettings {
-    /// How old the last attempt is when the next one follows; looked at twice as often. Default 5 s.
+    /// Time from one attempt to the next; checked twice in this time. Default 5 s.
     pub redeliver_interval: Duration,
-    /// Most deliveries sent again at a time. Default 10,000.
+    /// Most deliveries sent again in one tick. Default 10,000.
     pub redelivery_burst_limit: NonZeroUsize,
-    /// After how many attempts a delivery that is not confirmed is told of. Default 5.
+    /// Number of attempts after which an unconfirmed delivery is reported. Default 5.
     pub warn_after_attempts: NonZeroU32,
-    /// What [`DeliveryTracker::has_room`](crate::DeliveryTracker::has_room) measures by. Default
+    /// The limit that [`DeliveryTracker::has_room`](crate::DeliveryTracker::has_room) checks. Default
     /// 100,000.
     pub max_unconfirmed: NonZeroUsize,
 }
@@ -31,7 +31,7 @@ impl Default for DeliveryTrackerSettings {
 }
 
 impl DeliveryTrackerSettings {
-    /// Between two looks at what is due.
+    /// Time between two ticks.
     pub(super) fn tick_interval(&self) -> Duration {
         self.redeliver_interval / 2
     }

@@ -1,25 +1,25 @@
-//! What of a tracker is stored with the entity's snapshots.
+//! The part of a tracker that is stored with the entity's snapshots.
 
 use std::collections::BTreeMap;
 
 use super::{DeliveryId, DeliveryTracker, DeliveryTrackerSettings, Unconfirmed};
 
-/// A tracker as it is stored.
+/// The stored form of a tracker.
 ///
-/// With the feature `serde` a [`DeliveryTracker`] is written as this, so that a state that holds one
-/// can derive; without, the state's codec calls [`DeliveryTracker::snapshot`] and
+/// With the feature `serde` a [`DeliveryTracker`] is serialized in this form, so that a state that holds a tracker
+/// can derive its serialization; without, the state's codec calls [`DeliveryTracker::snapshot`] and
 /// [`DeliveryTracker::restore`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct TrackerSnapshot<D, M> {
     /// The last id given.
     pub current_id: DeliveryId,
-    /// What is not confirmed, ascending: id, destination, message.
+    /// The unconfirmed deliveries, ascending: id, destination, message.
     pub unconfirmed: Vec<(DeliveryId, D, M)>,
 }
 
 impl<D, M> DeliveryTracker<D, M> {
-    /// What must be part of the entity's snapshot.
+    /// The part that must be in the entity's snapshot.
     pub fn snapshot(&self) -> TrackerSnapshot<D, M>
     where
         D: Clone,
@@ -29,13 +29,13 @@ impl<D, M> DeliveryTracker<D, M> {
         TrackerSnapshot { current_id: self.current_id, unconfirmed: unconfirmed.collect() }
     }
 
-    /// A tracker as [`DeliveryTracker::snapshot`] saw it. Everything is due.
+    /// A tracker from the result of [`DeliveryTracker::snapshot`]. All its deliveries are due.
     pub fn restore(snapshot: TrackerSnapshot<D, M>) -> Self {
         let unconfirmed = snapshot.unconfirmed.into_iter();
         let unconfirmed: BTreeMap<_, _> = unconfirmed
             .map(|(id, dest, message)| (id, Unconfirmed { dest, message, attempts: 0, sent_at: None }))
             .collect();
-        // No id may be given twice, even if a snapshot written by hand has a `current_id` below its deliveries.
+        // Never give an id twice, even if a snapshot written by hand has a `current_id` below its deliveries.
         let current_id = unconfirmed.keys().copied().fold(snapshot.current_id, Ord::max);
         Self {
             settings: DeliveryTrackerSettings::default(),

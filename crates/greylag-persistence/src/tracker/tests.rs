@@ -23,7 +23,7 @@ fn deliver(tracker: &mut Tracker, count: u64) {
     }
 }
 
-/// What an input sends.
+/// The ids that an input sends.
 fn sent(tracker: &mut Tracker, now: Instant, input: TrackerInput) -> Vec<u64> {
     let mut out = Vec::new();
     tracker.handle(now, input, &mut out);
@@ -34,7 +34,7 @@ fn sent(tracker: &mut Tracker, now: Instant, input: TrackerInput) -> Vec<u64> {
     sent.collect()
 }
 
-/// What the next tick sends, and when.
+/// The ids that the next tick sends; moves `now` to that tick.
 fn tick(tracker: &mut Tracker, now: &mut Instant) -> Vec<u64> {
     *now = tracker.next_deadline().expect("something is not confirmed");
     sent(tracker, *now, TrackerInput::Tick)
@@ -53,7 +53,7 @@ fn ids_have_no_gaps_and_are_confirmed_once() {
     assert_eq!(tracker.unconfirmed().map(|(id, ..)| id.as_u64()).collect::<Vec<_>>(), [1, 3]);
 }
 
-/// Scenario persistence 66, the limit: `has_room` measures, `deliver` never refuses.
+/// Scenario persistence 66, the limit: `has_room` checks it, `deliver` never refuses.
 #[test]
 fn room_is_asked_for_and_never_enforced() {
     let (mut tracker, now) = (Tracker::default(), Instant::now());
@@ -75,7 +75,7 @@ fn nothing_is_sent_before_it_is_stored_and_nothing_wakes_a_tracker_at_rest() {
     assert!(tracker.confirm(DeliveryId::new(1)), "given up before it left");
     assert_eq!(sent(&mut tracker, now, TrackerInput::Stored), [2]);
     assert_eq!(tracker.next_deadline(), Some(now + INTERVAL / 2));
-    // Recorded, not stored: a redelivery that comes now leaves it out.
+    // Recorded, not stored: a redelivery meanwhile leaves it out.
     deliver(&mut tracker, 1);
     assert_eq!(sent(&mut tracker, now + INTERVAL, TrackerInput::Tick), [2]);
     assert_eq!(sent(&mut tracker, now + INTERVAL, TrackerInput::Stored), [3]);
@@ -90,7 +90,7 @@ fn nothing_is_sent_before_it_is_stored_and_nothing_wakes_a_tracker_at_rest() {
     assert_eq!(tracker.next_deadline(), Some(now + INTERVAL * 6 + INTERVAL / 2));
 }
 
-/// An entry is sent again when its own last attempt is an interval old, and early ticks do nothing.
+/// A delivery is sent again when its own last attempt is an interval old, and early ticks do nothing.
 #[test]
 fn each_delivery_keeps_its_own_interval() {
     let (mut tracker, start) = (Tracker::default(), Instant::now());
@@ -127,7 +127,7 @@ fn what_recovery_brought_goes_first_however_many_ticks_it_takes() {
     assert_eq!(sent(&mut tracker, now, TrackerInput::Stored), [8]);
 }
 
-/// A destination that never answers must not take every turn.
+/// A destination that never answers must not use up every tick.
 #[test]
 fn deliveries_with_large_ids_are_not_starved() {
     let (mut tracker, mut now) = (Tracker::default(), Instant::now());
@@ -179,7 +179,7 @@ fn a_snapshot_holds_what_must_not_be_lost_and_nothing_else() {
     assert_eq!(Tracker::restore(careless).current_id(), DeliveryId::new(3), "3 is taken");
 }
 
-/// The stored form; a change of it would lose what older versions stored.
+/// The stored form is fixed; a change of it would make older snapshots unreadable.
 #[cfg(feature = "serde")]
 #[test]
 fn the_serialized_form_is_fixed() {

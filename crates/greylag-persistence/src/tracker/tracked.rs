@@ -1,6 +1,6 @@
-//! A tracker together with the way out, as a behaviour lends it to the machine of its entity.
+//! A tracker together with its send function, as a behaviour lends it to the machine of its entity.
 //!
-//! The machine knows neither destinations nor messages, so both stay behind this.
+//! The machine knows neither destinations nor messages, so both types are hidden behind [`Tracked`].
 
 use std::fmt;
 use std::time::Instant;
@@ -10,22 +10,22 @@ use super::{DeliveryId, DeliveryTracker, TrackerEffect, TrackerInput, Unconfirme
 /// One attempt at one delivery.
 #[derive(Debug)]
 pub struct DeliveryAttempt<'a, D, M> {
-    /// Which delivery. It should travel with the message, for the receiver to know it again and to
-    /// confirm it.
+    /// Id of the delivery. It should travel with the message, so that the receiver can recognize a repeat and
+    /// confirm the delivery.
     pub id: DeliveryId,
-    /// 1 for the first in this life of the entity.
+    /// Number of the attempt in this incarnation of the entity, from 1.
     pub number: u32,
-    /// Where it goes.
+    /// The destination.
     pub dest: &'a D,
-    /// What is to be sent.
+    /// The message to send.
     pub message: &'a M,
 }
 
-/// What [`EventSourced::tracker`](crate::EventSourced::tracker) lends to the machine.
+/// The tracker that [`EventSourced::tracker`](crate::EventSourced::tracker) lends to the machine.
 pub struct Tracked<'a>(Box<dyn Driven + 'a>);
 
 impl<D, M> DeliveryTracker<D, M> {
-    /// This tracker, sending by `send`. That must not wait, as any handler; what it cannot send now
+    /// This tracker, sending by `send`. `send` must not wait, like any handler; a message that it cannot send now
     /// will come again.
     pub fn send_by<'a>(&'a mut self, send: impl FnMut(DeliveryAttempt<'_, D, M>) + 'a) -> Tracked<'a> {
         Tracked(Box::new(SendBy { tracker: self, send }))
@@ -33,7 +33,7 @@ impl<D, M> DeliveryTracker<D, M> {
 }
 
 impl Tracked<'_> {
-    /// Tells the tracker, and sends what it wants sent.
+    /// Passes an input to the tracker, and sends the deliveries that it asks for.
     pub fn handle(&mut self, now: Instant, input: TrackerInput) -> Option<UnconfirmedWarning> {
         self.0.handle(now, input)
     }

@@ -1,4 +1,4 @@
-//! One projection with its pretended offset rows and handler, and its place at the shared reader.
+//! One projection with its simulated offset rows and handler, and its place at the shared reader.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -18,7 +18,7 @@ pub(crate) struct Instance {
     rows: BTreeMap<PersistenceId, Processed>,
 }
 
-/// At which shared reader it is, and which run of the projection joined it.
+/// The shared reader that a projection has joined, and the run of the projection that joined.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) reader: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Place {
 }
 
 impl Instance {
-    /// The first two have halves of the slices, the others have all. Every second one is exactly-once.
+    /// The first two have halves of the slices, the others have all. Every second projection is exactly-once.
     pub(crate) fn start(
         number: usize,
         group: usize,
@@ -41,7 +41,7 @@ impl Instance {
         let settings = ProjectionSettings {
             group: NonZeroUsize::new(group).expect("a group has one at least"),
             share_reader: true,
-            // What fails here fails by chance, so no event is poison.
+            // Failures here are random, so no event is poison.
             max_retries: 100,
             ..ProjectionSettings::default()
         };
@@ -51,7 +51,7 @@ impl Instance {
         Self { id, machine, place: None, seen, rows: BTreeMap::new() }
     }
 
-    /// What was saved, for a run that begins.
+    /// The saved rows, for a run that begins.
     pub(crate) fn load(&mut self) -> Vec<Processed> {
         self.seen.resume(self.rows.values().filter(|row| !row.is_mark()));
         self.rows.values().cloned().collect()
@@ -61,7 +61,7 @@ impl Instance {
         self.seen.see(envelopes, counts);
     }
 
-    /// Later numbers stay.
+    /// Saves rows; a row with a later number stays.
     pub(crate) fn save(&mut self, rows: Vec<Processed>) {
         for row in rows {
             let kept = self.rows.entry(row.id.clone()).or_insert_with(|| row.clone());
@@ -77,7 +77,7 @@ impl Instance {
         self.save(rows);
     }
 
-    /// Forgets all but which slices were reset.
+    /// Deletes all rows but starts, which tell the slices that were reset.
     pub(crate) fn reset(&mut self) {
         self.rows.retain(|_, row| row.is_start());
         self.seen.reset();

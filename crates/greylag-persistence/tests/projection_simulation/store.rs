@@ -1,7 +1,7 @@
-//! The store that is read: it orders by number, or by time like a database, where a row is given its time when
-//! it is written and shows when it is committed, which may be after later ones.
+//! The simulated store: it orders by number, or by time like a database, where a row gets its time when
+//! it is written and becomes visible when it is committed, possibly after later rows.
 //!
-//! Of events every one stays; a state is replaced once its next revision is committed.
+//! All events stay; a state is replaced once its next revision is committed.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -14,17 +14,17 @@ use greylag_persistence::{
 
 use crate::record::record;
 
-/// Younger rows are not settled.
+/// Age from which rows are settled.
 const BEHIND: Duration = Duration::from_millis(100);
-/// Most records of a history that come at once: few, so that filling a gap takes several pages.
+/// Most records of a page of a history: few, so that filling a gap takes several pages.
 const HISTORY_PAGE: usize = 3;
 
 pub(crate) struct Store {
     pub(crate) kind: OffsetKind,
     pub(crate) shows: Shows,
-    /// In the order of the store.
+    /// Rows in the order of the store.
     rows: Vec<Row>,
-    /// Of each id the last number.
+    /// For each id the last number.
     heads: BTreeMap<PersistenceId, Head>,
 }
 
@@ -48,13 +48,13 @@ impl Store {
         Self { kind, shows, rows: Vec::new(), heads: BTreeMap::new() }
     }
 
-    /// Writes the next number of the id, which is committed after so long; none while the one before is not.
+    /// Writes the next number of the id, committed after `commit`; none while the previous one is uncommitted.
     pub(crate) fn write(&mut self, id: PersistenceId, now: Timestamp, commit: Duration) {
         let head = self.heads.get(&id).copied();
         if head.is_some_and(|head| head.shows_at > now) {
             return;
         }
-        // Times rise per id, also within one moment.
+        // Times rise per id, also for writes at the same instant.
         let timestamp = head.map_or(now, |head| now.max(later(head.timestamp, Duration::from_micros(1))));
         let shows_at = later(now, commit);
         let seq_nr = head.map_or(SeqNr::FIRST, |head| head.seq_nr.next().expect("a run is short"));
@@ -67,7 +67,7 @@ impl Store {
         self.rows.insert(at, Row { position, id, seq_nr, timestamp, shows_at });
     }
 
-    /// The newest place; none while nothing is committed.
+    /// The newest position; `None` while no row is committed.
     pub(crate) fn newest(&self, now: Timestamp) -> Option<Position> {
         let last = self.rows.iter().rev().find(|row| row.shows_at <= now)?;
         Some(match self.kind {
@@ -111,7 +111,7 @@ impl Store {
     /// Whether the row is committed, and not replaced.
     fn is_there(&self, row: &Row, now: Timestamp) -> bool {
         let head = self.heads[&row.id];
-        // All but the last are committed, and the last may not be: then the one before it is there.
+        // All rows of an id but the last are committed; if the last is not, the newest is the one before.
         let newest = if head.shows_at <= now { head.seq_nr } else { head.seq_nr.previous() };
         row.shows_at <= now && (self.shows == Shows::Every || row.seq_nr == newest)
     }
@@ -154,7 +154,7 @@ impl Row {
     }
 }
 
-/// So long after.
+/// The time `by` after `timestamp`.
 fn later(timestamp: Timestamp, by: Duration) -> Timestamp {
     Timestamp::from_micros(timestamp.as_micros() + u64::try_from(by.as_micros()).expect("a run is short"))
 }

@@ -1,6 +1,6 @@
-//! Time, chance and the mail between the machines; what a driver would do with their effects.
+//! Clock, random choices and the mail between the machines; performs the effects as a driver would.
 //!
-//! Nothing happens but by [`World::step`]: the next letter arrives, or a machine's deadline comes.
+//! Everything happens in [`World::step`]: the next letter arrives, or a machine's deadline comes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,16 +20,16 @@ use super::instance::{Instance, Place};
 use super::store::Store;
 use crate::{PROJECTIONS, Profile};
 
-/// The time of the first moment, so that going back has something to go over.
+/// Timestamp of the first instant, large enough for backtracking to begin before it.
 const EPOCH: u64 = 1_000_000_000;
-/// In the storm something may happen so often, also when no machine has anything to do.
+/// In the storm a random event may happen after this time even if no machine has anything to do.
 const GUST: Duration = Duration::from_millis(50);
-/// Longest times that an answer takes.
+/// Longest delays of answers.
 const QUICK: Duration = Duration::from_millis(60);
 const SLOW: Duration = Duration::from_millis(200);
-/// Longest time to a commit; less than how far a pass backwards stays behind, or it would be lost rightly.
+/// Longest time to a commit; less than `behind`, since later commits may be lost by contract.
 const LATEST_COMMIT: Duration = Duration::from_secs(8);
-/// More steps at one moment are a machine that spins.
+/// Bound on steps at one instant, above which a machine counts as looping.
 const MOST_STEPS: u32 = 5_000;
 
 pub(crate) struct World {
@@ -44,7 +44,7 @@ pub(crate) struct World {
     instances: Vec<Instance>,
     /// The shared reader, if there is one, with its number.
     reader: Option<(u64, SharedReader)>,
-    /// By when it arrives, and in the order in which it was sent.
+    /// Letters by time of arrival, then in the order in which they were sent.
     mail: BTreeMap<(Instant, u64), Letter>,
     /// Numbers letters, readers and consumers.
     last_number: u64,
@@ -58,19 +58,19 @@ enum Letter {
     Consumer(ConsumerId, SharedAnswer),
 }
 
-/// What is due next.
+/// The kind of the next step.
 enum Due {
     Letter,
     Projection(usize),
     Reader,
 }
 
-/// How an operation on a store or a handler ends.
+/// The outcome of an operation on a store or a handler.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Done,
     Refused,
-    /// It is done, and the answer is a failure.
+    /// The operation is carried out, and the answer is a failure.
     Lost,
 }
 
@@ -112,13 +112,13 @@ impl World {
         self.run_for(duration);
     }
 
-    /// From now on nothing fails, and only one stays paused.
+    /// Ends the storm: nothing fails from now on, and only one projection stays paused.
     pub(crate) fn calm_down(&mut self) {
         self.is_stormy = false;
         for number in 0..PROJECTIONS {
             let is_paused = self.profile.stays_paused == Some(number);
             self.tell(number, if is_paused { ProjectionInput::Pause } else { ProjectionInput::Resume });
-            // Some start over, so that they catch up and join while others are fed.
+            // Reset some, so that they catch up and join while others are fed.
             if self.rng.random() {
                 self.tell(number, ProjectionInput::Reset);
             }
@@ -135,12 +135,12 @@ impl World {
         }
     }
 
-    /// Something was written on this node.
+    /// Hints the reader that new events were written.
     pub(crate) fn hint_reader(&mut self) {
         self.tell_reader(SharedReaderInput::Hint);
     }
 
-    /// How often the store was asked.
+    /// Number of queries to the store.
     pub(crate) fn questions(&self) -> u64 {
         self.questions
     }
@@ -165,7 +165,7 @@ impl World {
         longest.mul_f64(self.rng.random())
     }
 
-    /// Does what is due next, and in a storm now and then something besides.
+    /// Performs the next step, and in a storm from time to time a random event.
     fn step(&mut self) {
         let gust_at = self.now + GUST;
         let is_gust = match self.next_due() {
@@ -184,7 +184,7 @@ impl World {
         }
     }
 
-    /// Of what is due at one moment, the projections come first, then the reader, then the mail.
+    /// Of steps due at one instant, those of projections come first, then the reader's, then the mail.
     fn next_due(&self) -> Option<(Instant, Due)> {
         let instances = self.instances.iter().enumerate();
         let projections =
@@ -221,7 +221,7 @@ impl World {
             12..16 => self.tell(number, ProjectionInput::Pause),
             16..22 => self.tell(number, ProjectionInput::Resume),
             22 => self.tell(number, ProjectionInput::Reset),
-            // Projections that share a reader get no hint of their own: the reader gets it.
+            // A hint goes to the reader, not to the projections that share it.
             23..32 if self.instances[number].place.is_none() => self.tell(number, ProjectionInput::Hint),
             32..37 => self.hint_reader(),
             _ => {}
@@ -246,7 +246,7 @@ impl World {
         self.send_within(Duration::ZERO, letter);
     }
 
-    /// Often at once, so that much meets at one moment.
+    /// Often without delay, so that many letters arrive at one instant.
     fn send_within(&mut self, longest: Duration, letter: Letter) {
         let takes = if self.rng.random_bool(0.3) { Duration::ZERO } else { self.within(longest) };
         let number = self.next_number();
@@ -262,7 +262,7 @@ impl World {
         match letter {
             Letter::Projection(number, input) => self.tell(number, input),
             Letter::Reader(to, input) if self.reader_number() == Some(to) => self.tell_reader(input),
-            // It ended meanwhile.
+            // The reader ended meanwhile.
             Letter::Reader(_, SharedReaderInput::Join(consumer, _)) => {
                 self.send(Letter::Consumer(consumer, SharedAnswer::Dismissed(None)));
             }
@@ -281,7 +281,7 @@ impl World {
         self.obey_projection(number, effects);
     }
 
-    /// Hands an answer to the consumer; one that has left is not found any more.
+    /// Gives an answer to the consumer; drops it if the consumer has left.
     fn tell_consumer(&mut self, consumer: ConsumerId, answer: SharedAnswer) {
         let is_meant = |place: &Place| place.consumer == consumer;
         let Some(number) = self.instances.iter().position(|it| it.place.as_ref().is_some_and(is_meant)) else { return };
@@ -310,7 +310,7 @@ impl World {
         self.reader.as_ref().map(|(number, _)| *number)
     }
 
-    /// The reader there is, or a new one.
+    /// The present reader, or a new one.
     fn ensure_reader(&mut self) -> u64 {
         if let Some(number) = self.reader_number() {
             return number;
@@ -392,7 +392,7 @@ impl World {
         self.send(Letter::Reader(reader, SharedReaderInput::Join(consumer, slices)));
     }
 
-    /// Does what is asked for at once; what takes its time is the answer.
+    /// Carries out an operation at once; only its answer is delayed.
     fn answer(&mut self, number: usize, question: ProjectionEffect) -> (u64, ProjectionAnswer) {
         use ProjectionEffect as Ask;
         match question {
@@ -462,7 +462,7 @@ impl World {
     }
 }
 
-/// Little room everywhere, so that runs meet the ends of pages and of the buffer.
+/// Small pages and buffers, so that runs meet their ends.
 fn settings() -> QuerySettings {
     let sharing = SharingSettings {
         fanout_buffer: NonZeroUsize::new(8).expect("not zero"),
@@ -489,7 +489,7 @@ fn unknown() -> HandleError {
     HandleError::Unknown("no answer".to_owned())
 }
 
-/// Where a run stands.
+/// Shows the state of a run.
 impl fmt::Display for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let weather = if self.is_stormy { "storm" } else { "calm" };
@@ -514,7 +514,7 @@ impl fmt::Display for World {
     }
 }
 
-/// A failure says which seed it is, and where its run stands.
+/// Prints the seed and the state of the run if the test fails.
 impl Drop for World {
     #[expect(clippy::print_stderr, reason = "a panic cannot be given more to say")]
     fn drop(&mut self) {

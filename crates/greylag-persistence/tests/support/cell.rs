@@ -1,7 +1,7 @@
-//! A cell with a number whose commands say in words what its handler answers.
+//! An entity with a number, whose commands spell out the effect that its handler returns.
 //!
-//! `set 5 | run | reply | stop` persists a state, then runs three side effects. Some numbers are
-//! traps: 777 cannot be encoded, 888 gets a tag that no store takes.
+//! `set 5 | run | reply | stop` persists a state, then runs three side effects. Some numbers
+//! fail on purpose: 777 cannot be encoded, 888 gets a tag that no store takes.
 
 use std::sync::Arc;
 
@@ -109,7 +109,7 @@ impl DurableState for Cell {
 }
 
 impl Cell {
-    /// The entity with its name and its codecs.
+    /// The entity with its id and its codecs.
     pub(crate) fn stored(self) -> Persisted<Self, StateCodec<Self>> {
         let id = self.id.clone();
         StateCodec::new(Picky).of(id, self)

@@ -1,4 +1,4 @@
-//! The query side of a journal that keeps no highest number, and how often it was asked.
+//! The query side of a journal without a stored highest number, and counts of its queries.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -21,12 +21,12 @@ impl Counted {
         Self { queries, lists: AtomicUsize::new(0), reads: AtomicUsize::new(0) }
     }
 
-    /// How many pages of ids were asked for.
+    /// Number of pages of ids asked for.
     pub(crate) fn lists(&self) -> usize {
         self.lists.load(Ordering::Relaxed)
     }
 
-    /// How many pages of one history were asked for.
+    /// Number of pages of one history asked for.
     pub(crate) fn reads(&self) -> usize {
         self.reads.load(Ordering::Relaxed)
     }

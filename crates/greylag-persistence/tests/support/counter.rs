@@ -1,8 +1,8 @@
-//! A counter whose commands say in words what its handler answers.
+//! A counter whose commands spell out the effect that its handler returns.
 //!
-//! `add 1 2 | run | reply | stop` persists two events, then runs three side effects. Some events are
-//! traps: 666 panics in `apply`, 777 cannot be encoded, 888 gets too many tags, 999 wants a snapshot. Others show
-//! what adapters do: `2+3` is read as two events, `gone` as none, and -444, tagged `red`, is written
+//! `add 1 2 | run | reply | stop` persists two events, then runs three side effects. Some events
+//! are special: 666 panics in `apply`, 777 cannot be encoded, 888 gets too many tags, 999 wants a snapshot. Others test
+//! adapters: `2+3` is read as two events, `gone` as none, and -444, tagged `red`, is written
 //! as `-44+-400`.
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) struct Counter {
     pub(crate) log: Log,
     pub(crate) rollback: bool,
     pub(crate) panics_on: Option<&'static str>,
-    /// Wants more events deleted than there are whenever a snapshot is saved.
+    /// Whether it asks to delete more events than there are whenever a snapshot is saved.
     pub(crate) oversteps: bool,
     asks: u64,
 }
@@ -173,7 +173,7 @@ impl EventSourced for Counter {
 }
 
 impl Counter {
-    /// The entity with its name and its codecs.
+    /// The entity with its id and its codecs.
     pub(crate) fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
         let id = self.id.clone();
         EventCodecs::new(event_codec()).snapshots(json("counter.state")).of(id, self)
@@ -192,7 +192,7 @@ fn as_read(event: String) -> EventSeq<String> {
     }
 }
 
-/// Signals without the fields that would only repeat what stands elsewhere.
+/// Shortens signals: leaves out fields that repeat information shown elsewhere.
 fn short(text: &str) -> &str {
     text.split_once(" { min_seq_nr").map_or(text, |(head, _)| head)
 }

@@ -1,4 +1,4 @@
-//! What the behaviours of the tests write down, and the port by which their askers are answered.
+//! A log of the tests' behaviours, which also receives the answers of askers.
 
 use std::sync::{Arc, Mutex};
 

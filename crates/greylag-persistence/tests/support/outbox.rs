@@ -1,7 +1,7 @@
-//! An entity that sends what it is told to until it is confirmed, and writes down everything.
+//! An entity that sends messages by a delivery tracker, and logs everything.
 //!
-//! `send a x b y` persists two events, which deliver x to a and y to b; `confirm 2` persists that the
-//! second is confirmed; `crash` panics. A behaviour that has no room for a send says so.
+//! `send a x b y` persists two events, which deliver x to a and y to b; `confirm 2` persists the confirmation of
+//! delivery 2; `crash` panics. A `send` without room is logged.
 
 use greylag_codec::json;
 use greylag_persistence::{
@@ -21,11 +21,11 @@ pub(crate) enum Event {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Outgoing {
     pub(crate) tracker: DeliveryTracker<String, String>,
-    /// How many messages were ever told to be sent.
+    /// Number of messages ever recorded for sending.
     pub(crate) sent: u64,
 }
 
-/// Takes what leaves: id, attempt, destination, text.
+/// Receives the attempts: id, attempt, destination, text.
 pub(crate) type Wire = Box<dyn FnMut(DeliveryId, u32, &str, &str) + Send>;
 
 pub(crate) struct Outbox {
@@ -37,7 +37,7 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Writes down what leaves.
+    /// Logs the attempts.
     pub(crate) fn logging(id: &str, settings: EventSourcedSettings, log: Log) -> Self {
         let lines = log.clone();
         let wire: Wire = Box::new(move |id, attempt, dest, text| {
@@ -116,7 +116,7 @@ impl EventSourced for Outbox {
 }
 
 impl Outbox {
-    /// The entity with its name and its codecs.
+    /// The entity with its id and its codecs.
     pub(crate) fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
         let id = self.id.clone();
         EventCodecs::new(json("outbox.event")).snapshots(json("outbox.state")).of(id, self)

@@ -1,6 +1,6 @@
-//! Handlers that panic because a test tells them to.
+//! Panics on purpose in handlers of tests.
 
-/// Keeps what panics on purpose from filling the output; any other panic is shown as ever.
+/// Keeps panics on purpose out of the output; other panics are shown as usual.
 pub(crate) fn quiet() {
     let shown = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

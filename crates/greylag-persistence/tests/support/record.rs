@@ -1,4 +1,4 @@
-//! Records of which only the place counts.
+//! Records for tests that use only id, number and time.
 
 use bytes::Bytes;
 use greylag_core::CodecId;
@@ -6,7 +6,7 @@ use greylag_persistence::{
     EventKind, Metadata, PersistenceId, SeqNr, StoredEvent, Tags, Timestamp, WriterEpoch, WriterUuid,
 };
 
-/// One without a payload, from no writer.
+/// A record without a payload and without a writer.
 pub(crate) fn record(id: PersistenceId, seq_nr: SeqNr, timestamp: Timestamp) -> StoredEvent {
     StoredEvent {
         id,

@@ -1,6 +1,6 @@
-//! A store that orders by time, like a database: a row is given its time when it is written, and shows
-//! when it is committed, which may be later than others that were written after it. Of events every one
-//! stays; a state is replaced once its next revision is committed.
+//! A store that orders by time, like a database: a row gets its time when it is written, and becomes visible
+//! when it is committed, possibly after rows that were written later. All events stay;
+//! a state is replaced once its next revision is committed.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -19,10 +19,10 @@ use tokio::time::Instant;
 
 use super::record::record;
 
-/// Younger rows are not settled.
+/// Age from which rows are settled.
 const BEHIND: Duration = Duration::from_millis(100);
 
-/// The time of the first moment, so that going back has something to go over.
+/// Timestamp of the first instant, large enough for backtracking to begin before it.
 const EPOCH: u64 = 1_000_000_000;
 
 #[derive(Clone)]
@@ -38,9 +38,9 @@ type Place = (Timestamp, PersistenceId, SeqNr);
 
 struct Rows {
     rng: ChaCha8Rng,
-    /// By place, with the moment at which it shows.
+    /// Rows by position, with the time at which they become visible.
     by_place: BTreeMap<Place, Timestamp>,
-    /// Of each id the last number, and when it shows: until then the id is locked.
+    /// For each id the last number, and the time at which it becomes visible: until then the id is locked.
     heads: BTreeMap<PersistenceId, (u64, Timestamp)>,
 }
 
@@ -49,7 +49,7 @@ impl Timed {
         Self::seeded(latest, 0)
     }
 
-    /// Commits take up to `latest`, now and then.
+    /// A store of events; some commits are delayed by up to `latest`.
     pub(crate) fn seeded(latest: Duration, seed: u64) -> Self {
         let rng = ChaCha8Rng::seed_from_u64(seed);
         let rows = Rows { rng, by_place: BTreeMap::new(), heads: BTreeMap::new() };
@@ -62,7 +62,7 @@ impl Timed {
         }
     }
 
-    /// As [`Timed::seeded`], of states.
+    /// As [`Timed::seeded`], for states.
     pub(crate) fn states(latest: Duration, seed: u64) -> Self {
         Self { shows: Shows::Newest, ..Self::seeded(latest, seed) }
     }
@@ -72,7 +72,8 @@ impl Timed {
         Timestamp::from_micros(EPOCH + since)
     }
 
-    /// Writes the next event of the cart; how many were written: none while the one before is not committed.
+    /// Writes the next event of the cart; returns the number of events written: 0 while the previous one is
+    /// uncommitted.
     pub(crate) fn write(&self, name: &str) -> usize {
         let now = self.now();
         let mut rows = self.rows.lock().unwrap();
@@ -83,7 +84,7 @@ impl Timed {
         }
         let latest = u64::try_from(self.latest.as_micros()).unwrap();
         let takes = if latest > 0 && rows.rng.random_bool(0.2) { rows.rng.random_range(0..latest) } else { 1 };
-        // Times rise per id, also within one moment.
+        // Times rise per id, also for writes at the same instant.
         let at = Timestamp::from_micros(now.as_micros().max(shows_at.as_micros() + 1));
         let shows_at = Timestamp::from_micros(at.as_micros() + takes);
         rows.by_place.insert((at, id.clone(), SeqNr::saturating(last + 1)), shows_at);
@@ -91,13 +92,13 @@ impl Timed {
         1
     }
 
-    /// Up to `most` numbers.
+    /// Draws up to `most` numbers.
     pub(crate) fn draw(&self, most: usize) -> Vec<u32> {
         let rng = &mut self.rows.lock().unwrap().rng;
         (0..rng.random_range(0..=most)).map(|_| rng.random()).collect()
     }
 
-    /// Pages asked for.
+    /// Number of pages asked for.
     pub(crate) fn asked(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
     }
@@ -109,7 +110,7 @@ impl Timed {
         meant.map(|(id, (last, _))| (id.clone(), *last)).collect()
     }
 
-    /// Events in these slices.
+    /// Number of events in these slices.
     pub(crate) fn count(&self, slices: &RangeInclusive<u16>) -> usize {
         let rows = self.rows.lock().unwrap();
         rows.by_place.keys().filter(|(_, id, _)| slices.contains(&id.slice())).count()
@@ -120,7 +121,7 @@ impl Rows {
     /// Whether this row is committed, and not replaced.
     fn is_there(&self, shows: Shows, (_, id, seq_nr): &Place, shows_at: Timestamp, now: Timestamp) -> bool {
         let is_replaced = |(last, last_shows_at): &(u64, Timestamp)| {
-            // All but the last are committed, and the last may not be: then the one before it is there.
+            // All rows of an id but the last are committed; if the last is not, the newest is the one before.
             let there = if *last_shows_at <= now { *last } else { *last - 1 };
             shows == Shows::Newest && seq_nr.as_u64() < there
         };
@@ -188,7 +189,7 @@ impl EventQueries for Timed {
             }
         }
         page.more = page.events.len() == query.limit;
-        // The answer takes a moment, in which others may write and read.
+        // Delay the answer, so that other tasks write and read meanwhile.
         let takes = self.rows.lock().unwrap().rng.random_range(1..30);
         tokio::time::sleep(Duration::from_millis(takes)).await;
         Ok(page)

@@ -1,8 +1,8 @@
-//! Takes `sslmode` and its kin out of a connection string, in both of its forms.
+//! Takes `sslmode` and the related words out of a connection string, in both of its forms.
 
 use std::path::PathBuf;
 
-/// What was taken out.
+/// The words that were taken out.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Words {
     pub(super) mode: Option<String>,
@@ -12,7 +12,7 @@ pub(super) struct Words {
 }
 
 impl Words {
-    /// Whether the word is one of ours; it is kept then.
+    /// Keeps the word if it is about TLS; answers whether it is.
     fn takes(&mut self, key: &str, value: &str) -> bool {
         match key {
             "sslmode" => self.mode = Some(value.to_owned()),
@@ -25,8 +25,8 @@ impl Words {
     }
 }
 
-/// What is left of the string, and what was taken out. What cannot be read is left as it is: the
-/// client library has its words for that.
+/// Splits the string into the rest and the words about TLS. A string that cannot be parsed is left as it is: the client
+/// library then reports the error.
 pub(super) fn take(config: &str) -> (String, Words) {
     let mut words = Words::default();
     let is_url = config.starts_with("postgres://") || config.starts_with("postgresql://");
@@ -41,7 +41,7 @@ fn take_from_url(config: &str, words: &mut Words) -> String {
     if left.is_empty() { place.to_owned() } else { format!("{place}?{}", left.join("&")) }
 }
 
-/// `%2F` is `/`.
+/// Decodes percent-encoding: `%2F` is `/`.
 fn decoded(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while let Some((&first, others)) = rest.split_first() {
@@ -68,8 +68,8 @@ fn take_from_words(config: &str, words: &mut Words) -> String {
     left.join(" ")
 }
 
-/// The first `key = value`, and what follows it. Values with blanks stand in single quotes; a
-/// backslash takes the next character as it is.
+/// The first `key = value`, and the rest of the string. Values with blanks stand in single quotes; a backslash escapes
+/// the next character.
 fn word(text: &str) -> Option<(&str, String, &str)> {
     let (key, rest) = text.split_once('=')?;
     let rest = rest.trim_start();
@@ -84,7 +84,7 @@ fn word(text: &str) -> Option<(&str, String, &str)> {
             other => value.push(other),
         }
     }
-    // The end of the string ends a value without quotes.
+    // A value without quotes ends at the latest with the string.
     (!is_quoted).then(|| (key.trim(), value, ""))
 }
 

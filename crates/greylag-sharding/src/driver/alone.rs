@@ -1,8 +1,8 @@
-//! The coordinator of a node without a cluster: it gives every shard to the one region there is.
+//! The coordinator of a node without a cluster: gives every shard to the only region.
 //!
-//! For tests of entities and for programs that never grow beyond one process. Nothing is stored, so
-//! its epoch is the wall clock's seconds: generations keep rising from start to start. Shards whose entities are remembered
-//! are hosted at once; a shard is remembered before it is.
+//! For tests of entities and for programs that never grow beyond one process. Nothing is stored, so the epoch is the
+//! wall clock's seconds: generations keep rising from start to start. Remembered shards are hosted at once; a new shard
+//! of a type that remembers its entities is remembered before it is hosted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -26,7 +26,7 @@ struct Inner {
     epoch: Epoch,
     region: Weak<dyn AnyRegion>,
     homes: Mutex<Homes>,
-    /// Of a type that remembers its entities.
+    /// `Some` if the type remembers its entities.
     memory: Option<Arc<Memory>>,
     runtime: Handle,
 }
@@ -83,7 +83,7 @@ impl Inner {
         }
     }
 
-    /// Hosts what is remembered already.
+    /// Hosts the shards that are remembered already.
     async fn host_remembered(self: Arc<Self>, node: UniqueAddress, region: RegionId, memory: Arc<Memory>) {
         match memory.shards().read().await {
             Ok(shards) => self.host(node, &region, shards),
@@ -91,7 +91,7 @@ impl Inner {
         }
     }
 
-    /// Hosts shards once they are remembered. What is not is asked for again by the region.
+    /// Hosts shards once they are remembered. If the store fails, the region asks again.
     async fn remember(
         self: Arc<Self>,
         node: UniqueAddress,
@@ -110,7 +110,7 @@ impl Inner {
         }
     }
 
-    /// Orders the shards that run to stop, and tells at once of those that do not.
+    /// Orders running shards to stop, and reports the others as stopped at once.
     fn on_stop_shards(&self, node: &UniqueAddress, region: &RegionId, request: u64, shards: Vec<ShardId>) {
         let mut homes = self.lock();
         let (running, stopped): (Vec<_>, Vec<_>) =
@@ -141,7 +141,7 @@ impl Inner {
 }
 
 impl Homes {
-    /// The order to stop a shard that runs. An order that is repeated costs nothing.
+    /// The order to stop a running shard. A repeated order has no further effect.
     fn stop(&mut self, shard: ShardId, request: u64, epoch: Epoch) -> CoordinatorMessage {
         self.stopping.entry(shard.clone()).or_default().insert(request);
         self.attempts += 1;

@@ -1,10 +1,10 @@
-//! Whether a region's task works: it is asked, and answers in its turn, behind what waits for it.
+//! Whether a region's task still works: a question waits in the task's queue, and the task answers it in turn.
 //!
 //! Source: sharding §6.4 (`healthcheck.timeout`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The last question, and the last answer, by number.
+/// The numbers of the last question and of the last answer.
 #[derive(Default)]
 pub(crate) struct Answering {
     asked: AtomicU64,
@@ -12,7 +12,7 @@ pub(crate) struct Answering {
 }
 
 impl Answering {
-    /// The number of another question, unless one is open.
+    /// The number of a new question; `None` while one is open.
     pub(crate) fn ask(&self) -> Option<u64> {
         let asked = self.asked.load(Ordering::Relaxed);
         let is_free = self.answered.load(Ordering::Relaxed) == asked;
@@ -21,7 +21,7 @@ impl Answering {
         taken.then_some(next)
     }
 
-    /// The task has come to a question.
+    /// Notes that the task has answered a question.
     pub(crate) fn answer(&self, number: u64) {
         self.answered.fetch_max(number, Ordering::Relaxed);
     }

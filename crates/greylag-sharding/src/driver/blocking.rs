@@ -1,6 +1,7 @@
-//! The blocking pool of a node: what its entities run where it may block, on so many threads, with so much waiting.
+//! The blocking pool of a node: runs entities' work that may block, on a limited number of threads, with a bounded
+//! queue.
 //!
-//! A place is taken when work is asked for, so that an entity hears of a full pool in the handler that asked, and given back
+//! A place is taken when work is requested, so that an entity hears of a full pool in the requesting handler, and freed
 //! when the work has run or is dropped. Work of an incarnation that has ended is not begun.
 //!
 //! Source: sharding §4.3 (`ctx.blocking`).
@@ -14,7 +15,7 @@ use tokio::runtime::Handle;
 use crate::held::discard;
 use crate::settings::BlockingPoolSettings;
 
-/// Work of an entity; its result goes where it came from.
+/// Work of an entity; the closure itself returns its result.
 type Job = Box<dyn FnOnce() + Send>;
 
 /// See the module's description.
@@ -36,7 +37,7 @@ struct State {
     waiting: VecDeque<(Weak<()>, Job)>,
 }
 
-/// Room for one piece of work.
+/// Room for one piece of work; freed on drop.
 pub(crate) struct Place(Arc<Shared>);
 
 impl Drop for Place {
@@ -72,7 +73,7 @@ impl BlockingPool {
         Ok(Place(self.shared.clone()))
     }
 
-    /// Runs `job`, at once if a thread is free. It holds its place itself.
+    /// Runs `job`, at once if a thread is free. The job must hold its [`Place`] itself.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> Wanted {
         let wanted = Arc::new(());
         let mut state = self.shared.lock();
@@ -91,10 +92,10 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what waits, on a thread of its own.
+    /// Runs waiting jobs until none is left. Called on a pool thread.
     fn work(&self) {
         while let Some((wanted, job)) = self.next() {
-            // `wanted` is held until the job is over: its end tells the entity that began the job.
+            // Hold `wanted` until the job is over: the entity sees its end by [`Wanted::is_over`].
             if wanted.upgrade().is_some() {
                 job();
             } else {

@@ -1,4 +1,4 @@
-//! The way to the control path of one entity type on other nodes.
+//! Sending control messages of one entity type to other nodes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,18 +12,18 @@ use super::event::Event;
 use crate::ids::EntityTypeName;
 use crate::parts::Cutter;
 
-/// Between two lines in the log about refusals by the transport for one node.
+/// Time between two log lines about refusals by the transport for one node.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// Sends control messages, in as many frames as each takes.
+/// Sends control messages, each in as many frames as it needs.
 pub(crate) struct ControlLane {
     name: EntityTypeName,
     remoting: Arc<dyn Remoting>,
     path: Arc<str>,
     cutter: Cutter,
-    /// Held while the frames of a long message are sent, since a receiver puts them together in their order.
+    /// Held while the frames of a long message are sent, since a receiver joins them in order.
     in_order: Mutex<()>,
-    /// When a refusal was last logged, by node; looked at only when there is one.
+    /// When a refusal was last logged, by node; updated only at refusals.
     logged: Mutex<BTreeMap<UniqueAddress, Instant>>,
 }
 
@@ -33,11 +33,11 @@ impl ControlLane {
         Self { name, remoting, path, cutter: Cutter::default(), in_order: Mutex::default(), logged: Mutex::default() }
     }
 
-    /// Sends one message. `ask`: the transport's answer "no such recipient" is wanted.
+    /// Sends one message. `ask`: header that makes the transport answer "no such recipient".
     ///
     /// # Errors
-    /// The event to publish if the transport does not take the message. The message is said again by its deadline, so
-    /// there is nothing else to do.
+    /// The event to publish if the transport does not take the message. The message is repeated by its deadline, so the
+    /// caller has nothing else to do.
     pub(crate) fn send(
         &self,
         to: &UniqueAddress,
@@ -61,7 +61,7 @@ impl ControlLane {
 
     fn log(&self, to: &UniqueAddress, message: &str, error: SendError) {
         if matches!(error, SendError::Quarantined | SendError::ShuttingDown) {
-            // A refusal because a node is quarantined or shuts down is no fault: the membership tells of that node's end.
+            // Not an error: the membership reports the end of a node that is quarantined or shuts down.
             return tracing::debug!(entity_type = %self.name, %to, message, %error, "control message was not sent");
         }
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,7 +89,8 @@ mod tests {
     use greylag_transport::memory::MemoryNetwork;
     use greylag_transport::{GrpcTransport, Inbound, QuarantineReason, Receiver, TransportSettings};
 
-    /// Sharding scenario 98: what the transport does not take is an event that names the node, the kind and the reason.
+    /// Sharding scenario 98: a message that the transport refuses is an event that names the node, the kind and the
+    /// reason.
     #[tokio::test]
     async fn scenario_98_a_refused_control_message_is_an_event() {
         let network = MemoryNetwork::new();
@@ -104,7 +105,7 @@ mod tests {
         assert_eq!(lane.send(&peer, message(), None), Err(refused));
     }
 
-    /// Keeps what arrives.
+    /// Keeps the messages that arrive.
     struct Inbox(tokio::sync::mpsc::UnboundedSender<Inbound>);
 
     impl Receiver for Inbox {
@@ -113,7 +114,7 @@ mod tests {
         }
     }
 
-    /// Sharding scenario 98: a long message reaches the other node in frames that its lane carries, and whole.
+    /// Sharding scenario 98: a long message reaches the other node whole, in frames that fit its lane.
     #[tokio::test]
     async fn scenario_98_a_long_control_message_arrives_in_frames_of_at_most_64_kib() {
         let network = MemoryNetwork::new();
@@ -139,7 +140,7 @@ mod tests {
         assert_eq!((whole, frames), ((manifest, sent), 4));
     }
 
-    /// Sharding scenario 98: no frame of such a message is too large for the lane, and one that is would be an event.
+    /// Sharding scenario 98: no frame of a long message is too large for the lane; a frame that is would be an event.
     #[tokio::test]
     async fn scenario_98_a_frame_beyond_the_limit_of_the_transport_is_an_event() {
         let peer: UniqueAddress = "b:1#2".parse().unwrap();

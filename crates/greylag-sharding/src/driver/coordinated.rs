@@ -1,6 +1,7 @@
-//! What a coordinator's incarnations on this node take how long for.
+//! Timings of a coordinator's incarnations on this node.
 //!
-//! The machine is observed from outside: its effects, and the inputs that answer them, say when a step began and ended.
+//! The machine is observed from outside: its effects, and the inputs that answer them, show when a step begins and
+//! ends.
 //!
 //! Source: sharding §6.5.
 
@@ -13,31 +14,32 @@ use crate::ids::ShardId;
 use crate::machine::coordinator::{CoordinatorEvent, Effect, HandOffPhase, StateEvent};
 use crate::machine::message::CoordinatorMessage;
 
-/// What the coordinator of a type did on this node, since the type was set up here. All incarnations together, but for what
-/// there is now.
+/// Counters of the type's coordinator on this node, since the type was set up here. All incarnations together, except
+/// for the present state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CoordinatorMetrics {
-    /// Whether it runs on this node now.
+    /// Whether the coordinator runs on this node now.
     pub is_here: bool,
-    /// Hosting regions that are registered with it; 0 where it does not run.
+    /// Hosting regions that are registered with the coordinator; 0 if it does not run here.
     pub regions: usize,
-    /// Its commits: how long one took, and how many events it had.
+    /// Commits of the coordinator: the time each took, and the number of events.
     pub commits: Writes,
     /// How long the strategy took to choose homes, for all shards of one call together.
     pub allocations: Histogram,
-    /// Of a handoff: from its begin until the owner was told to stop the shard.
+    /// The first part of a handoff: from its begin until the owner was told to stop the shard.
     pub handoff_acks: Histogram,
-    /// Of a handoff: from there until the shard had stopped.
+    /// The second part of a handoff: from then until the shard had stopped.
     pub handoff_stops: Histogram,
-    /// The last part of a handoff: from the end of the shard until its next home is committed. A shard that no region asks for is not
-    /// counted, since it has no next home.
+    /// The last part of a handoff: from the end of the shard until its next home is committed. A shard that no region
+    /// asks for is not counted, since it has no next home.
     pub handoff_homes: Histogram,
-    /// Contradictions in the history that were repaired when it was read. Of mode persistence. Source: sharding §2.14.
+    /// Contradictions in the history that were repaired when it was read. Only in mode persistence. Source: sharding
+    /// §2.14.
     pub recovery_repairs: u64,
 }
 
-/// [`CoordinatorMetrics`] as they are written.
+/// The counters behind [`CoordinatorMetrics`].
 #[derive(Debug, Default)]
 pub(crate) struct Coordinated {
     pub(crate) commits: WriteRecorder,
@@ -50,12 +52,12 @@ pub(crate) struct Coordinated {
 }
 
 impl Coordinated {
-    /// So many regions are registered now.
+    /// Sets the number of regions registered now.
     pub(crate) fn has_regions(&self, count: usize) {
         self.regions.store(count, Ordering::Relaxed);
     }
 
-    /// A history was read, and so much of it repaired.
+    /// Adds the repairs of a history that was read.
     pub(crate) fn repaired(&self, repairs: u64) {
         self.repairs.fetch_add(repairs, Ordering::Relaxed);
     }
@@ -74,7 +76,7 @@ impl Coordinated {
     }
 }
 
-/// How far the handoff of a shard is, and since when.
+/// The phase of a shard's handoff, kept with the time of its begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Acks,
@@ -89,7 +91,7 @@ pub(crate) struct HandoffWatch {
 }
 
 impl HandoffWatch {
-    /// Sees an effect of the machine.
+    /// Notes an effect of the machine.
     pub(crate) fn on_effect(&mut self, now: Instant, effect: &Effect, told: &Coordinated) {
         match effect {
             Effect::Send { message, .. } => match &message.message {
@@ -110,14 +112,15 @@ impl HandoffWatch {
                 }
             }
             Effect::Event(CoordinatorEvent::HandOffTimedOut { shard, phase: HandOffPhase::AwaitAcks }) => {
-                // Given up; the owner was never told.
+                // Drop a handoff that was given up: its owner was never told.
                 self.ends(shard, Phase::Acks);
             }
             _ => {}
         }
     }
 
-    /// A handoff begins, also one that begins again after it was given up; more regions are told of it.
+    /// Notes the begin of a handoff, also after one that was given up; further `BeginHandOff`s of the same handoff are
+    /// ignored.
     fn begins(&mut self, now: Instant, shard: &ShardId) {
         let begun = self.moving.get(shard).is_some_and(|(phase, _)| *phase != Phase::Home);
         if !begun {
@@ -125,7 +128,7 @@ impl HandoffWatch {
         }
     }
 
-    /// A phase ends, and the next begins; a message that says so again changes nothing.
+    /// Ends a phase and begins the next; repeated messages change nothing.
     fn goes_on(&mut self, now: Instant, shard: &ShardId, from: Phase, to: Phase, told: &Recorder) {
         let Some((phase, since)) = self.moving.get_mut(shard).filter(|(phase, _)| *phase == from) else { return };
         told.record(now.saturating_duration_since(*since), 1);

@@ -1,9 +1,9 @@
 //! Runs the coordinator of one entity type wherever the cluster's singleton puts it.
 //!
-//! Every node that sets up a type has a [`Host`]: it receives what regions say to the coordinator,
-//! remembers the largest epoch named there, and, while the singleton runs here, runs one incarnation
-//! of the machine after the other. An incarnation that fails is followed by the next one after a
-//! backoff that doubles up to five times its length.
+//! Every node that sets up a type has a [`Host`]: it receives the messages of regions to the coordinator, remembers the
+//! largest epoch named in them, and, while the singleton runs here, runs one incarnation of the machine after the
+//! other. An incarnation that fails is followed by the next one after a backoff that doubles up to five times its
+//! length.
 //!
 //! Source: sharding §2.13.
 
@@ -44,39 +44,39 @@ use crate::remember::RememberError;
 use crate::settings::ShardingSettings;
 use crate::wire::{self, Control};
 
-/// The coordinator of one type, as far as it concerns this node.
+/// The part of a type's coordination that is on this node.
 pub(crate) struct Host {
     name: EntityTypeName,
     remoting: Arc<dyn Remoting>,
     control_lane: ControlLane,
-    /// `None` where the singleton never is, because the node lacks the role.
+    /// `None` if the singleton is never here, because the node lacks the role.
     backend: Option<Backend>,
-    /// Of a type that remembers its entities.
+    /// `Some` if the type remembers its entities.
     memory: Option<Arc<Memory>>,
     fingerprint: Fingerprint,
     settings: ShardingSettings,
     margin: Duration,
     strategy: Arc<dyn AllocationStrategy>,
-    /// The largest epoch that a `Register` or `StaleEpoch` has named here, with a coordinator or without.
+    /// The largest epoch that a `Register` or `StaleEpoch` has named here, even while no coordinator runs.
     seen_epoch: AtomicU64,
     incarnations: AtomicU64,
     coordinated: Arc<Coordinated>,
     now: Mutex<Now>,
 }
 
-/// What changes while the host lives.
+/// Mutable state of the host.
 struct Now {
     members: Arc<Members>,
     suspect: bool,
     /// The number and the inbox of the incarnation that runs here.
     running: Option<(u64, Mailbox)>,
-    /// The regions of the type in this process, as long as they are of use: the last one is the newest, the others have
-    /// stopped and tell the coordinator.
+    /// The regions of the type in this process that are still needed: the last one is the newest, the others have
+    /// stopped and report that to the coordinator.
     regions: Vec<Weak<dyn AnyRegion>>,
 }
 
 impl Now {
-    /// The region that a coordinator names, or the newest.
+    /// The region that a coordinator addresses, or the newest.
     fn region(&self, to: Option<&RegionId>) -> Option<Arc<dyn AnyRegion>> {
         let mut living = self.regions.iter().rev().filter_map(Weak::upgrade);
         living.find(|region| to.is_none_or(|to| region.id() == to))
@@ -84,7 +84,7 @@ impl Now {
 }
 
 impl Host {
-    /// Receives for the type from now on, and coordinates it whenever the singleton is here.
+    /// Starts to receive the type's messages, and to coordinate the type whenever the singleton is here.
     pub(crate) fn start(
         cluster: &Cluster,
         (backend, memory): (Option<Backend>, Option<Arc<Memory>>),
@@ -127,11 +127,11 @@ impl Host {
         host
     }
 
-    /// A new region of the type, whose predecessor has stopped.
+    /// Takes a new region of the type, whose predecessor has stopped.
     pub(crate) fn take_region(&self, region: &Arc<dyn AnyRegion>) {
         let mut now = self.lock();
         now.regions.retain(|region| region.strong_count() > 0);
-        // The newest region speaks for the node: it asks what the other members mean by the type.
+        // The newest region speaks for the node: it compares the type's role with the other members.
         if let Some(former) = now.region(None) {
             former.tell(crate::machine::region::Input::Coordinator(None));
         }
@@ -141,7 +141,7 @@ impl Host {
         }
     }
 
-    /// What the cluster tells, as the newest region was told it.
+    /// Takes a report of the cluster, as it was given to the newest region.
     pub(crate) fn on_cluster(&self, input: &crate::machine::region::Input) {
         let mut now = self.lock();
         let stopped = now.regions.len() - 1;
@@ -169,7 +169,7 @@ impl Host {
         }
     }
 
-    /// An incarnation runs here from now on, or none any more.
+    /// Notes that an incarnation runs here from now on, or none any more.
     fn run_here(&self, running: Option<(u64, Mailbox)>) {
         let mut now = self.lock();
         let incarnation = running.as_ref().map(|(incarnation, _)| *incarnation);
@@ -185,7 +185,7 @@ impl Host {
         }
     }
 
-    /// The store of a new incarnation.
+    /// Opens the store of a new incarnation.
     fn open_store(&self) -> Arc<dyn StateStore> {
         let backend = self.backend.as_ref().expect("the singleton runs only where the role is, and there the store is");
         backend.open(&self.name, &self.fingerprint, &self.settings, &self.coordinated)
@@ -195,7 +195,7 @@ impl Host {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers an epoch that a region has seen, also while no coordinator runs here.
+    /// Remembers an epoch that a region has seen, even while no coordinator runs here.
     fn see(&self, node: &UniqueAddress, message: &RegionMessage) {
         let (region, epoch): (&RegionId, Epoch) = match message {
             RegionMessage::Register(register) => (&register.region, register.highest_epoch),
@@ -207,7 +207,7 @@ impl Host {
         }
     }
 
-    /// One incarnation after the other, until the singleton moves on.
+    /// Runs one incarnation after the other, until the singleton moves on.
     async fn run(self: Arc<Self>, instance: u64, mut stop: StopToken) {
         let mut backoff = self.settings.coordinator_failure_backoff;
         while !stop.is_stopped() {
@@ -239,7 +239,8 @@ impl Host {
     async fn incarnation(self: &Arc<Self>, instance: u64, stop: &mut StopToken) -> StopReason {
         let (sender, mut inbox) = mailbox();
         let number = self.incarnations.fetch_add(1, Ordering::Relaxed);
-        // Singleton instances are drawn at random; incarnations of one instance follow each other.
+        // The sum is unique, since singleton instances are drawn at random and incarnations of one instance are
+        // consecutive.
         let incarnation = instance.wrapping_add(number);
         let id = CoordinatorId { node: self.remoting.self_address().clone(), incarnation };
         let store = self.open_store();
@@ -292,7 +293,7 @@ impl Host {
         }
     }
 
-    /// Executes one effect; work that waits is spawned and ends with the incarnation.
+    /// Executes one effect; effects that wait are spawned as tasks that end with the incarnation.
     fn execute(
         self: &Arc<Self>,
         effect: Effect,
@@ -314,7 +315,7 @@ impl Host {
                 host.coordinated.commits.record(clock::now().saturating_duration_since(began), count);
                 inbox.tell(answer);
             })),
-            // Executed by the caller.
+            // The caller executes these two.
             Effect::ReadRemembered | Effect::Remember { .. } => {}
             Effect::Send { to, message } => self.send(to, message, &inbox, work),
             Effect::CallAllocate { call, shards, view } => drop(work.spawn(async move {
@@ -354,7 +355,7 @@ impl Host {
         }
     }
 
-    /// Asks the store of remembered shards, again until it answers.
+    /// Sends a request to the store of remembered shards, repeated until it answers.
     fn remember(&self, effect: Effect, shards: Option<&Arc<dyn ShardSet>>, inbox: &Mailbox, work: &mut JoinSet<()>) {
         let Some(shards) = shards.cloned() else { return };
         let (name, inbox, patience) = (self.name.clone(), inbox.clone(), self.settings.updating_state_timeout);
@@ -391,7 +392,7 @@ impl Host {
         }
         let mut ask = None;
         if message.message == CoordinatorMessage::RegionInquiry {
-            // As a question, because "no such recipient" is an answer: no region of the type is there.
+            // Send an ask, because "no such recipient" is an answer: no region of the type is there.
             let budget = self.settings.retry_interval;
             let asked = self.remoting.open_ask(budget);
             ask = Some(AskHeader { id: asked.address.ask_id, budget });
@@ -409,8 +410,8 @@ impl Host {
         }
     }
 
-    /// Passes on what a coordinator says, in so many bytes, to the region it names. A region of this process that is no more
-    /// has stopped. False if too much of that waits for the region.
+    /// Passes a coordinator's message of `bytes` bytes to the region that it addresses. For a region that is gone from
+    /// this process, answers that it has stopped. False if too many messages wait for the region.
     fn tell_region(&self, node: UniqueAddress, message: FromCoordinator, bytes: usize) -> bool {
         let region = self.lock().region(message.to.as_ref());
         if let Some(region) = region {
@@ -484,7 +485,7 @@ impl Host {
 }
 
 impl Host {
-    /// Passes a region's message of so many bytes on to the coordinator that runs here. False if too much of that waits.
+    /// Passes a region's message of `bytes` bytes to the coordinator that runs here. False if too many wait.
     fn offer(&self, node: UniqueAddress, message: RegionMessage, bytes: usize) -> bool {
         self.see(&node, &message);
         match &self.lock().running {
@@ -524,7 +525,7 @@ impl ControlReceiver {
         Self { host, joiner: Mutex::default() }
     }
 
-    /// The message that a frame is or completes, and its length.
+    /// The message that a frame is or completes, and its length in bytes.
     fn read(&self, frame: &Inbound) -> Result<Option<(Control, usize)>, ReadError> {
         let horizon = super::node::horizon();
         if frame.manifest != PART_MANIFEST {
@@ -534,7 +535,7 @@ impl ControlReceiver {
         let whole = {
             let mut joiner = self.joiner.lock().unwrap_or_else(PoisonError::into_inner);
             let members = self.host.lock().members.clone();
-            // A node that joined a moment ago may speak before this one knows it.
+            // Keep parts of the sender: a node that joined a moment ago may send before this node knows it.
             joiner.retain(|node| *node == frame.from || members.contains(node));
             joiner.take(&frame.from, frame.payload.clone())?
         };

@@ -1,4 +1,4 @@
-//! Daemon processes: how they are set up, and the handle to them.
+//! Daemon processes: their setup, and the handle to them.
 //!
 //! Source: sharding §6.2.
 
@@ -33,16 +33,16 @@ use crate::machine::daemon::{KeeperConfig, ProcessId};
 use crate::passivation::Passivation;
 use crate::settings::DaemonProcessSettings;
 
-/// What the factory of a daemon process knows of the worker that it makes.
+/// The worker for which the factory of a daemon process is called.
 #[derive(Debug, Clone)]
 pub struct DaemonInit {
-    /// Which worker, from 0.
+    /// Index of the worker, from 0.
     pub index: u32,
-    /// How many there are.
+    /// The number of workers.
     pub count: u32,
     /// How often that number was changed.
     pub revision: u64,
-    /// The entity that the worker is.
+    /// The worker as an entity.
     pub entity: EntityInit,
 }
 
@@ -62,9 +62,9 @@ pub struct DaemonProcess<E: Entity, F> {
 }
 
 impl Sharding {
-    /// Has `count` workers of this name in the cluster, from when on the node is a member. Each is an entity that `factory`
-    /// makes on the node where it is to live; when it ends, or its node does, it is started again. Nothing passivates it, and
-    /// what it is sent comes from itself: timers, and work that it began.
+    /// Runs `count` workers of this name in the cluster, from when the node is a member. Each worker is an entity that
+    /// `factory` makes on the node where it runs; when the worker or its node ends, it is started again. No worker is
+    /// passivated, and it gets messages only from itself: timers, and results of work that it began.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -94,8 +94,8 @@ impl Sharding {
     /// # }
     /// ```
     ///
-    /// There are at most as many workers as the setting `number_of_shards` says. A number that was changed at run time is kept
-    /// for as long as the cluster runs; after a full stop there are `count` again.
+    /// There are at most as many workers as the setting `number_of_shards` says. A number that was changed at run time
+    /// is kept for as long as the cluster runs; after a full stop there are `count` again.
     pub fn daemon_process<E, F>(&self, name: impl Into<String>, count: u32, factory: F) -> DaemonProcess<E, F>
     where
         E: Entity,
@@ -119,32 +119,33 @@ where
     E: Entity,
     F: Fn(&DaemonInit) -> Result<E, Failure> + Send + Sync + 'static,
 {
-    /// Only nodes with this role run workers. Default: the setting `role`, which is all nodes.
+    /// Sets the role of the nodes that run workers. Default: the setting `role`, which is all nodes.
     pub fn role(mut self, role: impl Into<String>) -> Self {
         self.role = role.into();
         self
     }
 
-    /// How often workers are asked to start. Default: the settings `sharded_daemon_process.*`.
+    /// Sets how often workers are asked to start. Default: the settings `sharded_daemon_process.*`.
     pub fn settings(mut self, settings: DaemonProcessSettings) -> Self {
         self.settings = settings;
         self
     }
 
-    /// What happens to workers that fail. One that is stopped is started again by the next round of the keeper.
+    /// Sets how failed workers are supervised. A worker that is stopped is started again by the next round of the
+    /// keeper.
     pub fn supervision(mut self, supervision: Supervision) -> Self {
         self.supervision = supervision;
         self
     }
 
-    /// Sets the message that asks a worker to stop; the worker then calls `stop` of its context. Default: none, and the worker
-    /// is stopped at once.
+    /// Sets the message that asks a worker to stop; the worker then calls `stop` of its context. Default: none, and the
+    /// worker is stopped at once.
     pub fn stop_message(mut self, message: fn() -> E::Message) -> Self {
         self.stop_message = Some(message);
         self
     }
 
-    /// Sets it up on this node. The same again gives the same handle.
+    /// Sets the daemon process up on this node. The same call again returns the same handle.
     ///
     /// # Errors
     /// [`InitError`]: nothing was started.
@@ -195,7 +196,7 @@ where
         }
     }
 
-    /// The type whose entities are the workers. On a node that runs none there is no `latest`.
+    /// The entity type of the workers. `latest` is `None` on a node that runs no worker.
     fn workers(self, type_name: &EntityTypeName, latest: Option<Latest>) -> EntityType<E::Message> {
         let Self { sharding, factory, role, supervision, stop_message, .. } = self;
         let factory = Arc::new(factory);
@@ -217,7 +218,7 @@ where
     }
 }
 
-/// The singleton that keeps the workers. On a node that runs none it only passes questions on.
+/// The singleton that keeps the workers. On a node that does not run it, the singleton only passes questions on.
 fn keeper<M: Send + 'static>(name: &str, role: String, keeping: Option<Keeping<M>>) -> Singleton<Command> {
     let name = format!("sharded-daemon-process/{}", percent_encode(name));
     let singleton = match keeping {
@@ -244,7 +245,7 @@ struct ByIndex(NonZeroU32);
 
 impl ByIndex {
     fn index(&self, id: &EntityId) -> Option<u32> {
-        // No revision has more workers than there are shards, so that bound does for bare indices, too.
+        // The number of shards bounds bare indices too, since no revision has more workers.
         ProcessId::read(id.as_str(), self.0.get()).map(|id| id.index).filter(|index| *index < self.0.get())
     }
 }

@@ -1,8 +1,8 @@
-//! The way of a type's messages to regions of other nodes.
+//! Sending a type's messages to regions of other nodes.
 //!
-//! A message is put on its shard's lane as a value, and written by the lane's writer, so that a message that is given back
-//! is as it was. Every message of a region passes here, on whatever thread sends it, and is dropped by the writer's: what
-//! they have in common is shared by one count, since each count is a line that two processors pull to and fro.
+//! A message is enqueued on its shard's lane as a value, and encoded by the lane's writer, so that a message that is
+//! given back is unchanged. Every message of a region passes here, on the sender's thread, and is dropped by the
+//! writer's: their common data has one reference count, since each count is a cache line that moves between processors.
 //!
 //! Source: sharding §2.1, §10.
 
@@ -22,24 +22,24 @@ use crate::machine::message::Stamp;
 use crate::parcel::{Content, Parcel};
 use crate::start::{START_MANIFEST, put_request};
 
-/// What the messages of one region have in common.
+/// Data that the messages of one region share.
 pub(crate) struct DataLane<M> {
-    /// The region that sends.
+    /// The sending region.
     pub(crate) id: RegionId,
-    /// Digest of its fingerprint.
+    /// Digest of the region's fingerprint.
     pub(crate) digest: u32,
-    /// Where the type's messages and marks arrive on any node.
+    /// The path on any node at which the type's messages and marks arrive.
     pub(crate) path: Arc<str>,
     codec: Option<Arc<dyn Codec<M>>>,
     codec_id: CodecId,
     remoting: Arc<dyn Remoting>,
 }
 
-/// What the header of a message says of its way.
+/// The routing header of a message.
 pub(crate) enum Stamped {
-    /// It leaves the region it was submitted to, by its first route.
+    /// The message leaves the region it was submitted to, by its first route.
     Straight(Generation),
-    /// It came from another region, or comes again.
+    /// The message came from another region, or is sent again.
     Travelled(Box<Stamp>),
 }
 
@@ -79,7 +79,7 @@ impl<M: Send + 'static> PayloadValue for Outgoing<M> {
 }
 
 impl<M: Send + 'static> DataLane<M> {
-    /// The lane of a region whose messages are written by `codec`; nothing is sent without one.
+    /// The lane of a region whose messages are encoded by `codec`; without a codec nothing is sent.
     pub(crate) fn new(
         name: &EntityTypeName,
         id: RegionId,
@@ -90,12 +90,12 @@ impl<M: Send + 'static> DataLane<M> {
         Self { id, digest, path: data_path(name).into(), codec, codec_id, remoting }
     }
 
-    /// Whom the messages and marks of a shard are for, on any node.
+    /// The recipient, on any node, of a shard's messages and marks.
     pub(crate) fn recipient(&self, shard: ShardId) -> Recipient {
         Recipient { path: self.path.clone(), sub_path: Some(shard.into_shared()), instance: 0 }
     }
 
-    /// Puts a message, whose content has its manifest, on its shard's lane, or gives it back.
+    /// Enqueues a message, whose content has its manifest, on its shard's lane, or gives the message back.
     #[allow(clippy::result_large_err, reason = "the caller gets back what it gave")]
     pub(crate) fn put(
         self: &Arc<Self>,
@@ -109,7 +109,7 @@ impl<M: Send + 'static> DataLane<M> {
             Content::Value { manifest, .. } => (self.codec_id, manifest.take().unwrap_or_else(|| "".into())),
             Content::Start(_) => (CodecId::INTERNAL, START_MANIFEST.into()),
         };
-        // The header lets the transport end an ask of this node; a forwarded one is not ours to end.
+        // The header lets the transport end an ask of this node; a forwarded ask belongs to another node.
         let ask = parcel
             .ask
             .as_ref()
@@ -126,7 +126,7 @@ impl<M: Send + 'static> DataLane<M> {
         })
     }
 
-    /// The message in an envelope of ours, with its header.
+    /// Takes an own message out of its envelope, with its header.
     pub(crate) fn unpack(envelope: Envelope) -> Option<(Stamp, Parcel<M>)> {
         let Payload::Value(value) = envelope.payload else { return None };
         let Outgoing { stamp, mut parcel, lane } = *value.into_any().downcast::<Outgoing<M>>().ok()?;
@@ -141,7 +141,7 @@ impl<M: Send + 'static> DataLane<M> {
     }
 }
 
-/// Where a type's messages and marks arrive; the sub-path is the shard.
+/// The path at which a type's messages and marks arrive; the sub-path is the shard.
 pub(crate) fn data_path(name: &EntityTypeName) -> String {
     format!("sharding/{}", name.encoded())
 }

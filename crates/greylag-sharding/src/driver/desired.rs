@@ -1,4 +1,4 @@
-//! Desired locations of shards: the replicated map of them.
+//! Desired locations of shards: their replicated map.
 //!
 //! ```text
 //! ExternalShards --put, local--> map external-sharding-{type} --deltas--> other nodes
@@ -20,17 +20,18 @@ use greylag_ddata::{GetError, Key, ReadLevel, Replicator, UpdateError, WriteLeve
 use crate::ids::{EntityTypeName, ShardId};
 use crate::settings::ShardingSettings;
 
-/// Shards, and the addresses of the nodes that the program wants them on.
+/// Shards, and the addresses of the nodes on which the program wants them.
 pub(super) type Locations = LwwMap<String, String>;
 
-/// The desired locations of one type, as one node keeps them.
+/// The desired locations of one type, as kept by one node.
 #[derive(Debug, Clone)]
 pub(crate) struct DesiredLocations {
     replicator: Replicator,
     key: Key<Locations>,
     /// How long one request of the client may take.
     pub(super) client_timeout: Duration,
-    /// How long the strategy waits for one read. Below the time that the coordinator waits for it, or nothing would be decided.
+    /// How long the strategy waits for one read. Shorter than the coordinator waits for the strategy, or nothing would
+    /// be decided.
     query_timeout: Duration,
     pub(super) number_of_shards: u32,
 }
@@ -48,7 +49,7 @@ impl DesiredLocations {
         Self { replicator, key, client_timeout, query_timeout, number_of_shards }
     }
 
-    /// Puts locations on this node; they spread.
+    /// Puts locations on this node; replication spreads them.
     pub(super) async fn put(&self, locations: Vec<(String, String)>) -> Result<(), UpdateError<ClockExhausted>> {
         let put = move |map: &mut Locations, cx: &mut UpdateCx<'_>| {
             locations.into_iter().try_for_each(|(shard, node)| map.put(cx, shard, node))
@@ -56,13 +57,13 @@ impl DesiredLocations {
         self.replicator.update(&self.key, WriteLevel::Local, Locations::new, put).await
     }
 
-    /// What a majority of the nodes knows.
+    /// The locations known to a majority of the nodes.
     pub(super) async fn of_majority(&self) -> Result<Locations, GetError> {
         let read = self.replicator.get(&self.key, ReadLevel::majority(self.client_timeout)).await?;
         Ok(read.found().unwrap_or_default())
     }
 
-    /// What this node knows; `None` if there is no answer in time.
+    /// The locations known to this node; `None` if there is no answer in time.
     pub(super) async fn known_here(&self) -> Option<Locations> {
         let read = self.replicator.get(&self.key, ReadLevel::Local);
         let read = tokio::time::timeout(self.query_timeout, read).await.ok()?.ok()?;
@@ -70,7 +71,7 @@ impl DesiredLocations {
     }
 }
 
-/// What can be read of a map. The client puts nothing else; a peer might.
+/// The valid entries of a map. This client puts no invalid ones, but a peer might.
 pub(super) fn parsed(locations: &Locations) -> BTreeMap<ShardId, NodeAddress> {
     let read = |(shard, node): (&String, &String)| Some((ShardId::new(shard.as_str()).ok()?, node.parse().ok()?));
     locations.iter().filter_map(read).collect()

@@ -16,12 +16,12 @@ use crate::settings::Dispatcher;
 /// The runtimes of a node.
 pub(crate) struct Dispatchers {
     shared: Handle,
-    /// What names of threads begin with.
+    /// Prefix of thread names.
     prefix: String,
     named: Mutex<BTreeMap<String, Handle>>,
 }
 
-/// A runtime as one entity type uses it. The threads that are the type's own end with it.
+/// A runtime as used by one entity type. Threads that belong to the type end with this value.
 pub(crate) struct Threads {
     handle: Handle,
     own: Option<Runtime>,
@@ -35,7 +35,7 @@ impl Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        // The last handle may be dropped by one of these very threads, where nothing may be waited for.
+        // Do not wait for the threads: the last handle may be dropped by one of them.
         if let Some(own) = self.own.take() {
             own.shutdown_background();
         }
@@ -47,7 +47,7 @@ impl Dispatchers {
         Self { shared, prefix, named: Mutex::default() }
     }
 
-    /// Takes a runtime of the program's under a name.
+    /// Registers a runtime of the program under a name.
     pub(crate) fn add(&self, name: String, handle: Handle) {
         self.named.lock().unwrap_or_else(PoisonError::into_inner).insert(name, handle);
     }
@@ -55,7 +55,7 @@ impl Dispatchers {
     /// The runtime that `dispatcher` names, for a type.
     ///
     /// # Errors
-    /// There is none of the name, or its threads did not start.
+    /// The name is unknown, or its threads did not start.
     pub(crate) fn of(
         &self,
         key: &'static str,
@@ -84,7 +84,7 @@ impl Dispatchers {
     }
 }
 
-/// Ends a task when nothing waits for it any more.
+/// Aborts a task when its waiting future is dropped.
 struct AbortOnDrop(AbortHandle);
 
 impl Drop for AbortOnDrop {
@@ -93,7 +93,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Runs a future on another runtime, for as long as its own is polled. A panic of it goes on to what waits for it.
+/// Runs a future on another runtime, for as long as the returned future is polled. A panic is passed to the caller.
 pub(crate) fn on_runtime<F>(runtime: &Handle, future: F) -> impl Future<Output = F::Output> + Send + use<F>
 where
     F: Future<Output: Send> + Send + 'static,
@@ -106,7 +106,7 @@ where
             Ok(output) => output,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
-                // The runtime is shut down, and nothing of it goes on.
+                // The runtime was shut down, and the task will not end.
                 Err(_) => std::future::pending().await,
             },
         }

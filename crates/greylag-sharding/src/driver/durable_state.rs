@@ -1,4 +1,4 @@
-//! The shard's side of an entity with a durable state: how its machine is hosted.
+//! Hosting of entities with a durable state in a shard.
 
 use std::time::Instant;
 

@@ -16,14 +16,14 @@ use crate::machine::region::RegionEvent;
 use crate::machine::shard::InvalidTransition;
 use crate::settings::ShardingSettings;
 
-/// Something that happened to an entity type on this node. Source: sharding §6.5.
+/// An event of an entity type on this node. Source: sharding §6.5.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// What the region learned or decided, such as `ShardMoved` and `ShardRegionDown`.
+    /// An event of the region, such as `ShardMoved` and `ShardRegionDown`.
     Region(RegionEvent),
-    /// Messages for the shard have a route from here now, or lost it. Delivery slows its repeats
-    /// while they have none. Source: sharding §2.4.
+    /// Messages for the shard have a route from here now, or no longer. Delivery slows its repeats while there is no
+    /// route. Source: sharding §2.4.
     RouteChanged {
         /// Which shard.
         shard: ShardId,
@@ -34,22 +34,22 @@ pub enum Event {
     ShardStarted(ShardId),
     /// A shard has ended here.
     ShardStopped(ShardId),
-    /// A shard has failed here, by a failure that its entity's supervision escalates, a lost lease or a bug. Its entities
-    /// have ended; it starts again, and messages wait for it. Source: sharding §4.12.
+    /// A shard has failed here, by a failure that its entity's supervision escalates, a lost lease or a bug. Its
+    /// entities have ended; it starts again, and messages wait for it. Source: sharding §4.12.
     ShardFailed(ShardId),
-    /// What the coordinator decided or met, on the node where it runs.
+    /// An event of the coordinator, on the node where it runs.
     Coordinator(CoordinatorEvent),
-    /// A message was dropped on this node. Of a flood a hundred are told in a second; all are counted in
+    /// A message was dropped on this node. At most a hundred per second are reported here; all are counted in
     /// [`RegionMetrics::dead_letters`](crate::RegionMetrics::dead_letters).
     DeadLetter {
         /// Why.
         reason: DeadLetterReason,
-        /// Where it belonged, unless its entity has none.
+        /// The shard of the entity, if it has one.
         shard: Option<ShardId>,
         /// The entity that it was for.
         entity: EntityId,
-        /// The manifest of the message; empty where no codec names it, and for a message that was dropped because its entity
-        /// did not start.
+        /// The manifest of the message; empty if no codec names it, and for a message that was dropped because its
+        /// entity did not start.
         message: Manifest,
     },
     /// A message named no entity, or the function that reads the name panicked; the message was dropped. Counted and limited
@@ -60,52 +60,52 @@ pub enum Event {
         /// The manifest of the message; empty where no codec names it.
         message: Manifest,
     },
-    /// An entity failed, and its supervision has decided what follows.
+    /// An entity failed, with its supervision's verdict.
     EntityFailed {
-        /// Which one.
+        /// The entity.
         entity: EntityId,
         /// How it failed.
         cause: FailureCause,
-        /// What follows.
+        /// What becomes of the entity.
         verdict: Verdict,
     },
     /// An entity ended because the journal knows a newer owner.
     EntityFenced {
-        /// Which one.
+        /// The entity.
         entity: EntityId,
-        /// What the journal knows.
+        /// The owner or writer that the journal knows.
         fenced: Fenced,
     },
-    /// A message reached a shard for an entity that the extractor places elsewhere; it was dropped as `WrongShard`. One id must
-    /// have one shard, always and on every node. Source: sharding §8.
+    /// A message reached a shard for an entity that the extractor places elsewhere; it was dropped as `WrongShard`. One
+    /// id must have one shard, always and on every node. Source: sharding §8.
     EntityMisplaced {
         /// The shard that got the message.
         shard: ShardId,
         /// The entity that it was for.
         entity: EntityId,
     },
-    /// An entity has been suspended for `suspend_warn_after`; it is told once for each suspension.
+    /// An entity has been suspended for `suspend_warn_after`; reported once for each suspension.
     /// Source: sharding §4.3.
     EntitySuspended {
-        /// Which one.
+        /// The entity.
         entity: EntityId,
         /// For how long.
         after: Duration,
     },
-    /// An entity has not stopped on its stop request yet. Of a shard that stops, one of those that are left.
+    /// An entity has not stopped on its stop request yet. For a shard that stops, one of the entities that are left.
     /// Source: sharding §4.5.
     StopIgnored {
-        /// Which one.
+        /// The entity.
         entity: EntityId,
         /// For how long.
         after: Duration,
     },
-    /// A shard waits for its lease: another owner holds it, or it is unknown whether it was granted. It is asked for again
-    /// after `lease_retry_interval`; messages wait meanwhile. Source: sharding §4.12.
+    /// A shard waits for its lease: another owner holds it, or the outcome of the request is unknown. The request is
+    /// repeated after `lease_retry_interval`; messages wait meanwhile. Source: sharding §4.12.
     LeaseRefused {
         /// Which shard.
         shard: ShardId,
-        /// What became of the request.
+        /// The outcome of the request.
         outcome: LeaseOutcome,
     },
     /// A shard has lost its lease: its entities ended at once, and it starts again once it holds the lease anew.
@@ -113,56 +113,57 @@ pub enum Event {
     LeaseLost {
         /// Which shard.
         shard: ShardId,
-        /// Why, in the provider's words.
+        /// The provider's reason.
         cause: String,
     },
-    /// A handler of the shard has not returned for `stuck_handler_threshold`: no other entity of the shard is served, and the
-    /// shard cannot stop. It is told once for each handler. Source: sharding §2.10.
+    /// A handler of the shard has not returned for `stuck_handler_threshold`: no other entity of the shard is served,
+    /// and the shard cannot stop. Reported once for each handler. Source: sharding §2.10.
     ShardStuck {
         /// Which shard.
         shard: ShardId,
         /// How long the handler has run.
         running_for: Duration,
     },
-    /// The store of a shard's remembered entities did not do what it was asked for: the shard fails and starts again, or it
-    /// waits for an answer that is late.
+    /// A request to the store of a shard's remembered entities failed, so the shard fails and starts again; or the
+    /// answer is late, and the shard waits for it.
     RememberStoreFailed {
         /// Which shard.
         shard: ShardId,
-        /// What the store said, or what it did not say.
+        /// The store's error, or which answer is late.
         reason: String,
     },
-    /// A shard remembers so many entities that a journal is the better store for them than replicated data.
+    /// A shard remembers so many entities that a journal would be a better store for them than replicated data.
     ManyRemembered {
         /// Which shard.
         shard: ShardId,
-        /// How many.
+        /// Number of remembered entities.
         entities: usize,
     },
     /// A remembered entity has failed to start so often that its shard does not start it again by itself.
     EntityGivenUp {
-        /// Which one.
+        /// The entity.
         entity: EntityId,
         /// Starts in a row that failed.
         failures: u32,
-        /// It is not remembered any more either.
+        /// Whether the entity is forgotten too.
         forgotten: bool,
     },
-    /// A bug of the runtime: a remembered entity was to go to a state that no rule allows.
+    /// A bug of the runtime: a remembered entity was to change its state against the rules.
     InvalidEntityState(InvalidTransition),
-    /// The transport did not take a control message. It is said again by a deadline; until then shards may wait for it.
+    /// The transport refused a control message. The message is repeated by a deadline; until then shards may wait for
+    /// it.
     /// Source: sharding scenario 98.
     ControlRefused {
-        /// The node that it was for.
+        /// The receiving node.
         to: UniqueAddress,
-        /// Its kind.
+        /// The kind of message.
         message: &'static str,
-        /// Why it was not taken.
+        /// The reason of the refusal.
         error: SendError,
     },
-    /// The subscriber was too slow: so many events are lost to it.
+    /// The subscriber was too slow, and has lost events.
     Lagged {
-        /// How many.
+        /// Number of lost events.
         missed: u64,
     },
 }
@@ -204,7 +205,7 @@ pub(super) fn log(name: &EntityTypeName, settings: &ShardingSettings, event: &Re
     }
 }
 
-/// A subscription. Dropping it ends it.
+/// A subscription to events, which ends on drop.
 #[derive(Debug)]
 pub struct RegionEvents(pub(crate) broadcast::Receiver<Event>);
 

@@ -1,4 +1,4 @@
-//! The shard's side of an event-sourced entity: how its machine is hosted.
+//! Hosting of event-sourced entities in a shard.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::host::ShardCx;
 pub type EventSourcedEntity<B> = PersistentEntity<EntityCore<B>>;
 
 impl<B: EventSourced> EventSourcedEntity<B> {
-    /// Which deliveries the history shows as applied; complete while the entity runs.
+    /// Deliveries marked as applied by the history; complete while the entity runs.
     pub fn marks(&self) -> Option<&Marks> {
         self.core().map(EntityCore::marks)
     }
@@ -85,7 +85,7 @@ impl<B: EventSourced> HostedMachine for EntityCore<B> {
         }
     }
 
-    /// What is not confirmed is sent again only while the entity lives.
+    /// An entity with unconfirmed deliveries must not be passivated: only a live entity sends them again.
     fn is_busy(&self) -> bool {
         self.is_delivering()
     }

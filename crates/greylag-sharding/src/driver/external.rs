@@ -1,7 +1,7 @@
-//! The strategy that puts shards where the program wants them.
+//! The strategy that puts shards on the nodes that the program names.
 //!
-//! It reads its own node's copy of the desired locations, since a decision must not wait for other nodes: what it has not heard
-//! of yet it obeys by a move, in one of the next rounds.
+//! The strategy reads its own node's copy of the desired locations, since a decision must not wait for other nodes: a
+//! location that arrives later is obeyed by a move, in one of the next rounds.
 //!
 //! Source: sharding §3 "External", scenarios 37 and 38.
 
@@ -16,10 +16,10 @@ use super::strategy::{AllocationStrategy, StrategySetup};
 use crate::allocation::{AllocationFailed, External, View};
 use crate::ids::{RegionId, ShardId};
 
-/// Reads what this node knows of desired locations.
+/// Reads the desired locations known to this node.
 #[async_trait]
 trait KnownLocations: Send + Sync {
-    /// `None` if there is no answer in time.
+    /// The locations; `None` if there is no answer in time.
     async fn read(&self) -> Option<Locations>;
 }
 
@@ -30,8 +30,8 @@ impl KnownLocations for DesiredLocations {
     }
 }
 
-/// Puts shards where the program says by [`ExternalShards`](crate::ExternalShards). Name it where the type is defined, on every node that may run the
-/// type's coordinator:
+/// Puts shards on the nodes that the program names by [`ExternalShards`](crate::ExternalShards). Set the strategy where
+/// the type is defined, on every node that may run the type's coordinator:
 ///
 /// ```
 /// use greylag_sharding::ExternalAllocation;
@@ -45,12 +45,12 @@ impl KnownLocations for DesiredLocations {
 /// let carts = EntityType::new(CART, |_| Ok(Cart)).allocation(ExternalAllocation::default());
 /// ```
 ///
-/// A shard without a desired location, or whose desired node has no region, goes to the region that asked for it, and moves
-/// when the node has come. A desired location that cannot be read within `external_shard_allocation_strategy.client_timeout`
-/// counts as none. Source: sharding §3.
+/// A shard without a desired location, or whose desired node has no region, goes to the region that asked for the
+/// shard, and moves when the node has come. A desired location that cannot be read within
+/// `external_shard_allocation_strategy.client_timeout` counts as none. Source: sharding §3.
 #[derive(Default)]
 pub struct ExternalAllocation {
-    /// Set where the type is set up.
+    /// Set when the type is set up.
     known: OnceLock<Box<dyn KnownLocations>>,
 }
 
@@ -104,7 +104,7 @@ mod tests {
     use crate::allocation::{RegionView, ShardList};
     use crate::machine::membership::Phase;
 
-    /// A replicator that never answers, for as long as the strategy waits.
+    /// A replicator that does not answer while the strategy waits.
     struct Silent;
 
     #[async_trait]
@@ -129,7 +129,7 @@ mod tests {
         View { regions: vec![of(1, &[1, 2]), of(2, &[]), of(3, &[3])], unsettled: false }
     }
 
-    /// Scenario sharding 38: a query that times out leaves shards with their requesters, and where they are.
+    /// Scenario sharding 38: after a query that times out, shards go to their requesters, and stay where they are.
     #[tokio::test(start_paused = true)]
     async fn scenario_38_a_query_without_an_answer_counts_as_no_desired_location() {
         let strategy = ExternalAllocation::default();

@@ -1,4 +1,4 @@
-//! Says where the shards of a type belong.
+//! Setting the nodes on which the shards of a type belong.
 //!
 //! Source: sharding §3 "External".
 
@@ -16,7 +16,8 @@ use crate::key::EntityKey;
 /// Why desired locations were not read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExternalShardsError {
-    /// Fewer nodes than necessary answered in time. A write that ends so may have been made on this node, and then spreads.
+    /// Fewer nodes than necessary answered in time. The write may nevertheless have been made on this node, and then
+    /// spreads.
     #[error("the desired locations of {entity_type} did not answer within {timeout:?}")]
     ClientTimeout {
         /// The entity type.
@@ -24,7 +25,7 @@ pub enum ExternalShardsError {
         /// The setting `external_shard_allocation_strategy.client_timeout`.
         timeout: Duration,
     },
-    /// Nothing was written, because nothing here reads it.
+    /// Nothing was written, because no coordinator on this node would read the locations.
     #[error(
         "{entity_type} is not set up with external allocation on this node, or this node lacks its role; \
          say where its shards belong on a node that hosts it"
@@ -33,30 +34,30 @@ pub enum ExternalShardsError {
         /// The entity type.
         entity_type: String,
     },
-    /// Nothing was written.
+    /// The type has no such shard. Nothing was written.
     #[error("{entity_type} has no shard {shard}: its shards are numbered from 0 to {}", number_of_shards - 1)]
     NoSuchShard {
         /// The entity type.
         entity_type: String,
-        /// The shard as it was given.
+        /// The shard as given.
         shard: ShardId,
-        /// How many the type has.
+        /// Number of shards of the type.
         number_of_shards: u32,
     },
-    /// This node keeps them no more, or refuses what was written.
+    /// This node does not keep the locations any more, or refuses the write.
     #[error("the desired locations of {entity_type} failed: {cause}")]
     Failed {
         /// The entity type.
         entity_type: String,
-        /// What the replicator said.
+        /// The replicator's error.
         cause: String,
     },
 }
 
-/// Says where the shards of one type belong, and reads what was said. Made by [`Sharding::external_shards`].
+/// Sets and reads the desired locations of one type's shards. Made by [`Sharding::external_shards`].
 ///
-/// What is said here spreads to the other nodes, the last word about a shard wins, and the coordinator obeys: at the shard's
-/// first message, or by moving it in its next round (`sharding.rebalance_interval`).
+/// Locations set here spread to the other nodes, the last write for a shard wins, and the coordinator obeys: at the
+/// shard's first message, or by moving the shard in its next round (`sharding.rebalance_interval`).
 #[derive(Debug, Clone)]
 pub struct ExternalShards {
     sharding: Sharding,
@@ -64,15 +65,16 @@ pub struct ExternalShards {
 }
 
 impl Sharding {
-    /// The client of a type whose shards the program places: see [`ExternalAllocation`](crate::ExternalAllocation). It may be made before the type is
-    /// set up.
+    /// The client of a type whose shards the program places: see [`ExternalAllocation`](crate::ExternalAllocation). The
+    /// client may be made before the type is set up.
     pub fn external_shards<M: Send + 'static>(&self, key: &EntityKey<M>) -> ExternalShards {
         ExternalShards { sharding: self.clone(), name: key.name().to_owned() }
     }
 }
 
 impl ExternalShards {
-    /// Wants a shard on the node at this address, now or when it has joined. Waits for this node alone.
+    /// Sets the address of the node on which a shard belongs, now or once that node has joined. Waits for this node
+    /// alone.
     ///
     /// # Errors
     /// [`ExternalShardsError`].
@@ -80,7 +82,7 @@ impl ExternalShards {
         self.update_shard_locations([(shard, node)]).await
     }
 
-    /// As [`ExternalShards::update_shard_location`], of many shards at once: all of them or none.
+    /// As [`ExternalShards::update_shard_location`], for many shards at once: all of them or none.
     ///
     /// # Errors
     /// [`ExternalShardsError`].
@@ -99,7 +101,7 @@ impl ExternalShards {
         }
     }
 
-    /// What a majority of the nodes knows; empty if the type is not set up.
+    /// The locations known to a majority of the nodes; empty if the type is not set up.
     ///
     /// # Errors
     /// [`ExternalShardsError`].
@@ -123,7 +125,7 @@ impl ExternalShards {
         desired: &DesiredLocations,
     ) -> Result<(String, String), ExternalShardsError> {
         let number_of_shards = desired.number_of_shards;
-        // Of shards that are named freely any may come to be.
+        // Accept any shard of a type whose extractor names shards freely: it may exist later.
         if number_of_shards == 0 || shard.index().is_some_and(|index| index < number_of_shards) {
             return Ok((shard.to_string(), node.to_string()));
         }

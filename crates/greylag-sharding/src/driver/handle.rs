@@ -1,4 +1,4 @@
-//! The handle that a user holds of one entity type on one node.
+//! The user's handle of one entity type on one node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -30,7 +30,7 @@ impl<M> Clone for Region<M> {
     }
 }
 
-/// Handles of one region are equal; those of a stopped one and of its successor are not.
+/// Handles of one region are equal; handles of a stopped region and of its successor are not.
 impl<M> PartialEq for Region<M> {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -40,30 +40,31 @@ impl<M> PartialEq for Region<M> {
 impl<M> Eq for Region<M> {}
 
 impl<M: Send + 'static> Region<M> {
-    /// A name for an entity. An impossible id shows when something is sent to it.
+    /// A reference to an entity. An invalid id shows when a message is sent to it.
     pub fn entity_ref(&self, id: impl Into<Arc<str>>) -> EntityRef<M> {
         EntityRef::new(Entities::Of(self.clone()), id)
     }
 
-    /// The shard of an id, unless it is no id.
+    /// The entity id and the number of its shard, unless the id is invalid.
     pub(crate) fn target(&self, id: impl Into<Arc<str>>) -> Result<(EntityId, u32), DeadLetterReason> {
         self.0.shards.target(id)
     }
 
-    /// How long an ask waits that does not say it.
+    /// The timeout of an ask without its own.
     pub(crate) fn ask_timeout(&self) -> Duration {
         self.0.settings.ask_timeout
     }
 
-    /// Starts an entity, or finds it running, wherever its shard lives: completes once it runs and has handled what was
-    /// sent to it before, at the latest after the type's ask timeout. A type that remembers its entities remembers this
-    /// one from then on. The request leaves when this returns, whether or not the future is awaited.
+    /// Starts an entity, or finds it running, wherever its shard lives: completes once the entity runs and has handled
+    /// the messages sent to it before, at the latest after the type's ask timeout. A type that remembers its entities
+    /// remembers this entity from then on. The request is sent before this method returns, whether or not the future is
+    /// awaited.
     ///
-    /// The shard in the ack is the one in which the entity lives: another one than this node's extractor says if nodes
-    /// disagree. Source: sharding §4.7.
+    /// The shard in the ack is the one in which the entity lives: it differs from the shard by this node's extractor if
+    /// nodes disagree. Source: sharding §4.7.
     ///
     /// # Errors
-    /// [`AskError`]: nothing is known, unless the variant says so; it may be asked for again.
+    /// [`AskError`]: the outcome is unknown, unless the variant says otherwise; the call may be repeated.
     pub fn start_entity(&self, id: impl Into<Arc<str>>) -> Answer<StartEntityAck> {
         let id = id.into();
         let begun = self.0.begin_start(id.clone(), self.ask_timeout());
@@ -90,22 +91,22 @@ impl<M: Send + 'static> Region<M> {
         &self.0.id
     }
 
-    /// How far it is.
+    /// The stage of the region's life.
     pub fn state(&self) -> RegionState {
         self.0.state()
     }
 
-    /// What became of the messages that did not take the direct way.
+    /// Counts of the messages that did not take the direct way past the region's machine.
     pub fn counters(&self) -> Counters {
         self.0.counters()
     }
 
-    /// What the handlers of the type's entities did on this node.
+    /// Counts of the handlers of the type's entities on this node.
     pub fn handler_counts(&self) -> HandlerCounts {
         self.0.counts.handled.counts()
     }
 
-    /// The shard of an entity; `None` if it is no entity id.
+    /// The shard of an entity; `None` if the id is invalid.
     pub fn shard_of(&self, id: &str) -> Option<ShardId> {
         let (_, shard) = self.0.shards.target(id).ok()?;
         self.0.shards.name(shard)
@@ -116,7 +117,7 @@ impl<M: Send + 'static> Region<M> {
         self.0.shards.cell(shard).is_some_and(RouteCell::is_open)
     }
 
-    /// Which node hosts how many shards, as far as this node has routes.
+    /// How many shards each node hosts, as far as this node has routes.
     pub fn shard_homes(&self) -> BTreeMap<UniqueAddress, usize> {
         let mut homes = BTreeMap::new();
         for cell in self.0.shards.routes.iter() {
@@ -130,7 +131,7 @@ impl<M: Send + 'static> Region<M> {
         homes
     }
 
-    /// Where a shard is, as far as this node has a route.
+    /// The node of a shard, if this node has a route to it.
     pub fn shard_home(&self, shard: &ShardId) -> Option<UniqueAddress> {
         match self.0.shards.cell(shard)?.load().as_deref()? {
             Open::Local(_) => Some(self.0.id.node.clone()),
@@ -138,56 +139,55 @@ impl<M: Send + 'static> Region<M> {
         }
     }
 
-    /// Whether messages for the shard are handed over within this process now: the shard is hosted here, as far as this node
-    /// has a route, and messages are not written for a test's sake
-    /// (`runtime.serialize_messages` of [`ShardingSettings`](crate::ShardingSettings)).
+    /// Whether messages for the shard are handed over within this process now: the shard is hosted here, as far as this
+    /// node has a route, and messages are not serialized for a test (`runtime.serialize_messages` of
+    /// [`ShardingSettings`](crate::ShardingSettings)).
     pub fn hands_over(&self, shard: &ShardId) -> bool {
         let is_local = |cell: &RouteCell<_>| matches!(cell.load().as_deref(), Some(Open::Local(_)));
         !self.0.settings.runtime.serialize_messages && self.0.shards.cell(shard).is_some_and(is_local)
     }
 
-    /// Keeps so many entities of this region active from now on; what is beyond it ends at once, by the type's policy. Does
-    /// nothing for a type that has no limit: see [`Passivation`](crate::Passivation). Source: sharding §4.10.
+    /// Sets how many entities of this region stay active; entities beyond the limit end at once, by the type's policy.
+    /// Does nothing for a type that has no limit: see [`Passivation`](crate::Passivation). Source: sharding §4.10.
     pub fn set_active_entity_limit(&self, limit: usize) {
         self.0.set_limit(limit.max(1));
     }
 
-    /// What happens from now on.
+    /// Subscribes to the region's events from now on.
     pub fn subscribe(&self) -> RegionEvents {
         RegionEvents(self.0.events.subscribe())
     }
 
-    /// Sends a message to the entity that it names itself, as the type says by
+    /// Sends a message to the entity that the message itself names, by the type's
     /// [`EntityType::addressed_by`](crate::EntityType::addressed_by).
     ///
     /// # Errors
-    /// [`SendError`]: the message was not taken. [`DeadLetterReason::ExtractorRejected`] if it names none, or the type does
-    /// not say how; [`DeadLetterReason::ExtractorPanicked`] if what the type says panics.
+    /// [`SendError`]: the message was not taken. [`DeadLetterReason::ExtractorRejected`] if the message names no
+    /// entity, or the type has no such function; [`DeadLetterReason::ExtractorPanicked`] if the function panics.
     pub fn send(&self, message: M) -> Result<(), SendError> {
         self.0.send_by_content(message)
     }
 
-    /// Drops a message to a name that no entity can have.
+    /// Drops a message to an id that no entity can have.
     pub(crate) fn drop_unaddressed(&self, message: M, reason: DeadLetterReason) -> SendError {
         self.0.drop_unaddressed(message, reason)
     }
 
-    /// Sends a message to one incarnation of an entity, wherever its node is. It skips routing and
-    /// starts no entity. Source: sharding §4.11.
+    /// Sends a message to one incarnation of an entity, wherever its node is. The message skips routing and starts no
+    /// entity. Source: sharding §4.11.
     ///
     /// # Errors
-    /// [`SendError`]: the message was not taken. That the incarnation has ended is known only on its
-    /// own node.
+    /// [`SendError`]: the message was not taken. Only the incarnation's own node knows that it has ended.
     pub fn tell_direct(&self, to: &DirectRef, message: M) -> Result<(), SendError> {
         self.0.send_direct(to, message)
     }
 
-    /// Hands every shard over to other regions, then stops. Completes when that is done; repeat it
-    /// freely. Source: sharding §2.11.
+    /// Hands every shard over to other regions, then stops. Completes when that is done; may be called repeatedly.
+    /// Source: sharding §2.11.
     pub async fn graceful_shutdown(&self) {
         let mut stopped = self.0.stopped.subscribe();
         self.0.input(Input::GracefulShutdown);
-        // The sender lives in `self`.
+        // Waiting cannot fail, since the sender lives in `self`.
         stopped.wait_for(|stopped| *stopped).await.ok();
     }
 
@@ -196,25 +196,27 @@ impl<M: Send + 'static> Region<M> {
         self.0.metrics()
     }
 
-    /// Looks at the type: which regions there are, what their shards hold, where an entity belongs. Source: sharding §6.1.
+    /// Inspects the type: its regions, the contents of their shards, the shard of an entity. Source: sharding §6.1.
     pub fn inspect(&self) -> Inspector {
         Inspector::new(Arc::new(self.clone()))
     }
 
-    /// Stops this region at once, without handing anything over: its shards are killed, so that entities hear neither their
-    /// stop message nor `PostStop`, and what waits is a dead letter. Other regions host the shards once the coordinator has
-    /// heard of it. Completes when no entity lives here any more; repeat it freely. Source: sharding §2.11.
+    /// Stops this region at once, without handing anything over: its shards are killed, so that entities get neither
+    /// their stop message nor `PostStop`, and waiting messages become dead letters. Other regions host the shards once
+    /// the coordinator knows. Completes when no entity lives here any more; may be called repeatedly. Source: sharding
+    /// §2.11.
     pub async fn stop(&self) {
         let mut stopped = self.0.stopped.subscribe();
         self.0.input(Input::Stop);
-        // The sender lives in `self`.
+        // Waiting cannot fail, since the sender lives in `self`.
         stopped.wait_for(|stopped| *stopped).await.ok();
     }
 
-    /// Stops shards of this type, wherever they run: their entities are asked to stop as in a handoff. A shard that has stopped
-    /// gets a new home with the next message to it, and not before. A shard that has no home counts as stopped.
+    /// Stops shards of this type, wherever they run: their entities are asked to stop as in a handoff. A stopped shard
+    /// gets a new home with the next message to it, and not before. A shard without a home counts as stopped.
     ///
-    /// The returned value tells each shard as it stops, for `handoff_timeout` at most. Shards go on stopping if it is dropped.
+    /// The returned value yields each shard as it stops, for `handoff_timeout` at most. Shards go on stopping if it is
+    /// dropped.
     ///
     /// ```
     /// # use greylag_sharding::{Region, StopShardsError};

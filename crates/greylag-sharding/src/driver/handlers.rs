@@ -1,7 +1,7 @@
-//! How long the handlers of one shard take.
+//! Run times of the handlers of one shard.
 //!
-//! The clock is read after a group of handlers and not after each, since reading it costs as much as a short handler. Where
-//! handlers turn out to take long enough for that not to matter, each is a group of its own.
+//! The clock is read after a group of handlers and not after each, since reading it costs as much as a short handler.
+//! While handlers are long enough for that cost not to matter, each handler is a group of its own.
 //!
 //! Source: sharding §7 (slow_handler_threshold), §6.5 (slow handlers).
 
@@ -13,14 +13,14 @@ use super::histogram::{Histogram, Recorder};
 use super::watchdog::Probe;
 use crate::machine::shard::SlotId;
 
-/// Handlers of a group while they are short.
+/// Handlers per group while they are short.
 const GROUP: usize = 32;
-/// From this mean on a handler is measured alone.
+/// From this mean run time on, handlers are measured one by one.
 const LONG: Duration = Duration::from_micros(6);
-/// Slow handlers of a shard are told of in the log no more often.
+/// Shortest time between two log lines about slow handlers of a shard.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
-/// Counts of one type on one node.
+/// Counters of one type on one node.
 #[derive(Debug, Default)]
 pub(crate) struct Handled {
     times: Recorder,
@@ -40,15 +40,15 @@ impl Handled {
     }
 }
 
-/// What handlers of one entity type did on this node, since its region began. Source: sharding §4.3, §4.6, §6.5.
+/// Counters of the handlers of one entity type on this node, since its region began. Source: sharding §4.3, §4.6, §6.5.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HandlerCounts {
-    /// Handlers that took `slow_handler_threshold` or longer. Short handlers are measured together, so that of those that
-    /// follow each other closely one may stand for two.
+    /// Handlers that took `slow_handler_threshold` or longer. Short handlers are measured together, so one count may
+    /// stand for two slow handlers in close succession.
     pub slow: u64,
     /// Failures of entities: of handlers, starts and suspended work.
     pub failed: u64,
-    /// Results of asynchronous work that came after their incarnation had ended, and were dropped.
+    /// Results of asynchronous work that came after their incarnation had ended and were dropped.
     pub late: u64,
 }
 
@@ -56,9 +56,9 @@ pub struct HandlerCounts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slow {
     pub(super) took: Duration,
-    /// The entity, where it is known which of a group it was.
+    /// The entity; `None` if the group had several handlers.
     pub(super) slot: Option<SlotId>,
-    /// It is to be told in the log.
+    /// Whether to log the handler.
     pub(super) is_said: bool,
 }
 
@@ -66,9 +66,9 @@ pub(super) struct Slow {
 pub(super) struct Handlers {
     probe: Arc<Probe>,
     threshold: Duration,
-    /// Of all shards of the type.
+    /// Counters of all shards of the type.
     handled: Arc<Handled>,
-    /// Handlers begun and ended.
+    /// Number of begins and ends of handlers: odd while one runs.
     turn: u64,
     group_from: u64,
     group_began: Instant,
@@ -92,35 +92,35 @@ impl Handlers {
         }
     }
 
-    /// A handler begins.
+    /// Notes that a handler begins.
     pub(super) fn enter(&mut self, slot: SlotId) {
         self.last = slot;
         self.turn += 1;
         self.probe.tell(self.turn);
     }
 
-    /// It has returned.
+    /// Notes that the handler has returned.
     pub(super) fn leave(&mut self) {
         self.turn += 1;
         self.probe.tell(self.turn);
     }
 
-    /// What is handled from now on is measured.
+    /// Begins a new group at `now`.
     pub(super) fn begin(&mut self, now: Instant) {
         (self.group_from, self.group_began) = (self.turn, now);
     }
 
-    /// How many messages make a group at present.
+    /// How many messages make a group now.
     pub(super) fn group_size(&self) -> usize {
         self.group_size
     }
 
-    /// Whether handlers ran since the clock was looked at.
+    /// Whether handlers ran since the group began.
     pub(super) fn is_open(&self) -> bool {
         self.turn != self.group_from
     }
 
-    /// The clock was looked at.
+    /// Ends the group at `now`, and returns it if it was slow.
     pub(super) fn look(&mut self, now: Instant) -> Option<Slow> {
         let took = now.saturating_duration_since(self.group_began);
         let handlers = (self.turn - self.group_from).div_ceil(2);

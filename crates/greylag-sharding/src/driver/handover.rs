@@ -1,7 +1,7 @@
-//! Messages that came together for shards of this node: each shard is handed its own at once.
+//! Messages that came together for shards of this node: each shard gets its messages in one push.
 //!
-//! A frame brings messages for many shards. Pushed one by one, the first would wake its shard's task, which would run on
-//! another processor for that one message, and meet the next pushes at its inbox's lock.
+//! A frame brings messages for many shards. If they were pushed one by one, the first would wake its shard's task,
+//! which would run on another processor for that one message, and contend with the next pushes for its inbox's lock.
 //!
 //! Source: sharding §10.
 
@@ -47,7 +47,8 @@ impl<M: Send + 'static> Handover<M> {
         self.0.push(Waiting { shard, inbox, generation, parcels });
     }
 
-    /// Hands over what is kept. What a shard takes no more goes through the region's machine, which knows better.
+    /// Hands over the messages kept. Messages for a sealed inbox go through the region's machine, which routes them
+    /// anew.
     pub(super) fn end(&mut self, shared: &Arc<Shared<M>>) {
         for Waiting { shard, inbox, generation, mut parcels } in self.0.drain(..) {
             match inbox.push_all(&mut parcels, |parcel| parcel.size) {

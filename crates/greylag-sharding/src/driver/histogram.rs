@@ -1,14 +1,14 @@
-//! How long things take, counted by powers of two of a microsecond.
+//! Durations, counted by powers of two of a microsecond.
 //!
 //! Source: sharding §6.5.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Buckets: under 1 µs, under 2 µs, under 4 µs and so on; the last takes whatever is longer than 67 s.
+/// Number of buckets: under 1 µs, under 2 µs, under 4 µs and so on; the last takes everything longer than 67 s.
 const BUCKETS: usize = 28;
 
-/// How long something took, as often as it happened: counts by powers of two of a microsecond.
+/// Durations of a repeated operation, counted by powers of two of a microsecond.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Histogram {
     counts: [u64; BUCKETS],
@@ -16,24 +16,24 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// How often it happened.
+    /// The number of durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// All the time together.
+    /// The sum of all durations.
     pub fn total(&self) -> Duration {
         self.total
     }
 
-    /// How long it takes on average; `None` if it never happened.
+    /// The mean duration; `None` without any.
     pub fn mean(&self) -> Option<Duration> {
         let nanos = self.total.as_nanos().checked_div(u128::from(self.count()))?;
         Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
     }
 
-    /// The time within which this part of all ended, from 0.0 to 1.0, up to a factor of two: the upper bound of the bucket.
-    /// `None` if it never happened.
+    /// The duration that this part of all (0.0 to 1.0) did not exceed, up to a factor of two: the upper bound of the
+    /// bucket. `None` without any.
     pub fn quantile(&self, part: f64) -> Option<Duration> {
         let count = self.count();
         if count == 0 {
@@ -47,14 +47,14 @@ impl Histogram {
         })
     }
 
-    /// How often it took less than each bound and at least the bound before it, the shortest first. The last bound is
+    /// The number of durations below each bound and at least the bound before it, the shortest first. The last bound is
     /// [`Duration::MAX`].
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
         self.counts.iter().enumerate().map(|(at, count)| (bound(at), *count))
     }
 }
 
-/// What the bucket's times are shorter than.
+/// The upper bound of a bucket's durations.
 fn bound(bucket: usize) -> Duration {
     if bucket + 1 == BUCKETS { Duration::MAX } else { Duration::from_micros(1 << bucket) }
 }
@@ -64,7 +64,7 @@ fn bucket_of(took: Duration) -> usize {
     usize::min((u64::BITS - micros.leading_zeros()) as usize, BUCKETS - 1)
 }
 
-/// A [`Histogram`] that many tasks write.
+/// A [`Histogram`] that many tasks write to.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     counts: [AtomicU64; BUCKETS],
@@ -72,31 +72,31 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// It took so long, so many times.
+    /// Counts a duration, `times` times.
     pub(crate) fn record(&self, took: Duration, times: u64) {
         self.counts[bucket_of(took)].fetch_add(times, Ordering::Relaxed);
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.nanos.fetch_add(nanos.saturating_mul(times), Ordering::Relaxed);
     }
 
-    /// What was written so far.
+    /// The durations recorded so far.
     pub(crate) fn histogram(&self) -> Histogram {
         let counts = std::array::from_fn(|at| self.counts[at].load(Ordering::Relaxed));
         Histogram { counts, total: Duration::from_nanos(self.nanos.load(Ordering::Relaxed)) }
     }
 }
 
-/// Writes to a store: how long each took, and how much they wrote together.
+/// Writes to a store: their durations, and the number of items.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Writes {
-    /// How long a write took, failed ones too.
+    /// Durations of the writes, including failed ones.
     pub times: Histogram,
-    /// What was written by all of them: events of a coordinator, or ids of remembered entities.
+    /// Items of all writes: events of a coordinator, or ids of remembered entities.
     pub items: u64,
 }
 
 impl Writes {
-    /// How much one write holds on average; `None` before the first.
+    /// Items of one write on average; `None` before the first.
     pub fn mean_batch(&self) -> Option<f64> {
         let count = self.times.count();
         (count > 0).then(|| self.items as f64 / count as f64)
@@ -111,7 +111,7 @@ pub(crate) struct WriteRecorder {
 }
 
 impl WriteRecorder {
-    /// A write of so many items took so long.
+    /// Counts a write with its duration and number of items.
     pub(crate) fn record(&self, took: Duration, items: usize) {
         self.times.record(took, 1);
         self.items.fetch_add(items as u64, Ordering::Relaxed);

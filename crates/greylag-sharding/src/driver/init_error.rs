@@ -7,10 +7,10 @@ use crate::ids::EntityTypeName;
 /// Why an entity type was not set up. Nothing was started.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InitError {
-    /// The name cannot be an entity type's.
+    /// The name is not valid for an entity type.
     #[error(transparent)]
     InvalidTypeName(#[from] InvalidTypeName),
-    /// A setting makes no sense.
+    /// A setting is invalid.
     #[error(transparent)]
     InvalidSetting(#[from] InvalidSetting),
     /// The node shuts down, so no shard could live on it. Set the type up on a node that runs.
@@ -25,21 +25,21 @@ pub enum InitError {
         /// The name.
         name: EntityTypeName,
     },
-    /// A type of this name is set up already, and differs from this one. Nothing of the second was taken.
+    /// A type of this name is set up already, and differs from this one. Nothing of the second one was set up.
     #[error("entity type {name} is initialised already, with another {field}")]
     Differs {
         /// The name.
         name: EntityTypeName,
-        /// In what the two differ.
+        /// The first difference.
         field: &'static str,
     },
-    /// Something is said of messages that a layer wraps before they reach the entities. Say it after the call that puts the layer
-    /// there.
+    /// A method about messages was called before a layer wraps the messages on their way to the entities. Call it after
+    /// the method that adds the layer.
     #[error("entity type {name} says {what} of messages that a layer wraps; say it after the layer is put there")]
     OfWrappedMessages {
         /// The name.
         name: EntityTypeName,
-        /// The method that says it.
+        /// The method.
         what: &'static str,
     },
     /// The type keeps its state in a journal, and sharding was started without one.
@@ -54,7 +54,7 @@ pub enum InitError {
         /// The name.
         name: EntityTypeName,
     },
-    /// A shard that moves would come up empty and look healthy.
+    /// The state store is reachable from this node only: a shard that moves would come up empty and look healthy.
     #[error(
         "entity type {name} keeps durable states, but only this node reaches the state store; use a shared one, or \
          set allow_local_journal for a cluster of one node"
@@ -63,7 +63,7 @@ pub enum InitError {
         /// The name.
         name: EntityTypeName,
     },
-    /// A shard that moves would come up empty and look healthy.
+    /// A store is reachable from this node only: a shard that moves would come up empty and look healthy.
     #[error(
         "entity type {name} keeps {what} in a store that only this node reaches; use a shared one, or set \
          allow_local_journal for a cluster of one node"
@@ -83,13 +83,13 @@ pub enum InitError {
     NoCoordinatorJournal {
         /// The name.
         name: EntityTypeName,
-        /// What was to be kept there.
+        /// The data to be kept in the journal.
         what: &'static str,
     },
     /// The replicator of the coordinators' state did not start.
     #[error("the replicator for coordinator state did not start: {reason}")]
     NoReplicator {
-        /// What it said.
+        /// The replicator's error.
         reason: String,
     },
     /// The type's allocation strategy cannot work here.
@@ -97,18 +97,18 @@ pub enum InitError {
     Strategy {
         /// The name.
         name: EntityTypeName,
-        /// What the strategy said.
+        /// The strategy's error.
         reason: String,
     },
-    /// A node of a cluster could not write or read what belongs to the type.
+    /// A node of a cluster lacks a codec to write or read the type's data.
     #[error("entity type {name} has no codec for its {what}{}", advice(what))]
     NoCodec {
         /// The name.
         name: EntityTypeName,
-        /// What has none: messages, events or states.
+        /// The data without a codec: messages, events or states.
         what: &'static str,
     },
-    /// The type's shards are to hold leases, and there is no store to keep them in.
+    /// The type's shards are to hold leases, but there is no store of leases.
     #[error(
         "entity type {name} is to hold leases, but the cluster has no store of leases: give its settings a provider, or \
          leave use_lease empty"
@@ -125,12 +125,12 @@ pub enum InitError {
         /// The failure of the function.
         why: String,
     },
-    /// A daemon process cannot be as it was said.
+    /// A daemon process cannot be set up as described.
     #[error("daemon process {name}: {reason}")]
     DaemonProcess {
         /// Its name.
         name: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -148,8 +148,8 @@ impl InitError {
     }
 }
 
-/// The end of the text of [`InitError::NoCodec`]: how to name the codec that is missing. Messages have a second way, since only
-/// they may stay on the node.
+/// The end of the text of [`InitError::NoCodec`]: how to name the codec that is missing. Messages have a second way,
+/// since only they may stay on the node.
 fn advice(what: &str) -> &'static str {
     match what {
         "messages" => "; name one where the type is defined, or say local_only() if no other node is to reach it",
@@ -157,7 +157,7 @@ fn advice(what: &str) -> &'static str {
     }
 }
 
-/// The setting by which what is kept in a journal is kept elsewhere.
+/// The setting that selects another place than a journal for `what`.
 fn key_of(what: &str) -> &'static str {
     match what {
         "remembered entities" => "remember_entities_store",

@@ -1,4 +1,4 @@
-//! Questions to the regions of other nodes, and how many of theirs are answered here at a time.
+//! Questions to the regions of other nodes, and the limit of their questions that are answered here at a time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::inspection::Finding;
 
-/// Questions of other nodes that one region answers at a time. One more is dropped: its asker hears nothing in time.
+/// Questions of other nodes that one region answers at a time. Further questions are dropped, and their senders time
+/// out.
 const ANSWERED_AT_A_TIME: usize = 16;
 
 /// See the module's description.
@@ -29,7 +30,7 @@ impl Default for Inquiries {
     }
 }
 
-/// A question that is not answered. It is forgotten when this is dropped.
+/// An unanswered question, forgotten on drop.
 pub(crate) struct Asked<'a> {
     inquiries: &'a Inquiries,
     number: u64,
@@ -37,12 +38,12 @@ pub(crate) struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// What it comes back with.
+    /// The number that identifies the answer.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// The answer.
+    /// Waits for the answer.
     pub(crate) async fn answer(&mut self) -> Option<Finding> {
         (&mut self.answer).await.ok()
     }
@@ -55,7 +56,7 @@ impl Drop for Asked<'_> {
 }
 
 impl Inquiries {
-    /// Another question, to that node.
+    /// Registers a new question to a node.
     pub(crate) fn ask(&self, node: &UniqueAddress) -> Asked<'_> {
         let (sender, answer) = oneshot::channel();
         let mut open = self.lock();
@@ -66,7 +67,7 @@ impl Inquiries {
         Asked { inquiries: self, number, answer }
     }
 
-    /// An answer, which counts only if the node was asked.
+    /// Passes an answer on, if the question was sent to that node.
     pub(crate) fn tell(&self, node: &UniqueAddress, number: u64, finding: Finding) {
         let mut open = self.lock();
         if open.askers.get(&number).is_none_or(|(asked, _)| asked != node) {
@@ -79,7 +80,7 @@ impl Inquiries {
         }
     }
 
-    /// Leave to answer one question; `None` if there are too many already.
+    /// A permit to answer one question; `None` if too many are being answered.
     pub(crate) fn admit(&self) -> Option<OwnedSemaphorePermit> {
         self.answering.clone().try_acquire_owned().ok()
     }

@@ -1,10 +1,11 @@
-//! Looking at an entity type: asks shards of this node, regions of others, and the coordinator, and waits for none for ever.
+//! Inspection of an entity type: asks shards of this node, regions of others, and the coordinator, each with a timeout.
 //!
 //! ```text
 //! Inspector --GetCurrentRegions--> coordinator            which regions are there
 //!           --Inspection (Ask)---> region of each node    --Count--> its shards, all at once
 //! ```
-//! Source: sharding §6.1. Differs: the asker gathers what regions say, and the coordinator only names them.
+//! Source: sharding §6.1. Differs: the asking node gathers the regions' answers, and the coordinator only lists the
+//! regions.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -25,10 +26,10 @@ use crate::inspection::{
 use crate::machine::region::{Answer, Request};
 use crate::machine::shard::Census;
 
-/// Shards that are asked for their entities at a time.
+/// Shards asked for their entities at a time.
 const SHARDS_AT_A_TIME: usize = 64;
 
-/// Looks at one entity type from this node, whatever its messages are. Clones look at the same region.
+/// Inspects one entity type from this node, whatever its message type. Clones inspect the same region.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -54,7 +55,7 @@ impl Inspector {
         self.0.name()
     }
 
-    /// The nodes with a region that hosts, as their coordinator knows them. None, if no coordinator answers within the time.
+    /// The nodes with a hosting region, as known to the coordinator. None, if no coordinator answers within `patience`.
     pub async fn current_regions(&self, patience: Duration) -> CurrentRegions {
         let mut answers = self.0.request(Request::CurrentRegions, patience);
         match answers.recv().await {
@@ -66,7 +67,8 @@ impl Inspector {
         }
     }
 
-    /// The shards of all regions. What has not answered within the time is named, and empties nothing.
+    /// The shards of all regions. Regions and shards that do not answer within `patience` are named, and do not void
+    /// the rest.
     pub async fn cluster_stats(&self, patience: Duration) -> ClusterStats {
         let began = Instant::now();
         let CurrentRegions { addresses, coordinator_missing } = self.current_regions(patience).await;
@@ -88,7 +90,7 @@ impl Inspector {
         stats(&*self.0, self.0.settings().shard_region_query_timeout).await
     }
 
-    /// The shards of another node's region; `None` if it does not answer within the time.
+    /// The shards of another node's region; `None` if it does not answer within `patience`.
     pub async fn stats_of(&self, node: &UniqueAddress, patience: Duration) -> Option<RegionStats> {
         match self.ask(node, Inquiry::Stats, patience).await? {
             Finding::Stats(stats) => Some(stats),
@@ -96,12 +98,12 @@ impl Inspector {
         }
     }
 
-    /// A page of the entities of this node's region: the first one, or the one that begins where another one ended.
+    /// A page of the entities of this node's region: the first page, or the page that begins where another one ended.
     pub async fn region_entities(&self, from: Option<Position>) -> RegionEntities {
         entities(&*self.0, from.as_ref(), self.0.settings().shard_region_query_timeout).await
     }
 
-    /// A page of the entities of another node's region; `None` if it does not answer within the time.
+    /// A page of the entities of another node's region; `None` if it does not answer within `patience`.
     pub async fn entities_of(
         &self,
         node: &UniqueAddress,
@@ -114,10 +116,10 @@ impl Inspector {
         }
     }
 
-    /// Where an entity belongs, by the routes of this node alone: nothing is asked, and nothing is started.
+    /// Where an entity belongs, by the routes of this node alone: no question is sent, and no entity is started.
     ///
     /// # Errors
-    /// The reason for which a message to such an entity would be dropped: it is no entity id.
+    /// The reason for which a message to such an entity would be dropped: the id is invalid.
     pub fn entity_location(&self, id: &str) -> Result<EntityLocation, DeadLetterReason> {
         self.0.locate(id)
     }
@@ -140,7 +142,7 @@ impl fmt::Debug for Inspector {
     }
 }
 
-/// Takes what another node asks or answers.
+/// Handles a question or an answer of another node.
 pub(crate) fn on_message(region: &Arc<dyn AnyRegion>, node: UniqueAddress, message: InspectionMessage) {
     match message {
         InspectionMessage::Tell { request, finding } => region.inquiries().tell(&node, request, finding),
@@ -150,7 +152,7 @@ pub(crate) fn on_message(region: &Arc<dyn AnyRegion>, node: UniqueAddress, messa
             };
             let asked = region.clone();
             region.runtime().spawn(async move {
-                // The answer takes its time on the way, too.
+                // Leave a fifth of the time for the way of the answer.
                 let patience = Duration::from_millis(patience_ms.into()) * 4 / 5;
                 let finding = look(&*asked, &inquiry, patience).await;
                 asked.send_inspection(&node, &InspectionMessage::Tell { request, finding });
@@ -160,7 +162,7 @@ pub(crate) fn on_message(region: &Arc<dyn AnyRegion>, node: UniqueAddress, messa
     }
 }
 
-/// Answers from this node's region. Shards have as long as the setting says, and no longer than the asker waits.
+/// Answers from this node's region. Shards get the time of the setting, but no more than the asking node waits.
 async fn look(region: &dyn AnyRegion, inquiry: &Inquiry, patience: Duration) -> Finding {
     let patience = patience.min(region.settings().shard_region_query_timeout);
     match inquiry {
@@ -182,7 +184,7 @@ async fn stats(region: &dyn AnyRegion, patience: Duration) -> RegionStats {
     stats
 }
 
-/// A shard's answer to come; `None` if no task of it runs.
+/// The pending answer of a shard; `None` if no task of it runs.
 type Asked = Option<oneshot::Receiver<Census>>;
 
 fn count(region: &dyn AnyRegion, shard: &ShardId) -> Asked {
@@ -193,8 +195,8 @@ async fn answer(asked: Asked, deadline: Instant) -> Option<Census> {
     timeout_at(deadline, asked?).await.ok()?.ok()
 }
 
-/// One page. It ends where it is full, and behind shards that were asked together if one of them has not answered: a page
-/// takes no longer than one shard may.
+/// One page. The page ends when it is full, and after a group of shards of which one has not answered: so a page takes
+/// no longer than one shard may.
 async fn entities(region: &dyn AnyRegion, from: Option<&Position>, patience: Duration) -> RegionEntities {
     let mut shards = region.hosted();
     shards.retain(|shard| from.is_none_or(|from| *shard >= from.shard));

@@ -1,4 +1,4 @@
-//! Leases of shards: made by the node's provider, asked for and given back by the tasks of the shards.
+//! Leases of shards: made by the node's provider, requested and released by the tasks of the shards.
 //!
 //! Source: sharding §4.12; cluster S16.
 
@@ -20,12 +20,12 @@ use crate::inbox::Inbox;
 use crate::machine::shard::{LeaseEffect, LeaseInput, ShardLease};
 use crate::settings::ShardLeaseSettings;
 
-/// Where this node's leases come from.
+/// The source of this node's leases.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeLeases {
     leases: Leases,
     settings: LeaseSettings,
-    /// `host:port`: a process that follows another one at the address takes its leases over.
+    /// `host:port`: a later process at the same address takes the leases over.
     owner: String,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct ShardLeases {
     entity_type: EntityTypeName,
     settings: ShardLeaseSettings,
     runtime: Handle,
-    /// Each is made once in a process.
+    /// The leases made so far: one for each shard in a process.
     made: Arc<Mutex<BTreeMap<ShardId, GuardedLease>>>,
 }
 
@@ -57,7 +57,7 @@ impl ShardLeases {
         Self { node, entity_type, settings, runtime, made: Arc::default() }
     }
 
-    /// The lease of a shard, not asked for yet.
+    /// The lease of a shard, not requested yet.
     pub(crate) fn of(self: &Arc<Self>, shard: &ShardId, events: &broadcast::Sender<Event>) -> LeaseInUse {
         let machine = ShardLease::new(self.settings.retry_interval);
         LeaseInUse { leases: self.clone(), shard: shard.clone(), machine, lease: None, events: events.clone() }
@@ -68,8 +68,8 @@ impl ShardLeases {
         self.node.leases.name_of(&format!("shard-{entity_type}/{shard}"))
     }
 
-    /// The lease of a shard. A provider is code of the user, and so makes it where it may block or panic; one that is late
-    /// is there for the next request.
+    /// The lease of a shard. The provider is user code, so it is called where it may block or panic; a lease that is
+    /// made too late is kept for the next request.
     async fn make(&self, shard: &ShardId) -> Result<GuardedLease, LeaseError> {
         if let Some(known) = lock(&self.made).get(shard) {
             return Ok(known.clone());
@@ -105,7 +105,7 @@ impl ShardLeases {
     }
 }
 
-/// What became of a request.
+/// The outcome of a request.
 struct Acquired {
     outcome: LeaseOutcome,
     lease: Option<GuardedLease>,
@@ -122,8 +122,8 @@ pub(crate) struct LeaseInUse {
 }
 
 impl LeaseInUse {
-    /// Asks for the lease until it is held. False if the shard is told to end before: nothing is held then. What else the
-    /// shard is told meanwhile is put into `kept`.
+    /// Requests the lease until it is held. False if the shard is told to end before: then the lease is not held. All
+    /// control items that come meanwhile are put into `kept`.
     pub(crate) async fn obtain<M: Send + 'static>(
         &mut self,
         control: &Arc<Inbox<Control<M>>>,
@@ -200,12 +200,13 @@ impl LeaseInUse {
         self.machine.is_held() && self.lease.as_ref().is_some_and(GuardedLease::check)
     }
 
-    /// The lease is lost, by the word of its provider or by a look at it. True if entities rest on it: they are to end.
+    /// Notes that the lease is lost, as reported by its provider or found by a check. True if entities run under it,
+    /// which must end.
     pub(crate) fn on_lost(&mut self) -> bool {
         self.tell(LeaseInput::Lost).contains(&LeaseEffect::Kill)
     }
 
-    /// Gives the lease back, unless it is lost: no entity of the shard lives any more.
+    /// Releases the lease, unless it is lost: no entity of the shard lives any more.
     pub(crate) async fn on_ended(&mut self) {
         if self.tell(LeaseInput::Ended).contains(&LeaseEffect::Release) {
             self.release().await;

@@ -1,4 +1,4 @@
-//! What a shard's machine carries for its entities, and does not look into.
+//! The payload that a shard's machine carries for its entities without reading it.
 
 use std::sync::Arc;
 
@@ -14,27 +14,27 @@ use crate::start::StartEntityAck;
 
 /// A message as the shard's machine carries it.
 pub(super) enum Letter<M> {
-    /// Came through sharding.
+    /// A message sent through sharding.
     User { message: Held<M>, ask: Option<Box<AskTag>>, origin: Option<Arc<Origin>>, size: u32 },
-    /// Came to this incarnation alone.
+    /// A message sent to this incarnation alone.
     Direct { message: Held<M>, size: u32 },
-    /// No message: the entity is to run, and this told. In order with what came through sharding.
+    /// A request to start the entity and ack that, in order with the messages sent through sharding.
     Start { reply_to: ReplyTo<StartEntityAck>, ask: Option<Box<AskTag>>, origin: Option<Arc<Origin>>, size: u32 },
-    /// From the entity itself.
+    /// A message of the entity to itself.
     Own(Held<M>),
-    /// The turn of a timer that repeats.
+    /// A repeating timer that has fallen due.
     Repeat(TimerKey),
     /// The result of asynchronous work.
     Resumption(Held<Resumption<M>>),
 }
 
 impl<M> Letter<M> {
-    /// From the entity itself.
+    /// A message of the entity to itself.
     pub(super) fn own(message: M) -> Self {
         Self::Own(Held::new(message))
     }
 
-    /// What came through sharding, as it goes on to another shard or to the dead letters.
+    /// A message or request sent through sharding, for another shard or the dead letters; `None` for other letters.
     pub(super) fn into_parcel(self, id: EntityId) -> Option<Parcel<M>> {
         match self {
             Self::User { message, ask, origin, size } => {
@@ -47,7 +47,7 @@ impl<M> Letter<M> {
         }
     }
 
-    /// A message that an entity took and did not handle. Its asker, if any, waits for the reply token alone.
+    /// A message that an entity took and did not handle. An asker, if any, gets its answer by the reply token alone.
     pub(super) fn given_back(message: M) -> Self {
         let size = u32::try_from(size_of::<M>()).unwrap_or(u32::MAX);
         Self::User { message: Held::new(message), ask: None, origin: None, size }

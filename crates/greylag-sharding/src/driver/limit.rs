@@ -1,4 +1,4 @@
-//! The limit of active entities of a region, and the part of it that each shard has.
+//! The limit of active entities of a region, and each shard's part of the limit.
 //!
 //! Source: sharding §4.10.
 
@@ -9,9 +9,9 @@ use crate::passivation::Passivation;
 /// See the module's description.
 pub(crate) struct EntityLimit {
     passivation: Passivation,
-    /// The limit that holds now; means nothing for a type that has none.
+    /// The present limit; without meaning for a type that has none.
     limit: AtomicUsize,
-    /// The region's task was asked to divide it anew.
+    /// Whether the region's task was asked to divide the limit anew.
     is_changing: AtomicBool,
 }
 
@@ -21,27 +21,27 @@ impl EntityLimit {
         Self { passivation, limit, is_changing: AtomicBool::new(false) }
     }
 
-    /// When shards end entities by themselves.
+    /// The automatic passivation of the type's shards.
     pub(crate) fn passivation(&self) -> &Passivation {
         &self.passivation
     }
 
-    /// Another limit holds from now on.
+    /// Sets another limit.
     pub(crate) fn set(&self, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Whether the region's task is to be asked to divide the limit: it is not when it was, or when there is none.
+    /// Whether to ask the region's task to divide the limit: not if it was asked already, or if there is no limit.
     pub(crate) fn begin_change(&self) -> bool {
         self.passivation.active_entity_limit().is_some() && !self.is_changing.swap(true, Ordering::AcqRel)
     }
 
-    /// The task divides it now: what changes from here on has it asked again.
+    /// Notes that the task divides the limit now: for later changes it is asked again.
     pub(crate) fn end_change(&self) {
         self.is_changing.store(false, Ordering::Release);
     }
 
-    /// What one of so many shards has of it.
+    /// The part of the limit of one of `shards` shards.
     pub(crate) fn part(&self, shards: usize) -> usize {
         Passivation::per_shard_limit(self.limit.load(Ordering::Relaxed), shards)
     }

@@ -1,7 +1,7 @@
 //! The inbox of a coordinator incarnation.
 //!
-//! What its own node tells it is never refused: the answers of the store and the strategy, and the membership. What regions
-//! say is bounded by number and by bytes, since regions say all of it again. Source: sharding scenario 105.
+//! Inputs from the own node are never refused: answers of the store and the strategy, and the membership. Messages of
+//! regions are bounded by number and by bytes, since regions repeat all of them. Source: sharding scenario 105.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,9 +10,9 @@ use tokio::sync::mpsc;
 
 use crate::machine::coordinator::Input;
 
-/// Messages of regions that may wait.
+/// Most messages of regions that may wait.
 const MESSAGES: usize = 65_536;
-/// Bytes of them that may wait.
+/// Most bytes of these messages.
 const BYTES: usize = 64 << 20;
 
 /// The writing end. Clones share one bound.
@@ -28,13 +28,13 @@ pub(crate) struct Inputs {
     waiting: Arc<Waiting>,
 }
 
-/// An input, and what it counts if it is a region's message.
+/// An input, and its size if it is a region's message.
 struct Mail {
     input: Input,
     bytes: Option<usize>,
 }
 
-/// What waits of regions.
+/// Number and size of the waiting messages of regions.
 #[derive(Default)]
 struct Waiting {
     messages: AtomicUsize,
@@ -49,16 +49,16 @@ pub(crate) fn mailbox() -> (Mailbox, Inputs) {
 }
 
 impl Mailbox {
-    /// Tells what this node knows. An incarnation that has ended needs it no more.
+    /// Puts an input of the own node into the inbox. An incarnation that has ended does not need it.
     pub(crate) fn tell(&self, input: Input) {
         self.sender.send(Mail { input, bytes: None }).ok();
     }
 
-    /// Passes on what a region says in so many bytes. False if too much of that waits.
+    /// Puts a region's message of `bytes` bytes into the inbox. False if too many wait.
     pub(crate) fn offer(&self, input: Input, bytes: usize) -> bool {
         let messages = self.waiting.messages.fetch_add(1, Ordering::Relaxed);
         let waiting = self.waiting.bytes.fetch_add(bytes, Ordering::Relaxed);
-        // An inventory that is larger than all of the bound waits alone.
+        // A message larger than the whole bound is accepted if no other waits.
         if messages >= MESSAGES || (messages > 0 && waiting.saturating_add(bytes) > BYTES) {
             self.waiting.take(bytes);
             return false;
@@ -69,7 +69,7 @@ impl Mailbox {
 }
 
 impl Inputs {
-    /// The next input; `None` when all writing ends are gone.
+    /// The next input; `None` when all writing ends are dropped.
     pub(crate) async fn next(&mut self) -> Option<Input> {
         let Mail { input, bytes } = self.receiver.recv().await?;
         if let Some(bytes) = bytes {

@@ -1,4 +1,4 @@
-//! The cluster's view as the machines of sharding want it.
+//! The cluster's view, converted for the machines of sharding.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    /// What the view says.
+    /// Converts the view.
     pub(crate) fn members(&mut self, view: &MembershipView, now: Instant) -> Arc<Members> {
         let members = view.members.iter().map(|member| {
             let facts = MemberFacts {

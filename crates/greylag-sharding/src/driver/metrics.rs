@@ -1,4 +1,4 @@
-//! What a region counts, as one snapshot.
+//! The counters of a region, as one snapshot.
 //!
 //! Source: sharding §6.5 (metrics).
 
@@ -22,14 +22,14 @@ use crate::machine::shard::Uses;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RegionMetrics {
-    /// Shards that this node has a route to, its own among them.
+    /// Shards that this node has a route to, including its own.
     pub homes: usize,
     /// The shards hosted here.
     pub shards: ShardsByState,
     /// Entities that live on this node or have messages waiting. By state: [`Inspector::region_stats`].
     pub entities: u64,
-    /// What became of the messages that passed through the region's machine, and how many it buffers now. What took the
-    /// direct way, from a sender to a shard's inbox or to a lane, is not among them.
+    /// Counts of the messages that passed through the region's machine, and of those buffered now. Messages that took
+    /// the direct way, from a sender to a shard's inbox or to a lane, are not counted.
     pub messages: Counters,
     /// Messages dropped on this node, by reason.
     pub dead_letters: BTreeMap<DeadLetterReason, u64>,
@@ -37,33 +37,33 @@ pub struct RegionMetrics {
     pub buffer_percent: u8,
     /// Messages that wait in the inboxes of the shards hosted here.
     pub inbox_depth: usize,
-    /// What handlers did.
+    /// Counters of the handlers.
     pub handlers: HandlerCounts,
-    /// How long handlers took. Short ones are measured together, and each stands here with their mean.
+    /// Run times of handlers. Short handlers are measured together, and each counts with their mean.
     pub handler_times: Histogram,
-    /// How often entities were found in memory, and how often they had to leave it.
+    /// How often entities were found in memory, and how often they were passivated.
     pub passivation: PassivationCounts,
     /// Writes to the store of remembered entities.
     pub remembered: Writes,
-    /// Shards of which other nodes were told that their route is out of date.
+    /// Number of shards whose outdated routes were reported to other nodes.
     pub stale_routes: u64,
-    /// What the type's coordinator did on this node; all zero where it never ran.
+    /// Counters of the type's coordinator on this node; all zero if it never ran here.
     pub coordinator: CoordinatorMetrics,
 }
 
-/// What one region counts, on whatever thread that happens.
+/// The counters of one region, written by many threads.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) handled: Arc<Handled>,
     pub(crate) tally: Arc<EntityTally>,
     pub(crate) remember_writes: Arc<WriteRecorder>,
-    /// Shards of which other nodes were told that their route is out of date.
+    /// Number of shards whose outdated routes were reported to other nodes.
     pub(crate) stale_routes: AtomicU64,
     pub(crate) dead_letters: DeadLetters,
 }
 
 impl Counts {
-    /// The part of the metrics that is counted here.
+    /// The metrics of these counters; the rest is left at its default.
     pub(crate) fn read(&self) -> RegionMetrics {
         RegionMetrics {
             entities: self.tally.entities(),
@@ -78,10 +78,10 @@ impl Counts {
     }
 }
 
-/// What automatic passivation did on this node. Source: sharding §4.10, §6.5.
+/// Counters of automatic passivation on this node. Source: sharding §4.10, §6.5.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PassivationCounts {
-    /// Messages that found their entity in memory, of those that count as activity.
+    /// Messages, of those that count as activity, that found their entity in memory.
     pub hits: u64,
     /// Messages that had to start their entity.
     pub misses: u64,
@@ -90,7 +90,7 @@ pub struct PassivationCounts {
 }
 
 impl PassivationCounts {
-    /// Which part of the messages found their entity in memory, from 0.0 to 1.0; `None` before the first.
+    /// The share of messages that found their entity in memory, from 0.0 to 1.0; `None` before the first.
     pub fn hit_rate(&self) -> Option<f64> {
         let all = self.hits.saturating_add(self.misses);
         (all > 0).then(|| self.hits as f64 / all as f64)
@@ -117,7 +117,7 @@ impl EntityTally {
     }
 }
 
-/// One shard's part of an [`EntityTally`], as far as it was told. What lived in the shard is taken back with this.
+/// One shard's part of an [`EntityTally`], as last reported. Dropping it subtracts the shard's entities.
 pub(crate) struct Tallied {
     tally: Arc<EntityTally>,
     entities: u64,
@@ -129,7 +129,7 @@ impl Tallied {
         Self { tally, entities: 0, uses: Uses::default() }
     }
 
-    /// The shard has so many entities, and this is how they were used since it began.
+    /// Reports the shard's number of entities, and how they were used since the shard began.
     pub(crate) fn tell(&mut self, entities: usize, uses: Uses) {
         let (tally, entities) = (&self.tally, entities as u64);
         if entities != self.entities {
@@ -157,10 +157,10 @@ impl RegionMetrics {
     }
 }
 
-/// Hosted shards by how far they are.
+/// Hosted shards by state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ShardsByState {
-    /// Accepted, and not serving yet, or again.
+    /// Accepted, and not serving yet or at present.
     pub starting: usize,
     /// Serving.
     pub running: usize,
@@ -182,10 +182,10 @@ impl FromIterator<ClaimState> for ShardsByState {
     }
 }
 
-/// Messages whose end is told one by one in a second. The rest is counted: subscribers have other events to hear.
+/// Dead letters reported one by one in a second. Further ones are only counted, to leave room for other events.
 const TOLD_IN_A_SECOND: u32 = 100;
 
-/// How many messages were dropped, by reason, and how many were told in this second.
+/// Numbers of dropped messages by reason, and how many were reported in this second.
 #[derive(Default)]
 pub(crate) struct DeadLetters(Mutex<Counted>);
 
@@ -197,7 +197,7 @@ struct Counted {
 }
 
 impl DeadLetters {
-    /// Answers whether this one is to be told of.
+    /// Counts a dropped message. Returns whether to report it.
     pub(crate) fn count(&self, now: Instant, reason: DeadLetterReason) -> bool {
         let mut counted = self.lock();
         let count = counted.by_reason.entry(reason).or_default();

@@ -1,4 +1,4 @@
-//! What all entity types of a node share.
+//! State that all entity types of a node share.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +19,7 @@ use crate::extensions::Extensions;
 use crate::horizon::Horizon;
 use crate::settings::ShardingSettings;
 
-/// The bound of the numbers that other nodes may name, by this node's clock.
+/// The bound of numbers that other nodes may send, by this node's clock.
 pub(crate) fn horizon() -> Horizon {
     Horizon::after(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs())
 }
@@ -33,22 +33,22 @@ pub(crate) struct Node {
     pub(crate) blocking: BlockingPool,
     pub(crate) watchdog: Watchdog,
     pub(crate) watchables: Watchables,
-    /// Of the entity indices, so that ids aimed at one place of one table cost nothing elsewhere.
+    /// Seed of the entity indices, so that ids aimed at one slot of one table do no harm elsewhere.
     pub(crate) hash_seed: u64,
     pub(crate) recoveries: RecoveryPermits,
-    /// `None` where the cluster has none.
+    /// `None` if the cluster has no provider of leases.
     pub(crate) leases: Option<NodeLeases>,
-    /// What runs here keeps the node's port bound (cluster T33).
+    /// Running work that keeps the node's port bound (cluster T33).
     pub(crate) running: RunningHere,
-    /// What the cluster's tick says; `None` where there is no cluster, and so no other node to take anything over.
+    /// The cluster's tick; `None` without a cluster, and so without another node that could take anything over.
     pulse: Option<Pulse>,
-    /// Bound of the numbers in frames. Read off the clock once, since that costs as much as reading a frame: a node that
-    /// runs for a year believes numbers up to 99 years ahead.
+    /// Bound of the numbers in frames. Computed once, since reading the clock costs as much as reading a frame: a node
+    /// that runs for a year accepts numbers up to 99 years ahead.
     pub(crate) horizon: Horizon,
     shards_started: AtomicU32,
-    /// What layers above keep here.
+    /// Values of the layers above.
     pub(crate) extensions: Extensions,
-    /// Set right after the node was made; what finds its entities.
+    /// The access to the node's entities, set right after the node was made.
     sharding: OnceLock<Arc<SharedSharding>>,
 }
 
@@ -82,12 +82,12 @@ impl Node {
         }
     }
 
-    /// Takes what finds the node's entities.
+    /// Sets the access to the node's entities.
     pub(crate) fn lend(&self, sharding: Arc<SharedSharding>) {
         self.sharding.set(sharding).ok();
     }
 
-    /// What finds the node's entities, while it runs.
+    /// The access to the node's entities, while sharding runs.
     pub(crate) fn sharding(&self) -> Option<Sharding> {
         self.sharding.get()?.get()
     }
@@ -97,7 +97,7 @@ impl Node {
         self.pulse.as_ref().is_none_or(Pulse::is_fresh)
     }
 
-    /// Waits until [`Node::is_awake`]; for ever, once the node has ended: its shards are killed then.
+    /// Waits until [`Node::is_awake`]; for ever, if the node has ended, since its shards are killed then.
     pub(crate) async fn awake(&self) {
         if let Some(pulse) = &self.pulse
             && !pulse.fresh().await
@@ -106,7 +106,7 @@ impl Node {
         }
     }
 
-    /// A number for a shard that starts; never given twice.
+    /// A serial number for a shard that starts; never reused.
     pub(crate) fn next_shard_serial(&self) -> u32 {
         self.shards_started.fetch_add(1, Ordering::Relaxed) + 1
     }

@@ -1,17 +1,17 @@
-//! An entity that persists, as a shard hosts it: event-sourced, or with a durable state.
+//! A persistent entity as hosted by a shard: event-sourced, or with a durable state.
 //!
-//! The machine is `greylag_persistence::EntityCore` or `StateEntityCore`; this hands it commands,
-//! performs what it asks of the stores, and keeps the mailbox suspended whenever it does not run
-//! (recovering, persisting, backing off), so that commands wait in the shard's queue and nowhere else.
-//! What differs between the two is in [`HostedMachine`].
+//! The machine is `greylag_persistence::EntityCore` or `StateEntityCore`; this module passes commands to it, performs
+//! its store calls, and keeps the mailbox suspended whenever it does not run (recovering, persisting, backing off), so
+//! that commands wait in the shard's queue and nowhere else. The differences between the two machines are in
+//! [`HostedMachine`].
 //!
 //! ```text
 //! receive --> Input::Command --> Append --> suspend_for(store call | deadline) --> on_resume --> Answer
 //! on_stop, recovering, no command waits --> Input::Stop --> Stopped
 //! PreRestart, Fenced --> commands that wait --> front of the mailbox, for the successor
 //! ```
-//! A call that the machine waits for runs in the task of its suspension, all others in tasks of their own. A write that is
-//! dropped with the entity that began it goes on in its store.
+//! A call that the machine waits for runs in the task of its suspension, all others in tasks of their own. A write goes
+//! on in its store even if the entity that began it is dropped.
 //!
 //! Source: sharding §4.3, §4.6; persistence §2, §3, §11.
 
@@ -35,48 +35,48 @@ use crate::host::{Fenced, HostedEntity, ShardCx, Signal, Suspension};
 /// The actions of a machine.
 pub(super) type Actions<M> = Vec<Action<<M as HostedMachine>::Command, <M as HostedMachine>::Call>>;
 
-/// Where a machine stands, as far as its mailbox is concerned.
+/// The state of a machine, as far as its mailbox is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// Takes commands.
     Running,
-    /// Has no state yet, and waits for a store, a permit or a moment; no command reaches it.
+    /// Has no state yet, and waits for a store, a permit or a deadline; no command reaches it.
     Recovering,
     /// Waits for the outcome of a write; no command reaches it.
     Persisting,
-    /// Takes nothing any more.
+    /// Has ended; takes no inputs.
     Ended,
 }
 
-/// A machine of persistence as its shard hosts it.
+/// A machine of persistence that a shard can host.
 pub trait HostedMachine: Sized + Send + 'static {
-    /// The behaviour with its persistence id and its codecs, from which each incarnation of the machine is made.
+    /// The behaviour with its persistence id and its codecs, used to make each incarnation of the machine.
     type Made: Send + 'static;
-    /// What the entity is sent.
+    /// The messages of the entity.
     type Command: Send + 'static;
-    /// What it asks of a store.
+    /// The machine's store calls.
     type Call: EntityCall + Send + 'static;
-    /// What the store answers.
+    /// The store's answers.
     type Answer: Send + 'static;
-    /// What performs its calls. Cheap to clone.
+    /// The store that performs the calls. Cheap to clone.
     type Store: Clone + Send + 'static;
 
-    /// What this node has for it, of what the behaviour selects.
+    /// This node's store for the entity, as selected by the behaviour.
     ///
     /// # Errors
-    /// Sharding was started without, or only this node would reach it.
+    /// Sharding was started without that store, or only this node reaches it.
     fn store(entity: &Self::Made, init: &EntityInit) -> Result<Self::Store, Failure>;
 
-    /// Where entities on this store count.
+    /// The counters of entities on this store.
     fn counters(store: &Self::Store) -> EntityCounters;
 
-    /// How often breakers of this store have closed.
+    /// Counts how often breakers of this store have closed.
     fn reopenings(store: &Self::Store) -> Reopenings;
 
     /// Starts the machine.
     ///
     /// # Errors
-    /// Its settings cannot work.
+    /// Its settings are invalid.
     fn start(
         entity: Self::Made,
         store: &Self::Store,
@@ -90,62 +90,62 @@ pub trait HostedMachine: Sized + Send + 'static {
     /// When a tick next has work to do.
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// Where it stands.
+    /// The state of the machine.
     fn standing(&self) -> Standing;
 
-    /// Whether it must not be passivated for being idle.
+    /// Whether the entity must not be passivated for being idle.
     fn is_busy(&self) -> bool;
 
-    /// Whether no command waits to be handled in it; those put aside do not count.
+    /// Whether no command waits in the machine to be handled; stashed commands do not count.
     fn is_idle(&self) -> bool;
 
-    /// How many commands wait in it, put aside or not yet handled.
+    /// Number of commands that wait in the machine, stashed or not yet handled.
     fn waiting_count(&self) -> usize;
 
-    /// The name of its history, or of its state.
+    /// The persistence id of the history, or of the state.
     fn persistence_id(&self) -> &PersistenceId;
 
-    /// The work that it asks for under this number; once.
+    /// Takes the work that the behaviour requested under this number; only once.
     fn take_work(&mut self, no: WorkNo) -> Option<Work<Self::Command>>;
 
-    /// Takes the commands that wait, oldest first, for its successor.
+    /// Takes the waiting commands, oldest first, for the successor.
     fn take_waiting(&mut self) -> Vec<Self::Command>;
 
-    /// Ends it after a failure, for a successor to be made, and takes the commands that wait.
+    /// Ends the machine after a failure, for a successor to be made, and takes the waiting commands.
     fn give_way(&mut self, actions: &mut Actions<Self>) -> Vec<Self::Command>;
 
-    /// Whether it can go on only with the answer to `call`.
+    /// Whether the machine can go on only with the answer to `call`.
     fn awaits(&self, call: &Self::Call) -> bool;
 
     /// Performs a call.
     fn perform(store: Self::Store, call: Self::Call) -> BoxFuture<'static, Self::Answer>;
 }
 
-/// Names the one deadline of a machine that runs among the timers of its shard.
+/// The timer key of a running machine's deadline.
 const WAKE: TimerKey = TimerKey::Name("greylag.persistence");
 
-/// What a suspension of the entity ended with.
+/// The result of a suspension of the entity.
 enum Woken<A, C> {
-    /// A permit to recover.
+    /// A permit to recover was granted.
     Permit(Incarnation, RecoveryPermit),
-    /// A store answered.
+    /// A store has answered.
     Answer(Incarnation, A),
-    /// Work that the behaviour began is done.
+    /// Work that the behaviour began has ended.
     Worked(Incarnation, WorkNo, Option<C>),
-    /// The store ended without an answer.
+    /// A store call ended without an answer.
     Lost,
     /// A breaker of the stores has closed.
     StoreBack,
-    /// The machine's deadline came first; the answer is still to come.
+    /// The machine's deadline came first; the answer is still awaited.
     Deadline(Option<Waiting<A>>),
 }
 
 /// What a suspended machine waits for.
 enum Waiting<A> {
     Permit(Incarnation),
-    /// A call that is made by the task that waits for it: an append takes one task, not two.
+    /// A call made by the task that waits for it, so that an append takes one task and not two.
     Call(Incarnation, BoxFuture<'static, A>),
-    /// That a breaker of the stores closes; a back-off ends then.
+    /// The closing of a breaker of the stores, which ends a back-off.
     StoreBack(BoxFuture<'static, ()>),
 }
 
@@ -154,7 +154,7 @@ enum Waiting<A> {
 /// `EntityType::event_sourced` and `EntityType::durable_state` make these; a wrapper that adds a
 /// protocol of its own (as delivery does) holds one and calls it through [`ShardCx::nested`].
 pub struct PersistentEntity<M: HostedMachine> {
-    /// Until `on_start`.
+    /// The behaviour from which the machine is made; `None` from `on_start` on.
     made: Option<M::Made>,
     core: Option<M>,
     store: Option<M::Store>,
@@ -162,21 +162,21 @@ pub struct PersistentEntity<M: HostedMachine> {
     init: EntityInit,
     permit: Option<RecoveryPermit>,
     waiting: Option<Waiting<M::Answer>>,
-    /// How often breakers of the stores had closed as the incarnation began.
+    /// How often breakers of the stores had closed when the incarnation began.
     reopenings: u64,
-    /// The deadline for which a timer runs while the entity is not suspended.
+    /// The deadline of the running timer, while the entity is not suspended.
     timer: Option<Instant>,
-    /// What the shard was told last about automatic passivation.
+    /// The last veto of automatic passivation told to the shard.
     busy: bool,
-    /// What a handler said about it.
+    /// The last veto of automatic passivation set by a handler.
     vetoed: bool,
-    /// A handler asked for the entity's end.
+    /// Whether a handler asked for the entity's end.
     stops: bool,
-    /// The machine waits for a verdict that only a new incarnation can be.
+    /// The failure of a machine that only a new incarnation can replace.
     failed: Option<String>,
-    /// The mailbox is suspended.
+    /// Whether the mailbox is suspended.
     suspended: bool,
-    /// Which commands a successor gets.
+    /// Selects the commands that a successor gets.
     hands_on: fn(&M::Command) -> bool,
 }
 
@@ -202,8 +202,8 @@ impl<M: HostedMachine> PersistentEntity<M> {
         }
     }
 
-    /// Hands only some of the commands that wait to a successor (all, by default) and drops the rest:
-    /// for commands whose senders learn of the end and send them again.
+    /// Hands only some of the waiting commands to a successor (all, by default) and drops the rest: for commands whose
+    /// senders learn of the end and send them again.
     #[must_use]
     pub fn hands_on(self, hands_on: fn(&M::Command) -> bool) -> Self {
         Self { hands_on, ..self }
@@ -222,7 +222,8 @@ impl<M: HostedMachine> PersistentEntity<M> {
     fn handle(&mut self, input: Input<M::Command, M::Answer>, cx: &mut ShardCx<'_, M::Command>) -> Result<(), Failure> {
         let mut actions = Vec::new();
         let Some(core) = &mut self.core else { return Ok(()) };
-        // Only the answer of a store has a snapshot encoded; the shard's clock may be that of an earlier turn.
+        // Measure only store answers, after which a snapshot may be encoded. Read the clock: the shard's time may be of
+        // an earlier turn.
         let began = matches!(input, Input::Answer { .. }).then(tokio::time::Instant::now);
         core.handle(cx.now(), input, &mut actions);
         if let Some(tally) = &mut self.tally {
@@ -257,13 +258,13 @@ impl<M: HostedMachine> PersistentEntity<M> {
             }
             Action::ReturnPermit(_) => self.permit = None,
             Action::Work { incarnation, work } => self.run_work(incarnation, work, cx),
-            // A turn in the mailbox, behind the messages that are there by then.
+            // Queue a turn behind the messages that are in the mailbox by then.
             Action::ToSelf { incarnation, work } => {
                 let turn = Some(Woken::<M::Answer, M::Command>::Worked(incarnation, work, None));
                 cx.spawn_for(std::future::ready(turn));
             }
             Action::Store { incarnation, call } => self.call_store(incarnation, call, cx)?,
-            // Counted by the tally.
+            // The tally counts these.
             Action::Recovered { .. } | Action::Withheld(_) => {}
             Action::Passivate => cx.passivate(),
             Action::Wish(wishes) => {
@@ -281,7 +282,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
             }
             Action::DeadLetter(dropped) => drop_command(dropped, cx),
             Action::Restarting(cause) => {
-                // Wishes of the incarnation that failed end with it.
+                // Wishes of the failed incarnation end with it.
                 (self.vetoed, self.stops) = (false, false);
                 tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), %cause, "entity recovers again");
                 if let Some(store) = &self.store {
@@ -299,8 +300,8 @@ impl<M: HostedMachine> PersistentEntity<M> {
         Ok(())
     }
 
-    /// Performs a store call. One that the machine waits for is made by the task of its suspension; it may be dropped with
-    /// the entity, and the store goes on with it (persistence J13). Others are tasks of their own.
+    /// Performs a store call. A call that the machine waits for is made by the task of its suspension; it may be
+    /// dropped with the entity, and the store completes it (persistence J13). Other calls run in tasks of their own.
     fn call_store(
         &mut self,
         incarnation: Incarnation,
@@ -314,7 +315,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
         }
         let (answered, answer) = oneshot::channel();
         tokio::spawn(async move {
-            // The receiver is gone once the entity has ended; the call itself goes on to its end.
+            // Sending fails if the entity has ended; the call itself has completed.
             answered.send((incarnation, M::perform(store, call).await)).ok();
         });
         cx.spawn_for(async move {
@@ -326,7 +327,8 @@ impl<M: HostedMachine> PersistentEntity<M> {
         Ok(())
     }
 
-    /// Runs the work that the behaviour began. The result waits in the mailbox, behind the messages there by then.
+    /// Runs the work that the behaviour began. The result waits in the mailbox, behind the messages that are there by
+    /// then.
     fn run_work(&mut self, incarnation: Incarnation, no: WorkNo, cx: &mut ShardCx<'_, M::Command>) {
         let woken = move |command| Some(Woken::<M::Answer, M::Command>::Worked(incarnation, no, command));
         match self.core.as_mut().and_then(|core| core.take_work(no)) {
@@ -341,7 +343,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
         cx.give_back(commands);
     }
 
-    /// Suspends the mailbox until the machine can go on, or sets a timer if it runs.
+    /// Suspends the mailbox until the machine can go on, or sets a timer if the machine runs.
     fn suspend(&mut self, cx: &mut ShardCx<'_, M::Command>) -> Result<(), Failure> {
         let Some(core) = &self.core else { return Ok(()) };
         let deadline = core.next_deadline();
@@ -357,7 +359,8 @@ impl<M: HostedMachine> PersistentEntity<M> {
                     self.timer = Some(deadline);
                     let due = Some(Woken::<M::Answer, M::Command>::Deadline(None));
                     if deadline <= cx.now() {
-                        // Only a pause for others: behind what is queued by now, and not a tick later.
+                        // Queue the tick behind the present messages, with no delay: the machine only paused for other
+                        // entities.
                         cx.spawn_for(std::future::ready(due));
                     } else {
                         cx.wake_at(WAKE, deadline, due);
@@ -366,7 +369,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
                 Ok(())
             }
             Standing::Ended => Ok(()),
-            // A stop request that did not end the entity leaves it waiting as before.
+            // Already suspended; do not suspend twice. A stop request may not have ended the entity.
             Standing::Recovering | Standing::Persisting if self.suspended => Ok(()),
             standing => {
                 let suspension = match standing {
@@ -436,7 +439,7 @@ impl<M: HostedMachine> HostedEntity for PersistentEntity<M> {
     }
 
     fn on_stop(&mut self, stop: Option<M::Command>, cx: &mut ShardCx<'_, M::Command>) -> Result<(), Failure> {
-        // Without a state there is nothing to put in order, unless commands wait for it.
+        // An entity without a state ends at once, unless commands wait for the state.
         let at_once = self.core.as_ref().is_some_and(|core| core.standing() == Standing::Recovering && core.is_idle());
         match stop.filter(|_| !at_once) {
             Some(command) => self.handle(Input::Command(command), cx),
@@ -449,7 +452,7 @@ impl<M: HostedMachine> HostedEntity for PersistentEntity<M> {
         let mut actions = Vec::new();
         let waiting = match signal {
             Signal::PreRestart => core.give_way(&mut actions),
-            // An entity stopped by force drops the commands it put aside; one that has ended has none left.
+            // An entity stopped by force drops its stashed commands; an entity that has ended has none left.
             Signal::PostStop => {
                 core.handle(cx.now(), Input::StopNow, &mut actions);
                 Vec::new()
@@ -477,7 +480,7 @@ impl<M: HostedMachine> HostedEntity for PersistentEntity<M> {
             Some(Woken::Worked(incarnation, work, command)) => {
                 self.handle(Input::Worked { incarnation, work, command }, cx)
             }
-            // The store may have done the call: only a new incarnation can find out.
+            // The store may have performed the call: only a new incarnation can find out.
             Some(Woken::Lost) => Err(Failure::state_lost("a store call ended without an answer")),
             Some(Woken::StoreBack) => self.handle(Input::StoreBack, cx),
             Some(Woken::Deadline(waiting)) => {

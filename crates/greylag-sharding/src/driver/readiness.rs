@@ -1,4 +1,4 @@
-//! What a node's entity types say of its readiness.
+//! The readiness of a node, as far as its entity types decide it.
 //!
 //! Source: sharding §2.3, §6.4.
 
@@ -13,7 +13,7 @@ use crate::healthcheck::{HealthCheck, Look};
 use crate::ids::EntityTypeName;
 use crate::machine::region::RegionState;
 
-/// Looks at all types of a node.
+/// Checks all types of a node.
 pub(crate) fn readiness(
     regions: &BTreeMap<EntityTypeName, Arc<dyn AnyRegion>>,
     is_up: bool,

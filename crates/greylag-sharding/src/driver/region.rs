@@ -1,4 +1,4 @@
-//! The task of one region: deadlines, and whatever must not be done under the machine's lock.
+//! The task of one region: deadlines, and work that must not be done under the machine's lock.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -33,41 +33,41 @@ use crate::routes::Open;
 use crate::settings::ShardingSettings;
 use crate::wire::inspection::encode_inspection;
 
-/// A region whose message type is forgotten.
+/// A region with its message type erased.
 pub(crate) trait AnyRegion: Send + Sync {
-    /// Tells the machine.
+    /// Passes an input to the machine.
     fn tell(&self, input: Input);
-    /// Tells the machine what a member said in so many bytes. False if too much of that waits.
+    /// Passes a member's message of `bytes` bytes to the machine. False if too many wait.
     fn tell_of_peer(&self, input: Input, bytes: usize) -> bool;
-    /// Envelopes of the region that were never written.
+    /// Takes envelopes of the region back that were never written.
     fn hand_back(&self, node: UniqueAddress, envelopes: Vec<Envelope>);
-    /// Tells the type's subscribers.
+    /// Publishes an event to the type's subscribers.
     fn publish(&self, event: Event);
-    /// Which region it is.
+    /// The region's id.
     fn id(&self) -> &RegionId;
-    /// Another region of the type takes over on this node; this one has stopped, and ends once a coordinator knows that.
+    /// Ends the stopped region once a coordinator knows of its end: another region of the type takes over on this node.
     fn retire(&self);
-    /// What keeps the node from being ready for the type.
+    /// Why the node is not ready for the type.
     fn not_ready(&self) -> Option<String>;
-    /// For a typed handle.
+    /// For a downcast to a typed handle.
     fn as_any(&self) -> &(dyn std::any::Any + Send + Sync);
-    /// How far it is.
+    /// The stage of the region's life.
     fn state(&self) -> RegionState;
-    /// Whether its task has answered the last question whether it works.
+    /// Whether its task has answered the last liveness question.
     fn has_answered(&self) -> bool;
-    /// Asks its task whether it works, unless a question is open.
+    /// Sends its task a liveness question, unless one is open.
     fn ask_whether_it_works(&self);
     /// The entity type.
     fn name(&self) -> &EntityTypeName;
-    /// What it runs with.
+    /// The settings of the type.
     fn settings(&self) -> &ShardingSettings;
-    /// What runs its tasks.
+    /// The runtime of its tasks.
     fn runtime(&self) -> &tokio::runtime::Handle;
-    /// Asks something of the coordinator.
+    /// Sends a request to the coordinator.
     fn request(&self, request: Request, timeout: Duration) -> Answers;
     /// The shards hosted here, by name.
     fn hosted(&self) -> Vec<ShardId>;
-    /// Has a shard count its entities. `None` if it has no task now, or too much waits for it.
+    /// Makes a shard count its entities. `None` if the shard has no task now, or its inbox is full.
     fn count(&self, shard: &ShardId, census: Census) -> Option<oneshot::Receiver<Census>>;
     /// Where an entity belongs, by the routes known here.
     fn locate(&self, id: &str) -> Result<EntityLocation, DeadLetterReason>;
@@ -168,8 +168,8 @@ impl<M: Send + 'static> AnyRegion for Region<M> {
     }
 }
 
-/// Makes a region and registers its receivers. It knows nothing yet: its first input must be
-/// `Membership`, and its task is still to be run.
+/// Makes a region and registers its receivers. The region has no state yet: its first input must be `Membership`, and
+/// its task must still be started.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn open<M: Send + 'static>(
     node: Arc<Node>,

@@ -1,7 +1,7 @@
-//! Stores of remembered entities, as the shards and the coordinator of one type use them.
+//! Stores of remembered entities, as used by the shards and the coordinator of one type.
 //!
-//! A shard opens its part anew with each allocation, and a coordinator its own with each incarnation, so that nothing an
-//! earlier one still has under way can be taken for the work of its successor. Source: sharding §4.8.
+//! A shard opens its part anew with each allocation, and a coordinator its part with each incarnation, so that an
+//! earlier one's unfinished work cannot be mistaken for the work of its successor. Source: sharding §4.8.
 
 mod calls;
 mod custom;
@@ -30,13 +30,14 @@ use crate::ids::{EntityId, EntityTypeName, ShardId};
 use crate::machine::shard::StoreUpdate;
 use crate::settings::ShardingSettings;
 
-/// Why a shard could not read what it remembers.
+/// Why a shard could not read its remembered entities.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
-    /// The store did not do it.
+    /// The store failed.
     #[error(transparent)]
     Failed(#[from] RememberError),
-    /// A newer owner has read it: this one has been replaced, or the numbers of owners were lost and have fallen behind.
+    /// A newer owner has read the entities: this owner has been replaced, or the generations were lost and have fallen
+    /// behind.
     #[error("its journal knows a newer owner of the shard")]
     Fenced {
         /// The newest owner that the journal knows.
@@ -44,28 +45,28 @@ pub(crate) enum LoadError {
     },
 }
 
-/// What one shard remembers, under one allocation.
+/// The memory of one shard, under one allocation.
 #[async_trait]
 pub(crate) trait ShardMemory: Send + Sync + 'static {
-    /// All entities that are remembered.
+    /// All remembered entities.
     async fn load(&self) -> Result<BTreeSet<EntityId>, LoadError>;
 
-    /// Makes a change durable; one at a time.
+    /// Makes a change durable; one change at a time.
     async fn update(&self, update: StoreUpdate) -> Result<(), RememberError>;
 
-    /// Entities of one shard beyond which another kind of store is the better one.
+    /// The number of entities in one shard above which another kind of store is better.
     fn many(&self) -> usize {
         usize::MAX
     }
 }
 
-/// The shards of a type that have had entities, for one incarnation of its coordinator.
+/// The remembered shards of a type, for one incarnation of its coordinator.
 #[async_trait]
 pub(crate) trait ShardSet: Send + Sync + 'static {
-    /// All of them.
+    /// All remembered shards.
     async fn read(&self) -> Result<BTreeSet<ShardId>, RememberError>;
 
-    /// Makes it durable that these are among them. After the first read.
+    /// Adds shards durably. Must be called after the first read.
     async fn add(&self, shards: Vec<ShardId>) -> Result<(), RememberError>;
 }
 
@@ -77,18 +78,18 @@ pub(crate) struct Memory {
     kept: Kept,
 }
 
-/// Which kind of store that is.
+/// The kind of a store.
 pub(crate) enum Kept {
     /// Replicated among the nodes that may host the type, or coordinate it.
     Ddata {
-        /// Of the entities, if this node hosts the type.
+        /// The replicator of the entities, if this node hosts the type.
         entities: Option<Replicator>,
-        /// Of the shards, if it may run the coordinator.
+        /// The replicator of the shards, if this node may run the coordinator.
         shards: Option<Replicator>,
     },
     /// In this journal, with these snapshots.
     Journal(Stores),
-    /// In one of the program's own.
+    /// In a store of the program.
     Custom(Arc<dyn RememberEntitiesStore>),
 }
 
@@ -102,7 +103,7 @@ impl Memory {
         Self { name: name.clone(), fingerprint: fingerprint.clone(), settings: settings.clone(), kept }
     }
 
-    /// What a shard remembers.
+    /// The memory of a shard under one allocation.
     pub(crate) fn shard(&self, shard: &ShardId, generation: Generation) -> Arc<dyn ShardMemory> {
         let term = ShardTerm { entity_type: self.name.clone(), shard: shard.clone(), generation };
         match &self.kept {
@@ -119,7 +120,7 @@ impl Memory {
         }
     }
 
-    /// The shards, for a new incarnation of the coordinator.
+    /// The remembered shards, for a new incarnation of the coordinator.
     pub(crate) fn shards(&self) -> Arc<dyn ShardSet> {
         match &self.kept {
             Kept::Ddata { shards, .. } => {
@@ -134,11 +135,11 @@ impl Memory {
     }
 }
 
-/// Opens the place in which a node keeps the durable entries of the replicator of this name.
+/// Opens the place in which a node keeps the durable entries of the named replicator.
 pub(crate) type OpenDurable = Box<dyn Fn(&str) -> Arc<dyn DurableStore> + Send + Sync>;
 
-/// The replicator of remembered entities among the nodes that may host types of one role. It is not that of the
-/// coordinators' homes: those must not wait until what is on disk has been loaded and compared.
+/// The replicator of remembered entities among the nodes that may host types of one role. Separate from that of the
+/// coordinators' homes, which must not wait until the data on disk have been loaded and compared.
 ///
 /// # Errors
 /// [`StartError`].

@@ -1,4 +1,4 @@
-//! Removing what coordinators keep in a journal, as long as no cluster runs on it.
+//! Removal of the coordinators' data in a journal while no cluster uses it.
 //!
 //! Source: sharding §6.3.
 
@@ -13,68 +13,71 @@ use super::store::persistence_id;
 use crate::error::InvalidTypeName;
 use crate::ids::EntityTypeName;
 
-/// A coordinator records its epoch at least every 30 s; one that was silent for so long does not run.
+/// A coordinator that has not written for this long does not run, since it records its epoch at least every 30 s.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// What was removed of one entity type.
+/// The removed data of one entity type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removed {
     /// The entity type.
     pub entity_type: String,
-    /// Its coordinator had events.
+    /// Whether its coordinator had events.
     pub events: bool,
-    /// Its coordinator had snapshots.
+    /// Whether its coordinator had snapshots.
     pub snapshots: bool,
 }
 
-/// Why the data of an entity type were not removed. What belongs to types named before it is gone; those behind it are
-/// untouched.
+/// Why the data of an entity type were not removed. The data of types named before it are removed; those of types
+/// behind it are untouched.
 #[derive(Debug, thiserror::Error)]
 pub enum RemovalError {
-    /// No entity type has this name. Nothing of it was removed.
+    /// Not a valid name of an entity type. Nothing was removed for it.
     #[error(transparent)]
     InvalidTypeName(#[from] InvalidTypeName),
-    /// A coordinator has written a moment ago. Nothing of the type was removed: stop all nodes and wait a minute, or force it.
+    /// A coordinator has written a moment ago. Nothing of the type was removed: stop all nodes and wait a minute, or
+    /// force it.
     #[error("the cluster seems to be running: a coordinator wrote to {id} {silent_for:?} ago")]
     ClusterSeemsRunning {
         /// The history.
         id: PersistenceId,
-        /// How long ago.
+        /// How long ago the last write was.
         silent_for: Duration,
     },
-    /// Whether a coordinator runs cannot be told. Nothing of the type was removed; forced, it is not looked at.
+    /// The journal could not be read, so a coordinator may run. Nothing of the type was removed; with `force` there is
+    /// no check.
     #[error("{id} could not be read")]
     NotRead {
         /// The history.
         id: PersistenceId,
-        /// What the journal said.
+        /// The journal's error.
         #[source]
         cause: ReadError,
     },
-    /// Snapshots, or some of them, are left; doing it again is harmless.
+    /// Some or all snapshots are left; the removal may be repeated.
     #[error("the snapshots of {id} could not be removed")]
     SnapshotsLeft {
         /// The history.
         id: PersistenceId,
-        /// What the snapshot store said.
+        /// The snapshot store's error.
         #[source]
         cause: SnapshotError,
     },
-    /// Another one claims the history. Its events are left, and its snapshots are gone; doing it again is harmless.
+    /// Another writer claims the history. Its events are left, and its snapshots are removed; the removal may be
+    /// repeated.
     #[error("{id} could not be claimed")]
     NotClaimed {
         /// The history.
         id: PersistenceId,
-        /// What the journal said.
+        /// The journal's error.
         #[source]
         cause: ClaimError,
     },
-    /// The events are left, and the snapshots are gone; doing it again is harmless.
+    /// The events are left, and the snapshots are removed; the removal may be repeated.
     #[error("the events of {id} could not be removed")]
     EventsLeft {
         /// The history.
         id: PersistenceId,
-        /// What the journal said.
+        /// The journal's error.
         #[source]
         cause: DeleteError,
     },
@@ -83,9 +86,9 @@ pub enum RemovalError {
 /// Removes the events and snapshots of the coordinators of these types, one type after the other. The next coordinator
 /// begins without homes. Entities keep their own events.
 ///
-/// All nodes have to be stopped: a running coordinator is fenced, and decides anew without knowing what runs where. So a
-/// history that was written to within the last minute, by the clocks of the journal and of this process, is refused, unless
-/// it is forced.
+/// All nodes must be stopped: a running coordinator is fenced, and decides anew without knowing which shards run where.
+/// So a history that was written to within the last minute, by the clocks of the journal and of this process, is
+/// refused, unless `force` is set.
 ///
 /// ```
 /// # use greylag_persistence::Stores;
@@ -99,7 +102,7 @@ pub enum RemovalError {
 /// Source: sharding §6.3.
 ///
 /// # Errors
-/// [`RemovalError`], at the first type that fails.
+/// [`RemovalError`] of the first type that fails.
 pub async fn remove_internal_sharding_data(
     stores: &Stores,
     entity_types: &[&str],
@@ -112,14 +115,14 @@ pub async fn remove_internal_sharding_data(
     Ok(removed)
 }
 
-/// Removes the events and snapshots in which the shards of a type keep the ids of remembered entities; `ids` are those of
-/// the store, of which the type's are chosen. Do it after [`remove_internal_sharding_data`], which looks whether a cluster
-/// runs. Nothing stored is success.
+/// Removes the events and snapshots in which the shards of a type keep the ids of remembered entities; `ids` are all
+/// ids in the store, from which those of the type are selected. Call this after [`remove_internal_sharding_data`],
+/// which checks that no cluster runs. An empty store is a success.
 ///
 /// Source: sharding §4.8, §6.3.
 ///
 /// # Errors
-/// [`RemovalError`], at the first shard that fails.
+/// [`RemovalError`] of the first shard that fails.
 pub async fn remove_remembered_entities(
     stores: &Stores,
     entity_type: &str,
@@ -141,7 +144,7 @@ async fn remove(stores: &Stores, entity_type: &str, force: bool) -> Result<Remov
     Ok(Removed { entity_type: entity_type.to_owned(), events, snapshots })
 }
 
-/// Removes one history. Answers whether it had events, and snapshots.
+/// Removes one history. Returns whether it had events, and snapshots.
 async fn remove_history(stores: &Stores, id: &PersistenceId, force: bool) -> Result<(bool, bool), RemovalError> {
     let unread = |cause| RemovalError::NotRead { id: id.clone(), cause };
     let head = stores.journal.head(id).await.map_err(unread)?;
@@ -155,8 +158,8 @@ async fn remove_history(stores: &Stores, id: &PersistenceId, force: bool) -> Res
             return Err(RemovalError::ClusterSeemsRunning { id: id.clone(), silent_for });
         }
     }
-    // Snapshots first: a history without events means to a coordinator that it was removed, and one without a snapshot
-    // that some of it is lost.
+    // Remove snapshots first: to a coordinator a history without events was removed, while a history without a snapshot
+    // has lost data.
     let snapshots = remove_snapshots(stores, id).await?;
     if events {
         let uuid = WriterUuid::from_u128(rand::random());
@@ -168,7 +171,7 @@ async fn remove_history(stores: &Stores, id: &PersistenceId, force: bool) -> Res
     Ok((events, snapshots))
 }
 
-/// Answers whether there were some.
+/// Removes the snapshots of one history. Returns whether there were any.
 async fn remove_snapshots(stores: &Stores, id: &PersistenceId) -> Result<bool, RemovalError> {
     let left = |cause| RemovalError::SnapshotsLeft { id: id.clone(), cause };
     let found = match stores.snapshots.load(id, SnapshotCriteria::LATEST).await {

@@ -1,4 +1,4 @@
-//! What users asked of the coordinator, and where the answers go.
+//! Requests of users to the coordinator, and the receivers of the answers.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ struct Open {
 }
 
 impl Requests {
-    /// Another request: its number, and its answers.
+    /// Opens a new request: returns its number, and its answers.
     pub(crate) fn open(&self) -> (u64, Answers) {
         let (sender, answers) = mpsc::unbounded_channel();
         let mut open = self.lock();
@@ -31,7 +31,7 @@ impl Requests {
         (number, answers)
     }
 
-    /// Passes an answer on; an asker that is gone needs it no more.
+    /// Passes an answer on, if its receiver still exists.
     pub(crate) fn answer(&self, number: u64, answer: Answer) {
         let mut open = self.lock();
         let is_last = matches!(answer, Answer::Ended(_));

@@ -1,9 +1,8 @@
 //! The task of one shard: empties its inboxes, runs handlers, carries out their requests.
 //!
-//! One task per shard owns all its entities. It takes everything queued at a time, handles or queues
-//! it in order, gives entities that wait their turns, and yields to the runtime after every run of
-//! messages. Futures of entities run as tasks of their own and come back through the control inbox,
-//! which is never sealed.
+//! One task per shard owns all its entities. The task takes everything queued at a time, handles or queues it in order,
+//! runs waiting entities in turn, and yields to the runtime after every run of messages. Futures of entities run as
+//! tasks of their own; their results come through the control inbox, which is never sealed.
 //!
 //! Source: sharding §4.
 
@@ -54,7 +53,7 @@ use crate::start::StartEntityAck;
 /// How long a run may take before other tasks get the thread.
 const RUN_TIME: Duration = Duration::from_micros(200);
 
-/// What a shard's task is told besides messages.
+/// Inputs of a shard's task besides messages.
 pub(crate) enum Control<M> {
     /// Asynchronous work of an entity is done.
     Resumed { slot: SlotId, incarnation: u64, resumption: Resumption<M>, suspension: bool },
@@ -62,13 +61,13 @@ pub(crate) enum Control<M> {
     Broken { slot: SlotId, incarnation: u64, reason: String },
     /// A message to one incarnation.
     Direct { instance: u64, message: M, size: u32 },
-    /// The stop marker: it stands behind everything in the inbox.
+    /// The stop marker, behind everything in the inbox.
     Stop,
     /// End everything now.
     Kill,
     /// The shard's lease is lost, for this reason: end everything now.
     LeaseLost(String),
-    /// Keep so many entities active.
+    /// Keep so many entities active (this shard's part of the limit).
     Limit(usize),
     /// No handler runs until `Release`.
     Hold,
@@ -76,9 +75,9 @@ pub(crate) enum Control<M> {
     Release,
     /// Count the entities.
     Count(Census, oneshot::Sender<Census>),
-    /// What the store has.
+    /// The result of loading the remembered entities.
     Loaded(Result<BTreeSet<EntityId>, LoadError>),
-    /// What became of a write.
+    /// The result of a write to the store of remembered entities.
     Stored { number: u64, result: Result<(), RememberError> },
     /// Remembered entities that live in other shards.
     Moved(Vec<EntityId>),
@@ -97,31 +96,31 @@ pub(crate) struct ShardTask<M: Send + 'static> {
     handlers: Handlers,
     tallied: Tallied,
     addressed: Addressed,
-    /// It was said in the log that the extractor changes its mind.
+    /// Whether the log already says that the extractor is inconsistent.
     misplaced_is_said: bool,
     spare: Vec<Effect<BoxedEntity<M>, Letter<M>>>,
     now: Instant,
     held: bool,
-    /// The tick of this node was recent after the last batch was taken (cluster F9).
+    /// Whether this node's tick was recent after the last batch was taken (cluster F9).
     awake: bool,
-    /// What came while no handler may run.
+    /// Control items that came while no handler may run.
     postponed: VecDeque<Control<M>>,
-    /// Looks at all entities, some at a time.
+    /// Counts under way, each done some entities at a time.
     counting: VecDeque<(Census, oneshot::Sender<Census>)>,
-    /// Why the latest start failed, for its asker.
+    /// The error of the latest start, for the asker.
     start_failure: String,
     end: End<M>,
 }
 
 /// How the shard ends, and what it holds until then.
 struct End<M> {
-    /// Set once no entity lives.
+    /// Set once no entity lives: the unhandled messages.
     leftovers: Option<Vec<Parcel<M>>>,
-    /// An entity's failure, or the store's, was made the shard's, or the shard lost its lease.
+    /// Whether an entity's or the store's failure was escalated to the shard, or the shard lost its lease.
     has_failed: bool,
-    /// `None`: the shard needs none.
+    /// `None` if the shard needs no lease.
     lease: Option<LeaseInUse>,
-    /// Of a type that remembers its entities.
+    /// `Some` if the type remembers its entities.
     store: Option<StoreCalls<M>>,
 }
 
@@ -176,21 +175,21 @@ impl<M: Send + 'static> ShardTask<M> {
         }
     }
 
-    /// Runs until the shard has stopped, and tells the region.
+    /// Runs until the shard has stopped, and reports the end to the region.
     pub(crate) async fn run(mut self) {
         let shared = self.shared.clone();
         let (id, generation) = (self.scope.shard.clone(), self.scope.generation);
         if let Some(lease) = &mut self.end.lease
             && !lease.obtain(&self.control, &mut self.postponed).await
         {
-            // Told to end before it could start.
+            // The shard was told to end before it could start.
             std::mem::take(&mut self.postponed).into_iter().for_each(|control| shared.drop_control(control));
             discard(self);
             return shared.shard_ended(&id, generation, Vec::new(), false);
         }
         self.now = clock::now();
         self.input(Input::Begin);
-        // Out of the reach of a panic: what was taken and not delivered goes back to the region.
+        // Kept outside of the future that may panic: messages taken and not delivered go back to the region.
         let mut batch = VecDeque::new();
         let panicked = AssertUnwindSafe(self.serve(&mut batch)).catch_unwind().await.is_err();
         let failed = panicked || self.end.has_failed;
@@ -203,7 +202,8 @@ impl<M: Send + 'static> ShardTask<M> {
         std::mem::take(&mut self.postponed).into_iter().for_each(|control| shared.drop_control(control));
         let lease = self.end.lease.take();
         discard(self);
-        // No entity lives any more, so that the next owner may have it; before that is told, so that it need not wait.
+        // Release the lease, as no entity lives any more; before reporting the end, so that the next owner need not
+        // wait.
         if let Some(mut lease) = lease {
             lease.on_ended().await;
         }
@@ -213,7 +213,7 @@ impl<M: Send + 'static> ShardTask<M> {
 
     async fn serve(&mut self, batch: &mut VecDeque<Parcel<M>>) {
         let mut controls = VecDeque::new();
-        // One timer for the whole life: arming one is dear, polling an armed one is not.
+        // Use one timer for the whole life: arming a timer is expensive, polling an armed one is not.
         let mut timer = pin!(tokio::time::sleep_until(self.now.into()));
         loop {
             if !self.counting.is_empty() {
@@ -241,8 +241,8 @@ impl<M: Send + 'static> ShardTask<M> {
             if batch.is_empty() && !self.held {
                 self.inbox.take(batch);
             }
-            // Looked up after the batch was taken: a message sent after this process woke must not pass by a
-            // tick from before it slept.
+            // Check the tick after the batch was taken: a message sent after this process woke must not be handled
+            // under a tick from before it slept.
             let slept = !std::mem::replace(&mut self.awake, self.shared.node.is_awake());
             if slept && self.awake && self.end.lease.as_ref().is_some_and(|lease| !lease.is_certainly_held()) {
                 controls.push_front(Control::LeaseLost("the lease ended while this process slept".to_owned()));
@@ -273,11 +273,11 @@ impl<M: Send + 'static> ShardTask<M> {
         }
     }
 
-    /// Goes on with the oldest look at the entities.
+    /// Continues the oldest count of the entities.
     fn count_some(&mut self) {
         let Some((mut census, asker)) = self.counting.pop_front() else { return };
         if self.shard.count_some(&mut census) {
-            // An asker that is gone has waited for long enough.
+            // Sending fails if the asker has given up waiting.
             asker.send(census).ok();
         } else if !asker.is_closed() {
             self.counting.push_front((census, asker));
@@ -307,7 +307,7 @@ impl<M: Send + 'static> ShardTask<M> {
         let mut left = self.shared.settings.shard_run_budget;
         while left > 0 && !batch.is_empty() {
             for guess in self.shard.look_ahead(batch.iter().map(|parcel| &parcel.id)) {
-                // A failure that escalates ends the shard in the midst of a batch; the rest goes back to the region.
+                // A failure that escalates ends the shard in the middle of a batch; the rest goes back to the region.
                 if left == 0 || self.end.leftovers.is_some() {
                     return;
                 }
@@ -319,8 +319,8 @@ impl<M: Send + 'static> ShardTask<M> {
                 }
             }
         }
-        // Turns wait for the end of the batch: messages behind a flood must not wait until the flood is
-        // handled, only until it is sorted.
+        // Turns wait for the end of the batch: messages behind a flood must not wait until the flood is handled, only
+        // until it is queued.
         while batch.is_empty() && left > 0 && self.shard.has_work() {
             self.input(Input::Turn);
             left -= 1;
@@ -335,7 +335,7 @@ impl<M: Send + 'static> ShardTask<M> {
         self.now.duration_since(began) >= RUN_TIME
     }
 
-    /// Looks at the clock, and whether the handlers before that were slow.
+    /// Reads the clock, and reports the handlers since the last reading if they were slow.
     fn look(&mut self) {
         self.now = clock::now();
         let Some(slow) = self.handlers.look(self.now).filter(|slow| slow.is_said) else { return };
@@ -346,7 +346,7 @@ impl<M: Send + 'static> ShardTask<M> {
 
     fn deliver(&mut self, parcel: Parcel<M>, guess: Guess) {
         if parcel.ask.as_ref().is_some_and(|ask| ask.deadline <= self.now) {
-            // The asker does not wait any more, and the message is known to be a question.
+            // The asker does not wait any more: drop the message.
             return self.shared.dead_letter(parcel, DeadLetterReason::Expired);
         }
         if self.shared.shards.is_misplaced(&parcel.id, &self.scope.shard) {
@@ -382,8 +382,8 @@ impl<M: Send + 'static> ShardTask<M> {
         }
     }
 
-    /// A message for an entity that belongs to another shard: the extractor has changed its mind, or is another one where the
-    /// message comes from. To take it could have the entity live twice. Source: sharding §8.
+    /// Drops a message for an entity that belongs to another shard: the extractor is inconsistent, or the sender has
+    /// another one. Taking the message could make the entity live twice. Source: sharding §8.
     fn drop_misplaced(&mut self, parcel: Parcel<M>) {
         let (entity, shard) = (parcel.id.clone(), self.scope.shard.clone());
         if !std::mem::replace(&mut self.misplaced_is_said, true) {
@@ -396,7 +396,7 @@ impl<M: Send + 'static> ShardTask<M> {
         self.shared.dead_letter(parcel, DeadLetterReason::WrongShard);
     }
 
-    /// Whether a message counts as activity; one on which the type's own word panics does.
+    /// Whether a message counts as activity; true if the type's function panics.
     fn is_activity(&self, message: &M) -> bool {
         let Some(is_activity) = &self.shared.entity_type.common.is_activity else { return true };
         catch_unwind(AssertUnwindSafe(|| is_activity(message))).unwrap_or_else(|_| {
@@ -428,7 +428,7 @@ impl<M: Send + 'static> ShardTask<M> {
                 self.input(Input::Direct { incarnation: instance, payload });
             }
             Control::Stop => {
-                // The route is sealed, so the inbox now holds all messages that stand before the marker.
+                // The route is sealed, so the inbox now holds all messages before the marker.
                 self.drain(batch);
                 let deadline = self.shared.settings.entity_stop_timeout();
                 self.input(Input::Stop { deadline });
@@ -444,7 +444,7 @@ impl<M: Send + 'static> ShardTask<M> {
             Control::Loaded(Err(error)) => {
                 self.on_store_trouble("it could not be read", &error);
                 if let LoadError::Fenced { stored } = error {
-                    // As with an entity's own journal: whose shard it is can be told by the coordinator alone.
+                    // As for an entity's own journal, only the coordinator knows which region owns the shard.
                     let (shard, generation) = (self.scope.shard.clone(), self.scope.generation);
                     self.shared.tell_later(RegionInput::Fenced { shard, generation, stored });
                 }
@@ -469,7 +469,7 @@ impl<M: Send + 'static> ShardTask<M> {
         }
     }
 
-    /// Ends every entity now; what no handler has seen is for the region.
+    /// Ends every entity now; messages that no handler has seen go to the region.
     fn kill(&mut self, batch: &mut VecDeque<Parcel<M>>) {
         let mut unhandled = std::mem::take(batch);
         self.input(Input::Kill);
@@ -481,7 +481,7 @@ impl<M: Send + 'static> ShardTask<M> {
         }
     }
 
-    /// Another node may hold the lease soon, so that no handler runs any more. The region starts the shard again, which then
+    /// Ends all entities, since another node may hold the lease soon. The region starts the shard again, which then
     /// waits for the lease.
     fn on_lease_lost(&mut self, cause: String, batch: &mut VecDeque<Parcel<M>>) {
         if self.end.lease.as_mut().is_some_and(LeaseInUse::on_lost) {
@@ -493,7 +493,7 @@ impl<M: Send + 'static> ShardTask<M> {
         }
     }
 
-    /// What was postponed, in its order.
+    /// Handles the postponed control items, in their order.
     fn catch_up(&mut self, batch: &mut VecDeque<Parcel<M>>) {
         for control in std::mem::take(&mut self.postponed) {
             self.on_control(control, batch);
@@ -539,7 +539,7 @@ impl<M: Send + 'static> ShardTask<M> {
             }
             Effect::SendStop { slot } => {
                 let make = self.shared.entity_type.common.stop_message.clone();
-                // Made inside, so that a panic of what makes it is a failure of the entity that it was for.
+                // Make the stop message inside, so that a panic of its maker is a failure of this entity.
                 let result = self.with_entity(slot, |entity, cx| entity.on_stop(make.map(|make| make()), cx));
                 self.after(slot, result, true);
             }
@@ -594,7 +594,7 @@ impl<M: Send + 'static> ShardTask<M> {
         }
     }
 
-    /// Says in the log what entities do, if so set.
+    /// Logs the lives of entities, if `verbose_debug_logging` is set.
     fn tell_verbosely(&self, id: &EntityId, what: &str) {
         if self.shared.settings.runtime.verbose_debug_logging {
             tracing::debug!(entity_type = %self.shared.name, shard = %self.scope.shard, %id, what, "entity");
@@ -631,7 +631,7 @@ impl<M: Send + 'static> ShardTask<M> {
         }
     }
 
-    /// The shard could serve now; what it remembers starts by way of the region.
+    /// Reports that the shard is ready to serve; remembered entities are started through the region.
     fn on_initialized(&self, remembered: Vec<EntityId>) {
         let (shard, generation) = (self.scope.shard.clone(), self.scope.generation);
         self.shared.input(RegionInput::ShardInitialized { shard: shard.clone(), generation });
@@ -650,7 +650,7 @@ impl<M: Send + 'static> ShardTask<M> {
         self.shared.events.send(event).ok();
     }
 
-    /// Tells once that the store is not made for as many entities as there are.
+    /// Reports once that the shard remembers more entities than its store is made for.
     fn count_remembered(&mut self) {
         let entities = self.shard.all_remembered();
         if self.end.store.as_mut().is_some_and(|store| store.is_too_small_for(entities)) {
@@ -682,7 +682,7 @@ impl<M: Send + 'static> ShardTask<M> {
 
     fn dead_letter(&self, id: EntityId, letter: Letter<M>, reason: DeadLetterReason) {
         if reason == DeadLetterReason::EntityStartFailed {
-            // The asker hears the cause and not only the reason.
+            // The asker gets the cause and not only the reason.
             self.shared.report_dead_letter(reason, &id, "".into());
             let answer = EntityError::StartFailed(self.start_failure.clone());
             return answer_dropped(answer, || drop(letter));
@@ -714,13 +714,13 @@ impl<M: Send + 'static> ShardTask<M> {
         self.after(slot, result, false);
     }
 
-    /// The turn of a timer that repeats has come.
+    /// Runs a repeating timer whose turn has come.
     fn repeat(&mut self, slot: SlotId, key: TimerKey) {
         let Some(fired) = self.repeats.fire(slot, key, self.now) else { return };
         let Fired { make, next: at, influences } = fired;
         match catch_unwind(AssertUnwindSafe(make.get_mut())) {
             Ok(message) => {
-                // Before the handler runs, which may replace or cancel the timer, or fail.
+                // Set the timer again before the handler runs, which may replace or cancel the timer, or fail.
                 let timers = vec![TimerChange::Set { key, at, payload: Letter::Repeat(key), influences }];
                 self.input(Input::Done { slot, outcome: Outcome { timers, ..Outcome::default() } });
                 self.run_message(slot, Held::new(message));
@@ -729,7 +729,7 @@ impl<M: Send + 'static> ShardTask<M> {
         }
     }
 
-    /// The entity runs, and has handled what came before the request.
+    /// Acks a start request: the entity runs, and has handled the messages before the request.
     fn ack_start(&self, slot: SlotId, reply_to: ReplyTo<StartEntityAck>) {
         if let Some((entity, _)) = self.shard.identity(slot) {
             reply_to.reply(StartEntityAck { entity: entity.clone(), shard: self.scope.shard.clone() });
@@ -744,7 +744,7 @@ impl<M: Send + 'static> ShardTask<M> {
         }
     }
 
-    /// Runs a handler; the inner result is the handler's, the outer one a panic's text.
+    /// Runs a handler; the inner result is the handler's, the outer error is the text of a panic.
     fn with_entity(
         &mut self,
         slot: SlotId,
@@ -755,7 +755,7 @@ impl<M: Send + 'static> ShardTask<M> {
         self.handlers.enter(slot);
         let ended = catch_unwind(AssertUnwindSafe(|| run(entity, &mut cx)));
         self.handlers.leave();
-        // A handler that failed may have asked for its address, too; what it asked for is given up.
+        // Note the address also after a failure: a failed handler may have asked for it, and its requests are dropped.
         if self.requests.direct || !matches!(ended, Ok(Ok(()))) {
             self.addressed.note(slot, incarnation);
         }
@@ -766,7 +766,7 @@ impl<M: Send + 'static> ShardTask<M> {
         }
     }
 
-    /// Carries out a handler's requests. `report`: tell the machine also if there are none.
+    /// Carries out a handler's requests. `report`: tell the machine even if there are none.
     fn after(&mut self, slot: SlotId, result: Result<(), FailureCause>, report: bool) {
         match result {
             Ok(()) if self.requests.is_empty() && !report => {}
@@ -825,7 +825,7 @@ impl<M: Send + 'static> ShardTask<M> {
         }
     }
 
-    /// Returns the messages that the entity gave back; its other requests are not granted any more.
+    /// Returns the messages that the entity gave back; its other requests are ignored.
     fn signal_slot(&mut self, slot: SlotId, signal: Signal) -> Vec<Letter<M>> {
         self.with_entity(slot, |entity, cx| entity.on_signal(signal, cx)).ok();
         let give_back = std::mem::take(&mut self.requests.give_back);
@@ -835,7 +835,7 @@ impl<M: Send + 'static> ShardTask<M> {
 
     fn signal(&mut self, slot: SlotId, entity: &mut BoxedEntity<M>, id: &EntityId, incarnation: u64) {
         let mut cx = ShardCx::new(&self.scope, id, incarnation, self.now, &mut self.requests);
-        // The incarnation ends in any case, so no supervisor is left that could judge a failure here.
+        // Ignore failures: the incarnation ends in any case, and no supervision applies.
         let _ = catch_unwind(AssertUnwindSafe(|| entity.on_signal(Signal::PostStop, &mut cx)));
         if self.requests.direct {
             self.addressed.note(slot, incarnation);
@@ -883,7 +883,7 @@ impl<M: Send + 'static> ShardTask<M> {
         }
     }
 
-    /// Keeps what makes the messages of a receive timeout; answers how long a silence is too long, if any is.
+    /// Sets the maker of a receive timeout's messages; returns the timeout, if any.
     fn receive_timeout(&mut self, slot: SlotId, told: Option<TellSilence<M>>) -> Option<Duration> {
         let (after, make) = told.map(|told| (told.after, Held::new(told.make))).unzip();
         discard(self.repeats.set_silence(slot, make));
@@ -916,7 +916,7 @@ impl<M: Send + 'static> ShardTask<M> {
         let Some((id, _)) = self.shard.identity(slot) else { return };
         tracing::warn!(entity_type = %self.shared.name, %id, %fenced, "entity is fenced");
         self.shared.events.send(Event::EntityFenced { entity: id.clone(), fenced }).ok();
-        // By the region's task, for the effects of this input may call back into this shard.
+        // Defer to the region's task, as the effects of this input may call back into this shard.
         self.shared.tell_later(RegionInput::Fenced {
             shard: self.scope.shard.clone(),
             generation: self.scope.generation,
@@ -932,7 +932,8 @@ impl<M: Send + 'static> ShardTask<M> {
     }
 }
 
-/// This process slept: nothing but an order to end, or to hold, counts until its node has ticked.
+/// Waits while this process is not trusted after a sleep: only orders to end, or to hold, count until its node has
+/// ticked.
 async fn sleep_on<M>(node: &Node, control: &Inbox<Control<M>>, controls: &mut VecDeque<Control<M>>) {
     tokio::select! {
         () = node.awake() => {}

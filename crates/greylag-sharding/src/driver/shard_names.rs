@@ -1,8 +1,8 @@
 //! The shards of a type, and the numbers under which this node keeps their routes.
 //!
-//! Shards of most extractors are numbered, and their numbers serve. Where an extractor names them freely, each node numbers
-//! the names as it meets them, in its own order: such a number stands in this node's memory alone, and other nodes are told
-//! the name. Numbers are never taken back, so there is a bound.
+//! Shards of most extractors are numbered, and these numbers are used. If an extractor names shards freely, each node
+//! numbers the names in the order in which it meets them: such a number is private to this node, and other nodes get
+//! the name. Numbers are never freed, so there is a bound.
 //!
 //! Source: sharding §1.1, §1.3.
 
@@ -19,13 +19,13 @@ const MAX_NAMES: usize = 1_000_000;
 
 /// See the module's description.
 pub(crate) enum ShardNames {
-    /// From 0 on, as the extractor numbers them.
+    /// Numbered from 0 on by the extractor.
     Numbered(Box<[ShardId]>),
-    /// As they were met.
+    /// Numbered in the order of meeting.
     Free(RwLock<Met>),
 }
 
-/// Names come from programs and peers, so the map's seed is drawn by each process.
+/// Names come from programs and peers, so each process draws the seed of the map.
 #[derive(Default)]
 pub(crate) struct Met {
     numbers: HashMap<Arc<str>, u32>,
@@ -33,7 +33,7 @@ pub(crate) struct Met {
 }
 
 impl ShardNames {
-    /// Of so many shards, or of any that may come.
+    /// For a type with `count` shards, or with free names.
     pub(crate) fn new(count: Option<NonZeroU32>) -> Self {
         match count {
             Some(count) => Self::Numbered((0..count.get()).map(ShardId::from_index).collect()),
@@ -49,17 +49,17 @@ impl ShardNames {
         }
     }
 
-    /// The number of a shard, which is known from now on.
+    /// The number of a shard, assigned now if it is new.
     ///
     /// # Errors
-    /// [`DeadLetterReason::InvalidShardId`] if the type has no such shard, or too many.
+    /// [`DeadLetterReason::InvalidShardId`] if the type has no such shard, or too many names.
     pub(crate) fn meet(&self, shard: &ShardId) -> Result<u32, DeadLetterReason> {
         if let Some(known) = self.number(shard.as_str()) {
             return Ok(known);
         }
         let Self::Free(met) = self else { return Err(DeadLetterReason::InvalidShardId) };
         let mut met = met.write().unwrap_or_else(PoisonError::into_inner);
-        // Another task may have met it meanwhile.
+        // Another task may have added the name meanwhile.
         if let Some(known) = met.numbers.get(shard.as_str()) {
             return Ok(*known);
         }

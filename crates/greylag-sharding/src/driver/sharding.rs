@@ -51,7 +51,7 @@ use crate::remember::{InMemoryRememberStore, RememberStore};
 use crate::settings::{RememberSettings, ShardingSettings};
 use crate::start::START_MANIFEST;
 
-/// What a node lends to references that are read from messages: see [`greylag_core::ReplyScope::lent`].
+/// The node's sharding, lent to references that are read from messages: see [`greylag_core::ReplyScope::lent`].
 pub(crate) struct SharedSharding(Weak<Inner>);
 
 impl SharedSharding {
@@ -66,11 +66,11 @@ impl SharedSharding {
 pub struct Sharding(Arc<Inner>);
 
 struct Inner {
-    /// `None` for a node that stands alone.
+    /// `None` for a node without a cluster.
     cluster: Option<Cluster>,
     node: Arc<Node>,
     settings: ShardingSettings,
-    /// Where replicated data of this node lie that are durable, if it has a place for them.
+    /// Opens this node's place for durable replicated data, if there is one.
     durable: OnceLock<OpenDurable>,
     state: Mutex<State>,
 }
@@ -78,25 +78,25 @@ struct Inner {
 #[derive(Default)]
 struct State {
     regions: BTreeMap<EntityTypeName, Arc<dyn AnyRegion>>,
-    /// Of types that are sent other messages, too: an `Arc<dyn View<Q>>` for each type of message.
+    /// Views for other types of message: an `Arc<dyn View<Q>>` for each such type.
     views: BTreeMap<(EntityTypeName, TypeId), Box<dyn Any + Send + Sync>>,
     tracker: Tracker,
     members: Arc<Members>,
-    /// This node cannot trust its own view (cluster F9).
+    /// Whether this node cannot trust its own view (cluster F9).
     suspect: bool,
-    /// The epoch of the last region of a node that stands alone.
+    /// The epoch of the last region of a node without a cluster.
     alone_epoch: u64,
-    /// Of the coordinators that may run here, by type.
+    /// Hosts of the coordinators that may run here, by type.
     hosts: BTreeMap<EntityTypeName, Arc<coordinator::Host>>,
-    /// Of the coordinators' state, by the role of the nodes that keep it.
+    /// Replicators of the coordinators' state, by the role of the nodes that keep it.
     replicators: BTreeMap<String, Replicator>,
-    /// Where the program wants shards, of the types whose shards it places.
+    /// Desired locations of shards, of the types whose shards the program places.
     desired: BTreeMap<EntityTypeName, DesiredLocations>,
-    /// Daemon processes by name, with the number of workers that the program says.
+    /// Daemon processes by name, with the program's number of workers.
     daemons: BTreeMap<String, (u32, DaemonProcesses)>,
-    /// Of remembered entities and shards, by the role of the nodes that keep them.
+    /// Replicators of remembered entities and shards, by the role of the nodes that keep them.
     remembering: BTreeMap<String, Replicator>,
-    /// What a node that stands alone remembers, by type.
+    /// Remembered entities of a node without a cluster, by type.
     alone_memory: BTreeMap<EntityTypeName, InMemoryRememberStore>,
 }
 
@@ -126,22 +126,22 @@ impl Sharding {
         );
         let mut state = State::default();
         state.members = state.tracker.members(&cluster.view(), clock::now());
-        // Settings that must be the same on all nodes that host entities (cluster M25a).
+        // Register settings that must be the same on all nodes that host entities (cluster M25a).
         cluster.register_join_key("sharding.number_of_shards", settings.number_of_shards);
         cluster.register_join_key("sharding.state_store_mode", format!("{:?}", settings.state_store_mode));
-        // Nodes that disagree here would run two coordinators of one type.
+        // Register the coordinators' role: nodes that disagree on it would run two coordinators of one type.
         let of_coordinators = if settings.coordinator_singleton.role_override {
             "the hosting role".to_owned()
         } else {
             format!("{:?}", settings.coordinator_singleton.role)
         };
         cluster.register_join_key("sharding.coordinator_singleton.role", of_coordinators);
-        // Regions and coordinators begin one by one and end one by one, and what finds none is said again.
+        // Regions and coordinators start and stop on their own, and messages that find no recipient are repeated.
         let reasons = &DeadLetterReason::OF_STARTS_AND_ENDS;
         cluster.remoting().declare_repeated("control/sharding/", None, reasons);
-        // A handoff that misses one of its marks is tried again, and needs none where a node has ended.
+        // A handoff that misses one of its marks is repeated, and needs no mark of a node that has ended.
         cluster.remoting().declare_repeated("sharding/", Some(frame::MARK_MANIFEST), reasons);
-        // A request to start an entity is made again by what made it.
+        // The sender repeats a request to start an entity.
         cluster.remoting().declare_repeated("sharding/", Some(START_MANIFEST), reasons);
         greylag_ddata::expect_replicators(&**cluster.remoting());
         let events = cluster.subscribe();
@@ -162,7 +162,7 @@ impl Sharding {
         Ok(Self::lend(inner))
     }
 
-    /// Lends it to its entities, and to references that are read from messages.
+    /// Lends sharding to its entities, and to references that are read from messages.
     fn lend(inner: Arc<Inner>) -> Self {
         let shared = Arc::new(SharedSharding(Arc::downgrade(&inner)));
         inner.node.remoting.lend(shared.clone());
@@ -170,8 +170,8 @@ impl Sharding {
         Self(inner)
     }
 
-    /// Sharding without a cluster: every shard lives on this node, for good. For tests of entities,
-    /// and for programs of one process; entities behave as they do in a cluster.
+    /// Sharding without a cluster: every shard lives on this node, for good. For tests of entities, and for programs of
+    /// one process; entities behave as in a cluster.
     ///
     /// # Errors
     /// [`InvalidSetting`].
@@ -203,18 +203,18 @@ impl Sharding {
         })))
     }
 
-    /// Gives this node a place for the replicated data of remembered entities, so that they outlive a stop of all nodes: `open`
-    /// is called once for each of sharding's replicators, with its name, and opens the same place after each start. To be
-    /// said before the first type is set up; a second place is ignored. Without one, entities are remembered for as long as
-    /// one node runs. Source: sharding §4.8.
+    /// Gives this node a place for the replicated data of remembered entities, so that they outlive a stop of all
+    /// nodes: `open` is called once for each of sharding's replicators, with its name, and must open the same place
+    /// after each start. Must be called before the first type is set up; a second place is ignored. Without a place,
+    /// entities are remembered for as long as one node runs. Source: sharding §4.8.
     #[must_use]
     pub fn durable_store(self, open: impl Fn(&str) -> Arc<dyn DurableStore> + Send + Sync + 'static) -> Self {
         self.0.durable.set(Box::new(open)).ok();
         self
     }
 
-    /// Sets up an entity type: hosts it if this node has its role, and routes to it in any case.
-    /// The same type again gives the same region, or a new one if that has stopped.
+    /// Sets up an entity type: hosts it if this node has its role, and routes to it in any case. The same type again
+    /// returns the same region, or a new one if that region has stopped.
     ///
     /// # Errors
     /// [`InitError`]; nothing was started.
@@ -227,7 +227,7 @@ impl Sharding {
         self.set_up(described, proxy)
     }
 
-    /// Sets up an entity type that this node only sends to, whatever its description says of hosting.
+    /// Sets up an entity type that this node only sends to, whatever its description says about hosting.
     ///
     /// # Errors
     /// [`InitError`]; nothing was started.
@@ -249,8 +249,8 @@ impl Sharding {
         Ok(region)
     }
 
-    /// Has entities of a type take messages of another type, too: a reference whose key names the type with `Q`s sends what
-    /// `wrap` makes of them. A second view of the same type with `Q`s takes the place of the first. For layers that wrap the
+    /// Makes the entities of a type accept messages of another type `Q`: a reference whose key has message type `Q`
+    /// sends the result of `wrap`. A second view of the same type for `Q` replaces the first. For layers that wrap the
     /// messages of entities; call it from [`EntityType::on_set_up`].
     pub fn add_view<M: Send + 'static, Q: Send + 'static>(
         &self,
@@ -260,14 +260,14 @@ impl Sharding {
         let view: Arc<dyn View<Q>> = Arc::new(Wrapped { region: region.clone(), wrap });
         let key = (region.name().clone(), TypeId::of::<Q>());
         let former = self.0.lock().views.insert(key, Box::new(view));
-        // Without the lock: it may hold the last handle to a stopped region.
+        // Drop without the lock: the view may hold the last handle to a stopped region.
         drop(former);
     }
 
     /// The region of a type that was set up before.
     ///
     /// # Errors
-    /// [`NotStarted`], also if its messages are of another type.
+    /// [`NotStarted`], also if the type has another type of message.
     pub fn region<M: Send + 'static>(&self, key: EntityKey<M>) -> Result<Region<M>, NotStarted> {
         self.known_region(&key).ok_or_else(|| self.not_started(key.name()))
     }
@@ -283,7 +283,7 @@ impl Sharding {
         region.as_any().downcast_ref::<Region<M>>().cloned()
     }
 
-    /// A name for an entity. If its type is not set up on this node, what is sent to it is refused with
+    /// A reference to an entity. If its type is not set up on this node, sends are refused with
     /// [`SendError::NotStarted`](crate::SendError::NotStarted).
     pub fn entity_ref<M: Send + 'static>(&self, key: EntityKey<M>, id: impl Into<Arc<str>>) -> EntityRef<M> {
         match self.known_entities(&key) {
@@ -292,34 +292,34 @@ impl Sharding {
         }
     }
 
-    /// The way to the entities of a type that is set up here with this type of message.
+    /// Access to the entities of a type that is set up here with this type of message.
     pub(crate) fn known_entities<M: Send + 'static>(&self, key: &EntityKey<M>) -> Option<Entities<M>> {
         let region = self.known_region(key).map(Entities::Of);
         region.or_else(|| self.known_view(key).map(Entities::Seen))
     }
 
-    /// Where the program wants the shards of a type; `None` if no strategy on this node asks for that.
+    /// The desired locations of a type's shards; `None` if no strategy on this node uses them.
     pub(super) fn desired_locations(&self, name: &str) -> Option<DesiredLocations> {
         self.0.lock().desired.get(name).cloned()
     }
 
-    /// Lends a runtime of the program's to entity types whose settings name it, as `entity_dispatcher` or `use_dispatcher`:
-    /// for those that are set up later. Source: sharding §7.
+    /// Adds a runtime of the program for entity types whose settings name it, as `entity_dispatcher` or
+    /// `use_dispatcher`: for types that are set up later. Source: sharding §7.
     pub fn add_dispatcher(&self, name: impl Into<String>, runtime: Handle) {
         self.0.node.dispatchers.add(name.into(), runtime);
     }
 
-    /// What layers above keep with this node's sharding.
+    /// Values that layers above keep with this node's sharding.
     pub fn extensions(&self) -> &Extensions {
         &self.0.node.extensions
     }
 
-    /// The defaults of its entity types.
+    /// The default settings of entity types.
     pub fn settings(&self) -> &ShardingSettings {
         &self.0.settings
     }
 
-    /// The replicator of the nodes with a role; `None` if this node has it not. For a node in a cluster.
+    /// The replicator of the nodes with a role; `None` if this node lacks the role. For a node in a cluster.
     pub(super) fn replicator_of(&self, role: &str) -> Result<Option<Replicator>, InitError> {
         let Some(cluster) = self.0.cluster.as_ref().filter(|_| self.0.can_coordinate(role)) else { return Ok(None) };
         self.0.replicator(&mut self.0.lock(), cluster, role, &self.0.settings).map(Some)
@@ -330,7 +330,7 @@ impl Sharding {
         self.0.lock().daemons.get(name).cloned()
     }
 
-    /// Remembers a daemon process.
+    /// Stores a daemon process that was set up here.
     pub(super) fn know_daemon(&self, name: String, known: (u32, DaemonProcesses)) {
         self.0.lock().daemons.insert(name, known);
     }
@@ -345,7 +345,7 @@ impl Sharding {
         self.0.lock().regions.keys().cloned().collect()
     }
 
-    /// Looks at a type by its name alone, as tools do. See [`Region::inspect`].
+    /// Inspects a type by its name alone, as tools do. See [`Region::inspect`].
     ///
     /// # Errors
     /// [`NotStarted`].
@@ -359,23 +359,23 @@ impl Sharding {
         NotStarted { name: name.to_owned(), known }
     }
 
-    /// The transport it stands on.
+    /// The transport of this node.
     pub fn remoting(&self) -> &Arc<dyn Remoting> {
         &self.0.node.remoting
     }
 
-    /// The stores of its persistent entities; `None` if it was started without. What those entities count is in
-    /// [`Stores::entity_stats`], what its breakers do in [`Stores::breakers`].
+    /// The stores of persistent entities; `None` if sharding was started without. The counters of these entities are in
+    /// [`Stores::entity_stats`], the states of breakers in [`Stores::breakers`].
     pub fn stores(&self) -> Option<&Stores> {
         self.0.node.stores.as_ref()
     }
 
-    /// The permits by which its persistent entities recover: how many do now, and how many wait.
+    /// The recovery permits of persistent entities: how many are in use, and how many are awaited.
     pub fn recovery_permits(&self) -> &RecoveryPermits {
         &self.0.node.recoveries
     }
 
-    /// The cluster it runs in; `None` if it stands alone.
+    /// The cluster; `None` if this node has none.
     pub fn cluster(&self) -> Option<&Cluster> {
         self.0.cluster.as_ref()
     }
@@ -392,7 +392,7 @@ impl Inner {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Forgets the kind of a type, and checks that it has the codecs which it needs here.
+    /// Erases the kind of a type, and checks that the type has the codecs which it needs here.
     fn describe<M: Send + 'static, K: Kind<M>>(
         &self,
         entity_type: EntityType<M, K>,
@@ -406,8 +406,8 @@ impl Inner {
         Ok(described)
     }
 
-    /// The members that the cluster waits for at its start: those with a role, or all where there is none. The first shard waits
-    /// for as many regions. Source: sharding §2.16, cluster M22.
+    /// The number of members that the cluster waits for at its start: those with the role, or all if it is empty. The
+    /// first shard waits for as many regions. Source: sharding §2.16, cluster M22.
     fn least_members(&self, role: &str) -> usize {
         let Some(cluster) = &self.cluster else { return 1 };
         let settings = cluster.settings();
@@ -423,7 +423,7 @@ impl Inner {
             return Err(InitError::ShuttingDown { name });
         }
         let common = &entity_type.common;
-        // A node that stands alone has every role: no other could host.
+        // A node without a cluster has every role, since no other node could host.
         let role = common.role.as_ref().unwrap_or(&self.settings.role);
         let role = if self.cluster.is_some() { role.clone() } else { String::new() };
         let mut settings = self.settings.clone();
@@ -512,7 +512,7 @@ impl Inner {
         own.handle().spawn(region::run(region.0.clone(), erased.clone()));
         let stopped = state.regions.insert(name, erased);
         drop(state);
-        // Without the lock: this may be the last handle to the user's factory and codec.
+        // Drop without the lock: this may be the last handle to the user's factory and codec.
         if let Some(stopped) = stopped {
             stopped.retire();
         }
@@ -520,7 +520,7 @@ impl Inner {
         Ok(region)
     }
 
-    /// Checks that a type changes none of the settings that say which nodes host and coordinate.
+    /// Checks that a type changes none of the settings that select the nodes that host and coordinate.
     fn check_roles(&self, changed: &ShardingSettings) -> Result<(), InvalidSetting> {
         if changed.role != self.settings.role {
             let reason = "a type names its role by EntityType::role";
@@ -543,13 +543,13 @@ impl Inner {
             Remember::Never => RememberSettings { enabled: false, ..set },
             Remember::In(store) => RememberSettings { enabled: true, store: store.clone(), ..set },
         };
-        // Homes in a journal say which shards have had entities; it would be odd to keep those elsewhere.
+        // A journal with homes already lists the shards that have had entities, so keep the entities there too.
         let is_implied =
             self.settings.state_store_mode == StateStoreMode::Persistence && chosen.store == RememberStore::Ddata;
         if is_implied { RememberSettings { store: RememberStore::EventSourced, ..chosen } } else { chosen }
     }
 
-    /// Where the entities of a type are remembered; `None` if they are not, or if no part of this node remembers them.
+    /// The store of a type's remembered entities; `None` if they are not remembered, or this node has no part in it.
     fn memory(
         &self,
         state: &mut State,
@@ -574,7 +574,7 @@ impl Inner {
                 Kept::Ddata { entities, shards: replicator(coordinator_role, coordinates)? }
             }
             RememberStore::Ddata => {
-                // A node that stands alone has no replicas; its shards outlive their tasks at least.
+                // A node without a cluster has no replicas; memory at least outlives the shards' tasks.
                 let store = state.alone_memory.entry(name.clone()).or_default().clone();
                 Kept::Custom(Arc::new(store))
             }
@@ -582,7 +582,7 @@ impl Inner {
         Ok(Some(Arc::new(Memory::new(name, fingerprint, settings, kept))))
     }
 
-    /// The replicator of what is remembered on nodes of one role.
+    /// The replicator of remembered entities on nodes of one role.
     fn remembering(&self, state: &mut State, role: &str, settings: &ShardingSettings) -> Result<Replicator, InitError> {
         if let Some(known) = state.remembering.get(role) {
             return Ok(known.clone());
@@ -595,8 +595,8 @@ impl Inner {
         Ok(started)
     }
 
-    /// Checks that this node has the stores in which the entities of a type keep their state, and that every other
-    /// node reaches them too.
+    /// Checks that this node has the stores that the entities of a type need, and that every other node reaches them
+    /// too.
     fn check_stores(&self, persisted: Persisted, name: &EntityTypeName, local: bool) -> Result<(), InitError> {
         let (name, stores) = (name.clone(), self.node.stores.as_ref());
         match persisted {
@@ -623,8 +623,8 @@ impl Inner {
         self.cluster.as_ref().is_some_and(|cluster| role.is_empty() || cluster.settings().has_role(role))
     }
 
-    /// The stores in which a coordinator on this node keeps homes, if they are to be in a journal. Every other node has to
-    /// reach them too.
+    /// The stores in which a coordinator on this node keeps homes, if homes are to be in a journal. Every other node
+    /// must reach them too.
     fn state_journal(
         &self,
         name: &EntityTypeName,
@@ -637,7 +637,7 @@ impl Inner {
         self.shared_journal(name, settings, "homes of shards").map(Some)
     }
 
-    /// The journal for what sharding itself keeps, which every other node has to reach too.
+    /// The journal for sharding's own data, which every other node must reach too.
     fn shared_journal(
         &self,
         name: &EntityTypeName,
@@ -661,7 +661,7 @@ impl Inner {
         }
     }
 
-    /// Where coordinators of a type on this node keep homes; nowhere, if none may run here.
+    /// The store of a type's coordinators on this node; `None` if none may run here.
     fn backend(
         &self,
         state: &mut State,
@@ -695,7 +695,7 @@ impl Inner {
         Ok(started)
     }
 
-    /// Keeps the desired locations of a type's shards on this node, which may run its coordinator.
+    /// Replicates the desired locations of a type's shards on this node, which may run its coordinator.
     fn keep_desired_locations(
         &self,
         name: &EntityTypeName,
@@ -726,7 +726,7 @@ impl Inner {
     ) -> Result<(), InitError> {
         let Some(cluster) = &self.cluster else {
             let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            // A region that follows another one within a second numbers its shards behind it all the same.
+            // Number the shards of a region that follows another one within a second behind it nevertheless.
             state.alone_epoch = since_1970.as_secs().max(state.alone_epoch + 1).min(Generation::MAX_EPOCH);
             region.0.coordination.set(Arc::new(Alone::new(state.alone_epoch, erased, memory, &self.node.runtime))).ok();
             return Ok(());
@@ -827,7 +827,7 @@ fn start_replicator(
         majority_min_cap: settings.majority_min_cap,
         max_delta_elements: 5,
         prefer_oldest: true,
-        // Generations, epochs and revisions, which no wall clock has anything to do with.
+        // These clocks are generations, epochs and revisions, independent of any wall clock.
         custom_clocks: vec!["coordinator/*".to_owned(), "daemon/*".to_owned()],
         ..ReplicatorSettings::default()
     };
@@ -836,7 +836,7 @@ fn start_replicator(
         .map_err(|error| InitError::NoReplicator { reason: error.to_string() })
 }
 
-/// What this node's entity types say of its readiness.
+/// The readiness of this node, as far as its entity types decide it.
 fn readiness_of(inner: &Weak<Inner>, check: &Mutex<HealthCheck>) -> Readiness {
     let Some(inner) = inner.upgrade() else { return Readiness::default() };
     let regions = inner.lock().regions.clone();
@@ -852,7 +852,7 @@ async fn watch_cluster(inner: Arc<Inner>, mut events: ClusterEvents) {
     }
 }
 
-/// Passes on the transport's events.
+/// Passes the transport's events on.
 struct Listener(Weak<Inner>);
 
 impl TransportListener for Listener {
@@ -867,7 +867,7 @@ impl TransportListener for Listener {
             TransportEvent::HandedBack { peer, envelopes } => {
                 for (name, region) in &inner.lock().regions {
                     let path = data_path(name);
-                    // Told with none, too: the region waits for it before it opens another route.
+                    // Tell the region even if no envelope comes back: it waits for that before it opens another route.
                     let own: Vec<Envelope> =
                         envelopes.extract_if(.., |envelope| *envelope.recipient.path == *path).collect();
                     region.hand_back(peer.clone(), own);

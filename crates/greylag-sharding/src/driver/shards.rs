@@ -1,4 +1,4 @@
-//! The shards of a type as this node knows them: which entity belongs to which, under which number, and where its route is.
+//! The shards of a type as this node knows them: the shard of each entity, its number, and its route.
 //!
 //! Source: sharding §1.3, §2.4.
 
@@ -18,10 +18,10 @@ use crate::settings::ShardingSettings;
 pub(crate) struct Shards<T> {
     extractor: Arc<dyn Extractor>,
     names: ShardNames,
-    /// Whether a shard asks the extractor again about each message that it takes: an extractor of the program's own may
-    /// change its mind, and a built-in one cannot.
+    /// Whether a shard asks the extractor again for each message: an extractor of the program may be inconsistent, a
+    /// built-in one cannot.
     is_checked: bool,
-    /// Of a type that remembers its entities: what has to have room for the name of a shard.
+    /// `Some` if the type remembers its entities: its store must have room for the name of a shard.
     remembered: Option<(EntityTypeName, RememberStore)>,
     pub(crate) routes: RouteTable<T>,
 }
@@ -39,7 +39,7 @@ impl<T> Shards<T> {
         }
     }
 
-    /// The id, and the number of its shard, unless it is no id.
+    /// The entity id, and the number of its shard, unless the id is invalid.
     pub(crate) fn target(&self, id: impl Into<Arc<str>>) -> Result<(EntityId, u32), DeadLetterReason> {
         let id = EntityId::new(id.into())?;
         let shard = match &self.names {
@@ -53,18 +53,18 @@ impl<T> Shards<T> {
         Ok((id, shard))
     }
 
-    /// The shard that an entity belongs to, by the extractor's word.
+    /// The shard of an entity, by the extractor.
     pub(crate) fn place(&self, id: &EntityId) -> Result<ShardId, DeadLetterReason> {
         let placed = catch_unwind(AssertUnwindSafe(|| self.extractor.shard_id(id)));
         placed.unwrap_or(Err(DeadLetterReason::ExtractorPanicked))
     }
 
-    /// Whether a message that reached a shard is for an entity of another one. The built-in extractors need not be asked again.
+    /// Whether a message that reached a shard is for an entity of another one. Built-in extractors are not asked again.
     pub(crate) fn is_misplaced(&self, id: &EntityId, shard: &ShardId) -> bool {
         self.is_checked && self.place(id).as_ref() != Ok(shard)
     }
 
-    /// The number of a shard, which is known here from now on.
+    /// The number of a shard, assigned now if it is new.
     pub(crate) fn meet(&self, shard: &ShardId) -> Result<u32, DeadLetterReason> {
         if let Some(number) = self.names.number(shard.as_str()) {
             return Ok(number);

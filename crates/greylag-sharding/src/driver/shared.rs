@@ -1,8 +1,8 @@
 //! One entity type on one node: the region's machine, its route table, and the hot path around it.
 //!
-//! Senders and decode workers take an open route without a lock. A task that finds no open route locks
-//! the machine, gives it the input and executes its effects in order, as `machine::region::protocol` asks.
-//! Work that an effect must not do under that lock is put aside for the region's task.
+//! Senders and decode workers take an open route without a lock. A task that finds no open route locks the machine,
+//! passes it the input and executes its effects in order, as required by `machine::region::protocol`. Work that an
+//! effect must not do under that lock is deferred to the region's task.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -57,36 +57,37 @@ use crate::routes::{Home, LocalRoute, Open, RemoteRoute};
 use crate::settings::ShardingSettings;
 use crate::start::{START_MANIFEST, StartEntityAck};
 
-/// The answer to come of an ask.
+/// The pending answer of an ask.
 pub(crate) type Asked =
     Pin<Box<dyn Future<Output = Result<greylag_transport::Answer, greylag_transport::AskError>> + Send>>;
 
 /// Work for the region's task.
 pub(crate) enum Deferred {
-    /// Something the machine is to be told.
+    /// An input for the machine.
     Input(Input),
     /// Envelopes that the transport gives back.
     HandedBack(UniqueAddress, Vec<Envelope>),
-    /// To whatever coordinates on this very node; never called under the machine's lock.
+    /// A message to the coordination on this very node; never called under the machine's lock.
     Coordinate(RegionMessage),
-    /// For the coordinator incarnation on this very node; never told under the machine's lock.
+    /// The outcome of the type's comparison, for the coordinator incarnation on this very node; never passed on under
+    /// the machine's lock.
     Standing(Option<u64>, Standing),
-    /// The limit of active entities is to be divided anew among the shards.
+    /// Divide the limit of active entities anew among the shards.
     Divide,
-    /// Whether the task works; it answers by the number.
+    /// A liveness question to the task, which answers with its number.
     Question(u64),
-    /// The machine's next deadline moved forward.
+    /// The machine's next deadline has moved forward.
     Rearm,
 }
 
-/// The part of this node that may coordinate an entity type: takes what regions say to the coordinator,
-/// also while none runs here (sharding §2.13). Never waits.
+/// The part of this node that may coordinate an entity type: takes the messages of regions to the coordinator, even
+/// while none runs here (sharding §2.13). Never waits.
 pub(crate) trait Coordination: Send + Sync {
-    /// A region's message, from the node at the other end of the link.
+    /// Takes a region's message, from the node at the other end of the link.
     fn tell(&self, node: UniqueAddress, message: RegionMessage);
-    /// How the type stands beside what other members mean by it, for one incarnation of the coordinator.
+    /// Takes the outcome of comparing the type's role with other members, for one incarnation of the coordinator.
     fn stand(&self, incarnation: Option<u64>, standing: Standing);
-    /// What coordinators of the type did here; `None` if nothing is counted.
+    /// Counters of the type's coordinators on this node; `None` if nothing is counted.
     fn metrics(&self) -> Option<CoordinatorMetrics> {
         None
     }
@@ -103,10 +104,10 @@ pub(crate) struct Shared<M> {
     pub(crate) entity_type: Described<M>,
     pub(crate) settings: ShardingSettings,
     pub(crate) limit: EntityLimit,
-    /// Of the shards' tasks.
+    /// Runtime of the shards' tasks.
     pub(crate) threads: Threads,
     pub(crate) counts: Counts,
-    /// `None`: shards of the type hold none.
+    /// `None` if shards of the type hold no leases.
     pub(crate) leases: Option<Arc<ShardLeases>>,
     pub(crate) node: Arc<Node>,
     pub(crate) events: broadcast::Sender<Event>,
@@ -117,32 +118,32 @@ pub(crate) struct Shared<M> {
     pub(crate) answering: Answering,
     /// Set right after the region was made.
     pub(crate) coordination: OnceLock<Arc<dyn Coordination>>,
-    /// Of a type that remembers its entities; set right after the region was made.
+    /// `Some` if the type remembers its entities; set right after the region was made.
     pub(crate) remember: OnceLock<Remember>,
     control_lane: ControlLane,
     pub(crate) data_lane: Arc<DataLane<M>>,
-    /// Another region of the type takes over on this node.
+    /// Whether another region of the type takes over on this node.
     pub(crate) retired: AtomicBool,
     pub(crate) shards: Shards<Parcel<M>>,
     direct_path: Arc<str>,
     guarded: Mutex<Guarded<M>>,
 }
 
-/// What remembers the entities of a type, and what starts them again.
+/// The memory of a type's remembered entities, and the task that starts them again.
 pub(crate) struct Remember {
     pub(crate) memory: Arc<Memory>,
     pub(crate) starter: UnboundedSender<StarterInput>,
 }
 
-/// What the machine's lock protects.
+/// State protected by the machine's lock.
 struct Guarded<M> {
     machine: Machine,
     parcels: BTreeMap<Token, Parcel<M>>,
     last_token: u64,
     hosted: BTreeMap<ShardId, Hosted<M>>,
-    /// Regions that published routes lead to.
+    /// The regions of all published routes.
     homes: Interned<RegionId, Home>,
-    /// Messages that the machine dropped. What drops them is the user's code, and runs without the lock.
+    /// Messages that the machine dropped. Their destructors are user code, and run without the lock.
     dropped: Vec<(Parcel<M>, DeadLetterReason)>,
     /// The deadline that the region's task waits for.
     armed: Option<Instant>,
@@ -180,7 +181,7 @@ impl<M: Send + 'static> Shared<M> {
         threads: Threads,
     ) -> Self {
         let chosen = entity_type.common.passivation.clone().unwrap_or_else(|| settings.passivation.chosen());
-        // What is remembered stays until it asks to go.
+        // Remembered entities stay until they ask to be passivated.
         let passivation = if settings.remember.enabled { Passivation::none() } else { chosen };
         let leases = node.leases.clone().filter(|_| settings.lease.is_used()).map(|leases| {
             Arc::new(ShardLeases::new(leases, name.clone(), settings.lease.clone(), node.runtime.clone()))
@@ -230,7 +231,7 @@ impl<M: Send + 'static> Shared<M> {
         self.guarded.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// How many items the shards of this node were handed so far: messages, and what came back by the control inboxes.
+    /// How many items the shards of this node got so far: messages, and items of the control inboxes.
     #[cfg(test)]
     pub(crate) fn pushed(&self) -> (u64, u64) {
         let guarded = self.lock();
@@ -253,7 +254,8 @@ impl<M: Send + 'static> Shared<M> {
                 Err(Refused::Sealed(parcel)) => parcel,
             },
             Some(Open::Remote(remote)) => {
-                // Named before the gate is entered: a task that closes the route waits for the gate, and a codec may take long.
+                // Named before the gate is entered: a task that closes the route waits for the gate, and a codec may
+                // take long.
                 let mut parcel = Some(self.named(parcel));
                 let recipient = self.data_lane.recipient(self.shards.known(shard));
                 #[allow(clippy::result_large_err, reason = "the caller gets back what it gave")]
@@ -284,7 +286,7 @@ impl<M: Send + 'static> Shared<M> {
         self.send_through_machine(shard, parcel)
     }
 
-    /// The parcel with its message written, to be read where it is handled, as if it came from another node.
+    /// The parcel with its message encoded, to be decoded where it is handled, as if it came from another node.
     fn written(&self, parcel: Parcel<M>) -> Result<Parcel<M>, SendError> {
         let parcel = self.named(parcel);
         let Parcel { id, content, ask, origin, size } = parcel;
@@ -314,7 +316,7 @@ impl<M: Send + 'static> Shared<M> {
         refused.map_or(Ok(()), |reason| Err(reason.into()))
     }
 
-    /// Sends a message to the entity that it names itself.
+    /// Sends a message to the entity that the message itself names.
     pub(crate) fn send_by_content(self: &Arc<Self>, message: M) -> Result<(), SendError> {
         let named = match &self.entity_type.common.addressed_by {
             Some(name) => {
@@ -329,7 +331,7 @@ impl<M: Send + 'static> Shared<M> {
         }
     }
 
-    /// Drops a message that is for no entity.
+    /// Drops a message without an entity.
     pub(crate) fn drop_unaddressed(&self, message: M, reason: DeadLetterReason) -> SendError {
         let codec = self.entity_type.common.codec.as_ref();
         let manifest = codec.map_or_else(|| "".into(), |codec| manifest_of(&**codec, &message));
@@ -341,8 +343,8 @@ impl<M: Send + 'static> Shared<M> {
         reason.into()
     }
 
-    /// Runs `f` under the machine's lock; what the machine dropped meanwhile is dropped after it. Nothing of the user's runs
-    /// under the lock: a codec may take a second, and what a message's destructor does may come back here.
+    /// Runs `f` under the machine's lock, and then drops the messages that the machine has dropped. No user code runs
+    /// under the lock: a codec may take a second, and a message's destructor may come back here.
     fn with_machine<R>(&self, f: impl FnOnce(&mut Guarded<M>) -> R) -> R {
         let mut guarded = self.lock();
         let answer = f(&mut guarded);
@@ -354,7 +356,7 @@ impl<M: Send + 'static> Shared<M> {
         answer
     }
 
-    /// The parcel with the name under which its content is written.
+    /// The parcel with the manifest of its content.
     pub(crate) fn named(&self, mut parcel: Parcel<M>) -> Parcel<M> {
         let name = self.manifest(&parcel);
         if let Content::Value { manifest, .. } = &mut parcel.content {
@@ -363,7 +365,7 @@ impl<M: Send + 'static> Shared<M> {
         parcel
     }
 
-    /// Starts an ask: the message is on its way when this returns.
+    /// Starts an ask: the message is sent before this method returns.
     pub(crate) fn begin_ask(
         self: &Arc<Self>,
         shard: u32,
@@ -382,7 +384,7 @@ impl<M: Send + 'static> Shared<M> {
         Ok(ask.answer)
     }
 
-    /// Asks for an entity to be started: the request is on its way when this returns.
+    /// Asks to start an entity: the request is sent before this method returns.
     pub(crate) fn begin_start(self: &Arc<Self>, id: impl Into<Arc<str>>, timeout: Duration) -> Result<Asked, AskError> {
         let (id, shard) = self.shards.target(id).map_err(SendError::from)?;
         let ask = self.remoting().open_ask(timeout);
@@ -393,22 +395,22 @@ impl<M: Send + 'static> Shared<M> {
         Ok(ask.answer)
     }
 
-    /// Drops a message that was not taken.
+    /// Drops a message that was not accepted.
     pub(crate) fn refuse(&self, parcel: Parcel<M>, reason: DeadLetterReason) -> SendError {
         self.dead_letter(parcel, reason);
         reason.into()
     }
 
-    /// Drops a message: its asker hears why at once, wherever it is.
+    /// Drops a message; its asker hears the reason at once, on whatever node it is.
     pub(crate) fn dead_letter(&self, parcel: Parcel<M>, reason: DeadLetterReason) {
         self.report_dead_letter(reason, &parcel.id, self.manifest(&parcel));
         match parcel.content {
             Content::Value { message, .. } => undelivered(message, reason),
-            // Its asker hears without the token in the bytes, which may be unreadable or dear to read.
+            // Answer the asker without decoding the token, which may be unreadable or expensive to read.
             Content::Bytes { .. } => self.nack(parcel.ask.as_deref(), reason),
             Content::Start(reply_to) => undelivered(reply_to, reason),
         }
-        // After the token, whose answer would be counted as one that came too late.
+        // Fail the ask after the token, whose answer would otherwise count as late.
         if let Some(ask) = &parcel.ask
             && ask.asker.is_none()
         {
@@ -416,7 +418,7 @@ impl<M: Send + 'static> Shared<M> {
         }
     }
 
-    /// Counts a message that is dropped, and tells of it.
+    /// Counts a dropped message, and reports it.
     pub(crate) fn report_dead_letter(&self, reason: DeadLetterReason, id: &EntityId, message: Manifest) {
         let recipient = format!("{}/{id}", self.data_lane.path);
         self.remoting().dead_letter(reason, &recipient, &message);
@@ -426,7 +428,7 @@ impl<M: Send + 'static> Shared<M> {
         }
     }
 
-    /// What was counted so far, and how much there is now.
+    /// The counters so far, and the present gauges.
     pub(crate) fn metrics(&self) -> RegionMetrics {
         let coordinator = self.coordination.get().and_then(|coordination| coordination.metrics()).unwrap_or_default();
         let guarded = self.lock();
@@ -442,7 +444,7 @@ impl<M: Send + 'static> Shared<M> {
         }
     }
 
-    /// Tells the asker at another process that its message was dropped.
+    /// Tells an asker in another process that its message was dropped.
     fn nack(&self, ask: Option<&AskTag>, reason: DeadLetterReason) {
         if let Some(ask) = ask
             && let Some(node) = ask.asker.clone()
@@ -520,20 +522,20 @@ impl<M: Send + 'static> Shared<M> {
         self.with_machine(|guarded| self.handle(guarded, input, None));
     }
 
-    /// Asks something of the coordinator.
+    /// Sends a request to the coordinator.
     pub(crate) fn request(self: &Arc<Self>, request: Request, timeout: Duration) -> Answers {
         let (number, answers) = self.requests.open();
         self.input(Input::Request { number, request, timeout });
         answers
     }
 
-    /// Has the region's task tell the machine what a member said. False if too much of that waits: it is said again.
+    /// Defers a member's message to the region's task. False if too many wait: the member repeats the message.
     pub(crate) fn tell_of_peer(&self, input: Input, bytes: usize) -> bool {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.deferred.push(Deferred::Input(input), bytes).is_ok()
     }
 
-    /// Has the region's task tell the machine something.
+    /// Defers an input to the region's task.
     pub(crate) fn tell_later(&self, input: Input) {
         self.deferred.push_anyway(Deferred::Input(input));
     }
@@ -547,7 +549,7 @@ impl<M: Send + 'static> Shared<M> {
         });
     }
 
-    /// Answers the reason if the machine dropped `watched` at once.
+    /// Passes an input to the machine; returns the reason if the machine dropped `watched` at once.
     fn handle(
         self: &Arc<Self>,
         guarded: &mut Guarded<M>,
@@ -573,14 +575,14 @@ impl<M: Send + 'static> Shared<M> {
         refused
     }
 
-    /// When the region's task is to tick; it has taken note when this returns.
+    /// When the region's task must tick next; the machine counts this deadline as armed.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let mut guarded = self.lock();
         guarded.armed = guarded.machine.next_deadline();
         guarded.armed
     }
 
-    /// How far the machine is.
+    /// The stage of the region's life.
     pub(crate) fn state(&self) -> RegionState {
         self.lock().machine.state()
     }
@@ -591,7 +593,7 @@ impl<M: Send + 'static> Shared<M> {
         guarded.machine.state() == RegionState::Stopped && guarded.machine.next_deadline().is_none()
     }
 
-    /// What keeps the node from being ready for the type.
+    /// Why the node is not ready for the type.
     pub(crate) fn not_ready(&self) -> Option<String> {
         let reason = self.lock().machine.not_ready()?;
         Some(format!("{}: {reason}", self.name))
@@ -671,7 +673,7 @@ impl<M: Send + 'static> Shared<M> {
             Provenance::Own => None,
             Provenance::Travelled { origin, first } => Some(Arc::new(Origin { region: origin, first })),
         };
-        // Bytes are read by the shard's task, and not here: this is done under the lock of all shards of the type.
+        // Leave decoding to the shard's task: this runs under the lock of all shards of the type.
         let size = parcel.size;
         if let Err(parcel) = hosted.inbox.push_sealed(parcel, size) {
             guarded.dropped.push((parcel, DeadLetterReason::ShardInboxFull));
@@ -705,7 +707,7 @@ impl<M: Send + 'static> Shared<M> {
         envelope.must_enqueue = true;
         let envelope = envelope.to_uid(to.node.uid());
         if let Err(rejected) = self.remoting().send(&Destination::Incarnation(to.node.clone()), envelope) {
-            // Marks pass by the queue's bound, so only a peer that is gone refuses one.
+            // Marks bypass the queue's bound, so a mark is refused only if the peer is gone.
             let (to, message) = (to.node.clone(), frame::MARK_MANIFEST);
             self.events.send(Event::ControlRefused { to, message, error: rejected.error }).ok();
         }
@@ -725,8 +727,8 @@ impl<M: Send + 'static> Shared<M> {
         self.send_control(&to, crate::wire::encode_peer(&message), ask);
     }
 
-    /// A node that has nothing of the type, or is too old to know the question, agrees with everything. Anything else is
-    /// answered by a message of its own.
+    /// Opens an ask that counts "no such recipient" as agreement: a node that runs nothing of the type, or is too old
+    /// to know the question, agrees with everything. Other answers come as messages.
     fn expect_silence(&self, to: &UniqueAddress, round: u64) -> AskHeader {
         let budget = self.settings.retry_interval;
         let asked = self.remoting().open_ask(budget);
@@ -774,7 +776,7 @@ impl<M: Send + 'static> Shared<M> {
         });
     }
 
-    /// Has the handlers of a shard watched.
+    /// Adds the handlers of a shard to the watchdog.
     fn watch(&self, shard: &ShardId) -> Arc<Probe> {
         let (entity_type, shard, events) = (self.name.clone(), shard.clone(), self.events.clone());
         self.node.watchdog.watch(&self.settings, move |running_for| {
@@ -783,22 +785,22 @@ impl<M: Send + 'static> Shared<M> {
         })
     }
 
-    /// Another limit of active entities holds from now on, if the type has one.
+    /// Sets another limit of active entities, if the type has one.
     pub(crate) fn set_limit(&self, limit: usize) {
         self.limit.set(limit);
         self.limit_changed();
     }
 
-    /// The limit, or the number of shards that share it, is another one. Many shards start at a time, so the region's task
-    /// divides it once for all of them.
+    /// Defers dividing the limit, which has changed, or whose number of shards has. Many shards start at a time, so the
+    /// region's task divides the limit once for all of them.
     fn limit_changed(&self) {
         if self.limit.begin_change() {
             self.deferred.push_anyway(Deferred::Divide);
         }
     }
 
-    /// Tells each shard its part of the limit. A region that hands its shards over keeps the parts as they are, for its
-    /// shards are gone soon.
+    /// Tells each shard its part of the limit. A region that hands its shards over keeps the parts, since its shards
+    /// are gone soon.
     pub(crate) fn divide_limit(&self) {
         self.limit.end_change();
         let guarded = self.lock();
@@ -816,14 +818,14 @@ impl<M: Send + 'static> Shared<M> {
         }
     }
 
-    /// Tells what starts remembered entities, if the type remembers them.
+    /// Sends an input to the starter of remembered entities, if the type remembers them.
     pub(crate) fn tell_starter(&self, input: StarterInput) {
         if let Some(remember) = self.remember.get() {
             remember.starter.send(input).ok();
         }
     }
 
-    /// Remembered entities of a shard live in other shards.
+    /// Tells a shard that some of its remembered entities live in other shards.
     pub(crate) fn entities_moved(&self, shard: &ShardId, generation: Generation, ids: Vec<EntityId>) {
         let guarded = self.lock();
         if let Some(hosted) = guarded.hosted.get(shard).filter(|hosted| hosted.generation == generation) {
@@ -831,7 +833,7 @@ impl<M: Send + 'static> Shared<M> {
         }
     }
 
-    /// A shard's task has ended; `failed` if it should not have.
+    /// Notes that a shard's task has ended; `failed` if it was not told to end.
     pub(crate) fn shard_ended(
         self: &Arc<Self>,
         shard: &ShardId,
@@ -842,8 +844,9 @@ impl<M: Send + 'static> Shared<M> {
         self.tell_starter(StarterInput::Ended { shard: shard.clone(), generation });
         let unhandled: Vec<_> = unhandled.into_iter().map(|parcel| self.named(parcel)).collect();
         let hosted = self.lock().hosted.get(shard).filter(|hosted| hosted.generation == generation).cloned();
-        // Named before the lock is taken, for naming asks the user's codec. From the seal on a sender goes to the machine,
-        // which names what it takes; without the seal, a message could be pushed after the last look into the inbox.
+        // Seal the inbox, then name the messages before the lock is taken, since that calls the user's codec. Senders
+        // to a sealed inbox go to the machine; without the seal, a message could be pushed after the last look into the
+        // inbox.
         if let Some(hosted) = &hosted {
             hosted.inbox.seal();
         }
@@ -875,7 +878,7 @@ impl<M: Send + 'static> Shared<M> {
         }
     }
 
-    /// Ends what is left for a shard that runs no more: values of the user's, which are dropped without the lock.
+    /// Drops the items left for a shard that runs no more: user values, dropped without the lock.
     fn end_control(&self, control: &Inbox<Control<M>>) {
         let mut left = VecDeque::new();
         control.take(&mut left);
@@ -884,7 +887,7 @@ impl<M: Send + 'static> Shared<M> {
         }
     }
 
-    /// Ends an item of a shard that runs no more.
+    /// Drops a control item of a shard that runs no more.
     pub(crate) fn drop_control(&self, control: Control<M>) {
         match control {
             Control::Direct { message, .. } => self.drop_direct(message, DeadLetterReason::StaleRecipient),
@@ -892,7 +895,7 @@ impl<M: Send + 'static> Shared<M> {
         }
     }
 
-    /// Ends a message to one incarnation.
+    /// Drops a message to one incarnation.
     pub(crate) fn drop_direct(&self, message: M, reason: DeadLetterReason) {
         self.remoting().dead_letter(reason, &self.direct_path, "");
         self.counts.dead_letters.count(clock::now(), reason);
@@ -901,7 +904,7 @@ impl<M: Send + 'static> Shared<M> {
 
     // --- what comes back ---
 
-    /// Envelopes of ours that were never written; the machine routes them anew, in their order.
+    /// Takes own envelopes back that were never written; the machine routes them anew, in their order.
     pub(crate) fn handed_back(self: &Arc<Self>, node: UniqueAddress, envelopes: Vec<Envelope>) {
         let envelopes = envelopes.into_iter().filter_map(|envelope| {
             let shard = ShardId::new(envelope.recipient.sub_path.clone()?).ok()?;
@@ -918,12 +921,12 @@ impl<M: Send + 'static> Shared<M> {
 
     // --- looking ---
 
-    /// The shards hosted here, by name; those too whose tasks do not run now.
+    /// The shards hosted here, by name, including those whose tasks do not run now.
     pub(crate) fn hosted_shards(&self) -> Vec<ShardId> {
         self.lock().machine.hosted().map(|(shard, _)| shard.clone()).collect()
     }
 
-    /// Has a shard count its entities. `None` if it has no task now, or too much waits for it.
+    /// Makes a shard count its entities. `None` if the shard has no task now, or its inbox is full.
     pub(crate) fn count_shard(&self, shard: &ShardId, census: Census) -> Option<oneshot::Receiver<Census>> {
         let control = self.lock().hosted.get(shard)?.control.clone();
         let (sender, answer) = oneshot::channel();
@@ -933,7 +936,7 @@ impl<M: Send + 'static> Shared<M> {
 }
 
 impl<M> Guarded<M> {
-    /// Keeps a message, and tells what the machine is to know of it.
+    /// Keeps a message under a new token, and returns the facts that the machine needs.
     fn keep(&mut self, parcel: Parcel<M>) -> MessageInfo {
         self.last_token += 1;
         let token = Token(self.last_token);
@@ -952,8 +955,8 @@ impl<M> Guarded<M> {
     }
 }
 
-/// The name under which a codec writes a message. A codec that panics on this will panic again when it writes the message,
-/// where that is caught.
+/// The manifest of a message. A codec that panics here will panic again when it encodes the message, where the panic is
+/// reported.
 fn manifest_of<M: 'static>(codec: &dyn Codec<M>, message: &M) -> Manifest {
     catch_unwind(AssertUnwindSafe(|| codec.manifest(message))).unwrap_or_else(|_| "".into())
 }
@@ -963,7 +966,7 @@ fn push<M>(inbox: &Inbox<Parcel<M>>, parcel: Parcel<M>) -> Result<(), Refused<Pa
     inbox.push(parcel, size)
 }
 
-/// Drops a message that no handler saw; its asker hears why. A panic of its destructor ends with the message.
+/// Drops a message that no handler saw; its asker hears the reason. A panic of its destructor is caught.
 pub(crate) fn undelivered<M>(message: M, reason: DeadLetterReason) {
     let dropped = catch_unwind(AssertUnwindSafe(|| answer_undelivered(reason, || drop(message))));
     if dropped.is_err() {
@@ -971,13 +974,13 @@ pub(crate) fn undelivered<M>(message: M, reason: DeadLetterReason) {
     }
 }
 
-/// How much of a whole is taken, from 0 to 100; more than the whole is 100.
+/// The used part of a whole, from 0 to 100; more than the whole is 100.
 fn percent(taken: u64, whole: usize) -> u8 {
     let percent = u128::from(taken) * 100 / (whole as u128).max(1);
     u8::try_from(percent.min(100)).unwrap_or(100)
 }
 
-/// Where messages to one incarnation arrive; the sub-path is the shard.
+/// The path at which messages to one incarnation arrive; the sub-path is the shard.
 pub(crate) fn direct_path(name: &EntityTypeName) -> String {
     format!("sharding-direct/{}", name.encoded())
 }

@@ -6,7 +6,7 @@ use super::requests::Answers;
 use crate::ids::ShardId;
 use crate::machine::region::{Answer, RequestEnd};
 
-/// Why shards were not stopped, or not known to be.
+/// Why shards were not stopped, or are not known to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StopShardsError {
     /// The type remembers its entities: its shards would start again at once. Nothing was stopped.
@@ -18,7 +18,7 @@ pub enum StopShardsError {
     /// Nodes disagree about the entity type, and this node's region is refused. Nothing was stopped.
     #[error("the region is refused: nodes disagree about the entity type")]
     Refused,
-    /// The region has stopped meanwhile. The shards may stop all the same.
+    /// The region has stopped meanwhile. The shards may stop nevertheless.
     #[error("the region has stopped")]
     RegionStopped,
 }
@@ -57,7 +57,7 @@ impl StoppingShards {
                     self.is_over = true;
                     return self.error(why).map(Err);
                 }
-                // The region is gone, and with it what would have told more.
+                // The region is gone, and no more answers come.
                 None => {
                     self.is_over = true;
                     return Some(Err(StopShardsError::RegionStopped));
@@ -66,7 +66,7 @@ impl StoppingShards {
         }
     }
 
-    /// Waits until all have stopped.
+    /// Waits until all shards have stopped.
     ///
     /// # Errors
     /// [`StopShardsError`].

@@ -1,7 +1,7 @@
-//! Where coordinators keep their state, behind one trait: replicated data, or a journal that every node reaches.
+//! Stores of the coordinators' state behind one trait: replicated data, or a journal that every node reaches.
 //!
-//! A store belongs to one incarnation of the coordinator, so that nothing an earlier one still has under way can be taken
-//! for the work of its successor. Source: sharding §2.14, §2.15.
+//! A store belongs to one incarnation of the coordinator, so that unfinished work of an earlier incarnation cannot be
+//! mistaken for the work of its successor. Source: sharding §2.14, §2.15.
 
 mod ddata;
 pub(crate) mod failures;
@@ -26,19 +26,19 @@ use crate::settings::ShardingSettings;
 /// Reads and writes the state of one incarnation.
 #[async_trait]
 pub(crate) trait StateStore: Send + Sync + 'static {
-    /// Events that are written in one piece, at most.
+    /// Most events that are written atomically.
     fn max_batch(&self) -> usize;
 
-    /// All that is durable; tried again until the store answers.
+    /// Reads all durable state; repeated until the store answers.
     ///
     /// # Errors
     /// [`Unreadable`]: the store answers, and trying again would not help.
     async fn read(&self) -> Result<StoredState, Unreadable>;
 
-    /// Makes events durable, all or none. They count only if no other incarnation has come since the last read.
+    /// Makes events durable, all or none. They count only if no other incarnation has written since the last read.
     ///
     /// # Errors
-    /// [`NotCommitted`] says what is stored.
+    /// [`NotCommitted`] tells whether events are stored.
     async fn commit(&self, events: Vec<StateEvent>) -> Result<(), NotCommitted>;
 }
 
@@ -47,25 +47,25 @@ pub(crate) trait StateStore: Send + Sync + 'static {
 pub(crate) enum NotCommitted {
     /// Nothing was written, and the same events may be committed again.
     NotStored,
-    /// Another incarnation writes, or the outcome is unknown: only reading again can tell.
+    /// Another incarnation writes, or the outcome is unknown: only another read can tell.
     Lost,
 }
 
-/// What is stored makes no sense.
+/// The stored state is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} under {id} cannot be read: {cause}; {advice}")]
 pub(crate) struct Unreadable {
-    /// What it is, for the error's text.
+    /// The kind of data, for the error's text.
     what: &'static str,
     /// The persistence id.
     id: String,
-    /// What is wrong, and where.
+    /// The fault, and its place.
     cause: String,
     /// The step by which an operator makes the store readable again, for the error's text.
     advice: &'static str,
 }
 
-/// Which kind of store a node's coordinators use.
+/// The kind of store of a node's coordinators.
 pub(crate) enum Backend {
     /// Replicated among the nodes that may run the coordinator.
     Ddata(Replicator),
@@ -74,7 +74,7 @@ pub(crate) enum Backend {
 }
 
 impl Backend {
-    /// The store of a new incarnation.
+    /// Opens the store of a new incarnation.
     pub(crate) fn open(
         &self,
         name: &EntityTypeName,

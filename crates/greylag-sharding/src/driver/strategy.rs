@@ -1,7 +1,7 @@
-//! What every allocation strategy is to the coordinator.
+//! The trait of all allocation strategies.
 //!
-//! The strategies that Greylag brings along decide without waiting; a strategy of one's own may have to ask a database, so
-//! the trait is asynchronous.
+//! Built-in strategies decide without waiting; a strategy of the program may have to ask a database, so the trait is
+//! asynchronous.
 //!
 //! Source: sharding §3.
 
@@ -16,7 +16,7 @@ use crate::allocation::{AllocationFailed, ClassicalLeastShard, ConsistentHashing
 use crate::ids::{EntityTypeName, RegionId, ShardId};
 use crate::settings::ShardingSettings;
 
-/// What sharding lends a strategy where its type is set up. See [`AllocationStrategy::set_up`].
+/// Access for a strategy while its type is set up. See [`AllocationStrategy::set_up`].
 pub struct StrategySetup<'a> {
     pub(super) name: &'a EntityTypeName,
     pub(super) number_of_shards: u32,
@@ -29,13 +29,13 @@ impl StrategySetup<'_> {
         self.name
     }
 
-    /// How many shards the type has; 0 if its extractor names them freely.
+    /// Number of shards of the type; 0 if its extractor names them freely.
     pub fn number_of_shards(&self) -> u32 {
         self.number_of_shards
     }
 
-    /// The locations that the program desires for the type's shards. Every node that may run its coordinator keeps them from
-    /// now on.
+    /// The program's desired locations of the type's shards. Every node that may run the type's coordinator keeps them
+    /// from now on.
     pub(super) fn desired_locations(&self) -> Result<DesiredLocations, AllocationFailed> {
         (self.desired)()
     }
@@ -50,7 +50,8 @@ impl fmt::Debug for StrategySetup<'_> {
 /// Decides homes. Called on the coordinator's node only; one instance per type.
 #[async_trait]
 pub trait AllocationStrategy: Send + Sync + 'static {
-    /// The type is set up on a node that may run its coordinator. May be called again, with the same. Default: does nothing.
+    /// Called when the type is set up on a node that may run its coordinator, perhaps repeatedly with the same setup.
+    /// Default: does nothing.
     ///
     /// # Errors
     /// [`AllocationFailed`]: the type is not set up.
@@ -59,14 +60,14 @@ pub trait AllocationStrategy: Send + Sync + 'static {
         Ok(())
     }
 
-    /// A coordinator begins on this node: called once for each of its incarnations, before anything is asked.
+    /// Called once for each coordinator incarnation on this node, before any other call.
     /// Default: does nothing.
     fn start(&self) {}
 
     /// Chooses a region of `view` for a shard that `requester` asked for (`None` after a handoff).
     ///
     /// # Errors
-    /// [`AllocationFailed`]; so counts a region outside of the view.
+    /// [`AllocationFailed`]; a region outside of the view counts as a failure too.
     async fn allocate(
         &self,
         shard: &ShardId,
@@ -74,7 +75,7 @@ pub trait AllocationStrategy: Send + Sync + 'static {
         view: &View,
     ) -> Result<RegionId, AllocationFailed>;
 
-    /// Names shards that should leave their regions; `in_progress` are moving already.
+    /// Names shards that should leave their regions; the shards `in_progress` are moving already.
     ///
     /// # Errors
     /// [`AllocationFailed`]: nothing moves this time.
@@ -85,7 +86,7 @@ pub trait AllocationStrategy: Send + Sync + 'static {
     ) -> Result<BTreeSet<ShardId>, AllocationFailed>;
 }
 
-/// The strategy of a type that names none: least-shard, by the algorithm that the settings select.
+/// The strategy of a type without its own: least-shard, by the algorithm that the settings select.
 pub(crate) fn default_strategy(settings: &ShardingSettings) -> Arc<dyn AllocationStrategy> {
     if settings.least_shard.is_classical() {
         Arc::new(ClassicalLeastShard::new(settings.classical_least_shard.clone()))

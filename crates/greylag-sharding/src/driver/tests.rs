@@ -54,21 +54,21 @@ async fn alone_over(stores: Option<Stores>, settings: ShardingSettings) -> Shard
 enum Command {
     Add(i64),
     Get(ReplyTo<i64>),
-    /// Incarnation and count.
+    /// Asks for incarnation and count.
     Who(ReplyTo<(u64, i64)>),
     Silence(ReplyTo<i64>),
     Fail,
     Panic,
     Passivate,
-    /// Adds to the count later, by way of a future.
+    /// Adds to the count later, by a future.
     Later {
         suspend: bool,
         by: i64,
     },
     Direct(ReplyTo<DirectRef>),
-    /// Never answered, and not given up either.
+    /// Keeps the reply token and never answers.
     Sloppy(ReplyTo<i64>),
-    /// Suspends twice in one handler, adds one by the first of the two, and answers what became of the second.
+    /// Suspends twice in one handler, adds one by the first suspension, and answers the outcome of the second.
     SuspendTwice(ReplyTo<Result<(), CannotSuspend>>),
 }
 
@@ -115,7 +115,7 @@ async fn who(counters: &Region<Command>, id: &str) -> (u64, i64) {
     counters.entity_ref(id).ask(Command::Who).timeout(PATIENCE).await.unwrap()
 }
 
-/// sharding 1, as far as one process goes.
+/// sharding 1, within one process.
 #[tokio::test]
 async fn messages_start_entities_and_are_answered() {
     let sharding = alone(ShardingSettings::test()).await;
@@ -152,7 +152,7 @@ async fn an_ask_ends_whatever_becomes_of_it() {
     assert_eq!(counters.entity_ref("x".repeat(1025)).tell(Command::Add(1)), Err(SendError::EntityIdTooLong));
 }
 
-/// Sharding scenario 63: an ask without an answer says what was asked of whom, and how long it waited.
+/// Sharding scenario 63: an ask without an answer names the entity and the message, and how long it waited.
 #[tokio::test]
 async fn an_ask_that_times_out_says_what_it_waited_for() {
     let sharding = alone(ShardingSettings::test()).await;
@@ -170,7 +170,7 @@ async fn an_ask_that_times_out_says_what_it_waited_for() {
     assert_eq!(error, told);
 }
 
-/// sharding 59: a failing entity starts anew, and no other entity fails with it.
+/// sharding 59: a failed entity starts anew, and no other entity fails with it.
 #[tokio::test]
 async fn failures_and_panics_stay_with_their_entity() {
     let sharding = alone(ShardingSettings { number_of_shards: 1, ..ShardingSettings::test() }).await;
@@ -187,7 +187,7 @@ async fn failures_and_panics_stay_with_their_entity() {
     assert_eq!(get(&counters, "good").await, 1);
 }
 
-/// sharding 59: an entity panics again and again among many that work; the shard is the same all the time.
+/// sharding 59: one entity panics again and again among many that work; the shard is never restarted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_panics_cost_the_neighbours_nothing() {
     const NEIGHBOURS: usize = 10_000;
@@ -215,7 +215,7 @@ async fn a_thousand_panics_cost_the_neighbours_nothing() {
     }
 }
 
-/// Counts, and notes the signals that it is given.
+/// Counts, and notes its signals.
 struct Watched {
     count: i64,
     signals: Arc<std::sync::Mutex<Vec<Signal>>>,
@@ -244,7 +244,7 @@ impl Entity for Watched {
     }
 }
 
-/// sharding 58: state and signals of the table in §4.6; queues, timers and work are the shard's own tests.
+/// sharding 58: state and signals of the table in §4.6; the shard machine's own tests cover queues, timers and work.
 #[tokio::test]
 async fn each_directive_keeps_or_drops_the_state() {
     let sharding = alone(ShardingSettings::test()).await;
@@ -293,7 +293,7 @@ async fn a_suspended_entity_keeps_its_messages_waiting_and_a_spawned_result_does
     while get(&counters, "one").await != 11 {}
 }
 
-/// sharding 61: an entity waits for one thing at a time.
+/// sharding 61: an entity waits for one suspension at a time.
 #[tokio::test]
 async fn a_second_suspension_in_one_handler_is_refused() {
     let sharding = alone(ShardingSettings::test()).await;
@@ -319,7 +319,7 @@ async fn a_passivated_entity_comes_back_as_another_incarnation() {
     assert_eq!(count, 1);
 }
 
-/// sharding 53: what is sent between the passivation and the end finds a new incarnation with the old value.
+/// sharding 53: a message sent between the passivation and the end finds a new incarnation with the old value.
 #[tokio::test]
 async fn what_is_sent_in_the_window_of_a_passivation_is_answered_by_the_next_incarnation() {
     let sharding = alone_over(Some(Stores::in_memory()), ShardingSettings::test()).await;
@@ -352,7 +352,7 @@ async fn an_idle_entity_is_passivated() {
     let (first, _) = who(&counters, "one").await;
     let direct = counters.entity_ref("one").ask(Command::Direct).timeout(PATIENCE).await.unwrap();
     assert_eq!(direct.instance, first);
-    // Direct messages are no activity, so asking this way does not keep it awake.
+    // Direct messages are no activity, so this ask does not keep the entity awake.
     let mut events = counters.subscribe();
     counters.entity_ref("two").tell(Command::Fail).unwrap();
     while !matches!(events.next().await.unwrap(), Event::EntityFailed { .. }) {}
@@ -377,7 +377,7 @@ async fn a_region_stops_in_order_and_refuses_what_comes_later() {
     assert!(counters.entity_ref("one").tell(Command::Add(1)).is_err());
 }
 
-/// Many tasks, many entities, one count: nothing is lost or doubled while routes open.
+/// Many tasks, many entities, one count: no message is lost or doubled while routes open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_senders_lose_nothing() {
     let sharding = alone(ShardingSettings { buffer_size: 100_000, ..ShardingSettings::test() }).await;
@@ -400,7 +400,7 @@ async fn concurrent_senders_lose_nothing() {
     assert_eq!(sum, 20_000);
 }
 
-/// An event-sourced counter that puts `Silence` aside.
+/// An event-sourced counter that stashes `Silence`.
 struct Ledger {
     journal: &'static str,
     settings: EventSourcedSettings,
@@ -456,14 +456,14 @@ fn ledgers_in(name: &str, journal: &'static str) -> EntityType<Command, ByEvents
         .local_only()
 }
 
-/// Ledgers over `stores`, in the one region there is.
+/// Ledgers over `stores`, in the only region.
 async fn ledgers_over(stores: Stores) -> (Sharding, Region<Command>) {
     let sharding = alone_over(Some(stores), ShardingSettings::test()).await;
     let ledgers = sharding.init(ledgers()).unwrap();
     (sharding, ledgers)
 }
 
-/// sharding 55: ten incarnations, each recovers what all before it stored.
+/// sharding 55: ten incarnations, each of which recovers everything stored before.
 #[tokio::test]
 async fn an_event_sourced_entity_recovers_in_every_incarnation() {
     let stores = Stores::in_memory();
@@ -476,7 +476,7 @@ async fn an_event_sourced_entity_recovers_in_every_incarnation() {
         assert_eq!(get(&ledgers, "one").await, 3 * round);
         one.tell(if round == 5 { Command::Panic } else { Command::Passivate }).unwrap();
     }
-    // Another process with the same journal, some time later: its generations are larger.
+    // Simulate another process with the same journal, some time later: its generations are larger.
     let id = PersistenceId::of("Ledger", "one").unwrap();
     let head = stores.journal.head(&id).await.unwrap();
     assert_eq!(head.highest.as_u64(), 30);
@@ -503,8 +503,8 @@ async fn an_entity_keeps_its_events_in_the_journal_that_it_selects() {
     assert_eq!((highest(&default).await, highest(&archive).await), (0, 1));
 }
 
-/// Scenario persistence 9: an unknown journal fails the entity at its start; so does one that other nodes
-/// do not reach.
+/// Scenario persistence 9: an unknown journal fails the entity at its start; so does a journal that other nodes do not
+/// reach.
 #[tokio::test]
 async fn scenario_09_a_journal_that_cannot_serve_fails_the_entity_at_its_start() {
     let cluster = Cluster::start(ClusterSettings::test(), remoting(&MemoryNetwork::new())).await.unwrap();
@@ -524,8 +524,8 @@ async fn scenario_09_a_journal_that_cannot_serve_fails_the_entity_at_its_start()
     }
 }
 
-/// A newer owner fences the entity; its messages wait for the home and are answered here again,
-/// because the shard was not taken away.
+/// A newer owner fences the entity; its messages wait for the home and are answered here again, because the shard was
+/// not taken away.
 #[tokio::test]
 async fn a_fenced_entity_ends_and_says_so() {
     let stores = Stores::in_memory();
@@ -542,7 +542,7 @@ async fn a_fenced_entity_ends_and_says_so() {
     assert_eq!(get(&ledgers, "one").await, 1, "the refused event is not stored; the next incarnation claims anew");
 }
 
-/// A counter that keeps its newest count only.
+/// A counter with a durable state: keeps only its newest count.
 struct Gauge;
 
 impl DurableState for Gauge {
@@ -572,7 +572,7 @@ fn gauge_id() -> PersistenceId {
     PersistenceId::of("Gauge", "one").unwrap()
 }
 
-/// Gauges over `states`, in the one region there is.
+/// Gauges over `states`, in the only region.
 async fn gauges_over(states: Arc<dyn StateStore>, settings: ShardingSettings) -> (Sharding, Region<Command>) {
     let stores = Stores::in_memory().with_states(states);
     let sharding = alone_over(Some(stores), settings).await;
@@ -599,8 +599,8 @@ async fn a_durable_state_is_read_in_every_incarnation() {
     assert!(row.generation.is_some(), "writes name the shard's generation");
 }
 
-/// Commands that come while a write is on its way wait in the mailbox; a write that fails costs them
-/// nothing but time, since the machine reads its state again.
+/// Commands that come during a write wait in the mailbox; a write that fails only delays them, since the machine reads
+/// its state again.
 #[tokio::test]
 async fn commands_wait_for_a_write_and_survive_its_failure() {
     let states = InMemoryStates::default();
@@ -615,7 +615,7 @@ async fn commands_wait_for_a_write_and_survive_its_failure() {
     assert_eq!(get(&gauges, "one").await, 101, "the refused one is lost, those behind it are not");
 }
 
-/// A writer with a greater revision fences the entity; its shard confirms its home and starts it again.
+/// A writer with a greater revision fences the entity; its shard confirms its home and starts the entity again.
 #[tokio::test]
 async fn a_durable_state_that_is_fenced_ends_and_says_so() {
     let states = InMemoryStates::default();
@@ -634,12 +634,12 @@ async fn a_durable_state_that_is_fenced_ends_and_says_so() {
     assert_eq!(get(&gauges, "one").await, 7, "the refused write is not stored; the next incarnation reads anew");
 }
 
-/// A region that stops lets writes on their way come to their end first.
+/// A region that stops lets writes under way complete first.
 #[tokio::test]
 async fn a_region_that_stops_keeps_what_was_told_before() {
     let states = InMemoryStates::default();
     let (_sharding, gauges) = gauges_over(Arc::new(states.clone()), ShardingSettings::test()).await;
-    // The shard has its home: what comes now is in its inbox before the region stops.
+    // The shard has its home, so the messages sent now are in its inbox before the region stops.
     assert_eq!(get(&gauges, "one").await, 0);
     for _ in 0..20 {
         gauges.entity_ref("one").tell(Command::Add(1)).unwrap();
@@ -665,7 +665,7 @@ async fn a_durable_state_needs_a_store_that_its_nodes_share() {
     assert_eq!(init(Some(Stores::in_memory_shared())).await, Ok(()));
 }
 
-/// An entity that sends until it is answered.
+/// An entity that sends a delivery until it is confirmed.
 struct Sender {
     wire: tokio::sync::mpsc::UnboundedSender<DeliveryId>,
 }
@@ -703,8 +703,8 @@ impl EventSourced for Sender {
     }
 }
 
-/// persistence 54 in a shard: an entity that waits for confirmations sends again by itself, is not
-/// passivated for being idle meanwhile, and begins anew when it was started anew.
+/// persistence 54 in a shard: an entity that waits for confirmations sends again by itself, is not passivated for being
+/// idle meanwhile, and begins anew when it is started anew.
 #[tokio::test]
 async fn scenario_54_a_sharded_entity_delivers_until_it_is_confirmed() {
     let (wire, mut received) = tokio::sync::mpsc::unbounded_channel();
@@ -730,6 +730,6 @@ async fn scenario_54_a_sharded_entity_delivers_until_it_is_confirmed() {
     }
     assert!(seen.contains(&1), "the new incarnation sends what the one before could not: {seen:?}");
     one.tell(Command::Add(-1)).unwrap();
-    // Whatever was on its way before the confirmation: in the end only 2 comes.
+    // Deliveries sent before the confirmation may still come: in the end only 2 comes.
     while (next(&mut received).await, next(&mut received).await, next(&mut received).await) != (2, 2, 2) {}
 }

@@ -1,7 +1,8 @@
 //! Incarnations that can be watched: each is a recipient of the transport for as long as it lives.
 //!
-//! An incarnation is registered when it asks for its address, before any other part of the program can have that; most never
-//! ask, and cost nothing. What is sent to the recipient is dropped: messages to an incarnation take another way.
+//! An incarnation is registered when it asks for its address, before any other part of the program can know that
+//! address; most incarnations never ask, and cost nothing. Messages to the recipient are dropped: messages to an
+//! incarnation have another path.
 //!
 //! Source: cluster T30, sharding §4.11.
 
@@ -25,7 +26,8 @@ impl Receiver for Deaf {
 }
 
 impl Watchables {
-    /// The incarnation can be watched from now on. It is called by the incarnation's own shard, and so is its end.
+    /// Registers an incarnation, which can be watched from now on. Both `register` and `end` are called by its own
+    /// shard.
     pub(crate) fn register(&self, remoting: &dyn Remoting, incarnation: &DirectRef) {
         let path = incarnation.recipient().path;
         let is_new = self.lock().insert(incarnation.instance, path.clone()).is_none();
@@ -46,7 +48,7 @@ impl Watchables {
     }
 }
 
-/// The incarnations of one shard that can be watched. Those that are left end with this.
+/// The incarnations of one shard that can be watched. Dropping this value ends them.
 pub(crate) struct Addressed {
     node: Arc<Node>,
     incarnations: BTreeMap<SlotId, u64>,
@@ -57,12 +59,12 @@ impl Addressed {
         Self { node, incarnations: BTreeMap::new() }
     }
 
-    /// A handler of the incarnation has asked for its address.
+    /// Notes an incarnation whose handler has asked for its address.
     pub(crate) fn note(&mut self, slot: SlotId, incarnation: u64) {
         self.incarnations.insert(slot, incarnation);
     }
 
-    /// The incarnation of the slot has ended: its watchers are told.
+    /// Notes that the incarnation of the slot has ended: its watchers are told.
     pub(crate) fn end(&mut self, slot: SlotId) {
         if let Some(incarnation) = self.incarnations.remove(&slot) {
             self.node.watchables.end(&*self.node.remoting, incarnation);

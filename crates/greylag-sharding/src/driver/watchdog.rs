@@ -1,4 +1,4 @@
-//! Looks for handlers that do not return: a thread beside the runtimes, since handlers that block may block all of those.
+//! Detects handlers that do not return: a thread beside the runtimes, since handlers that block may block all of those.
 //!
 //! ```text
 //! shard's task: counter + 1, handler, counter + 1        watchdog: now and then a look at each counter
@@ -13,10 +13,10 @@ use super::shard::Control;
 use crate::machine::shard::{Look, StuckHandler};
 use crate::settings::{RuntimeSettings, ShardingSettings, StuckShardAction};
 
-/// How long beyond its handoff a stuck shard is waited for before it may end the process. Source: sharding §2.10.
+/// How long after its handoff timeout a stuck shard may end the process. Source: sharding §2.10.
 const ABORT_RESERVE: Duration = Duration::from_secs(10);
 
-/// What a shard's task says of its handlers.
+/// A shard's handlers, as reported by its task.
 #[derive(Debug, Default)]
 pub(crate) struct Probe {
     /// Rises at the begin and at the end of each handler.
@@ -26,12 +26,12 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// The task's own count, which no other writes.
+    /// Publishes the task's own count, which no other task writes.
     pub(crate) fn tell(&self, turn: u64) {
         self.turn.store(turn, Ordering::Relaxed);
     }
 
-    /// The shard is told this: whether it is to end counts.
+    /// Notes a control item for the shard: the first order to end sets `stopping_since`.
     pub(crate) fn stops_by<M>(&self, control: &Control<M>) {
         if matches!(control, Control::Stop | Control::Kill | Control::LeaseLost(_)) {
             self.stopping_since.get_or_init(Instant::now);
@@ -39,7 +39,7 @@ impl Probe {
     }
 }
 
-/// Told how long a handler has run.
+/// Called with the time for which a handler has run.
 type Report = Arc<dyn Fn(Duration) + Send + Sync>;
 
 struct Watched {
@@ -51,7 +51,7 @@ struct Watched {
 #[derive(Default)]
 struct State {
     shards: Vec<Watched>,
-    /// There is a thread that looks.
+    /// Whether the watchdog's thread runs.
     runs: bool,
 }
 
@@ -61,12 +61,12 @@ struct Shared {
     changed: Condvar,
 }
 
-/// The watchdog of a node. Its thread runs while shards do.
+/// The watchdog of a node. Its thread runs while there are shards.
 #[derive(Default)]
 pub(crate) struct Watchdog(Arc<Shared>);
 
 impl Watchdog {
-    /// Watches the handlers of a shard for as long as it has the probe. `report` is called by the watchdog's thread.
+    /// Watches the handlers of a shard for as long as the probe lives. `report` is called by the watchdog's thread.
     pub(crate) fn watch(
         &self,
         settings: &ShardingSettings,
@@ -100,7 +100,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at every shard until none is left.
+    /// Samples every shard until none is left.
     fn run(&self) {
         loop {
             let mut state = self.lock();
@@ -115,7 +115,7 @@ impl Shared {
                 drop(self.changed.wait_timeout(state, interval));
                 continue;
             }
-            // Subscribers, and what writes the log, are called without the lock.
+            // Subscribers, and the log's writer, are called without the lock.
             drop(state);
             told.into_iter().for_each(act);
         }

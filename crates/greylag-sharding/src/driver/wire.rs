@@ -1,7 +1,7 @@
 //! The receivers of an entity type's three paths.
 //!
-//! Runs on the transport's decode workers: all of one shard and peer comes by the same worker, so frames and marks come
-//! in the order in which they were enqueued there. Source: sharding §2.1.
+//! Runs on the transport's decode workers: one worker handles all frames of one shard and peer, so frames and marks
+//! come in the order in which the peer enqueued them. Source: sharding §2.1.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, Weak};
@@ -20,7 +20,7 @@ use crate::parcel::{AskTag, Content, Parcel};
 use crate::routes::Open;
 use crate::start::{START_MANIFEST, read_request};
 
-/// Which path a receiver stands at.
+/// The path of a receiver.
 #[derive(Clone, Copy)]
 pub(crate) enum Path {
     /// Messages and marks.
@@ -29,7 +29,7 @@ pub(crate) enum Path {
     Direct,
 }
 
-/// A receiver that is registered before its region exists, because the region is named by it.
+/// A receiver that is registered before its region exists, because the region's id is taken from the registration.
 pub(crate) struct Wire<M> {
     path: Path,
     shared: OnceLock<Weak<Shared<M>>>,
@@ -105,7 +105,7 @@ fn on_frame<M: Send + 'static>(
     let mut payload = message.payload.clone();
     payload.advance(length);
     let size = payload.len();
-    // Straight from an admitted origin: into the shard's inbox, past the machine.
+    // Push straight to the shard's inbox, past the machine: the origin is admitted.
     if header.is_straight()
         && let Some(cell) = shared.shards.routes.cell(number)
         && let Some(Open::Local(local)) = cell.load().as_deref()
@@ -118,7 +118,7 @@ fn on_frame<M: Send + 'static>(
         handover.add(number, local, parcel);
         return Ok(());
     }
-    // The machine gets it, and behind what came before it.
+    // The machine must get the frame after the frames before it.
     handover.end(shared);
     let (stamp, id) = header.into_stamp(from);
     let content = Content::Bytes { codec: *codec, manifest: manifest.clone(), payload };
@@ -141,8 +141,8 @@ fn on_direct<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> R
     })
 }
 
-/// Reads a message; reply tokens in it answer through this node's port. If it cannot be read, they answer so, but for that
-/// of `asker`, who hears it from the caller.
+/// Decodes a message; reply tokens in it answer through this node's port. If decoding fails, the tokens report that,
+/// except for the token of `asker`, to which the caller answers.
 pub(crate) fn decode<M: Send + 'static>(
     shared: &Shared<M>,
     codec: CodecId,
@@ -159,7 +159,7 @@ pub(crate) fn decode<M: Send + 'static>(
     })
 }
 
-/// The parcel with its message read, or as it was.
+/// The parcel with its message decoded, or the unchanged parcel.
 pub(crate) fn read<M: Send + 'static>(shared: &Shared<M>, mut parcel: Parcel<M>) -> Result<Parcel<M>, Parcel<M>> {
     if let Content::Bytes { codec, manifest, payload } = &parcel.content {
         let asker = parcel.ask.as_ref().and_then(|ask| Some((ask.asker.as_ref()?, ask.id)));
@@ -171,7 +171,7 @@ pub(crate) fn read<M: Send + 'static>(shared: &Shared<M>, mut parcel: Parcel<M>)
     Ok(parcel)
 }
 
-/// Reads what came to an entity: a message, or a request to start it.
+/// Decodes the content for an entity: a message, or a request to start it.
 fn read_content<M: Send + 'static>(
     shared: &Shared<M>,
     codec: CodecId,

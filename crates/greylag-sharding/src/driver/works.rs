@@ -1,7 +1,7 @@
 //! Asynchronous work of a shard's entities: futures, and closures for the blocking pool.
 //!
-//! Each runs as a task of its own and comes back through the shard's control inbox, which is never sealed; an incarnation
-//! that ends takes its work with it.
+//! Each piece of work runs as a task of its own, and its result comes through the shard's control inbox, which is never
+//! sealed; the work ends with its incarnation.
 //!
 //! Source: sharding §4.3.
 
@@ -22,12 +22,12 @@ use crate::host::{Resumption, Work};
 use crate::inbox::Inbox;
 use crate::machine::shard::SlotId;
 
-/// The work that was begun, to be cancelled with its incarnation.
+/// The work under way, to be cancelled with its incarnation.
 #[derive(Default)]
 pub(super) struct Works(BTreeMap<SlotId, Vec<Begun>>);
 
 impl Works {
-    /// Begins the work of an incarnation, which may be suspended until then. What becomes of it comes by `control`.
+    /// Begins work of an incarnation, which may be suspended until its end. The result comes by `control`.
     pub(super) fn begin<M: Send + 'static>(
         &mut self,
         node: &Node,
@@ -37,7 +37,7 @@ impl Works {
     ) {
         let done = move |result: Result<Option<Resumption<M>>, String>| {
             let told = match result {
-                // An answer was given, and nothing comes back to the entity.
+                // The work has answered somewhere else: the entity gets nothing.
                 Ok(None) => return,
                 Ok(Some(resumption)) => Control::Resumed { slot, incarnation, resumption, suspension },
                 Err(reason) if suspension => Control::Broken { slot, incarnation, reason },
@@ -56,7 +56,7 @@ impl Works {
             Work::Blocking(run) => {
                 let (runs, run) = (node.running.begin(), Held::new(run));
                 Begun::Blocking(node.blocking.run(move || {
-                    // Nothing cancels it once it has begun, not even the end of its shard.
+                    // Nothing cancels a closure that has begun, not even the end of its shard.
                     let _until_it_ends = runs;
                     done(catch_unwind(AssertUnwindSafe(run.into_inner())).map_err(|panic| panic_text(&*panic)));
                 }))
@@ -76,7 +76,7 @@ impl Works {
 /// Work of an entity that was begun.
 enum Begun {
     Task(AbortHandle),
-    /// On the blocking pool; given up with this.
+    /// On the blocking pool; given up when this is dropped.
     Blocking(Wanted),
 }
 
@@ -95,7 +95,8 @@ impl Begun {
     }
 }
 
-/// Tells a shard what became of a future, also if that is dropped before it is done: the entity would wait for good.
+/// Reports the outcome of a future to its shard, even if the future is dropped before its end: the entity would wait
+/// for ever.
 struct Report<R, F: FnOnce(Result<R, String>)>(Option<F>, PhantomData<fn(R)>);
 
 impl<R, F: FnOnce(Result<R, String>)> Report<R, F> {
@@ -118,7 +119,7 @@ impl<R, F: FnOnce(Result<R, String>)> Drop for Report<R, F> {
     }
 }
 
-/// What a panic says of itself.
+/// The text of a panic.
 pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "unknown panic".to_owned())

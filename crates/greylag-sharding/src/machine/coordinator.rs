@@ -1,16 +1,16 @@
 //! Decides where each shard of one entity type lives.
 //!
-//! One coordinator runs per type, as a singleton on the oldest node; an *incarnation* chooses an epoch
-//! above all that it can learn of, makes it durable, and takes stock of what every node hosts before
-//! it allocates anything. A shard is given to another region only with proof that no region has it.
-//! Nothing is announced before it is durable, and everything is said again until it is answered.
+//! One coordinator runs per type, as a singleton on the oldest node; an *incarnation* chooses an epoch above all that
+//! it can learn of, makes the epoch durable, and takes the inventory of what every node hosts before it allocates
+//! anything. A shard is given to another region only with proof that no region has it. Nothing is announced before it
+//! is durable, and every message is repeated until it is answered.
 //!
 //! ```text
 //! Recovering --read--> commit epoch --(mode ddata: read again)--> Reconciling --inventory complete--> Active
 //! Allocated(O, g) --BeginHandOff, acks--> HandOff --ShardStopped(g)--> Deallocated --> Allocated(N, g')
 //! ```
-//! It owns its parts and carries out what they ask for: `Registry` of regions, `Ledger` of homes, `Decisions` (allocation,
-//! rebalance), `HandOffs` under way, `Orders` that are said again.
+//! The coordinator carries out the effects of its parts: `Registry` of regions, `Ledger` of homes, `Decisions`
+//! (allocation, rebalance), `HandOffs` under way, `Orders` that are repeated.
 //!
 //! Source: sharding §2.7 to §2.16, §9. Differs: as tagged `[D]` there.
 
@@ -60,49 +60,49 @@ use crate::settings::ShardingSettings;
 /// Homes per frame, so that a table fits a frame of the control lane.
 const HOMES_PER_FRAME: usize = 500;
 
-/// What a coordinator incarnation is made of.
+/// Configuration of a coordinator incarnation.
 #[derive(Debug, Clone)]
 pub struct CoordinatorConfig {
-    /// Its node, and a number that differs from every other incarnation's of that process.
+    /// Its node, and a number that no other incarnation of that process has.
     pub id: CoordinatorId,
-    /// What its node understands the type to be; kept if the state names none.
+    /// How its node describes the type; used if the state has no fingerprint.
     pub fingerprint: Fingerprint,
     /// Role of the nodes that host; empty for all.
     pub role: String,
     /// Timeouts and limits.
     pub settings: ShardingSettings,
-    /// Wait after a removal that is not proven to be an end.
+    /// Wait after a removal without proof that the process has ended.
     pub down_removal_margin: Duration,
-    /// Events that the store writes in one piece, at most: larger batches are split.
+    /// Most events that the store writes atomically: larger batches are split.
     pub max_batch: usize,
 }
 
-/// How far the incarnation is.
+/// The stage of the incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CoordinatorState {
-    /// Reads what its predecessors left.
+    /// Reads the state of its predecessors.
     Reading,
     /// Makes its epoch durable.
     CommittingEpoch,
-    /// Reads once more: another incarnation may have chosen the same epoch.
+    /// Reads again: another incarnation may have chosen the same epoch.
     ReadingAgain,
-    /// Takes stock: confirmed homes are answered, nothing is decided.
+    /// Takes the inventory: requests for confirmed homes are answered, nothing is decided.
     Reconciling,
-    /// Decides.
+    /// Decides allocations and moves.
     Active,
-    /// Over; the driver starts another one if this node still has to.
+    /// Has ended; the driver starts another incarnation if this node still has to coordinate.
     Stopped,
 }
 
-/// A rule left out on purpose, so that a simulation can prove that it would notice.
+/// A protocol rule that a simulation leaves out on purpose, to prove that its checkers notice.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sabotage {
-    /// Decides before every node has spoken (sharding §2.13).
+    /// Decides before every node has answered the inventory (sharding §2.13).
     Inventory,
-    /// Decides before all members mean the same by the type (sharding §1.5, point 4).
+    /// Decides before all members agree about the type (sharding §1.5, point 4).
     Agreement,
-    /// Goes on whatever epoch it meets (sharding §2.2, `StaleEpoch`).
+    /// Goes on although it learns of a larger epoch (sharding §2.2, `StaleEpoch`).
     EpochFence,
     /// Takes a removed node for gone at once (sharding §2.12).
     Margin,
@@ -119,20 +119,20 @@ pub struct Coordinator {
     outlook: Outlook,
     registry: Registry,
     ledger: Ledger,
-    /// What is durable beside homes, in mode persistence.
+    /// Durable data besides homes, in mode persistence.
     recorded: Recorded,
     decisions: Decisions,
     handoffs: HandOffs,
     stops: Stops,
     orders: Orders,
-    /// Told to hand over.
+    /// Whether the singleton is being handed over.
     terminating: bool,
     sabotage: Option<Sabotage>,
 }
 
 impl Coordinator {
-    /// An incarnation that knows nothing. Its first inputs must be `Membership` and, in answer to the
-    /// effect it begins with, `Read`.
+    /// A new incarnation without any state. Its first inputs must be `Membership` and, in answer to the effect it
+    /// begins with, `Read`.
     pub fn new(config: CoordinatorConfig, out: &mut Vec<Effect>) -> Self {
         out.push(Effect::Read);
         Self {
@@ -158,13 +158,13 @@ impl Coordinator {
         self.sabotage = Some(sabotage);
     }
 
-    /// Takes one input. Infallible: what makes no sense is dropped.
+    /// Takes one input. Infallible: an input that makes no sense is dropped.
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Effect>) {
         if self.state == CoordinatorState::Stopped {
             return;
         }
         if self.outlook.suspect && !matches!(input, Input::SelfTrusted | Input::Membership(_) | Input::SelfDowned) {
-            // Decides and sends nothing.
+            // A suspect node decides and sends nothing.
             return self.outlook.hold(input);
         }
         self.orders.tables.on_input();
@@ -215,20 +215,20 @@ impl Coordinator {
         }
     }
 
-    /// When something that only an active coordinator does is due: a handoff that a predecessor began goes on without a
-    /// coordinator that takes stock, and its deadline would keep the timer of that coordinator ready for ever.
+    /// When work of an active coordinator is due. Not counted while the inventory is taken: a predecessor's handoff
+    /// goes on without this coordinator, whose timer its deadline would keep ready for ever.
     fn work_deadline(&self) -> Option<Instant> {
         let decisions = self.decisions.rebalance_at();
         let by_time = [decisions, self.orders.unstarted.next(), self.handoffs.next_deadline(), self.recorded.next()];
         by_time.into_iter().chain([self.stops.next()]).flatten().min()
     }
 
-    /// How far it is.
+    /// The stage of the incarnation.
     pub fn state(&self) -> CoordinatorState {
         self.state
     }
 
-    /// Its epoch; 0 before it has chosen one.
+    /// Its epoch; 0 before one is chosen.
     pub fn epoch(&self) -> Epoch {
         self.term.epoch
     }
@@ -244,8 +244,9 @@ impl Coordinator {
     }
 
     fn on_region(&mut self, now: Instant, node: &UniqueAddress, message: RegionMessage, out: &mut Vec<Effect>) {
-        // A region speaks for itself alone, and from the node that it names. A node that is no member in this view may be one
-        // in a newer view: what it says of epochs counts, since a coordinator that missed it would decide beside another.
+        // A region must speak for itself alone, and from the node that it names. A `StaleEpoch` counts even from an
+        // unknown node: the node may be a member in a newer view, and missing its epoch would let two coordinators
+        // decide.
         if message.region().is_some_and(|region| region.node != *node) {
             return;
         }
@@ -271,7 +272,7 @@ impl Coordinator {
         }
         let Some(region) = message.region().cloned() else { return };
         if self.registry.get(&region).is_none_or(|entry| entry.serial == 0) {
-            // The region takes this node for its coordinator, and this incarnation has not heard of the region.
+            // The region takes this node for its coordinator, but is not registered with this incarnation.
             if !self.registry.is_gone(&region) {
                 self.send_node(node, CoordinatorMessage::RegionInquiry, out);
             }
@@ -295,7 +296,7 @@ impl Coordinator {
         }
     }
 
-    /// To one region, with this incarnation's authority.
+    /// Sends a message to one region, with this incarnation's authority.
     fn send(&self, region: &RegionId, message: CoordinatorMessage, out: &mut Vec<Effect>) {
         let message = FromCoordinator {
             coordinator: self.config.id.clone(),
@@ -306,14 +307,14 @@ impl Coordinator {
         out.push(Effect::Send { to: region.node.clone(), message });
     }
 
-    /// To whatever a node has of this type.
+    /// Sends a message to a node's sharding layer, for any region of this type.
     fn send_node(&self, node: &UniqueAddress, message: CoordinatorMessage, out: &mut Vec<Effect>) {
         let coordinator = self.config.id.clone();
         let message = FromCoordinator { coordinator, epoch: self.term.epoch, to: None, message };
         out.push(Effect::Send { to: node.clone(), message });
     }
 
-    /// A durable home as it is told to `to`.
+    /// A durable home in the form sent to `to`.
     fn home_for(&self, to: &RegionId, shard: &ShardId, entry: &HomeEntry) -> Home {
         let own = entry.stored.region == *to;
         let flushed = entry.flushed.as_ref().filter(|(_, regions)| regions.contains(to)).map(|(attempt, _)| *attempt);
@@ -328,12 +329,12 @@ impl Coordinator {
         }
     }
 
-    /// Whether a coordinator of that epoch has taken over.
+    /// Whether a coordinator of a larger epoch has taken over.
     fn is_fenced_by(&self, epoch: Epoch) -> bool {
         epoch > self.term.epoch && self.sabotage != Some(Sabotage::EpochFence)
     }
 
-    /// Decides about a shard. Nothing is announced before it is durable.
+    /// Records a decision about a shard. Nothing is announced before it is durable.
     fn decide(&mut self, shard: &ShardId, home: StoredHome) {
         self.handoffs.end_given_up(shard);
         self.ledger.decide(shard, home);

@@ -1,7 +1,7 @@
-//! What sharding needs to know of the cluster's members, as one value.
+//! The facts about the cluster's members that sharding needs, as one value.
 //!
-//! The driver turns every membership event into a fresh [`Members`], so a machine that missed one
-//! cannot go wrong: it compares the members that it knew with the present ones. Source: sharding §2.12.
+//! The driver turns every membership event into a fresh [`Members`], so a missed event does no harm: a machine compares
+//! the members that it knew with the present ones. Source: sharding §2.12.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -33,20 +33,20 @@ pub struct MemberFacts {
     pub phase: Phase,
     /// Its age: smaller is older; `u32::MAX` until `Up`.
     pub up_number: u32,
-    /// No failure detector of a node that watches it finds it unreachable.
+    /// Whether no failure detector of a node that watches the member finds it unreachable.
     pub reachable: bool,
     /// Its roles.
     pub roles: BTreeSet<String>,
-    /// The version of the application that it runs.
+    /// The application version of the member.
     pub app_version: AppVersion,
 }
 
 /// A member that was removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Removal {
-    /// When this node learned of it; the margin runs from then (cluster P3a).
+    /// When this node learned of the removal; the margin runs from then (cluster P3a).
     pub at: Instant,
-    /// The member left in order, or its process is proven dead: no margin is needed.
+    /// Whether the member left in order, or its process is proven dead: no margin is needed.
     pub clean: bool,
 }
 
@@ -55,13 +55,13 @@ pub struct Removal {
 pub struct Members {
     /// Current members.
     pub members: BTreeMap<UniqueAddress, MemberFacts>,
-    /// Members removed, as long as the cluster remembers them.
+    /// Removed members, as long as the cluster remembers them.
     pub removed: BTreeMap<UniqueAddress, Removal>,
 }
 
 impl Members {
-    /// Those with `role` (all if it is empty) that may run, or soon run, a coordinator: oldest first,
-    /// through the first one that is not leaving. Source: sharding §2.3.
+    /// The members with `role` (all if it is empty) that may run, or soon run, a coordinator: oldest first, through the
+    /// first one that is not leaving. Source: sharding §2.3.
     pub fn coordinator_candidates(&self, role: &str) -> Vec<UniqueAddress> {
         let mut by_age: Vec<_> = self
             .members
@@ -86,7 +86,7 @@ impl Members {
 }
 
 impl MemberFacts {
-    /// Whether it has the role; every member has the empty one.
+    /// Whether the member has the role; every member has the empty one.
     pub fn has_role(&self, role: &str) -> bool {
         role.is_empty() || self.roles.contains(role)
     }

@@ -1,4 +1,4 @@
-//! What coordinator, regions and nodes say to each other. Wire forms are in `wire.rs`.
+//! Messages between coordinator, regions and nodes. Wire forms are in `wire.rs`.
 //!
 //! ```text
 //! region  --Register, GetShardHome, ShardStarted, ...-->  coordinator     control lane
@@ -6,9 +6,9 @@
 //! region  <--StaleRoute, FlushEcho--------------------->  region          control lane
 //! region  --frames (Stamp + message), Mark------------->  region          data lane of the shard
 //! ```
-//! Control messages are idempotent and repeated by deadlines; nothing is assumed about the order
-//! between lanes. All frames and marks of one shard between two nodes share one lane and one decode
-//! worker, so a mark says something about the frames before it.
+//! Control messages are idempotent and repeated by deadlines; nothing is assumed about the order between lanes. All
+//! frames and marks of one shard between two nodes share one lane and one decode worker, so a mark confirms the frames
+//! before it.
 //!
 //! Source: sharding §2.1, §2.2.
 
@@ -22,13 +22,13 @@ use crate::ids::{RegionId, ShardId};
 /// Number of a coordinator incarnation, strictly increasing per entity type; 0 means none seen yet.
 pub type Epoch = u64;
 
-/// One try at a handoff: `epoch * 2^28 + n`, never used twice, so that marks and acks of one try
-/// never count for another. Source: sharding §2.2 (`FlushMark`).
+/// One attempt at a handoff: `epoch * 2^28 + n`, never used twice, so that marks and acks of one attempt never count
+/// for another. Source: sharding §2.2 (`FlushMark`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Attempt(pub u64);
 
 impl Attempt {
-    /// The epoch of the coordinator whose try it is.
+    /// The epoch of the coordinator that made the attempt.
     pub fn epoch(self) -> Epoch {
         self.0 >> Generation::SEQ_BITS
     }
@@ -40,7 +40,7 @@ impl fmt::Debug for Attempt {
     }
 }
 
-/// One coordinator incarnation: the node it runs on, and which one of that process it is.
+/// One coordinator incarnation: its node, and its number in that process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CoordinatorId {
     /// The node.
@@ -49,47 +49,47 @@ pub struct CoordinatorId {
     pub incarnation: u64,
 }
 
-/// The header of every message between regions, less what only the driver reads (fingerprint digest
-/// and entity id). Source: sharding §2.1.
+/// The header of every message between regions, without the fields that only the driver reads (fingerprint digest and
+/// entity id). Source: sharding §2.1.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp {
-    /// The generation of the route the last sender took.
+    /// The generation of the route that the last sender used.
     pub generation: Generation,
     /// The region the message was submitted to.
     pub origin: RegionId,
-    /// The generation under which it first left its origin.
+    /// The generation under which the message first left its origin.
     pub first: Generation,
-    /// How often it was forwarded; 0 straight from its origin.
+    /// How often the message was forwarded; 0 straight from its origin.
     pub hops: u8,
-    /// Returned by the shard's former owner and never handed to a handler (sharding §2.9).
+    /// Whether the message was returned by the shard's former owner and never handed to a handler (sharding §2.9).
     pub leftover: bool,
 }
 
 impl Stamp {
-    /// Of what leaves the region it was submitted to by its first route.
+    /// The stamp of a message that leaves its origin by its first route.
     pub fn straight(origin: RegionId, generation: Generation) -> Self {
         Self { generation, origin, first: generation, hops: 0, leftover: false }
     }
 }
 
-/// What travels between the messages on a shard's data lane. Marks bypass queue capacities.
+/// A marker between the messages on a shard's data lane. Marks bypass queue capacities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mark {
-    /// `FlushMark`: nothing older that `from` sent at `generation` follows.
+    /// `FlushMark`: no older message that `from` sent at `generation` follows.
     Flush {
         /// The generation being handed off.
         generation: Generation,
-        /// Which try.
+        /// The attempt.
         attempt: Attempt,
         /// The region whose path is flushed.
         from: RegionId,
     },
     /// A flush mark of attempt 0: buffered and forwarded exactly like a message and answered with
-    /// [`PeerMessage::FlushEcho`] by the first `Local` shard it reaches. `stamp.origin` asks.
+    /// [`PeerMessage::FlushEcho`] by the first `Local` shard it reaches. `stamp.origin` gets the echo.
     Probe {
-        /// The asker's number for it.
+        /// The asking region's number of the probe.
         nonce: u64,
-        /// As of a message; `first` and `leftover` mean nothing.
+        /// The header, as of a message; `first` and `leftover` mean nothing.
         stamp: Stamp,
     },
     /// `LeftoverMark`: no leftover of `from` follows for the home `generation`.
@@ -101,25 +101,25 @@ pub enum Mark {
     },
 }
 
-/// How far a claimed shard is. Source: sharding §2.2 (`Register`).
+/// The state of a claimed shard. Source: sharding §2.2 (`Register`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ClaimState {
-    /// Serves.
+    /// The shard serves.
     Running,
-    /// Accepted, not yet serving.
+    /// The shard is accepted, and does not serve yet.
     Starting,
-    /// A `HandOff` or `DropShard` for it was accepted; no confirming claim.
+    /// A `HandOff` or `DropShard` for the shard was accepted: the claim confirms no home.
     Stopping,
 }
 
-/// A region says that it hosts a shard.
+/// A region's claim that it hosts a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// The shard.
     pub shard: ShardId,
-    /// Under which generation.
+    /// The generation.
     pub generation: Generation,
-    /// How far it is.
+    /// The state of the shard.
     pub state: ClaimState,
 }
 
@@ -132,22 +132,22 @@ pub struct Register {
     pub proxy: bool,
     /// Grows with every `Register` of this region; acks name it.
     pub serial: u64,
-    /// What the region understands its type to be.
+    /// How the region describes its type.
     pub fingerprint: Fingerprint,
-    /// The largest coordinator epoch it has taken anything from.
+    /// The largest epoch of a coordinator that the region has obeyed.
     pub highest_epoch: Epoch,
-    /// All shards that it hosts, also those that are starting or stopping.
+    /// All shards that the region hosts, including those that are starting or stopping.
     pub hosted: Vec<Claim>,
 }
 
-/// A home, as told to one region.
+/// A home, in the form sent to one region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Home {
     /// The shard.
     pub shard: ShardId,
     /// The region that hosts it.
     pub region: RegionId,
-    /// Since which decision.
+    /// The generation of the allocation.
     pub generation: Generation,
     /// The receiver's own acked attempt in the handoff that ended, if the owner waited for its mark:
     /// its old path is then known to be empty. Source: sharding §2.6.
@@ -156,24 +156,24 @@ pub struct Home {
     pub previous: Option<Generation>,
     /// The former owner that still has unhandled messages to send. Source: sharding §2.9.
     pub leftovers_from: Option<RegionId>,
-    /// The last try to hand this home off that was given up: a region that has closed its route for that try, or for an
-    /// earlier one, opens it again. A home that is told without it may be a copy from before the try.
+    /// The last attempt that was given up to hand off this home: a region that has closed its route for that attempt,
+    /// or an earlier one, opens it again. A home without `given_up` may be a copy from before the attempt.
     pub given_up: Option<Attempt>,
 }
 
 impl Home {
-    /// A home that follows no other.
+    /// A home without a predecessor.
     pub fn new(shard: ShardId, region: RegionId, generation: Generation) -> Self {
         Self { shard, region, generation, flushed: None, previous: None, leftovers_from: None, given_up: None }
     }
 }
 
-/// From a region to the coordinator (or to those that may be it).
+/// From a region to the coordinator (or to nodes that may run it).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RegionMessage {
     /// Registers, or registers again with the shards hosted now.
     Register(Register),
-    /// Where are these shards?
+    /// Asks for the homes of these shards.
     GetShardHome {
         /// The region that asks.
         region: RegionId,
@@ -195,9 +195,9 @@ pub enum RegionMessage {
         shard: ShardId,
         /// The generation being handed off.
         generation: Generation,
-        /// Which try.
+        /// The attempt.
         attempt: Attempt,
-        /// A flush mark was sent to the owner.
+        /// Whether a flush mark was sent to the owner.
         flushed: bool,
     },
     /// No entity of a generation up to this one exists or will exist in this region.
@@ -208,10 +208,10 @@ pub enum RegionMessage {
         shard: ShardId,
         /// The generation that ended.
         generation: Generation,
-        /// Unhandled messages wait here for the new home.
+        /// Whether unhandled messages wait here for the new home.
         leftovers: bool,
     },
-    /// Hand off everything that this region hosts.
+    /// Asks to hand off everything that this region hosts.
     GracefulShutdownReq {
         /// The region that leaves.
         region: RegionId,
@@ -221,11 +221,11 @@ pub enum RegionMessage {
         /// The region that is gone.
         region: RegionId,
     },
-    /// The coordinator addressed is fenced by a newer one.
+    /// The addressed coordinator is fenced by a newer one.
     StaleEpoch {
-        /// The region that says so.
+        /// The region that reports this.
         region: RegionId,
-        /// The largest epoch it has seen.
+        /// The largest epoch that the region has seen.
         epoch: Epoch,
     },
     /// Answer of a node without a hosting region of the type to `RegionInquiry`.
@@ -233,26 +233,26 @@ pub enum RegionMessage {
         /// The epoch of the inquiry.
         epoch: Epoch,
     },
-    /// Stop these shards, and give them no new home before one is asked for.
+    /// Asks to stop these shards, and to give them no new home before one is asked for.
     StopShards {
         /// The region that asks.
         region: RegionId,
-        /// Its number for the request; a repetition has the same one.
+        /// The region's number for the request; a repetition has the same number.
         request: u64,
         /// The shards.
         shards: Vec<ShardId>,
     },
-    /// Which regions that host are registered?
+    /// Asks which hosting regions are registered.
     GetCurrentRegions {
         /// The region that asks.
         region: RegionId,
-        /// Its number for the request; a repetition has the same one.
+        /// The region's number for the request; a repetition has the same number.
         request: u64,
     },
 }
 
 impl RegionMessage {
-    /// The region that speaks; `None` for a node that has none.
+    /// The region that sends the message; `None` for a node that has none.
     pub fn region(&self) -> Option<&RegionId> {
         match self {
             Self::Register(register) => Some(&register.region),
@@ -270,23 +270,23 @@ impl RegionMessage {
     }
 }
 
-/// From a coordinator to a region or, where a region is not known, to a node's sharding layer.
-/// Every one carries the `epoch` in [`FromCoordinator`].
+/// From a coordinator to a region or, where no region is known, to a node's sharding layer. Every message carries the
+/// `epoch` in [`FromCoordinator`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CoordinatorMessage {
-    /// Registration is taken.
+    /// The registration is accepted.
     RegisterAck {
-        /// Serial of the `Register` it answers.
+        /// Serial of the answered `Register`.
         serial: u64,
     },
-    /// Registration is refused: the region understands the type differently.
+    /// The registration is refused: the region describes the type differently.
     RegisterRefused {
-        /// Serial of the `Register` it answers.
+        /// Serial of the answered `Register`.
         serial: u64,
-        /// In what they differ.
+        /// The difference.
         mismatch: Mismatch,
     },
-    /// Does a hosting region of the type run there? It registers at once, or the node answers
+    /// Asks whether a hosting region of the type runs on the node. The region registers at once, or the node answers
     /// `NoRegion`. Changes nothing and raises no highest epoch.
     RegionInquiry,
     /// Homes: answers, pushes after a move, the table after registration.
@@ -299,7 +299,7 @@ pub enum CoordinatorMessage {
         shard: ShardId,
         /// The generation being handed off.
         generation: Generation,
-        /// Which try.
+        /// The attempt.
         attempt: Attempt,
         /// The region that owns the shard.
         owner: RegionId,
@@ -310,12 +310,12 @@ pub enum CoordinatorMessage {
         shard: ShardId,
         /// The generation that ends.
         generation: Generation,
-        /// Which try.
+        /// The attempt.
         attempt: Attempt,
         /// The regions that sent a mark.
         flush_from: Vec<RegionId>,
     },
-    /// Kill the shard without stop messages: its claim lost. Its unprocessed messages are kept.
+    /// Kill the shard without stop messages, since its claim lost. Its unprocessed messages are kept.
     DropShard {
         /// The shard.
         shard: ShardId,
@@ -330,10 +330,10 @@ pub enum CoordinatorMessage {
     ShardsStopped {
         /// As in the request.
         request: u64,
-        /// Those of its shards that have stopped, or have no home.
+        /// The requested shards that have stopped, or have no home.
         shards: Vec<ShardId>,
     },
-    /// The type remembers its entities, so that its shards are not stopped.
+    /// The type remembers its entities, so its shards are not stopped.
     StopShardsRefused {
         /// As in the request.
         request: u64,
@@ -347,36 +347,36 @@ pub enum CoordinatorMessage {
     },
 }
 
-/// A coordinator's message with its authority.
+/// A coordinator's message with the proof of its authority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FromCoordinator {
-    /// Which incarnation speaks.
+    /// The incarnation that sends the message.
     pub coordinator: CoordinatorId,
     /// Its epoch.
     pub epoch: Epoch,
-    /// The region it is for; `None` is whatever the node has of the type (inquiries).
+    /// The addressed region; `None` for any region of the type on the node (inquiries).
     pub to: Option<RegionId>,
-    /// What it says.
+    /// The message.
     pub message: CoordinatorMessage,
 }
 
-/// What a node means by an entity type, and how far it is with it. Source: sharding §1.5, point 4.
+/// A node's claim about an entity type: its fingerprint, and its state. Source: sharding §1.5, point 4.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TypeClaim {
-    /// What it means.
+    /// How the node describes the type.
     pub fingerprint: Fingerprint,
-    /// A coordinator there may decide, or has sent it a home.
+    /// Whether a coordinator on the node may decide, or a coordinator has sent the node a home.
     pub active: bool,
-    /// It has given way to a third node, so it is in no one's way.
+    /// Whether the node is refused in favour of a third node: then it refuses no other node.
     pub refused: bool,
 }
 
-/// How a node's understanding of a type stands beside that of the other members. Source: sharding §1.5, point 4.
+/// The outcome of comparing a node's role for a type with the other members' claims. Source: sharding §1.5, point 4.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
     /// Not every reachable member has answered.
     Asking,
-    /// All mean the same, or gave way.
+    /// All members have the same role for the type, or are refused.
     Agreed,
     /// Another side stays: nothing of the type may be decided or hosted here.
     Refused(Mismatch),
@@ -385,27 +385,27 @@ pub enum Standing {
 /// From a region to another one, on the control lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerMessage {
-    /// This is what the type is here. Is it the same there?
+    /// Asks whether the type is the same on the receiver.
     AnnounceType {
-        /// Comes back with the answer.
+        /// Repeated in the answer.
         round: u64,
-        /// What the asker means.
+        /// The asking node's claim.
         claim: TypeClaim,
     },
-    /// The same, or the type is not run here.
+    /// The type is the same, or does not run here.
     TypeOk {
-        /// Of the question.
+        /// The round of the question.
         round: u64,
     },
-    /// It is something else here.
+    /// The type differs here.
     TypeConflict {
-        /// Of the question.
+        /// The round of the question.
         round: u64,
-        /// What it is.
+        /// The answering node's claim.
         claim: TypeClaim,
     },
-    /// Your cached home is older than this generation; from the node of that very home, with its own generation: the
-    /// region that you send to has stopped.
+    /// The receiver's cached home is older than this generation. With the home's own generation, from the home's node:
+    /// the region has stopped.
     StaleRoute(Vec<(ShardId, Generation)>),
     /// A probe has reached the end of the old path.
     FlushEcho {

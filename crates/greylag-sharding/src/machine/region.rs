@@ -1,16 +1,17 @@
 //! Routes the messages of one entity type on one node: knows homes, buffers, hosts, hands off.
 //!
-//! A region keeps the home of every shard, as far as it knows it, and publishes the homes as a route table;
-//! only messages that have no open route, or need a check, pass through this machine. The region takes orders
-//! from one coordinator at a time and checks every one by epoch and generation. Shards themselves,
-//! messages and links belong to the driver; see [`protocol`](self) for the contract with it.
+//! A region keeps the last known home of every shard and publishes the homes as a route table; only messages that have
+//! no open route, or need a check, pass through this machine. The region takes orders from one coordinator at a time
+//! and checks every order by epoch and generation. Shards themselves, messages and links belong to the driver; see
+//! [`protocol`](self) for the contract with the driver.
 //!
 //! ```text
 //! Unknown -> Resolving -> Remote(region, generation) -> Buffering -> Remote ...
 //!                      -> LocalStarting <-> Local(generation) -> Draining -> Resolving ...
 //! ```
-//! These states are a type, `slot::Slot`: each owns what it alone has, and is left by a transition that consumes it. What
-//! holds of a shard in every state (what waits for it, which generations were heard of) is in `place::Place`.
+//! These states are a type, `slot::Slot`: each state owns the data that only this state has, and a transition consumes
+//! the state that it leaves. Data kept for a shard in every state (waiting messages, generations heard of) is in
+//! `place::Place`.
 //!
 //! Source: sharding §2.3 to §2.6, §2.9 to §2.12, §9. Differs: as tagged `[D]` there.
 
@@ -59,14 +60,14 @@ use crate::machine::membership::Members;
 use crate::machine::message::{ClaimState, PeerMessage, RegionMessage};
 use crate::settings::ShardingSettings;
 
-/// What a region is made of.
+/// Configuration of a region.
 #[derive(Clone)]
 pub struct RegionConfig {
     /// The process and the incarnation of this region in it.
     pub id: RegionId,
     /// Routes but never hosts.
     pub proxy: bool,
-    /// What this node understands the type to be.
+    /// How this node describes the type: compared with the other members and the coordinator.
     pub fingerprint: Fingerprint,
     /// Role of the nodes that may run the coordinator; empty for all.
     pub coordinator_role: String,
@@ -82,47 +83,48 @@ impl fmt::Debug for RegionConfig {
     }
 }
 
-/// How far the region is.
+/// The stage of the region's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RegionState {
     /// No coordinator has taken its registration yet (or the coordinator was lost).
     Unregistered,
-    /// A coordinator has.
+    /// A coordinator has taken the registration.
     Registered,
-    /// A coordinator refused it: sends fail.
+    /// A coordinator refused the registration: sends fail.
     Refused,
-    /// Hands off; still routes and buffers.
+    /// Hands its shards off; still routes and buffers.
     ShuttingDown,
-    /// Ends at once: its shards are dying.
+    /// Ends at once: its shards are being killed.
     Stopping,
-    /// Over.
+    /// No shard is hosted and no message is buffered any more.
     Stopped,
 }
 
-/// A rule left out on purpose, so that a simulation can prove that it would notice.
+/// A protocol rule that a simulation leaves out on purpose, to prove that its checkers notice.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sabotage {
     /// Flush marks are neither sent nor awaited (sharding §2.9).
     FlushMark,
-    /// Late homes are believed and ended generations start again (sharding §2.4).
+    /// Homes of older generations are believed, and ended generations start again (sharding §2.4).
     GenerationCheck,
-    /// Stragglers are taken (sharding §2.6).
+    /// Messages older than the shard's floor are taken (sharding §2.6).
     Floor,
-    /// Routes left are thought to be empty (sharding §2.6).
+    /// A route that was left counts as empty (sharding §2.6).
     OldPath,
-    /// The new owner does not wait for leftovers (sharding §2.9).
+    /// The new owner does not wait for the former owner's leftovers (sharding §2.9).
     LeftoverMark,
-    /// A mark counts whatever try it was sent for (sharding §2.2).
+    /// A mark counts whatever handoff attempt it was sent for (sharding §2.2).
     Attempt,
     /// Coordinators of earlier epochs are obeyed (sharding §2.1).
     EpochFence,
 }
 
-/// A debug build looks at all shards after each input, up to so many: with more of them, work would grow with the square.
+/// A debug build checks all shards after each input, up to this many shards: with more, the work would grow with the
+/// square.
 const CHECKED_PLACES: usize = 1000;
 
-/// What is said at the end of the input that gave rise to it, in one message for each receiver.
+/// Messages collected while one input is handled, and sent at its end: one message for each receiver.
 #[derive(Debug, Default)]
 struct Collected {
     /// Homes to ask the coordinator for.
@@ -131,7 +133,7 @@ struct Collected {
     stale: BTreeMap<UniqueAddress, Vec<(ShardId, Generation)>>,
 }
 
-/// What a simulation makes different.
+/// Settings that only a simulation changes.
 #[derive(Debug)]
 struct Trial {
     /// Messages that leave one buffer in one turn.
@@ -151,14 +153,14 @@ pub struct Region {
     requests: Requests,
     places: Places,
     collected: Collected,
-    /// Members to which the transport writes nothing any more: it has handed back what it held for them.
+    /// Members for which the transport has handed back all its frames and writes no more.
     dead_ends: BTreeSet<UniqueAddress>,
     host_watch: HostWatch,
     agreement: Agreement,
     /// Probes sent so far.
     nonce: u64,
     tally: Tally,
-    /// Why messages are dropped from the moment on at which the region ends.
+    /// Dead-letter reason for messages dropped once the region ends.
     end_reason: DeadLetterReason,
     trial: Trial,
 }
@@ -185,7 +187,7 @@ impl Region {
         }
     }
 
-    /// Empties a buffer in turns of so many messages. For simulations, whose buffers are small.
+    /// Empties a buffer in turns of `messages` messages. For simulations, whose buffers are small.
     #[doc(hidden)]
     pub fn flush_in_turns_of(&mut self, messages: usize) {
         self.trial.flush_turn = messages;
@@ -202,7 +204,7 @@ impl Region {
         self.trial.sabotage == Some(rule)
     }
 
-    /// Takes one input. Infallible: what makes no sense is dropped.
+    /// Takes one input. Infallible: an input that makes no sense is dropped.
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Effect>) {
         match input {
             Input::LocalSend { shard, message } => self.on_local_send(now, shard, message, out),
@@ -257,7 +259,7 @@ impl Region {
         &self.config.id
     }
 
-    /// How far it is.
+    /// The stage of the region's life.
     pub fn state(&self) -> RegionState {
         self.state
     }
@@ -272,7 +274,7 @@ impl Region {
         self.places.hosted().filter_map(|(shard, place)| place.slot.hosted().map(|generation| (shard, generation)))
     }
 
-    /// How far each of them is.
+    /// The state in which each hosted shard is reported to the coordinator.
     pub fn hosted_states(&self) -> impl Iterator<Item = ClaimState> {
         self.claims().into_iter().map(|claim| claim.state)
     }
@@ -292,7 +294,8 @@ impl Region {
         self.agreement.on_tick(now, out);
     }
 
-    /// Why this node is not ready for the type, as a sentence that begins after its name; `None` if it is.
+    /// Why this node is not ready for the type, as the rest of a sentence that begins with the type's name; `None` if
+    /// ready.
     pub fn not_ready(&self) -> Option<String> {
         if self.host_watch.is_told() {
             return Some(format!("no member with role {:?}", self.config.fingerprint.role));
@@ -304,7 +307,7 @@ impl Region {
         Some(format!("refused: {refused}"))
     }
 
-    /// Does everything due for one shard.
+    /// Does everything that is due for one shard.
     fn on_alarm(&mut self, now: Instant, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
         if place.asking.at.is_some_and(|at| at <= now) {
             place.asking.at = None;
@@ -321,7 +324,8 @@ impl Region {
         self.try_open(now, shard, place, out);
     }
 
-    /// Lends out what is known of a shard together with the rest of the region.
+    /// Takes the shard's place out while `act` runs, so that `act` can change both the place and the rest of the
+    /// region.
     fn with_place<R>(&mut self, shard: &ShardId, act: impl FnOnce(&mut Self, &mut Place) -> R) -> R {
         let mut place = self.places.take(shard);
         let result = act(self, &mut place);
@@ -350,8 +354,8 @@ impl Region {
         self.try_finish_shutdown(now, out);
     }
 
-    /// Asks at once, and again after `retry_interval` while something waits. Without a coordinator
-    /// the registration that is under way will ask.
+    /// Asks the coordinator at once, and again after `retry_interval` while something waits. Without a coordinator the
+    /// registration that is under way will ask.
     fn ask_home(&mut self, now: Instant, shard: &ShardId, place: &mut Place) {
         if !place.wants_home() || place.asking.at.is_some() || self.registration.coordinator().is_none() {
             return;
@@ -367,8 +371,8 @@ impl Region {
         }
     }
 
-    /// Publishes the route of a shard, which is known and closed. A shard that answers from another place than before has
-    /// moved; delivery sends again on it.
+    /// Publishes the route of a shard, which is known and closed. A home other than the last one is reported as a move,
+    /// so that delivery sends again.
     fn publish(&self, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
         place.slot.open();
         let route = place.slot.route();
@@ -383,7 +387,7 @@ impl Region {
         }
     }
 
-    /// What no state could say of itself is checked after each input; the states see to the rest.
+    /// Checks, after each input, the invariants that span several states; the types of the states ensure all others.
     fn check_invariants(&self) {
         if cfg!(debug_assertions) {
             let are_few = self.places.len() <= CHECKED_PLACES;

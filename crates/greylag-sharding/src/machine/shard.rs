@@ -1,4 +1,4 @@
-//! The entities of one shard: which run, which wait, which has the turn, and how all of them end.
+//! The entities of one shard: which of them run, wait or have the turn, and how all of them end.
 //!
 //! Each entity has a slot; its id leads there through an index. A message for an idle entity is
 //! handled at once; for any other one it queues, and a ring of ready entities takes turns. Messages
@@ -63,10 +63,10 @@ use table::Table;
 use timers::Timers;
 use turns::Turns;
 
-/// Slots looked at in one step by sweeps over all entities, so that no step takes long.
+/// Slots visited in one step by sweeps over all entities, so that no step takes long.
 const SWEEP_STEP: u32 = 2048;
 
-/// Where the shard is in its life.
+/// The stage of the shard's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     Serving,
@@ -74,7 +74,7 @@ enum Life {
     Stopping {
         next: u32,
         deadline: Instant,
-        /// When it is told that this takes long.
+        /// When to warn that the stop takes long.
         warn_at: Option<Instant>,
     },
     Stopped,
@@ -89,9 +89,9 @@ pub struct Shard<E, P> {
     timers: Timers,
     passivating: Passivating,
     life: Life,
-    /// Messages that were not handled and will not be here.
+    /// Messages that were not handled and will not be handled here.
     leftovers: Vec<(EntityId, P)>,
-    /// Of a type that remembers its entities.
+    /// `Some` if the type remembers its entities.
     remembering: Option<Box<Remembering>>,
 }
 
@@ -113,7 +113,7 @@ impl<E, P: Weigh> Shard<E, P> {
             table: Table::new(hash_seed, serial),
             turns: Turns::default(),
             timers: Timers::new(settings.runtime.timer_tick, now),
-            // Its part of the limit follows once the region has counted its shards.
+            // The shard's part of the limit follows once the region has counted its shards.
             passivating: Passivating::new(passivation),
             life: Life::Serving,
             leftovers: Vec::new(),
@@ -157,7 +157,7 @@ impl<E, P: Weigh> Shard<E, P> {
         let sweeps = self.passivating.idle.due_at().filter(|_| self.life == Life::Serving);
         let sweep = sweeps.and_then(|tick| self.timers.instant_of(tick));
         let (stop, warning) = match self.life {
-            // Without entities it only waits for its store.
+            // A stopping shard without entities waits for its store only.
             Life::Stopping { deadline, warn_at, .. } if self.table.live() > 0 => (Some(deadline), warn_at),
             _ => (None, None),
         };
@@ -182,7 +182,7 @@ impl<E, P: Weigh> Shard<E, P> {
         self.table.live()
     }
 
-    /// How its entities were used so far.
+    /// How the entities were used so far.
     pub fn uses(&self) -> Uses {
         self.passivating.uses
     }
@@ -199,12 +199,12 @@ impl<E, P: Weigh> Shard<E, P> {
         Some((slot.entity.as_mut()?, slot.id.as_ref()?, incarnation))
     }
 
-    /// The entity that a slot belongs to, and which incarnation is to be made for it or lives in it.
+    /// The id of the entity in a slot, and the incarnation that lives in it or is being started.
     pub fn identity(&self, slot: SlotId) -> Option<(&EntityId, u64)> {
         Some((self.table.get(slot.0).id.as_ref()?, self.table.number(slot.0)))
     }
 
-    /// Puts a new entity into its slot and gives the one before it back.
+    /// Puts a new entity into its slot and returns the previous one.
     pub fn place(&mut self, slot: SlotId, entity: E) -> Option<E> {
         self.table.get_mut(slot.0).entity.replace(entity)
     }

@@ -1,4 +1,4 @@
-//! Reading everything, entry by entry. Source: ddata U4, U5.
+//! Loads all entries, one by one. Source: ddata U4, U5.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use super::record::{self, Head};
 use super::{Change, Shared, off_thread};
 use crate::{Reader, StoreError};
 
-/// About how many bytes a batch has.
+/// About how many bytes a batch of loaded records has.
 const BATCH_BYTES: usize = 4 << 20;
 
 type Record = Result<(Bytes, Bytes), StoreError>;
 
-/// What remains to be read.
+/// The records that remain to be read.
 struct Rest {
     records: Box<dyn Iterator<Item = Record> + Send>,
     /// The first record of the next entry.
     ahead: Option<(Bytes, Result<Bytes, String>)>,
-    /// Parts that no head names.
+    /// Keys of parts that no head names.
     orphans: Vec<Bytes>,
 }
 
-/// The parts of one entry, as they lie there.
+/// The stored parts of one entry.
 struct Parts {
     id: KeyId,
     damage: Option<String>,
@@ -73,7 +73,7 @@ fn begin(shared: &Shared) -> Read {
     Ok((LoadBatch { meta, ..batch }, rest))
 }
 
-/// Without it the store counts as being as old as can be, which is safe.
+/// Reads the replicator's own record. Without one the store counts as being as old as can be, which is safe.
 fn read_meta(reader: &Reader) -> Result<Option<StoreMeta>, StoreError> {
     let found = match reader.get(META_KEY) {
         Err(error) if error.is_corruption() => Err(error.to_string()),
@@ -110,7 +110,8 @@ fn size(record: &LoadedRecord) -> usize {
     }
 }
 
-/// Removes what stores that failed half-way left. Loading does not wait for that; what is not swept is swept next time.
+/// Removes leftovers of stores that failed half-way. Loading does not wait; what is not removed now is removed next
+/// time.
 fn sweep(shared: &Shared, orphans: Vec<Bytes>) {
     if let Some(store) = shared.opened().filter(|_| !orphans.is_empty()) {
         tracing::info!(count = orphans.len(), "removed the leftovers of stores that failed half-way");
@@ -118,7 +119,7 @@ fn sweep(shared: &Shared, orphans: Vec<Bytes>) {
     }
 }
 
-/// All records of the next entry. Damage is part of what is read; other errors end the reading.
+/// Reads all records of the next entry. Damage becomes part of the result; other errors end the reading.
 fn next_entry(rest: &mut Rest) -> Result<Option<Parts>, StoreError> {
     let mut parts: Option<Parts> = None;
     loop {
@@ -127,7 +128,7 @@ fn next_entry(rest: &mut Rest) -> Result<Option<Parts>, StoreError> {
             None => rest.records.next().map(read_record).transpose()?,
         };
         let Some((key, value)) = record else { return Ok(parts) };
-        // This store never wrote a key that cannot be parsed, so the key belongs to no entry.
+        // Skip the key: this store never wrote one that cannot be parsed, so the key belongs to no entry.
         let Some((id, part, place)) = parse_key(&key) else { continue };
         if parts.as_ref().is_some_and(|parts| *parts.id != *id) {
             rest.ahead = Some((key, value));
@@ -185,7 +186,7 @@ fn join(pieces: Option<&Pieces>) -> Result<Bytes, String> {
     if in_order { whole } else { Err("a piece of it is missing".into()) }
 }
 
-/// The entry; `None` if there are only leftovers.
+/// Assembles the entry; `None` if its parts are leftovers only.
 fn read_entry(mut parts: Parts, orphans: &mut Vec<Bytes>) -> Option<LoadedRecord> {
     let key = parts.id.clone();
     if let Some(why) = parts.damage {

@@ -1,4 +1,4 @@
-//! How changes of durable entries become keys and values. Runs on the committer's thread.
+//! Turns changes of durable entries into keys and values, on the committer's thread.
 //!
 //! ```text
 //! 00                                    format
@@ -11,10 +11,9 @@
 //! 20 length id number original-key      moved aside, as it was
 //! ```
 //!
-//! Pieces of a long record are written before its head, in commits of their own. Whatever belongs to
-//! another snapshot than the head names counts for nothing, and is swept when the store is opened. A removal never
-//! makes sled merge a page with a damaged neighbour: unneeded parts stay instead, and a head that cannot go is
-//! written over by an empty one.
+//! Pieces of a long record are written before its head, in commits of their own. Parts of another snapshot than the
+//! head names count for nothing, and are removed when the store is opened. A removal never makes sled merge a page with
+//! a damaged neighbour: unneeded parts stay instead, and a head that cannot be removed is overwritten by an empty one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,9 +32,9 @@ const OPENINGS_KEY: &[u8] = &[0x02];
 pub(crate) const ENTRIES: u8 = 0x10;
 const ASIDE: u8 = 0x20;
 const FORMAT: &[u8] = b"greylag ddata store 2";
-/// Without numbered commits; it becomes the other one when it is opened.
+/// The format without numbered commits; opening the store turns it into the present one.
 const FORMAT_1: &[u8] = b"greylag ddata store 1";
-/// What an operator is told to do about a store that is damaged.
+/// The advice to an operator whose store is damaged.
 const REPAIR: &str = "restore the directory from a copy, or move it away: the replicator then starts without it, and peers \
                       supply what they have";
 
@@ -43,16 +42,16 @@ pub(crate) const HEAD: u8 = 0;
 pub(crate) const PIECE: u8 = 1;
 pub(crate) const DELTA: u8 = 2;
 
-/// What the committer is asked.
+/// A request to the committer.
 #[derive(Debug)]
 pub(crate) enum Change {
-    /// These, in this order.
+    /// These changes, in this order.
     Ops(Vec<StoreOp>),
-    /// Pieces of the long record that is to be this snapshot, the first one with this number.
+    /// Some pieces of a long record that is to become this snapshot; the first of them has number `first`.
     Stage { id: KeyId, snapshot: u64, first: u32, pieces: Vec<Vec<u8>> },
-    /// The head of a long record whose pieces are there.
+    /// Writes the head of a long record whose pieces are stored.
     Reveal { id: KeyId, snapshot: u64 },
-    /// What no head names.
+    /// Removes parts that no head names.
     Sweep(Vec<Bytes>),
 }
 
@@ -67,7 +66,7 @@ impl Request for Change {
     }
 }
 
-/// About how many bytes an op takes.
+/// About how many bytes an op takes in the queue.
 pub(crate) fn bytes_of(op: &StoreOp) -> usize {
     match op {
         StoreOp::Put { key, bytes, .. } | StoreOp::Delta { key, bytes } => key.len() + bytes.len() + 128,
@@ -76,7 +75,7 @@ pub(crate) fn bytes_of(op: &StoreOp) -> usize {
     }
 }
 
-/// Whether it is a record that does not fit the head.
+/// Whether `op` is a record that does not fit into the head.
 pub(crate) fn is_long(op: &StoreOp) -> bool {
     match op {
         StoreOp::Put { tag, bytes, markers, .. } => {
@@ -86,7 +85,7 @@ pub(crate) fn is_long(op: &StoreOp) -> bool {
     }
 }
 
-/// Numbers for snapshots, deltas and what is moved aside: never used twice in a store.
+/// The source of numbers for snapshots, deltas and quarantined parts; no number is used twice in a store.
 pub(crate) type Numbers = Arc<AtomicU64>;
 
 pub(crate) struct Entries {
@@ -111,7 +110,7 @@ fn piece_key(id: &str, snapshot: u64, piece: u32) -> Vec<u8> {
     key
 }
 
-/// Takes the key of an entry's part to pieces: the id, the part, and what follows.
+/// Splits the key of an entry's part into the id, the part, and the rest.
 pub(crate) fn parse_key(key: &[u8]) -> Option<(&str, u8, &[u8])> {
     let (length, rest) = key.strip_prefix(&[ENTRIES])?.split_first_chunk::<2>()?;
     let (id, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
@@ -133,7 +132,7 @@ impl Entries {
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The head, and the record with it if it is short.
+    /// Writes the head, together with the record if that is short.
     fn put_head(batch: &mut Batch, id: &str, snapshot: u64, record: &[u8]) {
         let mut value = Vec::with_capacity(record.len() + 16);
         value.put_u64(snapshot);
@@ -141,15 +140,16 @@ impl Entries {
         batch.put_owned(&key_of(id, HEAD), value);
     }
 
-    /// Removes every stored part of an entry that does not belong to this snapshot. Parts that were added
-    /// in this very commit are not seen; without their head they count for nothing.
+    /// Removes every stored part of an entry that does not belong to the snapshot `keep`. Parts that were added in this
+    /// very commit are not seen; without their head they count for nothing.
     fn clear(&self, reader: &Reader, batch: &mut Batch, id: &str, keep: Option<u64>) -> Result<(), StoreError> {
         let kept = keep.map(u64::to_be_bytes);
         let mut last_goes = false;
         for key in reader.keys(&key_of(id, PIECE), &key_of(id, DELTA + 1)) {
             let key = match key {
                 Ok(key) => key,
-                // An iteration does not get past a damaged page. Unneeded parts behind it stay, and count for nothing.
+                // Stop: an iteration does not get past a damaged page. Unneeded parts behind it stay, and count for
+                // nothing.
                 Err(error) if error.is_corruption() => {
                     tracing::warn!(id, %error, "old parts of an entry stay: a page of them is damaged");
                     break;
@@ -162,7 +162,7 @@ impl Entries {
         if keep.is_none() { self.remove_head(reader, batch, id) } else { Ok(()) }
     }
 
-    /// Removes the head. Where that would harm others, a head that says nothing is written in its place.
+    /// Removes the head. If the removal would harm other pages, an empty head is written in its place.
     fn remove_head(&self, reader: &Reader, batch: &mut Batch, id: &str) -> Result<(), StoreError> {
         let head = key_of(id, HEAD);
         if !remove_unneeded(&head, reader, batch)? {
@@ -217,7 +217,7 @@ impl Entries {
         Ok(())
     }
 
-    /// Moves all parts of an entry, whatever they look like.
+    /// Quarantines all parts of an entry, whatever their content.
     fn set_aside(&self, reader: &Reader, batch: &mut Batch, id: &str) -> Result<(), StoreError> {
         let number = self.number();
         for key in reader.keys(&key_of(id, HEAD), &key_of(id, DELTA + 1)) {
@@ -228,7 +228,7 @@ impl Entries {
             at.put_u64(number);
             at.extend_from_slice(&key);
             batch.put_owned(&at, sealed.to_vec());
-            // Parts that stay belong to no head any more.
+            // Try to remove the part; parts that stay belong to no head any more.
             if key != key_of(id, HEAD) {
                 remove_unneeded(&key, reader, batch)?;
             }
@@ -237,7 +237,7 @@ impl Entries {
     }
 }
 
-/// The snapshot that each entry's head names, with the changes of the commit in hand.
+/// The snapshot that each entry's head names, including the changes of the present commit.
 #[derive(Default)]
 struct Heads<'a>(BTreeMap<&'a str, Option<u64>>);
 
@@ -268,7 +268,7 @@ impl Planner for Entries {
             Some(_) => return Err(StoreError::Corrupt("it is no store of durable entries that is known here".into())),
             None => batch.put(FORMAT_KEY, FORMAT),
         }
-        // Numbers begin anew with each opening, above all that were given out before.
+        // Each opening begins numbers anew, above all that were given out before.
         let openings = reader.get(OPENINGS_KEY)?.and_then(|found| found.first_chunk().map(|n| u32::from_be_bytes(*n)));
         let opening = openings.unwrap_or_default().saturating_add(1);
         batch.put(OPENINGS_KEY, &opening.to_be_bytes());

@@ -1,7 +1,7 @@
-//! Records of durable entries, as bytes. The format is written down in docs/formats/ddata-store.md.
+//! Encodes the records of durable entries. docs/formats/ddata-store.md describes the format.
 //!
-//! A value of the engine holds at most 64 KiB, so what is longer lies in pieces: the length of the whole
-//! stands before the first one. Every piece has its own checksum, which the engine adds and checks.
+//! A value of the engine holds at most 64 KiB, so longer records lie in pieces; the first piece begins with the length
+//! of the whole. Every piece has its own checksum, which the engine adds and checks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use bytes::{Buf, BufMut, Bytes};
 use greylag_crdt::{Decoder, Encoder, Markers, ReplicaId};
 use greylag_ddata::{Start, Starts, StoreMeta};
 
-/// The version that this code writes.
+/// The version that this code writes, except the replicator's own record.
 const VERSION: u8 = 1;
-/// The version of what the replicator remembers; before it there were no starts.
+/// The version of the replicator's own record; version 1 had no starts.
 const META_VERSION: u8 = 2;
-/// Bytes of one piece; some room is left for what the engine adds.
+/// Bytes of one piece; the rest of a value is room for what the engine adds.
 pub(crate) const PIECE_BYTES: usize = 60 * 1024;
 
-/// More than stands before tag, markers and value.
+/// An upper bound of the bytes before tag, markers and value.
 pub(crate) const PREAMBLE_BYTES: usize = 32;
 
 const VALUE: u8 = 1;
 const TOMBSTONE: u8 = 2;
 const NOTHING: u8 = 3;
 
-/// What the head of an entry says.
+/// The decoded head of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Head {
     Value {
@@ -35,11 +35,11 @@ pub(crate) enum Head {
     Tombstone {
         deleted_at: i64,
     },
-    /// As if there were no head.
+    /// The entry counts as absent, as if there were no head.
     Nothing,
 }
 
-/// Why bytes are no record.
+/// Why bytes are not a record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unreadable {
     #[error("it ends too early")]
@@ -50,7 +50,7 @@ pub(crate) enum Unreadable {
     Nonsense(String),
 }
 
-/// Takes what a record is made of from its bytes.
+/// Decodes fields from the front of bytes.
 struct Taking<'a>(&'a [u8]);
 
 impl<'a> Taking<'a> {
@@ -88,7 +88,7 @@ impl<'a> Taking<'a> {
         }
     }
 
-    /// The version and the wall time, which come first everywhere.
+    /// Reads the version and the wall time, with which every record begins.
     fn preamble(&mut self) -> Result<i64, Unreadable> {
         match self.byte()? {
             VERSION => self.i64(),
@@ -109,7 +109,7 @@ fn preamble(wall_ms: i64) -> Vec<u8> {
     out
 }
 
-/// None, as most entries have, take no byte.
+/// Encodes markers; no markers, the usual case, take no byte.
 pub(crate) fn encoded(markers: &Markers) -> Vec<u8> {
     let mut out = Encoder::new();
     if !markers.is_empty() {
@@ -138,7 +138,7 @@ pub(crate) fn tombstone(wall_ms: i64, deleted_at: i64) -> Vec<u8> {
     out
 }
 
-/// Stands for a head that was removed but had to stay.
+/// The content of a head that was removed but had to stay.
 pub(crate) fn nothing(wall_ms: i64) -> Vec<u8> {
     let mut out = preamble(wall_ms);
     out.put_u8(NOTHING);
@@ -195,7 +195,7 @@ pub(crate) fn meta(meta: &StoreMeta) -> Vec<u8> {
     out.put_u8(u8::from(meta.has_met_others));
     out.put_u32(u32::try_from(meta.removed.len()).unwrap_or(u32::MAX));
     meta.removed.iter().for_each(|removed| out.put_u64(removed.0));
-    // There are eight at most.
+    // A list of starts has at most eight.
     out.put_u8(u8::try_from(meta.starts.iter().count()).unwrap_or(u8::MAX));
     for start in meta.starts.iter() {
         out.put_u64(start.maker.0);
@@ -235,7 +235,7 @@ pub(crate) fn read_meta(record: &[u8]) -> Result<StoreMeta, Unreadable> {
     Ok(StoreMeta { written_at, synced_at, has_met_others, forget_horizon, starts, removed })
 }
 
-/// Cuts a record into pieces; the first one begins with the length of all.
+/// Splits a record into pieces; the first begins with the length of the whole.
 pub(crate) fn pieces(record: &[u8]) -> Vec<Vec<u8>> {
     let mut whole = Vec::with_capacity(record.len() + 4);
     whole.put_u32(u32::try_from(record.len()).unwrap_or(u32::MAX));
@@ -243,7 +243,7 @@ pub(crate) fn pieces(record: &[u8]) -> Vec<Vec<u8>> {
     whole.chunks(PIECE_BYTES).map(<[u8]>::to_vec).collect()
 }
 
-/// Puts the pieces of a record together, in order.
+/// Joins the pieces of a record, in order.
 pub(crate) fn whole<'a>(pieces: impl IntoIterator<Item = &'a Bytes>) -> Result<Bytes, Unreadable> {
     let mut pieces = pieces.into_iter();
     let mut first = pieces.next().cloned().unwrap_or_default();
@@ -263,8 +263,8 @@ pub(crate) fn whole<'a>(pieces: impl IntoIterator<Item = &'a Bytes>) -> Result<B
     }
 }
 
-/// Reads bytes as everything that a store may hold; for the fuzz target. A record that can be read is written
-/// the same again.
+/// Decodes bytes as every kind of record, for the fuzz target. A record that can be read must be encoded the same
+/// again.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn read_anything(bytes: &[u8]) {
     let wall_ms = Taking(bytes).preamble().unwrap_or_default();
@@ -324,7 +324,7 @@ mod tests {
         let of_starts = "02000000000000000300000000000000000401".to_owned() + "0000000000000005";
         assert_eq!(hex(&meta(&read)), format!("02{before_starts}{of_starts}"));
         assert_eq!(read_meta(&meta(&read)), Ok(read.clone()));
-        // Version 1, which knew no starts.
+        // Version 1 had no starts.
         let bytes: Vec<u8> = [vec![1], meta(&read)[1..32].to_vec()].concat();
         assert_eq!(hex(&bytes), format!("01{before_starts}"));
         assert_eq!(read_meta(&bytes), Ok(StoreMeta { starts: Starts::default(), ..read }));
@@ -343,7 +343,7 @@ mod tests {
         }
     }
 
-    /// ddata U5: no bytes make the reader panic, and a cut is found.
+    /// ddata U5: no bytes make the reader panic, and truncation is noticed.
     #[test]
     fn cuts_and_flips_are_no_panic() {
         let record = value(5, "gl.x/1", b"value", &markers());

@@ -15,8 +15,8 @@ fn records(path: &Path) -> Records {
     engine.range(&[], &BEHIND_ALL).map(|record| record.unwrap()).map(|(k, v)| (k.to_vec(), v.to_vec())).collect()
 }
 
-/// A store that was written to, over written and removed from, and opened several times; with long common beginnings of
-/// keys, so that pages have prefixes.
+/// Fills a store with writes, overwrites and removals, and opens it several times. Keys have long common beginnings, so
+/// that pages have prefixes.
 fn fill(path: &Path, rounds: u32, value_bytes: usize) -> Records {
     let mut kept = Records::new();
     let mut state = 7_u32;
@@ -59,7 +59,7 @@ fn of_a_log_that_is_whole_nothing_is_lost_and_nothing_comes_back() {
     }
 }
 
-/// 4 KiB at a time: sled opens over some holes and loses what follows; here only what lay in the hole is lost.
+/// Holes of 4 KiB: sled opens over some of them and loses what follows; a rebuild loses only what lay in the hole.
 #[test]
 fn a_hole_costs_what_lies_in_it() {
     let from = tempfile::tempdir().unwrap();
@@ -75,18 +75,18 @@ fn a_hole_costs_what_lies_in_it() {
         let to = tempfile::tempdir().unwrap();
         rebuild(from.path(), to.path()).unwrap();
         let found = records(to.path());
-        // What is there now and differs: lost, as it was before, or come back.
+        // Count the records that are lost, have a former value, or have come back.
         let differs = kept.iter().filter(|(key, value)| found.get(*key) != Some(value)).count()
             + found.keys().filter(|key| !kept.contains_key(*key)).count();
         lost.push(differs);
         log.write_all_at(&whole[at..(at + 4096).min(whole.len())], at as u64).unwrap();
     }
-    // A hole takes some messages of 2 KB on average, each of which says one record, or a page of twenty.
+    // A hole takes some messages of 2 KB on average; each holds one record, or a page of twenty.
     assert!(lost.iter().all(|lost| *lost <= 40), "{lost:?} of {}", kept.len());
     assert!(lost.iter().sum::<usize>() > 0, "the holes were nowhere");
 }
 
-/// The page whose prefix its changes need lies in the hole.
+/// The page with the prefix of its changes lies in the hole.
 #[test]
 fn keys_are_told_by_their_checksums_where_their_page_is_lost() {
     let mut prefixes = Prefixes::default();

@@ -1,4 +1,4 @@
-//! The promises of the store, each with the fault that would break it.
+//! Tests the guarantees of the store, each with the fault that would break it.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -9,7 +9,7 @@ use super::*;
 use crate::batch::Batch;
 use crate::planner::{OnceDurable, Request};
 
-/// What a test asks of the store.
+/// A request of the tests.
 enum Ask {
     Put(Vec<u8>, Vec<u8>),
     Get(Vec<u8>),
@@ -17,7 +17,7 @@ enum Ask {
     Fail,
     /// Keeps the committer busy until the sender is dropped.
     Block(mpsc::Receiver<()>),
-    /// Writes, and keeps the group from being answered until the sender is dropped. Says so when it is reached.
+    /// Writes, and keeps the group from being answered until the sender is dropped. Signals when that point is reached.
     Hold(mpsc::Sender<()>, mpsc::Receiver<()>),
     /// Panics when the group is durable, after the sender was dropped.
     PanicWhenDurable(mpsc::Receiver<()>),
@@ -156,7 +156,7 @@ fn requests_that_wait_share_one_group() {
     assert_eq!(world.store.stats().groups, 1, "one batch, one sync; the blocked group wrote nothing");
 }
 
-/// Or nothing could be planned while the one large group is made durable and answered.
+/// Otherwise nothing could be planned while one large group is made durable and answered.
 #[test]
 fn where_work_takes_longer_than_syncs_a_group_takes_half_of_what_is_asked() {
     let world = world(StoreSettings::test());
@@ -255,7 +255,7 @@ fn a_queue_more_than_half_full_degrades_health() {
     assert_eq!(world.store.health(), Health::Up);
 }
 
-/// What is not answered; the pending one otherwise.
+/// Checks that `pending` is not answered, and returns it.
 fn unanswered(mut pending: Pending<Option<Vec<u8>>>) -> Pending<Option<Vec<u8>>> {
     assert_eq!(pending.0.try_recv(), Ok(None), "nothing may be answered before the group before it");
     pending
@@ -270,7 +270,7 @@ fn a_group_is_planned_while_the_one_before_is_made_durable_and_answered_after_it
     world.store.submit(Ask::Block(blocked)).unwrap();
     assert_eq!(world.groups.recv().unwrap(), 1);
     let held = world.store.submit(Ask::Hold(reached, until)).unwrap();
-    // Taken while something waits, the group is finished by the other thread.
+    // Taken while a request waits, the group is finished on the finisher thread.
     let gate = mpsc::channel();
     let gated = world.store.submit(Ask::Block(gate.1)).unwrap();
     drop(unblock);
@@ -317,7 +317,7 @@ fn large_values_stay_in_the_log() {
     assert_eq!(world.reopen().get("\0\0\0\u{7}").unwrap(), value);
 }
 
-/// Or a loss of power could leave the later one of two groups, and a hole where the earlier one was.
+/// Otherwise a loss of power could leave the later of two groups, and a hole in place of the earlier one.
 #[test]
 fn a_group_is_applied_only_when_the_one_before_is_synced() {
     let world = world(StoreSettings::test());
@@ -335,7 +335,7 @@ fn a_group_is_applied_only_when_the_one_before_is_synced() {
     assert_eq!(world.groups.recv().unwrap(), 2, "planned meanwhile");
     let reader = world.store.reader().unwrap();
     assert!(reader.get(b"first").unwrap().is_some());
-    // It is applied a moment after it is planned, if it does not wait.
+    // Without the wait, the second group would be applied a moment after it is planned.
     let until = Instant::now() + Duration::from_millis(20);
     while Instant::now() < until {
         assert_eq!(reader.get(b"second").unwrap(), None, "the group before it is not synced");
@@ -359,7 +359,7 @@ fn a_plan_that_removes_what_readers_still_need_waits_for_the_group_before() {
     let after: Vec<_> = (0..5).map(|_| world.put("after", "1").unwrap()).collect();
     drop(unblock);
     is_reached.recv().unwrap();
-    // It may be planned at any time from here on, if it does not wait.
+    // Without the wait, the next group could be planned at any time from here on.
     assert!(world.groups.recv_timeout(Duration::from_millis(20)).is_err());
     drop(release);
     assert_eq!(world.groups.recv().unwrap(), 5);
@@ -400,7 +400,7 @@ fn stuck_process() {
     let (release, until) = mpsc::channel();
     let stalled = world.store.submit(Ask::Block(until)).unwrap();
     assert_eq!(stalled.wait(), Err(Unanswered));
-    // Ten times as long as it takes; without the setting the process must live on, and end well.
+    // Wait ten times as long as needed; without the setting the process must live on, and end well.
     thread::park_timeout(if abort_when_stuck { Duration::from_secs(60) } else { 10 * stall });
     drop(release);
 }

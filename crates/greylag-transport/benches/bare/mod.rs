@@ -1,5 +1,5 @@
-//! What a program without a transport would do, to compare with: bare tonic streams with the windows that a transport has,
-//! of frames that prost writes and reads, or of bytes that are not decoded.
+//! Bare tonic streams as a yardstick: what a program without a transport would do, with the windows that a transport
+//! has. The frames are either written and read by prost, or bytes that are not decoded.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
@@ -15,8 +15,8 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Endpoint, Server};
 use tonic::{Request, Response, Status, Streaming};
 
-/// What all threads of this process have run so far, in nanoseconds. Unlike the clock's, this time does not
-/// grow with what else the machine does; nought where the system does not tell.
+/// Returns the processor time of all threads of this process so far, in nanoseconds. Unlike wall time, processor time
+/// does not grow with the machine's other load. Returns 0 where the system does not tell.
 pub(crate) fn processor_time() -> f64 {
     let of = |task: std::io::Result<std::fs::DirEntry>| {
         let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
@@ -25,7 +25,7 @@ pub(crate) fn processor_time() -> f64 {
     std::fs::read_dir("/proc/self/task").map_or(0.0, |tasks| tasks.filter_map(of).sum())
 }
 
-/// Microseconds: the median, and what one in a hundred exceeds.
+/// Returns the median and the 99th percentile, in microseconds.
 pub(crate) fn percentiles(mut trips: Vec<Duration>) -> (f64, f64) {
     trips.sort();
     let at = |part: usize| trips[(trips.len() * part / 100).min(trips.len() - 1)].as_secs_f64() * 1e6;
@@ -53,7 +53,7 @@ pub(crate) struct BareBatch {
 }
 
 impl BareBatch {
-    /// So many envelopes with payloads of so many bytes.
+    /// Makes `count` envelopes with payloads of `payload` bytes.
     pub(crate) fn of(count: usize, payload: usize) -> Self {
         let envelope = BareEnvelope {
             target_uid: u64::MAX,
@@ -66,7 +66,7 @@ impl BareBatch {
     }
 }
 
-/// What a bare stream carries.
+/// The message type of a bare stream.
 pub(crate) trait Cargo: Clone + Send + Sync + 'static {
     fn put(self, out: &mut EncodeBuf<'_>);
     fn take(from: &mut DecodeBuf<'_>) -> Self;
@@ -184,7 +184,7 @@ impl<C: Cargo> ClientStreamingService<C> for Sink<C> {
 
 const ECHO: &str = "/bench/Echo";
 
-/// Sends back what comes.
+/// Sends back every frame it gets.
 struct Echo;
 
 impl<C: Cargo> StreamingService<C> for Echo {
@@ -197,7 +197,7 @@ impl<C: Cargo> StreamingService<C> for Echo {
     }
 }
 
-/// One frame of one message after the other, there and back.
+/// Sends frames of one message, one after the other, and measures each round trip.
 pub(crate) async fn bare_round_trips(count: u64, payload: usize) -> Vec<Duration> {
     let (mut client, server) = bare_pair(Raw::<BareBatch>::default()).await;
     let (frames, queue) = tokio::sync::mpsc::channel(1);
@@ -236,7 +236,7 @@ async fn bare_pair<C: Cargo>(codec: Raw<C>) -> (Client<tonic::transport::Channel
     (client, server)
 }
 
-/// Frames per second, and the processor time of each.
+/// Returns frames per second, and the processor time of each.
 pub(crate) async fn bare_stream<C: Cargo>(frames: u64, frame: C, codec: Raw<C>) -> (f64, f64) {
     let (mut client, server) = bare_pair(codec).await;
     let path = http::uri::PathAndQuery::from_static("/bench/Sink");

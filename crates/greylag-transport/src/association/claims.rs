@@ -1,4 +1,4 @@
-//! Which processes are believed at an address that members hold.
+//! Decides which processes are believed at an address that members hold.
 //!
 //! Source: cluster T15, M25.
 
@@ -11,10 +11,11 @@ use super::{Association, Effect, Event, Phase};
 use crate::holder::Holder;
 use crate::lane::Lane;
 
-/// Between two dials that ask who runs at the address, and between two events about claimants.
+/// Least time between two dials that ask which process runs at the address, and between two events about claimants.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The members that hold the address of an association, and what was done about other processes there.
+/// The members that hold the address of an association, and the times of the last measures against other processes
+/// there.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     holders: Vec<Holder>,
@@ -24,7 +25,7 @@ pub(super) struct Claims {
     told_at: Option<Instant>,
 }
 
-/// What a process that names itself with the address is to the holders of the address.
+/// The standing of a process at an address towards the members that hold the address.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Claim<'a> {
     /// The process is one of the holders, or no member holds the address.
@@ -50,7 +51,7 @@ impl Claims {
         self.is_holder(uid) || self.former.contains(&uid)
     }
 
-    /// Nothing is to be kept any more of the former holders that `chosen` names.
+    /// Forgets the former holders that `chosen` selects.
     pub(super) fn forget_former(&mut self, chosen: impl Fn(&Uid) -> bool) {
         self.former.retain(|uid| !chosen(uid));
     }
@@ -67,7 +68,7 @@ impl Claims {
         irreplaceable.map_or(Claim::Heir, Claim::Held)
     }
 
-    /// Whether the address may be asked now who runs there.
+    /// Whether the address may be dialled now to learn which process runs there.
     pub(super) fn may_ask(&mut self, now: Instant) -> bool {
         is_due(&mut self.asked_at, now)
     }
@@ -79,14 +80,14 @@ impl Claims {
 }
 
 impl Association {
-    /// Dials the address anew: the process that listens there names itself. A control stream that is open stays,
-    /// since messages under way in it would be lost; then the lane of large messages, which mostly rests,
-    /// asks in its stead, and where that is open too, it does so only if `even_if_open`.
+    /// Dials the address anew: the process that listens there names itself. An open control stream stays, since
+    /// messages under way in it would be lost; the lane for large messages, which is mostly at rest, is dialled in its
+    /// stead. If that lane is open too, it is doubled only if `even_if_open`.
     pub(super) fn ask(&mut self, now: Instant, even_if_open: bool, out: &mut Vec<Effect>) {
         let rests = |phase| matches!(phase, Phase::Idle | Phase::Waiting { .. });
         let lane = match (self.lane(Lane::CONTROL), self.lane(Lane::LARGE)) {
             (control, _) if rests(control) => Lane::CONTROL,
-            // The address is being asked.
+            // A dial is under way already.
             (Phase::Dialing { .. }, _) | (_, Phase::Dialing { .. }) => return,
             (_, large) if rests(large) || even_if_open => Lane::LARGE,
             _ => return,

@@ -8,11 +8,11 @@ use crate::holder::Holder;
 use crate::lane::Lane;
 use crate::remoting::{QuarantineReason, RejectCode};
 
-/// An input to the [`Association`](super::Association) with one address: what happened to its streams and dials, what
-/// the peer says in them, and what layers above say of the processes there.
+/// An input to the [`Association`](super::Association) with one address: an event of its streams and dials, a message
+/// of the peer's handshakes, or the word of a layer above about the processes there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// Something waits in the queue of a lane at rest.
+    /// A message waits in the queue of a lane at rest.
     Wanted {
         /// Which lane.
         lane: Lane,
@@ -28,7 +28,7 @@ pub enum Input {
         /// The host that the answer named.
         host_id: Option<String>,
     },
-    /// The dial `seq` was answered: no.
+    /// The dial `seq` was refused.
     Rejected {
         /// Which lane.
         lane: Lane,
@@ -69,7 +69,7 @@ pub enum Input {
         /// The host that it named.
         host_id: Option<String>,
     },
-    /// These members hold the address. Replaces what was named before (cluster T15).
+    /// These members hold the address. Replaces the holders named before (cluster T15).
     Holders {
         /// All of them: mostly one or none.
         holders: Vec<Holder>,
@@ -77,10 +77,9 @@ pub enum Input {
     /// Dial the address anew, so that the process that listens there names itself (cluster M10, M25). At most
     /// once a second.
     Ask,
-    /// The incarnation that said Hello last is no member, and was never reached at its address: it is not dialled to
-    /// see whether it lives.
+    /// The incarnation that said Hello last is no member, and was never reached at its address: it is not probed.
     Unproven,
-    /// Something came from a quarantined incarnation, and was dropped.
+    /// A frame of a quarantined incarnation came, and was dropped.
     Intruded {
         /// The incarnation.
         uid: Uid,
@@ -97,17 +96,17 @@ pub enum Input {
         /// The incarnation.
         uid: Uid,
     },
-    /// A layer above wants this incarnation gone.
+    /// A layer above quarantines this incarnation.
     Quarantine {
         /// The incarnation.
         uid: Uid,
         /// Why.
         reason: QuarantineReason,
-        /// Not told to the peer.
+        /// Whether the quarantine is not told to the peer.
         harmless: bool,
     },
-    /// These incarnations were removed from the cluster for good: their quarantines are remembered, and those
-    /// that were no members here before are refused like quarantined ones. Replaces what was named before.
+    /// These incarnations were removed from the cluster for good: their quarantines are kept, and those that were no
+    /// members here before are refused like quarantined ones. Replaces the tombstones named before.
     Tombstones {
         /// All of them.
         uids: BTreeSet<Uid>,
@@ -117,9 +116,9 @@ pub enum Input {
         /// Which lane.
         lane: Lane,
     },
-    /// This node ends: no lane opens any more.
+    /// This node shuts down: no lane opens any more.
     Shutdown,
-    /// Time has passed.
+    /// Time has passed: handle the deadlines that are due.
     Tick,
 }
 
@@ -142,7 +141,7 @@ pub enum Effect {
         /// The incarnation that reads the stream.
         uid: Uid,
     },
-    /// Nothing more is written to this stream; only notices may still leave.
+    /// Write nothing more to this stream but notices.
     Shut {
         /// Which lane.
         lane: Lane,
@@ -163,41 +162,41 @@ pub enum Effect {
         /// The number of the stream.
         seq: u64,
     },
-    /// The lane is at rest: the next message has to ask for it, by [`Input::Wanted`]. If messages
-    /// wait already, ask at once.
+    /// The lane is at rest: the next message has to request a dial by [`Input::Wanted`]. If messages wait already,
+    /// request one at once.
     Rest {
         /// Which lane.
         lane: Lane,
     },
-    /// Another incarnation runs now. Questions to the old one end, and messages that wait for it are offered back.
+    /// Another incarnation runs now: end questions to the old one, and offer the messages that wait for it back.
     NewIncarnation {
         /// The new one.
         uid: Uid,
         /// The one before, if there was any.
         old: Option<Uid>,
-        /// How many there have been.
+        /// How many incarnations there have been.
         incarnation: u32,
     },
-    /// The messages that wait in this lane become dead letters.
+    /// Make dead letters of the messages that wait in this lane.
     FailQueue {
         /// Which lane.
         lane: Lane,
         /// Why.
         reason: DeadLetterReason,
     },
-    /// Nothing to or from this incarnation passes any more.
+    /// Let nothing to or from this incarnation pass any more.
     Block {
         /// The incarnation.
         uid: Uid,
         /// Why.
         reason: QuarantineReason,
     },
-    /// The messages that wait for this incarnation are offered back.
+    /// Offer the messages that wait for this incarnation back.
     HandBack {
         /// The incarnation.
         uid: Uid,
     },
-    /// Tell the incarnation that it is quarantined here, on whatever stream there is.
+    /// Tell the incarnation on every open stream that it is quarantined here.
     Notify {
         /// The incarnation.
         uid: Uid,
@@ -209,34 +208,34 @@ pub enum Effect {
         /// The incarnation.
         uid: Uid,
     },
-    /// A request to quarantine named an incarnation that has been replaced: nothing follows. Said
-    /// once per incarnation.
+    /// A request to quarantine named an incarnation that has been replaced: nothing follows. Reported once per
+    /// incarnation.
     Ignored {
         /// The incarnation.
         uid: Uid,
     },
     /// The Hello is accepted as far as this machine can tell.
     Admit,
-    /// The stream is accepted, and nothing is learned from its Hello: the caller may ask to join, and
-    /// is believed to run at the address once it answers a dial there (cluster T15).
+    /// The stream is accepted, and nothing is learned from its Hello: the caller may ask to join, and is believed to
+    /// run at the address once it answers a dial there (cluster T15).
     AdmitForJoin,
     /// The Hello is refused until the member that holds the address is removed (cluster T15).
     Hold {
         /// The member.
         holder: UniqueAddress,
-        /// The member, its status, and what would end that, for people.
+        /// The member, its status, and the event that would end its hold, for people.
         detail: String,
     },
     /// The Hello is refused.
     Refuse {
-        /// Why the caller is quarantined; absent if it is harmless, or a dead incarnation.
+        /// Why the caller is quarantined; absent if the quarantine is harmless or the incarnation was replaced.
         reason: Option<QuarantineReason>,
     },
-    /// Tell the listeners.
+    /// Tell the listeners of this event.
     Publish(Event),
 }
 
-/// What listeners are told of a peer.
+/// An event of a peer, as listeners hear of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// An active stream broke.
@@ -262,8 +261,8 @@ pub enum Event {
         /// Both sides' values.
         detail: String,
     },
-    /// Another process was heard at the address of a member that it cannot have replaced; nothing was
-    /// learned from it. Said at most once a second (cluster T15).
+    /// Another process was heard at the address of a member that it cannot have replaced; nothing was learned from it.
+    /// Raised at most once a second (cluster T15).
     AddressHeld {
         /// The member.
         holder: UniqueAddress,
@@ -281,7 +280,7 @@ pub enum Event {
         uid: Uid,
         /// Why.
         reason: QuarantineReason,
-        /// Not told to the peer.
+        /// Whether the quarantine is not told to the peer.
         harmless: bool,
     },
 }

@@ -1,4 +1,4 @@
-//! Cases that would be long to tell in a transcript.
+//! Tests that would be long as transcripts.
 
 use super::*;
 
@@ -16,8 +16,8 @@ fn feed(machine: &mut Association, input: Input) -> Vec<Effect> {
     effects
 }
 
-/// Cluster T15: in a crash loop the process that was replaced last is the one that must not come back,
-/// whatever uids chance has drawn.
+/// Cluster T15: in a crash loop the process that was replaced last must not come back, whatever uids were drawn; of
+/// more than `MAX_RETIRED` the oldest is forgotten first.
 #[test]
 fn of_the_dead_the_oldest_is_forgotten_first() {
     let mut machine = association();
@@ -31,7 +31,8 @@ fn of_the_dead_the_oldest_is_forgotten_first() {
     assert!(!machine.is_dead(uid(1000)) && !machine.is_dead(uid(999)) && machine.is_dead(uid(998)));
 }
 
-/// Cluster T19, T21: a caller that is known only by its own Hello is not probed; once it was reached it is.
+/// Cluster T19, T21: a caller that is known only by its own Hello is not probed; once the caller was reached it is
+/// probed.
 #[test]
 fn a_caller_is_not_dialled_on_its_own_word() {
     let mut machine = association();
@@ -48,8 +49,8 @@ fn a_caller_is_not_dialled_on_its_own_word() {
     assert!(!machine.is_unreached() && machine.next_deadline().is_some());
 }
 
-/// Cluster T19 (c, d), T41: a process has taken leave once it said that it ends, or was quarantined for leaving in order;
-/// one that was cut off has not, nor has another one at its address.
+/// Cluster T19 (c, d), T41: a process has taken leave once it said that it ends, or was quarantined for leaving in
+/// order; a process that was cut off has not, nor has another one at the same address.
 #[test]
 fn a_process_that_says_so_has_taken_leave() {
     let mut machine = association();
@@ -64,7 +65,7 @@ fn a_process_that_says_so_has_taken_leave() {
     }
 }
 
-/// A closed port is expected where the last process took leave, until another one is met there.
+/// A closed port is expected where the last process took leave, until another process is met there.
 #[test]
 fn an_address_is_vacated_by_leave_taken_and_taken_by_the_next_process() {
     for harmless in [true, false] {

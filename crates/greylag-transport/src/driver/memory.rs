@@ -1,8 +1,8 @@
 //! A network within one process: every node is a thread, every link a queue.
 //!
-//! The network keeps the promises that layers above rest on (order per pair, one incarnation per address,
-//! asks that end with their peer, quarantine) and carries real bytes, so a driver tested here meets
-//! nothing new on sockets. Links can be cut in one direction, nodes can crash and start again.
+//! The network keeps the guarantees that layers above rely on (order per pair, one incarnation per address, asks that
+//! end with their peer, quarantine) and carries real bytes, so a driver tested here meets nothing new on sockets. Links
+//! can be cut in one direction, nodes can crash and start again.
 //!
 //! ```
 //! use std::sync::{Arc, mpsc};
@@ -62,14 +62,14 @@ pub struct MemoryNetwork {
 
 #[derive(Default)]
 struct Net {
-    /// The largest message in bytes on an ordinary lane; 0 is any.
+    /// The largest message in bytes on an ordinary lane; 0 means no limit.
     max_ordinary_bytes: AtomicUsize,
     nodes: RwLock<BTreeMap<NodeAddress, Port>>,
-    /// Directions in which nothing passes.
+    /// Directions (from, to) in which nothing passes.
     cuts: RwLock<BTreeSet<(NodeAddress, NodeAddress)>>,
     /// Pairs that have shaken hands; the smaller address first.
     acquainted: Mutex<BTreeSet<(UniqueAddress, UniqueAddress)>>,
-    /// What each node would say of its cluster in a Hello.
+    /// The cluster that each node would name in a Hello.
     cluster_ids: Mutex<BTreeMap<UniqueAddress, u128>>,
 }
 
@@ -78,11 +78,11 @@ struct Net {
 struct Port {
     address: UniqueAddress,
     inbox: mpsc::Sender<Parcel>,
-    /// Set at once by a crash: parcels queued then are never delivered.
+    /// Set at once by a crash: parcels queued before are never delivered.
     closed: Arc<AtomicBool>,
 }
 
-/// What a node's thread takes.
+/// An item in the inbox of a node's thread.
 enum Parcel {
     Message { lane: Lane, target: Option<Uid>, message: Inbound },
     Reply { from: UniqueAddress, ask_id: u64, reply: Reply },
@@ -105,10 +105,10 @@ impl std::fmt::Debug for MemoryNetwork {
 
 const NO_PANIC: &str = "nothing under this lock panics";
 
-/// All nodes share a host: one that starts at the address of another has replaced it (cluster S20 a).
+/// The host of all nodes: one that starts at the address of another has replaced it (cluster S20 a).
 const HOST_ID: &str = "memory";
-/// No socket is behind a node, so no refusal by a kernel says anything of it (cluster S20 b): an address
-/// that no host has (RFC 5737).
+/// The IP address of all nodes, which no host has (RFC 5737): no socket is behind a node, so no refusal by a kernel may
+/// count as its death (cluster S20 b).
 const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
 impl MemoryNetwork {
@@ -117,13 +117,13 @@ impl MemoryNetwork {
         Self::default()
     }
 
-    /// From now on larger messages are refused on the ordinary lanes between nodes, as a transport with frames refuses
-    /// them. Default: none is. Source: cluster T5.
+    /// Refuses messages above `max_bytes` on the ordinary lanes between nodes from now on, as a transport with frames
+    /// does. Default: no limit. Source: cluster T5.
     pub fn limit_ordinary_lanes(&self, max_bytes: usize) {
         self.net.max_ordinary_bytes.store(max_bytes, Ordering::Relaxed);
     }
 
-    /// Starts a node. One that runs at the same address already is crashed first: a restart.
+    /// Starts a node. A node that runs at the same address already is crashed first: a restart.
     pub fn node(&self, address: UniqueAddress, registry: Arc<Registry>) -> Arc<dyn Remoting> {
         let before = self.net.nodes.read().expect(NO_PANIC).get(address.address()).cloned();
         if let Some(before) = before {
@@ -216,14 +216,14 @@ impl Net {
         pairs.iter().filter_map(|(a, b)| if a == of { Some(b) } else { (b == of).then_some(a) }).cloned().collect()
     }
 
-    /// True the first time for a pair.
+    /// Notes a handshake of the pair; true the first time.
     fn acquaint(&self, one: &UniqueAddress, other: &UniqueAddress) -> bool {
         let pair = if one < other { (one.clone(), other.clone()) } else { (other.clone(), one.clone()) };
         self.acquainted.lock().expect(NO_PANIC).insert(pair)
     }
 }
 
-/// One node; dropped by its last user, it is gone as if crashed.
+/// One node; dropping its last handle crashes it.
 struct MemoryNode {
     this: Weak<Self>,
     net: Arc<Net>,
@@ -331,8 +331,8 @@ impl MemoryNode {
         self.quarantined.lock().expect(NO_PANIC)
     }
 
-    /// Puts a parcel into the inbox of the process that runs at the address, after a handshake if needed.
-    /// What a cut swallows counts as carried: its sender cannot know.
+    /// Puts a parcel into the inbox of the process that runs at the address, after a handshake if needed. A parcel that
+    /// a cut swallows counts as carried: its sender cannot know.
     fn carry(
         &self,
         to: &NodeAddress,
@@ -432,7 +432,7 @@ impl Remoting for MemoryNode {
     }
 
     fn send_async(&self, to: &Destination, envelope: Envelope, _: Option<Duration>) -> Sending {
-        // Nothing here is ever full.
+        // Ready at once: no queue here is ever full.
         Box::pin(std::future::ready(self.send_checked(Instant::now(), to, envelope)))
     }
 

@@ -1,4 +1,4 @@
-//! What carries envelopes: threads and queues within one process, or tonic streams between many.
+//! The carriers of envelopes: threads and queues within one process, or tonic streams between many.
 
 #[cfg(feature = "grpc")]
 pub mod beside;

@@ -1,4 +1,4 @@
-//! The half that takes numbered messages.
+//! The half that receives numbered messages.
 
 use std::collections::VecDeque;
 
@@ -14,40 +14,40 @@ pub enum ReceiverInput<M> {
         /// The incarnation.
         uid: Uid,
     },
-    /// A numbered message came.
+    /// A numbered message arrived.
     Arrived {
         /// The incarnation that sent it, as its stream says.
         from: Uid,
-        /// Its number.
+        /// The number of the message.
         seq: u64,
-        /// The message. `None`: its sender has given up everything up to `seq` that did not arrive.
+        /// The message. `None`: the sender has given up everything up to `seq` that did not arrive.
         message: Option<M>,
     },
 }
 
-/// What the driver is asked to do, in this order.
+/// An effect that the driver carries out, in the order of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReceiverEffect<M> {
-    /// Hand this to its recipient.
+    /// Hand this message to its recipient.
     Deliver(M),
-    /// Everything up to this number has been delivered, here or earlier.
+    /// Acknowledge: everything up to this number has been delivered, now or earlier.
     Ack {
         /// The number.
         seq: u64,
     },
-    /// A number is missing: everything up to this one has been delivered.
+    /// Report a gap: everything up to this number has been delivered, and a later one came.
     Nack {
         /// The last number without a gap before it; 0 if the first is missing.
         seq: u64,
     },
 }
 
-/// Takes the numbered messages of one peer address. See the [module](super).
+/// Receives the numbered messages of one peer address. See the [module](super).
 #[derive(Debug, Default)]
 pub struct ReliableReceiver {
     peer: Option<Uid>,
     delivered: u64,
-    /// How far the numbers of those before had come; one that was replaced in error goes on there.
+    /// The last number delivered of each former incarnation; one that was replaced in error continues there.
     former: VecDeque<(Uid, u64)>,
 }
 
@@ -57,7 +57,7 @@ impl ReliableReceiver {
         Self::default()
     }
 
-    /// Takes one input. Messages of another incarnation than the current one are ignored.
+    /// Handles one input. Messages of another incarnation than the current one are ignored.
     pub fn handle<M>(&mut self, input: ReceiverInput<M>, out: &mut Vec<ReceiverEffect<M>>) {
         match input {
             ReceiverInput::Incarnation { uid } => {
@@ -103,7 +103,7 @@ impl ReliableReceiver {
 mod tests {
     use super::*;
 
-    /// Cluster T28: whatever number a peer passes over to, the numbers never begin anew.
+    /// Cluster T28: whatever number a peer skips to, the numbers never begin anew.
     #[test]
     fn nothing_follows_the_last_number() {
         let (mut receiver, mut effects) = (ReliableReceiver::new(), Vec::new());

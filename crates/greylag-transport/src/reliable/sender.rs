@@ -8,12 +8,12 @@ use greylag_core::{DeadLetterReason, Uid};
 use super::MAX_FORMER;
 use crate::settings::TransportSettings;
 
-/// An input to a [`ReliableSender`]: messages to send, the peer's acknowledgements, and what happened to the stream.
+/// An input to a [`ReliableSender`]: messages to send, the peer's acknowledgements, and events of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SenderInput<M> {
     /// A message for this incarnation and no other.
     Send {
-        /// The incarnation that it is for.
+        /// The only incarnation that may get the message.
         target: Uid,
         /// The message.
         message: M,
@@ -25,47 +25,47 @@ pub enum SenderInput<M> {
     },
     /// A control stream to the current incarnation may be written.
     Opened {
-        /// Its number.
+        /// The stream's number.
         stream: u64,
     },
-    /// That stream may not be written any more. Nothing is lost by it (cluster T32).
+    /// That stream may not be written any more. No message is lost by this (cluster T32).
     Closed {
-        /// Its number.
+        /// The stream's number.
         stream: u64,
     },
     /// The peer has delivered everything up to `seq`.
     Ack {
-        /// The incarnation that says so.
+        /// The incarnation that acknowledges.
         from: Uid,
-        /// The number.
+        /// The last number delivered.
         seq: u64,
     },
     /// The peer misses the number after `seq`.
     Nack {
-        /// The incarnation that says so.
+        /// The incarnation that reports the gap.
         from: Uid,
-        /// The number.
+        /// The last number before the gap.
         seq: u64,
     },
-    /// The peer refuses our Hello for good.
+    /// The peer refused our Hello for good.
     Refused,
-    /// Nothing goes to this incarnation any more.
+    /// This incarnation is quarantined: nothing goes to it any more.
     Quarantined {
         /// The incarnation.
         uid: Uid,
     },
-    /// This node ends.
+    /// This node shuts down.
     Shutdown,
-    /// Time has passed.
+    /// Time has passed: handle the deadlines that are due.
     Tick,
 }
 
-/// What the driver is asked to do, in this order.
+/// An effect that the driver carries out, in the order of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SenderEffect<M> {
-    /// Something waits and no control stream is open.
+    /// Open a control stream: a message waits and none is open.
     Connect,
-    /// Copies that were to be written and have not left are void: all that matters follows.
+    /// Discard copies that are queued and not written yet: all that matter are written again next.
     Rewind,
     /// Write the message with its number.
     Write {
@@ -79,18 +79,18 @@ pub enum SenderEffect<M> {
         /// The number.
         seq: u64,
     },
-    /// The message becomes a dead letter. Whether it arrived is not known.
+    /// Make the message a dead letter. It is unknown whether the message arrived.
     Drop {
         /// The message.
         message: M,
         /// Why.
         reason: DeadLetterReason,
     },
-    /// The peer took too much or too long. The messages were dropped before this.
+    /// Report that the peer let too many messages wait, or for too long. The messages were dropped before this.
     GaveUp {
-        /// The incarnation they were for.
+        /// The incarnation that the messages were for.
         uid: Uid,
-        /// How many they were.
+        /// The number of dropped messages.
         dropped: usize,
     },
 }
@@ -106,14 +106,14 @@ pub struct ReliableSender<M> {
     stream: Option<u64>,
     next_seq: u64,
     unacked: VecDeque<(u64, M)>,
-    /// Messages for an incarnation that was not met yet.
+    /// Messages for an incarnation that has not been met yet.
     early: VecDeque<(Uid, M)>,
-    /// Numbers up to this one were given up, and the peer has not confirmed that it passed them.
+    /// Numbers up to this one were given up, and the peer has not confirmed skipping them.
     skipped: Option<u64>,
-    /// The gap for which everything was repeated already.
+    /// The gap after which everything was repeated already.
     nacked: Option<u64>,
     resend_at: Option<Instant>,
-    /// Since when nothing was acknowledged although something waits.
+    /// Since when no message was acknowledged although some wait.
     waiting_since: Option<Instant>,
 }
 
@@ -122,7 +122,7 @@ pub struct ReliableSender<M> {
 struct Former {
     uid: Uid,
     next_seq: u64,
-    /// How many messages for it were dropped since.
+    /// How many messages for the incarnation were dropped since.
     dropped: usize,
 }
 
@@ -156,12 +156,12 @@ impl<M: Clone> ReliableSender<M> {
         self.stream.is_some()
     }
 
-    /// Nothing waits to be sent, repeated or confirmed.
+    /// Whether no message waits to be sent or acknowledged, and no skip to be confirmed.
     pub fn is_idle(&self) -> bool {
         self.unacked.is_empty() && self.early.is_empty() && self.skipped.is_none()
     }
 
-    /// Takes one input. Infallible: what makes no sense here is dropped.
+    /// Handles one input. Infallible: an input that makes no sense in the present state is ignored.
     pub fn handle(&mut self, now: Instant, input: SenderInput<M>, out: &mut Vec<SenderEffect<M>>) {
         match input {
             SenderInput::Send { target, message } => self.on_send(now, target, message, out),
@@ -195,7 +195,7 @@ impl<M: Clone> ReliableSender<M> {
         } else if self.peer == Some(target) {
             self.number(message, out);
         } else if self.stream.is_some() {
-            // Another incarnation answers at the address; the one that was meant is gone or never ran there.
+            // Drop: another incarnation answers at the address; the target is gone or never ran there.
             self.count_dropped(target);
             out.push(SenderEffect::Drop { message, reason: DeadLetterReason::StaleIncarnation });
         } else {
@@ -207,7 +207,7 @@ impl<M: Clone> ReliableSender<M> {
         }
     }
 
-    /// Gives a message its number; written at once if it can be.
+    /// Gives a message its number, and writes it at once if a stream is open.
     fn number(&mut self, message: M, out: &mut Vec<SenderEffect<M>>) {
         let seq = self.next_seq;
         self.next_seq += 1;
@@ -242,7 +242,7 @@ impl<M: Clone> ReliableSender<M> {
         self.waiting_since = (self.waiting() > 0).then_some(now);
     }
 
-    /// One that was replaced in error goes on with its numbers, past those that were dropped.
+    /// Continues the numbers of an incarnation that was replaced in error, past those that were dropped.
     fn come_back(&mut self, uid: Uid, out: &mut Vec<SenderEffect<M>>) {
         let known = self.former.iter().position(|former| former.uid == uid);
         let Some(former) = known.and_then(|at| self.former.remove(at)) else { return };
@@ -259,7 +259,7 @@ impl<M: Clone> ReliableSender<M> {
         }
     }
 
-    /// Streams, numbers and gaps were those of another incarnation.
+    /// Resets stream, numbers and gaps, which were those of another incarnation.
     fn forget_numbers(&mut self) {
         (self.stream, self.skipped, self.nacked, self.next_seq) = (None, None, None, 1);
     }
@@ -275,7 +275,7 @@ impl<M: Clone> ReliableSender<M> {
     }
 
     fn on_ack(&mut self, now: Instant, from: Uid, seq: u64) {
-        // A number that was never given is nonsense, and so is the word of another incarnation.
+        // Ignore a number that was never given, and acknowledgements of another incarnation.
         if self.peer != Some(from) || seq >= self.next_seq {
             return;
         }
@@ -291,7 +291,7 @@ impl<M: Clone> ReliableSender<M> {
 
     fn on_nack(&mut self, now: Instant, from: Uid, seq: u64, out: &mut Vec<SenderEffect<M>>) {
         self.on_ack(now, from, seq);
-        // Everything behind a gap is answered by the same nack; it is repeated once for all of them.
+        // Repeat once per gap: every message behind a gap causes the same nack.
         if self.peer == Some(from) && seq < self.next_seq && self.nacked != Some(seq) {
             self.nacked = Some(seq);
             self.write_all(now, out);
@@ -349,7 +349,7 @@ impl<M: Clone> ReliableSender<M> {
         out.push(SenderEffect::GaveUp { uid, dropped });
     }
 
-    /// Drops everything that waits. The peer will be told to pass over the numbers.
+    /// Drops all messages that wait. The peer will be told to skip their numbers.
     fn drop_all(&mut self, reason: DeadLetterReason, out: &mut Vec<SenderEffect<M>>) -> usize {
         let dropped = self.waiting();
         let unacked = self.unacked.drain(..).map(|(_, message)| message);
@@ -361,14 +361,14 @@ impl<M: Clone> ReliableSender<M> {
         dropped
     }
 
-    /// Sets or clears the deadlines, by whether messages wait.
+    /// Sets or clears the deadlines, depending on whether messages wait.
     fn settle(&mut self, now: Instant) {
         if self.waiting() == 0 {
             self.waiting_since = None;
         } else {
             self.waiting_since.get_or_insert(now);
         }
-        // A gap alone is worth no connection; it is told on the next stream.
+        // A skip alone is worth no connection; it is written on the next stream.
         let is_due = self.waiting() > 0 || (self.skipped.is_some() && self.stream.is_some());
         if is_due {
             self.resend_at.get_or_insert(now + self.resend_interval);

@@ -1,4 +1,4 @@
-//! Which servers the dialling side of a TLS connection believes; also for connections that are not the
+//! Judges the server's certificate on the dialling side of a TLS connection; also for connections that are not the
 //! transport's own, such as those to a database.
 
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, SignatureScheme};
 
-/// Judges the certificate of a server that was dialled: any is believed, or one that an authority signed, or one that
-/// it signed for the host that was dialled. A server that is believed has proven that it has its certificate's key.
+/// Judges the certificate of a server that was dialled: accepts any, or one signed by an authority, or one signed by an
+/// authority for the host that was dialled. An accepted server has proven that it has its certificate's key.
 #[derive(Debug)]
 pub struct HostVerifier {
     chain: Option<Arc<WebPkiServerVerifier>>,
@@ -19,12 +19,12 @@ pub struct HostVerifier {
 }
 
 impl HostVerifier {
-    /// Believes every server: the connection is encrypted, but it is not known to which server.
+    /// Accepts every server: the connection is encrypted, but it is not known to which server.
     pub fn of_anybody(provider: Arc<CryptoProvider>) -> Self {
         Self { chain: None, checks_host: false, provider }
     }
 
-    /// Believes what `chain` does. Unless `checks_host` is set, the certificate may be another host's.
+    /// Accepts the servers that `chain` accepts. Unless `checks_host` is set, the certificate may be another host's.
     pub fn of_authority(chain: Arc<WebPkiServerVerifier>, checks_host: bool, provider: Arc<CryptoProvider>) -> Self {
         Self { chain: Some(chain), checks_host, provider }
     }
@@ -41,7 +41,7 @@ impl ServerCertVerifier for HostVerifier {
     ) -> Result<ServerCertVerified, rustls::Error> {
         use CertificateError::{NotValidForName, NotValidForNameContext};
         let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
-        // The name is looked at last, after the chain and the dates.
+        // The name is checked last, after the chain and the dates, so a wrong name means that all else is right.
         match chain.verify_server_cert(leaf, intermediates, host, ocsp, now) {
             Err(rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }))
                 if !self.checks_host =>

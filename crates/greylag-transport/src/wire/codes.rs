@@ -1,4 +1,4 @@
-//! The numbers that stand for our enums on the wire. A number once given keeps its meaning.
+//! The numbers of our enums on the wire. A number once given keeps its meaning.
 
 use greylag_core::DeadLetterReason;
 
@@ -100,13 +100,13 @@ pub(super) fn entity_error(failure: pb::EntityFailure) -> EntityError {
         Kind::NotStoredRejected => EntityError::NotStored(NotStoredReason::Rejected(failure.text)),
         Kind::NotStoredUnavailable => EntityError::NotStored(NotStoredReason::Unavailable(failure.text)),
         Kind::NotStoredFenced => EntityError::NotStored(NotStoredReason::Fenced),
-        // A failure of a newer version: its meaning is not known here.
+        // A failure of a newer version is read as one of unknown outcome.
         Kind::OutcomeUnknown | Kind::Unspecified => EntityError::OutcomeUnknown,
         Kind::NotInOrder => EntityError::NotInOrder,
     }
 }
 
-/// Reasons with which a question may come back, and their numbers.
+/// The reasons that a dropped question may be answered with, and their numbers.
 const REASONS: &[(DeadLetterReason, u32)] = &[
     (DeadLetterReason::HandshakeTimeout, 1),
     (DeadLetterReason::HandshakeRejected, 2),
@@ -160,7 +160,7 @@ pub(super) fn write_drop_reason(reason: DeadLetterReason) -> u32 {
     REASONS.iter().find(|(known, _)| *known == reason).map_or(0, |(_, number)| *number)
 }
 
-/// A reason of a newer version reads as the one that promises least.
+/// Reads a number as a reason; a reason of a newer version is read as the one that promises least.
 pub(super) fn drop_reason(number: u32) -> DeadLetterReason {
     REASONS.iter().find(|(_, known)| *known == number).map_or(DeadLetterReason::Undecodable, |(reason, _)| *reason)
 }

@@ -1,8 +1,8 @@
 //! Frames as zstd.
 //!
-//! A compressed frame holds one other frame whole and says how large that is. The reader trusts the
-//! size no further than its lane allows: it never makes room for more, and content that does not
-//! have exactly that size is a broken frame. Source: cluster T36, T37.
+//! A compressed frame holds one other frame whole, with its size. The reader trusts the size only up to its lane's
+//! limit: it never allocates more, and content of another size than announced is a broken frame. Source: cluster T36,
+//! T37.
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
@@ -10,10 +10,10 @@ use prost::encoding::{WireType, encode_key, encode_varint};
 
 use super::{Malformed, pb};
 
-/// The fastest level: links within a data centre are quick, and heartbeats share the threads.
+/// The fastest level: links within a data centre are fast, and heartbeats share the threads.
 const LEVEL: i32 = 1;
 
-/// The number of `Frame.compressed`.
+/// The field number of `Frame.compressed`.
 const COMPRESSED: u32 = 14;
 
 /// The frame that holds `frame` compressed; `None` if that would not be smaller.
@@ -28,7 +28,7 @@ pub(crate) fn compress(frame: &[u8]) -> Option<Bytes> {
     (out.len() < frame.len()).then(|| out.freeze())
 }
 
-/// The bytes of the frame inside, at most `limit`.
+/// Returns the bytes of the frame inside, at most `limit`.
 pub(super) fn decompress(content: &pb::Compressed, limit: usize) -> Result<Bytes, Malformed> {
     let size = usize::try_from(content.size).unwrap_or(usize::MAX);
     if size > limit {
@@ -60,7 +60,8 @@ mod tests {
         assert!(compress(&noise).is_none_or(|frame| frame.len() < noise.len()));
     }
 
-    /// Cluster T36, T37: neither an honest nor a lying bomb gets more room than the lane has.
+    /// Cluster T36, T37: a decompression bomb gets no more memory than the lane allows, whether it states its size or
+    /// not.
     #[test]
     fn a_bomb_is_refused() {
         let bomb = content(compress(&vec![0; 64 << 20]).unwrap());

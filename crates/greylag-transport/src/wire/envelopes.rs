@@ -19,8 +19,8 @@ const FAILURE: u32 = 10;
 const PATH_ID: u32 = 12;
 const MANIFEST_ID: u32 = 14;
 
-/// Appends an envelope to the content of a batch, and returns the size of its payload. On an error
-/// nothing is appended. `scratch` is a buffer to be used again.
+/// Appends an envelope to the content of a batch, and returns the size of its payload. On an error nothing is appended.
+/// `scratch` is a buffer for reuse.
 pub(crate) fn write_envelope(
     envelope: &Envelope,
     names: &mut NameWriter,
@@ -36,7 +36,8 @@ pub(crate) fn write_envelope(
         }
     };
     let recipient = &envelope.recipient;
-    // An envelope without a target uid is the join protocol's, which knows no tables (cluster T37).
+    // Number no names without a target uid: such an envelope is the join protocol's, which uses no tables (cluster
+    // T37).
     let may_number = envelope.target_uid.is_some();
     let (path, path_id) = spell(names, may_number, Role::Path, &recipient.path);
     let (manifest, manifest_id) = spell(names, may_number, Role::Manifest, &envelope.manifest);
@@ -94,7 +95,7 @@ pub(crate) fn write_reply(
     fields.payload.len()
 }
 
-/// An envelope as the schema sees it; the defaults of protobuf are not written.
+/// An envelope's fields by the schema; protobuf's default values are not written.
 #[derive(Default)]
 struct Fields<'a> {
     path: &'a str,
@@ -154,14 +155,14 @@ impl Fields<'_> {
     }
 }
 
-/// Collects what stands between long fields, so that the batch grows in few and larger pieces.
+/// Collects the short fields between long ones, so that the batch grows in few and larger pieces.
 struct Small {
     bytes: [u8; Self::ROOM],
     len: usize,
 }
 
 impl Small {
-    /// More than all fields but the long ones take together.
+    /// More than the short fields take together.
     const ROOM: usize = 128;
 
     fn new() -> Self {
@@ -243,7 +244,7 @@ impl Arrived {
     }
 }
 
-/// What an envelope brought.
+/// The content of an envelope.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ArrivedContent {
     Message(Inbound),
@@ -261,19 +262,19 @@ pub(crate) struct BatchReader<'a> {
 /// How far a batch was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Place {
-    /// The bytes that were read.
+    /// Bytes read so far.
     at: usize,
-    /// The envelopes that were in them.
+    /// Envelopes read so far.
     pub(crate) count: usize,
 }
 
 impl<'a> BatchReader<'a> {
-    /// The envelopes that `from` sent.
+    /// Reads the envelopes that `from` sent, from the start of the batch.
     pub(crate) fn new(from: &'a UniqueAddress, batch: Bytes, names: &'a mut Names) -> Self {
         Self::going_on(from, batch, names, Place::default())
     }
 
-    /// The same, from where another reader of the batch has stopped.
+    /// Reads the envelopes from where another reader of the batch has stopped.
     pub(crate) fn going_on(from: &'a UniqueAddress, batch: Bytes, names: &'a mut Names, place: Place) -> Self {
         Self { from, batch, place, names }
     }
@@ -282,8 +283,8 @@ impl<'a> BatchReader<'a> {
         self.place
     }
 
-    /// What `take` makes of the next envelope; `None` if there is none. Every message passes here, and is
-    /// moved but once. After an error there is no more to read.
+    /// Returns `take` of the next envelope; `None` at the end. Every message passes here, so it is moved only once.
+    /// After an error there is no more to read.
     pub(crate) fn read_next<T>(&mut self, take: impl FnOnce(Arrived) -> T) -> Result<Option<T>, Malformed> {
         let read = self.try_next(take);
         if read.is_err() {
@@ -320,7 +321,7 @@ impl Iterator for BatchReader<'_> {
     }
 }
 
-/// Reads the envelope that stands at `rest` in the batch; its payload shares the batch's bytes.
+/// Reads the envelope at `rest` in the batch; its payload shares the batch's bytes.
 fn read_envelope<T>(
     from: &UniqueAddress,
     batch: &Bytes,
@@ -353,7 +354,7 @@ fn read_envelope<T>(
         }
     }
     let codec = CodecId::from_u32(u32::try_from(codec_id).unwrap_or(u32::MAX));
-    // In the order in which the writer numbers them.
+    // Read path before manifest, the order in which the writer numbers them.
     let path = names.read(text(path)?, path_id)?;
     let manifest = Manifest::from(names.read(text(manifest)?, manifest_id)?);
     let payload = batch.slice_ref(payload);
@@ -404,7 +405,7 @@ fn read_number(rest: &mut &[u8]) -> Result<u32, Malformed> {
 
 #[inline(always)]
 fn read_key(rest: &mut &[u8]) -> Result<(u32, WireType), Malformed> {
-    // Every field of ours has a key of one byte.
+    // Fast path: all known fields have one-byte keys.
     let wire = match rest.first() {
         Some(key @ 8..=0x7f) => match key & 7 {
             0 => WireType::Varint,

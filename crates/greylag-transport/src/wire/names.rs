@@ -1,9 +1,9 @@
-//! Names that repeat on a stream: sent once with a number, and as that number from then on.
+//! Interns names that repeat on a stream: a name is sent once with a number, and as the number from then on.
 //!
-//! The writing half numbers names from 1 in the order of their first use; an envelope that gives a
-//! name its number carries both, later ones carry the number alone. Once the reader's room is used
-//! up, names are written out. The tables belong to one stream: the next stream begins with empty
-//! ones, so there is nothing to agree on after a reconnect. Source: cluster T37.
+//! The writing half numbers names from 1 in the order of their first use; the envelope that first uses a name carries
+//! both name and number, later ones carry the number alone. Once the reader's table is full, names are written out. The
+//! tables belong to one stream: the next stream begins with empty ones, so there is nothing to agree on after a
+//! reconnect. Source: cluster T37.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,46 +11,46 @@ use std::sync::Arc;
 use super::Malformed;
 use crate::envelope::MAX_NAME;
 
-/// The longest name, in bytes, that a table keeps. Longer ones are written out each time, so that a table is
-/// bounded in bytes, too.
+/// The longest name, in bytes, that a table keeps. Longer names are written out each time, so that a table is bounded
+/// in bytes, too.
 const MAX_KEPT: usize = 256;
 
 /// How a name is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spelling {
-    /// As it is.
+    /// As text.
     Text,
-    /// As it is, with the number that stands for it from now on.
+    /// As text, with the number that stands for the name from now on.
     First(u32),
     /// As a number.
     Number(u32),
 }
 
-/// Which of the two names of an envelope; each is compared with its predecessor first.
+/// The two kinds of names of an envelope; each is compared with its predecessor of the same kind first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Path,
     Manifest,
 }
 
-/// The names of one stream, as its writer knows them.
+/// The table of names of one stream, on the writer's side.
 #[derive(Debug, Default)]
 pub(crate) struct NameWriter {
     max: usize,
     numbers: HashMap<Arc<str>, u32>,
-    /// The name with number n stands at n - 1.
+    /// The name with number n is at index n - 1.
     texts: Vec<Arc<str>>,
-    /// Per role, the number used last; 0 for none. Most messages repeat the names of the one before.
+    /// The number used last, per role; 0 for none. Most messages repeat the names of the one before.
     recent: [u32; 2],
 }
 
 impl NameWriter {
-    /// With room for `max` names; none at all writes every name out.
+    /// A table of at most `max` names; with 0 every name is written out.
     pub(crate) fn new(max: usize) -> Self {
         Self { max, ..Self::default() }
     }
 
-    /// How to write `name`, which takes the next number if there is one left.
+    /// Decides how to write `name`, which takes the next number if there is one left.
     pub(crate) fn spell(&mut self, role: Role, name: &str) -> Spelling {
         if self.max == 0 || name.is_empty() || name.len() > MAX_KEPT {
             return Spelling::Text;
@@ -74,12 +74,12 @@ impl NameWriter {
         Spelling::First(number)
     }
 
-    /// How many names have numbers; for [`NameWriter::forget_since`].
+    /// The number of names in the table; for [`NameWriter::forget_since`].
     pub(crate) fn mark(&self) -> usize {
         self.texts.len()
     }
 
-    /// Takes back the numbers given since `mark`: what carried them is not sent after all.
+    /// Takes back the numbers given since `mark`: the envelope that carried them is not sent after all.
     pub(crate) fn forget_since(&mut self, mark: usize) {
         if self.texts.len() > mark {
             for text in self.texts.drain(mark..) {
@@ -90,28 +90,28 @@ impl NameWriter {
     }
 }
 
-/// The names that arrived on one stream. Those with numbers are the stream's table; others are
-/// remembered for a while, to be shared in place of being allocated again.
+/// The names that arrived on one stream. Names with numbers are the stream's table; others are remembered for a while,
+/// to be shared in place of being allocated again.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     numbered: Vec<Arc<str>>,
     max_numbered: usize,
     known: HashSet<Arc<str>>,
-    /// The one that came last: most messages name the same recipient as the one before.
+    /// The last name: most messages have the same recipient as the one before.
     last: Option<Arc<str>>,
     empty: Arc<str>,
 }
 
 impl Names {
-    /// More than this many names without numbers are not remembered, whatever a peer sends.
+    /// Limit of remembered names without numbers, whatever a peer sends.
     const MAX_KNOWN: usize = 4096;
 
-    /// Keeps at most `max_numbered` names with numbers; the peer was told so.
+    /// Keeps at most `max_numbered` names with numbers; the answer to the Hello tells the peer this limit.
     pub(crate) fn new(max_numbered: usize) -> Self {
         Self { max_numbered, ..Self::default() }
     }
 
-    /// The name that was written as `text` and `number`, either of which may be missing.
+    /// Returns the name that was written as `text` and `number`, either of which may be missing.
     pub(super) fn read(&mut self, text: &str, number: u32) -> Result<Arc<str>, Malformed> {
         match (text, number) {
             (text, 0) => Ok(self.share(check_name(text)?)),
@@ -137,7 +137,7 @@ impl Names {
         }
     }
 
-    /// A name without a number.
+    /// Returns a name without a number, shared with an equal earlier one if that is remembered.
     pub(super) fn share(&mut self, name: &str) -> Arc<str> {
         if name.is_empty() {
             return self.empty.clone();
@@ -166,7 +166,7 @@ impl Names {
     }
 }
 
-/// A path, a sub-path or a manifest; one that is longer than any node sends is refused.
+/// Checks a path, a sub-path or a manifest: a name longer than any that a node sends is refused.
 pub(super) fn check_name(name: &str) -> Result<&str, Malformed> {
     if name.len() > MAX_NAME {
         return Err(Malformed(format!("a name of {} bytes, at most {MAX_NAME} are allowed", name.len())));
@@ -187,7 +187,7 @@ mod tests {
         }
     }
 
-    /// Cluster T37: the first use gives the number, later ones are the number; past the cap, text.
+    /// Cluster T37: the first use gives the number, later uses are the number; past the limit names are text.
     #[test]
     fn a_name_is_sent_once_until_the_table_is_full() {
         let mut names = NameWriter::new(2);
@@ -228,7 +228,7 @@ mod tests {
         assert!(reader.read(&"x".repeat(MAX_NAME + 1), 0).is_err());
     }
 
-    /// Cluster T37: numbers that were never given, come out of turn or exceed the room are refused.
+    /// Cluster T37: numbers that were never given, are out of order or exceed the table are refused.
     #[test]
     fn a_reader_keeps_what_it_promised_and_no_more() {
         let mut names = Names::new(2);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     proptest! {
-        /// Cluster T37: whatever is written, and whatever of it is taken back, is read as it was.
+        /// Cluster T37: whatever names are written, and whichever of them are taken back, they read back as they were.
         #[test]
         fn what_is_spelled_is_read(max in 0_usize..6, uses in prop::collection::vec(("[a-h]?", any::<bool>(), prop::bool::weighted(0.2)), 0..80)) {
             let (mut writer, mut reader) = (NameWriter::new(max), Names::new(max));

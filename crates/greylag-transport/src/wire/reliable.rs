@@ -1,5 +1,5 @@
-//! Numbered control messages. They are few, so the generated types do; a stream's table of names has
-//! no part in them, because they outlive streams.
+//! Numbered control messages. They are few, so the generated types serve; they do not use a stream's table of names,
+//! because they outlive streams.
 
 use super::names::check_name;
 use super::*;
@@ -22,7 +22,7 @@ pub(crate) fn write_reliable(seq: u64, letter: &Letter) -> Bytes {
     frame(seq, Some(envelope))
 }
 
-/// The frame that says: everything up to `seq` that did not arrive was given up.
+/// The frame that tells the receiver that everything up to `seq` that did not arrive was given up.
 pub(crate) fn write_skip(seq: u64) -> Bytes {
     frame(seq, None)
 }

@@ -1,8 +1,8 @@
 //! The limits of a frame's content, checked before anything is allocated for it.
 //!
-//! The generated types make a value of each repeated field and each entry of a map, and a value takes many times
-//! the two bytes in which a frame can ask for it. So fields that repeat are counted first, and a frame with more of
-//! them than any node writes is refused before it takes more than twice its bytes. Source: cluster T36, 82.
+//! The generated types allocate a value for each repeated field and each entry of a map, many times the two bytes that
+//! it may take in a frame. So repeated fields are counted first, and a frame with more of them than any node writes is
+//! refused before it takes more than twice its bytes. Source: cluster T36, 82.
 
 use super::{MAX_FEATURES, MAX_HELLO, Malformed};
 use prost::encoding::{WireType, decode_key, decode_varint};
@@ -68,7 +68,7 @@ fn count(message: &[u8], number: u32) -> Result<usize, Malformed> {
     of_number(message, number).try_fold(0, |count, field| field.map(|_| count + 1))
 }
 
-/// The fields of a message, by number and content; of a field that is no message or text, the content is empty.
+/// The fields of a message, by number and content; the content is empty for fields that are no message or text.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -114,8 +114,8 @@ mod tests {
         read_frame(Bytes::from(frame)).expect_err("it is refused").to_string()
     }
 
-    /// Cluster 82: what stands beside a batch does not make it a message of the generated types, in which each
-    /// envelope takes a hundred times its two bytes.
+    /// Cluster 82: other fields beside a batch must not cause the batch to be read by the generated types, in which
+    /// each envelope takes a hundred times its two bytes.
     #[test]
     fn a_batch_beside_an_unknown_field_is_refused() {
         let batch = [1 << 3 | 2, 0].repeat(1 << 20);
@@ -129,7 +129,7 @@ mod tests {
         }
     }
 
-    /// Cluster 82: fields that repeat are counted before they are read.
+    /// Cluster 82: repeated fields are counted before they are read.
     #[test]
     fn fields_that_repeat_without_end_are_refused() {
         let features = || vec![String::new(); 4000];

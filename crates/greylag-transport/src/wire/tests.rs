@@ -114,7 +114,7 @@ fn the_vectors_of_the_format_document() {
     assert!(missing.is_empty(), "not in the document: {missing:#?}");
 }
 
-/// Cluster T37: a writer may pack as it likes; a frame that was packed once stays readable.
+/// Cluster T37: a writer may compress as it likes; a frame that was compressed once stays readable.
 #[test]
 fn the_compressed_vector_of_the_format_document_is_read() {
     let close = Frame::Close("no ".repeat(9));
@@ -125,8 +125,8 @@ fn the_compressed_vector_of_the_format_document_is_read() {
     assert_eq!(read_frame_within(bytes.into(), 31), Ok(close));
 }
 
-/// Cluster T37: an envelope for a known process gives its names numbers, the next one uses them; one
-/// for any process at an address, as the join protocol sends, never does.
+/// Cluster T37: an envelope for a known process gives its names numbers, the next one uses them; an envelope for any
+/// process at an address, as the join protocol sends, does neither.
 #[test]
 fn names_are_written_once_a_stream() {
     let (mut names, mut scratch, mut batch) = (NameWriter::new(16), BytesMut::new(), BytesMut::new());
@@ -148,7 +148,7 @@ fn names_are_written_once_a_stream() {
     assert_eq!(arrived[0], arrived[1]);
     assert_eq!(arrived[0].content, arrived[2].content);
     assert!(matches!(arrived[3].content, ArrivedContent::Reply { ask_id: 5, .. }));
-    // Another stream has another table: the same bytes without their first envelope are broken.
+    // Another stream has another table: the same bytes without their first envelope must be refused.
     let rest = pb::Batch { envelopes: read[1..].to_vec() }.encode_to_vec();
     assert!(read_all(rest.into()).unwrap_err().to_string().contains("no name has the number 1"));
 }
@@ -163,7 +163,7 @@ fn a_frame_of_countless_envelopes_is_refused() {
     assert!(read_all(batch.freeze()).is_err());
 }
 
-/// Cluster T36: the texts of a Hello are kept and told to others, so they are short.
+/// Cluster T36: the texts of a Hello are kept and told to others, so their length is limited.
 #[test]
 fn a_hello_is_short() {
     let Some(pb::frame::Content::Hello(good)) =
@@ -191,7 +191,7 @@ fn a_hello_is_short() {
     assert!(read(pb::Hello { features: vec![String::new(); 33], ..good }).is_err());
 }
 
-/// Cluster T28: numbers never come to an end, so no message may have the last one.
+/// Cluster T28: the last number is refused, since another must be able to follow each number.
 #[test]
 fn the_last_number_is_refused() {
     assert!(read_frame(write_skip(u64::MAX)).is_err());
@@ -294,7 +294,7 @@ fn a_variant_of_a_newer_version_is_unknown_and_not_malformed() {
     assert_eq!(read_frame(frame.freeze()), Ok(Frame::Unknown));
 }
 
-/// Cluster §7, T36: a damaged frame is refused, or read and the same when it is written again.
+/// Cluster §7, T36: a damaged frame is refused, or is read and reads back the same after it is written again.
 #[test]
 fn damaged_frames_are_refused_or_read_and_nothing_else() {
     use crate::fuzzing;

@@ -9,7 +9,7 @@ use greylag_transport::{Tls, TlsSettings, TransportSettings};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// An authority, with a directory for what it signs.
+/// An authority, with a directory for the files that it signs.
 pub struct Authority(certificates::Authority);
 
 impl Authority {
@@ -17,14 +17,14 @@ impl Authority {
         Self(certificates::Authority::new())
     }
 
-    /// Puts key, certificate and this authority's own into files that start with `name`; what was
-    /// there is replaced.
+    /// Writes key, certificate and this authority's own certificate to files that start with `name`, replacing former
+    /// ones.
     pub fn sign(&self, name: &str, hosts: &[&str]) -> TlsSettings {
         let files = self.0.sign(name, hosts);
         TlsSettings::new(files.key, files.cert, files.ca)
     }
 
-    /// The same with a certificate that ends so many days from now; a negative number of days ago.
+    /// Signs a certificate that ends this many days from now; ago, if the number is negative.
     pub fn sign_for_days(&self, name: &str, hosts: &[&str], days: i64) -> TlsSettings {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         let end = now.checked_add_signed(days * 86_400 + 3600).unwrap();

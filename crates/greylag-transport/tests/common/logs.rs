@@ -1,4 +1,4 @@
-//! What was logged in this process.
+//! Captures the log of this process.
 
 #![allow(dead_code, unreachable_pub, reason = "not every test file uses everything")]
 
@@ -45,18 +45,18 @@ impl Subscriber for Collector {
     fn exit(&self, _: &Id) {}
 }
 
-/// From now on lines are kept.
+/// Keeps log lines from now on.
 pub fn keep() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| tracing::subscriber::set_global_default(Collector).unwrap());
 }
 
-/// Whether a line has all these words.
+/// Whether any line contains all these words.
 pub fn has(words: &[&str]) -> bool {
     LINES.lock().unwrap().iter().any(|line| words.iter().all(|word| line.contains(word)))
 }
 
-/// The warnings and errors.
+/// The lines of warnings and errors.
 pub fn loud() -> Vec<String> {
     let is_loud = |line: &&String| line.starts_with("WARN") || line.starts_with("ERROR");
     LINES.lock().unwrap().iter().filter(is_loud).cloned().collect()

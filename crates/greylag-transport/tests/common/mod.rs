@@ -1,4 +1,4 @@
-//! Nodes on the loopback interface, and what the tests ask of them.
+//! Nodes on the loopback interface, and helpers of the tests.
 
 #![allow(dead_code, unreachable_pub, reason = "not every test file uses everything")]
 
@@ -14,7 +14,7 @@ use greylag_transport::{
 };
 use tokio::sync::mpsc;
 
-/// Nothing that works takes so long.
+/// Time limit: longer than any step takes that works.
 pub const LONG: Duration = Duration::from_secs(20);
 
 pub struct Node {
@@ -40,20 +40,20 @@ impl TransportListener for Events {
     }
 }
 
-/// A node with an inbox at `inbox`, which is also the prefix of what it wants handed back.
+/// A node with an inbox at `inbox`, which is also its prefix for handed-back envelopes.
 pub async fn node(settings: TransportSettings) -> Node {
     let node = closed(settings).await;
     node.transport.open();
     node
 }
 
-/// The same, but that it accepts no connection yet.
+/// A node like [`node`] that accepts no connection yet.
 pub async fn closed(settings: TransportSettings) -> Node {
     let registry = Registry::new();
     registry.register::<u32>(json("number")).unwrap();
     registry.register::<String>(json("text")).unwrap();
     let registry = Arc::new(registry);
-    // A node that was dropped closes its socket a moment later.
+    // Retry while the port is taken: a dropped node closes its socket a moment later.
     let transport = loop {
         match GrpcTransport::bind_closed(settings.clone(), registry.clone()).await {
             Ok(transport) => break transport,
@@ -75,7 +75,7 @@ impl Node {
         self.transport.self_address().clone().into()
     }
 
-    /// This very process.
+    /// The address of this process, with its uid.
     pub fn here_exactly(&self) -> UniqueAddress {
         self.transport.self_address().clone()
     }
@@ -102,7 +102,7 @@ impl Node {
         read(&next(&mut self.inbox).await)
     }
 
-    /// The first event that is chosen; others are passed over.
+    /// Returns the first event that `chosen` accepts; skips others.
     pub async fn event<T>(&mut self, chosen: impl Fn(TransportEvent) -> Option<T>) -> T {
         let found = async {
             loop {
@@ -114,7 +114,7 @@ impl Node {
         tokio::time::timeout(LONG, found).await.expect("the event comes")
     }
 
-    /// Whether anything is known of who runs at this port.
+    /// Whether any process is known at this port.
     pub fn knows(&self, port: u16) -> bool {
         self.transport.peer(&format!("127.0.0.1:{port}").parse().unwrap()).is_some()
     }
@@ -139,7 +139,7 @@ impl Node {
         ask.answer
     }
 
-    /// The right to answer the next message.
+    /// Returns the reply token of the next message.
     pub async fn question<R: Send + 'static>(&mut self) -> ReplyTo<R> {
         let message = next(&mut self.inbox).await;
         self.reply_to(&message)
@@ -169,7 +169,7 @@ pub fn read(message: &Inbound) -> u32 {
     serde_json::from_slice(&message.payload).unwrap()
 }
 
-/// Waits for a fact that no event announces.
+/// Waits for a condition that no event announces.
 pub async fn until(mut fact: impl FnMut() -> bool) {
     let wait = async {
         while !fact() {

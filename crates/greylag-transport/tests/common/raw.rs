@@ -1,4 +1,4 @@
-//! A caller that speaks HTTP/2 byte by byte, so that it can say what no node would.
+//! A caller that speaks HTTP/2 byte by byte, so that it can send what no node would send.
 
 #![allow(dead_code, unreachable_pub, reason = "not every test file uses everything")]
 
@@ -26,12 +26,12 @@ impl Raw {
     }
 
     pub async fn send(&mut self, bytes: &[u8]) {
-        // The other side may have hung up already; what it did before is what matters.
+        // Ignore errors: the other side may have hung up already.
         self.0.write_all(bytes).await.ok();
         self.0.flush().await.ok();
     }
 
-    /// Preface, settings, and the head of a call.
+    /// Sends preface, settings, and the head of a call.
     pub async fn call(&mut self) {
         self.call_path("/greylag.transport.v1.Transport/Open").await;
     }
@@ -51,12 +51,12 @@ impl Raw {
         self.send(&frame(1, 4, 1, &head)).await;
     }
 
-    /// A call whose answers may fill no window: not a byte of them is ever sent.
+    /// Begins a call with an answer window of 0, so that the called side can send no byte of an answer.
     pub async fn call_unheard(&mut self) {
         self.call_with("/greylag.transport.v1.Transport/Open", &[0, 4, 0, 0, 0, 0]).await;
     }
 
-    /// A message on the call.
+    /// Sends a message on the call.
     pub async fn say(&mut self, message: &[u8]) {
         let mut data = vec![0];
         data.extend((message.len() as u32).to_be_bytes());
@@ -64,7 +64,7 @@ impl Raw {
         self.send(&frame(0, 0, 1, &data)).await;
     }
 
-    /// Waits for the answer to a Hello, and takes note of the other side's HTTP/2 settings.
+    /// Waits for the answer to a Hello, and acknowledges the other side's HTTP/2 settings.
     pub async fn settle(&mut self) {
         assert!(self.hear("127.0.0.1").await, "the Hello is accepted");
         self.send(&frame(4, 1, 0, &[])).await;
@@ -76,12 +76,12 @@ impl Raw {
         assert!(self.hear("read it?").await, "it answers a ping");
     }
 
-    /// The head of a message that is `len` bytes long, it says.
+    /// Sends the head of a message that claims to have `len` bytes.
     pub async fn announce(&mut self, len: u32) {
         self.send(&frame(0, 0, 1, &[vec![0], len.to_be_bytes().to_vec()].concat())).await;
     }
 
-    /// A piece of a message, the first one with its head.
+    /// Sends a piece of a message, the first one with the head.
     pub async fn continue_message(&mut self, (index, piece): (usize, &[u8]), len: u32) {
         if index == 0 {
             self.announce(len).await;
@@ -89,7 +89,7 @@ impl Raw {
         self.send(&frame(0, 0, 1, piece)).await;
     }
 
-    /// Reads until `wanted` was among it, or the other side hangs up.
+    /// Reads until `wanted` was among the bytes (true), or the other side hangs up (false).
     pub async fn hear(&mut self, wanted: &str) -> bool {
         let mut heard: Vec<u8> = Vec::new();
         let mut buffer = [0; 4096];
@@ -123,7 +123,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A message as the pieces in which it travels on the call.
+/// A message as DATA frames of the call.
 pub fn data_frames(message: &[u8]) -> Vec<u8> {
     let mut data = vec![0];
     data.extend((message.len() as u32).to_be_bytes());
@@ -131,7 +131,7 @@ pub fn data_frames(message: &[u8]) -> Vec<u8> {
     data.chunks(16 * 1024).flat_map(|piece| frame(0, 0, 1, piece)).collect()
 }
 
-// --- protobuf, as far as it is needed ----------------------------------------------------------------
+// --- protobuf, as far as the tests need it -----------------------------------------------------------
 
 pub fn number(field: u8, value: u64) -> Vec<u8> {
     let mut out = vec![field << 3];
@@ -162,7 +162,7 @@ fn node(host: &str, port: u16, uid: u64) -> Vec<u8> {
     [bytes(1, host.as_bytes()), number(2, port.into()), fixed(3, uid)].concat()
 }
 
-/// What a Hello says that tests vary.
+/// The fields of a Hello that tests vary.
 #[derive(Clone)]
 pub struct Hello {
     pub version: u64,
@@ -181,7 +181,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// One that is accepted.
+    /// A Hello that is accepted.
     pub fn to(to_port: u16) -> Self {
         let (cluster, host) = ("test", "127.0.0.1");
         Self {
@@ -217,7 +217,7 @@ impl Hello {
     }
 }
 
-/// A frame with one message of a number for a recipient.
+/// A frame with one message, a number, for a recipient.
 pub fn message(path: &str, payload: u32) -> Vec<u8> {
     let envelope =
         [bytes(1, path.as_bytes()), number(5, 2), bytes(6, b"number"), bytes(7, payload.to_string().as_bytes())];
@@ -230,12 +230,12 @@ pub fn numbered(path: &str, seq: u64) -> Vec<u8> {
     bytes(4, &[number(1, seq), bytes(2, &envelope.concat())].concat())
 }
 
-/// A question whether everything before it was taken.
+/// A flush: asks for an answer once everything before it was taken.
 pub fn flush(id: u64) -> Vec<u8> {
     bytes(10, &number(1, id))
 }
 
-/// A frame of so many envelopes for a path that is not registered.
+/// A frame of `count` envelopes for a path that is not registered.
 pub fn empty_envelopes(count: usize) -> Vec<u8> {
     bytes(3, &bytes(1, &bytes(1, b"control/nobody")).repeat(count))
 }
@@ -248,7 +248,7 @@ pub fn answer(uid: u64, ask_id: u64, value: u32) -> Vec<u8> {
     bytes(3, &bytes(1, &envelope.concat()))
 }
 
-/// A frame of exactly so many bytes.
+/// A frame of exactly `len` bytes.
 pub fn message_of(path: &str, len: usize) -> Vec<u8> {
     let sized = |payload: usize| {
         let envelope = [bytes(1, path.as_bytes()), number(5, 2), bytes(6, b"text"), bytes(7, &vec![b' '; payload])];
@@ -260,7 +260,7 @@ pub fn message_of(path: &str, len: usize) -> Vec<u8> {
     frame
 }
 
-/// `from` says that it has quarantined the node at `to_port`.
+/// A frame in which `from` says that it has quarantined the node `to`.
 pub fn quarantined(from: (&str, u16, u64), to: (&str, u16, u64)) -> Vec<u8> {
     let (from, to) = (node(from.0, from.1, from.2), node(to.0, to.1, to.2));
     bytes(7, &[bytes(1, &from), bytes(2, &to), number(3, 1)].concat())
@@ -268,7 +268,7 @@ pub fn quarantined(from: (&str, u16, u64), to: (&str, u16, u64)) -> Vec<u8> {
 
 // --- TLS ----------------------------------------------------------------------------------------------
 
-/// A verifier that believes every server.
+/// A verifier that accepts every server.
 #[derive(Debug)]
 struct Naive;
 
@@ -307,7 +307,7 @@ impl ServerCertVerifier for Naive {
     }
 }
 
-/// Connects with TLS, showing the certificate in these files or none; returns the one that was shown.
+/// Connects with TLS, showing the certificate in these files or none; returns the server's certificate.
 pub async fn connect_tls(port: u16, own: Option<&TlsSettings>) -> (Raw, CertificateDer<'static>) {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();

@@ -1,4 +1,4 @@
-//! Both halves of the numbered control messages; what crosses between them is in the transcript.
+//! Both halves of the numbered control messages; the transcript carries the messages between them.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! One node's watcher; the other nodes are in the transcript.
+//! One node's watcher; the transcript plays the other nodes.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};

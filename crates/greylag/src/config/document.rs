@@ -1,4 +1,4 @@
-//! `docs/configuration.md`, made from the same tables that read the file, so that it cannot rot.
+//! `docs/configuration.md`, made from the tables that read the file, so that the two always agree.
 
 use std::fmt::Write as _;
 
@@ -64,7 +64,7 @@ pub fn document() -> String {
     text
 }
 
-/// Values are code; words such as `required` are words.
+/// Formats a default: values as code, words such as `required` as text.
 fn code(default: &str) -> String {
     let is_word = default.starts_with(|c: char| c.is_alphabetic()) && default != "true" && default != "false";
     if is_word { default.to_owned() } else { format!("`{default}`") }

@@ -1,4 +1,4 @@
-//! Settings while they are being read: values that belong together are put together at the end.
+//! Settings while they are read: keys that form one setting together are combined at the end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub(super) enum TlsName {
 words!(TlsName { "loopback_only" => Self::LoopbackOnly, "none" => Self::None, "on" => Self::On });
 
 impl TlsName {
-    /// The files count only where TLS is on.
+    /// The setting of the transport; `files` are used only if TLS is on.
     fn with(self, files: TlsSettings) -> Tls {
         match self {
             Self::LoopbackOnly => Tls::LoopbackOnly,
@@ -58,7 +58,7 @@ impl TlsName {
     }
 }
 
-/// The keys of every strategy; those of the active one count.
+/// The keys of all strategies; only those of the active one are used.
 #[derive(Debug, Clone)]
 pub(super) struct Strategies {
     pub(super) majority_role: String,
@@ -83,12 +83,12 @@ pub(super) enum OnFailureName {
 #[cfg(feature = "persistence")]
 words!(OnFailureName { "stop" => Self::Stop, "restart" => Self::Restart });
 
-/// What event-sourced entities and those with a durable state have in common.
+/// Settings that event-sourced entities and those with a durable state share.
 #[cfg(feature = "persistence")]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PersistenceDraft {
     pub(super) on_failure: OnFailureName,
-    /// Counts only with [`OnFailureName::Restart`].
+    /// Used only with [`OnFailureName::Restart`].
     pub(super) backoff: greylag_persistence::Backoff,
 }
 
@@ -128,7 +128,7 @@ pub(super) struct Draft {
     pub(super) indirectly: Option<f64>,
     pub(super) largest_logged: Option<Bytes>,
     pub(super) tls: TlsName,
-    /// Counts only with [`TlsName::On`].
+    /// Used only with [`TlsName::On`].
     pub(super) tls_files: TlsSettings,
     #[cfg(feature = "management")]
     pub(super) management_tls: TlsName,
@@ -136,7 +136,7 @@ pub(super) struct Draft {
     pub(super) management_tls_files: TlsSettings,
     #[cfg(feature = "persistence")]
     pub(super) persistence: PersistenceDraft,
-    /// Timeouts of phases that were given.
+    /// Timeouts of phases, as far as given.
     pub(super) phase_timeouts: BTreeMap<Phase, Option<Duration>>,
 }
 
@@ -177,7 +177,7 @@ impl Default for Draft {
 }
 
 impl Draft {
-    /// The settings.
+    /// Combines the keys into the settings.
     pub(super) fn finish(self) -> NodeSettings {
         let mut settings = self.settings;
         let given = self.phase_timeouts.into_iter().filter_map(|(phase, timeout)| Some((phase, timeout?)));

@@ -9,7 +9,7 @@ use greylag_core::{NodeAddress, parse_duration, show_duration};
 
 use crate::leases::Secret;
 
-/// A value as it was written.
+/// A value as given.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Given {
     /// Text in a file.
@@ -27,7 +27,7 @@ pub(super) enum Given {
 }
 
 impl Given {
-    /// As it stands in messages.
+    /// The value for messages.
     pub(super) fn shown(&self) -> String {
         match self {
             Self::Text(text) => format!("{text:?}"),
@@ -46,7 +46,7 @@ impl Given {
         }
     }
 
-    /// A list in a file; words separated by commas in the environment.
+    /// Items of a list: a list in a file, words separated by commas in the environment.
     fn items(&self) -> Option<Vec<String>> {
         match self {
             Self::List(items) => items.iter().map(|item| item.text().map(ToOwned::to_owned)).collect(),
@@ -57,16 +57,16 @@ impl Given {
     }
 }
 
-/// A type of settings: how it is called, read and shown.
+/// A type of values of settings: its name, how it is read, and how it is shown.
 pub(super) trait Value: Sized {
-    /// What is expected, for the documentation and for messages.
+    /// Description of valid values, for the documentation and for messages.
     fn expected() -> String;
-    /// Reads it.
+    /// Reads a value.
     ///
     /// # Errors
-    /// What is wrong, if more than that the value is not as expected.
+    /// A reason, if there is more to say than that the value is not as expected.
     fn read(given: &Given) -> Result<Self, Option<String>>;
-    /// Writes it as a config file would.
+    /// The value as in a config file.
     fn show(&self) -> String;
 }
 
@@ -205,7 +205,7 @@ impl Value for String {
     }
 }
 
-/// A value that is not shown, whatever is wrong with it.
+/// A secret is never shown, not even in the message of an error.
 impl Value for Secret {
     fn expected() -> String {
         "text".to_owned()
@@ -262,7 +262,7 @@ impl Value for BTreeSet<String> {
     }
 }
 
-/// Patterns and what holds for them, such as `"session-*=30m"`.
+/// Patterns with a duration each, such as `"session-*=30m"`.
 impl Value for BTreeMap<String, Duration> {
     fn expected() -> String {
         "list of \"pattern=duration\"".to_owned()
@@ -346,7 +346,7 @@ impl Value for Bytes {
     }
 }
 
-/// Types with a few values, each known by a word.
+/// Implements `Value` for a type with a few values, each named by a word.
 macro_rules! words {
     ($type:ty { $($word:literal => $value:expr),+ $(,)? }) => {
         impl $crate::config::given::Value for $type {
@@ -409,7 +409,7 @@ mod tests {
         assert_eq!(bool::read(&word("true")), Ok(true));
         assert_eq!(u16::read(&word("17355")), Ok(17355));
         assert_eq!(Vec::<String>::read(&word("a, b")), Ok(vec!["a".to_owned(), "b".to_owned()]));
-        // A file has types of its own.
+        // Values of a file have types, which must match.
         assert!(bool::read(&text("true")).is_err() && u16::read(&text("1")).is_err());
         assert!(u16::read(&Given::Integer(70_000)).unwrap_err().unwrap().contains("65535"));
     }

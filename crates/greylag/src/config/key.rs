@@ -8,13 +8,13 @@ type Show = Box<dyn Fn(&mut Draft) -> String + Send + Sync>;
 
 /// A key.
 pub(super) struct Key {
-    /// With its section.
+    /// Name of the key with its section.
     pub(super) name: String,
-    /// What a value must be.
+    /// Description of valid values.
     pub(super) expected: String,
-    /// The rule it comes from; empty if it is our own.
+    /// The rule of the specification; empty for a setting of our own.
     pub(super) source: &'static str,
-    /// In a line.
+    /// Description in one line.
     pub(super) meaning: &'static str,
     set: Set,
     show: Show,
@@ -47,7 +47,7 @@ impl Size for u64 {
 }
 
 impl Key {
-    /// A key whose field says by its type how it is read.
+    /// A key whose field's type determines how it is read.
     pub(super) fn new<T: Value + 'static>(
         name: impl Into<String>,
         source: &'static str,
@@ -64,7 +64,7 @@ impl Key {
         }
     }
 
-    /// A key that is left out to mean something else; [`Key::default_is`] says what.
+    /// A key of an optional field; [`Key::default_is`] says what its absence means.
     pub(super) fn some<T: Value + 'static>(
         name: impl Into<String>,
         source: &'static str,
@@ -98,30 +98,30 @@ impl Key {
         }
     }
 
-    /// A key whose default is another than what its field shows: one that must be given, or that is derived.
+    /// Replaces the shown default, for a key that must be given, or whose default is derived.
     pub(super) fn default_is(self, text: &'static str) -> Self {
         Self { show: Box::new(move |_| text.to_owned()), ..self }
     }
 
-    /// Sets it.
+    /// Sets the value.
     ///
     /// # Errors
-    /// What is wrong with the value.
+    /// The problem of the value.
     pub(super) fn set(&self, draft: &mut Draft, given: &Given) -> Result<(), String> {
         (self.set)(draft, given)
             .map_err(|why| why.unwrap_or_else(|| format!("{} is not as expected: {}", given.shown(), self.expected)))
     }
 
-    /// Its default, as a config file would write it.
+    /// The default as in a config file.
     pub(super) fn default(&self) -> String {
         (self.show)(&mut Draft::default())
     }
 }
 
-/// The known name that is nearest to an unknown one, if any is near.
+/// The known name that is nearest to an unknown one, if any is near enough.
 pub(super) fn nearest<'a>(unknown: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let score = |name: &str| {
-        // An operator who forgot or mistook the section still wrote the last words right.
+        // A name with a wrong section but the right last part counts as nearer.
         let tails = unknown.rsplit('.').next() == name.rsplit('.').next();
         strsim::jaro_winkler(unknown, name) + if tails { 0.2 } else { 0.0 }
     };

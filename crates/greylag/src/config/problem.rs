@@ -2,17 +2,17 @@
 
 use std::fmt;
 
-/// Where a value was given.
+/// Source of a value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// In the config file, on this line.
+    /// In the config file.
     File {
-        /// The file, as it was named.
+        /// The file's name as given.
         file: String,
-        /// From 1.
+        /// Number of the line, from 1.
         line: usize,
     },
-    /// In this variable of the environment.
+    /// In this environment variable.
     Environment(String),
     /// By the program, or by default.
     Program,
@@ -28,14 +28,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where it was found.
+    /// Source of the value.
     pub origin: Origin,
     /// The key concerned, with its section; empty if the file as a whole cannot be read.
     pub key: String,
-    /// What is wrong, and what to do.
+    /// Description of the problem, and advice.
     pub why: String,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with a configuration. Nothing was started. `Debug` prints what `Display` does.
+/// All problems of a configuration. Nothing was started. `Debug` prints the same as `Display`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConfigProblems(pub Vec<Problem>);
 

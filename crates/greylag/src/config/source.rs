@@ -1,4 +1,4 @@
-//! Where settings come from: a TOML file, and variables of the environment. Both become flat keys.
+//! Sources of settings: a TOML file and environment variables. Both are read into flat keys.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::given::Given;
 use super::key::{Key, nearest};
 use super::problem::{Origin, Problem};
 
-/// One key that was given.
+/// One given key.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry {
     pub(super) key: String,
@@ -87,7 +87,7 @@ pub(super) fn environment(variables: impl IntoIterator<Item = (String, String)>,
     entries
 }
 
-/// What to say of variables that look like settings and are read as none: an underscore for a point, or one too many
+/// Warnings of variables that look like settings but are not read: with one underscore for a point, or one too many
 /// before the section.
 pub(super) fn unread_variables(
     variables: impl IntoIterator<Item = (String, String)>,

@@ -54,7 +54,7 @@ fn a_file_becomes_settings() {
     assert_eq!(sbr.stable_after, Duration::from_secs(13));
 }
 
-/// cluster S1: the facade decides unless the file says otherwise.
+/// cluster S1: the facade's default applies unless the file says otherwise.
 #[test]
 fn the_resolver_is_on_unless_the_file_turns_it_off() {
     let downing = |text| read(text).expect("it reads").settings.cluster.downing;
@@ -104,7 +104,7 @@ fn all_problems_are_reported_together_each_with_key_and_line() {
     for (found, begin) in found.iter().zip(begins) {
         assert!(found.starts_with(begin), "{found} does not begin with {begin}");
     }
-    // What is of the right type, but cannot work, is found by the layers themselves.
+    // Values of the right type that cannot work are found by the checks of the layers.
     let found = problems(
         "[transport]\ncluster_name = \"a\"\noutbound_lanes = 0\n[cluster]\nroles = [\"dc-x\"]\nsbr.stable_after = \"1s\"\n",
     );
@@ -142,7 +142,7 @@ fn the_environment_goes_before_the_file_and_is_checked_like_it() {
     assert!(wrong.contains("cluster.gossip_interval"), "{wrong}");
 }
 
-/// A variable that looks like a setting and is read as none is told, with the name that is right.
+/// A variable that looks like a setting but is not read is warned of, with the right name.
 #[test]
 fn a_variable_that_is_nearly_a_setting_is_warned_of_by_its_right_name() {
     let warnings = |name: &str| Config::new().variables([(name, "x")]).read().expect("it reads").warnings().to_vec();
@@ -151,7 +151,7 @@ fn a_variable_that_is_nearly_a_setting_is_warned_of_by_its_right_name() {
         ("GREYLAG_CLUSTER_SBR_STABLE_AFTER", "GREYLAG_CLUSTER__SBR__STABLE_AFTER for cluster.sbr.stable_after"),
         ("GREYLAG__TRANSPORT__CLUSTER_NAME", "GREYLAG_TRANSPORT__CLUSTER_NAME for transport.cluster_name"),
         ("GREYLAG__TRANSPORT_CLUSTER_NAME", "GREYLAG_TRANSPORT__CLUSTER_NAME for transport.cluster_name"),
-        // No such key in any spelling; the nearest one is named.
+        // No key has such a name in any spelling; the nearest one is named.
         (
             "GREYLAG_CLUSTER_GOSIP_INTERVAL",
             "did you mean GREYLAG_CLUSTER__GOSSIP_INTERVAL for cluster.gossip_interval?",
@@ -164,7 +164,7 @@ fn a_variable_that_is_nearly_a_setting_is_warned_of_by_its_right_name() {
     }
     let of_section = warnings("GREYLAG_TRANSPORT_XYZZY");
     assert!(of_section.len() == 1 && of_section[0].contains("GREYLAG_TRANSPORT__"), "{of_section:?}");
-    // What is a setting, what is the command line's, and what is of others.
+    // No warning of settings, of the command line's variables, and of variables of other programs.
     let settings = Config::new().variables([("GREYLAG_TRANSPORT__CLUSTER_NAME", "a"), ("GREYLAG_ADDRESS", "b:1")]);
     assert!(settings.read().expect("it reads").warnings().is_empty());
     for name in ["GREYLAG_TLS_CA", "GREYLAG_CLUSTERS", "CLUSTER_SEED_NODES", "GREYLAG_TEST__POSTGRES"] {
@@ -172,7 +172,7 @@ fn a_variable_that_is_nearly_a_setting_is_warned_of_by_its_right_name() {
     }
 }
 
-/// Every key reads back what it shows, so no field is set by the wrong key or shown by another.
+/// Every shown default reads back, so no key sets another field than it shows.
 #[test]
 fn every_default_reads_back_and_no_two_keys_share_a_name() {
     let keys = keys::all();
@@ -188,7 +188,7 @@ fn every_default_reads_back_and_no_two_keys_share_a_name() {
     }
 }
 
-/// docs/configuration.md says what the tables say.
+/// docs/configuration.md is the document made from the tables.
 #[test]
 #[cfg(all(
     feature = "delivery",
@@ -210,7 +210,7 @@ fn configuration_md_is_up_to_date() {
     );
 }
 
-/// cluster M24: what discovery needs is asked for before anything starts.
+/// cluster M24: settings that discovery needs are checked before anything starts.
 #[test]
 #[cfg(feature = "discovery-dns")]
 fn discovery_by_dns_needs_a_name_a_port_and_a_number_of_contacts() {
@@ -257,7 +257,7 @@ fn the_admin_service_has_its_own_certificate() {
     }
 }
 
-/// cluster T28, T29, T30, T19, T41: the reliable part and what becomes of idle links.
+/// cluster T28, T29, T30, T19, T41: settings of the reliable part and of idle links.
 #[test]
 fn the_reliable_part_of_the_transport_is_set_by_file() {
     let text = "[transport]\ncluster_name = \"a\"\nreliable_buffer_size = 7\nreliable_resend_interval = \"2s\"\n\
@@ -276,8 +276,8 @@ fn the_reliable_part_of_the_transport_is_set_by_file() {
     assert!(found[0].contains("\"quarantine\", \"notify\""), "{found:?}");
 }
 
-/// cluster §6, "Validation at start": one wrong value of each sentence, of several layers, and all are
-/// told at once, each with its line.
+/// cluster §6, "Validation at start": one wrong value for each sentence, of several layers, and all are reported at
+/// once, each with its line.
 #[test]
 fn every_sentence_of_the_validation_is_checked_and_all_problems_come_together() {
     let wrong = [
@@ -304,7 +304,7 @@ fn every_sentence_of_the_validation_is_checked_and_all_problems_come_together() 
     {
         assert!(found.iter().any(|found| found.contains(&format!("{key}: "))), "{key}: {found:#?}");
     }
-    // Off is no duration, and a proxy may keep nothing.
+    // `off` is valid in place of a duration, and a proxy may buffer nothing.
     let fine = "transport.cluster_name = \"a\"\ncluster.weakly_up_after = \"off\"\ncluster.down_removal_margin = \"off\"\n\
                 cluster.singleton_proxy.buffer_size = 0";
     read(fine).expect("it reads").check().expect("it works");
@@ -364,7 +364,7 @@ fn the_store_postgres_is_checked_before_anything_starts() {
     assert!(listed[0].contains("must be text") && !listed[0].contains("secret"), "{listed:?}");
 }
 
-/// An environment holds secrets, and not only ours.
+/// A source is printed without values: an environment holds secrets, also of other programs.
 #[test]
 fn what_was_read_from_is_shown_without_values() {
     let config = Config::new().text("node.toml", "cluster.lease.postgres.connection = \"secret\"");
@@ -441,7 +441,7 @@ fn a_journal_is_chosen_by_a_key_and_described_by_others() {
     assert!(!format!("{settings:?}").contains("secret"), "a password is shown nowhere");
 }
 
-/// persistence §9: whatever cannot be meant is an error that names its key and line.
+/// persistence §9: every invalid value is an error that names its key and line.
 #[test]
 #[cfg(all(feature = "journal-postgres", feature = "journal-sled", feature = "journal-service"))]
 fn every_bad_setting_of_a_journal_names_its_key() {
@@ -502,7 +502,7 @@ fn every_bad_setting_of_a_journal_names_its_key() {
         ("recovery_event_timeout = \"0s\"", "recovery_event_timeout"),
     ] {
         let found = problems(&format!("transport.cluster_name = \"a\"\npersistence.{line}\n"));
-        // A key that is missing has no line.
+        // The problem of a missing key has no line.
         let (with_line, without) = (format!("node.toml:2: persistence.{key}: "), format!("persistence.{key}: "));
         assert!(
             found.len() == 1
@@ -512,7 +512,7 @@ fn every_bad_setting_of_a_journal_names_its_key() {
     }
 }
 
-/// A journal of a feature that is not compiled in is refused by name, not passed over.
+/// A journal whose feature is not compiled in is refused by name, not ignored.
 #[test]
 #[cfg(all(feature = "persistence", not(feature = "journal-sled")))]
 fn a_journal_without_its_feature_is_refused() {

@@ -105,8 +105,8 @@ impl Bench {
     }
 }
 
-/// cluster S18: a provider hears a snapshot and then events, and what it says is done and logged like
-/// a decision of the resolver.
+/// cluster S18: a provider gets a snapshot and then events, and its commands are carried out and logged like decisions
+/// of the resolver.
 #[test]
 fn a_provider_takes_the_resolvers_place() {
     let mut bench = Bench::new(true);
@@ -127,7 +127,7 @@ fn a_provider_takes_the_resolvers_place() {
     assert!(effects.contains(&Effect::Log(LogLevel::Warn, line)));
 }
 
-/// cluster S18, F9: after a pause nothing is decided; the provider is asked again when it may be.
+/// cluster S18, F9: right after a pause nothing is decided; once decisions are allowed the provider gets another tick.
 #[test]
 fn a_provider_is_held_after_a_pause_and_asked_again() {
     let mut bench = Bench::new(true);
@@ -173,8 +173,8 @@ fn scenario_47_a_warning_at_every_up_beyond_the_quorum() {
     assert_eq!((quorum(5), quorum(6), quorum(8)), (0, 1, 3));
 }
 
-/// cluster S4: a warning at every Up while the cluster is bigger than what each member watches, and
-/// less than twice that.
+/// cluster S4: a warning at every Up while the cluster has more members than each member watches, and fewer than twice
+/// as many.
 #[test]
 fn a_warning_at_every_up_while_loss_is_found_in_stages() {
     let mut settings = ClusterSettings::default().with_resolver(SbrSettings::default());
@@ -185,8 +185,8 @@ fn a_warning_at_every_up_while_loss_is_found_in_stages() {
     assert_eq!(warnings(ClusterSettings::default(), 7), 0, "without a resolver there is no warning");
 }
 
-/// cluster S19: only a member that is not Down itself is believed, only that this node was removed,
-/// and not by one that is about to end in order.
+/// cluster S19: a report that this node was quarantined counts only from a member that is not Down itself, only for the
+/// reason of removal, and not from a member that is about to end in order.
 #[test]
 fn scenario_54_who_is_believed_that_this_node_was_removed() {
     use QuarantineReason::{DeliveryGaveUp, Manual, RemovedFromMembership};
@@ -223,7 +223,7 @@ fn scenario_54_who_is_believed_that_this_node_was_removed() {
     }
 }
 
-/// A node `a` that is `own`, with a `b` that is `of_b`, and an Up `c`.
+/// A node `a` with status `own`, with a `b` of status `of_b`, and an Up `c`.
 fn core_with(own: MemberStatus, of_b: MemberStatus) -> (ClusterCore, Instant) {
     let now = Instant::now();
     let mut core = ClusterCore::new(node('a'), ClusterSettings::default(), 1, now);
@@ -241,8 +241,8 @@ fn core_with(own: MemberStatus, of_b: MemberStatus) -> (ClusterCore, Instant) {
     (core, now)
 }
 
-/// cluster S20: an Exiting member keeps its status and is only marked dead; any other goes Down; a
-/// node that is Exiting or Down itself proves nothing, and no node proves its own death.
+/// cluster S20: an Exiting member keeps its status and is only marked dead; any other goes Down; a node that is Exiting
+/// or Down itself proves no death, and no node proves its own.
 #[test]
 fn what_a_proof_changes_and_who_proves_nothing() {
     use MemberStatus::{Down, Exiting, Leaving, Up};
@@ -268,8 +268,8 @@ fn what_a_proof_changes_and_who_proves_nothing() {
     }
 }
 
-/// A member that left in order and closed its port before this node heard of its exit is no cause for alarm; any other death
-/// is.
+/// A member that left in order and closed its port before this node heard of its exit causes no warning; any other
+/// death does.
 #[test]
 fn the_closed_port_of_a_member_that_leaves_is_no_warning() {
     use MemberStatus::{Exiting, Leaving, Up};
@@ -290,8 +290,8 @@ fn the_closed_port_of_a_member_that_leaves_is_no_warning() {
     }
 }
 
-/// cluster S20: no dial of a member whose exit is confirmed, that is dead, or by a node that leaves
-/// for good, or with `off`; the control stream of any other that is watched starts one.
+/// cluster S20: no dial of a member whose exit is confirmed or that is dead, none by a node that leaves for good, none
+/// with `off`; for any other watched member the loss of its control stream starts one.
 #[test]
 fn scenario_62_who_is_dialled() {
     use MemberStatus::{Exiting, Up};

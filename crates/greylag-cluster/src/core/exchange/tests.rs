@@ -55,13 +55,13 @@ impl Bench {
         out
     }
 
-    /// From another member.
+    /// Handles a message of another member.
     fn receive(&mut self, message: Message) -> Vec<Effect> {
         let received_at = self.now;
         self.handle(Input::Message { from: node(1), message, received_at })
     }
 
-    /// What this node has, changed, as the wire carries it.
+    /// Handles gossip: this node's state after `change`, as the wire carries it.
     fn gossip(&mut self, change: impl FnOnce(&mut Gossip)) -> Vec<Effect> {
         let mut gossip = Gossip::clone(self.core.gossip());
         change(&mut gossip);
@@ -77,8 +77,7 @@ fn steps(work: impl FnOnce()) -> usize {
     STEPS.get() - before
 }
 
-/// cluster C5: it compares two digests and the versions, sends nothing, changes nothing, and looks at
-/// no member.
+/// cluster C5: a status compares two digests and the versions, sends nothing, changes nothing, and reads no member.
 #[test]
 fn a_status_of_the_same_state_costs_a_walk_along_its_version() {
     let mut bench = Bench::new();
@@ -94,7 +93,7 @@ fn a_status_of_the_same_state_costs_a_walk_along_its_version() {
     assert!(Arc::ptr_eq(bench.core.view(), &view), "and so is what is shown");
 }
 
-/// cluster C5: the members, and all that is derived from them, are taken over from the state before.
+/// cluster C5: the members, and everything derived from them, are shared with the state before.
 #[test]
 fn who_has_seen_a_state_changes_without_a_copy_of_anything_else() {
     let mut bench = Bench::new();
@@ -112,7 +111,7 @@ fn who_has_seen_a_state_changes_without_a_copy_of_anything_else() {
     assert!(bench.core.view().members.is(&before.members));
 }
 
-/// cluster C5: a newer state is read from the wire as a value of its own; what is equal becomes ours.
+/// cluster C5: a newer state is read from the wire as a value of its own; its equal parts are replaced by this node's.
 #[test]
 fn a_newer_state_shares_what_it_does_not_change() {
     let mut bench = Bench::new();
@@ -128,7 +127,7 @@ fn a_newer_state_shares_what_it_does_not_change() {
     assert!(Shared::is(&bench.core.view().unreachable, after.reachability.unreachable()), "derived once");
 }
 
-/// cluster M6: each state that arrives counts by how its knowledge relates to that of this node.
+/// cluster M6: each arriving state is counted by the relation of its version to that of this node.
 #[test]
 fn states_that_arrive_are_counted_by_what_they_know() {
     let mut bench = Bench::new();

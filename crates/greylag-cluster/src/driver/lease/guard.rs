@@ -27,7 +27,7 @@ impl std::fmt::Debug for GuardedLease {
     }
 }
 
-/// Ends the call when the task that waits for it ends.
+/// Aborts the call when the task that waits for it ends.
 struct AbortOnDrop(AbortHandle);
 
 impl Drop for AbortOnDrop {
@@ -67,7 +67,7 @@ impl GuardedLease {
         self.call("release", async move { lease.release().await }).await
     }
 
-    /// As [`Lease::check`]; one that panics is not held.
+    /// As [`Lease::check`]; a check that panics counts as not held.
     pub fn check(&self) -> bool {
         catch_unwind(AssertUnwindSafe(|| self.lease.check())).unwrap_or(false)
     }
@@ -87,7 +87,7 @@ impl GuardedLease {
     }
 }
 
-/// Holds a loss back until the acquire is known to have succeeded; for ever, if it has not.
+/// Holds the report of a loss back until the acquire is known to have succeeded; for ever, if it has not.
 #[derive(Default)]
 struct Gate {
     state: AtomicU8,
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// An implementation that does everything wrong.
+    /// A lease of the tests with one fault in every operation.
     struct Bad(Mutex<Vec<OnLost>>, &'static str);
 
     #[async_trait]

@@ -1,6 +1,6 @@
 //! Leases in memory, shared by the nodes of one process, with faults for tests.
 //!
-//! Nothing expires here: a holder loses its lease only when a test says so. Source: cluster S16.
+//! No lease expires here: a holder loses its lease only when a test takes it away. Source: cluster S16.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -11,14 +11,14 @@ use async_trait::async_trait;
 
 use super::{Lease, LeaseError, LeaseProvider, LeaseSettings, OnLost};
 
-/// What an operation on a lease meets.
+/// The fault that an operation on a lease meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseFault {
     /// `acquire` answers `Ok(false)`.
     Deny,
     /// The operation answers an error and does nothing.
     Fail,
-    /// The operation does what it should and answers an error all the same: the answer was lost.
+    /// The operation does its work and answers an error all the same: the answer was lost.
     FailAfter,
     /// The operation never answers and does nothing.
     Hang,
@@ -33,12 +33,12 @@ pub struct InMemoryLeases {
 
 #[derive(Default)]
 struct Entry {
-    /// The owner that holds the lease, and by which handle: a later handle of the same owner takes it over.
+    /// The owner that holds the lease, and its handle: a later handle of the same owner takes the lease over.
     holder: Option<(String, u64)>,
     on_lost: Option<OnLost>,
-    /// Met by every operation.
+    /// The fault of every operation.
     fault: Option<LeaseFault>,
-    /// Met by the next operations, one each, before `fault`.
+    /// The faults of the next operations, one each, which come before `fault`.
     next: VecDeque<LeaseFault>,
 }
 
@@ -57,7 +57,7 @@ impl fmt::Debug for InMemoryLeases {
 }
 
 impl InMemoryLeases {
-    /// No lease is held.
+    /// Leases of which none is held.
     pub fn new() -> Self {
         Self::default()
     }
@@ -94,7 +94,7 @@ impl InMemoryLeases {
     }
 }
 
-/// Tells an owner its loss; to be called outside of any lock, since the callback is code of the user.
+/// Calls an owner's callback of loss; call this outside of any lock, since the callback is user code.
 fn tell(name: &str, owner: Option<&String>, on_lost: Option<OnLost>) {
     if let (Some(owner), Some(on_lost)) = (owner, on_lost) {
         on_lost(LeaseError::TakenAway { name: name.to_owned(), owner: owner.clone() });
@@ -116,7 +116,7 @@ struct InMemoryLease {
 }
 
 impl InMemoryLease {
-    /// The fault that this operation meets. A hang ends here.
+    /// Returns the fault that this operation meets. A hang never returns.
     async fn fault(&self) -> Option<LeaseFault> {
         let fault = {
             let mut leases = self.leases.lock();
@@ -138,7 +138,8 @@ impl InMemoryLease {
         entry.holder.as_ref().is_some_and(|(_, handle)| *handle == self.handle)
     }
 
-    /// Grants the lease if no other owner holds it. Returns whether it did, and whom to tell that it was taken over.
+    /// Grants the lease if no other owner holds it. Returns whether it did, and the callback of the holder that lost
+    /// it.
     fn grant(&self, on_lost: OnLost, answer_is_lost: bool) -> (bool, Option<OnLost>) {
         let mut leases = self.leases.lock();
         let entry = leases.entry(self.name.clone()).or_default();
@@ -147,7 +148,8 @@ impl InMemoryLease {
         }
         let same = self.is_mine(entry);
         let former = if answer_is_lost { entry.on_lost.take() } else { entry.on_lost.replace(on_lost) };
-        // `check` must not call a lease held whose grant its owner did not hear of.
+        // Use no handle's number if the answer is lost: `check` must not count a lease as held whose grant its owner
+        // did not hear of.
         let handle = if answer_is_lost { u64::MAX } else { self.handle };
         entry.holder = Some((self.owner.clone(), handle));
         (true, former.filter(|_| !same))

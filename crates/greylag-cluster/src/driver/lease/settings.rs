@@ -1,4 +1,4 @@
-//! How leases are kept, and where.
+//! Settings of leases, and of their store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::error::ConfigError;
 /// How leases are kept alive, and how long to wait for their store. Source: cluster S16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseSettings {
-    /// A lease that was not renewed for so long is free. Default 120 s.
+    /// A lease that was not renewed for this long is free. Default 120 s.
     pub heartbeat_timeout: Duration,
     /// The time between renewals. Default 12 s.
     pub heartbeat_interval: Duration,
@@ -37,7 +37,7 @@ impl LeaseSettings {
         }
     }
 
-    /// Checks every value, and that they fit each other.
+    /// Checks every value, and that the values fit each other.
     ///
     /// # Errors
     /// All problems together.
@@ -61,7 +61,7 @@ impl LeaseSettings {
     }
 }
 
-/// Where a cluster keeps its leases. Two of these are equal if they share the provider.
+/// The lease provider of a cluster. Two of these are equal if they share the provider.
 #[derive(Debug, Clone)]
 pub struct Leases {
     cluster: Arc<str>,
@@ -75,7 +75,7 @@ impl PartialEq for Leases {
 }
 
 impl Leases {
-    /// Leases of the cluster of this name, so that clusters that share a store stay apart.
+    /// Leases of the cluster with this name, so that clusters that share a store stay apart.
     pub fn new(cluster: impl Into<Arc<str>>, provider: impl LeaseProvider) -> Self {
         Self { cluster: cluster.into(), provider: Arc::new(provider) }
     }
@@ -85,7 +85,7 @@ impl Leases {
         &*self.provider
     }
 
-    /// The name of the cluster's lease for something: the cluster's name before it. Source: cluster S16.
+    /// The name of the cluster's lease for a purpose: the cluster's name, then the purpose. Source: cluster S16.
     pub fn name_of(&self, what: &str) -> String {
         format!("{}-{what}", self.cluster)
     }

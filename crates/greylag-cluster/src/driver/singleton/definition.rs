@@ -1,4 +1,4 @@
-//! What a node must know to host a singleton, or to send to one.
+//! The definition of a singleton: what a node must know to host it, or to send to it.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -11,32 +11,32 @@ use super::mailbox::Mailbox;
 use crate::driver::handle::BoxFuture;
 use crate::settings::SingletonSettings;
 
-/// Makes an instance that takes no messages.
+/// The factory of instances that take no messages.
 pub(crate) type JobFactory = Arc<dyn Fn(SingletonContext, StopToken) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// Makes an instance.
+/// The factory of instances.
 pub(crate) type Factory<M> = Arc<dyn Fn(SingletonContext, Mailbox<M>) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// How many messages wait for an instance unless its definition says otherwise.
+/// The default limit of messages that wait for an instance.
 const MAILBOX_CAPACITY: NonZeroUsize = NonZeroUsize::new(10_000).expect("not 0");
 
-/// What an instance knows of itself, for fencing in storage of its own. Source: cluster P5.
+/// The identity of an instance, for fencing in storage of its own. Source: cluster P5.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SingletonContext {
     /// The singleton's name.
     pub name: String,
-    /// Drawn for each instance; never 0.
+    /// The id of the instance, drawn for each; never 0.
     pub instance_id: u64,
-    /// The age of the node it runs on.
+    /// The `up_number` of the instance's node: lower is older.
     pub oldest_up_number: u32,
 }
 
-/// How an instance ends.
+/// How an instance has to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stop {
-    /// The instance may handle what waits for it: no node starts another one before it has ended.
+    /// The instance may handle the messages that wait: no node starts another instance before this one has ended.
     InOrder,
-    /// The instance handles nothing more: another node may have started its own.
+    /// The instance handles no more messages: another node may have started its own.
     AtOnce,
 }
 
@@ -47,11 +47,11 @@ pub struct StopToken(pub(super) watch::Receiver<Option<Stop>>);
 impl StopToken {
     /// Completes when the instance must end.
     pub async fn stopped(&mut self) {
-        // The sender is gone, so no stop would ever come: the node has ended.
+        // Fails if the sender is gone, and then the node has ended.
         let _gone = self.0.wait_for(Option::is_some).await;
     }
 
-    /// Completes when the instance may not even handle what waits for it.
+    /// Completes when the instance may not even handle the messages that wait.
     pub(super) async fn stopped_at_once(&mut self) {
         let _gone = self.0.wait_for(|stop| *stop == Some(Stop::AtOnce)).await;
     }
@@ -66,22 +66,22 @@ impl StopToken {
     }
 }
 
-/// There is no such message: what singletons take that are not sent to.
+/// The message type of singletons that take no messages; it has no values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoMessages {}
 
-/// What runs on the node that hosts.
+/// The work of the hosting node.
 pub(crate) enum Runs<M: Send + 'static> {
-    /// This node only sends.
+    /// No work: this node only sends.
     Nothing,
     Job(JobFactory),
     Messages(Factory<M>),
 }
 
-/// A singleton: a name, a way to make its instance, and how messages reach it.
+/// A singleton: a name, a factory of its instance, and how messages reach it.
 ///
-/// The same value is given to [`crate::Cluster::singleton`] on every node; the role, the codec and
-/// the settings must agree between them. Where a node has not the role, its factory is never called.
+/// Give the same value to [`crate::Cluster::singleton`] on every node; role, codec and settings must agree between
+/// nodes. On a node without the role the factory is never called.
 pub struct Singleton<M: Send + 'static> {
     pub(crate) name: String,
     pub(crate) runs: Runs<M>,
@@ -91,10 +91,10 @@ pub struct Singleton<M: Send + 'static> {
 }
 
 impl<M: Send + 'static> Singleton<M> {
-    /// A singleton that takes messages. An instance is a future; it runs until its mailbox yields
-    /// `None`, then ends in its own time, and only after that the next one starts elsewhere. One that
-    /// ends by itself, or panics, is not started again on this node. What it does besides its messages
-    /// should look at [`Cluster::pulse`](crate::Cluster::pulse) first, as the mailbox does by itself.
+    /// A singleton that takes messages. An instance is a future; it runs until its mailbox yields `None`, then ends in
+    /// its own time, and only after that the next one starts elsewhere. An instance that ends by itself, or panics, is
+    /// not started again on this node. Before work other than its messages, an instance should check
+    /// [`Cluster::pulse`](crate::Cluster::pulse), as the mailbox does by itself.
     pub fn new<I: Future<Output = ()> + Send + 'static>(
         name: impl Into<String>,
         factory: impl Fn(SingletonContext, Mailbox<M>) -> I + Send + Sync + 'static,
@@ -103,7 +103,7 @@ impl<M: Send + 'static> Singleton<M> {
         Self { runs: Runs::Messages(factory), ..Self::proxy(name) }
     }
 
-    /// A singleton of other nodes, that this one only sends to. Its role, if it has one, must be said.
+    /// A singleton of other nodes, to which this node only sends. Its role, if it has one, must be set.
     pub fn proxy(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -114,16 +114,16 @@ impl<M: Send + 'static> Singleton<M> {
         }
     }
 
-    /// How messages travel between nodes. Without one they reach an instance on this node only, and
-    /// what would leave it is a dead letter `SerializeFailed`.
+    /// Sets the codec by which messages travel between nodes. Without a codec messages reach only an instance on this
+    /// node, and messages to another node are dead letters `SerializeFailed`.
     #[must_use]
     pub fn codec(mut self, codec: impl Codec<M>) -> Self {
         self.codec = Some(Arc::new(codec));
         self
     }
 
-    /// How many messages wait for the instance at most; what comes beyond is a dead letter
-    /// `MailboxFull`. Default 10 000.
+    /// Sets the limit of messages that wait for the instance; messages beyond are dead letters `MailboxFull`. Default
+    /// 10 000.
     #[must_use]
     pub fn mailbox_capacity(mut self, messages: NonZeroUsize) -> Self {
         self.mailbox_capacity = messages;
@@ -132,7 +132,7 @@ impl<M: Send + 'static> Singleton<M> {
 }
 
 impl Singleton<NoMessages> {
-    /// A singleton that takes no messages: it runs until its token says stop.
+    /// A singleton that takes no messages: it runs until its token is stopped.
     pub fn job<I: Future<Output = ()> + Send + 'static>(
         name: impl Into<String>,
         factory: impl Fn(SingletonContext, StopToken) -> I + Send + Sync + 'static,
@@ -150,14 +150,14 @@ impl<M: Send + 'static> Singleton<M> {
         self
     }
 
-    /// Everything else that can be set. Replaces what [`Singleton::role`] said before.
+    /// Sets all other settings. Replaces the role set by [`Singleton::role`] before.
     #[must_use]
     pub fn settings(mut self, settings: SingletonSettings) -> Self {
         self.settings = settings;
         self
     }
 
-    /// The name as it was given.
+    /// The singleton's name.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -1,4 +1,4 @@
-//! What reaches an instance, in order.
+//! The mailbox of an instance: its messages, in order.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::driver::pulse::Pulse;
 
 /// The messages of one instance.
 ///
-/// Dropped with messages in it, those are dead letters `NotSingletonHost`, and their askers hear so.
+/// Messages left when the mailbox is dropped are dead letters `NotSingletonHost`, and their asks fail.
 pub struct Mailbox<M: Send + 'static> {
     pub(super) messages: mpsc::Receiver<Parcel<M>>,
-    /// Waits for the tick.
+    /// A message that waits for a fresh tick.
     pub(super) taken: Option<Parcel<M>>,
     pub(super) pulse: Pulse,
     pub(super) stop: StopToken,
@@ -23,19 +23,18 @@ pub struct Mailbox<M: Send + 'static> {
 }
 
 impl<M: Send + 'static> Mailbox<M> {
-    /// The next message, in the order in which each node sent them; `None` once the instance must end
-    /// and has taken all that came before, or at once where another instance may have started: this node
-    /// was declared dead, or lost the instance's lease. Safe to use in `select!`.
+    /// The next message, in the order in which each node sent them; `None` once the instance must end and has taken all
+    /// messages that came before. `None` at once if another instance may have started: this node was declared dead, or
+    /// lost the instance's lease. Safe to use in `select!`.
     ///
-    /// After a sleep of the process the mailbox hands out nothing before the node has looked at how long it
-    /// slept, so an answer from an instance's memory is as new as the answers of any other instance. Source:
-    /// cluster F9.
+    /// After a sleep of the process the mailbox returns no message before the node has checked how long it slept, so an
+    /// answer from an instance's memory is as new as the answers of any other instance. Source: cluster F9.
     pub async fn recv(&mut self) -> Option<M> {
         if self.taken.is_none() && !self.stop.is_stopped_at_once() {
             self.taken = self.messages.recv().await;
         }
-        // Takes the message first and reads the tick then: a message that was sent after this process woke must
-        // not pass by a tick from before it slept.
+        // Take the message before reading the tick: a message that was sent after this process woke must not be covered
+        // by a tick from before the sleep.
         self.taken.as_ref()?;
         if !self.pulse.is_fresh() {
             let goes_on = tokio::select! {
@@ -49,7 +48,7 @@ impl<M: Send + 'static> Mailbox<M> {
         if self.stop.is_stopped_at_once() { None } else { self.taken.take().map(|parcel| parcel.message) }
     }
 
-    /// Tells when the instance must end, for one that would rather not take all that waits.
+    /// A token that tells when the instance must end, for an instance that would rather not take all waiting messages.
     pub fn stop_token(&self) -> StopToken {
         self.stop.clone()
     }

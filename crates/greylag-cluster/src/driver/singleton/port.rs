@@ -1,8 +1,8 @@
-//! One singleton's messages on one node: the proxy, the gate of the instance, and the hot path.
+//! The messages of one singleton on one node: the proxy, the gate of the instance, and the hot path.
 //!
-//! Senders hold the lock for as long as it takes to queue a message, so that no message overtakes one that
-//! was kept before it. Effects that must not run under the lock (code of users runs when a message is
-//! dropped) run after it. Questions, answers and membership reach the machines by one task.
+//! Senders hold the lock while they queue a message, so that no message overtakes one that was kept before it. Effects
+//! that must not run under the lock (dropping a message runs user code) run after it. Questions, answers and membership
+//! reach the machines by one task.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -31,12 +31,12 @@ use crate::singleton::host::{HostEffect, HostInput, SingletonHost};
 use crate::singleton::proxy::{ProxyEffect, ProxyInput, SingletonProxy};
 use crate::wire;
 
-/// Where messages of users go.
+/// The path of user messages.
 fn data_path(name: &str) -> String {
     format!("singleton/{name}")
 }
 
-/// Where proxies ask, and are answered.
+/// The path on which proxies ask, and are answered.
 fn control_path(name: &str) -> String {
     format!("control/singleton-proxy/{name}")
 }
@@ -52,7 +52,7 @@ pub(super) struct AskTag {
 pub(super) struct Parcel<M> {
     pub(super) message: M,
     ask: Option<AskTag>,
-    /// A share of the mailbox's room, for a message from another node.
+    /// The message's share of the mailbox's room, if it came from another node.
     _share: Option<Share>,
 }
 
@@ -75,15 +75,15 @@ impl<M: Send + 'static> PayloadValue for Outgoing<M> {
     }
 }
 
-/// What the task takes.
+/// An input of the port's task.
 pub(super) enum PortInput {
-    /// A proxy, or a host, of this singleton says something.
+    /// A message of a proxy, or of a host, of this singleton.
     Said { from: UniqueAddress, message: ProxyMessage },
     /// The next deadline has changed.
     Rearm,
 }
 
-/// See the module.
+/// One singleton's port on one node.
 pub(crate) struct Port<M: Send + 'static> {
     name: Arc<str>,
     path: Arc<str>,
@@ -102,11 +102,11 @@ pub(crate) struct Port<M: Send + 'static> {
 struct Guarded<M> {
     proxy: SingletonProxy<Parcel<M>>,
     host: SingletonHost,
-    /// Where messages for the instance go, while it takes any.
+    /// The sender to the instance's mailbox, while the instance takes messages.
     gate: Option<mpsc::Sender<Parcel<M>>>,
 }
 
-/// Messages to be dropped once nothing is locked, and why.
+/// Messages to be dropped once no lock is held, with the reasons.
 type Dropped<M> = Vec<(Parcel<M>, Loss)>;
 
 #[derive(Clone, Copy)]
@@ -197,7 +197,7 @@ impl<M: Send + 'static> Port<M> {
         outcome.map_err(SingletonSendError::from)
     }
 
-    /// Tells the proxy something. An error is about the message that was handed in.
+    /// Gives the proxy an input. An error is about the message that was handed in.
     fn proxy_input(
         &self,
         guarded: &mut Guarded<M>,
@@ -226,7 +226,7 @@ impl<M: Send + 'static> Port<M> {
         outcome
     }
 
-    /// Queues a message for the instance, or gives it back.
+    /// Queues a message for the instance, or returns it.
     fn forward(
         &self,
         guarded: &mut Guarded<M>,
@@ -266,7 +266,7 @@ impl<M: Send + 'static> Port<M> {
 
     // --- the instance ---------------------------------------------------------------------------
 
-    /// The instance takes messages from now on.
+    /// Opens the mailbox of an instance, which takes messages from now on.
     pub(super) fn open(self: &Arc<Self>, instance: u64, stop: StopToken) -> (Mailbox<M>, Gate<M>) {
         let (gate, messages) = mpsc::channel(self.capacity);
         let mut guarded = self.lock();
@@ -278,7 +278,7 @@ impl<M: Send + 'static> Port<M> {
         (mailbox, Gate { port: self.clone(), instance })
     }
 
-    /// Lets the instance take no more messages, and tells its senders, this node's proxy before anything else.
+    /// Closes the mailbox of the instance and reports this to senders, to this node's proxy first.
     fn close(&self, instance: u64) {
         let mut dropped = Vec::new();
         let mut guarded = self.lock();
@@ -310,12 +310,12 @@ impl<M: Send + 'static> Port<M> {
         }
     }
 
-    /// Says something to the other half of this singleton's port on a node, which may be this one.
+    /// Sends a message to the other half of this singleton's port on a node, which may be this one.
     fn say(&self, to: &UniqueAddress, message: ProxyMessage) {
         if to == self.remoting.self_address() {
             let _full_and_repeated = self.inbox.try_send(PortInput::Said { from: to.clone(), message });
         } else if let Err(rejected) = self.remoting.send(&to.clone().into(), self.envelope(to, message)) {
-            // The proxy asks again; the transport has counted the loss.
+            // Do not retry: the proxy asks again, and the transport has counted the loss.
             tracing::debug!(%to, ?message, error = %rejected.error, "not sent");
         }
     }
@@ -334,7 +334,7 @@ impl<M: Send + 'static> Port<M> {
         }
     }
 
-    /// Drops a message; its asker hears why at once.
+    /// Drops a message; its ask fails with the reason at once.
     pub(super) fn bury(&self, parcel: Parcel<M>, reason: DeadLetterReason) {
         self.lose(parcel, Loss::Uncounted(reason));
     }
@@ -347,7 +347,7 @@ impl<M: Send + 'static> Port<M> {
         if let Some(ask) = parcel.ask {
             self.remoting.fail_ask(ask.id, AskError::Dropped(loss.reason()));
         }
-        // A question from another node is answered by the token within it.
+        // Dropping the message answers a question from another node by the token in it.
         answer_dropped(EntityError::Stopped, || drop(parcel.message));
     }
 
@@ -400,7 +400,7 @@ impl<M: Send + 'static> Port<M> {
 }
 
 impl<M> Guarded<M> {
-    /// Puts a message into the mailbox of the instance of this node.
+    /// Puts a message into the mailbox of this node's instance.
     fn deliver(&mut self, parcel: Parcel<M>) -> Result<(), (Parcel<M>, DeadLetterReason)> {
         use mpsc::error::TrySendError;
         let Some(gate) = &self.gate else { return Err((parcel, DeadLetterReason::NotSingletonHost)) };
@@ -411,7 +411,7 @@ impl<M> Guarded<M> {
     }
 }
 
-/// Stands for "never" where a timeout overflows the clock.
+/// Deadline of asks whose timeout overflows the clock.
 const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Held while an instance runs. Closes its mailbox when dropped, also by a panic.
@@ -446,8 +446,8 @@ impl<M: Send + 'static> Receiver for DataReceiver<M> {
 }
 
 impl<M: Send + 'static> Port<M> {
-    /// Takes a message from another node, on a decode worker. One that finds no instance is bounced:
-    /// its sender hears so, and so does the proxy that sent it here.
+    /// Takes a message from another node, on a decode worker. A message that finds no instance is bounced: its sender
+    /// is told, and so is the proxy that sent it here.
     fn receive(&self, message: &Inbound) {
         let read =
             if self.lock().gate.is_some() { self.read(message) } else { Err(DeadLetterReason::NotSingletonHost) };
@@ -475,14 +475,14 @@ impl<M: Send + 'static> Port<M> {
         codec.decode(&message.manifest, message.payload.clone()).map_err(|error| {
             tracing::warn!(singleton = %self.name, from = %message.from, %error, "a message could not be read");
             let reason = DeadLetterReason::Undecodable;
-            // Refusing the message tells its asker; this tells those of other tokens in it.
+            // Refusing the message answers its asker; this answers the askers of other tokens in it.
             scope.refuse(reason, message.ask.map(|ask| (&message.from, ask.id)));
             reason
         })
     }
 }
 
-/// Takes what proxies and hosts say.
+/// Takes the messages of proxies and hosts.
 struct ControlReceiver<M: Send + 'static> {
     port: Weak<Port<M>>,
 }

@@ -1,4 +1,4 @@
-//! A singleton as one node sees it: to send to, to ask, to see whether it runs here.
+//! The reference to a singleton, by which a node sends to it, asks it, and sees whether it runs here.
 
 use std::any::type_name;
 use std::fmt;
@@ -13,10 +13,10 @@ use super::port::Port;
 use crate::driver::handle::Cluster;
 use crate::settings::SingletonSettings;
 
-/// Why a message was not taken. It is a dead letter; nothing of it will be handled.
+/// Why a message was not taken. The message is a dead letter, and will not be handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SingletonSendError {
-    /// This node does not know where the instance runs, and the settings say to keep nothing
+    /// This node does not know where the instance runs, and the settings keep no messages
     /// (`singleton_proxy.buffer_size` = 0). Send again later.
     #[error("the singleton is not found, and no messages are kept for it")]
     NotFound,
@@ -26,13 +26,13 @@ pub enum SingletonSendError {
     /// Too many messages wait on the lane to the instance's node. Send slower.
     #[error("the lane to the singleton's node is full")]
     QueueFull,
-    /// The instance runs on another node, and no codec says how messages travel there.
+    /// The instance runs on another node, and there is no codec for messages to it.
     #[error("the singleton was started without a codec, and its instance runs on another node")]
     NoCodec,
     /// This node has left the cluster, or is about to end.
     #[error("this node is shutting down")]
     ShuttingDown,
-    /// Dropped for another reason.
+    /// The message was dropped for another reason.
     #[error("dropped: {0}")]
     Dropped(DeadLetterReason),
 }
@@ -50,39 +50,38 @@ impl From<DeadLetterReason> for SingletonSendError {
     }
 }
 
-/// Why an ask has no answer. Whether the message was handled only an answer can tell, except where
-/// the variant says so.
+/// Why an ask has no answer. The message may have been handled, unless the variant says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SingletonAskError {
-    /// Nothing came in time.
+    /// No answer came in time.
     #[error("the singleton {singleton:?} did not answer {message_type} within {timeout:?}")]
     Timeout {
-        /// Its name.
+        /// The singleton's name.
         singleton: String,
         /// The Rust type of the message, for people only.
         message_type: &'static str,
-        /// The asker's patience.
+        /// The timeout of the ask.
         timeout: Duration,
     },
     /// A timeout of zero cannot be met; nothing was sent.
     #[error("the timeout of an ask must not be zero")]
     InvalidTimeout,
-    /// The message was not taken; nothing was handled.
+    /// The message was not taken and not handled.
     #[error(transparent)]
     Send(#[from] SingletonSendError),
     /// The instance took the message and will not answer: it dropped its reply token, failed, or ended.
     #[error(transparent)]
     Instance(EntityError),
-    /// The message, or its answer, was dropped on its way. `NotSingletonHost`: the instance had just
-    /// ended where the message arrived; nothing was handled, ask again.
+    /// The message, or its answer, was dropped on its way. `NotSingletonHost`: the instance had just ended where the
+    /// message arrived; the message was not handled, ask again.
     #[error("dropped: {0}")]
     Dropped(DeadLetterReason),
-    /// The transport gave up.
+    /// The transport ended the ask.
     #[error(transparent)]
     Transport(greylag_transport::AskError),
 }
 
-/// The answer to come; dropping it frees what waits for it.
+/// A future answer; dropping it releases the ask.
 pub type SingletonAnswer<R> = Pin<Box<dyn Future<Output = Result<R, SingletonAskError>> + Send>>;
 
 /// A singleton, seen from this node. Cheap to clone.
@@ -91,14 +90,14 @@ pub struct SingletonRef<M: Send + 'static> {
     pub(super) settings: Arc<SingletonSettings>,
     pub(super) cluster: Cluster,
     pub(super) running: watch::Receiver<bool>,
-    /// `None`: it takes no messages.
+    /// `None` if the singleton takes no messages.
     pub(super) port: Option<Arc<Port<M>>>,
 }
 
 impl<M: Send + 'static> SingletonRef<M> {
-    /// Sends a message to the instance, wherever it runs. While that is not known the message is kept,
-    /// and dropped if too many are (`singleton_proxy.buffer_size`). It is handled at most once; what one
-    /// task sends is handled in that order while the instance does not move. Never blocks.
+    /// Sends a message to the instance, wherever it runs. While the node of the instance is not known the message is
+    /// kept, and dropped if too many are kept (`singleton_proxy.buffer_size`). A message is handled at most once;
+    /// messages of one task are handled in the order sent while the instance does not move. Never blocks.
     ///
     /// # Errors
     /// [`SingletonSendError`]: the message was not taken.
@@ -109,8 +108,8 @@ impl<M: Send + 'static> SingletonRef<M> {
         }
     }
 
-    /// Sends a question and waits for its answer. The message leaves when this is called, not when the
-    /// future is first polled, so it keeps its place among what the task tells.
+    /// Sends a question and waits for its answer. The message leaves when this is called, not when the future is first
+    /// polled, so it keeps its place among the task's other messages.
     ///
     /// # Errors
     /// The future resolves to a [`SingletonAskError`] unless the instance replied in time.
@@ -143,20 +142,20 @@ impl<M: Send + 'static> SingletonRef<M> {
         })
     }
 
-    /// Its name.
+    /// The singleton's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The node that hosts it, or will once it is cleared to, as far as this node can tell.
+    /// The node that hosts the instance, or will once its predecessors are settled, as far as this node can tell.
     pub fn host(&self) -> Option<UniqueAddress> {
         let view = self.cluster.view();
         let role = self.settings.proxy.role.as_ref().or(self.settings.role.as_ref());
         view.oldest(role.map(String::as_str)).map(|member| member.address.clone())
     }
 
-    /// The node that has said that it runs the instance: messages go there at once. `None` while they
-    /// are kept, and always for a singleton that takes none.
+    /// The node that has confirmed that it runs the instance, so that messages go there at once. `None` while messages
+    /// are kept, and always for a singleton that takes no messages.
     pub fn identified(&self) -> Option<UniqueAddress> {
         self.port.as_ref().and_then(|port| port.identified())
     }
@@ -166,7 +165,7 @@ impl<M: Send + 'static> SingletonRef<M> {
         *self.running.borrow()
     }
 
-    /// Follows [`SingletonRef::is_running_here`].
+    /// A receiver that follows [`SingletonRef::is_running_here`].
     pub fn running_here(&self) -> watch::Receiver<bool> {
         self.running.clone()
     }

@@ -1,4 +1,4 @@
-//! A singleton in the hands of the driver: its manager, its lease, and the instance it runs.
+//! The driver's state of one singleton: its manager, its lease, and its instance.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::driver::lease_in_use::{LeaseInUse, LeaseNews};
 use crate::settings::SingletonSettings;
 use crate::singleton::manager::{ManagerInput, SingletonManager};
 
-/// What the driver needs to run a singleton.
+/// The driver's order to run a singleton.
 pub(crate) struct StartSingleton {
     pub(crate) name: Arc<str>,
     pub(crate) settings: SingletonSettings,
@@ -19,7 +19,7 @@ pub(crate) struct StartSingleton {
     pub(crate) running: watch::Sender<bool>,
 }
 
-/// What a manager is told of its lease.
+/// Converts lease events into inputs of the manager.
 pub(crate) fn lease_news(name: Arc<str>) -> impl Fn(LeaseNews) -> Option<DriverInput> + Send + Sync {
     move |news| {
         let input = match news {
@@ -31,10 +31,10 @@ pub(crate) fn lease_news(name: Arc<str>) -> impl Fn(LeaseNews) -> Option<DriverI
     }
 }
 
-/// A singleton in the hands of the driver: its manager, and the instance while there is one.
+/// The driver's state of one singleton: its manager, and the instance while there is one.
 pub(crate) struct Slot {
     pub(crate) manager: SingletonManager,
-    /// `None`: no lease is used.
+    /// `None` if no lease is used.
     pub(crate) lease: Option<LeaseInUse>,
     start: Box<StartSingleton>,
     instance_id: u64,
@@ -46,8 +46,8 @@ impl Slot {
         Self { manager, lease, start, instance_id: 0, stop: None }
     }
 
-    /// Starts an instance on the runtime of the user, whose code must not hold up the cluster's own
-    /// tasks. A panic ends the instance like a return.
+    /// Starts an instance on the runtime of the user, since user code must not delay the cluster's own tasks. A panic
+    /// ends the instance like a return.
     pub(crate) fn start_instance(&mut self, up_number: u32, user: &Handle, inbox: &mpsc::Sender<DriverInput>) {
         let (stop, token) = watch::channel(None);
         self.instance_id = rand::random::<u64>().max(1);
@@ -73,12 +73,12 @@ impl Slot {
         }
     }
 
-    /// Whether the lease that the instance rests on is not certainly held any more.
+    /// Whether the lease that the instance relies on is not certainly held any more.
     pub(crate) fn has_lost_its_lease(&self) -> bool {
         self.manager.rests_on_lease() && self.lease.as_ref().is_some_and(|lease| !lease.is_certainly_held())
     }
 
-    /// True if that was the present instance.
+    /// Notes the end of an instance. True if it was the present one.
     pub(crate) fn instance_ended(&mut self, instance_id: u64) -> bool {
         let present = self.stop.is_some() && self.instance_id == instance_id;
         if present {

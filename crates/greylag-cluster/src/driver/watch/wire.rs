@@ -1,4 +1,4 @@
-//! Between the messages of watchers and their bytes.
+//! Encodes and decodes the messages of watchers.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(crate) fn encode(message: &WatchMessage) -> Vec<u8> {
     pb::WatchMessage { content: Some(content) }.encode_to_vec()
 }
 
-/// `None` for what this version does not know, and for nonsense.
+/// `None` for messages that this version does not know, and for malformed ones.
 pub(crate) fn decode(payload: &[u8]) -> Option<WatchMessage> {
     Some(match pb::WatchMessage::decode(payload).ok()?.content? {
         Content::Watch(pb::Named { path, instance }) => WatchMessage::Watch { path: path.into(), instance },

@@ -1,9 +1,9 @@
-//! Clauses that only few pictures show: each test fails without the one that it names.
+//! Clauses that show in few pictures only: each test fails without the clause that it names.
 
 use super::*;
 
-/// cluster S3, S20: the dead are not in the picture that is decided on. The witness was wrong, and the
-/// process that counts as dead has seen the state: that makes no member indirectly connected.
+/// cluster S3, S20: a dead member is not part of the picture. If the witness was wrong, and the process that counts as
+/// dead has seen the state, that makes no member indirectly connected.
 #[test]
 fn a_dead_member_that_answers_makes_nobody_indirectly_connected() {
     let mut bench = Bench::new();
@@ -15,7 +15,7 @@ fn a_dead_member_that_answers_makes_nobody_indirectly_connected() {
     assert_eq!(decision.unreachable, BTreeSet::from([node('e')]), "d is not out of reach but gone");
 }
 
-/// cluster S20, S3: what an Exiting member said is void once it is dead.
+/// cluster S20, S3: the accusations of an Exiting member are void once it is dead.
 #[test]
 fn whom_only_the_dead_accuse_is_measured_no_more() {
     let mut bench = Bench::new();
@@ -26,8 +26,8 @@ fn whom_only_the_dead_accuse_is_measured_no_more() {
     assert!(bench.sbr.unstable.is_none(), "no other member accuses c");
 }
 
-/// cluster S20, S13: with a proof nothing of the measurement begins anew: neither its beginning nor the
-/// quiet before the ordinary verdict, and it makes no member reachable.
+/// cluster S20, S13: a proof restarts no part of the measurement: neither its beginning nor the quiet before the
+/// ordinary verdict; and it makes no member reachable.
 #[test]
 fn a_proof_does_not_restart_the_measurement() {
     for status in [MemberStatus::Up, MemberStatus::Exiting] {
@@ -45,8 +45,7 @@ fn a_proof_does_not_restart_the_measurement() {
     }
 }
 
-/// cluster S13: of the accusations since the first change those count no more whose subject is Down or
-/// dead by now.
+/// cluster S13: of the accusations since the first change, those whose subject is Down or dead by now do not count.
 #[test]
 fn accusations_of_the_down_and_the_dead_hide_no_sick_node() {
     for dead in [false, true] {
@@ -66,8 +65,8 @@ fn accusations_of_the_down_and_the_dead_hide_no_sick_node() {
     }
 }
 
-/// cluster F9: who may have been removed meanwhile decides nothing about others, and of a verdict
-/// against its own side only its own part.
+/// cluster F9: a node that may have been removed meanwhile decides nothing about others, and carries out only its own
+/// part of a verdict against its side.
 #[test]
 fn scenario_64_a_suspect_node_decides_nothing_about_others() {
     let suspect_for = |bench: &mut Bench, seconds: u64| {

@@ -1,4 +1,4 @@
-//! Who is the oldest, and who must be settled before this node may start.
+//! Determines the oldest member, and the nodes that must be settled before this node may start.
 //!
 //! Source: cluster P2, P3a, P6.
 
@@ -32,7 +32,7 @@ impl SingletonManager {
             let serves = member.status.is_settled();
             let is_self = member.address == self.node;
             match self.list.get_mut(&member.address) {
-                // Exited members are out of the race; this node itself only once it hands over.
+                // Remove exited members, which cannot become the oldest; this node itself only once it hands over.
                 Some(_) if member.status == MemberStatus::Exiting && !is_self => {
                     self.list.remove(&member.address);
                 }
@@ -40,11 +40,11 @@ impl SingletonManager {
                 None if serves && !(is_self && self.exiting_phase) => {
                     self.list.insert(member.address.clone(), member.clone());
                 }
-                // Gossip may jump over Up; a member that was never seen serving is only asked (P3a).
+                // Skip a member that was never seen serving (gossip may skip Up): it is only asked (P3a).
                 None => {}
             }
         }
-        // A node that has not joined can have missed no member.
+        // Start empty: a node that has not joined can have missed no member.
         if first && view.members.is_empty() {
             self.list.clear();
         }
@@ -99,18 +99,19 @@ impl SingletonManager {
         self.view.as_ref()?.self_status()
     }
 
-    /// This node is seen Exiting, or worse, or hands over already.
+    /// Whether this node is seen Exiting or further, or hands over already.
     pub(super) fn self_exits(&self) -> bool {
         self.exiting_phase || self.self_status().is_none_or(|status| status >= MemberStatus::Exiting)
     }
 
-    /// The whole cluster is about to shut down: nothing is started or handed over. Source: cluster M30.
+    /// Whether the whole cluster is about to shut down: then no instance is started or handed over. Source: cluster
+    /// M30.
     pub(super) fn prepares_shutdown(&self) -> bool {
         let preparing = [MemberStatus::PreparingForShutdown, MemberStatus::ReadyForShutdown];
         self.view.as_ref().is_some_and(|view| view.members.iter().any(|member| preparing.contains(&member.status)))
     }
 
-    /// Makes the list anew from the view; removed members whose margin still runs stay in it.
+    /// Rebuilds the list from the view; removed members whose margin still runs stay in it.
     pub(super) fn rebuild_list(&mut self) {
         let Some(view) = self.view.clone() else { return };
         let role = self.role.as_deref();
@@ -149,9 +150,9 @@ impl SingletonManager {
         own_predecessor || self.cleared.contains(address) || self.gone.contains_key(address)
     }
 
-    /// A node that leaves starts nothing either: with the last members that leave together during the
-    /// preparation of a full shutdown, no status tells of the preparation any more.
-    /// Source: cluster P4, P5, F9, M30.
+    /// Whether an instance may start here. A node that leaves starts none either: of the last members that leave
+    /// together during the preparation of a full shutdown, no status tells of the preparation any more. Source: cluster
+    /// P4, P5, F9, M30.
     pub(super) fn may_start(&self) -> bool {
         let held = self.view.as_ref().is_none_or(|view| view.self_suspect);
         let leaves = self.self_status().is_none_or(|status| status >= MemberStatus::Leaving);
@@ -166,8 +167,8 @@ impl SingletonManager {
         self.send(Kind::HandOverToMe, peer.clone(), attempt, out);
     }
 
-    /// Says that nothing runs here. From now on the claimant must clear this node, and whatever it
-    /// answered before, or has under way, is void.
+    /// Answers that no instance runs here. From now on the claimant must clear this node, and its earlier answers, and
+    /// requests to it under way, are void.
     pub(super) fn clear(&mut self, claimant: UniqueAddress, attempt: u64, out: &mut Vec<ManagerEffect>) {
         self.send(Kind::HandOverDone, claimant.clone(), attempt, out);
         self.cleared.remove(&claimant);

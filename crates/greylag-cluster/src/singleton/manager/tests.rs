@@ -56,7 +56,7 @@ use MemberStatus::{Exiting, Leaving, Up};
 fn scenario_56_every_predecessor_must_be_settled_not_only_the_latest() {
     let mut bench = Bench::new('d');
     bench.view(&[('a', Up), ('b', Up), ('c', Up), ('d', Up)]);
-    // b offered its instance once; a, c leave: three may have held it.
+    // b offered its instance once; a and c leave: three nodes may have run it.
     bench.message(Kind::TakeOverFromMe, 'b', 0);
     bench.view(&[('a', Exiting), ('b', Up), ('c', Up), ('d', Up)]);
     let asked = bench.view(&[('a', Exiting), ('b', Exiting), ('c', Exiting), ('d', Up)]);
@@ -71,14 +71,14 @@ fn scenario_56_every_predecessor_must_be_settled_not_only_the_latest() {
 fn an_earlier_oldest_that_is_still_a_member_is_asked_too() {
     let mut bench = Bench::new('c');
     bench.view(&[('a', Up), ('b', Up), ('c', Up)]);
-    // b believed itself the oldest at some time, and claimed.
+    // b once considered itself the oldest, and claimed.
     assert_eq!(bench.message(Kind::HandOverToMe, 'b', 5), ["HandOverDone b 5"]);
     let own_number = |number| {
         let mut changed = MembershipView::clone(&view('c', &[('a', Up), ('b', Up), ('c', Up)]));
         changed.members.get_mut(&node('c')).unwrap().up_number = number;
         Arc::new(changed)
     };
-    // A lower number arrives by merge: now this node is the oldest, and no member has left.
+    // A lower number arrives by merge: now this node is the oldest, although no member has left.
     let asked = bench.input(ManagerInput::View(own_number(0)));
     assert_eq!(asked, ["HandOverToMe a 1", "HandOverToMe b 2"]);
     assert!(bench.message(Kind::HandOverDone, 'a', 1).is_empty());
@@ -90,7 +90,7 @@ fn answers_that_cross_with_an_own_answer_are_void() {
     let mut bench = Bench::new('b');
     bench.view(&[('a', Up), ('b', Up)]);
     assert_eq!(bench.view(&[('a', Exiting), ('b', Up)]), ["HandOverToMe a 1"]);
-    // By an older view c claims; this node answers, and c must clear this node in turn.
+    // c claims by an older view; this node answers, and c must clear this node in turn.
     bench.view(&[('a', Exiting), ('b', Up), ('c', Up)]);
     assert_eq!(bench.message(Kind::HandOverToMe, 'c', 7), ["HandOverDone c 7", "HandOverToMe c 2"]);
     assert!(bench.message(Kind::HandOverDone, 'a', 1).is_empty(), "c is not settled yet");
@@ -99,8 +99,8 @@ fn answers_that_cross_with_an_own_answer_are_void() {
     assert_eq!(bench.message(Kind::HandOverDone, 'c', 3), ["start 2"]);
 }
 
-/// Cluster P3: in its name only if it is gone: its death was proven, or this process took its place on its
-/// host, or the operator says so.
+/// Cluster P3: a process answers in the name of a former one only if that is gone: its death was proven, or this
+/// process replaced it on its host, or the operator vouches for it.
 #[test]
 fn a_claim_for_an_older_process_of_this_address_is_answered_in_its_name() {
     let older: UniqueAddress = "b:1#9999".parse().unwrap();
@@ -131,8 +131,8 @@ fn a_claim_for_an_older_process_of_this_address_is_answered_in_its_name() {
     }
 }
 
-/// Cluster M30, P5: no instance starts on a node that is itself Leaving, as the last two are that leave
-/// together while a full shutdown is prepared.
+/// Cluster M30, P5: no instance starts on a node that is itself Leaving, as on the last two that leave together while a
+/// full shutdown is prepared.
 #[test]
 fn nothing_starts_on_a_node_that_leaves() {
     let mut bench = Bench::new('b');
@@ -182,7 +182,7 @@ fn a_leaver_without_successor_stops_at_once() {
     assert_eq!(bench.manager.state(), ManagerState::End);
 }
 
-/// cluster F9: the hold after a pause ends at its deadline, not behind it.
+/// cluster F9: the hold after a pause ends at its deadline, not later.
 #[test]
 fn a_pause_holds_the_start_until_its_deadline_and_no_longer() {
     let mut bench = Bench::new('a');

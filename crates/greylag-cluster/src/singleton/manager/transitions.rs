@@ -1,5 +1,4 @@
-//! What follows from the state as a whole: from who is the oldest, from what is settled, from the
-//! lease, and from deadlines.
+//! Transitions by the state as a whole: by the oldest member, the settled nodes, the lease, and deadlines.
 //!
 //! Source: the table of cluster P4; P5.
 
@@ -13,8 +12,8 @@ use crate::singleton::Kind;
 use crate::singleton::lease::SingletonLease;
 
 impl SingletonManager {
-    /// Looks at the state as a whole after every input: the transitions that follow from who is the
-    /// oldest, from what is settled, and from deadlines.
+    /// Applies, after every input, the transitions that follow from the state as a whole: the oldest member, the
+    /// settled nodes, and deadlines.
     pub(super) fn judge(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
         loop {
             let before = self.state;
@@ -104,7 +103,7 @@ impl SingletonManager {
         out.push(ManagerEffect::StartInstance { up_number });
     }
 
-    /// Judges the state in which all nodes are settled and only the lease is missing. Source: cluster P4.
+    /// Handles the state in which all nodes are settled and only the lease is missing. Source: cluster P4.
     fn judge_acquiring_lease(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
         if self.self_exits() {
             self.give_lease_back(out);
@@ -131,8 +130,8 @@ impl SingletonManager {
         self.lease.as_ref().is_none_or(SingletonLease::is_held)
     }
 
-    /// Hands over once the instance has ended and its lease is given back: a claimant that were told
-    /// before would be denied the lease, and try again only much later.
+    /// Hands over once the instance has ended and its lease is released: a claimant that was told before would be
+    /// denied the lease, and try again only much later.
     fn judge_ending(&mut self, out: &mut Vec<ManagerEffect>) {
         if self.running {
             return;
@@ -187,7 +186,7 @@ impl SingletonManager {
             return self.become_stopping(out);
         }
         if self.oldest().is_some_and(|oldest| self.margins.contains_key(oldest)) {
-            // The oldest was removed already and will never ask; the next oldest will.
+            // Hand over at once: the oldest was removed already and will never ask; the next oldest will.
             self.state = ManagerState::HandingOver;
             return self.stop_instance(out);
         }
@@ -197,7 +196,7 @@ impl SingletonManager {
         self.judge_was_oldest(now, out);
     }
 
-    /// The next oldest that still serves: who is to be asked to take over.
+    /// The next oldest that still serves: the node to ask to take over.
     pub(super) fn successor(&self) -> Option<UniqueAddress> {
         let view = self.view.as_ref()?;
         let serves = |member: &&Member| view.member(&member.address).is_some_and(|m| m.status.is_settled());
@@ -215,7 +214,7 @@ impl SingletonManager {
             return;
         }
         let Some(oldest) = self.successor() else {
-            // The next change of the membership brings a successor, or makes this node the oldest again.
+            // Wait: the next change of the membership brings a successor, or makes this node the oldest again.
             self.retry_at = None;
             if self.self_exits() {
                 self.become_stopping(out);
@@ -280,8 +279,8 @@ impl SingletonManager {
         }
     }
 
-    /// Asks for the lease anew where no instance runs only because the lease was lost or never came: an instance
-    /// starts when the lease is ours.
+    /// Requests the lease anew if no instance runs only because the lease was lost or never granted: an instance starts
+    /// when the lease is held.
     pub(super) fn reacquire(&mut self, out: &mut Vec<ManagerEffect>) {
         self.state = ManagerState::AcquiringLease;
         if let Some(lease) = &mut self.lease {

@@ -1,7 +1,7 @@
-//! What the entities of one type say to producers of other nodes.
+//! Answers (confirmations, demand, resend requests) from the entities of one type to producers on other nodes.
 //!
-//! The first answer leaves at once. Those that come about while the runtime then works off what is ready leave together, in one
-//! message for each node and recipient path. No timer holds them back.
+//! The first answer is sent at once. Answers that arise while the runtime then works off its ready tasks are batched
+//! into one message per node and recipient path. No timer delays a batch.
 //!
 //! Source: delivery §12.
 
@@ -15,7 +15,7 @@ use greylag_transport::Remoting;
 use crate::driver::sending::{say_far, say_near};
 use crate::message::UpstreamMessage;
 
-/// Answers that wait at most; one more is dropped, and repeated by its entity.
+/// Limit of waiting answers; an answer beyond the limit is dropped, and its entity repeats it.
 const MAX_WAITING: usize = 16 * 1024;
 
 /// See the module's documentation.
@@ -26,11 +26,11 @@ pub(super) struct Answers(Mutex<State>);
 struct State {
     waiting: BTreeMap<Way, Group>,
     count: usize,
-    /// An answer left, and a task will send those that come about before it runs.
+    /// An answer was sent, and a spawned task will send the answers that arise before that task runs.
     is_leaving: bool,
 }
 
-/// From this node to a node and a recipient path there.
+/// Key of a batch: sending node, receiving node, recipient path there.
 type Way = (UniqueAddress, UniqueAddress, Arc<str>);
 
 struct Group {
@@ -43,8 +43,8 @@ impl Answers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells a producer what an entity of this node says: one of this node at once, one of another node perhaps together with
-    /// the other answers of this moment.
+    /// Sends an answer to a producer: at once if the producer is on this node, otherwise possibly batched with other
+    /// answers.
     pub(super) fn say(self: &Arc<Self>, remoting: &Arc<dyn Remoting>, message: UpstreamMessage) {
         let Some(message) = say_near(&**remoting, message) else { return };
         let Some(first) = self.hold(remoting, message) else { return };
@@ -52,7 +52,7 @@ impl Answers {
         let answers = self.clone();
         tokio::spawn(async move {
             loop {
-                // What is ready to run comes first: it has more answers.
+                // Let the other ready tasks run first; they may add answers to the batch.
                 tokio::task::yield_now().await;
                 if !answers.send() {
                     return;
@@ -61,7 +61,8 @@ impl Answers {
         });
     }
 
-    /// Keeps a message for the task that sends. Without such a task the message comes back, and the task is to be made.
+    /// Queues a message for the sending task. If no such task runs, returns the message, and the caller must spawn the
+    /// task.
     fn hold(&self, remoting: &Arc<dyn Remoting>, message: UpstreamMessage) -> Option<UpstreamMessage> {
         let mut state = self.lock();
         if !std::mem::replace(&mut state.is_leaving, true) {
@@ -76,7 +77,7 @@ impl Answers {
         None
     }
 
-    /// Sends what waits; `false` if nothing did, so that the next answer leaves at once.
+    /// Sends the waiting answers; `false` if there were none, so that the next answer is sent at once.
     fn send(&self) -> bool {
         let waiting = {
             let mut state = self.lock();
@@ -113,7 +114,7 @@ mod tests {
     use crate::settings::LANE_MARGIN;
     use crate::wire;
 
-    /// Passes on what is said, message by message of the transport.
+    /// Forwards the answers of each transport message as one item.
     struct Listener(mpsc::UnboundedSender<Vec<UpstreamMessage>>);
 
     impl Receiver for Listener {
@@ -124,9 +125,9 @@ mod tests {
 
     struct World {
         here: Arc<dyn Remoting>,
-        /// The other node, which ends with its last reference.
+        /// Keeps the other node alive; the node ends with its last reference.
         _there: Arc<dyn Remoting>,
-        /// Two producers there.
+        /// Two producers on the other node.
         producers: [ControllerRef; 2],
         heard: mpsc::UnboundedReceiver<Vec<UpstreamMessage>>,
         answers: Arc<Answers>,
@@ -141,7 +142,7 @@ mod tests {
             Self { here, _there: there, producers, heard, answers: Arc::default() }
         }
 
-        /// What the entity of this number says to a link of a producer.
+        /// An answer of entity number `entity` to a link of a producer.
         fn answer(&self, entity: u64, producer: usize) -> UpstreamMessage {
             UpstreamMessage {
                 from: ControllerRef {
@@ -172,7 +173,7 @@ mod tests {
         heard.sort_by_key(|messages| messages[0].from.instance);
         let to_second = [1, 3, 5].map(|entity| world.answer(entity, 1));
         assert_eq!(heard, [to_second.to_vec(), vec![world.answer(2, 0), world.answer(4, 0)]]);
-        // Once nothing waits, the next one is the first again.
+        // Once no answer waits, the next answer is sent at once again.
         while world.answers.lock().is_leaving {
             tokio::task::yield_now().await;
         }

@@ -1,7 +1,7 @@
-//! The consumer controller inside an entity: the machine, hosted by the entity's own handlers.
+//! The consumer controller inside an entity: drives the protocol machine from the entity's own handlers.
 //!
-//! Both kinds of entities (handlers, event-sourced) hold one. It has no task and no channel: frames
-//! are messages of the entity, deadlines are a timer of the entity, answers leave by the transport.
+//! Entities with handlers and event-sourced entities each hold one. The controller has no task and no channel: frames
+//! arrive as messages of the entity, deadlines are a timer of the entity, answers leave through the transport.
 //!
 //! Source: delivery §3.2.
 
@@ -27,7 +27,7 @@ use crate::with_delivery::{ProtocolMessage, WithDelivery};
 /// The name of the controller's timer within its entity.
 const TIMER: &str = "gl.delivery";
 
-/// Pause before a delivery that came out of its turn is tried again, where the settings say none.
+/// Pause before a deferred delivery is handed out again, where the settings have no redelivery back-off.
 const LEAST_PAUSE: Duration = Duration::from_millis(1);
 
 /// See the module's documentation.
@@ -36,13 +36,13 @@ pub(crate) struct Controller<T> {
     delivery: ConsumerDelivery,
     entity: Arc<str>,
     pub(crate) outcomes: Arc<Outcomes>,
-    /// Deliveries that the entity has not been given yet.
+    /// Deliveries not yet handed to the entity.
     ready: VecDeque<Delivery<T>>,
-    /// Messages that cannot be read, for the entity to hear of.
+    /// Undecodable messages of which the entity is still to be told.
     unreadable: VecDeque<Undecodable>,
-    /// Messages that cannot be read and wait.
+    /// Undecodable messages that are not confirmed yet.
     waiting: Vec<MessageId>,
-    /// Nodes of which this entity is told when they end.
+    /// Nodes whose removal from the cluster is watched for this entity.
     watched: Vec<UniqueAddress>,
     links: LinksSeen,
     vetoes: Vetoes,
@@ -53,14 +53,15 @@ pub(crate) struct Controller<T> {
     news: Vec<Outcome>,
 }
 
-/// What was reported of the controller's links.
+/// The link totals and the version that were last reported.
 #[derive(Default)]
 struct LinksSeen {
     version: u64,
     totals: LinkTotals,
 }
 
-/// Who keeps the entity from being passivated; one word for both would let either take back the other's.
+/// Sources of a veto against passivation. Kept apart, so that the entity cannot lift a veto of its links, nor the links
+/// one of the entity.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Vetoes {
     entity: bool,
@@ -100,17 +101,17 @@ impl<T: Send + Sync + 'static> Controller<T> {
         Some(delivery)
     }
 
-    /// A message that cannot be read and of which the entity has not heard.
+    /// The next undecodable message of which the entity is to be told.
     pub(crate) fn next_undecodable(&mut self) -> Option<Undecodable> {
         self.unreadable.pop_front()
     }
 
-    /// Whether something waits for the entity.
+    /// Whether a delivery or an undecodable message waits for the entity.
     pub(crate) fn has_next(&self) -> bool {
         !self.ready.is_empty() || !self.unreadable.is_empty()
     }
 
-    /// Whether messages beside the deliveries may reach the entity; one that may not is a dead letter.
+    /// Whether bypass messages may reach the entity; otherwise the message becomes a dead letter.
     pub(crate) fn admits_bypass<Q: 'static>(&self, cx: &ShardCx<'_, WithDelivery<T, Q>>) -> bool {
         if !self.delivery.allow_bypass {
             tracing::debug!(entity_type = %cx.entity_type(), id = %cx.id(), "a message beside the deliveries is refused");
@@ -119,21 +120,22 @@ impl<T: Send + Sync + 'static> Controller<T> {
         self.delivery.allow_bypass
     }
 
-    /// The entity is to end: nothing new is handed out, also of what it has not been given yet.
+    /// Begins the end of the entity: no delivery is handed out any more, including the ones not yet handed to the
+    /// entity.
     pub(crate) fn finish<Q: 'static>(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
         self.handle(Input::Finish, cx);
         self.take_back(cx);
     }
 
-    /// Takes back what the entity was not given yet: it counts as no attempt.
+    /// Returns deliveries not yet handed to the entity; no attempt is counted for them.
     pub(crate) fn take_back<Q: 'static>(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
         for handle in std::mem::take(&mut self.ready).into_iter().filter_map(Delivery::into_handle) {
             self.handle(Input::Return(handle, Duration::ZERO), cx);
         }
     }
 
-    /// The entity ends, to be replaced or not. Producers with something in hand here are to find its
-    /// successor at once; nothing else would tell them before their idle probe.
+    /// Ends the links; `replaced` if a new incarnation of the entity follows. Producers with unconfirmed messages here
+    /// are told to start over, so that they find the successor at once instead of at their next idle probe.
     pub(crate) fn end<Q: 'static>(&mut self, replaced: bool, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
         self.collect(cx);
         self.take_back(cx);
@@ -144,12 +146,12 @@ impl<T: Send + Sync + 'static> Controller<T> {
         self.handle(if starts_over { Input::StartOver } else { Input::Stop }, cx);
     }
 
-    /// Whether everything has ended after `finish`.
+    /// Whether every link has ended after `finish`.
     pub(crate) fn is_finished(&self) -> bool {
         self.finished
     }
 
-    /// Takes a message of the protocol.
+    /// Handles a protocol message.
     pub(crate) fn receive<Q: 'static>(
         &mut self,
         message: ProtocolMessage<T>,
@@ -167,7 +169,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         }
     }
 
-    /// Gives the machine an input, and carries out its effects.
+    /// Passes an input to the machine, and carries out its effects.
     pub(crate) fn handle<Q: 'static>(&mut self, input: Input<Payload<T>>, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
         let mut effects = std::mem::take(&mut self.effects);
         self.machine.handle(cx.now(), input, &mut effects);
@@ -181,7 +183,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         self.arm(cx);
     }
 
-    /// Takes in deliveries that were confirmed or given up since; returns whether there were any.
+    /// Handles the queued outcomes of deliveries; returns whether there were any.
     pub(crate) fn collect<Q: 'static>(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) -> bool {
         let mut news = std::mem::take(&mut self.news);
         self.outcomes.take(&mut news);
@@ -211,7 +213,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
                 let pause = self.delivery.settings.link.redelivery_backoff.max(LEAST_PAUSE);
                 self.handle(Input::Return(handle, pause), cx);
             }
-            // Attempts to deliver processed messages are answered by the machine itself.
+            // From here on the machine itself answers deliveries of messages that the history has processed.
             Outcome::Recovered(dedupe) => self.handle(Input::Start(dedupe), cx),
             Outcome::Suppressed => self.delivery.counters.suppressed(),
             Outcome::NodeGone(node) => {
@@ -256,15 +258,15 @@ impl<T: Send + Sync + 'static> Controller<T> {
                 self.delivery.counters.suppressed();
             }
             Effect::Poisoned { id, attempts } => {
-                // The message is given up for good. Left open, it would count as an earlier one that is neither persisted
-                // nor confirmed, and hold back later ones.
+                // The message is given up for good, so it must not stay open: an open message counts as neither
+                // persisted nor confirmed, and holds back later ones.
                 self.outcomes.close(&id);
                 self.delivery.counters.poisoned();
                 tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), message = ?id, attempts, "poisoned");
                 cx.remoting().dead_letter(DeadLetterReason::Poisoned, cx.id().as_str(), wire::BATCH);
                 self.announce(DeliveryEvent::Poisoned { entity: entity(), id, attempts });
             }
-            // The message counts as open, so that no later one of its stream is persisted before it.
+            // Open the message, so that no later message of its stream is persisted before it.
             Effect::Held(id) => self.outcomes.open(&id),
             Effect::Overdue(id) => {
                 tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), message = ?id, "not confirmed for long");
@@ -339,7 +341,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         }
     }
 
-    /// The controller's address, which is the incarnation's.
+    /// The controller's reference, which has the address of this incarnation of the entity.
     fn me<Q: 'static>(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) -> ControllerRef {
         self.me
             .get_or_insert_with(|| {
@@ -349,7 +351,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
             .clone()
     }
 
-    /// Passes on what became of the links: their counters, which streams have one, and whose end matters.
+    /// Publishes changes of the links: counters, the streams that have a link, and the producers' nodes to watch.
     fn report_links<Q: 'static>(&mut self, cx: &ShardCx<'_, WithDelivery<T, Q>>) {
         let totals = LinkTotals {
             counters: self.machine.counters(),
@@ -379,7 +381,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
             .for_each(|gone| departures.forget(&gone, outcomes));
     }
 
-    /// To be said at the end of each handler: passivation is vetoed while the entity or its links veto it.
+    /// Called at the end of each handler: passivation is vetoed while the entity or its links veto it.
     pub(crate) fn settle_vetoes<Q: 'static>(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
         self.vetoes.entity = cx.take_veto().unwrap_or(self.vetoes.entity);
         let veto = self.vetoes.entity || self.vetoes.links;
@@ -388,7 +390,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         }
     }
 
-    /// What a value of the entity that failed had said of passivation is over.
+    /// Drops the veto of an entity value that failed.
     pub(crate) fn forget_entity_veto(&mut self) {
         self.vetoes.entity = false;
     }
@@ -404,7 +406,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
     }
 }
 
-/// What was counted of an entity that ends is over, and nobody waits for it any more.
+/// Takes back the gauges, the undecodable messages and the watched nodes of an entity that ends.
 impl<T> Drop for Controller<T> {
     fn drop(&mut self) {
         let ended = LinkTotals { overdue: 0, links: 0, ..self.links.totals };

@@ -1,7 +1,8 @@
-//! Tells entities of nodes that are gone for good, with the producers there.
+//! Tells entities which nodes were removed for good, and the producers on those nodes with them.
 //!
-//! A node that was removed from the cluster is quarantined by every transport, which is when a link to it has nothing more
-//! to wait for. One listener per type and node of this process hears that, in place of one for each link.
+//! Every transport quarantines a node that was removed from the cluster; links to a quarantined node have nothing more
+//! to wait for. One listener per entity type and node of this process hears of the quarantine, instead of one listener
+//! per link.
 //!
 //! Source: delivery S13; cluster M33, T18.
 
@@ -14,19 +15,19 @@ use greylag_transport::{Remoting, TransportEvent, TransportListener};
 
 use crate::delivery::{Outcome, Outcomes};
 
-/// The entities of one type that listen to producers, by the producers' nodes.
+/// Entities of one type, by the nodes of the producers to which they have links.
 #[derive(Default)]
 pub(super) struct Departures(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Where a listener is set up.
+    /// Nodes for which a listener is registered.
     listening: BTreeSet<UniqueAddress>,
     waiting: BTreeMap<UniqueAddress, Entities>,
 }
 
-/// Entities by the address of their outcomes, so that each of many is found at once when its producer ends. No address is
-/// used again while an entry has it: a weak reference keeps the memory.
+/// Entities by the address of their outcomes, for lookup in logarithmic time when a link ends. An address is not reused
+/// while the map has an entry for it, because a weak reference keeps the allocation.
 type Entities = BTreeMap<usize, Weak<Outcomes>>;
 
 fn key_of(entity: &Arc<Outcomes>) -> usize {
@@ -50,7 +51,7 @@ impl Departures {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on an entity hears of the end of `node`.
+    /// Tells `entity` when `node` is removed.
     pub(super) fn watch(self: &Arc<Self>, remoting: &dyn Remoting, node: &UniqueAddress, entity: &Arc<Outcomes>) {
         let is_new = {
             let mut state = self.lock();
@@ -62,7 +63,7 @@ impl Departures {
         }
     }
 
-    /// An entity has ended, or listens to no producer there any more.
+    /// Ends a [`watch`](Self::watch): the entity has ended, or has no link to a producer on `node` any more.
     pub(super) fn forget(&self, node: &UniqueAddress, entity: &Arc<Outcomes>) {
         let mut state = self.lock();
         if let Some(waiting) = state.waiting.get_mut(node) {

@@ -7,68 +7,68 @@ use tokio::sync::broadcast;
 use crate::ids::{ControllerRef, MessageId, ProducerId};
 use crate::payload::UnreadableError;
 
-/// Events that one subscriber may be behind; older ones are lost to it.
+/// Capacity of a subscriber's event queue; a slower subscriber loses the oldest events.
 const CAPACITY: usize = 256;
 
-/// Something that happened to a delivery, or to the link that it came by. A
-/// [`ConsumerController`](crate::ConsumerController) has no entity, and gives its reference as `entity`. Source: delivery
-/// §9, §6.
+/// Something that happened to a delivery, or to a link. A [`ConsumerController`](crate::ConsumerController) has no
+/// entity, and gives its reference as `entity`. Source: delivery §9, §6.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeliveryEvent {
-    /// Every attempt at a message failed.
+    /// Every permitted attempt at a message failed, and the message was given up.
     Poisoned {
-        /// The entity.
+        /// Id of the entity.
         entity: Arc<str>,
-        /// The message.
+        /// Id of the message.
         id: MessageId,
-        /// How many attempts there were.
+        /// Number of attempts.
         attempts: u32,
     },
-    /// A message arrived that cannot be read.
+    /// A message arrived that cannot be decoded.
     Undecodable {
-        /// The entity.
+        /// Id of the entity.
         entity: Arc<str>,
-        /// The message.
+        /// Id of the message.
         id: MessageId,
-        /// Why it cannot be read.
+        /// Why the message cannot be decoded.
         error: UnreadableError,
     },
-    /// An entity has had a message in hand for `consumer.confirm_warn_after`.
+    /// A message was handed to an entity `consumer.confirm_warn_after` ago, and is not confirmed.
     Overdue {
-        /// The entity.
+        /// Id of the entity.
         entity: Arc<str>,
-        /// The message.
+        /// Id of the message.
         id: MessageId,
     },
-    /// An entity listens to another controller of a stream, in place of one that may still live.
+    /// A link switched to another controller of the same stream; the former controller may still be alive.
     ProducerReplaced {
-        /// The entity.
+        /// Id of the entity.
         entity: Arc<str>,
-        /// The producer.
+        /// Id of the producer.
         producer: ProducerId,
-        /// The controller before.
+        /// The former controller.
         former: ControllerRef,
-        /// The controller now.
+        /// The new controller.
         by: ControllerRef,
     },
-    /// Two streams of one producer id reach an entity at the same time: there may be two producers of that name (S10).
+    /// Two streams of one producer id reach an entity at the same time: two producers may use the same id (S10).
     SameProducer {
-        /// The entity.
+        /// Id of the entity.
         entity: Arc<str>,
-        /// Their name.
+        /// The producer id that both streams have.
         producer: ProducerId,
     },
-    /// An entity has as many producers as it may have, none of them idle; messages of this one are dropped, and come again.
+    /// An entity has as many links as its limit permits, and none of them is idle; messages of this producer are
+    /// dropped, and sent again later.
     TooManyProducers {
-        /// The entity.
+        /// Id of the entity.
         entity: Arc<str>,
-        /// The producer that is kept waiting.
+        /// The producer without a link.
         producer: ProducerId,
     },
 }
 
-/// The events of one entity type on one node, or of one consumer controller, from the subscription on.
+/// Subscription to the events of one entity type on one node, or of one consumer controller.
 #[derive(Debug)]
 pub struct DeliveryEvents {
     receiver: broadcast::Receiver<DeliveryEvent>,
@@ -76,7 +76,7 @@ pub struct DeliveryEvents {
 }
 
 impl DeliveryEvents {
-    /// The next event; `None` when nothing can send one any more. Cancel safe.
+    /// The next event; `None` once every possible source of events has ended. Cancel safe.
     pub async fn next(&mut self) -> Option<DeliveryEvent> {
         loop {
             match self.receiver.recv().await {
@@ -87,25 +87,25 @@ impl DeliveryEvents {
         }
     }
 
-    /// Events that were lost to this subscriber because it was too slow.
+    /// Number of events lost because this subscriber was too slow.
     pub fn missed(&self) -> u64 {
         self.missed
     }
 }
 
-/// Whether links wait for a person.
+/// Whether links are blocked until an operator acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryHealth {
-    /// None of them waits for a person.
+    /// No link is blocked.
     Healthy,
-    /// Links wait for a person.
+    /// Some links are blocked until an operator acts.
     Degraded {
-        /// Messages that cannot be read and wait to be confirmed.
+        /// Undecodable messages that are not confirmed yet.
         undecodable: usize,
     },
 }
 
-/// Where events go.
+/// Broadcasts events to the subscribers.
 #[derive(Debug)]
 pub(super) struct Announcements(broadcast::Sender<DeliveryEvent>);
 
@@ -120,7 +120,7 @@ impl Announcements {
         DeliveryEvents { receiver: self.0.subscribe(), missed: 0 }
     }
 
-    /// Tells the subscribers, if there are any.
+    /// Sends an event to the subscribers, if there are any.
     pub(super) fn announce(&self, event: DeliveryEvent) {
         self.0.send(event).ok();
     }

@@ -1,4 +1,4 @@
-//! How entities of one type take deliveries on a node.
+//! Settings and shared state of the entities of one type on a node that take deliveries.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,8 @@ use crate::counters::DeliveryCounters;
 use crate::machine::sharding_consumer::{Legacy, ShardingConsumerSettings};
 use crate::settings::{DeliverySettings, OnUndecodable, SettingsError};
 
-/// How entities of one type take deliveries on this node, with the counters of that. Clones are the same.
+/// Settings, counters and events of the entities of one type on this node that take deliveries. Clones share their
+/// state.
 #[derive(Debug, Clone)]
 pub struct ConsumerDelivery {
     pub(super) settings: Arc<ShardingConsumerSettings>,
@@ -26,11 +27,12 @@ struct Shared {
     shown: Shown,
     departures: Arc<Departures>,
     answers: Arc<Answers>,
-    /// Legacies of entities that failed, by entity, until their successors start.
+    /// Attempts at unconfirmed messages of failed entities, by entity id, until the successor starts.
     legacies: Mutex<BTreeMap<Arc<str>, Legacy>>,
 }
 
-/// Legacies that are kept at most; of one more nothing is kept, so a message that its entity gave up may come again.
+/// Limit of legacies kept; beyond the limit a legacy is lost, so a message that the failed entity gave up may be
+/// delivered again.
 const MAX_LEGACIES: usize = 10_000;
 
 impl ConsumerDelivery {
@@ -46,29 +48,29 @@ impl ConsumerDelivery {
         })
     }
 
-    /// Counters of the deliveries at entities of this type on this node.
+    /// Counters of the deliveries to entities of this type on this node.
     pub fn counters(&self) -> &DeliveryCounters {
         &self.counters
     }
 
-    /// Events of deliveries from this call on, for operators: messages that failed or cannot be read, and producers that
+    /// Subscribes to events of deliveries, for operators: messages that failed or cannot be decoded, and producers that
     /// were replaced.
     pub fn events(&self) -> DeliveryEvents {
         self.shared.shown.events()
     }
 
-    /// Degraded while links wait for a person, because of messages that cannot be read.
+    /// Degraded while links are blocked by undecodable messages, until an operator acts.
     pub fn health(&self) -> DeliveryHealth {
         self.shared.shown.health()
     }
 
-    /// The messages that cannot be read and wait to be confirmed, at entities of this type on this node
+    /// The undecodable messages that are not confirmed yet, at entities of this type on this node
     /// ([`OnUndecodable::Surface`]).
     pub fn undecodable(&self) -> Vec<Undecodable> {
         self.shared.shown.undecodable()
     }
 
-    /// How many streams are remembered for ever, and each of the others for how long.
+    /// The number of streams whose marks are kept for ever, and the retention of the other marks.
     #[cfg(feature = "persistence")]
     pub(crate) fn mark_limits(&self) -> greylag_persistence::MarkLimits {
         let (max_streams, retention) = (self.settings.dedupe_streams_max, self.settings.dedupe_retention);
@@ -91,7 +93,7 @@ impl ConsumerDelivery {
         self.shared.legacies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the legacy of an entity that failed, for its successor.
+    /// Stores the legacy of an entity that failed, for its successor.
     pub(super) fn leave(&self, entity: &Arc<str>, legacy: Legacy) {
         let mut legacies = self.legacies();
         if !legacy.is_empty() && legacies.len() < MAX_LEGACIES {

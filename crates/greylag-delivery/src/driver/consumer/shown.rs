@@ -1,4 +1,4 @@
-//! The view of consumers from outside: their events, and the messages that wait for a person.
+//! State of consumers as operators see it: events, and undecodable messages that wait for an operator.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,7 +8,8 @@ use super::undecodable::Waiting;
 use super::{DeliveryEvent, DeliveryEvents, DeliveryHealth, Undecodable};
 use crate::ids::MessageId;
 
-/// A producer that begins anew reaches many entities at once; one warning for all of them is enough.
+/// Interval between warnings of two streams of one producer id: a producer that begins a new stream reaches many
+/// entities at once, and one warning is enough for all of them.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// See the module's documentation.
@@ -16,7 +17,7 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 pub(crate) struct Shown {
     announcements: Announcements,
     waiting: Waiting,
-    /// When the last warning of two producers of one name was logged.
+    /// When the last such warning was logged.
     warned_at: Mutex<Option<Instant>>,
 }
 
@@ -29,17 +30,17 @@ impl Shown {
         self.announcements.announce(event);
     }
 
-    /// A message that cannot be read waits from now on.
+    /// Adds an undecodable message.
     pub(crate) fn wait(&self, undecodable: Undecodable) {
         self.waiting.add(undecodable);
     }
 
-    /// The message of an entity or a controller waits no more.
+    /// Removes the undecodable message `id` of an entity or a controller.
     pub(crate) fn forget(&self, entity: &Arc<str>, id: &MessageId) {
         self.waiting.remove(entity, id);
     }
 
-    /// The messages that wait.
+    /// The undecodable messages that are not confirmed yet.
     pub(crate) fn undecodable(&self) -> Vec<Undecodable> {
         self.waiting.list()
     }
@@ -51,7 +52,7 @@ impl Shown {
         }
     }
 
-    /// Whether a warning of two producers of one name is to be logged now, beside the event.
+    /// Whether a warning of two streams of one producer id is due, in addition to the event.
     pub(crate) fn is_to_warn(&self, now: Instant) -> bool {
         let mut warned_at = self.warned_at.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = warned_at.is_none_or(|at| now.saturating_duration_since(at) >= WARNING_INTERVAL);

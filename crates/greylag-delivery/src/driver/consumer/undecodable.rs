@@ -1,4 +1,4 @@
-//! Messages that arrived and cannot be read, and wait for a person or a newer version of the program.
+//! Messages that arrived but cannot be decoded, and wait for an operator or a newer version of the program.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,8 +11,8 @@ use crate::ids::MessageId;
 use crate::machine::sharding_consumer::DeliveryHandle;
 use crate::payload::UnreadableError;
 
-/// A message that cannot be read. Its link waits until it is confirmed, which passes it over for good; dropping it changes
-/// nothing. Source: delivery §9.
+/// A message that cannot be decoded. Its link is blocked until the message is confirmed, that is skipped for good;
+/// dropping this value has no effect. Source: delivery §9.
 #[derive(Clone)]
 pub struct Undecodable {
     entity: Arc<str>,
@@ -33,28 +33,28 @@ impl Undecodable {
         Self { entity, handle, error, bytes: Arc::new(bytes), outcomes }
     }
 
-    /// The entity that it was sent to, or the reference of the consumer controller.
+    /// Id of the entity to which the message was sent, or the reference of the consumer controller.
     pub fn entity(&self) -> &str {
         &self.entity
     }
 
-    /// The message.
+    /// Id of the message.
     pub fn id(&self) -> &MessageId {
         &self.handle.id
     }
 
-    /// Why it cannot be read.
+    /// Why the message cannot be decoded.
     pub fn error(&self) -> &UnreadableError {
         &self.error
     }
 
-    /// Its bytes, as far as they were kept: of a message that is too large, or whose chunks do not belong together, the
-    /// first chunk. Those of a message in chunks are copied by each call.
+    /// Bytes of the message, as far as they were kept: of a message that is too large, or whose chunks do not belong
+    /// together, only the first chunk. Each call copies the bytes of a message in chunks.
     pub fn bytes(&self) -> Encoded {
         (self.bytes)()
     }
 
-    /// Passes the message over: it counts as processed, and what waits behind it is delivered.
+    /// Skips the message: it counts as processed, and the messages behind it are delivered.
     pub fn confirm(&self) {
         self.outcomes.confirm([self.handle.clone()]);
     }
@@ -70,7 +70,7 @@ impl fmt::Debug for Undecodable {
     }
 }
 
-/// Those that wait, of the entities of one type on one node.
+/// The undecodable messages of the entities of one type on one node.
 #[derive(Default)]
 pub(super) struct Waiting(Mutex<BTreeMap<(Arc<str>, MessageId), Undecodable>>);
 

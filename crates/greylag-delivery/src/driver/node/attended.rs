@@ -1,4 +1,4 @@
-//! Consumers and workers of a node: their counts in the node's report, and their end with the node.
+//! The consumers and workers of a node: counts for the node's report, and their end with the node.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,12 +11,12 @@ use crate::counters::{DeliveryCounters, DeliverySnapshot};
 use crate::driver::point_to_point::Ending;
 use crate::driver::work_pulling::Stopping;
 
-/// How a consumer of the node ends in order.
+/// Ends a consumer or worker of the node in order.
 pub(super) trait Ends: Send + Sync {
-    /// Whether it has ended.
+    /// Whether the consumer or worker has ended.
     fn has_ended(&self) -> bool;
 
-    /// Ends it, and waits for that.
+    /// Ends the consumer or worker, and waits until it has ended.
     fn end(&self) -> BoxFuture<'static, ()>;
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Attended(Mutex<State>);
 #[derive(Default)]
 struct State {
     running: Vec<Consumer>,
-    /// Counts of consumers that have ended, by name, so that the report's counts never fall.
+    /// Counts of ended consumers, by name, so that the counts in the report never fall.
     ended: BTreeMap<String, DeliverySnapshot>,
 }
 
@@ -72,7 +72,7 @@ impl Attended {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A consumer of this name was started here.
+    /// Registers a consumer or worker under `name`.
     pub(super) fn add(&self, name: String, counters: DeliveryCounters, ends: impl Ends + 'static) {
         let mut state = self.lock();
         state.settle();
@@ -91,7 +91,7 @@ impl Attended {
         all.into_iter().map(|(name, counts)| ConsumersReport { name, counts }).collect()
     }
 
-    /// Ends the consumers that run.
+    /// Ends every running consumer and worker.
     pub(super) fn end(&self) -> Vec<BoxFuture<'static, ()>> {
         self.lock().running.iter().map(|consumer| consumer.ends.end()).collect()
     }

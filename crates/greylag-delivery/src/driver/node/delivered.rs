@@ -1,4 +1,4 @@
-//! Entity types get delivery by one call where they are described.
+//! `with_delivery` for descriptions of event-sourced entity types.
 
 use greylag_core::Codec;
 use greylag_persistence::EventSourced;
@@ -12,7 +12,7 @@ use crate::driver::entity::is_activity;
 use crate::driver::event_sourced::hosted;
 use crate::with_delivery::{NoBypass, WithDelivery};
 
-/// Puts delivery before the entities of an event-sourced type, in its description.
+/// Puts delivery in front of the entities of an event-sourced type, in the type's description.
 ///
 /// ```
 /// use std::{sync::Arc, time::Duration};
@@ -53,13 +53,13 @@ use crate::with_delivery::{NoBypass, WithDelivery};
 ///     .with_delivery_and(json("account.balance"));
 /// ```
 pub trait EventSourcedDelivery: Sized {
-    /// What is delivered.
+    /// The message type of the deliveries.
     type Message: Send + Sync + 'static;
-    /// What comes beside the deliveries.
+    /// The type of bypass messages, sent beside the deliveries.
     type Bypass: Send + 'static;
 
-    /// The type with delivery before its entities, which take deliveries alone. The codec of the type's commands is that of
-    /// its deliveries.
+    /// The type with delivery in front of its entities, which take no bypass messages. The codec of the type's commands
+    /// becomes the codec of its deliveries.
     fn with_delivery(self) -> EntityType<WithDelivery<Self::Message, Infallible>>
     where
         Self: EventSourcedDelivery<Bypass = Infallible>,
@@ -67,8 +67,8 @@ pub trait EventSourcedDelivery: Sized {
         self.with_delivery_and(NoBypass)
     }
 
-    /// The type with delivery before its entities, which are asked other things, too: these travel by `codec`, and are sent
-    /// by references whose key names the type with them.
+    /// The type with delivery in front of its entities, which also take bypass messages: `codec` encodes them, and
+    /// references whose key has the type name and the bypass type send them.
     fn with_delivery_and(
         self,
         codec: impl Codec<Self::Bypass>,

@@ -1,4 +1,4 @@
-//! What delivery keeps with the sharding of a node.
+//! State of delivery on a node; kept among the extensions of the node's sharding.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::error::StartError;
 use crate::settings::{DeliverySettings, SettingsError};
 use crate::with_delivery::WithDelivery;
 
-/// See the module's description.
+/// See the module's documentation.
 pub(crate) struct Kept {
     settings: DeliverySettings,
     types: Mutex<BTreeMap<String, Type>>,
@@ -29,7 +29,7 @@ pub(crate) struct Kept {
     outboxes: Outboxes,
 }
 
-/// The directory of workers.
+/// The directory of workers, opened at its first use.
 enum Workers {
     Unopened(Box<OpenWorkers>),
     Open(Arc<dyn WorkerDirectory>),
@@ -48,11 +48,11 @@ struct Type {
     producing: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// What a producer needs of a type.
+/// Codec and region of an entity type, as a producer needs them.
 pub(crate) struct Producing<T> {
-    /// How deliveries are written.
+    /// The codec of deliveries.
     pub(crate) codec: Option<Arc<dyn Codec<T>>>,
-    /// Finds the type's region. Held as a way to find it: a region that is kept here would keep its own node.
+    /// Looks the type's region up. The region itself is not kept here: it would keep its own node alive.
     find: Box<Find<T>>,
 }
 
@@ -66,7 +66,7 @@ impl<T> Producing<T> {
 }
 
 impl Kept {
-    /// What is kept with a node's sharding; with settings by default, where none were said before.
+    /// The state kept for a node; made with default settings if there is none yet.
     pub(crate) fn of(extensions: &Extensions) -> Arc<Self> {
         extensions.get().unwrap_or_else(|| extensions.get_or_insert(Self::new(DeliverySettings::default())))
     }
@@ -81,14 +81,14 @@ impl Kept {
         &self.settings
     }
 
-    /// Changes the settings by which entities of a type take deliveries here. The first change of a type stands, so that
-    /// entities that run go on as they are.
+    /// Changes the settings by which entities of a type take deliveries here. Only the first change of a type applies,
+    /// so that running entities keep their settings.
     pub(crate) fn change_settings(
         &self,
         name: &str,
         change: &(dyn Fn(&mut DeliverySettings) + Send + Sync),
     ) -> Result<(), SettingsError> {
-        // Without the lock: it is the program that is called.
+        // Not under the lock: `change` is code of the program.
         let mut settings = self.settings.clone();
         change(&mut settings);
         let consumers = ConsumerDelivery::new(&settings)?;
@@ -96,7 +96,8 @@ impl Kept {
         Ok(())
     }
 
-    /// How entities of a type take deliveries here: by the settings of the node, if none were said for the type.
+    /// Settings and shared state of the type's consumers; with the settings of the node if the type has none of its
+    /// own.
     pub(crate) fn consumers(&self, name: &str) -> ConsumerDelivery {
         self.of_type(&mut self.lock(), name).consumers.clone()
     }
@@ -109,7 +110,7 @@ impl Kept {
         self.lock().get(name).map(|known| known.consumers.counters().clone())
     }
 
-    /// A type is set up, whose region carries `WithDelivery<T, Q>`.
+    /// Registers a type that was set up, whose region carries `WithDelivery<T, Q>`.
     pub(crate) fn add<T, Q>(&self, name: &str, codec: Option<Arc<dyn Codec<T>>>)
     where
         T: Send + Sync + 'static,
@@ -124,17 +125,18 @@ impl Kept {
         let mut types = self.lock();
         let former = self.of_type(&mut types, name).producing.replace(producing);
         drop(types);
-        // Without the lock: it may hold the last handle to a codec of the program.
+        // Not under the lock: the value may hold the last handle to a codec of the program.
         drop(former);
     }
 
-    /// What a producer of `T`s needs of a type; `None` if it is not set up here, or delivers something else.
+    /// Codec and region of the type for a producer of `T`s; `None` if the type is not set up here, or delivers another
+    /// message type.
     pub(crate) fn producing<T: 'static>(&self, name: &str) -> Option<Arc<Producing<T>>> {
         let known = self.lock().get(name)?.producing.clone()?;
         known.downcast().ok()
     }
 
-    /// By which directory producers and workers of this node find each other.
+    /// Sets the directory by which producers and workers of this node find each other.
     pub(crate) fn find_workers_by(&self, open: Box<OpenWorkers>) {
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         let former = std::mem::replace(&mut *workers, Workers::Unopened(open));
@@ -142,7 +144,7 @@ impl Kept {
         drop(former);
     }
 
-    /// That directory, opened when it is asked for the first time. One that does not open is tried once.
+    /// The directory of workers, opened at the first call. A failed attempt to open is final.
     pub(crate) fn workers(&self) -> Result<Arc<dyn WorkerDirectory>, StartError> {
         let known = |workers: &Workers| match workers {
             Workers::Open(directory) => Some(Ok(directory.clone())),
@@ -166,14 +168,14 @@ impl Kept {
         known(&workers).unwrap_or(Err(StartError::NoWorkerDirectory { why: BEING_OPENED.to_owned() }))
     }
 
-    /// Reports of a producer that was started here.
+    /// Adds a producer that was started here to the report.
     pub(crate) fn watch(&self, producer: Box<dyn Reporting>) {
         let mut producers = self.producers.lock().unwrap_or_else(PoisonError::into_inner);
         producers.retain(|known| known.report().is_some());
         producers.push(producer);
     }
 
-    /// Consumers and workers that were started here.
+    /// The consumers and workers that were started here.
     pub(super) fn attended(&self) -> &Attended {
         &self.attended
     }

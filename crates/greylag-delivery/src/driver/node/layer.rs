@@ -1,4 +1,5 @@
-//! The layer that delivery puts before the entities of a type, in its description; and that of a type without entities.
+//! Puts delivery in front of the entities of a type, in the type's description; also for proxies, which host no
+//! entities.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use super::Kept;
 use crate::settings::DeliverySettings;
 use crate::with_delivery::{DeliveryCodec, NoBypass, WithDelivery};
 
-/// Puts delivery before the entities of a type that a node only sends to, in its description.
+/// Puts delivery in front of the entities of a type to which a node only sends (a proxy), in the type's description.
 ///
 /// ```
 /// use greylag_codec::json;
@@ -22,12 +23,12 @@ use crate::with_delivery::{DeliveryCodec, NoBypass, WithDelivery};
 /// let accounts = ACCOUNT.proxy().role("accounts").commands(json("account.deposit")).with_delivery();
 /// ```
 pub trait ProxyDelivery<T: Send + Sync + 'static>: Sized {
-    /// The type with delivery before its entities; this node sends them nothing else.
+    /// The type with delivery in front of its entities; this node sends no bypass messages.
     fn with_delivery(self) -> EntityType<WithDelivery<T, Infallible>, Proxy> {
         self.with_delivery_and(NoBypass)
     }
 
-    /// The type with delivery before its entities, which this node asks other things, too: these travel by `codec`.
+    /// The type with delivery in front of its entities; this node also sends bypass messages, encoded by `codec`.
     fn with_delivery_and<Q: Send + 'static>(self, codec: impl Codec<Q>) -> EntityType<WithDelivery<T, Q>, Proxy>;
 }
 
@@ -58,9 +59,9 @@ impl<T: Send + Sync + 'static> ProxyDelivery<T> for EntityType<T, Proxy> {
 /// # }
 /// ```
 pub trait DeliveryTypeSettings: Sized {
-    /// Changes settings for the entities of this type alone; `change` is given those of the node. Settings that make no sense
-    /// keep the type from being set up ([`InitError::Refused`](greylag_sharding::InitError::Refused)). On a node the first
-    /// change of a type stands until the node ends.
+    /// Changes settings for the entities of this type alone; `change` starts from the settings of the node. Invalid
+    /// settings keep the type from being set up ([`InitError::Refused`](greylag_sharding::InitError::Refused)). On a
+    /// node the first change of a type applies until the node ends.
     #[must_use]
     fn delivery_settings(self, change: impl Fn(&mut DeliverySettings) + Send + Sync + 'static) -> Self;
 }
@@ -81,7 +82,8 @@ where
 
 type SharedCodec<M> = Arc<dyn Codec<M>>;
 
-/// Makes the codec of what the region carries of the codec of deliveries, which is kept, and of that beside them.
+/// Combines the codec of deliveries, which is also stored in `deliveries`, and the codec of bypass messages into the
+/// codec of the region's messages.
 pub(super) fn layered_codec<T, Q>(
     deliveries: &mut Option<SharedCodec<T>>,
     bypass: impl Codec<Q>,
@@ -96,7 +98,7 @@ where
     }
 }
 
-/// Keeps a type that is set up where producers find it, and shows its entities to those that send them other messages.
+/// Registers the type where producers find it, and adds a view of its region that sends bypass messages.
 pub(super) fn noting<T, Q>(
     deliveries: Option<SharedCodec<T>>,
 ) -> impl Fn(&Sharding, &Region<WithDelivery<T, Q>>) + Send + Sync

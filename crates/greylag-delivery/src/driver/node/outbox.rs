@@ -12,8 +12,8 @@ use crate::error::StartError;
 use crate::ids::ProducerId;
 
 impl EntityOutbox {
-    /// The outbox of a sharded entity, and the producer that sends its messages to the entities of the type that `key`
-    /// names, for as long as the outbox is kept. For the factory of the entity's type:
+    /// The outbox of a sharded entity, and the producer that sends its messages to the entities of the type `key`, for
+    /// as long as the outbox is kept. Call it in the factory of the sending entity's type:
     ///
     /// ```
     /// use greylag_delivery::EntityOutbox;
@@ -29,15 +29,17 @@ impl EntityOutbox {
     /// }
     /// ```
     ///
-    /// The other type is set up on this node with delivery, as a host or as a proxy; [`EntityOutbox::send`] is given the codec
-    /// of its deliveries. The producer is known to it as `type/id` of the sending entity, and works by the node's settings.
+    /// The receiving type must be set up on this node with delivery, as a host or as a proxy; [`EntityOutbox::send`]
+    /// takes the codec of its deliveries. The producer's id is `type/id` of the sending entity, and its settings are
+    /// those of the node.
     ///
-    /// Messages leave the outbox while the entity lives. A type that remembers its entities
-    /// ([`EntityType::remember_entities`](greylag_sharding::EntityType::remember_entities)) has them live on after the death
-    /// of their node; an entity of another type sends the rest when it is woken by a message.
+    /// Messages leave the outbox while the entity is active. Entities of a type with
+    /// [`EntityType::remember_entities`](greylag_sharding::EntityType::remember_entities) are started again after the
+    /// death of their node; an entity of another type sends the rest when a message activates it.
     ///
     /// # Errors
-    /// [`StartError`]: the other type is not set up here, or the entity's type and id are too long for a [`ProducerId`].
+    /// [`StartError`]: the receiving type is not set up here, or the entity's type and id are too long for a
+    /// [`ProducerId`].
     #[allow(clippy::needless_pass_by_value, reason = "keys are constants, and are named as such elsewhere")]
     pub fn open<T: Send + Sync + 'static>(init: &EntityInit, key: EntityKey<T>) -> Result<Self, StartError> {
         let sharding = init.sharding().ok_or(StartError::NodeEnded)?;

@@ -1,5 +1,5 @@
-//! The producers of the outboxes of this node's entities: those of one sending and one receiving type are reported as one, for
-//! there may be as many as entities.
+//! The producers of the outboxes of this node's entities. The report has one row per sending and receiving type, since
+//! there may be as many producers as entities.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,14 +7,14 @@ use std::sync::{Mutex, PoisonError};
 use super::report::{ProducerCounts, ProducerKind, ProducerReport, Reporting};
 use crate::ids::ProducerId;
 
-/// So many producers of one group are kept before it is looked for those that have ended.
+/// Size of a group at which ended producers are first swept out.
 const FIRST_SWEEP: usize = 64;
 
 /// See the module's documentation.
 #[derive(Default)]
 pub(super) struct Outboxes(Mutex<BTreeMap<Ways, Group>>);
 
-/// The sending type, and the receiving one.
+/// The sending type, and the receiving type.
 type Ways = (String, String);
 
 struct Group {
@@ -37,7 +37,7 @@ impl Group {
         self.producers.push(producer);
     }
 
-    /// All of them as one; `None` if none runs.
+    /// The sum over the group's running producers; `None` if none runs.
     fn report(&self, (from, to): &Ways) -> Option<ProducerReport> {
         let running = self.producers.iter().filter_map(|producer| producer.report());
         let all = running.reduce(|all, one| ProducerReport {
@@ -51,13 +51,13 @@ impl Group {
 }
 
 impl Outboxes {
-    /// An entity of type `from` sends to entities of type `to`.
+    /// Adds the producer of an entity of type `from` that sends to entities of type `to`.
     pub(super) fn add(&self, from: &str, to: &str, producer: Box<dyn Reporting>) {
         let mut groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         groups.entry((from.to_owned(), to.to_owned())).or_default().add(producer);
     }
 
-    /// A report of each group of which a producer runs.
+    /// One report per group with a running producer.
     pub(super) fn report(&self) -> Vec<ProducerReport> {
         let groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         groups.iter().filter_map(|(ways, group)| group.report(ways)).collect()

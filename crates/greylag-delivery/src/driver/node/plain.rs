@@ -1,4 +1,4 @@
-//! Entity types with handlers get delivery by a key of what is delivered.
+//! Entity types with handlers and delivery, described by a key of their deliveries' message type.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::driver::entity::{DeliveryEntity, DeliveryType, Factory, Hosted, is_ac
 use crate::with_delivery::{DeliveryCodec, NoBypass, WithDelivery};
 
 impl DeliveryType {
-    /// An entity type by a key of what is delivered, whose entities `factory` makes: they take deliveries alone, written by
-    /// `codec`. How they take them is in the settings of the node ([`NodeDelivery`](crate::NodeDelivery)).
+    /// An entity type for `key`, whose entities `factory` makes. The entities take deliveries, encoded by `codec`, and
+    /// no bypass messages. Their settings are those of the node ([`NodeDelivery`](crate::NodeDelivery)).
     ///
     /// ```
     /// use std::convert::Infallible;
@@ -62,8 +62,8 @@ impl DeliveryType {
         Self::of_both(key, codec, NoBypass, factory)
     }
 
-    /// The same of entities that are asked other things, too: these travel by `bypass`, and are sent by references whose key
-    /// names the type with them.
+    /// As [`of`](Self::of), for entities that also take bypass messages: `bypass` encodes them, and references whose
+    /// key has the type name and the bypass type send them.
     #[allow(clippy::needless_pass_by_value, reason = "keys are constants, and are named as such elsewhere")]
     pub fn of_both<T, E>(
         key: EntityKey<T>,

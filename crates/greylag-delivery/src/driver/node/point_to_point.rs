@@ -1,4 +1,4 @@
-//! Point to point on a node: producer controllers and consumer controllers, from their name to their handle.
+//! Point-to-point producer and consumer controllers of a node: from their name to their handle.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,8 +14,9 @@ use crate::error::StartError;
 use crate::settings::DeliverySettings;
 
 impl NodeDelivery {
-    /// The controller of a producer that sends to one consumer at a time, whose messages `codec` writes. It starts from the
-    /// settings of the node, `greylag delivery` shows it, and it delivers its messages before the node leaves.
+    /// The controller of a producer that sends to one consumer at a time, with messages encoded by `codec`. The
+    /// controller starts with the settings of the node, appears in `greylag delivery`, and delivers its messages before
+    /// the node leaves.
     ///
     /// ```no_run
     /// use greylag_codec::json;
@@ -44,8 +45,9 @@ impl NodeDelivery {
         StartProducerController { node: self.clone(), name, codec, settings, durability: Durability::None }
     }
 
-    /// The controller of a consumer of one producer at a time, whose messages `codec` reads. Operators see it as `name`; several
-    /// of one name are counted together. It is ended in order when the node leaves. See [`NodeDelivery::producer_controller`].
+    /// The controller of a consumer of one producer at a time, with messages decoded by `codec`. Operators see it as
+    /// `name`; the counts of several consumers with one name are added up. It is ended in order when the node leaves.
+    /// See [`NodeDelivery::producer_controller`].
     pub fn consumer_controller<T: Send + Sync + 'static>(
         &self,
         name: impl Into<String>,
@@ -67,7 +69,7 @@ pub struct StartProducerController<T> {
 }
 
 impl<T: Send + Sync + 'static> StartProducerController<T> {
-    /// Changes settings for this producer alone; `change` is given those of the node.
+    /// Changes settings for this producer alone; `change` starts from the settings of the node.
     pub fn settings(mut self, change: impl FnOnce(&mut DeliverySettings)) -> Self {
         change(&mut self.settings);
         self
@@ -79,12 +81,12 @@ impl<T: Send + Sync + 'static> StartProducerController<T> {
         Self { durability: Durability::Journal, ..self }
     }
 
-    /// The same in a queue of the program's choice.
+    /// Stores every message in `queue` before it is sent.
     pub fn durable_in(self, queue: impl DurableProducerQueue<Encoded> + 'static) -> Self {
         Self { durability: Durability::In(Box::new(queue)), ..self }
     }
 
-    /// Starts it.
+    /// Starts the producer controller.
     ///
     /// # Errors
     /// [`StartError`]; nothing was started.
@@ -117,13 +119,13 @@ pub struct StartConsumerController<T> {
 }
 
 impl<T: Send + Sync + 'static> StartConsumerController<T> {
-    /// Changes settings for this consumer alone; `change` is given those of the node.
+    /// Changes settings for this consumer alone; `change` starts from the settings of the node.
     pub fn settings(mut self, change: impl FnOnce(&mut DeliverySettings)) -> Self {
         change(&mut self.settings);
         self
     }
 
-    /// Starts it.
+    /// Starts the consumer controller.
     ///
     /// # Errors
     /// [`StartError`]; nothing was started.

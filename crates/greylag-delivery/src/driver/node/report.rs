@@ -1,4 +1,4 @@
-//! What an operator is shown of delivery on one node.
+//! The report of delivery on one node, for operators.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,43 +8,44 @@ use futures::future::BoxFuture;
 use crate::counters::DeliverySnapshot;
 use crate::ids::ProducerId;
 
-/// Delivery on one node, at one moment.
+/// Producers and consumers of one node, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeliveryReport {
-    /// The producers that run here, by id and then by where they send to.
+    /// The producers that run here, ordered by id and then by target.
     pub producers: Vec<ProducerReport>,
-    /// What is delivered to here, by name.
+    /// The consumers (entity types, workers, consumer controllers) here, ordered by name.
     pub consumers: Vec<ConsumersReport>,
 }
 
 /// One producer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProducerReport {
-    /// Its id.
+    /// The producer's id.
     pub producer_id: ProducerId,
-    /// What it sends to.
+    /// The kind of target.
     pub kind: ProducerKind,
-    /// The entity type, the key of the workers, or the consumer controller; empty if no consumer is registered.
+    /// The target: the entity type, the key of the workers, or the consumer controller; empty if no consumer is
+    /// registered.
     pub to: String,
-    /// It keeps its messages in a queue that outlives it.
+    /// Whether the producer stores its messages in a queue that outlives it.
     pub is_durable: bool,
-    /// Why it does not work as it should.
+    /// Why the producer cannot deliver at present, for operators.
     pub trouble: Option<String>,
-    /// What it has counted since its start, and what it holds now.
+    /// Counts since the producer's start, and gauges.
     pub counts: ProducerCounts,
 }
 
-/// What a producer sends to.
+/// The kind of a producer's target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProducerKind {
     /// The entities of a type.
     Sharding,
     /// One consumer.
     PointToPoint,
-    /// Workers, any of which will do.
+    /// Workers; any of them may take a message.
     WorkPulling,
-    /// The entities of a type, from the outboxes of the entities of another one, all together: [`ProducerReport::producer_id`]
-    /// is `type/*`, and the counts are of the sending entities that are active.
+    /// The entities of a type, from the outboxes of the entities of another type, added up:
+    /// [`ProducerReport::producer_id`] is `type/*`, and the counts are sums over the active sending entities.
     Outboxes,
 }
 
@@ -59,12 +60,12 @@ impl fmt::Display for ProducerKind {
     }
 }
 
-/// What a producer has counted since its start, and what it holds now.
+/// Counts of a producer since its start, and gauges.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProducerCounts {
-    /// Links: entities or workers that it sends to.
+    /// Links: entities or workers to which the producer sends.
     pub links: u64,
-    /// Links that would take a message at once.
+    /// Links with demand, whose next message is sent at once.
     pub links_with_demand: u64,
     /// Senders that wait for room.
     pub waiting: u64,
@@ -72,7 +73,7 @@ pub struct ProducerCounts {
     pub buffered: u64,
     /// Messages that were accepted and are not confirmed.
     pub unconfirmed: u64,
-    /// How long the oldest of these has been.
+    /// Age of the oldest unconfirmed message.
     pub oldest_unconfirmed: Option<Duration>,
     /// Messages that were accepted.
     pub sent: u64,
@@ -85,9 +86,9 @@ pub struct ProducerCounts {
 /// The consumers of one entity type, or of one key of workers, on this node together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsumersReport {
-    /// The entity type, or the key.
+    /// The entity type, the key of the workers, or the name of the consumer controllers.
     pub name: String,
-    /// What they have counted.
+    /// Sums of the consumers' counters.
     pub counts: DeliverySnapshot,
 }
 
@@ -95,6 +96,6 @@ pub struct ConsumersReport {
 pub(crate) trait Reporting: Send + Sync {
     /// The producer's part of the node's report; `None` once the producer has ended.
     fn report(&self) -> Option<ProducerReport>;
-    /// Delivers what it has for a while, then ends it.
+    /// Delivers the producer's messages for at most `drain_on_drop`, then ends the producer.
     fn end(&self) -> BoxFuture<'static, ()>;
 }

@@ -1,4 +1,4 @@
-//! Producers of a node, from their name to their handle.
+//! Sharding producers of a node: from their name to their handle.
 
 use std::any::type_name;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::error::StartError;
 use crate::ids::{InvalidProducerId, ProducerId};
 use crate::settings::DeliverySettings;
 
-/// The name of a producer, before it is known on which node the producer runs.
+/// The name of a producer, before its node is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProducerName {
     /// One producer of this name in the whole cluster.
@@ -28,8 +28,8 @@ pub enum ProducerName {
 }
 
 impl ProducerId {
-    /// The name of a producer that runs on every node: its id is the name with the node's address, `orders@10.0.0.7:17355`,
-    /// so that the id is the same after a restart of the node.
+    /// The name of a producer that runs on every node: its id is the name with the node's address,
+    /// `orders@10.0.0.7:17355`, and stays the same after a restart of the node.
     ///
     /// ```
     /// use greylag_delivery::{ProducerId, ProducerName};
@@ -61,7 +61,7 @@ impl ProducerName {
     }
 }
 
-/// The type under which queues of producers are kept in a journal, beside the ids of the producers.
+/// The persistence type of producers' queues in a journal; the producer's id is the id of the entity.
 #[cfg(feature = "persistence")]
 const QUEUES: &str = "delivery-producer";
 
@@ -89,22 +89,22 @@ impl<T: Send + Sync + 'static> StartProducer<T> {
         }
     }
 
-    /// Changes settings for this producer alone; `change` is given those of the node.
+    /// Changes settings for this producer alone; `change` starts from the settings of the node.
     pub fn settings(mut self, change: impl FnOnce(&mut DeliverySettings)) -> Self {
         change(&mut self.settings);
         self
     }
 
-    /// Stores every message in the node's journal before it is sent, so that it is delivered although the producer's process
-    /// dies: in an [`EventSourcedProducerQueue`] of the producer's id, by the settings
-    /// [`event_sourced_queue`](DeliverySettings::event_sourced_queue). What was stored and not confirmed is sent again when a
-    /// producer of this id starts, before anything new. Source: delivery §4.
+    /// Stores every message in the node's journal before it is sent, so that it is delivered even if the producer's
+    /// process dies. The queue is an [`EventSourcedProducerQueue`] of the producer's id, with the settings
+    /// [`event_sourced_queue`](DeliverySettings::event_sourced_queue). Stored, unconfirmed messages are sent again when
+    /// a producer of this id starts, before new ones. Source: delivery §4.
     #[cfg(feature = "persistence")]
     pub fn durable(self) -> Self {
         Self { durability: Durability::Journal, ..self }
     }
 
-    /// The same in a queue of the program's choice.
+    /// Stores every message in `queue` before it is sent.
     ///
     /// ```no_run
     /// # use greylag_delivery::{InMemoryQueues, NodeDelivery, ProducerId};
@@ -124,7 +124,7 @@ impl<T: Send + Sync + 'static> StartProducer<T> {
         Self { durability: Durability::In(Box::new(queue)), ..self }
     }
 
-    /// Starts it.
+    /// Starts the producer.
     ///
     /// # Errors
     /// [`StartError`]; nothing was started.

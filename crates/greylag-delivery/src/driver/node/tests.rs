@@ -1,4 +1,4 @@
-//! Entity types that get delivery where they are described, on one node.
+//! Entity types described with delivery, on one node.
 
 mod running;
 
@@ -53,7 +53,8 @@ async fn node() -> Sharding {
     Sharding::alone(remoting, Some(Stores::in_memory()), ShardingSettings::test()).await.unwrap()
 }
 
-/// The codec is named once, where the type is defined; entities are asked by a key of what they are asked.
+/// The codec of deliveries is named once, in the type's description; bypass messages are sent by a key of their own
+/// type.
 #[tokio::test]
 async fn what_is_described_is_all_that_a_producer_and_an_asker_need() {
     let sharding = node().await;
@@ -70,7 +71,7 @@ async fn what_is_described_is_all_that_a_producer_and_an_asker_need() {
     assert!(delivery.counters(&EntityKey::<u64>::new("Other")).is_none());
 }
 
-/// A type has settings of its own, beside another one with those of the node; what makes no sense is refused by name, before
+/// One type has settings of its own, another one those of the node; invalid settings are refused by name, before
 /// anything is started.
 #[tokio::test]
 async fn a_type_has_settings_of_its_own() {
@@ -132,7 +133,7 @@ async fn a_producer_of_other_messages_and_a_type_without_a_codec_are_refused_by_
     assert!(matches!(nameless, StartError::NoCodec { .. }), "the type comes first: {nameless}");
 }
 
-/// An entity whose outbox cannot be opened is told why, where its factory can answer it.
+/// The factory of an entity whose outbox cannot be opened gets the reason.
 #[tokio::test]
 async fn an_outbox_to_a_type_that_is_not_set_up_is_refused_by_name() {
     let sharding = node().await;
@@ -155,7 +156,7 @@ async fn an_outbox_to_a_type_that_is_not_set_up_is_refused_by_name() {
     assert_eq!(outcomes.recv().await, Some(Ok(())));
 }
 
-/// What entities send from their outboxes is shown to operators by type, for as long as an entity with one is active.
+/// Producers of outboxes appear in the report by type, for as long as an entity with an outbox is active.
 #[tokio::test]
 async fn outboxes_are_reported_by_type() {
     let sharding = node().await;
@@ -185,7 +186,7 @@ async fn outboxes_are_reported_by_type() {
     .expect("they have ended");
 }
 
-/// Nothing that a description says is dropped without a word.
+/// Parts of a description that delivery would ignore are refused.
 #[tokio::test]
 async fn what_is_said_of_messages_before_delivery_is_put_there_is_refused() {
     let sharding = node().await;
@@ -213,7 +214,7 @@ fn a_producer_per_node_is_the_same_after_a_restart_of_its_node() {
     assert!(ProducerId::per_node("").on(&"shop:17355#1".parse().unwrap()).is_err());
 }
 
-/// A durable producer of this name goes on where the one before it ended; what it stored is in the node's own journal.
+/// A durable producer continues the stream of its predecessor of the same name; the queue is in the node's own journal.
 #[tokio::test]
 async fn a_durable_producer_goes_on_in_the_nodes_journal() {
     let stores = Stores::in_memory();
@@ -251,7 +252,7 @@ async fn a_durable_producer_goes_on_in_the_nodes_journal() {
     assert!(matches!(unnamed, StartError::NoHistory(_)), "{unnamed}");
 }
 
-/// What is not confirmed is shown with its age, and whose demand it waits for.
+/// The report has the number and the age of unconfirmed messages, and the consumer whose demand is missing.
 #[tokio::test]
 async fn what_waits_is_reported() {
     const STUCK: EntityKey<u64> = EntityKey::new("Stuck");
@@ -297,7 +298,7 @@ async fn what_waits_is_reported() {
     producer.close().await;
 }
 
-/// Entities with handlers, by a key of what is delivered to them.
+/// Entities with handlers, described by a key of their deliveries' message type.
 #[tokio::test]
 async fn entities_with_handlers_are_described_as_briefly() {
     const DOUBLE: EntityKey<u64> = EntityKey::new("Double");

@@ -1,4 +1,4 @@
-//! A producer as operators see it.
+//! Reports of a producer for operators.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::driver::sending::{Address, LinksSeen, Seen, Sending, WeakSending, now
 use crate::ids::ProducerId;
 use crate::machine::storing::StoringState;
 
-/// A producer whose end is not put off by being watched.
+/// Reports a producer without keeping it alive.
 pub(super) struct Watched<T, A: Address> {
     producer_id: ProducerId,
     to: String,
@@ -20,18 +20,18 @@ pub(super) struct Watched<T, A: Address> {
 }
 
 impl<T, A: Address> Watched<T, A> {
-    /// A producer that is reported as sending to `to`, unless its state names a consumer ([`Shown::to`]).
+    /// A producer reported with the target `to`, unless its state names a consumer ([`Shown::to`]).
     pub(super) fn new(sending: &Sending<T, A>, producer_id: ProducerId, to: String, drain_on_drop: Duration) -> Self {
         Self { producer_id, to, is_durable: sending.is_durable(), drain_on_drop, sending: sending.downgrade() }
     }
 }
 
-/// A report of a producer, made of the state that its handles see.
+/// The part of a producer's report that is read from the state shown to its handles.
 pub(super) trait Shown: Seen {
     /// The kind of the producer.
     fn kind(&self) -> ProducerKind;
 
-    /// The consumer that it sends to at present; `None` for a producer that never changes its target.
+    /// The producer's present consumer; `None` for a producer whose target never changes.
     fn to(&self) -> Option<String> {
         None
     }
@@ -40,7 +40,7 @@ pub(super) trait Shown: Seen {
 
     fn store(&self) -> StoringState;
 
-    /// Why messages wait, other than for a queue.
+    /// Why messages wait, other than for the queue.
     fn waits_for(&self) -> Option<String> {
         None
     }

@@ -1,4 +1,4 @@
-//! Work of a node: producers of jobs and workers, from their key to their handle.
+//! Work pulling on a node: producers of jobs and workers, from their key to their handle.
 
 use std::fmt;
 use std::future::Future;
@@ -16,7 +16,7 @@ use crate::error::StartError;
 use crate::ids::ServiceKey;
 use crate::settings::DeliverySettings;
 
-/// Names one kind of work, with the codec of its jobs. Clones are the same key.
+/// The name of one kind of work, with the codec of its jobs. Clones are the same key.
 ///
 /// ```no_run
 /// use greylag_codec::json;
@@ -48,12 +48,12 @@ pub struct WorkKey<T> {
 }
 
 impl<T: 'static> WorkKey<T> {
-    /// A kind of work under a name of 1 to 200 bytes, whose jobs `codec` writes and reads.
+    /// A kind of work with a name of 1 to 200 bytes; `codec` encodes and decodes its jobs.
     pub fn new(name: impl Into<Arc<str>>, codec: impl Codec<T>) -> Self {
         Self { name: name.into(), codec: Arc::new(codec) }
     }
 
-    /// Its name.
+    /// The name of the kind of work.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -72,7 +72,7 @@ impl<T> fmt::Debug for WorkKey<T> {
 }
 
 impl NodeDelivery {
-    /// A producer of work: its jobs go to whichever worker of this kind has time, on any node. See [`WorkKey`].
+    /// A producer of work: each job goes to any worker of this kind that has capacity, on any node. See [`WorkKey`].
     pub fn work_producer<T: Send + Sync + 'static>(
         &self,
         key: &WorkKey<T>,
@@ -82,7 +82,7 @@ impl NodeDelivery {
         StartWorkProducer { node: self.clone(), key: key.clone(), name, settings, durability }
     }
 
-    /// A worker on this node: `handler` is called for each job, and confirms it when it is done. See [`WorkKey`].
+    /// A worker on this node: `handler` is called for each job, and confirms the job when it is done. See [`WorkKey`].
     pub fn worker<T, F, Fut, E>(&self, key: &WorkKey<T>, handler: F) -> StartWorker<T, F>
     where
         T: Send + Sync + 'static,
@@ -93,8 +93,8 @@ impl NodeDelivery {
         StartWorker { node: self.clone(), key: key.clone(), settings: self.settings().clone(), parallel: 1, handler }
     }
 
-    /// Says by which directory producers and workers of this node find each other; `open` is called when the first of them
-    /// starts. Without, they find those of this node alone.
+    /// Sets the directory by which producers and workers of this node find each other; `open` is called when the first
+    /// of them starts. Without a directory, they find only those of this node.
     pub fn find_workers_by(&self, open: impl FnOnce() -> Result<Arc<dyn WorkerDirectory>, String> + Send + 'static) {
         self.kept.find_workers_by(Box::new(open));
     }
@@ -111,7 +111,7 @@ pub struct StartWorkProducer<T> {
 }
 
 impl<T: Send + Sync + 'static> StartWorkProducer<T> {
-    /// Changes settings for this producer alone; `change` is given those of the node.
+    /// Changes settings for this producer alone; `change` starts from the settings of the node.
     pub fn settings(mut self, change: impl FnOnce(&mut DeliverySettings)) -> Self {
         change(&mut self.settings);
         self
@@ -123,12 +123,12 @@ impl<T: Send + Sync + 'static> StartWorkProducer<T> {
         Self { durability: Durability::Journal, ..self }
     }
 
-    /// The same in a queue of the program's choice.
+    /// Stores every message in `queue` before a worker is chosen for it.
     pub fn durable_in(self, queue: impl DurableProducerQueue<Encoded> + 'static) -> Self {
         Self { durability: Durability::In(Box::new(queue)), ..self }
     }
 
-    /// Starts it.
+    /// Starts the producer.
     ///
     /// # Errors
     /// [`StartError`]; nothing was started.
@@ -170,18 +170,18 @@ where
     Fut: Future<Output = Result<(), E>> + Send + 'static,
     E: fmt::Display + Send + 'static,
 {
-    /// Jobs at the same time; at least 1. Default 1.
+    /// Maximum number of concurrent jobs; at least 1. Default 1.
     pub fn parallel(self, jobs: u32) -> Self {
         Self { parallel: jobs, ..self }
     }
 
-    /// Changes settings for this worker alone; `change` is given those of the node.
+    /// Changes settings for this worker alone; `change` starts from the settings of the node.
     pub fn settings(mut self, change: impl FnOnce(&mut DeliverySettings)) -> Self {
         change(&mut self.settings);
         self
     }
 
-    /// Starts it. It works on when the handle is dropped, and stops in order when its node leaves.
+    /// Starts the worker. The worker goes on when the handle is dropped, and stops in order when its node leaves.
     ///
     /// # Errors
     /// [`StartError`]; nothing was started.

@@ -1,4 +1,4 @@
-//! The consumer's side: a controller that runs on one node, and the stream of its deliveries.
+//! The consumer's side: the consumer controller on one node, and its handles.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ use crate::machine::producer_link::LinkMode;
 use crate::settings::DeliverySettings;
 use crate::settings::OnUndecodable;
 
-/// Takes the messages of one producer controller at a time, and hands them out in their order.
+/// Receives the messages of one producer controller at a time, and hands them out in order.
 ///
-/// The controller is attached by [`ConsumerController::register_to`], or by
-/// [`ProducerController::register_consumer`](crate::ProducerController::register_consumer) at the other end. It ends when
-/// the consumer does, that is when its [`Deliveries`] are dropped; or with this handle, if no consumer was started.
-/// Source: delivery §1.3, §1.4.
+/// The controller is attached by [`ConsumerController::register_to`], or at the other end by
+/// [`ProducerController::register_consumer`](crate::ProducerController::register_consumer). The controller ends with
+/// its consumer, that is when its [`Deliveries`] are dropped; or with this handle, if no consumer was started. Source:
+/// delivery §1.3, §1.4.
 pub struct ConsumerController<T> {
     commands: mpsc::UnboundedSender<Command<T>>,
     reference: ControllerRef,
@@ -47,26 +47,26 @@ pub struct ConsumerBuilder<T> {
 }
 
 impl<T: Send + Sync + 'static> ConsumerController<T> {
-    /// A controller whose messages `codec` reads.
+    /// A controller whose messages `codec` decodes.
     pub fn builder(codec: impl Codec<T>) -> ConsumerBuilder<T> {
         let (codec, settings) = (Arc::new(codec), DeliverySettings::default());
         ConsumerBuilder { codec, settings, on_undecodable: None, work: None }
     }
 
-    /// Where producers find it: a value that may be sent to other nodes.
+    /// The reference by which producers find the controller: a value that may be sent to other nodes.
     pub fn reference(&self) -> &ControllerRef {
         &self.reference
     }
 
-    /// Attaches to this producer controller. Until its first frame arrives this is repeated, frames of the former producer
-    /// are dropped, and deliveries that were handed out stay valid.
+    /// Attaches to this producer controller. The registration is repeated until the producer's first frame arrives;
+    /// from the call on, frames of the former producer are dropped. Deliveries already handed out stay valid.
     pub fn register_to(&self, producer: &ControllerRef) {
         self.commands.send(Command::RegisterTo(producer.clone())).ok();
     }
 
-    /// Starts the consumer: `dedupe` says how far it knows each stream to be processed, and messages up to there are not
-    /// handed out. Started again before the former [`Deliveries`] are dropped, the new consumer takes over: it gets the
-    /// deliveries that the former one did not confirm.
+    /// Starts the consumer: messages up to the totals in `dedupe` count as processed and are not handed out. If called
+    /// again before the former [`Deliveries`] are dropped, the new consumer takes over, and gets the deliveries that
+    /// the former one did not confirm.
     pub fn start(&self, dedupe: Dedupe) -> Deliveries<T> {
         let consumer = self.consumers.fetch_add(1, Ordering::Relaxed) + 1;
         let (to, from_task) = mpsc::unbounded_channel();
@@ -74,27 +74,27 @@ impl<T: Send + Sync + 'static> ConsumerController<T> {
         Deliveries::new(from_task, self.commands.clone(), consumer)
     }
 
-    /// Messages that cannot be read: those that wait now, and those to come. The link waits behind each until it is confirmed,
-    /// which passes it over, where [`OnUndecodable::Surface`] is set, as it is by default.
+    /// The undecodable messages, those waiting now and those to come. With [`OnUndecodable::Surface`] (the default)
+    /// each of them blocks its link until it is confirmed, that is skipped.
     pub fn undecodable(&self) -> impl Stream<Item = Undecodable> + Send + Unpin + use<T> {
         let (watcher, mut undecodable) = mpsc::unbounded_channel();
         self.commands.send(Command::WatchUndecodable(watcher)).ok();
         futures::stream::poll_fn(move |cx| undecodable.poll_recv(cx))
     }
 
-    /// Ends the controller in order: messages that are here are handed out, and it stops when they are confirmed. A new
-    /// producer that attaches meanwhile takes the stop back.
+    /// Ends the controller in order: messages already here are handed out, and the controller stops when they are
+    /// confirmed. A new producer that attaches meanwhile cancels the stop.
     pub fn deliver_then_stop(&self) {
         self.commands.send(Command::DeliverThenStop).ok();
     }
 
-    /// Events of deliveries from this call on, for operators: messages that failed or cannot be read, and producers that
+    /// Subscribes to events of deliveries, for operators: messages that failed or cannot be decoded, and producers that
     /// were replaced.
     pub fn events(&self) -> DeliveryEvents {
         self.shown.events()
     }
 
-    /// Degraded while links wait for a person, because of messages that cannot be read.
+    /// Degraded while links are blocked by undecodable messages, until an operator acts.
     pub fn health(&self) -> DeliveryHealth {
         self.shown.health()
     }
@@ -103,27 +103,27 @@ impl<T: Send + Sync + 'static> ConsumerController<T> {
         &self.shown
     }
 
-    /// A way to end it in order that does not keep it.
+    /// A handle that ends the controller in order, but does not keep it alive.
     pub(crate) fn ending(&self) -> Ending<T> {
         Ending(self.commands.clone())
     }
 
-    /// Counters of the deliveries so far.
+    /// Counters of the deliveries since the controller's start.
     pub fn counters(&self) -> &DeliveryCounters {
         &self.counters
     }
 }
 
-/// Ends a consumer controller in order.
+/// Ends a consumer controller in order; does not keep the controller alive.
 pub(crate) struct Ending<T>(mpsc::UnboundedSender<Command<T>>);
 
 impl<T> Ending<T> {
-    /// Whether it has ended.
+    /// Whether the controller has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.0.is_closed()
     }
 
-    /// Ends it as [`ConsumerController::deliver_then_stop`] does, and waits for that.
+    /// Calls [`ConsumerController::deliver_then_stop`], and waits until the controller has ended.
     pub(crate) async fn end(self) {
         self.0.send(Command::DeliverThenStop).ok();
         self.0.closed().await;
@@ -149,20 +149,22 @@ impl<T> fmt::Debug for ConsumerController<T> {
 }
 
 impl<T: Send + Sync + 'static> ConsumerBuilder<T> {
-    /// Settings; of their sections it is `consumer` that counts here.
+    /// Sets the settings; only their section `consumer` matters here.
     #[must_use]
     pub fn settings(self, settings: DeliverySettings) -> Self {
         Self { settings, ..self }
     }
 
-    /// What becomes of messages that cannot be read. Default: what the settings say, by default that the link waits.
+    /// Sets how undecodable messages are handled. Default: as in the settings, whose default is
+    /// [`OnUndecodable::Surface`].
     #[must_use]
     pub fn on_undecodable(self, on_undecodable: OnUndecodable) -> Self {
         Self { on_undecodable: Some(on_undecodable), ..self }
     }
 
-    /// Makes it a worker: every producer of this work finds it in the directory, until it stops. It takes what all of them
-    /// give it, in any order; of the settings, [`worker_window`](crate::WorkPullingSettings::worker_window) is its window.
+    /// Makes the consumer a worker: every producer of the work `key` finds it in the directory until it stops. A worker
+    /// takes jobs of all these producers, in any order; its window is
+    /// [`worker_window`](crate::WorkPullingSettings::worker_window).
     #[must_use]
     pub fn service_key(self, key: ServiceKey, directory: Arc<dyn WorkerDirectory>) -> Self {
         Self { work: Some((key, directory)), ..self }

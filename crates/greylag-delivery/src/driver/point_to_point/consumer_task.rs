@@ -1,4 +1,5 @@
-//! The task of a consumer controller: it runs the machine, hands deliveries to the consumer, and takes its confirmations back.
+//! The task of a consumer controller: runs the machine, hands deliveries to the consumer, and collects the
+//! confirmations.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,10 +24,10 @@ use crate::payload::{Payload, Unreadable, UnreadableError};
 use crate::settings::OnUndecodable;
 use crate::wire;
 
-/// Batches between two looks at everything else.
+/// Maximum number of batches handled before the other inputs are polled.
 const RUN: usize = 64;
 
-/// What handles tell the task.
+/// Commands of the handles to the task.
 pub(super) enum Command<T> {
     Start { consumer: u64, dedupe: Dedupe, to: mpsc::UnboundedSender<Delivery<T>> },
     WatchUndecodable(mpsc::UnboundedSender<Undecodable>),
@@ -36,7 +37,7 @@ pub(super) enum Command<T> {
     HandleDropped,
 }
 
-/// The consumer that is served.
+/// The consumer that gets the deliveries.
 struct Consumer<T> {
     number: u64,
     to: mpsc::UnboundedSender<Delivery<T>>,
@@ -47,18 +48,18 @@ pub(super) struct Task<T> {
     machine: Machine<Payload<T>>,
     remoting: Arc<dyn Remoting>,
     me: ControllerRef,
-    /// Its reference, as events name it.
+    /// The controller's reference, as events name it.
     name: Arc<str>,
     on_undecodable: OnUndecodable,
     max_message_bytes: u64,
     pub(super) counters: DeliveryCounters,
     pub(super) shown: Arc<Shown>,
-    /// The counts of its links that `counters` includes already.
+    /// The link totals already added to `counters`.
     links: LinkTotals,
     outcomes: Arc<Outcomes>,
-    /// Messages that cannot be read and wait.
+    /// Undecodable messages that are not confirmed yet.
     unreadable: BTreeSet<MessageId>,
-    /// Streams that are told of messages that cannot be read.
+    /// Subscribers to undecodable messages.
     watchers: Vec<mpsc::UnboundedSender<Undecodable>>,
     consumer: Option<Consumer<T>>,
     effects: Vec<Effect<Payload<T>>>,
@@ -110,7 +111,7 @@ impl<T: Send + Sync + 'static> Task<T> {
             tokio::select! {
                 () = timer.as_mut(), if deadline.is_some() => self.tell(Input::Tick),
                 () = changed(self.outcomes.clone()) => {
-                    // Commands are taken first, so that a stop that was asked for before a confirmation comes before it.
+                    // Handle commands first, so that a stop requested before a confirmation is handled before it.
                     while let Ok(command) = commands.try_recv() {
                         self.on_command(command);
                     }
@@ -126,14 +127,13 @@ impl<T: Send + Sync + 'static> Task<T> {
                 Some(command) = commands.recv() => self.on_command(command),
             }
         }
-        // The directory hears of the end after producers got the last `Ack`, so that no confirmed job is given to another
-        // worker.
+        // Deregister only after producers got the last `Ack`, so that no confirmed job is given to another worker.
         drop(registered);
         self.remoting.unregister(&self.me.path);
         self.end();
     }
 
-    /// Takes back the gauges (links, overdue deliveries) and the messages that wait for a person, since both end with the
+    /// Takes back the gauges (links, overdue deliveries) and the undecodable messages, since both end with the
     /// controller.
     fn end(&mut self) {
         let ended = LinkTotals { overdue: 0, links: 0, ..self.links };
@@ -153,7 +153,8 @@ impl<T: Send + Sync + 'static> Task<T> {
     fn on_command(&mut self, command: Command<T>) {
         match command {
             Command::Start { consumer, dedupe, to } => {
-                // Deliveries that wait in the former consumer's stream are dropped with it; they are handed out anew.
+                // Deliveries queued in the former consumer's stream are dropped with the stream; they are handed out
+                // again.
                 self.consumer = Some(Consumer { number: consumer, to });
                 self.tell(Input::Start(dedupe));
             }
@@ -177,13 +178,13 @@ impl<T: Send + Sync + 'static> Task<T> {
         }
     }
 
-    /// C15: what was confirmed before counts, and is told.
+    /// Stops the links (C15), after handling earlier confirmations so that they are sent first.
     fn stop(&mut self) {
         self.collect();
         self.tell(Input::Stop);
     }
 
-    /// Takes in what the consumer did with its deliveries since.
+    /// Handles the queued outcomes of deliveries.
     fn collect(&mut self) {
         let (mut news, mut confirmed) = (Vec::new(), Vec::new());
         self.outcomes.take(&mut news);
@@ -195,7 +196,7 @@ impl<T: Send + Sync + 'static> Task<T> {
                     self.counters.abandoned();
                     self.tell(Input::Abandon(handle, pause));
                 }
-                // Said by entities alone.
+                // Only entities produce these outcomes.
                 Outcome::Recovered(_) | Outcome::Suppressed | Outcome::NodeGone(_) | Outcome::Deferred(_) => {}
             }
         }

@@ -13,14 +13,14 @@ use super::consumer_task::Command;
 use crate::batch::DeliveryBatch;
 use crate::delivery::Delivery;
 
-/// The deliveries of a consumer, in their order. It ends when its controller has stopped, or when another consumer was
-/// started in its place.
+/// The deliveries of a consumer, in order. The stream ends when its controller has stopped, or when another consumer
+/// was started in its place.
 ///
-/// One that is not polled holds its producer back. Dropped, it stops its controller: what was confirmed is told to the
-/// producer, and what was not comes again at the next consumer that is registered there.
+/// A stream that is not polled holds its producer back. Dropping the stream stops its controller: confirmations are
+/// sent to the producer, and unconfirmed messages are delivered to the next consumer registered there.
 pub struct Deliveries<T> {
     from_task: mpsc::UnboundedReceiver<Delivery<T>>,
-    /// Taken from the task for a batch, and not handed out yet.
+    /// Deliveries received for a batch, but not handed out yet.
     gathered: VecDeque<Delivery<T>>,
     commands: mpsc::UnboundedSender<Command<T>>,
     consumer: u64,
@@ -43,9 +43,9 @@ impl<T> Deliveries<T> {
         }
     }
 
-    /// Waits for the next delivery, and then up to `wait` for more: at most `max` of them, all of one producer. `None` at the
-    /// end. A batch is as large as
-    /// [`max_outstanding_deliveries`](crate::ConsumerSettings::max_outstanding_deliveries) at most. Cancel safe.
+    /// Waits for the next delivery, and then up to `wait` for more: at most `max` deliveries, all of one producer.
+    /// `None` at the end. A batch has at most
+    /// [`max_outstanding_deliveries`](crate::ConsumerSettings::max_outstanding_deliveries) deliveries. Cancel safe.
     pub async fn next_batch(&mut self, max: usize, wait: Duration) -> Option<DeliveryBatch<T>> {
         if self.gathered.is_empty() {
             let first = self.from_task.recv().await?;
@@ -67,7 +67,7 @@ impl<T> Deliveries<T> {
         Some(DeliveryBatch::new(self.gathered.drain(..len)))
     }
 
-    /// How many of those gathered are of the first one's producer.
+    /// Number of gathered deliveries, from the first on, that are of the first one's producer; at most `max`.
     fn batch_len(&self, max: usize) -> usize {
         let Some(first) = self.gathered.front() else { return 0 };
         let of_first = |delivery: &&Delivery<T>| {
@@ -132,7 +132,7 @@ mod tests {
             sizes.push(batch.iter().copied().collect::<Vec<_>>());
         }
         assert_eq!(sizes, [vec![1, 2], vec![3], vec![4]]);
-        // Given up while it waits for more, it has lost nothing.
+        // A call dropped while it waits for more deliveries has lost none.
         let begun = tokio::time::Instant::now();
         assert!(tokio::time::timeout(Duration::from_secs(1), deliveries.next_batch(2, wait)).await.is_err());
         assert_eq!(deliveries.next_batch(2, wait).await.unwrap().len(), 1);

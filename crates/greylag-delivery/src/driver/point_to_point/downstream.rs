@@ -1,4 +1,4 @@
-//! What producers say, as it arrives at a consumer controller.
+//! Receives the messages of producer controllers at a consumer controller's path.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::message::{ProducerStopped, SequencedBatch, SequencedMessage};
 use crate::payload::Payload;
 use crate::wire;
 
-/// Batches that wait for the controller's task; beyond it they are dropped, and repeated by producers.
+/// Capacity of the controller's inbox, in batches; further batches are dropped, and producers repeat them.
 const INBOX: usize = 4096;
 
-/// What a producer controller says to a consumer controller.
+/// A message of a producer controller to a consumer controller.
 pub(super) enum FromProducer<T> {
     Batch(SequencedBatch<Payload<T>>),
     Stopped(ProducerStopped),
@@ -29,7 +29,7 @@ impl<T> FromProducer<T> {
     }
 }
 
-/// Takes the messages of a controller's path.
+/// The receiver at a consumer controller's path.
 pub(super) struct Downstream<T> {
     inbox: mpsc::Sender<FromProducer<T>>,
     remoting: Arc<dyn Remoting>,
@@ -66,7 +66,7 @@ impl<T: Send + Sync + 'static> Downstream<T> {
 impl<T: Send + Sync + 'static> Receiver for Downstream<T> {
     fn receive(&self, message: Inbound) {
         match self.read(&message) {
-            // The controller that the message names must be at the node that sent it.
+            // The controller named in the message must be on the node that sent the message.
             Ok(from_producer) if from_producer.is_from(&message) => {
                 if self.inbox.try_send(from_producer).is_err() {
                     self.remoting.refuse(&message, DeadLetterReason::MailboxFull);

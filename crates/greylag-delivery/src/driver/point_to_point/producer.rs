@@ -1,4 +1,4 @@
-//! The producer's side: a controller that runs on one node, and the handles to send by.
+//! The producer's side: the producer controller on one node, and its handles.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use crate::machine::point_to_point::{PointToPoint, PointToPointSettings};
 use crate::machine::storing::StoringState;
 use crate::settings::DeliverySettings;
 
-/// Sends messages to one consumer controller at a time: in order, with back-pressure, again until confirmed.
+/// Sends messages to one consumer controller at a time: in order, with back-pressure, resent until confirmed.
 ///
-/// The controller runs on until it is closed, or until this and every [`Producer`] are gone and what they sent is confirmed
-/// ([`ProducerSettings::drain_on_drop`](crate::ProducerSettings::drain_on_drop)). Nothing is sent before a consumer is
-/// attached, by [`ProducerController::register_consumer`] or by
-/// [`ConsumerController::register_to`](crate::ConsumerController::register_to). A consumer that is gone is not
-/// replaced by itself: watch the members of the cluster, and register another one. Source: delivery §1.2, §1.4.
+/// The controller runs until it is closed, or until this handle and every [`Producer`] are dropped and their messages
+/// are confirmed ([`ProducerSettings::drain_on_drop`](crate::ProducerSettings::drain_on_drop)). Messages wait until a
+/// consumer is attached, by [`ProducerController::register_consumer`] or by
+/// [`ConsumerController::register_to`](crate::ConsumerController::register_to). The controller does not replace a
+/// consumer that has ended: watch the members of the cluster, and register another one. Source: delivery §1.2, §1.4.
 pub struct ProducerController<T> {
-    /// Keeps the task, and makes the handles that send.
+    /// Keeps the task alive, and makes the sending handles.
     sending: Sending<T, ()>,
     reference: ControllerRef,
 }
@@ -38,44 +38,45 @@ pub struct ProducerBuilder<T> {
 }
 
 impl<T: Send + Sync + 'static> ProducerController<T> {
-    /// A controller of the producer `producer_id`, whose messages `codec` writes; consumers read them with the same one.
+    /// A controller of the producer `producer_id`, whose messages `codec` encodes; consumers decode them with the same
+    /// codec.
     pub fn builder(producer_id: ProducerId, codec: impl Codec<T>) -> ProducerBuilder<T> {
         let (codec, settings) = (Arc::new(codec), DeliverySettings::default());
         ProducerBuilder { keeping: Keeping::fresh(producer_id), codec, settings }
     }
 
-    /// Where consumers register: a value that may be sent to other nodes.
+    /// The reference at which consumers register: a value that may be sent to other nodes.
     pub fn reference(&self) -> &ControllerRef {
         &self.reference
     }
 
-    /// The handle to send by. Started again, the new one takes over: it gets the room that the former one had, and the
-    /// former one's calls answer [`SendError::Superseded`]. What was sent before is delivered all the same.
+    /// Returns the sending handle. If called again, the new handle takes over: it gets the room of the former one,
+    /// whose calls answer [`SendError::Superseded`]. Messages sent before are delivered all the same.
     pub fn start(&self) -> Producer<T> {
         Producer { sending: self.sending.start_again() }
     }
 
-    /// Sends to this consumer controller from now on. What the former one has not confirmed comes first.
+    /// Sends to this consumer controller from now on, first the messages that the former one has not confirmed.
     pub fn register_consumer(&self, consumer: &ControllerRef) {
         self.sending.register(consumer);
     }
 
-    /// Counters so far, and how many messages are held now.
+    /// Counters since the start, and the number of messages held now.
     pub fn stats(&self) -> ControllerStats {
         self.sending.seen(|seen| seen.stats)
     }
 
-    /// How its store fares; [`StoringState::Degraded`] if its queue does not answer.
+    /// State of the queue; [`StoringState::Degraded`] if the queue does not answer.
     pub fn storing_state(&self) -> StoringState {
         self.sending.seen(|seen| seen.store)
     }
 
-    /// The handle that the node's report watches it by.
+    /// The handle from which the node's report reads.
     pub(crate) fn sending(&self) -> &Sending<T, ()> {
         &self.sending
     }
 
-    /// Why the controller has ended by itself, if it has.
+    /// Why the controller has ended on its own, if it has.
     pub fn failure(&self) -> Option<ProducerError> {
         self.sending.failure()
     }
@@ -88,29 +89,29 @@ impl<T> fmt::Debug for ProducerController<T> {
 }
 
 impl<T: Send + Sync + 'static> ProducerBuilder<T> {
-    /// Settings; of their sections it is `producer` that counts here.
+    /// Sets the settings; only their section `producer` matters here.
     #[must_use]
     pub fn settings(self, settings: DeliverySettings) -> Self {
         Self { settings, ..self }
     }
 
-    /// The stream and the epoch of a producer that gives its messages the same numbers in every run. Without, each start is a
-    /// new stream.
+    /// Sets stream and epoch, for a producer that gives its messages the same numbers in every run. Without an
+    /// identity, each start begins a new stream.
     #[must_use]
     pub fn identity(self, identity: ProducerIdentity) -> Self {
         let keeping = self.keeping.identified_by(identity);
         Self { keeping, ..self }
     }
 
-    /// Stores every message in this queue before it is sent. What the queue has is sent first; while it is loaded, and
-    /// whenever it does not answer, senders wait. The stream and its epoch are the queue's.
+    /// Stores every message in `queue` before it is sent. The queue's unconfirmed messages are sent first; senders wait
+    /// while the queue is loaded, and whenever it does not answer. Stream and epoch are those of the queue.
     #[must_use]
     pub fn durable(self, queue: impl DurableProducerQueue<Encoded> + 'static) -> Self {
         let keeping = self.keeping.in_queue(queue);
         Self { keeping, ..self }
     }
 
-    /// Where messages are kept, in place of what was said of identity and queue before.
+    /// Sets where messages are kept; overrides [`identity`](Self::identity) and [`durable`](Self::durable).
     pub(crate) fn keeping(self, keeping: Keeping) -> Self {
         Self { keeping, ..self }
     }
@@ -160,12 +161,12 @@ impl<T: Send + Sync + 'static> Producer<T> {
     /// Sends a message: waits until the consumer has room for it, and until it is stored if the producer is durable.
     ///
     /// # Errors
-    /// [`SendError`]; the message was not sent, but for [`SendError::StoreUnknown`].
+    /// [`SendError`]; the message was not sent, except perhaps after [`SendError::StoreUnknown`].
     pub async fn send(&self, message: T) -> Result<Sent, SendError<T>> {
         self.sending.send(self.sending.letter((), message, false)?).await
     }
 
-    /// Sends a message, and waits until it is safe: stored if the producer is durable, otherwise confirmed.
+    /// Sends a message, and waits until it is stored if the producer is durable, and otherwise until it is confirmed.
     ///
     /// # Errors
     /// [`SendError`]; after [`SendError::Unconfirmed`] the message may have been processed.
@@ -197,23 +198,23 @@ impl<T: Send + Sync + 'static> Producer<T> {
         Ok(RequestNext::new(&self.sending, self.sending.permit().await?))
     }
 
-    /// The last of the contiguously confirmed numbers.
+    /// The highest number up to which all messages are confirmed.
     pub fn confirmed(&self) -> watch::Receiver<SeqNr> {
         self.sending.confirmed()
     }
 
-    /// Counters so far, and how many messages are held now.
+    /// Counters since the start, and the number of messages held now.
     pub fn stats(&self) -> ControllerStats {
         self.sending.seen(|seen| seen.stats)
     }
 
-    /// The producer as a sink: it is ready while the consumer has room for a message; flushed when everything is stored, or
-    /// accepted where nothing is stored; closed when all of it is confirmed, and the controller with it.
+    /// The producer as a sink: ready while the consumer has room for a message; flushed when all messages are accepted,
+    /// and stored if the producer is durable; closed when all messages are confirmed and the controller has ended.
     pub fn into_sink(self) -> ProducerSink<T> {
         ProducerSink::new(self.sending)
     }
 
-    /// Waits until everything that was accepted before is confirmed. Others may go on sending.
+    /// Waits until every message accepted before the call is confirmed. Other handles may go on sending.
     ///
     /// # Errors
     /// [`Undelivered`] if that takes longer than `patience`; the producer goes on delivering.
@@ -221,8 +222,8 @@ impl<T: Send + Sync + 'static> Producer<T> {
         self.sending.drain(patience).await
     }
 
-    /// Ends the controller now: confirmations are stored, the consumer is told, and what is not confirmed is given up; a
-    /// durable producer's queue keeps it.
+    /// Ends the controller now: confirmations are stored, the consumer is told, and unconfirmed messages are given up;
+    /// a durable producer's queue keeps them.
     pub async fn close(&self) {
         self.sending.close().await;
     }

@@ -1,4 +1,4 @@
-//! What strangers say is compared with the connection that it came by.
+//! Messages that name a controller of another node than the sending one are refused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn stopped(controller: ControllerRef) -> Bytes {
     buffer.freeze()
 }
 
-/// Sends `content` to a path at its node, and waits until it is refused for this reason so many times in all.
+/// Sends `content` to a path at its node, and waits until it is refused with the expected reason.
 async fn refused(from: &Arc<dyn Remoting>, at: &Arc<dyn Remoting>, to: &ControllerRef, content: (&'static str, Bytes)) {
     let total = || at.dead_letter_totals().values().sum::<u64>();
     let before = total();
@@ -66,7 +66,7 @@ async fn nobody_speaks_for_a_controller_of_another_node() {
     let consumer: ConsumerController<u64> = ConsumerController::builder(json("number")).spawn(&b).unwrap();
     let mut deliveries = consumer.start(Dedupe::none());
 
-    // A third node says that it is the consumer, or the producer.
+    // A third node claims to be the consumer, or the producer.
     let (from, to) = (consumer.reference().clone(), producer.reference().clone());
     let message = Upstream::RegisterConsumer;
     let register = wire::write_upstream(&[UpstreamMessage { from, to: to.clone(), epoch: None, message }]);
@@ -77,7 +77,7 @@ async fn nobody_speaks_for_a_controller_of_another_node() {
         let others = node.dead_letter_totals().into_iter().filter(|(reason, _)| *reason != DeadLetterReason::Untrusted);
         assert_eq!(others.count(), 0);
     }
-    // What cannot be read is refused, and the controllers go on.
+    // Undecodable messages are refused, and the controllers go on.
     refused(&c, &a, &to, (wire::UPSTREAM, Bytes::from_static(b"\xff"))).await;
     refused(&c, &b, consumer.reference(), (wire::BATCH, Bytes::from_static(b"\xff"))).await;
     refused(&c, &b, consumer.reference(), ("another", Bytes::new())).await;
@@ -91,7 +91,7 @@ async fn nobody_speaks_for_a_controller_of_another_node() {
     handle.drain(Duration::from_secs(20)).await.unwrap();
 }
 
-/// A message that cannot be read holds its link, or is skipped, or ends the controller.
+/// An undecodable message blocks its link, is skipped, or ends the controller, depending on the setting.
 #[tokio::test]
 async fn what_cannot_be_read_is_dealt_with_as_the_consumer_says() {
     use crate::settings::OnUndecodable;
@@ -115,7 +115,7 @@ async fn what_cannot_be_read_is_dealt_with_as_the_consumer_says() {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
                 assert!(handle.drain(Duration::from_millis(100)).await.is_err());
-                // Shown to those that look, also later; confirmed, it is passed over.
+                // Subscribers see the message, also if they subscribe later; confirming it skips it.
                 let mut undecodable = consumer.undecodable();
                 let unread = tokio::time::timeout(patience, futures::StreamExt::next(&mut undecodable)).await;
                 let unread = unread.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! The engine of sharding producers: the machine, and the way of its frames through the region.
+//! The engine of sharding producers: runs the machine, and sends its frames through the region.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use crate::machine::storing::StoringState;
 use crate::payload::Payload;
 use crate::queue::{MessageSent, QueueError};
 
-/// Events of the region between two rounds of effects.
+/// Maximum number of region events handled before effects are carried out.
 const RUN: usize = 256;
 
-/// One entity.
+/// Address of one entity.
 #[derive(Debug, Clone)]
 pub(in crate::driver) struct Entity {
     pub(super) id: Arc<str>,
     pub(super) shard: Arc<str>,
-    /// Whether it lives on this node, or its node is not known yet.
+    /// Whether the entity is on this node, or its node is not known yet; such messages are not encoded.
     pub(super) stays: bool,
 }
 
@@ -44,13 +44,13 @@ impl Address for Entity {
     }
 }
 
-/// The state of a sharding producer that handles see.
+/// The state of a sharding producer as its handles see it.
 #[derive(Debug)]
 pub(in crate::driver) struct EntitiesSeen {
     pub(in crate::driver) stats: ProducerStats,
     pub(in crate::driver) store: StoringState,
     demand: DemandSets,
-    /// Whether a handle has asked for room without waiting; the task keeps `demand` up to date from then on.
+    /// Whether a handle has called `try_send`; from then on the task keeps `demand` up to date.
     wants_demand: bool,
     buffer_size_per_entity: usize,
 }
@@ -78,17 +78,17 @@ pub(super) struct Entities<T> {
     machine: Machine<Payload<T>>,
     encoding: Arc<Encoding<T>>,
     downstream: Arc<dyn Downstream<T>>,
-    /// Empty between two rounds of effects.
+    /// Empty after each round of effects.
     batches: Batches<Arc<str>, T>,
     news: BoxStream<'static, RouteNews>,
-    /// News that is not taken in yet.
+    /// A region event that is not handled yet.
     heard: Option<RouteNews>,
     homes: Homes,
     effects: Vec<Effect<Payload<T>>>,
 }
 
 impl<T: Send + Sync + 'static> Entities<T> {
-    /// An engine around a machine that has not begun.
+    /// An engine around a machine that has not started.
     pub(super) fn new(base: &Base<T>, machine: Machine<Payload<T>>, downstream: Arc<dyn Downstream<T>>) -> Self {
         let (encoding, batches) = (base.encoding.clone(), Batches::new(&*base.remoting));
         let (news, homes) = (downstream.news(), Homes::default());
@@ -102,9 +102,9 @@ impl<T: Send + Sync + 'static> Entities<T> {
         self.machine.handle(now(), input, &mut self.effects);
     }
 
-    // ---- what the region says -------------------------------------------------------------------
+    // ---- region events ------------------------------------------------------------------------------
 
-    /// Takes in one event. Returns whether events were missed, so that every route is to be looked at.
+    /// Handles one event. Returns whether events were lost, so that every route must be looked up.
     fn on_news(&mut self, news: RouteNews) -> bool {
         use sharding_producer::Input;
 
@@ -136,15 +136,15 @@ impl<T: Send + Sync + 'static> Entities<T> {
         false
     }
 
-    /// Takes in the home of a shard. Returns whether it is another node than before.
+    /// Tells the machine the home of a shard. Returns whether the home is another node than before.
     fn settle_at(&mut self, shard: &Arc<str>, home: Option<Home>) -> bool {
         let Some(Home { node, hands_over }) = home else { return false };
         self.handle(sharding_producer::Input::Homed { shard: shard.clone(), is_here: hands_over });
         self.homes.note(shard, node)
     }
 
-    /// Looks at the route of every shard, since events were lost. Links of a shard that has not moved go on: an entity that
-    /// forgot them meanwhile asks its producer to start over.
+    /// Looks up the route of every shard, since events were lost. Links of a shard that has not moved go on: an entity
+    /// that has forgotten its links meanwhile asks its producer to start over.
     fn look_at_all(&mut self) {
         use sharding_producer::Input;
 
@@ -159,9 +159,9 @@ impl<T: Send + Sync + 'static> Entities<T> {
         }
     }
 
-    // ---- what the queue says --------------------------------------------------------------------
+    // ---- the queue ----------------------------------------------------------------------------------
 
-    /// A message of the queue as it is sent: cut into chunks, with the shard of its entity.
+    /// Prepares a message of the queue for sending: cuts it into chunks, and adds the shard of its entity.
     fn parcel(&self, sent: MessageSent<Encoded>) -> Result<MessageSent<Parcel<Payload<T>>>, QueueError> {
         let shard = self.downstream.shard_of(&sent.qualifier).map_err(|reason| {
             let error = format!("no entity can have the id {}: {reason}", sent.qualifier);
@@ -176,8 +176,8 @@ impl<T: Send + Sync + 'static> Entities<T> {
 
     // ---- effects --------------------------------------------------------------------------------
 
-    /// Sends a batch. `refused` has the range of frames of this round that found no room, by link; later frames of such a
-    /// link join it, so that none is sent before an earlier one.
+    /// Sends a batch. `refused` has, by link, the range of frames of this round that found no room; later frames of
+    /// such a link extend its range, so that no frame is sent before an earlier one.
     fn transmit(&mut self, full: Addressed<Arc<str>, T>, refused: &mut BTreeMap<u64, (u64, u64)>) {
         let Addressed { to: entity, batch, .. } = full;
         let instance = batch.header.controller.instance;
@@ -194,7 +194,7 @@ impl<T: Send + Sync + 'static> Entities<T> {
         }
     }
 
-    /// The effects of the machine other than frames, as the task takes them.
+    /// Translates the machine's effects other than frames into outcomes for the task.
     fn outcome(&self, effect: Effect<Payload<T>>) -> Option<Outcome<T, Entity>> {
         Some(match effect {
             Effect::Transmit { .. } | Effect::Stop { .. } => return None,
@@ -234,8 +234,8 @@ impl<T: Send + Sync + 'static> Engine<T> for Entities<T> {
         use sharding_producer::Input as To;
 
         let input = match input {
-            // There is nothing to do: sends of former handles go on, the task releases their permits, and routes take the
-            // place of registrations.
+            // No input for the machine: sends of former handles go on, the task releases their permits, and routes
+            // replace registrations.
             Input::Start { .. } | Input::Register(_) => return,
             Input::Admit { ticket, to, message, permit, .. } => {
                 if let Some(permit) = permit {
@@ -291,7 +291,7 @@ impl<T: Send + Sync + 'static> Engine<T> for Entities<T> {
         self.machine.next_deadline()
     }
 
-    /// The region tells of routes.
+    /// Waits for an event of the region.
     async fn happens(&mut self) {
         match self.news.next().await {
             Some(news) => self.heard = Some(news),
@@ -299,7 +299,7 @@ impl<T: Send + Sync + 'static> Engine<T> for Entities<T> {
         }
     }
 
-    /// After a flood of events one look at the routes serves for all that were missed.
+    /// Handles up to `RUN` events; one look-up of all routes replaces every event that was lost.
     fn take_in(&mut self) {
         let mut missed = false;
         for _ in 0..RUN {

@@ -1,4 +1,4 @@
-//! Permits: room that is set aside for one message.
+//! Permits: reserved room for one message.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,8 +9,8 @@ use crate::driver::sending::{Granted, Permit, Sent};
 use crate::error::SendError;
 use crate::ids::SeqNr;
 
-/// Room for one message to any entity, and what the producer knew when it was set aside. Using the permit consumes it;
-/// dropped, the room goes to others.
+/// Room for one message to any entity, with the producer's numbers and demand at the time of the reservation. Using the
+/// permit consumes it; dropping the permit gives the room to other senders.
 ///
 /// ```no_run
 /// # async fn sell(producer: &greylag_delivery::ShardingProducer<i64>) -> Result<(), Box<dyn std::error::Error>> {
@@ -48,35 +48,35 @@ impl<'a, T> ShardingRequestNext<'a, T> {
         self.granted().confirmed_seq_nr
     }
 
-    /// The entities that the producer knows and whose next message leaves at once.
+    /// The entities with demand: a message to one of them is sent at once.
     pub fn entities_with_demand(&self) -> BTreeSet<Arc<str>> {
         self.granted().demand.entities_with_demand()
     }
 
-    /// Every other entity that the producer knows, with the number of messages that wait for its demand.
+    /// Every entity without demand that the producer knows, with the number of messages that wait for demand.
     pub fn buffered_for_entities_without_demand(&self) -> BTreeMap<Arc<str>, usize> {
         self.granted().demand.buffered_for_entities_without_demand()
     }
 
-    /// Whether the entity's next message leaves at once; so it does for an entity that the producer does not know.
+    /// Whether a message to this entity is sent at once; true for an entity that the producer does not know.
     pub fn has_demand(&self, entity: &str) -> bool {
         self.granted().demand.has_demand(entity)
     }
 }
 
 impl<T: Send + Sync + 'static> ShardingRequestNext<'_, T> {
-    /// Sends a message with the room that the permit sets aside, without waiting. The number is known when the message
-    /// is accepted, see [`Sent::seq_nr`]: it may stand behind others for the same entity.
+    /// Sends a message in the reserved room, without waiting. The number is known when the message is accepted, see
+    /// [`Sent::seq_nr`]; other messages for the same entity may be ahead of it.
     ///
     /// # Errors
-    /// [`SendError`] with the message; the room is given back, so ask for another permit.
+    /// [`SendError`] with the message; the room is given back, so another permit is needed.
     pub fn send(self, entity: impl Into<Arc<str>>, message: T) -> Result<Sent, SendError<T>> {
         let letter = self.producer.letter(entity.into(), message, false)?;
         self.producer.sending.redeem(self.permit, letter)
     }
 
-    /// As [`send`](Self::send), and waits until the message is safe: stored, if the producer is durable, and confirmed by
-    /// its entity otherwise.
+    /// As [`send`](Self::send), but waits until the message is stored if the producer is durable, and otherwise until
+    /// its entity has confirmed it.
     ///
     /// # Errors
     /// As [`ShardingProducer::ask`].

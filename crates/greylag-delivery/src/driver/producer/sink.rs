@@ -13,8 +13,8 @@ use crate::error::SendError;
 
 /// A sink of messages with their entities; made by [`ShardingProducer::into_sink`].
 ///
-/// It is ready while it holds a permit. Flushed, everything is accepted, of a durable producer stored; closed, everything
-/// is confirmed and the producer has ended. Source: delivery §6.
+/// Ready while the sink holds a permit. Flushed when all messages are accepted, and stored if the producer is durable;
+/// closed when all messages are confirmed and the producer has ended. Source: delivery §6.
 pub struct ShardingSink<T: Send + Sync + 'static> {
     producer: ShardingProducer<T>,
     sinking: Sinking<T, Entity>,

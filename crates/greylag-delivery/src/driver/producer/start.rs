@@ -1,4 +1,4 @@
-//! How a sharding producer is started: what it keeps of its messages, and the task.
+//! Starts a sharding producer: where its messages are kept, and its task.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +20,8 @@ use crate::settings::DeliverySettings;
 use crate::with_delivery::WithDelivery;
 
 impl<T: Send + Sync + 'static> ShardingProducer<T> {
-    /// Starts a producer of `identity` for the entities of `region`. `codec` is the one that the
-    /// entity type reads deliveries with.
+    /// Starts a producer of `identity` for the entities of `region`. `codec` must be the codec with which the entity
+    /// type decodes deliveries.
     ///
     /// # Errors
     /// [`StartError`]; nothing was started.
@@ -36,12 +36,13 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
         Self::open(sharding.remoting().clone(), keeping, Arc::new(region), Arc::new(codec), &settings)
     }
 
-    /// Starts a producer that stores every message in `queue` before it sends it, for the entities of `region`. `codec` is
-    /// the one that the entity type reads deliveries with. Messages that the queue has are sent again, before new ones;
-    /// while it is loaded, and whenever it does not answer, senders wait.
+    /// Starts a producer for the entities of `region` that stores every message in `queue` before sending it. `codec`
+    /// must be the codec with which the entity type decodes deliveries. The queue's unconfirmed messages are sent
+    /// again, before new ones; senders wait while the queue is loaded, and whenever it does not answer.
     ///
-    /// An [`OutboxProducerQueue`](crate::OutboxProducerQueue) is polled: the producer sends what applications wrote into
-    /// it, to the entities that they named, as fast as there is room. Nothing is sent through such a producer itself.
+    /// An [`OutboxProducerQueue`](crate::OutboxProducerQueue) is polled: the producer sends the messages that
+    /// applications wrote into the outbox, to the entities named there, as fast as there is room. Calls that send
+    /// through such a producer are refused.
     ///
     /// # Errors
     /// [`StartError`]; nothing was started, and the queue was not touched.
@@ -57,7 +58,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
         Self::open(sharding.remoting().clone(), keeping, Arc::new(region), Arc::new(codec), &settings)
     }
 
-    /// Starts a producer for the entities of a region whose second message type is forgotten.
+    /// Starts a producer for the entities of a region; the type of bypass messages is erased.
     pub(in crate::driver) fn open(
         remoting: Arc<dyn Remoting>,
         keeping: Keeping,

@@ -1,4 +1,4 @@
-//! A sharding producer over a region that does what a test says.
+//! A sharding producer over a scripted region.
 
 mod durable;
 mod local;
@@ -21,7 +21,7 @@ use region::{Answers, TestRegion};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Timers that no test lives to see, so that what arrives owes nothing to them.
+/// Settings whose timers do not expire during a test, so that no frame is repeated by a timer.
 fn without_repeats() -> DeliverySettings {
     let mut settings = DeliverySettings::test();
     settings.producer.resend_first_interval = Duration::from_secs(3600);
@@ -29,7 +29,7 @@ fn without_repeats() -> DeliverySettings {
     settings
 }
 
-/// Timers that pass many times while a test looks on.
+/// Settings whose timers expire many times during a test.
 fn with_quick_repeats() -> DeliverySettings {
     let mut settings = DeliverySettings::test();
     settings.producer.resend_first_interval = Duration::from_millis(5);
@@ -62,12 +62,12 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
     tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("{what}"));
 }
 
-/// delivery 96: wherever on its way a send is cancelled, the others have the numbers that they have without that.
+/// delivery 96: a send cancelled at any of its steps does not change the numbers of the other messages.
 #[tokio::test]
 async fn scenario_96_withdrawn_sends_keep_their_numbers() {
     for steps in 0..6 {
         let region = TestRegion::new(Answers::Confirm);
-        // No room beside the first message to `stuck`, so that sends to it wait until they are cancelled.
+        // Room for the first message to `stuck` only, so that further sends to `stuck` wait until they are cancelled.
         region.answer("stuck", Answers::Silent);
         let mut settings = without_repeats();
         settings.sharding.buffer_size_per_entity = 1;
@@ -93,7 +93,7 @@ async fn scenario_96_withdrawn_sends_keep_their_numbers() {
     }
 }
 
-/// delivery 102: `drain` ends with what was sent before it, though others go on sending.
+/// delivery 102: `drain` ends once the messages sent before it are confirmed, though other handles go on sending.
 #[tokio::test]
 async fn scenario_102_drain_ends_under_traffic() {
     let region = TestRegion::new(Answers::Confirm);
@@ -105,7 +105,7 @@ async fn scenario_102_drain_ends_under_traffic() {
         }
     });
     until("traffic flows", || producer.stats().sent > 50).await;
-    // The messages of one entity stay unconfirmed from here on: there is never a moment with nothing to confirm.
+    // The messages of `late` stay unconfirmed from here on, so there is always an unconfirmed message.
     region.answer("late", Answers::Silent);
     let before = producer.send("early", 1).await.unwrap().seq_nr().await.unwrap();
     let drain = producer.drain(PATIENCE);
@@ -119,7 +119,7 @@ async fn scenario_102_drain_ends_under_traffic() {
     traffic.abort();
 }
 
-/// delivery 97: events that were missed make no link start over but those of shards that have moved.
+/// delivery 97: after lost events only the links of moved shards start over.
 #[tokio::test]
 async fn scenario_97_lagging_events_start_nothing_over_that_has_not_moved() {
     let region = TestRegion::new(Answers::Grant);
@@ -141,7 +141,7 @@ async fn scenario_97_lagging_events_start_nothing_over_that_has_not_moved() {
     assert_eq!(region.frames(), 204);
 }
 
-/// delivery 93: without a route each message lies in the region's buffer once, however long that takes.
+/// delivery 93: without a route, the region's buffer holds each message once, however long the wait.
 #[tokio::test]
 async fn scenario_93_one_copy_waits_for_a_route() {
     let region = TestRegion::new(Answers::Silent);
@@ -152,7 +152,7 @@ async fn scenario_93_one_copy_waits_for_a_route() {
     }
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(region.frames(), 200, "ten times the pace of repeats have passed");
-    // What the region has dropped is sent again: it is what makes the region ask for the home.
+    // A copy that the region has dropped is sent again, since the copy makes the region ask for the home.
     region.tell(RouteNews::Dropped("3".into()));
     until("a copy that was dropped is replaced", || region.frames_to("3") == 2).await;
     region.answer_all(Answers::Confirm);
@@ -163,7 +163,7 @@ async fn scenario_93_one_copy_waits_for_a_route() {
     producer.drain(PATIENCE).await.unwrap();
 }
 
-/// delivery 69: a copy that the region did not take is tried again at the pace of the probe.
+/// delivery 69: a copy that the region did not take is sent again at the interval of the probe.
 #[tokio::test]
 async fn scenario_69_a_copy_that_was_not_taken_comes_again() {
     let region = TestRegion::new(Answers::Silent);
@@ -176,7 +176,7 @@ async fn scenario_69_a_copy_that_was_not_taken_comes_again() {
     assert_eq!(region.frames(), 1);
 }
 
-/// delivery 94: a lane without room holds frames up, and no longer than it has none. No timer of the protocol helps.
+/// delivery 94: frames wait while a lane has no room, and leave soon after. No timer of the protocol fires meanwhile.
 #[tokio::test]
 async fn scenario_94_a_full_lane_is_tried_again_soon() {
     let region = TestRegion::new(Answers::Confirm);
@@ -193,7 +193,8 @@ async fn scenario_94_a_full_lane_is_tried_again_soon() {
     assert_eq!(values, (1..=300).collect::<Vec<_>>(), "and none came twice");
 }
 
-/// delivery 88: what is sent while the producer's task does not run leaves in batches, each within its limit, and nothing twice.
+/// delivery 88: messages sent while the producer's task does not run leave in batches within the limits, each message
+/// once.
 #[tokio::test]
 async fn scenario_88_what_is_sent_at_once_travels_in_few_batches() {
     let region = TestRegion::new(Answers::Grant);
@@ -214,7 +215,7 @@ async fn scenario_88_what_is_sent_at_once_travels_in_few_batches() {
     assert!(batches.iter().all(|bytes| *bytes <= 64 << 10), "{batches:?}");
 }
 
-/// delivery 88: what no lane carries in one piece is refused when it is sent, with both numbers.
+/// delivery 88: a message that fits into no frame of the lane is refused when it is sent, with its size and the limit.
 #[tokio::test]
 async fn scenario_88_too_large_for_the_lane_without_chunks() {
     let region = TestRegion::new(Answers::Confirm);
@@ -232,7 +233,7 @@ async fn scenario_88_too_large_for_the_lane_without_chunks() {
     producer.send("a", "x".repeat(50_000)).await.unwrap();
 }
 
-/// delivery 7, 54: started again, the producer goes on with its numbers; handles and permits from before are void.
+/// delivery 7, 54: a producer that is started again continues its numbers; former handles and permits are superseded.
 #[tokio::test]
 async fn scenario_7_and_54_started_again() {
     let region = TestRegion::new(Answers::Grant);
@@ -255,7 +256,7 @@ async fn scenario_7_and_54_started_again() {
     assert_eq!(totals, [(1, SeqNr(1)), (2, SeqNr(2)), (3, SeqNr(3)), (4, SeqNr(4))]);
 }
 
-/// Of delivery S4: permits are room that is set aside, and go back when they are dropped; what they say is of the moment.
+/// Of delivery S4: permits are reserved room, given back when dropped; their numbers are those of the reservation.
 #[tokio::test]
 async fn permits_are_room_that_is_set_aside() {
     let region = TestRegion::new(Answers::Grant);
@@ -277,7 +278,7 @@ async fn permits_are_room_that_is_set_aside() {
     assert_eq!(next.entities_with_demand(), ["free".into()].into());
     assert_eq!(next.buffered_for_entities_without_demand(), [("stuck".into(), 3)].into());
     assert!(next.has_demand("free") && next.has_demand("unknown") && !next.has_demand("stuck"));
-    // Nine tenths of the room, less three messages, less this permit.
+    // Room: nine tenths of the limit, less three messages, less this permit.
     let mut permits = vec![next];
     for _ in 0..5 {
         permits.push(producer.request_next().await.unwrap());

@@ -1,5 +1,5 @@
-//! The queue that a durable producer stores its messages in: the trait and its promises, and queues of
-//! values over queues of bytes.
+//! The queue in which a durable producer stores its messages: the trait with its guarantees, and typed queues over
+//! queues of bytes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,56 +14,55 @@ use crate::queue::{Confirmation, MessageSent, QueueError, QueueState};
 
 /// Keeps the messages of one producer until they are confirmed, so that they survive the producer.
 ///
-/// One controller writes a queue at a time: it loads the queue before anything else, and again
-/// whenever the queue says so ([`QueueError::NotLoaded`], [`QueueError::OutcomeUnknown`],
-/// [`QueueError::NotStored`], [`QueueError::Rejected`]). Every load raises the epoch, and every
-/// write is made under the epoch of the last load: a writer that was overtaken is
-/// [`QueueError::Fenced`].
+/// One controller writes a queue at a time: it loads the queue first, and again after each error that requires it
+/// ([`QueueError::NotLoaded`], [`QueueError::OutcomeUnknown`], [`QueueError::NotStored`], [`QueueError::Rejected`]).
+/// Every load raises the epoch, and every write is made under the epoch of the last load: a writer whose queue was
+/// loaded by another one meanwhile is [`QueueError::Fenced`].
 ///
-/// Every call may be repeated, however old it is, and every future may be dropped: its call may be
-/// stored all the same, and the repeat then writes nothing. A call that gives no answer is
-/// repeated *as it was*; grouped differently it would be another write. Source: delivery §4.1, D7.
+/// Every call may be repeated, however old it is, and every future may be dropped: its call may be stored all the same,
+/// and the repeat then writes nothing. A call without an answer must be repeated *unchanged*; regrouped messages would
+/// be another write. Source: delivery §4.1, D7.
 #[async_trait]
 pub trait DurableProducerQueue<T: Send + 'static>: Send {
-    /// Makes `controller` the writer, under a raised epoch that is stored before this answers, and
-    /// gives everything that is not confirmed. A controller names the same reference every time it
-    /// loads.
+    /// Makes `controller` the writer, under a raised epoch that is stored before the call returns, and returns every
+    /// unconfirmed message. A controller passes the same reference at each of its loads.
     ///
     /// # Errors
-    /// [`QueueError::Fenced`] if another controller took over since this one loaded. Any other: try
-    /// again later.
+    /// [`QueueError::Fenced`] if another controller took over since this one loaded. After any other error: try again
+    /// later.
     async fn load(&mut self, controller: &ControllerRef) -> Result<QueueState<T>, QueueError>;
 
-    /// Stores messages, all or none, and returns the number up to which the queue has them. Messages that
-    /// the queue has already are not written again. Source: delivery D1, D4.
+    /// Stores messages, all or none, and returns the highest number stored. Messages that are stored already are not
+    /// written again. Source: delivery D1, D4.
     ///
     /// # Errors
     /// [`QueueError`] says for each variant what is stored.
     async fn store_message_sent(&mut self, batch: Vec<MessageSent<T>>) -> Result<SeqNr, QueueError>;
 
-    /// Stores confirmations: their messages are not loaded any more. Known confirmations are not
-    /// written again; all new ones are one write. Source: delivery D2, D5.
+    /// Stores confirmations: later loads do not return their messages. Known confirmations are not written again; all
+    /// new ones are one write. Source: delivery D2, D5.
     ///
     /// # Errors
     /// [`QueueError`] says for each variant what is stored.
     async fn store_message_confirmed(&mut self, confirmations: Vec<Confirmation>) -> Result<(), QueueError>;
 
-    /// The largest message that it takes, in encoded bytes.
+    /// The largest message that the queue accepts, in encoded bytes.
     fn max_message_bytes(&self) -> usize;
 
-    /// How often [`poll_new`](Self::poll_new) is to be called, for a queue whose messages are written by others: an
-    /// outbox. Default `None`: every message comes by [`store_message_sent`](Self::store_message_sent), and nobody polls.
+    /// How often a producer must call [`poll_new`](Self::poll_new), for a queue that is written by others (an outbox).
+    /// Default `None`: messages come by [`store_message_sent`](Self::store_message_sent) alone, and the queue is not
+    /// polled.
     fn poll_interval(&self) -> Option<Duration> {
         None
     }
 
-    /// Messages that others wrote into the queue's store and that neither a load nor a call before has handed out: at
-    /// most `max_messages` of them, by rising numbers above all that were handed out, with gaps perhaps. They are
-    /// stored under these numbers when this answers, so a producer sends them without storing. Default: none, ever.
+    /// Messages that others wrote into the queue's store and that no load and no earlier call has returned: at most
+    /// `max_messages`, by rising numbers above all that were returned, with gaps perhaps. They are stored under these
+    /// numbers when the call returns, so a producer sends them without storing them. Default: none.
     ///
     /// # Errors
-    /// [`QueueError`] says for each variant what to do; [`QueueError::OutOfOrder`]: the store handed out a number a
-    /// second time, and nothing of it can be sent.
+    /// [`QueueError`] says for each variant what to do. [`QueueError::OutOfOrder`]: the store gave out a number twice,
+    /// so none of the messages can be sent.
     async fn poll_new(&mut self, max_messages: usize) -> Result<Vec<MessageSent<T>>, QueueError> {
         let _none_are_written_by_others = max_messages;
         Ok(Vec::new())
@@ -105,7 +104,7 @@ pub struct TypedQueue<T, Q> {
 }
 
 impl<T, Q> TypedQueue<T, Q> {
-    /// `queue`, whose messages `codec` writes and reads.
+    /// A typed view of `queue`, whose messages `codec` encodes and decodes.
     pub fn new(queue: Q, codec: impl Codec<T>) -> Self {
         Self { queue, codec: Arc::new(codec) }
     }
@@ -116,7 +115,7 @@ impl<T, Q> TypedQueue<T, Q> {
     }
 }
 
-/// A value as its codec writes it.
+/// Encodes a value.
 pub(in crate::driver) fn encoded<T: 'static>(codec: &dyn Codec<T>, value: &T) -> Result<Encoded, EncodeError> {
     let mut buffer = BytesMut::new();
     codec.encode(value, &mut buffer)?;

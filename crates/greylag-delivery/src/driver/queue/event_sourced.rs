@@ -1,4 +1,4 @@
-//! The queue in a journal: an entity that runs as a task, and the handle that speaks to it.
+//! The queue in a journal: an entity that runs as a task, and the handle that calls it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,16 +18,15 @@ use crate::queue::behavior::{Answer, QueueBehavior, QueueCommand};
 use crate::queue::{Confirmation, EventSourcedQueueSettings, MessageSent, QueueError, QueueState};
 use crate::settings::SettingsError;
 
-/// What an event of the queue takes beside the message in it, at most.
+/// Upper limit of an event's bytes in addition to the message in it.
 pub(in crate::driver) const EVENT_OVERHEAD: usize = 4 << 10;
 
-/// A producer queue in a journal: its history is the messages, their confirmations, and who wrote it.
+/// A producer queue in a journal: the history has the messages, their confirmations, and the writers.
 ///
-/// The queue is an event-sourced entity of its own, under a [`PersistenceId`] that no other producer uses.
-/// A snapshot is saved from time to time, and the events before it are deleted, so that the history
-/// holds little more than the unconfirmed messages. If its store fails, the queue recovers with a back-off while
-/// its callers wait; a second writer of the same id fences the first. Opened, it holds nothing but a
-/// task; dropped, it ends after the calls made before.
+/// The queue is an event-sourced entity of its own, under a [`PersistenceId`] that no other producer uses. A snapshot
+/// is saved from time to time, and the events before it are deleted, so that the history holds little more than the
+/// unconfirmed messages. If its store fails, the queue recovers with a back-off while its callers wait; a second writer
+/// of the same id fences the first. An open queue consists of a task; a dropped queue ends after the calls made before.
 ///
 /// ```
 /// use greylag_codec::json;
@@ -73,17 +72,16 @@ pub struct EventSourcedProducerQueue {
     end: oneshot::Receiver<Ended>,
     ended: Option<Ended>,
     cleanup: JoinHandle<()>,
-    /// The epoch under which it is written, or the answer to a write while there is none.
+    /// The epoch of the last load, or the answer to writes before a load.
     loaded: Result<Epoch, QueueError>,
     max_message_bytes: usize,
 }
 
 impl EventSourcedProducerQueue {
-    /// Opens the queue of `id` as a task of the current tokio runtime. Nothing is written before it
-    /// is loaded.
+    /// Opens the queue of `id` as a task of the current tokio runtime. Nothing is written before the first load.
     ///
     /// # Errors
-    /// [`SettingsError`] names the setting that cannot work, alone or with these stores.
+    /// [`SettingsError`] names the invalid setting; some depend on these stores.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -107,22 +105,22 @@ impl EventSourcedProducerQueue {
         Ok(Self { id, entity, end, ended: None, cleanup, loaded: Err(QueueError::NotLoaded), max_message_bytes })
     }
 
-    /// This queue as one of `T`, which `codec` writes and reads.
+    /// The queue with messages of type `T`, which `codec` encodes and decodes.
     pub fn typed<T>(self, codec: impl Codec<T>) -> TypedQueue<T, Self> {
         TypedQueue::new(self, codec)
     }
 
-    /// Under which name the history is stored.
+    /// The persistence id of the queue's history.
     pub fn persistence_id(&self) -> &PersistenceId {
         &self.id
     }
 
-    /// Ends the queue after all earlier calls, and waits until it lets go of its stores.
+    /// Ends the queue after all earlier calls, and waits until it has released its stores.
     pub async fn close(mut self) {
         self.cleanup.abort();
         self.entity.stop().await;
         if self.ended.is_none() {
-            // A task that is gone with its runtime has let go as well.
+            // A task that ended with its runtime has released the stores as well.
             let _ = (&mut self.end).await;
         }
     }
@@ -137,7 +135,7 @@ impl EventSourcedProducerQueue {
         }
     }
 
-    /// What it means for the caller that the entity gave no answer of its own.
+    /// The caller's error if the entity gave no answer of its own.
     async fn failed(&mut self, error: EntityError) -> QueueError {
         match error {
             EntityError::NotStored(NotStoredReason::Rejected(reason)) => QueueError::Rejected(reason),
@@ -149,7 +147,7 @@ impl EventSourcedProducerQueue {
         }
     }
 
-    /// Why the queue will not answer any more.
+    /// Why the queue has ended.
     async fn end(&mut self) -> QueueError {
         if self.ended.is_none() {
             self.ended = (&mut self.end).await.ok();
@@ -166,7 +164,7 @@ impl EventSourcedProducerQueue {
 #[async_trait]
 impl DurableProducerQueue<Encoded> for EventSourcedProducerQueue {
     async fn load(&mut self, controller: &ControllerRef) -> Result<QueueState<Encoded>, QueueError> {
-        // Whatever becomes of this load, the one before is over.
+        // The former load is void, even if this load fails.
         self.loaded = Err(QueueError::NotLoaded);
         let (controller, stream_id, now_ms) = (controller.clone(), fresh_stream(), now_ms());
         let waiting = Arc::new(());
@@ -199,7 +197,7 @@ impl DurableProducerQueue<Encoded> for EventSourcedProducerQueue {
 
 impl Drop for EventSourcedProducerQueue {
     fn drop(&mut self) {
-        // Its handle would keep the entity alive.
+        // The clean-up task's handle would keep the entity alive.
         self.cleanup.abort();
     }
 }
@@ -210,11 +208,11 @@ impl fmt::Debug for EventSourcedProducerQueue {
     }
 }
 
-/// Lets the queue forget confirmations that are of no use any more, from time to time.
+/// Makes the queue forget old confirmations at regular intervals.
 async fn clean_up(entity: EntityHandle<QueueCommand>, every: Duration) {
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks.tick().await; // the first is at once, and the load cleans up by itself
+    ticks.tick().await; // The first tick is immediate, but the load cleans up already.
     loop {
         ticks.tick().await;
         if entity.tell(QueueCommand::Cleanup { now_ms: now_ms() }).await.is_err() {

@@ -1,4 +1,4 @@
-//! A store of rows that fails when it is told to, for tests of what stands on one.
+//! A store of rows with injected faults, for tests.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,39 +14,39 @@ use super::{OutboxStore, QueueStore};
 use crate::ids::Epoch;
 use crate::queue::{MessageSent, QueueChange, QueueClaim, QueueHead, QueueRows, QueueStoreError};
 
-/// A call of a store, as a predicate of [`FaultyQueueStore::fail_when`] sees it.
+/// A call of a store, passed to the predicate of [`FaultyQueueStore::fail_when`].
 #[derive(Debug, Clone, Copy)]
 pub enum QueueCall<'a> {
-    /// The head row is read.
+    /// Reads the head row.
     Head,
-    /// All rows are read.
+    /// Reads all rows.
     Read,
     /// A load claims the queue.
     Claim(&'a QueueClaim),
-    /// A change is made: messages are stored or confirmed, or qualifiers forgotten.
+    /// Stores or confirms messages, or forgets qualifiers.
     Write(&'a QueueChange),
-    /// Messages of an outbox get their numbers.
+    /// Numbers the messages of an outbox.
     Number,
 }
 
-/// How a call fails.
+/// A fault of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueFault {
-    /// The store is away: the call fails, and nothing is written.
+    /// The store cannot be reached: the call fails, and nothing is written.
     Unavailable,
     /// The store refuses the call.
     Rejected,
-    /// The answer gets lost. Reading calls are [`Unavailable`](Self::Unavailable) then.
+    /// The answer is lost. A reading call fails as [`Unavailable`](Self::Unavailable).
     AnswerLost {
         /// Whether the change is made all the same.
         done: bool,
     },
 }
 
-/// Decides which calls of which queue fail.
+/// Decides whether a call of a queue fails, and how.
 type FailWhen = Arc<dyn Fn(&str, QueueCall<'_>) -> Option<QueueFault> + Send + Sync>;
 
-/// A store of rows with delays and failures before it. Clones share them.
+/// A store of rows with injected delays and faults. Clones share both.
 #[derive(Clone)]
 pub struct FaultyQueueStore<S> {
     store: S,
@@ -66,28 +66,28 @@ struct Plan {
 }
 
 impl<S> FaultyQueueStore<S> {
-    /// `store`, without a fault so far.
+    /// Wraps `store`, without faults.
     pub fn new(store: S) -> Self {
         Self { store, shared: Arc::default() }
     }
 
-    /// The store behind the faults.
+    /// The wrapped store.
     pub fn inner(&self) -> &S {
         &self.store
     }
 
-    /// Lets every call from now on take as long as this before it reaches the store. Default zero.
+    /// Delays every later call by this time before it reaches the store. Default zero.
     pub fn delay(&self, delay: Duration) {
         self.plan(|plan| plan.delay = delay);
     }
 
-    /// Lets every call from now on fail for which `predicate` names a fault. It is asked once for each call, when the
-    /// delay is over.
+    /// Makes every later call fail for which `predicate` returns a fault. The predicate is called once per call, after
+    /// the delay.
     pub fn fail_when(&self, predicate: impl Fn(&str, QueueCall<'_>) -> Option<QueueFault> + Send + Sync + 'static) {
         self.plan(|plan| plan.fail_when = Some(Arc::new(predicate)));
     }
 
-    /// Lets one claim or change of a queue fail: the one that comes after `passing` others.
+    /// Makes one claim or change of a queue fail, after `passing` others have succeeded.
     pub fn fail_write(&self, queue: impl Into<String>, passing: u32, fault: QueueFault) {
         let (queue, writes) = (queue.into(), AtomicU32::new(0));
         self.fail_when(move |of, call| {
@@ -96,12 +96,12 @@ impl<S> FaultyQueueStore<S> {
         });
     }
 
-    /// Lets no call fail any more.
+    /// Ends all faults.
     pub fn fail_never(&self) {
         self.plan(|plan| plan.fail_when = None);
     }
 
-    /// How many claims and changes of a queue the store made.
+    /// Number of claims and changes of a queue that the store has made.
     pub fn writes(&self, queue: &str) -> u64 {
         self.counts().get(queue).copied().unwrap_or_default()
     }
@@ -114,7 +114,7 @@ impl<S> FaultyQueueStore<S> {
         change(&mut self.shared.plan.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits as it should, and says how the call fails.
+    /// Waits for the delay, and returns the fault of the call.
     async fn fault(&self, queue: &str, call: QueueCall<'_>) -> Option<QueueFault> {
         let delay = self.plan(|plan| plan.delay);
         if !delay.is_zero() {
@@ -124,7 +124,7 @@ impl<S> FaultyQueueStore<S> {
         fail_when.and_then(|predicate| predicate(queue, call))
     }
 
-    /// Lets a writing call reach the store, or not, and its answer come back, or not.
+    /// Runs a writing call with its fault: the call may not reach the store, or its answer may be lost.
     async fn writing<R>(
         &self,
         queue: &str,

@@ -1,4 +1,4 @@
-//! The queue in any store of rows: its rules, and the task that lets every call of the store end.
+//! The queue in any store of rows: its rules, and a task that completes every call of the store.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use crate::queue::kv::{KvQueue, fenced};
 use crate::queue::{Confirmation, KvQueueSettings, MessageSent, QueueChange, QueueError, QueueState, QueueStoreError};
 use crate::settings::SettingsError;
 
-/// How often a load claims the queue anew because another controller claimed it at the same time.
+/// Maximum number of claims per load; a claim is repeated if another controller claimed the queue at the same time.
 const CLAIMS: usize = 16;
 
 /// A producer queue in a store of rows: one row for each message, removed when the message is confirmed.
 ///
-/// There is no history and there are no snapshots: what is stored is what is unconfirmed. That makes it the best queue
-/// for an embedded store and for a database alike. Each write is one [`QueueChange`] of the [`QueueStore`] on
-/// the condition that no other controller loaded the queue since; a writer that was overtaken is fenced. A dropped call
-/// goes on in a task of its own, and the next call waits for its end.
+/// There is no history and there are no snapshots: the store has only the unconfirmed messages. That makes this queue
+/// the best one for embedded stores and databases alike. Each write is one [`QueueChange`] of the [`QueueStore`], made
+/// only if no other controller has loaded the queue since; otherwise the writer is fenced. A dropped call goes on in a
+/// task of its own, and the next call waits until it has ended.
 ///
 /// ```
 /// use greylag_codec::json;
@@ -58,33 +58,33 @@ pub struct KvProducerQueue<S> {
     name: Arc<str>,
     max_message_bytes: usize,
     turn: Turn<S>,
-    /// Why the queue cannot be written, as far as its last answers said.
+    /// The error of the last call, which is the answer to writes until the next load.
     unloaded: Option<QueueError>,
 }
 
-/// Who has the rules and the store.
+/// Owner of the rules and the store.
 enum Turn<S> {
     Idle(Box<Core<S>>),
-    /// A call that is under way, whether or not its caller still waits.
+    /// A call under way has them, even if its caller has dropped the future.
     Busy(JoinHandle<Box<Core<S>>>),
-    /// A call panicked, or its runtime is gone.
+    /// Lost: a call panicked, or its runtime has ended.
     Lost,
 }
 
-/// What a call works with.
+/// Rules, store and name of the queue, as a call uses them.
 pub(super) struct Core<S> {
     pub(super) store: S,
     pub(super) name: Arc<str>,
     pub(super) rules: KvQueue,
-    /// Of an outbox: messages that have their numbers and whose poll was not answered, as far as is known.
+    /// Of an outbox: numbered messages of a poll whose answer may have been lost.
     pub(super) numbered: Vec<MessageSent<Encoded>>,
 }
 
 impl<S: QueueStore> KvProducerQueue<S> {
-    /// The queue `name` of `store`. Nothing is read or written before it is loaded.
+    /// The queue `name` of `store`. Nothing is read or written before the first load.
     ///
     /// # Errors
-    /// [`SettingsError`] names the setting that cannot work.
+    /// [`SettingsError`] names the invalid setting.
     pub fn open(store: S, name: impl Into<Arc<str>>, settings: KvQueueSettings) -> Result<Self, SettingsError> {
         settings.validate()?;
         let (name, max_message_bytes) = (name.into(), store.max_message_bytes());
@@ -93,17 +93,17 @@ impl<S: QueueStore> KvProducerQueue<S> {
         Ok(Self { name, max_message_bytes, turn, unloaded: Some(QueueError::NotLoaded) })
     }
 
-    /// This queue as one of `T`, which `codec` writes and reads.
+    /// The queue with messages of type `T`, which `codec` encodes and decodes.
     pub fn typed<T>(self, codec: impl Codec<T>) -> TypedQueue<T, Self> {
         TypedQueue::new(self, codec)
     }
 
-    /// Under which name it is stored.
+    /// The name of the queue in its store.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Waits for the call before, if its caller did not, and takes its rules.
+    /// Waits until the previous call has ended, and takes rules and store.
     async fn core(&mut self) -> Result<Box<Core<S>>, QueueError> {
         if let Turn::Busy(call) = &mut self.turn {
             self.turn = call.await.map_or(Turn::Lost, Turn::Idle);
@@ -114,7 +114,7 @@ impl<S: QueueStore> KvProducerQueue<S> {
         }
     }
 
-    /// Does `work` in a task, which ends also when this future is dropped.
+    /// Runs `work` in a task, which completes even if this future is dropped.
     pub(super) async fn call<R: Send + 'static>(
         &mut self,
         work: impl for<'a> FnOnce(&'a mut Core<S>) -> BoxFuture<'a, Result<R, QueueError>> + Send + 'static,
@@ -137,12 +137,12 @@ impl<S: QueueStore> KvProducerQueue<S> {
         done
     }
 
-    /// Refuses calls until the next load.
+    /// Refuses writes until the next load.
     pub(super) fn unload(&mut self) {
         self.unloaded = Some(QueueError::NotLoaded);
     }
 
-    /// Whether a write may be tried.
+    /// Answers the error of the last call if the queue must be loaded first.
     pub(super) fn check_loaded(&self) -> Result<(), QueueError> {
         self.unloaded.clone().map_or(Ok(()), Err)
     }
@@ -165,7 +165,7 @@ impl<S: QueueStore> Core<S> {
         Err(QueueError::NotStored("other controllers keep claiming the queue".into()))
     }
 
-    /// Reads the queue once it is claimed, and forgets what is of no use any more.
+    /// Reads the rows after a claim, and forgets old confirmations.
     async fn read(&mut self, epoch: Epoch) -> Result<QueueState<Encoded>, QueueError> {
         self.numbered.clear();
         let rows = self.store.read(&self.name).await.map_err(failed)?;
@@ -200,7 +200,7 @@ impl<S: QueueStore> Core<S> {
         }
     }
 
-    /// Makes a change under the epoch of the load, which ends with any error.
+    /// Writes a change under the epoch of the load. Any error ends the load.
     async fn write(&mut self, change: &QueueChange) -> Result<(), QueueError> {
         let error = match self.store.write(&self.name, change).await {
             Ok(()) => {
@@ -214,7 +214,7 @@ impl<S: QueueStore> Core<S> {
         Err(error)
     }
 
-    /// Why a write was refused.
+    /// The error of a write that the store refused because the queue has changed.
     pub(super) async fn overtaken(&self) -> QueueError {
         let head = self.store.head(&self.name).await.ok().flatten();
         match (head.as_ref().map(|head| head.epoch), self.rules.epoch()) {
@@ -226,7 +226,7 @@ impl<S: QueueStore> Core<S> {
     }
 }
 
-/// What it means for the caller of a queue that its store failed.
+/// The caller's error if the store failed.
 pub(super) fn failed(error: QueueStoreError) -> QueueError {
     match error {
         QueueStoreError::Changed => QueueError::Fenced { by: None },
@@ -243,7 +243,7 @@ pub(super) fn failed(error: QueueStoreError) -> QueueError {
 #[async_trait]
 impl<S: QueueStore> DurableProducerQueue<Encoded> for KvProducerQueue<S> {
     async fn load(&mut self, controller: &ControllerRef) -> Result<QueueState<Encoded>, QueueError> {
-        // Whatever becomes of this load, the one before is over.
+        // The former load is void, even if this load fails.
         self.unloaded = Some(QueueError::NotLoaded);
         let controller = controller.clone();
         let state = self.call(move |core| Box::pin(core.load(controller))).await?;

@@ -17,14 +17,14 @@ use crate::queue::{
     QueueStoreError, TimestampMillis,
 };
 
-/// As with the journals of this workspace unless they are told otherwise.
+/// The limit of this workspace's journals by default.
 const MAX_MESSAGE_BYTES: usize = (4 << 20) - (4 << 10);
 
-/// A producer queue in memory: gone with its process, and otherwise as good as any.
+/// A producer queue in memory: lost with its process, otherwise with the guarantees of any queue.
 pub type InMemoryProducerQueue = KvProducerQueue<InMemoryQueues>;
 
-/// The "disk" of queues in memory: clones share it, so that a second queue of one name takes over from the first, as
-/// a restarted process would. It is slow and fails as it is told.
+/// The "disk" of queues in memory: clones share it, so that a second queue of one name takes over from the first, like
+/// a restarted process. Delays and faults can be injected.
 ///
 /// ```
 /// use greylag_delivery::queue::{MessageSent, QueueError};
@@ -84,7 +84,7 @@ impl InMemoryQueues {
             .expect("the default settings are valid")
     }
 
-    /// Writes a message into an outbox, as an application does in its transaction.
+    /// Writes a message into an outbox, like an application's transaction.
     pub fn write_to_outbox(&self, outbox: &str, qualifier: impl Into<Qualifier>, message: Encoded) {
         let (seq_nr, ack, qualifier, timestamp_ms) = (SeqNr::NONE, false, qualifier.into(), now_ms());
         let message = MessageSent { seq_nr, message, ack, qualifier, timestamp_ms };
@@ -152,7 +152,7 @@ impl OutboxStore for InMemoryQueues {
     }
 }
 
-/// The rows of all queues, and the messages of outboxes that have no number yet.
+/// The rows of all queues, and the unnumbered messages of outboxes.
 #[derive(Clone, Default)]
 struct Disk {
     queues: Arc<Mutex<BTreeMap<String, Rows>>>,

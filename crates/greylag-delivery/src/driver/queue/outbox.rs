@@ -1,4 +1,4 @@
-//! The queue whose messages an application writes in its own transactions.
+//! The queue whose messages applications write in their own transactions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use crate::queue::{
 };
 use crate::settings::SettingsError;
 
-/// A producer queue over a table into which an application writes its messages itself, together with whatever else
-/// its transaction changes: either both are there, or neither is.
+/// A producer queue over a table into which an application writes its messages itself, in the transaction that changes
+/// its other data: both are committed, or neither is.
 ///
 /// The queue numbers messages in the order in which it first sees them, in transactions of its own, under the epoch of
-/// its load; so the numbers of a stream rise strictly, whatever becomes of the application's transactions. A
-/// producer does not [`store`](DurableProducerQueue::store_message_sent) in it but
-/// [`polls`](DurableProducerQueue::poll_new) it: a [`ShardingProducer`](crate::ShardingProducer) that is started with it
-/// sends what applications write, to the entity that each message names as its qualifier. Confirmed messages are removed
-/// from the table.
+/// its load; so the numbers of a stream rise strictly, in whatever order the application's transactions commit. A
+/// producer does not [`store`](DurableProducerQueue::store_message_sent) messages in it but
+/// [`polls`](DurableProducerQueue::poll_new) it: a [`ShardingProducer`](crate::ShardingProducer) that is started with
+/// it sends each message to the entity that the message names as its qualifier. Confirmed messages are removed from the
+/// table.
 ///
 /// ```
 /// use greylag_core::{CodecId, Encoded};
@@ -50,15 +50,15 @@ use crate::settings::SettingsError;
 pub struct OutboxProducerQueue<S> {
     queue: KvProducerQueue<S>,
     poll_interval: Duration,
-    /// The last number that a load or a poll handed out.
+    /// The highest number returned by a load or a poll.
     handed_out: SeqNr,
 }
 
 impl<S: OutboxStore> OutboxProducerQueue<S> {
-    /// The outbox `name` of `store`. Nothing is read or written before it is loaded.
+    /// The outbox `name` of `store`. Nothing is read or written before the first load.
     ///
     /// # Errors
-    /// [`SettingsError`] names the setting that cannot work.
+    /// [`SettingsError`] names the invalid setting.
     pub fn open(store: S, name: impl Into<Arc<str>>, settings: OutboxSettings) -> Result<Self, SettingsError> {
         settings.validate()?;
         let OutboxSettings { cleanup_unused_after, poll_interval } = settings;
@@ -66,19 +66,20 @@ impl<S: OutboxStore> OutboxProducerQueue<S> {
         Ok(Self { queue, poll_interval, handed_out: SeqNr::NONE })
     }
 
-    /// This outbox as one of `T`, which `codec` reads.
+    /// The outbox with messages of type `T`, which `codec` decodes.
     pub fn typed<T>(self, codec: impl Codec<T>) -> TypedQueue<T, Self> {
         TypedQueue::new(self, codec)
     }
 
-    /// Under which name it is stored.
+    /// The name of the outbox in its store.
     pub fn name(&self) -> &str {
         self.queue.name()
     }
 }
 
 impl<S: OutboxStore> Core<S> {
-    /// Messages after `handed_out` whose numbers are stored: those of a poll whose answer nobody took, then new ones.
+    /// Messages after `handed_out` whose numbers are stored: first those of a poll whose answer was lost, then new
+    /// ones.
     async fn poll(&mut self, handed_out: SeqNr, max_messages: usize) -> Result<Vec<MessageSent<Encoded>>, QueueError> {
         let epoch = self.rules.epoch().ok_or(QueueError::NotLoaded)?;
         self.numbered.retain(|message| message.seq_nr > handed_out);
@@ -109,7 +110,7 @@ impl<S: OutboxStore> DurableProducerQueue<Encoded> for OutboxProducerQueue<S> {
         Ok(state)
     }
 
-    /// Acknowledges messages that the outbox handed out, and refuses all others: they are written by applications.
+    /// Acknowledges messages that a poll has returned, and refuses all others, since applications write them.
     async fn store_message_sent(&mut self, batch: Vec<MessageSent<Encoded>>) -> Result<SeqNr, QueueError> {
         self.queue.check_loaded()?;
         match batch.iter().find(|message| message.seq_nr > self.handed_out || message.seq_nr == SeqNr::NONE) {
@@ -138,7 +139,7 @@ impl<S: OutboxStore> DurableProducerQueue<Encoded> for OutboxProducerQueue<S> {
         self.queue.check_loaded()?;
         let handed_out = self.handed_out;
         let new = self.queue.call(move |core| Box::pin(core.poll(handed_out, max_messages))).await;
-        // Whatever was numbered amiss, nothing of this load can be sent any more.
+        // With wrong numbers in the store, no message of this load can be sent any more.
         if matches!(new, Err(QueueError::OutOfOrder { .. })) {
             self.queue.unload();
         }

@@ -1,4 +1,4 @@
-//! What a queue asks of a store of rows.
+//! The store of rows below a queue.
 
 use async_trait::async_trait;
 use greylag_core::Encoded;
@@ -6,10 +6,10 @@ use greylag_core::Encoded;
 use crate::ids::Epoch;
 use crate::queue::{MessageSent, QueueChange, QueueClaim, QueueHead, QueueRows, QueueStoreError};
 
-/// Keeps the rows of queues. One store holds any number of queues, each under its name.
+/// Stores the rows of queues, any number of queues by name.
 ///
-/// A [`KvProducerQueue`](crate::KvProducerQueue) calls it from one task at a time, and lets every call end; other
-/// processes may call for the same queue meanwhile. What a call answered is durable.
+/// A [`KvProducerQueue`](crate::KvProducerQueue) calls the store from one task at a time, and completes every call;
+/// other processes may call for the same queue meanwhile. A successful answer means that the change is durable.
 #[async_trait]
 pub trait QueueStore: Send + Sync + 'static {
     /// The head row of a queue, if there is one.
@@ -18,28 +18,28 @@ pub trait QueueStore: Send + Sync + 'static {
     /// [`QueueStoreError::Unavailable`], [`QueueStoreError::Damaged`].
     async fn head(&self, queue: &str) -> Result<Option<QueueHead>, QueueStoreError>;
 
-    /// All rows of a queue, as they are at one moment; `None` if it has no head row.
+    /// All rows of a queue at one moment; `None` if the queue has no head row.
     ///
     /// # Errors
     /// [`QueueStoreError::Unavailable`], [`QueueStoreError::Damaged`].
     async fn read(&self, queue: &str) -> Result<Option<QueueRows>, QueueStoreError>;
 
-    /// Makes a claim if the head row is as [`QueueClaim::expected`] says: gives it the claim's epoch and controller
-    /// and leaves its numbers as they are, or makes it with the next number 1. Nothing may come between that
-    /// comparison and the claim. [`QueueHead::claimed`] is the rule.
+    /// Makes a claim if the head row equals [`QueueClaim::expected`]: writes the claim's epoch and controller into the
+    /// head row and keeps its numbers, or inserts the row with next number 1. Comparison and claim must be atomic.
+    /// [`QueueHead::claimed`] is the rule.
     ///
     /// # Errors
     /// [`QueueStoreError`] says for each variant what is stored.
     async fn claim(&self, queue: &str, claim: &QueueClaim) -> Result<(), QueueStoreError>;
 
-    /// Makes a change, whole or not at all, if the head row has the epoch of the change. Nothing may come between that
-    /// comparison and the change. [`QueueHead::changed`] is the rule of the head row.
+    /// Makes a change, whole or not at all, if the head row has the epoch of the change. Comparison and change must be
+    /// atomic. [`QueueHead::changed`] is the rule of the head row.
     ///
     /// # Errors
     /// [`QueueStoreError`] says for each variant what is stored.
     async fn write(&self, queue: &str, change: &QueueChange) -> Result<(), QueueStoreError>;
 
-    /// The largest message that it takes, in encoded bytes.
+    /// The largest message that the store accepts, in encoded bytes.
     fn max_message_bytes(&self) -> usize;
 }
 
@@ -66,18 +66,18 @@ impl<S: QueueStore + ?Sized> QueueStore for std::sync::Arc<S> {
     }
 }
 
-/// A [`QueueStore`] whose messages are written by applications, each in a transaction of its own, and without numbers.
+/// A [`QueueStore`] whose messages are written by applications, in transactions of their own, and without numbers.
 ///
-/// An [`OutboxProducerQueue`](crate::OutboxProducerQueue) calls it as it calls a `QueueStore`, and never adds messages by
-/// [`write`](QueueStore::write). [`read`](QueueStore::read) answers those that have numbers.
+/// An [`OutboxProducerQueue`](crate::OutboxProducerQueue) calls the store like a `QueueStore`, but never adds messages
+/// by [`write`](QueueStore::write). [`read`](QueueStore::read) returns the numbered messages.
 #[async_trait]
 pub trait OutboxStore: QueueStore {
-    /// Gives numbers to messages that have none, in the order in which this call finds them, if the head row has
-    /// this epoch: from the head row's next number on, and moves that. All in one transaction of its own; nothing may
-    /// come between the comparison and the numbers. Answers them by rising numbers.
+    /// Numbers messages that have no number, in the order in which this call finds them, if the head row has this
+    /// epoch: from the head row's next number on, which is moved. Comparison and numbering must be one transaction.
+    /// Returns the messages by rising numbers.
     ///
-    /// A number is never taken from the transaction that wrote the message: of two such transactions the second may
-    /// commit first, and its message would be sent before the smaller number is seen at all.
+    /// A number must not be assigned in the transaction that wrote the message: of two such transactions the second may
+    /// commit first, and its message would be sent before the smaller number is visible.
     ///
     /// # Errors
     /// [`QueueStoreError`] says for each variant what is stored.

@@ -1,4 +1,5 @@
-//! The base of every producer's task: the node's remoting, a path of its own there, and where its messages are kept.
+//! The base of every producer's task: the node's remoting, a path of the producer's own there, and the place where its
+//! messages are kept.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +22,12 @@ use crate::settings::DeliverySettings;
 pub(crate) enum Keeping {
     /// In memory alone, under this identity.
     InMemory(ProducerIdentity),
-    /// In a queue, which knows stream and epoch.
+    /// In a queue, which has stream and epoch.
     Durable(ProducerId, Box<dyn DurableProducerQueue<Encoded>>),
 }
 
 impl ProducerIdentity {
-    /// A fresh stream, for a producer that remembers nothing across its starts.
+    /// A fresh stream, for a producer that keeps nothing across restarts.
     pub fn in_memory(producer_id: ProducerId) -> Self {
         Self { producer_id, stream_id: fresh_stream(), epoch: Epoch::FIRST }
     }
@@ -38,7 +39,7 @@ impl Keeping {
         Self::InMemory(ProducerIdentity::in_memory(producer_id))
     }
 
-    /// The same, for the producer of this identity; of a queue the stream and the epoch stay its own.
+    /// Sets the identity of an in-memory producer; a queue keeps its own stream and epoch.
     pub(crate) fn identified_by(self, identity: ProducerIdentity) -> Self {
         match self {
             Self::InMemory(_) => Self::InMemory(identity),
@@ -46,19 +47,19 @@ impl Keeping {
         }
     }
 
-    /// The same producer's, in this queue.
+    /// Keeps the producer's messages in `queue`.
     pub(crate) fn in_queue(self, queue: impl DurableProducerQueue<Encoded> + 'static) -> Self {
         let (Self::InMemory(ProducerIdentity { producer_id, .. }) | Self::Durable(producer_id, _)) = self;
         Self::Durable(producer_id, Box::new(queue))
     }
 
-    /// The producer.
+    /// The producer's id.
     pub(crate) fn producer_id(&self) -> &ProducerId {
         let (Self::InMemory(ProducerIdentity { producer_id, .. }) | Self::Durable(producer_id, _)) = self;
         producer_id
     }
 
-    /// How often the queue is to be asked for messages that others wrote into it.
+    /// How often the queue must be polled for messages that others wrote into it.
     pub(crate) fn poll_interval(&self) -> Option<Duration> {
         match self {
             Self::InMemory(_) => None,
@@ -66,8 +67,7 @@ impl Keeping {
         }
     }
 
-    /// Refuses a queue that finds messages by itself, for producers that do not ask for any: its messages would wait for
-    /// ever.
+    /// Refuses a polled queue for producers that do not poll: its messages would wait for ever.
     pub(crate) fn refuse_outbox(&self) -> Result<(), StartError> {
         self.poll_interval().map_or(Ok(()), |_| Err(StartError::Outbox))
     }
@@ -78,7 +78,7 @@ pub(crate) struct Base<T> {
     pub(crate) remoting: Arc<dyn Remoting>,
     near: upstream::Near,
     pub(crate) producer_id: ProducerId,
-    /// The stream and the epoch of a producer that stores nothing.
+    /// Stream and epoch of a producer that stores nothing.
     pub(crate) stream: Option<(StreamId, Epoch)>,
     pub(crate) encoding: Arc<Encoding<T>>,
     pub(super) store: Option<Store>,
@@ -87,14 +87,14 @@ pub(crate) struct Base<T> {
 }
 
 impl<T> Base<T> {
-    /// Where consumers answer to.
+    /// The reference to which consumers send their answers.
     pub(crate) fn reference(&self) -> &ControllerRef {
         self.near.reference()
     }
 }
 
 impl<T: Send + Sync + 'static> Base<T> {
-    /// Checks the settings, and opens what a task needs, on the tokio runtime of the caller.
+    /// Checks the settings, and registers the producer, on the tokio runtime of the caller.
     ///
     /// # Errors
     /// [`StartError::Settings`]; nothing was opened.
@@ -119,7 +119,7 @@ impl<T: Send + Sync + 'static> Base<T> {
         Ok(Self { remoting, near, producer_id, stream, encoding, store, upstream, drain_on_drop })
     }
 
-    /// The storing of a machine with these settings.
+    /// The storing machine for a producer with these settings.
     pub(crate) fn storing<M: Clone>(&self, settings: &DeliverySettings) -> Storing<M> {
         match self.store {
             Some(_) => Storing::durable(settings.storing()),
@@ -127,8 +127,8 @@ impl<T: Send + Sync + 'static> Base<T> {
         }
     }
 
-    /// Starts the task; it runs until the returned handle and all handles made of it are dropped, or one of them closes the
-    /// producer.
+    /// Starts the task; it runs until the returned handle and all its clones are dropped and drained, or until one of
+    /// them closes the producer.
     pub(crate) fn spawn<E: Engine<T>>(self, engine: E) -> Sending<T, E::To> {
         let mut seen = Default::default();
         engine.show(&mut seen);

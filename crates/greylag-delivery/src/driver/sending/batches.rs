@@ -1,6 +1,6 @@
-//! Frames of one link travel together: those of one run of the producer's task, up to a number and a size.
+//! Groups frames of one link into batches: frames of one run of the producer's task, up to a number and a size.
 //!
-//! Order matters within a link alone, so a link's frames need not lie next to each other. Source: delivery §12; scenario 88.
+//! Order matters only within a link, so frames of several links may be interleaved. Source: delivery §12; scenario 88.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use crate::message::{BatchHeader, SequencedBatch, SequencedMessage};
 use crate::payload::Payload;
 use crate::settings::LANE_MARGIN;
 
-/// Frames of one batch.
+/// Maximum number of frames in a batch.
 const MAX_FRAMES: usize = 256;
-/// Bytes of the payloads of one batch, unless its only frame has more.
+/// Maximum bytes of payload in a batch; a single larger frame travels alone.
 const MAX_BYTES: usize = 64 << 10;
 
-/// A batch with the consumer controller, or the entity, that it goes to.
+/// A batch with its target: a consumer controller, or an entity.
 pub(crate) struct Addressed<A, T> {
     pub(crate) to: A,
     pub(crate) batch: SequencedBatch<Payload<T>>,
-    /// Bytes of its payloads.
+    /// Bytes of the batch's payloads.
     pub(crate) bytes: usize,
 }
 
@@ -37,7 +37,8 @@ impl<A: PartialEq, T: 'static> Batches<A, T> {
         Self { max_bytes: lane.saturating_sub(LANE_MARGIN).min(MAX_BYTES), open: BTreeMap::new() }
     }
 
-    /// Takes a frame. A batch of its link with no room for it, another header or another address comes back, to be sent first.
+    /// Adds a frame. If the open batch of its link has no room, another header or another target, returns that batch,
+    /// which must be sent first.
     pub(crate) fn add(
         &mut self,
         to: A,
@@ -100,7 +101,7 @@ mod tests {
         SequencedMessage { frame, first: false }
     }
 
-    /// Batches for a lane that carries messages of so many bytes; 0 for any size.
+    /// Batches for a lane with messages of at most so many bytes; 0 for any size.
     fn batches(max_lane_bytes: usize) -> Batches<&'static str, i64> {
         let network = MemoryNetwork::new();
         network.limit_ordinary_lanes(max_lane_bytes);
@@ -111,7 +112,7 @@ mod tests {
         batch.batch.frames.iter().map(|message| message.frame.seq_nr).collect()
     }
 
-    /// Of delivery 88: frames are merged up to 64 KiB and 256 of them, those of several links beside each other.
+    /// Of delivery 88: batches have at most 64 KiB and 256 frames, with open batches for several links at once.
     #[test]
     fn scenario_88_frames_of_a_link_travel_together() {
         let mut batches = batches(0);

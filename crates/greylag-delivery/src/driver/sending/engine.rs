@@ -1,4 +1,4 @@
-//! The part of a producer that differs between the kinds of producer.
+//! The part of a producer's task that differs between the kinds of producer.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,46 +16,45 @@ use crate::machine::storing::{Answer, Call, StoringState};
 use crate::message::UpstreamMessage;
 use crate::payload::Payload;
 
-/// A producer's machine, and the way that its frames take. The task does the rest, for all kinds of producer.
+/// Runs a producer's machine, and sends its frames. The task does everything else, for all kinds of producer.
 pub(crate) trait Engine<T>: Send + 'static {
-    /// Where messages go.
+    /// The targets of messages.
     type To: Address;
 
     /// Gives the machine an input.
     fn tell(&mut self, input: Input<T, Self::To>);
 
-    /// Sends the frames that the machine has asked for since, and says what else it asks for, in its order. This may lead to
-    /// inputs that ask for more; nothing is left when nothing is said.
+    /// Sends the frames that the machine has asked for since the last call, and appends the other effects to `out`, in
+    /// order. Inputs that follow may cause more effects; if `out` stays empty, no effect is left.
     fn carry_out(&mut self, out: &mut Vec<Outcome<T, Self::To>>);
 
-    /// When a tick next has work to do.
+    /// The next time at which a tick has an effect.
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// Waits for events that are the engine's own business, such as room in a lane. May be dropped without losing anything;
-    /// pending where nothing can happen.
+    /// Waits for an event of the engine's own, such as room in a lane. Cancel safe; pending if no event can come.
     fn happens(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Takes in an event that [`happens`](Self::happens) set aside, once the engine was told all messages of consumers that
-    /// arrived before it.
+    /// Handles the events that [`happens`](Self::happens) set aside; called after the engine was told every consumer
+    /// message that had arrived before them.
     fn take_in(&mut self) {}
 
-    /// How many messages more are taken that do not wait.
+    /// Number of messages without waiting for which there is room.
     fn room(&self) -> u64;
 
-    /// The last of the contiguously confirmed numbers.
+    /// The highest number up to which all messages are confirmed.
     fn confirmed(&self) -> SeqNr;
 
-    /// How its store fares.
+    /// State of the producer's queue.
     fn storing_state(&self) -> StoringState;
 
-    /// Whether messages of the queue are not confirmed, or not known yet.
+    /// Whether messages of the queue are unconfirmed, or not loaded yet.
     fn owes_recovered(&self) -> bool;
 
-    /// Lets handles see how it fares.
+    /// Publishes the state to the handles.
     fn show(&self, seen: &mut <Self::To as Address>::Seen);
 }
 
-/// An input of the task to an engine.
+/// An input from the task to an engine.
 pub(crate) enum Input<T, A> {
     /// The handles of this session take over.
     Start {
@@ -63,7 +62,7 @@ pub(crate) enum Input<T, A> {
     },
     /// Attach this consumer controller.
     Register(ControllerRef),
-    /// A message is to be sent, with the room of a permit if it has one.
+    /// Send a message, in the room of a permit if it has one.
     Admit {
         session: u64,
         ticket: u64,
@@ -71,12 +70,12 @@ pub(crate) enum Input<T, A> {
         message: Message<Payload<T>>,
         permit: Option<u64>,
     },
-    /// A sender gave up while it waited for room.
+    /// A sender gave up waiting for room.
     Withdraw {
         ticket: u64,
         to: A,
     },
-    /// A permit is wanted, under a number of one sequence with tickets.
+    /// A permit is requested; its number is drawn from the same sequence as tickets.
     Reserve {
         session: u64,
         permit: u64,
@@ -85,7 +84,7 @@ pub(crate) enum Input<T, A> {
     Release {
         permit: u64,
     },
-    /// A consumer controller spoke.
+    /// A message of a consumer controller arrived.
     Received(UpstreamMessage),
     /// The queue answered.
     Answered {
@@ -98,7 +97,7 @@ pub(crate) enum Input<T, A> {
 
 /// An effect of an engine that the task carries out.
 pub(crate) enum Outcome<T, A: Address> {
-    /// There is room for a permit.
+    /// A permit is granted.
     Permitted(Granted<A>),
     /// A message was accepted, and stored if there is a queue.
     Accepted { ticket: u64, total: SeqNr },
@@ -106,11 +105,11 @@ pub(crate) enum Outcome<T, A: Address> {
     Confirmed { ticket: u64, total: SeqNr },
     /// A message was not accepted.
     Refused { ticket: u64, frames: Option<Frames<Payload<T>>>, why: Refusal },
-    /// It cannot be known whether a message is stored.
+    /// It is unknown whether a message is stored.
     Unknown { ticket: u64, total: SeqNr },
-    /// The producer ended with a message for `to` unconfirmed and kept nowhere.
+    /// The producer ended with a message for `to` that is unconfirmed and stored nowhere.
     Undelivered { ticket: Option<u64>, to: Arc<str> },
-    /// A message that was accepted cannot follow its entity to another node: it is given up alone.
+    /// An accepted message cannot be sent to its entity's new node: the message alone is given up.
     Unsendable { ticket: Option<u64>, to: Arc<str>, total: SeqNr, error: UnsendableError },
     /// Call the queue.
     Call { id: u64, call: Call<Encoded> },

@@ -1,8 +1,8 @@
-//! Where the calls of a producer's handles become one sequence.
+//! Puts the calls of a producer's handles into one sequence.
 //!
-//! A call takes its place when its future is first polled, and never waits for it: the number of a message depends on
-//! the order of calls alone, and not on room, or on who gave up. Each caller waits for the answer to its own call, so no
-//! more calls wait than there are callers.
+//! A call takes its place in the sequence when its future is first polled: the number of a message depends on the order
+//! of calls alone, and not on room, or on cancelled calls. Each caller waits for the answer to its own call, so no more
+//! calls wait than there are callers.
 //!
 //! Source: delivery §6 (FIFO in first-poll order), P13.
 
@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::mpsc;
 
-/// The way in. When the last clone is dropped, the producer's task finds its inbox closed.
+/// Sends commands to the producer's task. When the last clone is dropped, the task finds its inbox closed.
 #[derive(Debug)]
 pub(crate) struct Entrance<C> {
-    /// Handles of an earlier generation are superseded.
+    /// Number of `start_again` calls before this handle was made; handles of an earlier generation are superseded.
     generation: u64,
     shared: Arc<Shared<C>>,
 }
@@ -31,26 +31,26 @@ struct Line<C> {
     commands: mpsc::UnboundedSender<C>,
 }
 
-/// Room for messages that do not wait, as the task last saw it.
+/// Room for messages that do not wait, as the task last published it.
 #[derive(Debug)]
 pub(crate) struct Room(Mutex<Counts>);
 
 #[derive(Debug, Clone, Copy)]
 struct Counts {
     free: u64,
-    /// Messages that have not reached the task.
+    /// Messages sent to the task but not received by it yet.
     on_the_way: u64,
 }
 
 impl Room {
-    /// The task has taken in so many messages, and has room for so many more.
+    /// Called by the task: `arrived` messages were received, and `free` more have room.
     pub(crate) fn publish(&self, arrived: u64, free: u64) {
         let mut counts = self.counts();
         counts.on_the_way = counts.on_the_way.saturating_sub(arrived);
         counts.free = free;
     }
 
-    /// Counts a message that goes to the task; one that does not wait needs room. Returns whether it may go.
+    /// Counts a message sent to the task; a message that does not wait needs room. Returns whether it may be sent.
     fn enter(&self, waits: bool) -> bool {
         let mut counts = self.counts();
         let enters = waits || counts.on_the_way < counts.free;
@@ -68,28 +68,27 @@ impl Room {
     }
 }
 
-/// Why a call did not get in.
+/// Why a call was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotEntered {
     /// The producer has ended.
     Ended,
-    /// The producer was started again, and this handle is an old one.
+    /// The producer was started again after this handle was made.
     Superseded,
 }
 
-/// Why a message did not get in, with the message.
+/// Why a message was refused, with the message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotSubmitted<S, C> {
-    /// The producer has ended; this is the call that was made of the message.
+    /// The producer has ended; returns the call built from the message.
     Ended(C),
-    /// The producer was started again, and this handle is an old one.
+    /// The producer was started again after this handle was made.
     Superseded(S),
-    /// There is no room, and the message would not wait.
+    /// There is no room, and the message does not wait.
     Full(S),
 }
 
-/// Tells the task something when it is dropped, unless it is disarmed before: a caller that gives up, or a permit that
-/// is not used.
+/// Sends a command to the task when dropped, unless disarmed before: for a cancelled caller, or an unused permit.
 #[derive(Debug)]
 pub(crate) struct OnDrop<C> {
     entrance: Entrance<C>,
@@ -111,7 +110,8 @@ impl<C> Drop for OnDrop<C> {
 }
 
 impl<C> Entrance<C> {
-    /// An entrance, the task's inbox, and the room that the task tells of; at first there is room for `free` messages.
+    /// An entrance, the task's inbox, and the room that the task publishes; initially there is room for `free`
+    /// messages.
     pub(crate) fn new(free: u64) -> (Self, mpsc::UnboundedReceiver<C>, Arc<Room>) {
         let (commands, inbox) = mpsc::unbounded_channel();
         let room = Arc::new(Room(Mutex::new(Counts { free, on_the_way: 0 })));
@@ -120,12 +120,12 @@ impl<C> Entrance<C> {
         (Self { generation: 0, shared }, inbox, room)
     }
 
-    /// The number of the handles of this entrance; later ones have larger numbers.
+    /// The generation of this entrance's handles.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Puts a message in line under the next ticket. One that does not wait needs room.
+    /// Sends a message to the task under the next ticket. A message that does not wait needs room.
     pub(crate) fn submit<S>(
         &self,
         waits: bool,
@@ -157,13 +157,13 @@ impl<C> Entrance<C> {
         counts.on_the_way < counts.free
     }
 
-    /// Whether no message gets in any more: the producer has ended, or was started again.
+    /// Whether messages are refused: the producer has ended, or was started again.
     pub(crate) fn is_over(&self) -> bool {
         let line = self.line();
         line.generation != self.generation || line.commands.is_closed()
     }
 
-    /// Puts another call in line, under a number of the same sequence.
+    /// Sends another call to the task, under a number of the same sequence.
     pub(crate) fn call(&self, call: impl FnOnce(u64) -> C) -> Result<u64, NotEntered> {
         let mut line = self.line();
         if line.generation != self.generation {
@@ -175,13 +175,13 @@ impl<C> Entrance<C> {
         Ok(number)
     }
 
-    /// Puts a call in line whose handle may be superseded meanwhile; it takes no number.
+    /// Sends a command without a number to the task, even if this handle is superseded.
     pub(crate) fn tell(&self, call: C) -> bool {
         let commands = self.line().commands.clone();
         commands.send(call).is_ok()
     }
 
-    /// Puts a call in line when the result is dropped.
+    /// Sends a command to the task when the result is dropped.
     pub(crate) fn on_drop(&self, call: C) -> OnDrop<C> {
         OnDrop { entrance: self.clone(), call: Some(call) }
     }
@@ -191,7 +191,7 @@ impl<C> Entrance<C> {
         self.line().generation != self.generation
     }
 
-    /// The entrance of handles that supersede all earlier ones; `call` is made of its generation.
+    /// The entrance of handles that supersede all earlier ones; `call` makes the command of the new generation.
     pub(crate) fn start_again(&self, call: impl FnOnce(u64) -> C) -> Self {
         let mut line = self.line();
         line.generation += 1;
@@ -204,19 +204,19 @@ impl<C> Entrance<C> {
     }
 }
 
-/// A way in that does not keep the producer's task waiting for more calls.
+/// An entrance that does not keep the producer's task alive.
 #[derive(Debug)]
 pub(crate) struct WeakEntrance<C>(Weak<Shared<C>>);
 
 impl<C> Entrance<C> {
-    /// A way in that does not keep the task waiting for more calls.
+    /// An entrance that does not keep the producer's task alive.
     pub(crate) fn downgrade(&self) -> WeakEntrance<C> {
         WeakEntrance(Arc::downgrade(&self.shared))
     }
 }
 
 impl<C> WeakEntrance<C> {
-    /// The entrance of the newest handles, while there are any.
+    /// The entrance of the newest handles, if there are any left.
     pub(crate) fn upgrade(&self) -> Option<Entrance<C>> {
         let shared = self.0.upgrade()?;
         let generation = shared.line.lock().unwrap_or_else(PoisonError::into_inner).generation;

@@ -1,4 +1,4 @@
-//! Frames on their way out by the transport: batches that the lane has no room for wait for it.
+//! Sends frames through the transport: batches without room in the lane wait for it.
 //!
 //! Source: delivery §12; scenario 94.
 
@@ -15,7 +15,7 @@ use crate::message::{BatchHeader, ProducerStopped, SequencedMessage};
 use crate::payload::Payload;
 use crate::wire;
 
-/// Batches that wait for room; beyond it they are dropped, and repeated by the protocol.
+/// Limit of batches that wait for room; further batches are dropped, and the protocol repeats them.
 const MAX_WAITING: usize = 256;
 
 /// See the module's documentation.
@@ -37,7 +37,7 @@ impl<T: 'static> Outgoing<T> {
         }
     }
 
-    /// Sends the batches that are open.
+    /// Sends the open batches.
     pub(super) fn flush(&mut self) {
         self.batches.take_all().for_each(|batch| self.send_batch(batch));
     }
@@ -73,7 +73,7 @@ impl<T: 'static> Outgoing<T> {
         }
     }
 
-    /// Completes when a batch that waited was taken or refused; pending where none waits.
+    /// Completes when a waiting batch was taken or refused; pending if none waits.
     pub(super) async fn room(&mut self) {
         if self.waiting.next().await.is_none() {
             std::future::pending::<()>().await;

@@ -1,4 +1,4 @@
-//! The sending half of every producer's handle.
+//! The sending part of every producer's handle.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::error::{ProducerError, SendError, SentError, TrySendError, Undelivere
 use crate::ids::{ControllerRef, SeqNr};
 use crate::machine::controller::Message;
 
-/// Clones are the same producer. When the last one is dropped, the task delivers the messages that it has, and ends.
+/// Clones are the same producer. When the last one is dropped, the task delivers the accepted messages, and ends.
 pub(crate) struct Sending<T, A: Address> {
     entrance: Entrance<Command<T, A>>,
     shared: Arc<Shared<T, A>>,
 }
 
-/// The task's side of the handles.
+/// The task's end of the handles.
 pub(super) struct Inbox<T, A: Address> {
     pub(super) commands: mpsc::UnboundedReceiver<Command<T, A>>,
     pub(super) room: Arc<Room>,
@@ -32,20 +32,20 @@ impl<T, A: Address> Clone for Sending<T, A> {
     }
 }
 
-/// The way to a producer that does not keep it.
+/// A reference to a producer that does not keep it alive.
 pub(crate) struct WeakSending<T, A: Address> {
     entrance: WeakEntrance<Command<T, A>>,
     shared: Weak<Shared<T, A>>,
 }
 
 impl<T, A: Address> WeakSending<T, A> {
-    /// The newest handle of the producer, if it still has one.
+    /// The newest handle of the producer, if there is one left.
     pub(crate) fn upgrade(&self) -> Option<Sending<T, A>> {
         let (entrance, shared) = (self.entrance.upgrade()?, self.shared.upgrade()?);
         Some(Sending { entrance, shared })
     }
 
-    /// Reads the state that the task shows; `None` once the task has ended.
+    /// Reads the state published by the task; `None` once the task has ended.
     pub(crate) fn seen<V>(&self, see: impl FnOnce(&A::Seen) -> V) -> Option<V> {
         let shared = self.shared.upgrade().filter(|shared| shared.is_running())?;
         let seen = lock(&shared.seen);
@@ -54,7 +54,7 @@ impl<T, A: Address> WeakSending<T, A> {
 }
 
 impl<T, A: Address> Sending<T, A> {
-    /// A handle that takes over from all those before it (P13).
+    /// A handle that supersedes all earlier ones (P13).
     pub(crate) fn start_again(&self) -> Self {
         let entrance = self.entrance.start_again(|session| Command::Start { session });
         Self { entrance, shared: self.shared.clone() }
@@ -72,24 +72,24 @@ impl<T, A: Address> Sending<T, A> {
         self.shared.encoding.is_durable
     }
 
-    /// Why the producer has ended by itself, if it has.
+    /// Why the producer has ended on its own, if it has.
     pub(crate) fn failure(&self) -> Option<ProducerError> {
         self.shared.failure()
     }
 
-    /// The last of the contiguously confirmed numbers.
+    /// The highest number up to which all messages are confirmed.
     pub(crate) fn confirmed(&self) -> watch::Receiver<SeqNr> {
         self.shared.confirmed.subscribe()
     }
 
-    /// Reads the state that the task shows.
+    /// Reads the state published by the task.
     pub(crate) fn seen<V>(&self, see: impl FnOnce(&A::Seen) -> V) -> V {
         see(&lock(&self.shared.seen))
     }
 }
 
 impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
-    /// The first handle of a producer that has room for `free` messages, and the task's side of it.
+    /// The first handle of a producer with room for `free` messages, and the task's end of it.
     pub(super) fn open(encoding: Arc<Encoding<T>>, free: u64, seen: A::Seen) -> (Self, Inbox<T, A>) {
         let (entrance, commands, room) = Entrance::new(free);
         let shared = Arc::new(Shared::new(encoding, seen));
@@ -98,7 +98,7 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
 
     // ---- messages -------------------------------------------------------------------------------
 
-    /// The message as it is sent.
+    /// Encodes a message and adds its target.
     pub(crate) fn letter(&self, to: A, message: T, ack: bool) -> Result<Letter<T, A>, SendError<T>> {
         let Encoding { format, is_durable } = &*self.shared.encoding;
         // A durable producer encodes every message, also for an entity of this node, since its queue stores bytes.
@@ -126,7 +126,8 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
         }
     }
 
-    /// P12: sends a message, and waits until it is stored where messages are, and otherwise until it is confirmed.
+    /// P12: sends a message, and waits until it is stored if the producer is durable, and otherwise until it is
+    /// confirmed.
     pub(crate) async fn ask(&self, letter: Letter<T, A>) -> Result<SeqNr, SendError<T>> {
         let sent = self.send(letter).await?;
         safe(sent, self.is_durable()).await.map_err(|error| SendError::of(error, None))
@@ -137,7 +138,7 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
         self.send(letter).await?.confirmed().await.map_err(|error| SendError::of(error, None))
     }
 
-    /// Sends a message if there is room for it.
+    /// Sends a message if there is room now.
     pub(crate) fn try_send(&self, to: A, message: T) -> Result<Sent, TrySendError<T>> {
         let has_room = || self.entrance.has_room() && to.has_room(&mut lock(&self.shared.seen));
         if !self.entrance.is_over() && !has_room() {
@@ -147,14 +148,14 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
         self.enter(false, letter, None)
     }
 
-    /// Sends a message with the room that a permit sets aside.
+    /// Sends a message in the room of a permit.
     pub(crate) fn redeem(&self, permit: Permit<T, A>, letter: Letter<T, A>) -> Result<Sent, SendError<T>> {
         let sent = self.enter(true, letter, Some(permit.granted.permit)).map_err(waited)?;
         permit.release.disarm();
         Ok(sent)
     }
 
-    /// Sends a message, and waits for nothing.
+    /// Sends a message to the task, without waiting for an answer.
     fn enter(&self, waits: bool, letter: Letter<T, A>, permit: Option<u64>) -> Result<Sent, TrySendError<T>> {
         let ((accepted, answer), (confirmed, confirmation)) = (oneshot::channel(), oneshot::channel());
         let session = self.entrance.generation();
@@ -186,7 +187,7 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
 
     // ---- permits --------------------------------------------------------------------------------
 
-    /// Asks for room; the answer is the returned future's.
+    /// Requests a permit; the returned future resolves to it.
     pub(super) fn ask_for_room(&self) -> Result<Asking<T, A>, ProducerError> {
         let (granted, answer) = oneshot::channel();
         let session = self.entrance.generation();
@@ -203,14 +204,14 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
         self.ask_for_room()?.await
     }
 
-    /// Why a permit was asked for in vain.
+    /// Why a request for a permit failed.
     pub(super) fn no_permit(&self) -> ProducerError {
         if self.entrance.is_superseded() { ProducerError::Superseded } else { self.shared.error() }
     }
 
     // ---- the end --------------------------------------------------------------------------------
 
-    /// Waits until every message that was sent before is confirmed. Returns false if the producer ends first.
+    /// Waits until every message sent before is confirmed. Returns false if the producer ends first.
     pub(super) async fn drained(&self) -> bool {
         let (done, drained) = oneshot::channel();
         self.entrance.tell(Command::Drain(done));
@@ -232,12 +233,12 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
     }
 }
 
-/// Waits until a message is safe: stored where messages are, and otherwise confirmed.
+/// Waits until a message is stored if `is_durable`, and otherwise until it is confirmed.
 pub(super) async fn safe(mut sent: Sent, is_durable: bool) -> Result<SeqNr, SentError> {
     if is_durable { sent.seq_nr().await } else { sent.confirmed().await }
 }
 
-/// Why a message was not sent that would have waited for room.
+/// The error of a send that waits for room, from that of a send that does not.
 fn waited<T>(error: TrySendError<T>) -> SendError<T> {
     match error {
         TrySendError::Full(message) => SendError::Unavailable(Some(message)),

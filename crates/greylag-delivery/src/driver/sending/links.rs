@@ -1,4 +1,4 @@
-//! The engine of producers whose messages go to whichever consumer they have: those of point to point and of work pulling.
+//! The engine of producers without entities: point to point and work pulling.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,22 +15,22 @@ use crate::machine::storing::StoringState;
 use crate::machine::work_pulling::{ListedWorker, WorkerStats};
 use crate::payload::Payload;
 
-/// Messages go to whichever consumer there is.
+/// The target of producers without entities: the engine chooses the consumer.
 impl Address for () {
     type Seen = LinksSeen;
     type Demand = ();
 }
 
-/// The state of a producer without entities that handles see.
+/// The state of a producer without entities as its handles see it.
 #[derive(Debug)]
 pub(crate) struct LinksSeen {
     pub(crate) stats: ControllerStats,
     pub(crate) store: StoringState,
-    /// When the oldest message that is not confirmed was accepted.
+    /// When the oldest unconfirmed message was accepted.
     pub(crate) oldest_unconfirmed: Option<Instant>,
-    /// The workers, where there are some.
+    /// Counts of workers; for work pulling only.
     pub(crate) workers: Option<WorkerStats>,
-    /// The consumer controller, where there is one alone.
+    /// The registered consumer controller; for point to point only.
     pub(crate) consumer: Option<ControllerRef>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Links<T, C> {
     producer_id: ProducerId,
     outgoing: Outgoing<T>,
     effects: Vec<Effect<Payload<T>>>,
-    /// The workers of work pulling, whenever they change.
+    /// Listings of workers, for work pulling; a new one at each change.
     listings: Option<BoxStream<'static, Vec<ListedWorker>>>,
 }
 
@@ -63,13 +63,13 @@ where
     T: Send + Sync + 'static,
     C: Controller<Payload<T>> + Send + 'static,
 {
-    /// An engine around a machine that has asked for `effects` already.
+    /// An engine around a machine whose first effects are `effects`.
     pub(crate) fn new(base: &Base<T>, machine: C, effects: Vec<Effect<Payload<T>>>) -> Self {
         let (encoding, producer_id) = (base.encoding.clone(), base.producer_id.clone());
         Self { machine, encoding, producer_id, outgoing: Outgoing::new(base.remoting.clone()), effects, listings: None }
     }
 
-    /// The same, whose workers are those of the latest listing.
+    /// Adds listings of workers.
     pub(crate) fn with_workers(self, listings: BoxStream<'static, Vec<ListedWorker>>) -> Self {
         Self { listings: Some(listings), ..self }
     }
@@ -78,7 +78,7 @@ where
         self.machine.handle(now(), input, &mut self.effects);
     }
 
-    /// Sends frames; what else is asked for comes back.
+    /// Sends frames; returns any other effect as an outcome for the task.
     fn carry_out_one(&mut self, effect: Effect<Payload<T>>) -> Option<Outcome<T, ()>> {
         Some(match effect {
             Effect::Transmit { to, header, message } => {
@@ -145,7 +145,7 @@ where
         self.machine.next_deadline()
     }
 
-    /// Waits for room in a lane, or for another listing of workers.
+    /// Waits for room in a lane, or for the next listing of workers.
     async fn happens(&mut self) {
         let listing = tokio::select! {
             () = self.outgoing.room() => return,
@@ -153,7 +153,7 @@ where
         };
         match listing {
             Some(workers) => self.handle(controller::Input::Workers(workers)),
-            // A directory that has ended tells nothing more; the workers that it named last go on.
+            // An ended directory sends nothing more; the last listed workers stay.
             None => self.listings = None,
         }
     }
@@ -185,7 +185,7 @@ where
     }
 }
 
-/// The next listing of workers; `None` when there are no more.
+/// The next listing of workers; `None` after the last.
 async fn listing_of(listings: &mut Option<BoxStream<'static, Vec<ListedWorker>>>) -> Option<Vec<ListedWorker>> {
     match listings {
         Some(listings) => listings.next().await,

@@ -1,4 +1,4 @@
-//! Permits: room that is set aside for one message, taken before there is one.
+//! Permits: room for one message, reserved before the message exists.
 
 use std::fmt;
 use std::future::Future;
@@ -12,7 +12,7 @@ use super::{Address, Command, OnDrop, Sending, Sent};
 use crate::error::{ProducerError, SendError};
 use crate::ids::SeqNr;
 
-/// A permit as the task grants it.
+/// A permit granted by the task.
 #[derive(Debug)]
 pub(crate) struct Granted<A: Address> {
     pub(crate) permit: u64,
@@ -21,13 +21,13 @@ pub(crate) struct Granted<A: Address> {
     pub(crate) demand: A::Demand,
 }
 
-/// Room for one message; dropped unused, it goes to others.
+/// Reserved room for one message; if dropped unused, the next sender gets it.
 pub(crate) struct Permit<T, A: Address> {
     pub(crate) granted: Granted<A>,
     pub(super) release: OnDrop<Command<T, A>>,
 }
 
-/// A request for a permit. Dropped, it is withdrawn.
+/// A request for a permit; dropping it withdraws the request.
 pub(super) struct Asking<T, A: Address> {
     sending: Sending<T, A>,
     answer: oneshot::Receiver<Granted<A>>,
@@ -57,8 +57,8 @@ impl<T: Send + Sync + 'static, A: Address> Future for Asking<T, A> {
 }
 
 impl<T: Send + Sync + 'static, A: Address> Permit<T, A> {
-    /// Sends a message with it, and waits until the message is safe. The message is sent whether or not the future is
-    /// polled.
+    /// Sends a message in the permit's room, and waits until the message is stored or confirmed (P12). The message is
+    /// sent even if the returned future is never polled.
     pub(crate) fn ask(
         self,
         sending: &Sending<T, A>,
@@ -71,9 +71,9 @@ impl<T: Send + Sync + 'static, A: Address> Permit<T, A> {
     }
 }
 
-/// A permit: the consumer has room for one message, and it is kept for this one. Dropped unused, it goes to the next sender.
+/// A permit: room at the consumer, reserved for one message. If dropped unused, the next sender gets the room.
 ///
-/// Several may be had at the same time. Source: delivery P11.
+/// Several permits may be held at a time. Source: delivery P11.
 pub struct RequestNext<'a, T> {
     sending: &'a Sending<T, ()>,
     permit: Permit<T, ()>,
@@ -89,23 +89,23 @@ impl<'a, T: Send + Sync + 'static> RequestNext<'a, T> {
         self.permit.granted.current_seq_nr
     }
 
-    /// The highest number that was confirmed when the permit was given.
+    /// The highest confirmed number when the permit was granted.
     pub fn confirmed_seq_nr(&self) -> SeqNr {
         self.permit.granted.confirmed_seq_nr
     }
 
-    /// Sends a message, without waiting. It is delivered from now on, unless its producer was superseded or closed, or its
-    /// store fails; [`Sent`] tells.
+    /// Sends a message, without waiting. From then on the message is delivered, unless its producer was superseded or
+    /// closed, or its store fails; [`Sent`] has the outcome.
     ///
     /// # Errors
-    /// [`SendError`] with the message; nothing was sent, and the permit goes to the next sender.
+    /// [`SendError`] with the message; nothing was sent, and the next sender gets the room.
     pub fn send(self, message: T) -> Result<Sent, SendError<T>> {
         let letter = self.sending.letter((), message, false)?;
         self.sending.redeem(self.permit, letter)
     }
 
-    /// Sends a message, and waits as [`Producer::ask`](crate::Producer::ask) does: the returned future need not be polled
-    /// for it to be sent.
+    /// Sends a message, and waits as [`Producer::ask`](crate::Producer::ask) does. The message is sent even if the
+    /// returned future is never polled.
     ///
     /// # Errors
     /// As [`Producer::ask`](crate::Producer::ask).

@@ -1,7 +1,7 @@
-//! The callers that wait for what becomes of their messages, and those that wait for all that was sent before them.
+//! The callers that wait for the outcome of their messages, and the callers of `drain`.
 //!
-//! `M` is a message as it is given back. Every ticket is settled once: by its confirmation, by its refusal, or because its
-//! caller has gone away.
+//! `M` is a message as it is given back. Every ticket is settled once: by the confirmation or the refusal of its
+//! message, or because its caller has gone away.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use crate::error::SentError;
 use crate::ids::SeqNr;
 use crate::machine::contiguous::Contiguous;
 
-/// Where the number of a confirmed message goes, or why the message was given up.
+/// Receives the number of a message when it is confirmed, or the error when it is given up.
 pub(crate) type Confirmed = oneshot::Sender<Result<SeqNr, SentError>>;
 
-/// Where the answer of a message goes that asked for room.
+/// Receives the number of a message when it is accepted, or the error when it is refused.
 pub(crate) enum Accepted<M> {
-    /// To a caller that gets its message back if it is not sent.
+    /// A caller that gets its message back if it is not sent.
     Returning(oneshot::Sender<Result<SeqNr, (SentError, Option<M>)>>),
-    /// To a [`Sent`](super::Sent).
+    /// A [`Sent`](super::Sent), which does not get the message back.
     Plain(oneshot::Sender<Result<SeqNr, SentError>>),
 }
 
@@ -58,13 +58,13 @@ impl<M> Default for Replies<M> {
 }
 
 impl<M> Replies<M> {
-    /// A message asks for room under a ticket that is larger than every earlier one.
+    /// Adds a message that waits for acceptance. `ticket` must be larger than every earlier one.
     pub(crate) fn enter(&mut self, ticket: u64, accepted: Accepted<M>, confirmed: Confirmed) {
         self.last_ticket = self.last_ticket.max(ticket);
         self.waiting.insert(ticket, Waiting { accepted: Some(accepted), confirmed });
     }
 
-    /// A number of the sequence of tickets that no message has.
+    /// Settles a number of the ticket sequence that belongs to no message.
     pub(crate) fn pass(&mut self, ticket: u64) {
         self.last_ticket = self.last_ticket.max(ticket);
         self.settled.insert(ticket);
@@ -76,7 +76,7 @@ impl<M> Replies<M> {
             accepted.accept(seq_nr);
         }
         if waiting.confirmed.is_closed() {
-            // The ticket is settled by its confirmation all the same.
+            // No caller waits for the confirmation; the ticket is settled when it arrives all the same.
             self.waiting.remove(&ticket);
         }
     }
@@ -87,26 +87,26 @@ impl<M> Replies<M> {
         }
     }
 
-    /// The message was accepted, and is given up for a reason of its own.
+    /// Reports an accepted message that is given up alone, with its own error.
     pub(crate) fn fail(&mut self, ticket: u64, error: SentError) {
         if let Some(waiting) = self.settle(ticket) {
             waiting.confirmed.send(Err(error)).ok();
         }
     }
 
-    /// The message was not sent, or is not known to be.
+    /// Reports a message that was not sent, or that may not have been sent.
     pub(crate) fn refuse(&mut self, ticket: u64, error: SentError, message: Option<M>) {
         if let Some(accepted) = self.settle(ticket).and_then(|waiting| waiting.accepted) {
             accepted.refuse(error, message);
         }
     }
 
-    /// The message was accepted, and is given up with its producer.
+    /// Reports an accepted message that is given up because its producer ends.
     pub(crate) fn give_up(&mut self, ticket: u64) {
         self.settle(ticket);
     }
 
-    /// Its caller waits no more. Whether the message still asked for room, and asks no more.
+    /// Removes a message whose caller has gone away. Returns whether the message was still waiting for acceptance.
     pub(crate) fn withdraw(&mut self, ticket: u64) -> bool {
         let asks = self.waiting.get(&ticket).is_some_and(|waiting| waiting.accepted.is_some());
         if asks {
@@ -122,7 +122,7 @@ impl<M> Replies<M> {
         self.waiting.remove(&ticket)
     }
 
-    /// `done` hears when everything that asked for room until now is settled.
+    /// Answers `done` when every message entered until now is settled.
     pub(crate) fn drain(&mut self, done: oneshot::Sender<()>) {
         self.drains.push((self.last_ticket, done));
     }
@@ -135,7 +135,7 @@ impl<M> Replies<M> {
         }
     }
 
-    /// Whether everything that ever asked for room is settled.
+    /// Whether every message ever entered is settled.
     pub(crate) fn is_settled(&self) -> bool {
         self.last_ticket <= self.settled.last()
     }

@@ -1,4 +1,4 @@
-//! A message that was sent, as its sender follows it.
+//! The handle by which a sender follows a message that was sent.
 
 use futures::FutureExt;
 use tokio::sync::oneshot;
@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use crate::error::SentError;
 use crate::ids::SeqNr;
 
-/// A message that was sent. Dropping this forgets about it; it is delivered all the same.
+/// A message that was sent. The message is delivered even if this value is dropped.
 #[derive(Debug)]
 pub struct Sent {
     number: Number,
@@ -20,12 +20,12 @@ enum Number {
 }
 
 impl Sent {
-    /// A message that was accepted under this number.
+    /// A message that was accepted with this number.
     pub(crate) fn accepted(seq_nr: SeqNr, confirmation: oneshot::Receiver<Result<SeqNr, SentError>>) -> Self {
         Self { number: Number::Known(Ok(seq_nr)), confirmation }
     }
 
-    /// A message that is on its way to its controller, and to the queue.
+    /// A message whose acceptance (and storing, if durable) is still to come.
     pub(crate) fn on_its_way(
         number: oneshot::Receiver<Result<SeqNr, SentError>>,
         confirmation: oneshot::Receiver<Result<SeqNr, SentError>>,
@@ -33,11 +33,11 @@ impl Sent {
         Self { number: Number::Awaited(number), confirmation }
     }
 
-    /// Its number. Waits until the message is accepted, and stored if its producer is durable; what
-    /// [`send`](crate::Producer::send) returns is. Cancel safe.
+    /// The number of the message. Waits until the message is accepted, and stored if its producer is durable; after
+    /// [`send`](crate::Producer::send) that is already the case. Cancel safe.
     ///
     /// # Errors
-    /// [`SentError`]: the message was not accepted, or that cannot be known.
+    /// [`SentError`]: the message was not accepted, or whether it was is unknown.
     pub async fn seq_nr(&mut self) -> Result<SeqNr, SentError> {
         let number = match &mut self.number {
             Number::Known(number) => return number.clone(),
@@ -47,15 +47,15 @@ impl Sent {
         number
     }
 
-    /// Whether it is known to be accepted.
+    /// Whether the message is known to be accepted.
     pub(crate) fn is_accepted(&mut self) -> bool {
         matches!(self.seq_nr().now_or_never(), Some(Ok(_)))
     }
 
-    /// Waits until its consumer has confirmed it, and returns its number. A message that was sent while nothing else to its
-    /// consumer was unconfirmed is confirmed as soon as it is processed; one behind others after
-    /// [`ConsumerSettings::delayed_ack_timeout`](crate::ConsumerSettings::delayed_ack_timeout) at the latest, for its
-    /// consumer confirms several at once. `send_confirmed` and `ask` always ask for it at once.
+    /// Waits until the consumer has confirmed the message, and returns its number. If no other message to its consumer
+    /// was unconfirmed when the message was sent, the confirmation comes as soon as it is processed; otherwise after
+    /// [`ConsumerSettings::delayed_ack_timeout`](crate::ConsumerSettings::delayed_ack_timeout) at the latest, since the
+    /// consumer confirms several messages at once. `send_confirmed` and `ask` always request an immediate confirmation.
     ///
     /// # Errors
     /// [`SentError::Unconfirmed`] if the producer ends before, [`SentError::Unsendable`] if the message cannot follow its

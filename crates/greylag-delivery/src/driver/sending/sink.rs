@@ -1,5 +1,5 @@
-//! A producer as a sink: ready when there is room, flushed when everything is stored or accepted, closed when all of it is
-//! confirmed.
+//! A producer as a sink: ready when there is room, flushed when all messages are accepted (and stored, if durable),
+//! closed when all messages are confirmed.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,12 +18,12 @@ use crate::error::{ProducerError, SendError};
 pub(crate) struct Sinking<T: Send + Sync + 'static, A: Address> {
     sending: Sending<T, A>,
     room: Room<T, A>,
-    /// Messages whose acceptance was not seen yet, in order.
+    /// Messages not yet known to be accepted, in order.
     unflushed: VecDeque<Sent>,
     closing: Option<BoxFuture<'static, bool>>,
 }
 
-/// Room for the next message.
+/// The permit for the next message.
 enum Room<T, A: Address> {
     Unasked,
     Asked(Asking<T, A>),
@@ -64,7 +64,7 @@ impl<T: Send + Sync + 'static, A: Address> Sinking<T, A> {
             }
         };
         let sent = self.sending.redeem(permit, letter)?;
-        // Messages that are known to be accepted leave the list, which would grow with every send otherwise.
+        // Remove the messages known to be accepted; otherwise the list would grow with every send.
         while self.unflushed.front_mut().is_some_and(Sent::is_accepted) {
             self.unflushed.pop_front();
         }
@@ -105,7 +105,7 @@ impl<T: Send + Sync + 'static, A: Address> Sinking<T, A> {
     }
 }
 
-/// Why a sink takes nothing more.
+/// The error of a sink that can send no more.
 fn no_room<T>(error: ProducerError) -> SendError<T> {
     match error {
         ProducerError::Fenced { newer, .. } => SendError::Fenced { newer, message: None },

@@ -1,5 +1,5 @@
-//! The task of a producer: it gives the engine what handles, consumers and the queue say, carries out what the engine asks
-//! for, and ends when the producer is closed, or when all handles are dropped and every message is confirmed.
+//! The task of a producer: passes the inputs of handles, consumers and queue to the engine, carries out the engine's
+//! effects, and ends when the producer is closed, or when all handles are dropped and every message is confirmed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::machine::storing::{Answer, StoringState};
 use crate::message::UpstreamMessage;
 use crate::wire;
 
-/// Inputs between two rounds of effects.
+/// Maximum number of inputs handled before effects are carried out.
 const RUN: usize = 256;
 
 type Outcomes<T, E> = Vec<Outcome<T, <E as Engine<T>>::To>>;
@@ -35,13 +35,13 @@ pub(super) struct Task<T, E: Engine<T>> {
     commands: mpsc::UnboundedReceiver<Command<T, E::To>>,
     shared: Arc<Shared<T, E::To>>,
     replies: Replies<T>,
-    /// Permits that are asked for, with who asks, or granted and not used.
+    /// Permits: requested, with the caller to answer, or (`None`) granted and unused.
     permits: BTreeMap<u64, Option<oneshot::Sender<Granted<E::To>>>>,
     room: Arc<Room>,
-    /// Messages that were taken in since the room was published last.
+    /// Messages received since the room was last published.
     arrived: u64,
     outcomes: Outcomes<T, E>,
-    /// When the task gives up on unconfirmed messages; known once all handles are dropped.
+    /// When the task gives up unconfirmed messages; set once all handles are dropped.
     gives_up_at: Option<Instant>,
     closers: Vec<oneshot::Sender<()>>,
     is_closed: bool,
@@ -86,8 +86,8 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
                 (call, answer) = answer_of(&mut self.base.store) => self.on_answer(call, answer),
                 Some(message) = self.base.upstream.recv() => self.receive(message),
                 () = self.engine.happens() => {
-                    // Messages of consumers that arrived before a move are told first, since a link that begins anew takes
-                    // no answers to its former frames.
+                    // Handle consumer messages that arrived before a move first: a link that starts over ignores
+                    // answers to its former frames.
                     self.receive_waiting();
                     self.engine.take_in();
                 }
@@ -123,7 +123,8 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
         }
     }
 
-    /// P15: without a handle nothing new can come, so the producer ends when the rest is confirmed, or took too long.
+    /// P15: without a handle no new message can come, so the producer ends when the rest is confirmed, or after
+    /// `drain_on_drop`.
     fn end_if_drained(&mut self) {
         let Some(gives_up_at) = self.gives_up_at else { return };
         let is_drained = self.replies.is_settled() && !self.engine.owes_recovered();
@@ -134,7 +135,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
         }
     }
 
-    // ---- what handles ask -----------------------------------------------------------------------
+    // ---- commands of handles ------------------------------------------------------------------------
 
     fn on_command(&mut self, command: Command<T, E::To>) {
         match command {
@@ -147,7 +148,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
             Command::Register(consumer) => self.engine.tell(Input::Register(consumer)),
             Command::Admit(admit) => self.on_admit(*admit),
             Command::Withdraw { ticket, to } => {
-                // A message that was accepted meanwhile has its number, and is delivered.
+                // A message accepted meanwhile keeps its number, and is delivered.
                 if self.replies.withdraw(ticket) {
                     self.engine.tell(Input::Withdraw { ticket, to });
                 }
@@ -176,7 +177,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
         let Admit { session, ticket, letter, permit, accepted, confirmed } = admit;
         let Letter { to, message } = letter;
         self.arrived += 1;
-        // The message of a sender that has given up is entered, too, since it may have a number; the sender's `Withdraw`
+        // Enter the message even if its sender has gone away, since it may get a number; the sender's `Withdraw`
         // follows.
         self.replies.enter(ticket, accepted, confirmed);
         if let Some(permit) = permit {
@@ -185,7 +186,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
         self.engine.tell(Input::Admit { session, ticket, to, message, permit });
     }
 
-    // ---- what the queue says --------------------------------------------------------------------
+    // ---- answers of the queue -----------------------------------------------------------------------
 
     fn on_answer(&mut self, call: u64, answer: Answer<Encoded>) {
         let producer = &self.base.producer_id;
@@ -203,7 +204,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
         }
     }
 
-    // ---- what the engine asks -------------------------------------------------------------------
+    // ---- effects of the engine ----------------------------------------------------------------------
 
     fn carry_out(&mut self) {
         loop {
@@ -257,7 +258,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
         }
     }
 
-    /// Hands a permit to its caller. If the caller has gone away, the permit goes back.
+    /// Answers a request with its permit. If the caller has gone away, releases the permit.
     fn grant(&mut self, granted: Granted<E::To>) {
         let permit = granted.permit;
         let is_wanted = match self.permits.get_mut(&permit).and_then(Option::take) {
@@ -270,7 +271,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
         }
     }
 
-    /// A message that was handed to an entity of this node cannot go where the entity is now.
+    /// Gives up a message that was handed to an entity of this node and cannot be sent to the entity's new node.
     fn cannot_follow(&mut self, ticket: Option<u64>, entity: &str, seq_nr: SeqNr, error: UnsendableError) {
         let producer = &self.base.producer_id;
         tracing::error!(%producer, entity, %seq_nr, %error, "a message cannot follow its entity to another node, and is given up");
@@ -299,7 +300,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
         }
     }
 
-    /// Refuses commands that came too late. Callers of `close` are answered last, so that they find everything settled.
+    /// Refuses late commands. Callers of `close` are answered last, so that everything is settled by then.
     fn finish(mut self) {
         self.base.remoting.unregister(&self.base.reference().path);
         self.commands.close();
@@ -312,7 +313,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
     }
 }
 
-/// The next answer of the queue, if there is one.
+/// The next answer of the queue; pending without a queue.
 async fn answer_of(store: &mut Option<Store>) -> (u64, Answer<Encoded>) {
     match store {
         Some(store) => store.answer().await,

@@ -1,7 +1,7 @@
-//! Paths of controllers, and what consumers say to the one behind a path.
+//! Paths of controllers, and the messages of consumers to the controller of a path (upstream messages).
 //!
-//! A consumer of the producer's own node speaks to it without the transport: its words are neither written nor read, and no
-//! other thread hands them over. Source: delivery K7, "What it stands on".
+//! A consumer on the producer's own node does not use the transport: its messages are neither encoded nor decoded, and
+//! no other thread hands them over. Source: delivery K7, "What it stands on".
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
@@ -17,21 +17,21 @@ use crate::wire;
 
 /// The prefix of the paths of controllers.
 const PATHS: &str = "delivery/";
-/// Upstream messages that wait for the task; beyond it they are dropped, and repeated by consumers.
+/// Capacity of a producer's inbox, in upstream messages; further ones are dropped, and consumers repeat them.
 const INBOX: usize = 16 * 1024;
-/// Bytes of what consumers say in one message of the transport, unless a single word has more.
+/// Maximum bytes of upstream messages in one transport message; a single larger one travels alone.
 const MAX_BYTES: usize = 64 << 10;
-/// Bytes of what one consumer says, without its path, at most.
+/// Maximum encoded bytes of one upstream message, without its path.
 const MAX_WORD_BYTES: usize = 80;
 
-/// The inboxes of all producers of this process, by path. Nodes that share a process share the map, since no path is ever
-/// given twice.
+/// The inboxes of all producers of this process, by path. Nodes of one process share the map, since paths are unique.
 static NEAR: LazyLock<RwLock<HashMap<Arc<str>, mpsc::Sender<UpstreamMessage>>>> = LazyLock::new(RwLock::default);
 
-/// Gives a controller a path that no other one ever has, and what arrives there to `receiver`. The reference of the
-/// controller names both.
+/// Registers `receiver` under a fresh path, which no other controller ever gets. The returned reference has the path
+/// and the node.
 pub(crate) fn register(remoting: &Arc<dyn Remoting>, receiver: Arc<dyn Receiver>) -> ControllerRef {
-    // Both ends repeat messages that find an inbox full, and a message to a controller that has ended has no effect.
+    // Not worth a dead letter: both ends repeat messages that find an inbox full, and a message to an ended controller
+    // has no effect.
     let repeated = [DeadLetterReason::NoSuchRecipient, DeadLetterReason::StaleRecipient, DeadLetterReason::MailboxFull];
     remoting.declare_repeated(PATHS, None, &repeated);
     let path: Arc<str> = format!("{PATHS}{}", uuid::Uuid::new_v4().simple()).into();
@@ -39,7 +39,7 @@ pub(crate) fn register(remoting: &Arc<dyn Remoting>, receiver: Arc<dyn Receiver>
     ControllerRef { node: remoting.self_address().clone(), path, instance }
 }
 
-/// A producer controller's reference, and what consumers say to it.
+/// Registers a producer controller: its reference, and the upstream messages to it.
 pub(super) fn open(remoting: &Arc<dyn Remoting>) -> (Near, mpsc::Receiver<UpstreamMessage>) {
     let (inbox, upstream) = mpsc::channel(INBOX);
     let receiver = Upstream { inbox: inbox.clone(), remoting: remoting.clone() };
@@ -48,11 +48,12 @@ pub(super) fn open(remoting: &Arc<dyn Remoting>) -> (Near, mpsc::Receiver<Upstre
     (Near(reference), upstream)
 }
 
-/// A producer controller to which consumers of its node may speak without the transport, until this is dropped.
+/// Registration of a producer controller: consumers on its node reach it without the transport, until this value is
+/// dropped.
 pub(crate) struct Near(ControllerRef);
 
 impl Near {
-    /// Where consumers answer to.
+    /// The reference to which consumers send their answers.
     pub(crate) fn reference(&self) -> &ControllerRef {
         &self.0
     }
@@ -64,16 +65,15 @@ impl Drop for Near {
     }
 }
 
-/// Tells a producer controller what a consumer of this node says. A message that finds no room is repeated, like one that is
-/// lost on the way.
+/// Sends an upstream message. A message without room is lost, and its consumer repeats it.
 pub(crate) fn say(remoting: &dyn Remoting, message: UpstreamMessage) {
     if let Some(message) = say_near(remoting, message) {
         say_far(remoting, &[message]);
     }
 }
 
-/// Hands the message to a producer of this node. A message that finds no such producer, or no room, comes back, for the
-/// transport to report it.
+/// Hands the message to a producer of this node. Returns the message if there is no such producer, or no room, so that
+/// the transport reports it.
 pub(crate) fn say_near(remoting: &dyn Remoting, message: UpstreamMessage) -> Option<UpstreamMessage> {
     if message.to.node != *remoting.self_address() {
         return Some(message);
@@ -85,7 +85,8 @@ pub(crate) fn say_near(remoting: &dyn Remoting, message: UpstreamMessage) -> Opt
     }
 }
 
-/// Sends what consumers of this node say to one recipient path, in as few messages as the lane takes.
+/// Sends upstream messages of this node's consumers to one recipient path, in as few transport messages as the lane
+/// permits.
 pub(crate) fn say_far(remoting: &dyn Remoting, messages: &[UpstreamMessage]) {
     let lane = remoting.maximum_message_size(LaneKind::Ordinary).saturating_sub(LANE_MARGIN).min(MAX_BYTES);
     let mut rest = messages;
@@ -95,7 +96,7 @@ pub(crate) fn say_far(remoting: &dyn Remoting, messages: &[UpstreamMessage]) {
             bytes += message.from.path.len() + MAX_WORD_BYTES;
             bytes <= lane
         });
-        // A message that fits nowhere goes alone, for the transport to report it.
+        // A message too large for the lane is sent alone, for the transport to report it.
         let (now, later) = rest.split_at(fitting.count().max(1));
         let (recipient, written) = (Recipient::new(to.path.clone()), wire::write_upstream(now));
         let envelope = Envelope::new(recipient, CodecId::INTERNAL, wire::UPSTREAM, written).to_uid(to.node.uid());
@@ -104,7 +105,7 @@ pub(crate) fn say_far(remoting: &dyn Remoting, messages: &[UpstreamMessage]) {
     }
 }
 
-/// Takes what consumers say.
+/// The receiver of upstream messages at a producer's path.
 struct Upstream {
     inbox: mpsc::Sender<UpstreamMessage>,
     remoting: Arc<dyn Remoting>,
@@ -113,7 +114,7 @@ struct Upstream {
 impl Receiver for Upstream {
     fn receive(&self, message: Inbound) {
         match wire::read_upstream(message.payload.clone()) {
-            // The controllers that speak must be at the node that sent it.
+            // The controllers named as senders must be on the node that sent the message.
             Ok(said) if said.iter().all(|said| said.from.node == message.from) => {
                 let is_taken = said.into_iter().all(|said| self.inbox.try_send(said).is_ok());
                 if !is_taken {
@@ -151,12 +152,13 @@ mod tests {
         let (near, mut upstream) = open(&a);
         let to = near.reference().clone();
         let from = |node: &Arc<dyn Remoting>| ControllerRef { node: node.self_address().clone(), ..to.clone() };
-        // Unregistered, the producer is out of the transport's reach, so a message that arrives came without the transport.
+        // The producer is unregistered, so the transport cannot reach it: a message that arrives came without the
+        // transport.
         a.unregister(&to.path);
         say(&*a, word(&from(&a), &to));
         assert_eq!(upstream.try_recv(), Ok(word(&from(&a), &to)));
 
-        // A consumer of another node has the transport alone, also where both nodes share a process.
+        // A consumer of another node must use the transport, even if both nodes share a process.
         say(&*b, word(&from(&b), &to));
         tokio::time::timeout(std::time::Duration::from_secs(20), async {
             while a.dead_letter_totals().is_empty() {

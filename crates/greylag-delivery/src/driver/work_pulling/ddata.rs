@@ -1,8 +1,8 @@
 //! The directory of workers of a cluster, in replicated data.
 //!
-//! Each kind of work is a set under `delivery/workers/{key}` in a replicator; a worker adds itself on its own node, and the
-//! others hear of it by gossip. What a node's workers left behind when it was removed is passed over at once, by membership,
-//! and taken out of the set by the oldest member. Source: delivery W1.
+//! Each kind of work is a set under `delivery/workers/{key}` in a replicator; a worker adds itself on its own node, and
+//! gossip carries the entry to the others. Entries of a node that was removed are ignored at once, by membership, and
+//! deleted from the set by the oldest member. Source: delivery W1.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl WorkerDirectory for DdataWorkerDirectory {
         let runtime = tokio::runtime::Handle::current();
         RegisteredWorker::new(move || {
             runtime.spawn(async move {
-                // In this order, however soon the one follows the other.
+                // Remove only after the add has completed.
                 add.await.ok();
                 remove(&workers, [listed]).await;
             });
@@ -99,7 +99,7 @@ async fn remove(workers: &Workers, gone: impl IntoIterator<Item = String> + Send
     }
 }
 
-/// The set and the members, as one follows them.
+/// Subscriptions to the set and to the members.
 struct Watched {
     workers: Workers,
     changes: Subscription<OrSet<String>>,
@@ -109,7 +109,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// The workers after the next change of either.
+    /// The workers after the next change of the set or of the members.
     async fn next(&mut self) -> Option<Vec<ListedWorker>> {
         tokio::select! {
             change = self.changes.next() => match change? {
@@ -123,7 +123,7 @@ impl Watched {
         Some(self.listed.iter().filter_map(|text| listed(&self.own, &replicas, read(text)?)).collect())
     }
 
-    /// The oldest member takes out what nodes left behind that will never be back.
+    /// On the oldest member: deletes the entries of removed nodes.
     fn prune(&self, replicas: &Replicas) {
         let is_oldest =
             replicas.own_status.is_some() && replicas.others.iter().all(|other| other.age > replicas.own_age);
@@ -136,7 +136,7 @@ impl Watched {
     }
 }
 
-/// A worker of a member, and whether that can be reached; `None` for one of another process.
+/// A worker with its reachability; `None` if its process is no member.
 fn listed(own: &UniqueAddress, replicas: &Replicas, worker: ControllerRef) -> Option<ListedWorker> {
     if worker.node == *own {
         return Some(ListedWorker { worker, selectable: true });
@@ -145,12 +145,12 @@ fn listed(own: &UniqueAddress, replicas: &Replicas, worker: ControllerRef) -> Op
     Some(ListedWorker { worker, selectable: member.reachable })
 }
 
-/// How a worker stands in the set.
+/// The entry of a worker in the set.
 fn write(worker: &ControllerRef) -> String {
     worker.to_string()
 }
 
-/// Reads what [`write`] wrote; `None` for anything else.
+/// Reads an entry made by [`write`]; `None` for any other text.
 fn read(text: &str) -> Option<ControllerRef> {
     text.parse().ok()
 }

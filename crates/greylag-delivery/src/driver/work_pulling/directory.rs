@@ -1,4 +1,4 @@
-//! Where producers find their workers.
+//! The directory by which producers find their workers.
 
 use std::fmt;
 
@@ -9,18 +9,18 @@ use crate::machine::work_pulling::ListedWorker;
 
 /// Lists the workers of each kind of work.
 ///
-/// Membership of the cluster is not enough for this: one node hosts many workers, and one may stop without its node. A
-/// directory that knows the members leaves out workers of nodes that were removed, or never were members, at once, and lists
-/// those of nodes that cannot be reached as not selectable. Source: delivery W1.
+/// Membership of the cluster is not enough to find workers: one node hosts many, and a worker may stop without its
+/// node. A directory that knows the members leaves out, at once, workers of nodes that were removed or never were
+/// members, and lists workers of unreachable nodes as not selectable. Source: delivery W1.
 pub trait WorkerDirectory: Send + Sync + 'static {
-    /// All workers of this work now, and again whenever they change. Ends when the directory knows nothing more.
+    /// The present workers of this work, and again after each change. Ends when the directory has no more changes.
     fn subscribe(&self, key: &ServiceKey) -> BoxStream<'static, Vec<ListedWorker>>;
 
     /// Lists a worker of this node, until the returned value is dropped.
     fn register(&self, key: &ServiceKey, worker: ControllerRef) -> RegisteredWorker;
 }
 
-/// A worker that is listed; dropped, it is listed no more.
+/// The listing of a worker; dropping it takes the worker off the list.
 #[must_use = "a worker is listed no more when this is dropped"]
 pub struct RegisteredWorker {
     remove: Option<Box<dyn FnOnce() + Send>>,

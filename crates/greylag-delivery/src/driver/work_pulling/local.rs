@@ -54,7 +54,7 @@ impl WorkerDirectory for LocalWorkerDirectory {
     }
 }
 
-/// The value of a channel now, and after each change.
+/// The present value of a channel, and each later value.
 fn listings_of(mut listing: watch::Receiver<BTreeSet<ControllerRef>>) -> BoxStream<'static, Vec<ListedWorker>> {
     listing.mark_changed();
     let next = async |mut listing: watch::Receiver<BTreeSet<ControllerRef>>| {
@@ -69,8 +69,8 @@ fn selectable(worker: &ControllerRef) -> ListedWorker {
     ListedWorker { worker: worker.clone(), selectable: true }
 }
 
-/// A fixed list of workers for each kind of work, wherever they are. Workers of other programs are found by it, too: their
-/// references may be sent as any value.
+/// A fixed list of workers for each kind of work, on any nodes, also of other programs: references may be sent like any
+/// value.
 #[derive(Debug, Clone, Default)]
 pub struct StaticWorkerDirectory {
     workers: BTreeMap<ServiceKey, Vec<ControllerRef>>,
@@ -82,7 +82,7 @@ impl StaticWorkerDirectory {
         Self::default()
     }
 
-    /// With this worker besides.
+    /// Adds a worker.
     #[must_use]
     pub fn with(mut self, key: ServiceKey, worker: ControllerRef) -> Self {
         self.workers.entry(key).or_default().push(worker);
@@ -91,13 +91,13 @@ impl StaticWorkerDirectory {
 }
 
 impl WorkerDirectory for StaticWorkerDirectory {
-    /// The list, once.
+    /// Yields the fixed list once.
     fn subscribe(&self, key: &ServiceKey) -> BoxStream<'static, Vec<ListedWorker>> {
         let workers = self.workers.get(key).into_iter().flatten().map(selectable).collect();
         stream::once(std::future::ready(workers)).boxed()
     }
 
-    /// Changes nothing: the list is fixed.
+    /// Does nothing, since the list is fixed.
     fn register(&self, _: &ServiceKey, _: ControllerRef) -> RegisteredWorker {
         RegisteredWorker::new(|| {})
     }

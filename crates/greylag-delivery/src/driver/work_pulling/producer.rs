@@ -18,11 +18,11 @@ use crate::machine::storing::StoringState;
 use crate::machine::work_pulling::{WorkPulling, WorkPullingSettings, WorkerStats};
 use crate::settings::DeliverySettings;
 
-/// Sends jobs to whichever worker has time. Clones are the same producer.
+/// Sends each job to a worker with demand. Clones are the same producer.
 ///
-/// There is no order between messages. A message that a worker takes with it into its end is given to another one, so it may
-/// be done twice: make jobs such that this does no harm. Messages wait for workers, up to
-/// [`buffer_size`](crate::WorkPullingSettings::buffer_size) of them; beyond it senders wait.
+/// Messages are not ordered. If a worker ends with an unconfirmed message, the message is given to another worker and
+/// may thus be processed twice: jobs should tolerate that. Messages wait for workers, up to
+/// [`buffer_size`](crate::WorkPullingSettings::buffer_size) of them; beyond that senders wait.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -74,7 +74,7 @@ pub struct WorkPullingBuilder<T> {
 }
 
 impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
-    /// A producer of work for the workers that `directory` lists under `key`; `codec` writes its messages.
+    /// A producer of work for the workers that `directory` lists under `key`; `codec` encodes its messages.
     pub fn builder(
         producer_id: ProducerId,
         codec: impl Codec<T>,
@@ -89,16 +89,16 @@ impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
         &self.sending
     }
 
-    /// Sends a message: waits until there is room for it, and until it is stored if the producer is durable. Whether there is
-    /// a worker does not matter.
+    /// Sends a message: waits until there is room for it, and until it is stored if the producer is durable. The
+    /// message is accepted even if there is no worker.
     ///
     /// # Errors
-    /// [`SendError`]; the message was not sent, but for [`SendError::StoreUnknown`].
+    /// [`SendError`]; the message was not sent, except perhaps after [`SendError::StoreUnknown`].
     pub async fn send(&self, message: T) -> Result<Sent, SendError<T>> {
         self.sending.send(self.sending.letter((), message, false)?).await
     }
 
-    /// Sends a message, and waits until it is safe: stored if the producer is durable, otherwise confirmed.
+    /// Sends a message, and waits until it is stored if the producer is durable, and otherwise until it is confirmed.
     ///
     /// # Errors
     /// [`SendError`]; after [`SendError::Unconfirmed`] the message may have been processed.
@@ -130,38 +130,38 @@ impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
         Ok(RequestNext::new(&self.sending, self.sending.permit().await?))
     }
 
-    /// The workers, and the messages with and without one.
+    /// Numbers of workers, and of messages with and without a worker.
     pub fn stats(&self) -> WorkerStats {
         self.sending.seen(|seen| seen.workers).unwrap_or_default()
     }
 
-    /// Counters so far, and how many messages are held now.
+    /// Counters since the start, and the number of messages held now.
     pub fn counters(&self) -> ControllerStats {
         self.sending.seen(|seen| seen.stats)
     }
 
-    /// How its store fares; [`StoringState::Degraded`] if its queue does not answer.
+    /// State of the queue; [`StoringState::Degraded`] if the queue does not answer.
     pub fn storing_state(&self) -> StoringState {
         self.sending.seen(|seen| seen.store)
     }
 
-    /// The last of the contiguously confirmed numbers.
+    /// The highest number up to which all messages are confirmed.
     pub fn confirmed(&self) -> watch::Receiver<SeqNr> {
         self.sending.confirmed()
     }
 
-    /// Why the producer has ended by itself, if it has.
+    /// Why the producer has ended on its own, if it has.
     pub fn failure(&self) -> Option<ProducerError> {
         self.sending.failure()
     }
 
-    /// The producer as a sink: ready while there is room, flushed when everything is stored, or accepted where nothing is
-    /// stored; closed when all of it is confirmed, and the producer with it.
+    /// The producer as a sink: ready while there is room; flushed when all messages are accepted, and stored if the
+    /// producer is durable; closed when all messages are confirmed and the producer has ended.
     pub fn into_sink(self) -> ProducerSink<T> {
         ProducerSink::new(self.sending)
     }
 
-    /// Waits until everything that was sent before is confirmed. Others may go on sending.
+    /// Waits until every message sent before the call is confirmed. Other handles may go on sending.
     ///
     /// # Errors
     /// [`Undelivered`] if that takes longer than `patience`; the producer goes on delivering.
@@ -169,8 +169,8 @@ impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
         self.sending.drain(patience).await
     }
 
-    /// Ends the producer now: confirmations are stored, workers are told, and what is not confirmed is given up; a durable
-    /// producer's queue keeps it.
+    /// Ends the producer now: confirmations are stored, workers are told, and unconfirmed messages are given up; a
+    /// durable producer's queue keeps them.
     pub async fn close(&self) {
         self.sending.close().await;
     }
@@ -191,28 +191,29 @@ impl<T> fmt::Debug for WorkPullingProducer<T> {
 }
 
 impl<T: Send + Sync + 'static> WorkPullingBuilder<T> {
-    /// Settings; of their sections it is `producer` and `work_pulling` that count here.
+    /// Sets the settings; only their sections `producer` and `work_pulling` matter here.
     #[must_use]
     pub fn settings(self, settings: DeliverySettings) -> Self {
         Self { settings, ..self }
     }
 
-    /// The stream and the epoch of a producer that gives its messages the same numbers in every run. Without, each start is a
-    /// new stream.
+    /// Sets stream and epoch, for a producer that gives its messages the same numbers in every run. Without an
+    /// identity, each start begins a new stream.
     #[must_use]
     pub fn identity(self, identity: ProducerIdentity) -> Self {
         let keeping = self.keeping.identified_by(identity);
         Self { keeping, ..self }
     }
 
-    /// Stores every message in this queue before a worker is chosen for it. What the queue has waits for workers first.
+    /// Stores every message in `queue` before a worker is chosen for it. The queue's unconfirmed messages get workers
+    /// first.
     #[must_use]
     pub fn durable(self, queue: impl DurableProducerQueue<Encoded> + 'static) -> Self {
         let keeping = self.keeping.in_queue(queue);
         Self { keeping, ..self }
     }
 
-    /// Where messages are kept, in place of what was said of identity and queue before.
+    /// Sets where messages are kept; overrides [`identity`](Self::identity) and [`durable`](Self::durable).
     pub(crate) fn keeping(self, keeping: Keeping) -> Self {
         Self { keeping, ..self }
     }

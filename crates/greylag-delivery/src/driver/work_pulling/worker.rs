@@ -1,4 +1,4 @@
-//! A worker as a function: it is called for each job, several at a time if it says so.
+//! A worker made of a function: called for each job, for several jobs at a time with [`WorkerBuilder::parallel`].
 
 use std::fmt;
 use std::future::Future;
@@ -20,7 +20,7 @@ use crate::error::StartError;
 use crate::ids::ServiceKey;
 use crate::settings::DeliverySettings;
 
-/// A worker that runs on this node until it is stopped; dropping this does not stop it.
+/// A worker that runs on this node until it is stopped; dropping the handle does not stop it.
 pub struct WorkerHandle {
     stopping: Stopping,
     counters: DeliveryCounters,
@@ -37,8 +37,9 @@ pub struct WorkerBuilder<T, F> {
 }
 
 impl WorkerHandle {
-    /// A worker for the work `key` of `directory`, whose jobs `codec` reads: `handler` is called for each of them. It confirms
-    /// the delivery when the job is done; if it fails, panics or drops the delivery, the job comes to it again after a pause.
+    /// A worker for the work `key` of `directory`, whose jobs `codec` decodes: `handler` is called for each job. The
+    /// handler confirms the delivery when the job is done; if it fails, panics or drops the delivery, the worker gets
+    /// the job again after a pause.
     pub fn builder<T, F, Fut, E>(
         codec: impl Codec<T>,
         key: ServiceKey,
@@ -55,33 +56,34 @@ impl WorkerHandle {
         WorkerBuilder { builder, settings: DeliverySettings::default(), parallel: 1, handler, message: PhantomData }
     }
 
-    /// Counters of the worker's jobs so far.
+    /// Counters of the worker's jobs since its start.
     pub fn counters(&self) -> &DeliveryCounters {
         &self.counters
     }
 
-    /// Events of jobs from this call on, for operators: messages that failed or cannot be read, and producers that were
+    /// Subscribes to events of jobs, for operators: messages that failed or cannot be decoded, and producers that were
     /// replaced.
     pub fn events(&self) -> DeliveryEvents {
         self.shown.events()
     }
 
-    /// Degraded while links wait for a person, because of messages that cannot be read.
+    /// Degraded while links are blocked by undecodable messages, until an operator acts.
     pub fn health(&self) -> DeliveryHealth {
         self.shown.health()
     }
 
-    /// Jobs that cannot be read and wait to be confirmed, which passes them over.
+    /// Undecodable jobs that are not confirmed yet; confirming a job skips it.
     pub fn undecodable(&self) -> Vec<Undecodable> {
         self.shown.undecodable()
     }
 
-    /// Stops the worker in order: it gets no more jobs, and this waits until those in hand are done. Others get the rest.
+    /// Stops the worker in order: it gets no more jobs, and the call returns when the jobs in hand are done. Other
+    /// workers get the rest.
     pub async fn stop(self) {
         self.stopping.stop().await;
     }
 
-    /// A way to stop it that does not keep it.
+    /// A handle that stops the worker, but does not keep it alive.
     pub(crate) fn stopping(&self) -> Stopping {
         self.stopping.clone()
     }
@@ -92,7 +94,7 @@ impl WorkerHandle {
 pub(crate) struct Stopping(mpsc::UnboundedSender<oneshot::Sender<()>>);
 
 impl Stopping {
-    /// Whether it has stopped.
+    /// Whether the worker has stopped.
     pub(crate) fn has_stopped(&self) -> bool {
         self.0.is_closed()
     }
@@ -118,14 +120,14 @@ where
     Fut: Future<Output = Result<(), E>> + Send + 'static,
     E: fmt::Display + Send + 'static,
 {
-    /// Jobs at the same time; at least 1. Default 1. As many are taken from each producer, so
-    /// [`worker_window`](crate::WorkPullingSettings::worker_window) is raised to it if it is smaller.
+    /// Maximum number of concurrent jobs; at least 1. Default 1. Each producer may send as many, so a smaller
+    /// [`worker_window`](crate::WorkPullingSettings::worker_window) is raised to this number.
     #[must_use]
     pub fn parallel(self, jobs: u32) -> Self {
         Self { parallel: jobs.max(1), ..self }
     }
 
-    /// Settings; of their sections it is `consumer` and `work_pulling` that count here.
+    /// Sets the settings; only their sections `consumer` and `work_pulling` matter here.
     #[must_use]
     pub fn settings(self, settings: DeliverySettings) -> Self {
         Self { settings, ..self }
@@ -156,7 +158,7 @@ impl<T, F> fmt::Debug for WorkerBuilder<T, F> {
     }
 }
 
-/// Runs jobs, each in a task of its own, so that one that panics ends nothing else.
+/// Runs each job in a task of its own, so that a panic ends only that job.
 async fn run<T, F, Fut, E>(
     controller: ConsumerController<T>,
     mut deliveries: Deliveries<T>,

@@ -1,5 +1,4 @@
-//! Frames between their arrival and the message that they become: they are put back in order, and taken one after the
-//! other.
+//! The buffer of arrived frames: puts them in order, and joins them into messages.
 //!
 //! Source: delivery C5, C6, K2 to K6.
 
@@ -10,29 +9,29 @@ use crate::ids::SeqNr;
 use crate::machine::producer_link::Frames;
 use crate::message::{Content, SequencedMessage};
 
-/// Frames that were dropped because they lay beyond the window.
+/// Frames that were dropped because they were beyond the window.
 #[derive(Debug, Clone, Copy)]
 struct Lost {
-    /// The lowest of them.
+    /// The lowest number of the dropped frames.
     from: u64,
-    /// Whether they were asked for, now that the window has come to them.
+    /// Whether a resend was requested, after the window has reached the dropped frames.
     asked: bool,
 }
 
-/// The fate of a frame that arrives.
+/// What happened to an arriving frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// The frame was here before.
+    /// The frame had arrived before.
     Duplicate,
-    /// The frame is kept.
+    /// The frame is buffered.
     Kept,
-    /// The frame is kept, and these frames before it are missing.
+    /// The frame is buffered, and these frames before it are missing.
     AfterGap { from: u64, to: u64 },
-    /// The frame lies beyond the window, and is dropped.
+    /// The frame is beyond the window, and was dropped.
     BeyondWindow,
 }
 
-/// A message of which every frame was taken.
+/// A message whose frames were all taken from the buffer.
 #[derive(Debug)]
 pub(super) struct Taken<P> {
     pub(super) last_seq: u64,
@@ -42,14 +41,14 @@ pub(super) struct Taken<P> {
     pub(super) parts: Frames<P>,
 }
 
-/// The progress that the next frame in order makes.
+/// The result of taking the next frame.
 #[derive(Debug)]
 pub(super) enum Step<P> {
-    /// A message.
+    /// A complete message.
     Message(Taken<P>),
-    /// A chunk; its message goes on after this number.
+    /// A chunk; further chunks of its message follow this number.
     Chunk { seq_nr: u64 },
-    /// A chunk of a message whose beginning is lost, so that it is skipped (K6).
+    /// A chunk whose message lost its beginning, so the chunk is skipped (K6).
     Torn,
 }
 
@@ -61,10 +60,10 @@ pub(super) struct Arrivals<P> {
     assembly: Option<Box<Assembly<P>>>,
     received: u64,
     highest_seen: u64,
-    /// Last frame of the last message that was taken whole.
+    /// Last frame of the last message that was taken completely.
     delivered: u64,
     lost: Option<Lost>,
-    /// Lost frames are gone, and jumped; nothing is asked for again.
+    /// Flow control only: lost frames are skipped, and no resend is requested.
     only_flow_control: bool,
 }
 
@@ -74,7 +73,7 @@ impl<P: Content> Arrivals<P> {
         Self { buffer, assembly, received: 0, highest_seen: 0, delivered: 0, lost, only_flow_control }
     }
 
-    /// Last frame that was taken.
+    /// The last frame taken.
     pub(super) fn received(&self) -> u64 {
         self.received
     }
@@ -87,7 +86,7 @@ impl<P: Content> Arrivals<P> {
         self.buffer.is_empty()
     }
 
-    /// Forgets everything, and waits for the frame after `received`.
+    /// Clears the buffer; the frame after `received` is next.
     pub(super) fn start_after(&mut self, received: u64) {
         self.buffer.clear();
         self.assembly = None;
@@ -97,12 +96,12 @@ impl<P: Content> Arrivals<P> {
         self.lost = None;
     }
 
-    /// Forgets all frames behind the last message that was taken whole.
+    /// Drops all frames after the last message that was taken completely.
     pub(super) fn start_after_delivered(&mut self) {
         self.start_after(self.delivered);
     }
 
-    /// Skips numbers below `lowest`, of frames that no producer holds any more.
+    /// Skips numbers below `lowest`, whose frames no producer holds any more.
     pub(super) fn skip_to(&mut self, lowest: u64) {
         while self.buffer.pop_front_if(|message| message.frame.seq_nr < lowest).is_some() {}
         self.assembly = None;
@@ -111,7 +110,7 @@ impl<P: Content> Arrivals<P> {
         self.highest_seen = self.highest_seen.max(self.received);
     }
 
-    /// Keeps a frame in its place (C5): up to the number `reach`, and `window` frames where lost ones are gone.
+    /// Buffers a frame in order (C5): up to the number `reach`, or `window` frames with flow control only.
     pub(super) fn arrive(&mut self, message: SequencedMessage<P>, reach: u64, window: u64) -> Arrival {
         let seq_nr = message.frame.seq_nr;
         let position = self.buffer.partition_point(|other| other.frame.seq_nr < seq_nr);
@@ -135,7 +134,7 @@ impl<P: Content> Arrivals<P> {
         Arrival::Kept
     }
 
-    /// The message of the frame that can be taken next.
+    /// The total of the frame that can be taken next.
     pub(super) fn next_total(&self) -> Option<SeqNr> {
         let next = self.buffer.front()?;
         let is_next = next.frame.seq_nr == self.received + 1 || self.only_flow_control;
@@ -147,13 +146,13 @@ impl<P: Content> Arrivals<P> {
         self.next_total().is_some()
     }
 
-    /// Takes the next frame. A message of more bytes than `max_message_bytes` is not put together (K3).
+    /// Takes the next frame. A message of more than `max_message_bytes` is not joined (K3).
     pub(super) fn take(&mut self, max_message_bytes: u64) -> Option<Step<P>> {
         self.next_total()?;
         let message = self.buffer.pop_front()?;
         let seq_nr = message.frame.seq_nr;
         if seq_nr > self.received + 1 {
-            // Flow control only: the gap is jumped, with the group that it tore (K6).
+            // Flow control only: skip the gap, and the message whose chunks it interrupted (K6).
             self.assembly = None;
         }
         self.received = seq_nr;
@@ -180,7 +179,7 @@ impl<P: Content> Arrivals<P> {
                     assembly.add(frame);
                     assembly
                 }
-                // K6: the gap that was jumped took its beginning with it.
+                // K6: the skipped gap contained the first chunk of this message.
                 None if self.only_flow_control => return Step::Torn,
                 None => Box::new(Assembly::torn(first, frame)),
             }
@@ -193,7 +192,7 @@ impl<P: Content> Arrivals<P> {
         Step::Chunk { seq_nr: last_seq }
     }
 
-    /// The first missing range below something that arrived; an end of 0 means from there on.
+    /// The first range of missing frames below an arrived frame; an end of 0 means all frames from there on.
     pub(super) fn lowest_gap(&self) -> Option<(u64, u64)> {
         if self.only_flow_control {
             return None;
@@ -209,13 +208,13 @@ impl<P: Content> Arrivals<P> {
         self.lost.filter(|lost| expected <= lost.from).map(|_| (expected, 0))
     }
 
-    /// Whether frames are missing that were asked for.
+    /// Whether frames are missing for which a resend was requested.
     pub(super) fn misses_frames(&self) -> bool {
         let has_gap = self.highest_seen - self.received > self.len();
         !self.only_flow_control && (has_gap || self.lost.is_some_and(|lost| lost.asked))
     }
 
-    /// C6: the first of the frames that were dropped because the window was full, once the window has come to it.
+    /// C6: the first frame dropped beyond the window, once the window has reached it.
     pub(super) fn reached_lost(&mut self) -> Option<u64> {
         let is_next_here = self.is_next_here();
         let lost = self.lost.as_mut()?;
@@ -229,7 +228,7 @@ impl<P: Content> Arrivals<P> {
         None
     }
 
-    /// Gives back memory that only a busy link needs.
+    /// Frees memory that only a busy link needs.
     pub(super) fn shrink(&mut self) {
         self.buffer.shrink_to_fit();
     }

@@ -1,8 +1,9 @@
-//! The chunks of one message, as they are taken one after the other.
+//! Joins the chunks of one message.
 //!
-//! A peer says how many bytes its message has; what is kept follows what arrives, and never goes beyond what the peer said,
-//! what this node takes, or a fixed number of pieces. A message that breaks one of these, or whose pieces do not belong
-//! together, keeps its place in the order: its last chunk yields a delivery that cannot be read, of the first chunk alone.
+//! A peer declares how many bytes its message has. Kept bytes grow only with arriving chunks, and never exceed the
+//! declared size, this node's limit, or a fixed number of chunks. A message that violates one of these limits, or whose
+//! chunks do not belong together, keeps its place in the order: its last chunk yields an undecodable delivery with the
+//! first chunk alone.
 //!
 //! Source: delivery K2 to K4.
 
@@ -10,19 +11,19 @@ use crate::ids::SeqNr;
 use crate::machine::producer_link::Frames;
 use crate::message::{Content, Frame};
 
-/// Most chunks of one message. Each takes some memory beside its bytes.
+/// Maximum number of chunks of one message; each uses some memory besides its bytes.
 pub(crate) const MAX_CHUNKS: usize = 1 << 16;
 
-/// A message of which the last chunk is still to come.
+/// A message whose last chunk has not arrived.
 #[derive(Debug, Clone)]
 pub(super) struct Assembly<P> {
-    /// The flag of its first chunk.
+    /// The `first` flag of the message's first chunk.
     pub(super) first: bool,
     total: SeqNr,
     parts: Vec<P>,
     bytes: u64,
     max_bytes: u64,
-    /// Nothing more is kept: the message cannot be read whatever comes.
+    /// No more chunks are kept: the message is undecodable in any case.
     broken: bool,
 }
 
@@ -36,12 +37,12 @@ impl<P: Content> Assembly<P> {
         Self { first, total: frame.total, parts: vec![frame.payload], bytes, max_bytes, broken }
     }
 
-    /// Begins with a chunk that belongs to none before it.
+    /// Starts with a chunk that has no first chunk before it.
     pub(super) fn torn(first: bool, frame: Frame<P>) -> Self {
         Self { first, total: frame.total, parts: vec![frame.payload], bytes: 0, max_bytes: 0, broken: true }
     }
 
-    /// Takes the next chunk.
+    /// Adds the next chunk.
     pub(super) fn add(&mut self, frame: Frame<P>) {
         let size = frame.payload.size();
         self.bytes = self.bytes.saturating_add(size);
@@ -54,7 +55,7 @@ impl<P: Content> Assembly<P> {
         }
     }
 
-    /// All chunks that were kept.
+    /// The chunks kept.
     pub(super) fn into_frames(self) -> Frames<P> {
         Frames::Chunks(self.parts)
     }
@@ -64,7 +65,7 @@ impl<P: Content> Assembly<P> {
 mod tests {
     use super::*;
 
-    /// Says that its message has so many bytes, and has so many itself.
+    /// A chunk with the declared size of its message, and its own size.
     #[derive(Debug, Clone, PartialEq, Eq)]
     struct Chunk(Option<u64>, u64);
 
@@ -90,7 +91,7 @@ mod tests {
         }
     }
 
-    /// delivery 101: what is kept of a message follows what arrived, not what a peer says of it.
+    /// delivery 101: the bytes kept of a message follow the chunks that arrived, not the size that the peer declared.
     #[test]
     fn no_more_is_kept_than_was_said_and_than_is_taken() {
         let of = |declared, sizes: &[u64]| {

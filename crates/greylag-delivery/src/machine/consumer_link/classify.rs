@@ -1,8 +1,7 @@
-//! Judges a frame by its sender: it is taken, parked, answered, or dropped.
+//! Classifies a frame by its sender: taken, parked, answered, or dropped.
 //!
-//! The order of the questions in [`ConsumerLink::on_frame`] is the protocol. A frame that is refused
-//! never changes state beyond the list of replaced producers, so a late frame of a dead producer
-//! cannot keep a link for itself.
+//! The order of the checks in [`ConsumerLink::on_frame`] is part of the protocol. A refused frame changes no state but
+//! the list of replaced producers, so a late frame of a dead producer cannot take over a link.
 //!
 //! Source: delivery C2 to C6, §1.4.
 
@@ -17,7 +16,7 @@ use crate::message::{BatchHeader, Content, SequencedMessage, Upstream};
 use crate::sabotage::Sabotage;
 
 impl<P: Content> ConsumerLink<P> {
-    /// C2.
+    /// Handles a frame (C2).
     pub(super) fn on_frame(
         &mut self,
         now: Instant,
@@ -26,7 +25,8 @@ impl<P: Content> ConsumerLink<P> {
         watermarks: &mut Watermarks,
         out: &mut Vec<Effect<P>>,
     ) {
-        // An epoch beyond all others would shut out every producer of its stream, a total beyond all others every message.
+        // Refuse numbers near the end of their range: such an epoch would fence every producer of its stream, such a
+        // total every message.
         let numbers = [message.frame.seq_nr, message.frame.total.get(), header.epoch.0];
         if numbers.iter().any(|number| !(1..NUMBER_LIMIT).contains(number)) || header.lowest >= NUMBER_LIMIT {
             self.counters.unexpected += 1;
@@ -35,7 +35,7 @@ impl<P: Content> ConsumerLink<P> {
         let registering_here = self.senders.registering() == Some(&header.controller);
         let registering_elsewhere = self.senders.registering().is_some() && !registering_here;
         if self.senders.is_current(header) {
-            // C2c.
+            // C2c: a frame of the current producer.
             if !registering_elsewhere {
                 self.receive(now, header, message, watermarks, out);
             }
@@ -43,7 +43,7 @@ impl<P: Content> ConsumerLink<P> {
         }
         let newest = watermarks.epoch(header.stream_id);
         if header.epoch < newest {
-            // C2a.
+            // C2a: an older epoch is fenced.
             if !self.omits(Sabotage::FencedAnswer) {
                 answer(header, Upstream::Fenced { stream_id: header.stream_id, newer: newest }, out);
             }
@@ -52,7 +52,7 @@ impl<P: Content> ConsumerLink<P> {
         if let (false, Some(displaced)) = (registering_here, self.senders.displaced(header)) {
             self.on_displaced(displaced, header, out);
         } else if message.first || self.settings.only_flow_control {
-            // C2d. A stop gives way to a living producer.
+            // C2d: a `first` frame starts a new association; it also cancels a stop.
             if !registering_elsewhere {
                 if self.life == Life::Draining {
                     self.life = Life::Running;
@@ -60,13 +60,13 @@ impl<P: Content> ConsumerLink<P> {
                 self.switch_or_park(now, header, message, watermarks, out);
             }
         } else {
-            // C2e.
+            // C2e: an unknown sender is told to start over.
             answer(header, Upstream::Resend { from: 0, to: 0 }, out);
         }
     }
 
-    /// C2b: a producer that a `first` displaced may be the living one, and the `first` a dead one's.
-    /// Asked to start over, a dead one does not answer.
+    /// C2b: a producer that was displaced by a `first` frame may be alive, and the `first` frame may be from a dead
+    /// one. Tell the displaced producer to start over; a dead producer does not respond.
     fn on_displaced(&mut self, displaced: Displaced, header: &BatchHeader, out: &mut Vec<Effect<P>>) {
         if displaced == Displaced::ForGood || self.is_busy() {
             self.counters.unexpected += 1;
@@ -85,7 +85,7 @@ impl<P: Content> ConsumerLink<P> {
         out: &mut Vec<Effect<P>>,
     ) {
         if self.senders.current().is_some() && self.is_busy() {
-            // C4: messages that a producer managed to hand over are delivered before its successor's.
+            // C4: messages that a producer has delivered here are processed before those of its successor.
             let confirmed_none = Upstream::Request {
                 confirmed: 0,
                 up_to: message.frame.seq_nr,
@@ -108,7 +108,7 @@ impl<P: Content> ConsumerLink<P> {
         }
     }
 
-    /// C3.
+    /// Switches to the frame's sender (C3).
     fn switch(
         &mut self,
         now: Instant,
@@ -132,7 +132,7 @@ impl<P: Content> ConsumerLink<P> {
         self.receive(now, header, message, watermarks, out);
     }
 
-    /// C5.
+    /// Takes a frame of the current producer (C5).
     fn receive(
         &mut self,
         now: Instant,
@@ -148,12 +148,12 @@ impl<P: Content> ConsumerLink<P> {
             self.skip_to(now, header.lowest, out);
         }
         let (first, window) = (message.first, self.window.size());
-        // Frames up to the last grant are in reach, also where the window has become smaller since.
+        // Frames up to the last grant are accepted, even if the window has shrunk since.
         let reach = self.requested.max(self.arrivals.received() + window);
         match self.arrivals.arrive(message, reach, window) {
             Arrival::Duplicate => return self.on_duplicate(now, first, out),
             Arrival::Kept => {}
-            // C6: out-of-order frames are kept, only the missing ones are asked for.
+            // C6: keep out-of-order frames, and request only the missing ones.
             Arrival::AfterGap { from, to } => {
                 self.counters.gaps += 1;
                 self.ask_again(from, to, out);
@@ -166,7 +166,7 @@ impl<P: Content> ConsumerLink<P> {
         }
     }
 
-    /// Skips numbers that an earlier consumer confirmed: no producer holds these messages any more.
+    /// Skips numbers that an earlier consumer confirmed; no producer holds these messages any more.
     fn skip_to(&mut self, now: Instant, lowest: u64, out: &mut Vec<Effect<P>>) {
         self.arrivals.skip_to(lowest);
         self.confirmed = self.arrivals.received();
@@ -175,14 +175,14 @@ impl<P: Content> ConsumerLink<P> {
         self.ask_for_lost(out);
     }
 
-    /// C6: frames were dropped because the window was full, and the window has come to them.
+    /// C6: requests the frames dropped beyond the window, once the window has reached them.
     pub(super) fn ask_for_lost(&mut self, out: &mut Vec<Effect<P>>) {
         if let Some(from) = self.arrivals.reached_lost() {
             self.ask_again(from, 0, out);
         }
     }
 
-    /// C10.
+    /// Answers a duplicate (C10), at a limited rate unless it is a `first` frame.
     fn on_duplicate(&mut self, now: Instant, first: bool, out: &mut Vec<Effect<P>>) {
         self.counters.duplicates += 1;
         if self.answers.duplicate(now, first) {
@@ -190,7 +190,7 @@ impl<P: Content> ConsumerLink<P> {
         }
     }
 
-    /// §1.4.
+    /// Registers to a producer controller (§1.4).
     pub(super) fn on_register_to(&mut self, now: Instant, controller: ControllerRef, out: &mut Vec<Effect<P>>) {
         if self.senders.register_to(&controller) {
             self.arrivals.start_after_delivered();
@@ -200,7 +200,7 @@ impl<P: Content> ConsumerLink<P> {
     }
 }
 
-/// Answers the controller that sent the frame, which need not be the producer listened to.
+/// Answers the controller that sent the frame, which need not be the current producer.
 fn answer<P>(header: &BatchHeader, message: Upstream, out: &mut Vec<Effect<P>>) {
     let epoch: Option<Epoch> = Some(header.epoch);
     out.push(Effect::Reply { to: header.controller.clone(), epoch, message });

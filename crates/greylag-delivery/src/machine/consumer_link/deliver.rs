@@ -1,4 +1,4 @@
-//! From the buffer to the application and back: deliveries, confirmations, redeliveries.
+//! Moves messages from the buffer to the application: deliveries, confirmations, redeliveries.
 //!
 //! Source: delivery C7 to C9, C12, C13, K3 to K6.
 
@@ -15,7 +15,7 @@ use crate::sabotage::Sabotage;
 /// The longest pause before a redelivery. Source: delivery §8.
 const MAX_REDELIVERY_BACKOFF: Duration = Duration::from_secs(30);
 
-/// What a prefix of confirmed messages asks to be told upstream.
+/// Acks requested by the messages of a newly confirmed prefix.
 #[derive(Default)]
 struct Advance {
     had_first: bool,
@@ -24,7 +24,7 @@ struct Advance {
 }
 
 impl<P: Content> ConsumerLink<P> {
-    /// C7: takes the next messages in order, as long as the application may have more in hand.
+    /// C7: hands out the next messages in order, while the application may have more in hand.
     pub(super) fn deliver(&mut self, now: Instant, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
         let received = self.arrivals.received();
         while self.life != Life::Finishing
@@ -44,14 +44,15 @@ impl<P: Content> ConsumerLink<P> {
         }
     }
 
-    /// A renumbered message (K7) waits until its earlier copy is settled; C8 then drops it.
+    /// Whether the next message is a renumbered copy (K7) whose earlier copy is still outstanding; C8 later suppresses
+    /// it.
     fn waits_for_earlier_total(&self) -> bool {
         let (Some(producer), Some(next)) = (self.senders.current(), self.arrivals.next_total()) else { return false };
         producer.ordered && self.deliveries.iter().any(|earlier| earlier.total >= next)
     }
 
-    /// Hands a message out for the first time here. Attempts that an earlier controller of this consumer made count, as does
-    /// the pause after them (C14).
+    /// Handles a message just taken from the buffer. Attempts of an earlier controller of this consumer count, and so
+    /// does the pause after them (C14).
     fn hand_out(&mut self, now: Instant, message: Taken<P>, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
         let Some(producer) = self.senders.current() else { return };
         let total = message.total;
@@ -67,14 +68,15 @@ impl<P: Content> ConsumerLink<P> {
         self.advance(now, watermarks, out);
     }
 
-    /// The first state of a message that is not handed out at once, because of attempts that an earlier controller made.
+    /// The initial state of a message that must not be handed out at once, because of attempts of an earlier
+    /// controller.
     fn held(&self, now: Instant, total: SeqNr, earlier: Attempts, watermarks: &Watermarks) -> Option<DeliveryState> {
         let limit = self.settings.max_delivery_attempts;
         if self.is_known(total, watermarks) {
             return None;
         }
         match earlier.until {
-            // The policy was to wait, and a new value of the consumer does not change that.
+            // Its attempts were used up under the policy to wait, which a new value of the consumer does not change.
             _ if limit > 0 && earlier.count >= limit => Some(DeliveryState::Stalled),
             Some(until) if until > now => Some(DeliveryState::Waiting { until }),
             _ => None,
@@ -93,7 +95,7 @@ impl<P: Content> ConsumerLink<P> {
         self.senders.current().map(|producer| producer.message_id(total))
     }
 
-    /// K5: a message of more chunks than the window must not wait for its own end.
+    /// K5: grants frames within a message, since a message with more chunks than the window must not block itself.
     fn grant_more_chunks(&mut self, now: Instant, seq_nr: u64, out: &mut Vec<Effect<P>>) {
         if self.requested.saturating_sub(seq_nr) <= self.window.size() / 2 {
             self.requested = seq_nr + self.window.size();
@@ -101,8 +103,8 @@ impl<P: Content> ConsumerLink<P> {
         }
     }
 
-    /// C14: messages that the former consumer had in hand go to the next one. Messages that wait for their next attempt, or
-    /// for a person, go on waiting, unless they are known to be processed.
+    /// C14: messages that the former consumer had in hand go to the next one. Messages that wait for their next
+    /// attempt, are stalled or undecodable keep their state, unless they are known to be processed.
     pub(super) fn hand_to_next_consumer(
         &mut self,
         now: Instant,
@@ -120,8 +122,7 @@ impl<P: Content> ConsumerLink<P> {
         }
     }
 
-    /// Hands out a delivery, unless its message is known to be processed: C8 is asked before every
-    /// attempt.
+    /// Starts an attempt, unless the message is known to be processed; C8 is checked before every attempt.
     fn attempt_again(&mut self, now: Instant, index: usize, watermarks: &Watermarks, out: &mut Vec<Effect<P>>) {
         let total = self.deliveries.at(index).total;
         let Some(id) = self.message_id(total) else { return };
@@ -133,7 +134,7 @@ impl<P: Content> ConsumerLink<P> {
         out.push(Effect::Deliver { key, id, parts });
     }
 
-    /// Several confirmations at once, which are told upstream as one.
+    /// Handles several confirmations at once, with one message to the producer.
     pub(super) fn on_confirm_all(
         &mut self,
         now: Instant,
@@ -152,7 +153,7 @@ impl<P: Content> ConsumerLink<P> {
         self.advance(now, watermarks, out);
     }
 
-    /// C9: moves the confirmed prefix and says so upstream, at most once.
+    /// C9: advances the confirmed prefix, and sends at most one message about it.
     pub(super) fn advance(&mut self, now: Instant, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
         let before = self.confirmed;
         let mut advance = Advance::default();
@@ -175,7 +176,7 @@ impl<P: Content> ConsumerLink<P> {
         self.window.confirmed(self.confirmed, self.deliveries.is_empty() && self.arrivals.is_empty());
         let window = self.window.size();
         let half = window / 2;
-        // Signed on purpose: without resending, `confirmed` may lie beyond `requested`.
+        // `requested` may be below `confirmed` without resending; the subtraction saturates.
         let room = |requested: u64| {
             let left = requested.saturating_sub(self.confirmed);
             if self.omits(Sabotage::HalfWindow) { left == half } else { left <= half }
@@ -197,7 +198,7 @@ impl<P: Content> ConsumerLink<P> {
         }
     }
 
-    /// C12.
+    /// Gives up an attempt (C12).
     pub(super) fn on_abandon(
         &mut self,
         now: Instant,
@@ -239,10 +240,10 @@ impl<P: Content> ConsumerLink<P> {
         }
     }
 
-    /// When a tick next has work to do for a delivery in this state.
+    /// The next time at which a tick has an effect on a delivery in this state.
     pub(super) fn delivery_deadline(&self, state: DeliveryState) -> Option<Instant> {
         match state {
-            // Nothing new is handed out to a consumer that ends.
+            // A consumer that ends gets no further attempt.
             DeliveryState::Waiting { until } => (self.life != Life::Finishing).then_some(until),
             DeliveryState::Handed { since, overdue } => {
                 let warn_at = (!overdue).then(|| later(since, self.settings.confirm_warn_after));
@@ -256,7 +257,7 @@ impl<P: Content> ConsumerLink<P> {
         self.settings.confirm_timeout.map(|timeout| later(since, timeout))
     }
 
-    /// Warns of deliveries that are in hand for long (C13).
+    /// Reports deliveries that are unconfirmed for long (C13).
     pub(super) fn report_overdue(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         for index in 0..self.deliveries.len() {
             let delivery = self.deliveries.at(index);
@@ -269,7 +270,7 @@ impl<P: Content> ConsumerLink<P> {
         }
     }
 
-    /// Redelivers messages that waited long enough, and gives up on attempts that took too long (C13).
+    /// Redelivers messages whose pause is over, and gives up attempts that took too long (C13).
     pub(super) fn redeliver_due(&mut self, now: Instant, watermarks: &Watermarks, out: &mut Vec<Effect<P>>) {
         for index in 0..self.deliveries.len() {
             match self.deliveries.at(index).state() {
@@ -278,7 +279,7 @@ impl<P: Content> ConsumerLink<P> {
                 }
                 DeliveryState::Handed { since, .. } if self.timeout_at(since).is_some_and(|at| at <= now) => {
                     self.abandon(now, index, None, out);
-                    // Without a pause the next attempt is due now, and is not left to another tick of this moment.
+                    // Without a pause the next attempt is due now; do not leave it to another tick at the same time.
                     let is_due = self.deliveries.at(index).state() == DeliveryState::Waiting { until: now };
                     if is_due && self.life != Life::Finishing && self.life != Life::Stopped {
                         self.attempt_again(now, index, watermarks, out);

@@ -1,4 +1,4 @@
-//! The messages that left the buffer and are not in the confirmed prefix, in their order.
+//! The messages taken from the buffer but not in the confirmed prefix, in order.
 //!
 //! Source: delivery C7, C9, C12, C13.
 
@@ -10,22 +10,22 @@ use super::protocol::DeliveryKey;
 use crate::ids::SeqNr;
 use crate::machine::producer_link::Frames;
 
-/// Where a message stands between the application and the link.
+/// State of a message taken from the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DeliveryState {
-    /// The application has it in hand. `overdue` once that was reported.
+    /// Handed to the application; `overdue` once that was reported.
     Handed { since: Instant, overdue: bool },
     /// Given up, to be handed out again.
     Waiting { until: Instant },
-    /// Its attempts are used up, and the policy is to wait.
+    /// No attempts are left, and the policy is to wait.
     Stalled,
-    /// It cannot be read.
+    /// The message cannot be decoded.
     Unreadable,
-    /// The application has processed it.
+    /// The application has processed the message.
     Confirmed,
 }
 
-/// A message that left the buffer and is not in the confirmed prefix.
+/// A message taken from the buffer but not in the confirmed prefix.
 #[derive(Debug, Clone)]
 pub(super) struct Outstanding<P> {
     number: u64,
@@ -76,7 +76,7 @@ impl<P: Clone> Deliveries<P> {
         self.queue.iter()
     }
 
-    /// The delivery at this place of the order, below [`len`](Self::len).
+    /// The delivery at `index`, which must be below [`len`](Self::len).
     pub(super) fn at(&self, index: usize) -> &Outstanding<P> {
         &self.queue[index]
     }
@@ -86,23 +86,23 @@ impl<P: Clone> Deliveries<P> {
         self.unconfirmed
     }
 
-    /// Deliveries that the application has had in hand for longer than is worth a warning.
+    /// Deliveries that were reported as overdue.
     pub(super) fn overdue(&self) -> u32 {
         self.overdue
     }
 
-    /// Whether the application has any of them in hand.
+    /// Whether the application has a delivery in hand.
     pub(super) fn has_in_hand(&self) -> bool {
         self.iter().any(|delivery| matches!(delivery.state, DeliveryState::Handed { .. }))
     }
 
-    /// Whether the application has any of them in hand, or will have without another message.
+    /// Whether the application has a delivery in hand, or will get one without further input.
     pub(super) fn is_at_work(&self) -> bool {
         let is_at_work = |state| matches!(state, DeliveryState::Handed { .. } | DeliveryState::Waiting { .. });
         self.iter().any(|delivery| is_at_work(delivery.state))
     }
 
-    /// Adds a message that was attempted `attempts` times before, not handed out yet. Returns its place.
+    /// Adds a message that had `attempts` attempts before and is not handed out yet. Returns its index.
     pub(super) fn push(&mut self, taken: Taken<P>, attempts: u32) -> usize {
         let Taken { last_seq, total, ack, first, parts } = taken;
         let (number, state) = (self.next_number, DeliveryState::Stalled);
@@ -112,12 +112,12 @@ impl<P: Clone> Deliveries<P> {
         self.queue.len() - 1
     }
 
-    /// The place of a delivery, whichever attempt it is.
+    /// The index of a delivery, for any of its attempts.
     pub(super) fn position(&self, key: DeliveryKey) -> Option<usize> {
         self.queue.binary_search_by_key(&key.number, |delivery| delivery.number).ok()
     }
 
-    /// The place of an attempt that the application has in hand, if it is the latest one.
+    /// The index of an attempt that the application has in hand, if it is the latest attempt.
     pub(super) fn in_hand(&self, key: DeliveryKey) -> Option<usize> {
         let index = self.position(key)?;
         let delivery = &self.queue[index];
@@ -125,7 +125,7 @@ impl<P: Clone> Deliveries<P> {
         is_in_hand.then_some(index)
     }
 
-    /// Changes the state of a delivery, and the counts of deliveries with it: no state is changed elsewhere.
+    /// The only place that changes the state of a delivery, so that the counts stay consistent.
     pub(super) fn set_state(&mut self, index: usize, state: DeliveryState) {
         let former = std::mem::replace(&mut self.queue[index].state, state);
         if matches!(former, DeliveryState::Handed { overdue: true, .. }) {
@@ -139,7 +139,7 @@ impl<P: Clone> Deliveries<P> {
         }
     }
 
-    /// Begins another attempt, and returns what to hand out.
+    /// Starts another attempt; returns its key and the content to hand out.
     pub(super) fn attempt(&mut self, now: Instant, index: usize) -> (DeliveryKey, Frames<P>) {
         self.set_state(index, DeliveryState::Handed { since: now, overdue: false });
         let delivery = &mut self.queue[index];
@@ -147,23 +147,23 @@ impl<P: Clone> Deliveries<P> {
         (DeliveryKey { number: delivery.number, attempt: delivery.attempt }, delivery.parts.clone())
     }
 
-    /// Takes back an attempt that counts for nothing; the next one is due at `until`.
+    /// Takes back an attempt, which is not counted; the next one is due at `until`.
     pub(super) fn take_back(&mut self, index: usize, until: Instant) {
         self.set_state(index, DeliveryState::Waiting { until });
         self.queue[index].attempt -= 1;
     }
 
-    /// Takes the first one, if it is confirmed.
+    /// Removes the first delivery if it is confirmed.
     pub(super) fn pop_confirmed(&mut self) -> Option<Outstanding<P>> {
         self.queue.pop_front_if(|first| first.is_confirmed())
     }
 
-    /// Gives back memory that only a busy link needs.
+    /// Frees memory that only a busy link needs.
     pub(super) fn shrink(&mut self) {
         self.queue.shrink_to_fit();
     }
 
-    /// The link has ended: none of its deliveries counts as overdue.
+    /// Resets the overdue count, since the link has ended.
     pub(super) fn stop(&mut self) {
         self.overdue = 0;
     }

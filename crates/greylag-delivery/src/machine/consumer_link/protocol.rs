@@ -8,13 +8,13 @@ use crate::machine::producer_link::Frames;
 use crate::message::{BatchHeader, SequencedMessage, Upstream};
 use crate::sabotage::Sabotage;
 
-/// The fate of a message whose attempts are used up. Source: delivery §9.
+/// What to do with a message after its last permitted attempt. Source: delivery §9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PoisonPolicy {
     /// The message is reported and confirmed.
     #[default]
     DeadLetter,
-    /// The message is reported, and the link waits.
+    /// The message is reported, and blocks the link.
     Stall,
     /// The message is reported, and the controller stops.
     StopConsumer,
@@ -23,38 +23,38 @@ pub enum PoisonPolicy {
 /// Settings of a consumer link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsumerLinkSettings {
-    /// Frames in flight; at least 1.
+    /// The window: frames in flight; at least 1.
     pub flow_control_window: u32,
-    /// As far as the window may grow where it holds the producer up (§7); the window itself for one that never grows.
+    /// Limit up to which the window may grow if it throttles the producer (§7); equal to the window for a fixed one.
     pub flow_control_window_max: u32,
-    /// Deliveries handed out and not confirmed; at least 1, at most the window.
+    /// Maximum number of unconfirmed deliveries in hand; at least 1, at most the window.
     pub max_outstanding_deliveries: u32,
     /// How long an `Ack` may be held back while further frames are ready (C9b).
     pub ack_max_delay: Duration,
-    /// The longest delay of a confirmation that no sender asked for; with `None` it waits for the next message that is sent
-    /// to the producer for another reason.
+    /// The longest delay of a confirmation that no sender asked for. `None`: sent with the next message to the
+    /// producer.
     pub delayed_ack_timeout: Option<Duration>,
     /// First interval of the retry tick (C11).
     pub resend_interval_min: Duration,
     /// Last interval of the retry tick.
     pub resend_interval_max: Duration,
-    /// Lost frames are gone; nothing is asked for again.
+    /// Flow control only: lost frames are skipped, and no resend is requested.
     pub only_flow_control: bool,
     /// Pause before an abandoned delivery is handed out again; doubles per attempt, up to 30 s.
     pub redelivery_backoff: Duration,
-    /// Attempts before the poison policy decides; 0 is unlimited.
+    /// Attempts before the poison policy applies; 0 is unlimited.
     pub max_delivery_attempts: u32,
-    /// The fate of a message whose attempts are used up.
+    /// What to do with a message after its last permitted attempt.
     pub on_poison: PoisonPolicy,
-    /// A delivery that took so long is reported as overdue (C13).
+    /// Deliveries unconfirmed for this long are reported as overdue (C13).
     pub confirm_warn_after: Duration,
-    /// A delivery that took so long is treated as abandoned; `None` waits for ever.
+    /// Deliveries unconfirmed for this long are given up; `None` waits for ever.
     pub confirm_timeout: Option<Duration>,
-    /// A message of more bytes is not put together; it becomes a delivery that cannot be read (K3).
+    /// A longer message is not joined; it becomes an undecodable delivery (K3).
     pub max_message_bytes: u64,
-    /// Point to point the retry tick goes on at its longest interval; elsewhere it falls asleep.
+    /// Whether retries go on at the longest interval (point to point), or end after it.
     pub keeps_asking: bool,
-    /// For simulations: a clause that is left out, to see that the checkers notice.
+    /// For simulations: a clause of the protocol to omit, as a test of the checkers.
     #[doc(hidden)]
     pub sabotage: Option<Sabotage>,
 }
@@ -62,41 +62,40 @@ pub struct ConsumerLinkSettings {
 /// One attempt at one delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeliveryKey {
-    /// Number of the delivery in this controller, the same in every attempt.
+    /// Number of the delivery in this link, the same for every attempt.
     pub number: u64,
     /// 1 for the first attempt.
     pub attempt: u32,
 }
 
-/// An input to the consumer's side of a link: frames of the producer, what the application did with deliveries, and
-/// that time passed.
+/// An input to the consumer's side of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input<P> {
     /// Frames arrived.
     Frames {
-        /// The header of their batch.
+        /// The header of the frames' batch.
         header: BatchHeader,
         /// The frames.
         frames: Vec<SequencedMessage<P>>,
     },
-    /// The application has processed a delivery; any attempt counts.
+    /// The application has processed a delivery; the confirmation of any attempt counts.
     Confirm(DeliveryKey),
     /// The application has processed several deliveries at once.
     ConfirmAll(Vec<DeliveryKey>),
-    /// The application gave up on an attempt; again after the pause, or after the usual backoff.
+    /// The application gave an attempt up; the next one follows after the pause, or after the usual back-off.
     Abandon(DeliveryKey, Option<Duration>),
-    /// An attempt that the application never looked at, or could not make yet, comes back: it counts for nothing, and is
-    /// made again after the pause.
+    /// Returns an attempt that the application has not looked at, or could not process yet. The attempt is not counted,
+    /// and is repeated after the pause.
     Return(DeliveryKey, Duration),
-    /// The message cannot be read. It keeps its place until it is confirmed, and does not count as being in hand.
+    /// The message cannot be decoded. It keeps its place until it is confirmed, and does not count as in hand.
     Unreadable(DeliveryKey),
-    /// A consumer is attached, or another one in its place.
+    /// A consumer starts; it replaces the present one, if there is one.
     Start(Dedupe),
     /// Attach to this producer controller.
     RegisterTo(ControllerRef),
-    /// Deliver the messages that are here in order, then stop.
+    /// Deliver the messages already here in order, then stop.
     DeliverThenStop,
-    /// Deliver nothing new, wait for the deliveries that the application has in hand, then stop.
+    /// Hand out nothing more, wait for the deliveries in hand, then stop.
     Finish,
     /// Stop now.
     Stop,
@@ -104,68 +103,68 @@ pub enum Input<P> {
     Tick,
 }
 
-/// An effect of a consumer link; their order is the order in which to carry them out.
+/// An effect of a consumer link; effects must be carried out in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect<P> {
     /// Hand a message to the application.
     Deliver {
-        /// Which attempt at which delivery.
+        /// The delivery and the number of the attempt.
         key: DeliveryKey,
-        /// The message.
+        /// The id of the message.
         id: MessageId,
-        /// Its content.
+        /// The content of the message.
         parts: Frames<P>,
     },
-    /// Send to a producer controller.
+    /// Send a message to a producer controller.
     Reply {
-        /// The link addressed.
+        /// The receiving link.
         to: ControllerRef,
-        /// The epoch that is answered; `None` in a registration.
+        /// The epoch of the answered frames; `None` in a registration.
         epoch: Option<Epoch>,
-        /// What to say.
+        /// The message.
         message: Upstream,
     },
-    /// A message that was processed before came again; it is confirmed and not delivered.
+    /// A duplicate of a processed message; it is confirmed and not delivered.
     Suppressed(MessageId),
-    /// The attempts at a message are used up.
+    /// The last permitted attempt at a message failed.
     Poisoned {
-        /// The message.
+        /// The id of the message.
         id: MessageId,
-        /// How many attempts there were.
+        /// Number of attempts.
         attempts: u32,
     },
-    /// A message waits for its next attempt without having been handed out here, because an earlier controller had.
+    /// A message waits for its next attempt and was not handed out here; an earlier controller had handed it out.
     Held(MessageId),
-    /// The application has had a message in hand for as long as is worth a warning. Once per attempt.
+    /// A message is unconfirmed for `confirm_warn_after`. Once per attempt.
     Overdue(MessageId),
-    /// Another controller is listened to from now on, in place of one that may still live.
+    /// The link switched to another controller; the former one may still be alive.
     Replaced {
         /// The former controller.
         former: ControllerRef,
-        /// The present controller.
+        /// The current controller.
         by: ControllerRef,
     },
-    /// The controller has ended.
+    /// The link has ended.
     Stopped,
 }
 
-/// Counts of events that do a link no harm; many of one kind mean trouble elsewhere.
+/// Counts of harmless events; many of one kind indicate a problem elsewhere.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ConsumerCounters {
-    /// Frames that were here before (C10).
+    /// Frames that had arrived before (C10).
     pub duplicates: u64,
-    /// Gaps that were asked for (C6).
+    /// Gaps for which a resend was requested (C6).
     pub gaps: u64,
     /// Frames beyond the window.
     pub beyond_window: u64,
-    /// Frames of producers that have no business here (C2f), and nonsense numbers.
+    /// Frames of senders that were displaced (C2f), and frames with invalid numbers.
     pub unexpected: u64,
-    /// Confirmations that came after their controller, or twice (C16).
+    /// Confirmations that came twice, or after their link had ended (C16).
     pub late_confirmations: u64,
 }
 
 impl ConsumerCounters {
-    /// Adds what a link counted since `before`.
+    /// Adds the counts of a link since `before`.
     pub(crate) fn add_since(&mut self, before: &Self, now: &Self) {
         self.duplicates += now.duplicates - before.duplicates;
         self.gaps += now.gaps - before.gaps;

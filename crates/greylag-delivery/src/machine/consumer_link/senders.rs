@@ -1,4 +1,4 @@
-//! The producers of a link: the one listened to, the one asked for, those displaced, and the one that waits its turn.
+//! The producers of a link: the current one, the one registered to, displaced ones, and a parked one.
 //!
 //! Source: delivery §1.4, C2 to C4.
 
@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 use crate::ids::{ControllerRef, Epoch, MessageId, ProducerId, SeqNr, StreamId};
 use crate::message::{BatchHeader, SequencedMessage};
 
-/// How many displaced producers are remembered. Source: delivery §1.3.
+/// Capacity of the list of displaced producers. Source: delivery §1.3.
 const MAX_REPLACED: usize = 8;
 
-/// A sender: two epochs of one controller are two senders.
+/// The sender of a frame; two epochs of one controller are two senders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sender {
     pub(super) controller: ControllerRef,
@@ -23,7 +23,7 @@ impl Sender {
     }
 }
 
-/// The producer listened to.
+/// The current producer.
 #[derive(Debug, Clone)]
 pub(super) struct Producer {
     pub(super) sender: Sender,
@@ -42,25 +42,25 @@ impl Producer {
         }
     }
 
-    /// The name of one of its messages.
+    /// The id of one of the producer's messages.
     pub(super) fn message_id(&self, total: SeqNr) -> MessageId {
         MessageId { producer_id: self.producer_id.clone(), stream_id: self.stream, seq_nr: total }
     }
 }
 
-/// Why a producer is no longer the one listened to.
+/// How a producer was displaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Replaced {
     ByFirst(Sender),
     ByRegistration(ControllerRef),
 }
 
-/// How a frame's sender was displaced; the later one outweighs the earlier one.
+/// How a frame's sender was displaced; `ForGood` takes precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Displaced {
-    /// By another's first frame: it may be the living one all the same.
+    /// By another producer's `first` frame; the displaced producer may still be alive.
     ByFirst,
-    /// By a registration elsewhere.
+    /// By a registration to another producer.
     ForGood,
 }
 
@@ -78,22 +78,22 @@ impl<P> Senders<P> {
         Self { current: None, registering: None, replaced: VecDeque::new(), parked: None }
     }
 
-    /// The producer listened to.
+    /// The current producer.
     pub(super) fn current(&self) -> Option<&Producer> {
         self.current.as_ref()
     }
 
-    /// Whether the frame is from the producer listened to.
+    /// Whether the frame is from the current producer.
     pub(super) fn is_current(&self, header: &BatchHeader) -> bool {
         self.current.as_ref().is_some_and(|producer| producer.sender.sent(header))
     }
 
-    /// The producer controller asked for, until it answers.
+    /// The producer controller registered to, until its first frame arrives.
     pub(super) fn registering(&self) -> Option<&ControllerRef> {
         self.registering.as_ref()
     }
 
-    /// Whether the frame's sender was displaced, and how. A registration is for good.
+    /// Whether and how the frame's sender was displaced.
     pub(super) fn displaced(&self, header: &BatchHeader) -> Option<Displaced> {
         let how = |replaced: &Replaced| match replaced {
             Replaced::ByFirst(sender) => sender.sent(header).then_some(Displaced::ByFirst),
@@ -102,12 +102,12 @@ impl<P> Senders<P> {
         self.replaced.iter().filter_map(how).max()
     }
 
-    /// Forgets that the frame's sender was displaced by another's first frame.
+    /// Removes the sender from the list of producers displaced by a `first` frame.
     pub(super) fn pardon(&mut self, header: &BatchHeader) {
         self.replaced.retain(|replaced| !matches!(replaced, Replaced::ByFirst(sender) if sender.sent(header)));
     }
 
-    /// Listens to the frame's sender from now on (C3). Returns the controller listened to before, if it was another one.
+    /// Makes the frame's sender the current producer (C3). Returns the former controller, if it is another one.
     pub(super) fn switch(&mut self, header: &BatchHeader) -> Option<ControllerRef> {
         let by_registration = self.registering.take_if(|controller| *controller == header.controller).is_some();
         let mut former = None;
@@ -128,7 +128,7 @@ impl<P> Senders<P> {
         former
     }
 
-    /// Asks for another producer controller (§1.4). Returns whether it is not the one listened to already.
+    /// Registers to a producer controller (§1.4). Returns whether it is not the current one.
     pub(super) fn register_to(&mut self, controller: &ControllerRef) -> bool {
         self.replaced.retain(|replaced| match replaced {
             Replaced::ByFirst(sender) => sender.controller != *controller,
@@ -145,7 +145,7 @@ impl<P> Senders<P> {
         is_other
     }
 
-    /// Keeps the first frame of a producer that waits its turn (C4), unless a later epoch of its stream waits.
+    /// Parks the first frame of a successor (C4), unless a frame with a later epoch of its stream is parked.
     pub(super) fn park(&mut self, header: &BatchHeader, message: SequencedMessage<P>) {
         let is_outranked = |parked: &(BatchHeader, SequencedMessage<P>)| {
             parked.0.stream_id == header.stream_id && parked.0.epoch > header.epoch
@@ -155,7 +155,7 @@ impl<P> Senders<P> {
         }
     }
 
-    /// Takes the first frame of the producer that waits its turn.
+    /// Takes the parked frame.
     pub(super) fn unpark(&mut self) -> Option<(BatchHeader, SequencedMessage<P>)> {
         self.parked.take().map(|parked| *parked)
     }

@@ -1,25 +1,25 @@
-//! How many frames a producer may have in flight, which grows where it is what holds the producer up.
+//! The flow control window of a link, which grows if it throttles the producer.
 //!
-//! A link that is fast but far away runs dry: the producer has used up its grant, and the next one is still on its way. So
-//! where the consumer runs empty exactly at the end of the grant *before* the last one, twice in a row, the window
-//! doubles. It goes back to its base once the link has been idle for long.
+//! On a link with a long round trip, a fast producer uses up its grant while the next grant is still on its way. If the
+//! consumer runs empty exactly at the end of the grant *before* the last one, twice in a row, the window doubles. After
+//! a long idle time the window returns to its base size.
 //!
 //! Source: delivery §7, auto-window.
 
 use std::time::{Duration, Instant};
 
-/// Idle for so long, a link starts from its base again. Source: delivery §7.
+/// Idle time after which the window returns to its base size. Source: delivery §7.
 const IDLE: Duration = Duration::from_secs(60);
-/// How often in a row the consumer runs dry before the window doubles.
+/// How often in a row the consumer must run empty before the window doubles.
 const OCCASIONS: u32 = 2;
 
-/// The window of one link.
+/// The window of one link, in frames.
 #[derive(Debug, Clone)]
 pub(super) struct Window {
     base: u64,
     largest: u64,
     size: u64,
-    /// The last grant, and the one before it.
+    /// The end of the last grant, and of the one before it.
     last: u64,
     before: u64,
     occasions: u32,
@@ -33,17 +33,17 @@ impl Window {
         Self { base, largest, size: base, last: 0, before: 0, occasions: 0, heard_at: None }
     }
 
-    /// Frames in flight now.
+    /// The present size.
     pub(super) fn size(&self) -> u64 {
         self.size
     }
 
-    /// Frames in flight at most.
+    /// The largest size.
     pub(super) fn largest(&self) -> u64 {
         self.largest
     }
 
-    /// A frame of the producer arrived.
+    /// Notes a frame of the producer.
     pub(super) fn heard(&mut self, now: Instant) {
         let idle = self.heard_at.is_some_and(|at| now.saturating_duration_since(at) >= IDLE);
         if idle {
@@ -53,20 +53,21 @@ impl Window {
         self.heard_at = Some(now);
     }
 
-    /// Numbers begin anew with another producer.
+    /// Resets the window for another producer, whose numbers start over.
     pub(super) fn start_over(&mut self) {
         (self.last, self.before, self.occasions) = (0, 0, 0);
         self.size = self.base;
     }
 
-    /// A request grants up to `up_to`.
+    /// Notes a grant up to `up_to`.
     pub(super) fn granted(&mut self, up_to: u64) {
         if up_to > self.last {
             self.before = std::mem::replace(&mut self.last, up_to);
         }
     }
 
-    /// So far is confirmed, and whether nothing else is here. Said before the request that this may lead to.
+    /// Notes that frames up to `confirmed` are confirmed, and whether the buffer is empty. Called before the request
+    /// that may follow.
     pub(super) fn confirmed(&mut self, confirmed: u64, is_empty: bool) {
         if self.size >= self.largest || !is_empty {
             return;
@@ -87,14 +88,14 @@ impl Window {
 mod tests {
     use super::*;
 
-    /// The consumer runs empty at `confirmed`, and then grants `up_to`.
+    /// The consumer runs empty at `confirmed`, and then grants up to `up_to`.
     fn turn(window: &mut Window, confirmed: u64, up_to: u64) -> u64 {
         window.confirmed(confirmed, true);
         window.granted(up_to);
         window.size()
     }
 
-    /// Has granted up to 20 and then up to 30, which is on its way.
+    /// A window whose grant up to 20 has arrived, and whose grant up to 30 is on its way.
     fn begun(largest: u32) -> Window {
         let mut window = Window::new(20, largest);
         window.granted(20);
@@ -119,7 +120,7 @@ mod tests {
         assert_eq!(turn(&mut window, 20, 40), 20);
         window.confirmed(21, true);
         assert_eq!(turn(&mut window, 30, 50), 20, "not twice in a row");
-        // Not empty: what is in hand holds it up, not the window.
+        // Not empty: the frames in hand, not the window, hold the producer back.
         window.confirmed(40, false);
         assert_eq!(window.size(), 20);
     }

@@ -1,4 +1,4 @@
-//! How the controller begins, begins anew when its queue was opened again, and ends.
+//! Start of the controller, start-over after its queue was loaded again, and end.
 //!
 //! Source: delivery P1, P14, P15, D7, D8.
 
@@ -12,17 +12,17 @@ use crate::message::{ProducerStopped, Upstream};
 use crate::queue::QueueState;
 
 impl<P: Clone> PointToPoint<P> {
-    /// The queue is loaded, for the first time or again. Its epoch is a new one, and numbers of frames begin anew with it.
+    /// Handles a loaded queue, the first time or again. The load has raised the epoch, so frame numbers start over.
     pub(super) fn on_opened(&mut self, now: Instant, state: QueueState<Frames<P>>, out: &mut Vec<Effect<P>>) {
         self.stream = Some((state.stream_id, state.epoch));
         self.confirmed = self.confirmed.max(state.highest_confirmed_seq_nr);
-        // The consumer that was there goes on being the one, whether or not it was registered to the link before.
+        // Keep the consumer, whether registered at the link or before there was one.
         self.consumer = self.link.take().and_then(|link| link.consumer().cloned()).or(self.consumer.take());
         self.recovered = to_recover(state);
         self.open_link(now, out);
     }
 
-    /// Opens the link once a producer and the stream are there (P1), with everything that was recovered.
+    /// Opens the link once there are a producer and a stream (P1), with every recovered message.
     pub(super) fn open_link(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         let (true, None, Some(stream)) = (self.admission.is_started(), &self.link, self.stream) else { return };
         self.link = Some(new_link(&self.settings, stream, now).sabotaged(self.sabotage));
@@ -37,7 +37,7 @@ impl<P: Clone> PointToPoint<P> {
         }
     }
 
-    /// P15: nothing is sent any more.
+    /// P15: ends the link; nothing more is sent.
     pub(super) fn close(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         self.end_link(out);
         self.life = Life::Closing;

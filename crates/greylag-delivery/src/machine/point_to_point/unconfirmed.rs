@@ -1,5 +1,4 @@
-//! Messages that the link has and that are not confirmed, in the order of their numbers: the senders that wait for them, and
-//! their age.
+//! The link's unconfirmed messages, ordered by number: the senders that wait for them, and their age.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -7,11 +6,11 @@ use std::time::Instant;
 use crate::ids::SeqNr;
 use crate::machine::ages::Ages;
 
-/// One message.
+/// An unconfirmed message.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sent {
     pub(super) total: SeqNr,
-    /// The sender that waits for it, if there is one.
+    /// The ticket of the waiting sender, if there is one.
     pub(super) ticket: Option<u64>,
 }
 
@@ -19,7 +18,7 @@ pub(super) struct Sent {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Unconfirmed {
     messages: VecDeque<Sent>,
-    /// Messages among these that were in the queue when it was loaded, so that no sender waits for them.
+    /// Number of messages that came from the loaded queue and thus have no waiting sender.
     owed: usize,
     ages: Ages,
 }
@@ -29,24 +28,24 @@ impl Unconfirmed {
         self.messages.len()
     }
 
-    /// Whether there are messages that no sender waits for.
+    /// Whether there are messages without a waiting sender.
     pub(super) fn owes_recovered(&self) -> bool {
         self.owed > 0
     }
 
-    /// When the oldest message was accepted, or a little before.
+    /// When the oldest message was accepted, or a little earlier.
     pub(super) fn oldest(&self) -> Option<Instant> {
         self.ages.oldest().filter(|_| !self.messages.is_empty())
     }
 
-    /// Adds a message above all others.
+    /// Adds a message, whose number is above all others.
     pub(super) fn add(&mut self, now: Instant, sent: Sent) {
         self.owed += usize::from(sent.ticket.is_none());
         self.ages.accept(sent.total.get(), now);
         self.messages.push_back(sent);
     }
 
-    /// Takes the first message, if it is confirmed by a confirmation up to `total`.
+    /// Removes and returns the first message if its number is at most `total`.
     pub(super) fn confirm(&mut self, total: SeqNr) -> Option<Sent> {
         let done = self.messages.pop_front_if(|sent| sent.total <= total)?;
         self.owed -= usize::from(done.ticket.is_none());
@@ -54,14 +53,14 @@ impl Unconfirmed {
         Some(done)
     }
 
-    /// The queue was opened again, with `first` as its first message: takes all messages away, and returns the senders that go
-    /// on waiting. The oldest message keeps its age, since it was accepted before.
+    /// Removes all messages, since the queue was loaded again with `first` as its first message, and returns the
+    /// senders that go on waiting. The oldest message keeps its age, since it was accepted before.
     pub(super) fn start_again(&mut self, first: Option<SeqNr>) -> BTreeMap<SeqNr, u64> {
         self.ages.start_again(self.oldest(), first);
         self.drain().filter_map(|sent| Some((sent.total, sent.ticket?))).collect()
     }
 
-    /// Takes all messages away.
+    /// Removes and returns all messages.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Sent> + use<> {
         self.owed = 0;
         std::mem::take(&mut self.messages).into_iter()

@@ -1,4 +1,4 @@
-//! The frames that a link holds: those that are not confirmed, and the messages that they belong to.
+//! The frames that a link holds, and the unconfirmed messages of these frames.
 
 use std::collections::VecDeque;
 
@@ -9,11 +9,11 @@ use crate::message::Frame;
 /// See the module's documentation.
 #[derive(Debug, Clone)]
 pub(super) struct Held<P> {
-    /// Contiguous, the first of them numbered `base`.
+    /// Contiguous; the first frame has the number `base`.
     frames: VecDeque<Frame<P>>,
     base: u64,
     next_seq: u64,
-    /// Last frame and total of every message that is not confirmed.
+    /// Last frame and total of every unconfirmed message.
     messages: VecDeque<(u64, SeqNr)>,
 }
 
@@ -22,7 +22,7 @@ impl<P> Held<P> {
         Self { frames: VecDeque::new(), base: 1, next_seq: 1, messages: VecDeque::new() }
     }
 
-    /// The number of the first frame that is held, or of the next one.
+    /// The number of the first held frame, or of the next frame if none is held.
     pub(super) fn base(&self) -> u64 {
         self.base
     }
@@ -36,7 +36,7 @@ impl<P> Held<P> {
         self.frames.is_empty()
     }
 
-    /// Whether every message is confirmed, also those whose frames are not held any more.
+    /// Whether every message is confirmed, including messages whose frames were released.
     pub(super) fn is_settled(&self) -> bool {
         self.messages.is_empty()
     }
@@ -45,7 +45,7 @@ impl<P> Held<P> {
         self.frames.get(usize::try_from(seq_nr.checked_sub(self.base)?).ok()?)
     }
 
-    /// Totals of the messages that are not confirmed, in order.
+    /// Totals of the unconfirmed messages, in order.
     pub(super) fn unconfirmed(&self) -> impl Iterator<Item = SeqNr> + '_ {
         self.messages.iter().map(|(_, total)| *total)
     }
@@ -72,14 +72,14 @@ impl<P> Held<P> {
         self.frames.iter().map(|frame| &frame.payload)
     }
 
-    /// The messages whose frames are all held, with whether their senders wait, in order.
+    /// The messages whose frames are all held, each with the flag that its sender waits, in order.
     pub(super) fn into_messages(self) -> Vec<(SeqNr, Frames<P>, bool)> {
         let mut messages = Vec::with_capacity(self.messages.len());
         let mut chunks = Vec::new();
         for Frame { total, ack, first_chunk, last_chunk, payload, .. } in self.frames {
             match (first_chunk, last_chunk) {
                 (true, true) => messages.push((total, Frames::Whole(payload), ack)),
-                // The beginning of this message was let go of.
+                // The first frames of this message were released.
                 (false, _) if chunks.is_empty() => {}
                 (_, is_last) => {
                     chunks.push(payload);
@@ -92,14 +92,14 @@ impl<P> Held<P> {
         messages
     }
 
-    /// Lets go of the frames below a number; their messages stay unconfirmed.
+    /// Releases the frames below `seq_nr`; their messages stay unconfirmed.
     pub(super) fn release_below(&mut self, seq_nr: u64) {
         while self.base < seq_nr && self.frames.pop_front().is_some() {
             self.base += 1;
         }
     }
 
-    /// Lets go of confirmed frames. The last message that this confirms.
+    /// Releases confirmed frames. Returns the total of the last message confirmed thereby.
     pub(super) fn confirm(&mut self, confirmed: u64) -> Option<SeqNr> {
         self.release_below(confirmed.saturating_add(1));
         let mut total = None;
@@ -109,7 +109,7 @@ impl<P> Held<P> {
         total
     }
 
-    /// Gives back memory that only a busy link needs, if nothing is held.
+    /// Frees memory that only a busy link needs, if no frame is held.
     pub(super) fn shrink(&mut self) {
         if self.is_settled() && self.is_empty() {
             self.frames.shrink_to_fit();

@@ -1,4 +1,4 @@
-//! The consumer controllers at the other end of a link: the present one, the one before, and whoever spoke last.
+//! The consumer controllers of a link: the attached one, the former one, and the one from which the last message came.
 
 use crate::ids::ControllerRef;
 
@@ -6,9 +6,9 @@ use crate::ids::ControllerRef;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Peers {
     consumer: Option<ControllerRef>,
-    /// The consumer that the last start-over displaced; its late words say nothing of the new one.
+    /// The consumer displaced by the last start-over; its late messages do not count for the new one.
     former: Option<ControllerRef>,
-    /// The consumer controller that spoke last, attached or not.
+    /// The consumer controller from which the last message came, attached or not.
     speaker: Option<ControllerRef>,
 }
 
@@ -21,37 +21,37 @@ impl Peers {
         self.consumer.is_some()
     }
 
-    /// The consumer controller that attached last; if none did, the one that spoke last.
+    /// The consumer controller that attached last; if none did, the one from which the last message came.
     pub(super) fn last_known(&self) -> Option<&ControllerRef> {
         self.consumer.as_ref().or(self.speaker.as_ref())
     }
 
-    /// The consumer controller that is present, if one has attached since the last one was known to be gone.
+    /// The attached consumer controller, unless it is known to be gone.
     pub(super) fn present(&self) -> Option<&ControllerRef> {
         self.consumer.as_ref()
     }
 
-    /// A consumer that is registered takes the place of another one.
+    /// Replaces the present consumer by a registered one.
     pub(super) fn register(&mut self, consumer: ControllerRef) {
         self.consumer = Some(consumer);
     }
 
-    /// A consumer attached by what it said.
+    /// Attaches a consumer because of a message from it.
     pub(super) fn attach(&mut self, consumer: &ControllerRef) {
         if !self.is_present(consumer) {
             self.former = self.consumer.replace(consumer.clone()).or(self.former.take());
         }
     }
 
-    /// The present consumer is known to be gone.
+    /// Removes the present consumer, which is known to be gone.
     pub(super) fn displace(&mut self) {
         self.former = self.consumer.take().or(self.former.take());
     }
 
-    /// A consumer controller spoke. Returns whether it is the present one, and whether its messages count, as those of a
-    /// displaced one do not. If the repeats after a start-over were left `unanswered`, a displaced controller that speaks
-    /// becomes the present one again: news of a move may come after the new consumer attached, and a late message of a dead
-    /// consumer may have displaced a living one.
+    /// Notes a message of a consumer controller. Returns whether the controller is the present one, and whether its
+    /// messages count (those of a displaced one do not). If the repeats after a start-over were left `unanswered`, a
+    /// displaced controller becomes the present one again: the event of a move may arrive after the new consumer
+    /// attached, and a late message of a dead consumer may have displaced a living one.
     pub(super) fn heard(&mut self, from: &ControllerRef, unanswered: bool) -> (bool, bool) {
         if unanswered && self.former.as_ref() == Some(from) {
             std::mem::swap(&mut self.consumer, &mut self.former);

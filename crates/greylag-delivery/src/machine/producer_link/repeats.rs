@@ -1,26 +1,26 @@
-//! When a link transmits again what it has transmitted before, and when it may transmit nothing.
+//! Timers for repeated frames, and conditions under which a link transmits nothing.
 //!
-//! P8 repeats the first frame of an association until it is answered; P9 shows the head when a link with unconfirmed
-//! frames falls silent. Three things hold a link up: its controller, which lets a limited number of links begin at a
-//! time; a lane or an inbox without room, which is tried again soon; and a copy that waits in the region's buffer for a
-//! route, beside which a second one would be of no use, for as long as the region has not lost it.
+//! P8 repeats the first frame of an association until it is answered; P9 sends the head when a link with unconfirmed
+//! frames falls silent. Three conditions hold a link up: its controller holds it, since only a limited number of links
+//! may begin at a time; a lane or an inbox has no room, and is retried soon; or a copy of the head waits in the
+//! region's buffer for a route, so that a second copy would be useless unless the region loses the first.
 //!
 //! Source: delivery P8, P9, S7, S8.
 
 use std::time::{Duration, Instant};
 
-/// Repeats in a row without an answer after which the consumer counts as silent. Source: delivery P5a, W6.
+/// Unanswered repeats in a row after which the consumer counts as silent. Source: delivery P5a, W6.
 const SILENT_AFTER: u32 = 2;
 
 /// Shortest and longest pause after a refusal.
 const REFUSED_PAUSE_MIN: Duration = Duration::from_millis(1);
 const REFUSED_PAUSE_MAX: Duration = Duration::from_millis(100);
-/// The pause is this part of the time for which no frame was taken. A slow consumer so waits a quarter longer for its next
-/// frame than its pace requires, at most.
+/// The pause is this fraction of the time since a frame was last taken, so a slow consumer waits at most a quarter
+/// longer for its next frame than its own pace requires.
 const REFUSED_PAUSE_PART: u32 = 4;
 
-/// Probes that a copy in the region's buffer stands for. The region tells of copies that it drops, but not of every one
-/// when it drops many.
+/// A copy in the region's buffer replaces this number of probe intervals. A limit is needed because the region does not
+/// report every copy when it drops many.
 const BUFFERED_FOR: u32 = 30;
 
 /// See the module's documentation.
@@ -28,29 +28,29 @@ const BUFFERED_FOR: u32 = 30;
 pub(super) struct Repeats {
     first_interval: Duration,
     idle_timeout: Duration,
-    /// Anything was heard since the last start-over.
+    /// Whether a message arrived since the last start-over.
     answered: bool,
-    /// Repeats since the present consumer was last heard.
+    /// Repeats since the last message of the present consumer.
     unanswered: u32,
     routed: bool,
-    /// A copy of the head lies in the region's buffer.
+    /// Whether a copy of the head is in the region's buffer.
     in_buffer: bool,
     held: bool,
-    /// Boxed, because most links have none.
+    /// Boxed, because most links have no refusal.
     refusal: Option<Box<Refusal>>,
     head_sent_at: Instant,
-    /// When anything was last transmitted, or heard from the present consumer.
+    /// Time of the last transmission, or of the last message of the present consumer.
     active_at: Instant,
 }
 
-/// Frames found no room, and nothing was heard since.
+/// Frames were refused for want of room, and no message of the consumer arrived since.
 #[derive(Debug, Clone, Copy)]
 struct Refusal {
-    /// The first frame that found none.
+    /// The first refused frame.
     from: u64,
     /// When the frame before it was taken, as far as is known.
     taken_at: Instant,
-    /// The end of the pause, until that is over.
+    /// The end of the pause; `None` once the pause is over.
     until: Option<Instant>,
 }
 
@@ -70,8 +70,8 @@ impl Repeats {
         }
     }
 
-    /// When the head of a link with unconfirmed frames is due again, or refused frames are; `is_first`: the head begins
-    /// an association.
+    /// When the head of a link with unconfirmed frames must be sent again, or refused frames must; `is_first`: the head
+    /// begins an association.
     pub(super) fn deadline(&self, is_first: bool) -> Option<Instant> {
         if self.held {
             return None;
@@ -83,7 +83,7 @@ impl Repeats {
             return Some(self.head_sent_at + self.idle_timeout.saturating_mul(BUFFERED_FOR));
         }
         Some(match is_first {
-            // Without a route the region has been asked already; S7 then slows down.
+            // Without a route the region has already asked for the home; S7 then repeats more slowly.
             true if !self.answered && self.routed => self.head_sent_at + self.first_interval,
             true => self.head_sent_at + self.idle_timeout,
             false => self.active_at + self.idle_timeout,
@@ -95,7 +95,7 @@ impl Repeats {
         !self.held && self.refused_until().is_none()
     }
 
-    /// When frames that found no room are due again.
+    /// When refused frames must be sent again.
     pub(super) fn refused_until(&self) -> Option<Instant> {
         self.refusal.as_ref().and_then(|refusal| refusal.until)
     }
@@ -108,17 +108,17 @@ impl Repeats {
         self.held = held;
     }
 
-    /// Whether a copy of the head waits for a route, so that a start-over needs no other one.
+    /// Whether a copy of the head waits for a route, so that a start-over needs no second copy.
     pub(super) fn waits_in_buffer(&self) -> bool {
         self.in_buffer
     }
 
-    /// Whether so many repeats in a row went unanswered that the present consumer counts as silent.
+    /// Whether enough repeats in a row went unanswered that the present consumer counts as silent.
     pub(super) fn are_unanswered(&self) -> bool {
         self.unanswered >= SILENT_AFTER
     }
 
-    // ---- what happened --------------------------------------------------------------------------
+    // ---- events -------------------------------------------------------------------------------------
 
     pub(super) fn transmitted(&mut self, now: Instant, is_head: bool) {
         self.active_at = now;
@@ -132,7 +132,7 @@ impl Repeats {
         self.unanswered = self.unanswered.saturating_add(1);
     }
 
-    /// Frames from this number on found no room: they are tried again soon, and less often the longer none is taken.
+    /// Frames from `from` on were refused: sets a pause, which grows with the time since a frame was last taken.
     pub(super) fn refused(&mut self, now: Instant, from: u64) {
         let taken_at = match &self.refusal {
             Some(before) if from <= before.from => before.taken_at,
@@ -143,12 +143,13 @@ impl Repeats {
         self.refusal = Some(Box::new(Refusal { from, taken_at, until }));
     }
 
-    /// The pause after a refusal is over, if it is.
+    /// Ends the pause after a refusal if it is over; returns whether it ended.
     pub(super) fn end_of_pause(&mut self, now: Instant) -> bool {
         self.refusal.as_mut().is_some_and(|refusal| refusal.until.take_if(|until| *until <= now).is_some())
     }
 
-    /// A consumer spoke, so its inbox has moved on. `is_known`: it is not the one that was displaced.
+    /// A message of a consumer arrived. The present consumer's inbox has thus moved on, which ends a refusal.
+    /// `is_known`: the consumer is not the displaced one.
     pub(super) fn heard(&mut self, now: Instant, is_present: bool, is_known: bool) {
         self.answered |= is_known;
         if is_present {
@@ -163,7 +164,7 @@ impl Repeats {
         self.unanswered = 0;
     }
 
-    /// With a route, a copy that waited for it leaves now.
+    /// With a new route, a copy that waited for it is sent now.
     pub(super) fn route_changed(&mut self, now: Instant, routed: bool) {
         if routed && self.in_buffer {
             self.head_sent_at = now;
@@ -173,7 +174,7 @@ impl Repeats {
         self.in_buffer = false;
     }
 
-    /// The region did not keep the copy, or lost it: the next one is due a timeout after it.
+    /// The region has no copy: the next one is due one timeout after the last.
     pub(super) fn not_buffered(&mut self) {
         self.in_buffer = false;
     }

@@ -1,4 +1,4 @@
-//! The way of a message from its sender to its link: room, then the store, then demand.
+//! Moves a message from its sender to its link: room, then the store, then demand.
 //!
 //! Source: delivery S1 to S3, D6, D8.
 
@@ -35,7 +35,7 @@ impl<P: Portable> ShardingProducer<P> {
         let Some(state) = self.links.get_mut(instance) else { return };
         let Some(index) = state.waiters.iter().position(|waiter| waiter.ticket == ticket) else { return };
         if let Some(number) = state.waiters.remove(index).and_then(|waiter| waiter.reserved) {
-            // The waiter's number is not given out again, so the numbers of the others stay what they are.
+            // The waiter's number is not assigned again, so the other numbers do not change.
             self.contiguous.insert(number.get());
         }
         state.used_at = now;
@@ -44,7 +44,7 @@ impl<P: Portable> ShardingProducer<P> {
         self.refresh(instance);
     }
 
-    /// Accepts senders, and grants permits, as long as there is room for one. Before the queue was loaded everyone waits.
+    /// Accepts senders, and grants permits, while there is room. Before the queue is loaded all of them wait.
     pub(super) fn admit_waiting(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         if self.life != Life::Running {
             return;
@@ -57,7 +57,7 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// The entity's first waiter has room; its message is stored now.
+    /// Accepts the entity's first waiter, which has room, and gives its message to the store.
     fn admit_first(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
         let timestamp_ms = self.wall_ms(now);
         let Some(state) = self.links.get_mut(instance) else { return };
@@ -76,9 +76,9 @@ impl<P: Portable> ShardingProducer<P> {
         self.tell_store(now, storing::Input::Accept { message, reserved }, out);
     }
 
-    // ---- what the store says --------------------------------------------------------------------
+    // ---- effects of the store -----------------------------------------------------------------------
 
-    /// Gives the storing machine an input, and carries its effects on.
+    /// Gives the storing machine an input, and carries out its effects.
     pub(super) fn tell_store(&mut self, now: Instant, input: storing::Input<Parcel<P>>, out: &mut Vec<Effect<P>>) {
         let mut effects = std::mem::take(&mut self.stored);
         self.storing.has_room_for(self.admission.room());
@@ -111,7 +111,7 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// A message is stored, or needs no store: it goes to its link, or into the entity's buffer.
+    /// Gives a message that is stored, or needs no store, to its link, or into the entity's buffer.
     fn on_released(&mut self, now: Instant, ticket: u64, sent: MessageSent<Parcel<P>>, out: &mut Vec<Effect<P>>) {
         let MessageSent { seq_nr: total, message, ack, qualifier, .. } = sent;
         out.push(Effect::Admitted { ticket, total });
@@ -128,7 +128,7 @@ impl<P: Portable> ShardingProducer<P> {
         self.feed(now, instance, out);
     }
 
-    /// The message of the entity that was given to the store first is not stored, or not known to be: it loses its room.
+    /// Releases the room of the entity's first message in the store, which is not stored or may not be.
     fn give_up_first(&mut self, now: Instant, entity: &str) {
         let Some(instance) = self.links.instance_of(entity) else { return };
         let Some(state) = self.links.get_mut(instance) else { return };

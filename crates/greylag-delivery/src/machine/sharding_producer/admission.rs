@@ -1,13 +1,13 @@
-//! Which sender may send next: it needs room at the entity, then room in the whole.
+//! Decides which sender may send next: it needs room at the entity, then room in the whole.
 //!
-//! Slots are messages that are being stored or lie in buffers, and return when a message leaves its buffer; bytes return
-//! when it is confirmed, as do in-flight messages where they are limited. Senders to one entity are served in their
-//! order. The last tenth of the whole is kept for entities with demand, so that stuck entities block their own senders
-//! and no others; the last tenth of bytes and of messages in flight for those of them that hold little, since both stay in use
-//! until they are confirmed, and an entity that is stuck may have demand. Recovered messages take room from entities without
-//! demand alone: a queue may hold more than there is room for.
+//! A slot is held by a message that is being stored or is in a buffer, and is released when the message leaves its
+//! buffer; bytes (and in-flight messages, where limited) are released when the message is confirmed. Senders to one
+//! entity are served in order. The last tenth of the slots is reserved for entities with demand, so that stuck entities
+//! block only their own senders. The last tenth of bytes and of in-flight messages is reserved for entities with demand
+//! that hold little, since both stay in use until they are confirmed, and a stuck entity may have demand. Recovered
+//! messages take room from entities without demand alone, since a queue may hold more messages than there is room for.
 //!
-//! A permit is a slot that is set aside; whoever uses it needs no other room.
+//! A permit is a reserved slot; the sender that uses it needs no other room.
 //!
 //! Source: delivery S3, S4, D8.
 
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::out_state::OutState;
 
-/// How much room there is.
+/// Limits of the room.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Limits {
     pub(super) buffer_size: usize,
@@ -25,7 +25,7 @@ pub(super) struct Limits {
     pub(super) max_in_flight_bytes_per_entity: usize,
 }
 
-/// Room that is used.
+/// Room in use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Used {
     pub(super) slots: usize,
@@ -33,38 +33,37 @@ pub(super) struct Used {
     pub(super) messages: usize,
 }
 
-/// The next sender, or permit, that there is room for.
+/// The next sender or permit for which there is room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
-    /// The first sender that waits for the entity of this link.
+    /// The first waiting sender of this link's entity.
     Sender(u64),
     /// This permit.
     Permit(u64),
 }
 
-/// Room that is used, and the entities whose first waiter has room at the entity.
+/// Room in use, and the entities whose first waiter has room at the entity.
 #[derive(Debug, Clone)]
 pub(super) struct Admission {
     limits: Limits,
     all: Used,
-    /// The part that came with the loaded queue.
+    /// The part used by messages from the loaded queue.
     recovered: Used,
-    /// The first waiter of each entity, by the share that it may use and its ticket: the link's instance, and the message's
-    /// size.
+    /// The first waiter of each entity, by its share and its ticket: the link's instance, and the message's size.
     waiting: BTreeMap<Share, BTreeMap<u64, (u64, usize)>>,
     /// First waiters that hold a permit: the link's instance by ticket.
     permitted: BTreeMap<u64, u64>,
     permits: Permits,
 }
 
-/// How much of the whole a message may use.
+/// The share of the whole that a message may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Share {
     /// Everything: the entity has demand, and few unconfirmed bytes and messages.
     Whole,
-    /// All slots, and nine tenths of what is in flight: the entity has demand, and much that is unconfirmed.
+    /// All slots, and nine tenths of bytes and in-flight messages: the entity has demand, but much is unconfirmed.
     Slots,
-    /// Nine tenths: its entity has no demand.
+    /// Nine tenths of everything: the entity has no demand.
     NineTenths,
 }
 
@@ -78,7 +77,7 @@ fn nine_tenths(whole: usize) -> usize {
     whole - whole / 10
 }
 
-/// Slots that are set aside.
+/// Permits, each of them a reserved slot.
 #[derive(Debug, Clone, Default)]
 struct Permits {
     wanted: BTreeSet<u64>,
@@ -109,12 +108,12 @@ impl Admission {
         let (in_flight, messages) = (used(|used| used.bytes), used(|used| used.messages));
         let has_slot = slots < of_slots(self.limits.buffer_size)
             && self.limits.max_in_flight_messages.is_none_or(|max| messages < of_flight(max));
-        // A message that is larger than the whole budget goes when it is alone.
+        // A message larger than the whole budget is sent when nothing else is in flight.
         let has_bytes = in_flight == 0 || in_flight.saturating_add(bytes) <= of_flight(self.limits.max_in_flight_bytes);
         has_slot && has_bytes
     }
 
-    /// Puts an entity's first waiter into the queue it belongs to, or takes it out.
+    /// Puts an entity's first waiter into the right queue, or removes it if the entity has no room.
     pub(super) fn place<P: Clone>(&mut self, instance: u64, state: &OutState<P>) {
         let Some(first) = state.waiters.front() else { return };
         self.unplace(first.ticket);
@@ -145,13 +144,13 @@ impl Admission {
         self.permitted.remove(&ticket);
     }
 
-    /// A sender waits no more.
+    /// Removes a sender that waits no more.
     pub(super) fn forget(&mut self, ticket: u64) {
         self.unplace(ticket);
         self.permits.used.remove(&ticket);
     }
 
-    /// What has waited longest of that for which there is room; it waits no more.
+    /// Removes and returns the sender or permit that has waited longest among those for which there is room.
     pub(super) fn next(&mut self) -> Option<Next> {
         if let Some((ticket, instance)) = self.permitted.pop_first() {
             self.permits.used.remove(&ticket);
@@ -180,7 +179,7 @@ impl Admission {
         self.permits.wanted.insert(permit);
     }
 
-    /// The sender with this ticket, which asks next, uses a permit.
+    /// Marks that the sender with this ticket, which asks next, uses a permit.
     pub(super) fn use_permit(&mut self, permit: u64, ticket: u64) {
         if self.permits.granted.remove(&permit) {
             self.permits.used.insert(ticket);
@@ -194,7 +193,7 @@ impl Admission {
 
     // ---- room -----------------------------------------------------------------------------------
 
-    /// A message has room from here on.
+    /// Takes room for a message.
     pub(super) fn take(&mut self, bytes: usize, is_recovered: bool) {
         for used in self.parts(is_recovered) {
             used.slots += 1;
@@ -203,14 +202,14 @@ impl Admission {
         }
     }
 
-    /// A message has left its buffer.
+    /// Releases the slot of a message that has left its buffer.
     pub(super) fn leave_buffer(&mut self, is_recovered: bool) {
         for used in self.parts(is_recovered) {
             used.slots -= 1;
         }
     }
 
-    /// A message is confirmed, or given up.
+    /// Releases bytes and in-flight count of a message that is confirmed, or given up.
     pub(super) fn give_back(&mut self, bytes: usize, is_recovered: bool) {
         for used in self.parts(is_recovered) {
             used.bytes -= bytes;
@@ -222,15 +221,15 @@ impl Admission {
         [Some(&mut self.all), is_recovered.then_some(&mut self.recovered)].into_iter().flatten()
     }
 
-    /// Whether so many bytes in flight, in all and at one entity, call for quick confirmations: where confirmations make
-    /// room they must come at once, and not with the next request.
+    /// Whether bytes in flight, in all or at one entity, are so many that confirmations should be requested at once,
+    /// since only confirmations make room.
     pub(super) fn is_short(&self, bytes_of_entity: usize) -> bool {
         self.limits.max_in_flight_messages.is_some()
             || self.all.bytes > self.limits.max_in_flight_bytes / 2
             || bytes_of_entity > self.limits.max_in_flight_bytes_per_entity / 2
     }
 
-    /// For how many messages of an outbox there is room.
+    /// Number of outbox messages for which there is room.
     pub(super) fn room(&self) -> usize {
         let is_full = self.all.bytes >= self.limits.max_in_flight_bytes
             || self.limits.max_in_flight_messages.is_some_and(|max| self.all.messages >= max);
@@ -238,12 +237,12 @@ impl Admission {
         if is_full { 0 } else { self.limits.buffer_size.saturating_sub(used) }
     }
 
-    /// Messages that are being stored, or lie in buffers.
+    /// Messages that are being stored, or are in buffers.
     pub(super) fn slots(&self) -> usize {
         self.all.slots
     }
 
-    /// Whether messages that came with the loaded queue are not confirmed.
+    /// Whether messages from the loaded queue are unconfirmed.
     pub(super) fn owes_recovered(&self) -> bool {
         self.recovered.messages > 0
     }

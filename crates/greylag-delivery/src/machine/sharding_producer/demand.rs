@@ -1,7 +1,7 @@
-//! Which entities could take a message at once, kept up to date message by message.
+//! Sets of entities with and without demand, updated with each message.
 //!
-//! Entities are spread over buckets that copies share, so that a copy costs the same however many entities there are, and
-//! a change after it copies one bucket alone.
+//! Entities are hashed into buckets that copies share, so that a copy costs the same for any number of entities, and a
+//! change after the copy clones one bucket alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 const BUCKETS: usize = 256;
 
-/// Which entities could take a message at once, at the moment when this was taken. Source: delivery S4.
+/// A snapshot of the entities with and without demand. Source: delivery S4.
 #[derive(Debug, Clone)]
 pub struct DemandSets {
     buckets: Arc<[Arc<Bucket>]>,
@@ -30,27 +30,27 @@ impl Default for DemandSets {
 }
 
 impl DemandSets {
-    /// Whether the entity's next message leaves at once. An entity that the producer does not know has demand.
+    /// Whether a message to this entity is sent at once. An entity that the producer does not know has demand.
     pub fn has_demand(&self, entity: &str) -> bool {
         !self.buckets[bucket_of(entity)].without.contains_key(entity)
     }
 
-    /// How many messages wait for the entity's demand.
+    /// Number of messages that wait for the entity's demand.
     pub fn buffered(&self, entity: &str) -> usize {
         self.buckets[bucket_of(entity)].without.get(entity).copied().unwrap_or_default()
     }
 
-    /// The entities with demand that the producer knows.
+    /// The known entities with demand.
     pub fn entities_with_demand(&self) -> BTreeSet<Arc<str>> {
         self.buckets.iter().flat_map(|bucket| bucket.with.iter().cloned()).collect()
     }
 
-    /// How many entities with demand the producer knows.
+    /// Number of known entities with demand.
     pub fn with_demand(&self) -> usize {
         self.with_demand
     }
 
-    /// Every other entity with a link, with the number of messages that wait for it.
+    /// Every known entity without demand, with the number of messages that wait.
     pub fn buffered_for_entities_without_demand(&self) -> BTreeMap<Arc<str>, usize> {
         self.buckets.iter().flat_map(|bucket| bucket.without.iter().map(|(id, count)| (id.clone(), *count))).collect()
     }

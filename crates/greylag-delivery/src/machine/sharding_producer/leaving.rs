@@ -1,9 +1,9 @@
-//! Messages without bytes, and what becomes of them when their entity turns out to live on another node.
+//! Messages that are not encoded, and their handling when their entity turns out to be on another node.
 //!
-//! Entities of this node are handed messages as they are. Where such an entity has moved, or an answer comes from another node,
-//! its link begins anew under an instance that no link had: all unconfirmed messages are encoded and cut into chunks, under
-//! their totals and link numbers from 1. Messages to the former instance are dropped, since its numbers mean other frames; a
-//! consumer recognises processed messages by their totals.
+//! Messages to entities of this node are handed over as values. If such an entity has moved, or an answer comes from
+//! another node, its link is replaced by one with a fresh instance: all unconfirmed messages are encoded and cut into
+//! chunks, with unchanged totals, and link numbers from 1. Messages to the former instance are dropped, since its
+//! numbers mean other frames; a consumer recognises processed messages by their totals.
 //!
 //! Source: delivery K7.
 
@@ -16,7 +16,7 @@ use crate::machine::portable::{Portable, UnsendableError};
 use crate::machine::producer_link;
 
 impl<P: Portable> ShardingProducer<P> {
-    /// The entities of a shard live on this node, or on another one.
+    /// Notes whether the entities of a shard are on this node.
     pub(super) fn on_homed(&mut self, now: Instant, shard: &Arc<str>, is_here: bool, out: &mut Vec<Effect<P>>) {
         self.links.homed(shard, is_here);
         for instance in self.links.of_shard(shard) {
@@ -28,8 +28,7 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// S7: every link starts over with the entity where it lives now, except a link that has just begun anew because of the
-    /// same move.
+    /// S7: every link of a moved shard starts over, except a link that was just replaced because of the same move.
     pub(super) fn on_moved(&mut self, now: Instant, shard: &str, out: &mut Vec<Effect<P>>) {
         for instance in self.links.of_shard(shard) {
             let Some(state) = self.links.get_mut(instance) else { continue };
@@ -39,7 +38,7 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// After an answer: the consumer that has attached may be one of another node, or again one of this node.
+    /// After an answer: checks whether the attached consumer is on another node, or again on this node.
     pub(super) fn look_at_consumer(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
         let Some(state) = self.links.get(instance) else { return };
         let Some(consumer) = state.link.attached() else { return };
@@ -50,7 +49,7 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// Frames of a link leave the node from here on. A link that holds a message without bytes begins anew.
+    /// The link's frames leave the node from here on. A link with a message that is not encoded is replaced.
     fn leave(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
         let Some(state) = self.links.get_mut(instance) else { return };
         if !std::mem::take(&mut state.is_here) || state.link.frames().all(Portable::is_portable) {
@@ -72,7 +71,7 @@ impl<P: Portable> ShardingProducer<P> {
         self.feed(now, instance, out);
     }
 
-    /// These messages of an entity were accepted, and can never reach it where it lives now. Those behind them go on.
+    /// Gives up accepted messages that cannot be sent to their entity's new node. Later messages go on.
     pub(super) fn give_up(
         &mut self,
         now: Instant,

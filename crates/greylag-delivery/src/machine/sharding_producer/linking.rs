@@ -1,4 +1,4 @@
-//! What a link is told, and what it asks for.
+//! Inputs of links, and their effects.
 //!
 //! Source: delivery S1, S2, S5 to S7.
 
@@ -15,14 +15,14 @@ use crate::message::{BatchHeader, ProducerStopped, SequencedMessage, UpstreamMes
 use crate::queue::Confirmation;
 
 impl<P: Portable> ShardingProducer<P> {
-    /// A link for an entity that has none (S1).
+    /// Opens a link to an entity without one (S1).
     pub(super) fn open(&mut self, now: Instant, entity: Arc<str>, shard: Arc<str>) -> u64 {
         self.demand.set(&entity, None);
         let link = self.new_link(now, &shard);
         self.links.open(now, entity, shard, link)
     }
 
-    /// A link to an entity of a shard, with nothing in it.
+    /// An empty link to an entity of a shard.
     pub(super) fn new_link(&mut self, now: Instant, shard: &str) -> ProducerLink<P> {
         let settings = ProducerLinkSettings {
             mode: LinkMode::Sharding,
@@ -80,7 +80,7 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// S6: the next message to the entity begins a new link, with numbers from 1, of the same stream.
+    /// S6: drops a link; the next message to the entity begins a new link of the same stream, with numbers from 1.
     pub(super) fn drop_link(&mut self, instance: u64, out: &mut Vec<Effect<P>>) {
         let Some(state) = self.links.remove(instance) else { return };
         self.demand.forget(&state.entity);
@@ -91,7 +91,7 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// Ends all links: senders that wait are refused. Messages that are not confirmed stay in the queue, or are given up.
+    /// Ends all links, and refuses waiting senders. Unconfirmed messages stay in the queue, or are given up.
     pub(super) fn end_links(&mut self, out: &mut Vec<Effect<P>>) {
         let is_durable = self.storing.is_durable();
         for instance in self.links.instances() {
@@ -110,7 +110,7 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// Gives one link an input, then buffered messages while it has demand; carries its effects on.
+    /// Gives a link an input, then buffered messages while it has demand, and carries out its effects.
     pub(super) fn tell(
         &mut self,
         now: Instant,
@@ -123,7 +123,7 @@ impl<P: Portable> ShardingProducer<P> {
         self.feed(now, instance, out);
     }
 
-    /// Gives a link buffered messages while it has demand, and carries its effects on.
+    /// Gives a link buffered messages while it has demand, and carries out its effects.
     pub(super) fn feed(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
         let Some(state) = self.links.get_mut(instance) else { return };
         let mut unsendable = Vec::new();
@@ -170,7 +170,7 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// S5: confirmations go from the link to senders and store without a question in between.
+    /// S5: forwards confirmations of a link to senders and store.
     fn on_confirmed(&mut self, now: Instant, instance: u64, total: SeqNr, out: &mut Vec<Effect<P>>) {
         let Some(state) = self.links.get_mut(instance) else { return };
         let qualifier = state.entity.clone();
@@ -191,7 +191,7 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// Brings the values derived from one entity's state up to date: sets, queues, deadline.
+    /// Updates all values derived from one entity's state: demand sets, admission queues, deadline.
     pub(super) fn refresh(&mut self, instance: u64) {
         let Some(state) = self.links.get_mut(instance) else { return };
         let shown = (!state.has_demand()).then_some(state.buffered.len());

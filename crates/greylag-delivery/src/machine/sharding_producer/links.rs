@@ -1,4 +1,4 @@
-//! The links of a producer: by entity, by instance, and by shard.
+//! The links of a producer, by entity, by instance, and by shard.
 //!
 //! Source: delivery S1, S6, S7.
 
@@ -30,12 +30,13 @@ pub(super) struct Links<P> {
 struct ShardLinks {
     instances: BTreeSet<u64>,
     unrouted: bool,
-    /// Its entities live on another node.
+    /// Whether its entities are on another node.
     away: bool,
 }
 
 impl ShardLinks {
-    /// Whether there is nothing to remember. The region does not tell again where a shard is.
+    /// Whether the entry can be dropped. An entry with a flag is kept, since the region does not repeat where a shard
+    /// is.
     fn is_blank(&self) -> bool {
         self.instances.is_empty() && !self.unrouted && !self.away
     }
@@ -79,7 +80,7 @@ impl<P: Clone> Links<P> {
         self.states.keys().copied().collect()
     }
 
-    /// Takes in a link to an entity that has none, under an instance that no other link ever had.
+    /// Opens a link to an entity without one, under a fresh instance.
     pub(super) fn open(&mut self, now: Instant, entity: Arc<str>, shard: Arc<str>, link: ProducerLink<P>) -> u64 {
         self.last_instance += 1;
         let instance = self.last_instance;
@@ -105,7 +106,7 @@ impl<P: Clone> Links<P> {
         Some(state)
     }
 
-    /// Puts another link, under an instance that no other link ever had, in the place of an entity's link, which comes back.
+    /// Replaces an entity's link by another one under a fresh instance; returns the new instance and the former link.
     pub(super) fn renew(&mut self, instance: u64, link: ProducerLink<P>) -> Option<(u64, ProducerLink<P>)> {
         let mut state = self.states.remove(&instance)?;
         self.last_instance += 1;
@@ -131,12 +132,12 @@ impl<P: Clone> Links<P> {
         self.shards.get(shard).is_none_or(|links| !links.unrouted)
     }
 
-    /// Whether the entities of a shard are known to live on another node.
+    /// Whether the entities of a shard are known to be on another node.
     pub(super) fn is_away(&self, shard: &str) -> bool {
         self.shards.get(shard).is_some_and(|links| links.away)
     }
 
-    /// The entities of a shard live on this node, or on another one. That is remembered before the shard has links.
+    /// Sets whether the entities of a shard are on this node; also for a shard without links.
     pub(super) fn homed(&mut self, shard: &Arc<str>, is_here: bool) {
         if !is_here {
             self.shards.entry(shard.clone()).or_default().away = true;
@@ -152,7 +153,7 @@ impl<P: Clone> Links<P> {
         self.shards.get(shard).map(|links| links.instances.iter().copied().collect()).unwrap_or_default()
     }
 
-    /// Whether that is news. That a shard has no route is remembered before it has links.
+    /// Sets whether a shard has a route; also for a shard without links. Returns whether that has changed.
     pub(super) fn route_changed(&mut self, shard: &Arc<str>, routed: bool) -> bool {
         if routed && !self.shards.contains_key(shard) {
             return false;
@@ -178,7 +179,7 @@ impl<P: Clone> Links<P> {
         self.deadlines.next()
     }
 
-    /// The next link to which something may be due.
+    /// The next link whose deadline may be due.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<u64> {
         while let Some((entry, instance)) = self.deadlines.pop_due(now) {
             if self.states.get_mut(&instance).is_some_and(|state| state.armed.fired(entry)) {

@@ -1,4 +1,4 @@
-//! One entity's state at its producer. Source: delivery S1.
+//! The state of one entity at its producer. Source: delivery S1.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::machine::producer_link::{self, Frames, ProducerLink};
 #[derive(Debug, Clone)]
 pub(super) struct Waiter<P> {
     pub(super) ticket: u64,
-    /// Its number, where numbers are given before messages have room.
+    /// Its number, if numbers are assigned before messages have room.
     pub(super) reserved: Option<SeqNr>,
     pub(super) frames: Frames<P>,
     pub(super) bytes: usize,
@@ -36,11 +36,11 @@ pub(super) struct Buffered<P> {
     pub(super) is_recovered: bool,
 }
 
-/// A message that is accepted and not confirmed.
+/// An accepted, unconfirmed message.
 #[derive(Debug, Clone)]
 pub(super) struct Accepted {
     pub(super) total: SeqNr,
-    /// Its sender; `None` if it was found in the queue.
+    /// The ticket of its sender; `None` for a message from the queue.
     pub(super) ticket: Option<u64>,
     pub(super) bytes: usize,
     pub(super) accepted_at: Instant,
@@ -53,22 +53,23 @@ pub(super) struct OutState<P> {
     pub(super) shard: Arc<str>,
     pub(super) controller: ControllerRef,
     pub(super) link: ProducerLink<P>,
-    /// The entity is on the producer's node, as far as is known, so messages without bytes may go to it.
+    /// Whether the entity is on the producer's node, as far as is known, so that messages need no encoding.
     pub(super) is_here: bool,
-    /// The link began anew because the entity has moved, and has heard nothing since: the move itself is told next.
+    /// Whether the link was replaced because the entity has moved, with no message since: the event of the move
+    /// follows.
     pub(super) began_anew: bool,
     pub(super) waiters: VecDeque<Waiter<P>>,
     pub(super) being_stored: VecDeque<BeingStored>,
     pub(super) buffered: VecDeque<Buffered<P>>,
-    /// Buffered ones too; in the order of totals.
+    /// Accepted messages, including buffered ones; ordered by total.
     pub(super) unconfirmed: VecDeque<Accepted>,
     /// The highest total that was accepted.
     pub(super) last_total: SeqNr,
-    /// Of messages that have room.
+    /// Bytes of the messages that have room.
     pub(super) bytes: usize,
     pub(super) used_at: Instant,
     pub(super) armed: Armed,
-    /// What the demand sets say of this entity: the count of `without`, or `None` for with demand.
+    /// The entity's entry in the demand sets: the count of `without`, or `None` for with demand.
     pub(super) shown: Option<usize>,
 }
 
@@ -99,7 +100,7 @@ impl<P: Clone> OutState<P> {
         }
     }
 
-    /// Gives the link a message; where the entity is on another node, as it may leave this one.
+    /// Gives the link a message, made portable if the entity is on another node.
     pub(super) fn accept(
         &mut self,
         now: Instant,
@@ -116,7 +117,7 @@ impl<P: Clone> OutState<P> {
         Ok(())
     }
 
-    /// Whether one message more would be transmitted at once; what is being stored comes before it.
+    /// Whether one more message would be transmitted at once, after the messages that are being stored.
     pub(super) fn has_demand(&self) -> bool {
         self.buffered.is_empty() && self.link.demand() > self.being_stored.len() as u64
     }

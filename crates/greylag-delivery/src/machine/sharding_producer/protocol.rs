@@ -1,4 +1,4 @@
-//! What a sharding producer is told, and what it asks for.
+//! Inputs, effects and settings of a sharding producer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,81 +9,80 @@ use crate::machine::producer_link::Frames;
 use crate::machine::storing;
 use crate::message::{BatchHeader, ProducerStopped, SequencedMessage, UpstreamMessage};
 
-/// What the controller needs to know when it is made.
+/// Settings of the controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardingProducerSettings {
-    /// Pace of P8 until anything is heard.
+    /// Interval of P8 until the first answer.
     pub resend_first_interval: Duration,
-    /// Pace of P8 afterwards, and the silence after which P9 probes.
+    /// Interval of P8 afterwards, and the silence after which P9 probes.
     pub resend_first_unconfirmed_idle_timeout: Duration,
-    /// Messages in all buffers.
+    /// Limit of messages in all buffers.
     pub buffer_size: usize,
-    /// Messages in the buffer of one entity.
+    /// Limit of messages in the buffer of one entity.
     pub buffer_size_per_entity: usize,
-    /// Messages that are not confirmed; `None` leaves them to the bytes.
+    /// Limit of unconfirmed messages; `None` for no limit but that of bytes.
     pub max_in_flight_messages: Option<usize>,
-    /// Bytes of all messages that are not confirmed.
+    /// Limit of bytes of all unconfirmed messages.
     pub max_in_flight_bytes: usize,
-    /// Bytes of one entity's messages that are not confirmed.
+    /// Limit of bytes of one entity's unconfirmed messages.
     pub max_in_flight_bytes_per_entity: usize,
-    /// An entity's state is dropped after so long without use.
+    /// Idle time after which an entity's state is dropped.
     pub cleanup_unused_after: Duration,
-    /// Links of recovered messages whose first frame is unanswered at the same time.
+    /// Limit of links of recovered messages whose first frame is unanswered at the same time.
     pub recovery_parallelism: usize,
 }
 
 /// A message on its way through the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parcel<P> {
-    /// The shard of its entity.
+    /// The shard of the message's entity.
     pub shard: Arc<str>,
-    /// Its size.
+    /// Size of the message in bytes.
     pub bytes: usize,
-    /// The message.
+    /// The frames of the message.
     pub frames: Frames<P>,
 }
 
-/// An input to the producer controller of one entity type: messages to send, answers of consumer controllers, moves of
-/// shards, and that time passed.
+/// An input to the producer controller of one entity type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input<P> {
-    /// The controller begins: a durable one loads its queue.
+    /// Start the controller: a durable one loads its queue.
     Start,
-    /// A sender wants to send a message.
+    /// Send a message.
     Admit {
-        /// The sender's number; every later one is larger.
+        /// The sender's ticket; every later one is larger.
         ticket: u64,
-        /// The entity.
+        /// The id of the entity.
         entity: Arc<str>,
-        /// Its shard.
+        /// The shard of the entity.
         shard: Arc<str>,
-        /// The message.
+        /// The frames of the message.
         frames: Frames<P>,
-        /// Its size.
+        /// Size of the message in bytes.
         bytes: usize,
-        /// The sender waits for the confirmation.
+        /// Whether the sender waits for the confirmation.
         ack: bool,
     },
-    /// A sender gave up while it waited for room; nothing was sent.
+    /// A sender gave up waiting for room; nothing was sent.
     Withdraw {
-        /// The sender's number.
+        /// The sender's ticket.
         ticket: u64,
-        /// The entity it wanted to send to.
+        /// The entity of its message.
         entity: Arc<str>,
     },
-    /// A sender wants room that is set aside for one message.
+    /// Reserve room for one message.
     RequestPermit {
-        /// The permit's number, of one sequence with tickets.
+        /// The permit's number, from the sequence of tickets.
         permit: u64,
     },
     /// The sender with this ticket, which asks next, uses a permit.
     UsePermit {
         /// The permit.
         permit: u64,
-        /// The sender's number.
+        /// The sender's ticket.
         ticket: u64,
     },
-    /// A permit is not wanted any more.
+    /// Release a permit, or withdraw the request for it.
     ReleasePermit {
         /// The permit.
         permit: u64,
@@ -95,138 +94,138 @@ pub enum Input<P> {
         /// The answer.
         answer: storing::Answer<Parcel<P>>,
     },
-    /// A consumer controller spoke.
+    /// A message of a consumer controller arrived.
     Received(UpstreamMessage),
-    /// The entities of a shard have lost their home, or have a new one (S7).
+    /// A shard has lost its home, or has a new one (S7).
     ShardMoved(Arc<str>),
-    /// Whether the region knows where a shard is.
+    /// The region has found or lost the route of a shard.
     RouteChanged {
         /// The shard.
         shard: Arc<str>,
-        /// Whether its messages leave now, or wait in the region.
+        /// Whether messages are sent now, or wait in the region.
         routed: bool,
     },
-    /// The home of a shard: this node or another one. A shard of unknown home counts as one of this node, and a change of
-    /// its route alters nothing about that. Comes before [`ShardMoved`](Self::ShardMoved) (K7).
+    /// The home of a shard: this node or another one. A shard with unknown home counts as one of this node; a change of
+    /// its route does not change that. Comes before [`ShardMoved`](Self::ShardMoved) (K7).
     Homed {
         /// The shard.
         shard: Arc<str>,
-        /// Whether its entities are of this node, so that messages are handed to them as they are.
+        /// Whether its entities are on this node, so that messages need no encoding.
         is_here: bool,
     },
-    /// The region may have dropped what it kept for the entities of a shard (S7).
+    /// The region may have dropped its copies for the entities of a shard (S7).
     NotBuffered(Arc<str>),
-    /// The region has no copy of an entity's frames: it did not take them into its buffer, or dropped them there. The next
-    /// copy is due a timeout after the last one (S7).
+    /// The region has no copy of an entity's frames: it did not buffer the copy, or dropped it. The next copy is due
+    /// one timeout after the last (S7).
     NotKept(Arc<str>),
     /// Frames of a link found no room on their lane, or in an inbox; they are transmitted again soon.
     Refused {
-        /// The link.
+        /// The instance of the link.
         instance: u64,
         /// The first frame.
         from: u64,
         /// The last frame.
         to: u64,
     },
-    /// No more is sent; links end, and confirmations are stored.
+    /// End the controller: nothing more is sent, links end, and confirmations are stored.
     Close,
     /// A deadline may have passed.
     Tick,
 }
 
-/// What the controller asks for, in this order.
+/// An effect of the controller; effects must be carried out in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect<P> {
     /// A sender's message was accepted under this number.
     Admitted {
-        /// The sender.
+        /// The sender's ticket.
         ticket: u64,
         /// The number of its message.
         total: SeqNr,
     },
-    /// Send a frame to an entity. Neighbours with equal headers may share a batch.
+    /// Send a frame to an entity. Consecutive frames with equal headers may share a batch.
     Transmit {
         /// The entity.
         entity: Arc<str>,
-        /// What the frame's batch says.
+        /// The header of the frame's batch.
         header: BatchHeader,
         /// The frame.
         message: SequencedMessage<P>,
     },
     /// A permit is granted.
     Permit {
-        /// Which.
+        /// The permit's number.
         permit: u64,
     },
     /// Call the queue.
     Queue {
-        /// Names the call in its answer.
+        /// The id of the call, to be returned with the answer.
         id: u64,
-        /// What to do.
+        /// The call.
         call: storing::Call<Parcel<P>>,
     },
     /// A message was confirmed by its entity.
     Confirmed {
-        /// Its sender; 0 if it was found in the queue.
+        /// The ticket of its sender; 0 for a message from the queue.
         ticket: u64,
-        /// Its number.
+        /// The number of the message.
         total: SeqNr,
     },
     /// Tell a consumer controller that its link has ended.
     Stop {
         /// The consumer controller.
         to: ControllerRef,
-        /// What to say.
+        /// The message.
         message: ProducerStopped,
     },
     /// The controller closed with this message unconfirmed.
     Undelivered {
-        /// Its sender; 0 if it was found in the queue.
+        /// The ticket of its sender; 0 for a message from the queue.
         ticket: u64,
-        /// Its entity.
+        /// The entity of the message.
         entity: Arc<str>,
-        /// Its number.
+        /// The number of the message.
         total: SeqNr,
     },
-    /// It cannot be known whether a sender's message is stored; it is delivered if it is.
+    /// It is unknown whether a sender's message is stored; it will be delivered if it is.
     StoreUnknown {
-        /// The sender.
+        /// The sender's ticket.
         ticket: u64,
-        /// The number that it has if it is stored.
+        /// The number of the message if it is stored.
         total: SeqNr,
     },
-    /// The queue cannot store a sender's message, and has not: it was not accepted.
+    /// The queue cannot store a sender's message, and has not stored it: it was not accepted.
     Unavailable {
-        /// The sender.
+        /// The sender's ticket.
         ticket: u64,
-        /// Its message.
+        /// The frames of the message.
         frames: Frames<P>,
     },
-    /// A message was accepted for an entity of this node, and can never reach it on the node where it is now: it is given up,
-    /// and those behind it go on. The entity may have processed it before (K7).
+    /// A message accepted for an entity of this node cannot be sent to the entity's new node: it is given up alone. The
+    /// entity may have processed it before (K7).
     Unsendable {
-        /// Its sender; 0 if it was found in the queue.
+        /// The ticket of its sender; 0 for a message from the queue.
         ticket: u64,
-        /// Its entity.
+        /// The entity of the message.
         entity: Arc<str>,
-        /// Its number.
+        /// The number of the message.
         total: SeqNr,
-        /// Why it cannot.
+        /// Why the message cannot be sent.
         error: UnsendableError,
     },
     /// The controller is closed or fenced: this sender's message was not accepted.
     Refused {
-        /// The sender.
+        /// The sender's ticket.
         ticket: u64,
-        /// Its message.
+        /// The frames of the message.
         frames: Frames<P>,
     },
-    /// A newer incarnation of the stream is active. Nothing is sent any more.
+    /// A controller with a higher epoch of the stream is active; nothing more is sent.
     Fenced {
-        /// Its epoch.
+        /// The active epoch.
         newer: Epoch,
     },
-    /// Nothing can be stored any more. Nothing is sent any more either.
+    /// The queue has ended: nothing more is stored or sent.
     QueueEnded(storing::End),
     /// The controller has ended.
     Closed,

@@ -1,4 +1,4 @@
-//! What a producer does with a queue that was loaded: at its start, and whenever the queue had to be opened anew.
+//! Handles a loaded queue: at the producer's start, and after each later load.
 //!
 //! Source: delivery D7, D8, S8.
 
@@ -14,7 +14,7 @@ use crate::machine::storing::Found;
 use crate::queue::{MessageSent, QueueState};
 
 impl<P: Portable> ShardingProducer<P> {
-    /// From here on everything is sent under the epoch of this state, and its unconfirmed messages are sent again.
+    /// Takes the loaded state: later frames are sent under its epoch, and its unconfirmed messages are sent again.
     pub(super) fn on_opened(&mut self, now: Instant, state: QueueState<Parcel<P>>, out: &mut Vec<Effect<P>>) {
         self.identity.stream_id = state.stream_id;
         self.identity.epoch = state.epoch;
@@ -35,7 +35,7 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// Every link speaks under the raised epoch. Those with something unconfirmed take turns, as after a recovery.
+    /// Gives every link the raised epoch. Links with unconfirmed messages take turns, as after a recovery.
     fn start_over(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         for instance in self.links.instances() {
             let Some(state) = self.links.get(instance) else { continue };
@@ -46,7 +46,7 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// A message of the queue waits in its entity's buffer for the turn of its link, unless the link has it already.
+    /// Puts a message of the queue into its entity's buffer, until its link's turn, unless the link has it already.
     fn recover(&mut self, now: Instant, message: MessageSent<Parcel<P>>, out: &mut Vec<Effect<P>>) {
         let MessageSent { seq_nr: total, message: Parcel { shard, bytes, frames }, ack, qualifier, .. } = message;
         let instance = match self.links.instance_of(&qualifier) {
@@ -66,12 +66,12 @@ impl<P: Portable> ShardingProducer<P> {
         self.hold(now, instance, out);
     }
 
-    /// A message that others wrote into the queue's store goes to its link, or into its entity's buffer.
+    /// Gives a message that others wrote into the queue's store to its link, or into its entity's buffer.
     pub(super) fn on_found(&mut self, now: Instant, found: Found<Parcel<P>>, out: &mut Vec<Effect<P>>) {
         let MessageSent { seq_nr: total, message: Parcel { shard, bytes, frames }, ack, qualifier, .. } = found.sent;
         self.contiguous.insert_range(found.after.get().saturating_add(1), total.get().saturating_sub(1));
         if self.life != Life::Running {
-            return; // it is stored, and the next load finds it
+            return; // the message is stored, and the next load finds it
         }
         let instance = match self.links.instance_of(&qualifier) {
             Some(instance) => instance,
@@ -97,7 +97,7 @@ impl<P: Portable> ShardingProducer<P> {
         self.recovery.queue_up(instance);
     }
 
-    /// Links whose turn is over queue up again, and others begin.
+    /// Holds links whose turn is over, and lets others begin.
     pub(super) fn take_turns(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         while let Some(instance) = self.recovery.end_overdue(now) {
             self.hold(now, instance, out);
@@ -107,7 +107,7 @@ impl<P: Portable> ShardingProducer<P> {
         }
     }
 
-    /// The link was answered: it takes no turns any more.
+    /// The link was answered: it takes no more turns, and is released if it was waiting.
     pub(super) fn answered(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
         if self.recovery.forget(instance) {
             self.tell(now, instance, producer_link::Input::Hold(false), out);
@@ -115,7 +115,7 @@ impl<P: Portable> ShardingProducer<P> {
     }
 }
 
-/// The numbers that need no confirmation any more: all below the next one that are not unconfirmed.
+/// The settled numbers: all below the next one that are not unconfirmed.
 fn confirmed_in<P>(state: &QueueState<Parcel<P>>) -> Contiguous {
     let end = state.current_seq_nr.get().saturating_sub(1);
     let mut run = Contiguous::up_to(0);

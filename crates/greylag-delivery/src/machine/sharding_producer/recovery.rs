@@ -1,7 +1,7 @@
-//! The links of recovered messages begin a limited number at a time.
+//! Limits how many links of recovered messages begin at the same time.
 //!
-//! A link whose first frame stays unanswered passes its turn on and queues up again at the end, so entities that never
-//! answer do not keep the others waiting. Source: delivery S8.
+//! A link whose first frame stays unanswered gives its turn up and joins the queue again, so that entities that never
+//! answer do not block the others. Source: delivery S8.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ pub(super) struct Recovery {
     patience: Duration,
     waiting: VecDeque<u64>,
     is_waiting: BTreeSet<u64>,
-    /// Links that were let go and are not answered, and when they must pass their turn on.
+    /// Links released but not answered, with the end of their turn.
     begun: BTreeMap<u64, Instant>,
     by_time: BTreeSet<(Instant, u64)>,
 }
@@ -30,7 +30,7 @@ impl Recovery {
         }
     }
 
-    /// A link that is held queues up for its turn.
+    /// Queues a held link for its turn.
     pub(super) fn queue_up(&mut self, instance: u64) {
         self.end_turn(instance);
         if self.is_waiting.insert(instance) {
@@ -38,7 +38,7 @@ impl Recovery {
         }
     }
 
-    /// The next link whose turn has come.
+    /// The next link whose turn begins.
     pub(super) fn begin(&mut self, now: Instant) -> Option<u64> {
         while self.begun.len() < self.parallelism {
             let instance = self.waiting.pop_front()?;
@@ -62,13 +62,13 @@ impl Recovery {
         Some(instance)
     }
 
-    /// The link was answered, or is gone. Whether it was waiting for its turn.
+    /// Removes a link that was answered, or has ended. Returns whether it was waiting for its turn.
     pub(super) fn forget(&mut self, instance: u64) -> bool {
         self.end_turn(instance);
         self.is_waiting.remove(&instance)
     }
 
-    /// When a turn ends next.
+    /// The end of the turn that ends first.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.by_time.first().map(|(until, _)| *until)
     }

@@ -1,16 +1,16 @@
-//! What a producer controller counts.
+//! Counters of a producer controller.
 
 use std::time::{Duration, Instant};
 
 use crate::ids::SeqNr;
 use crate::machine::ages::Ages;
 
-/// What the controller has seen so far.
+/// Counters of the controller, and gauges.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProducerStats {
     /// Messages accepted.
     pub sent: u64,
-    /// Messages that the queue had when it was loaded first.
+    /// Messages in the queue at the first load.
     pub recovered: u64,
     /// Frames transmitted again.
     pub resent: u64,
@@ -18,7 +18,8 @@ pub struct ProducerStats {
     pub confirmed: u64,
     /// Messages accepted and not confirmed.
     pub unconfirmed: u64,
-    /// When the oldest of these was accepted, give or take a tenth of a second.
+    /// When the oldest of these was accepted, or a little earlier: usually at most 100 ms, more if messages wait for
+    /// long.
     pub oldest_unconfirmed: Option<Instant>,
     /// Messages that have room and are being stored.
     pub storing: u64,
@@ -28,9 +29,9 @@ pub struct ProducerStats {
     pub waiting: u64,
     /// Entities with a link.
     pub entities: u64,
-    /// Entities that would take a message at once.
+    /// Entities with demand: a message to one of them is sent at once.
     pub with_demand: u64,
-    /// Longest time with something unconfirmed in which no consumer said anything.
+    /// Longest time without a message of a consumer while a message was unconfirmed.
     pub longest_silence: Duration,
     /// Longest time from acceptance to confirmation of one message.
     pub slowest_confirmation: Duration,
@@ -38,7 +39,7 @@ pub struct ProducerStats {
     pub ignored: u64,
 }
 
-/// The counters as they grow.
+/// The counters, with the data needed to update them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     pub(super) stats: ProducerStats,
@@ -47,14 +48,14 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// A message was accepted, or found in the queue.
+    /// Counts a message that was accepted, or found in the queue.
     pub(super) fn accepted(&mut self, now: Instant, total: SeqNr) {
         self.ages.accept(total.get(), now);
         self.stats.unconfirmed += 1;
         self.silent_since.get_or_insert(now);
     }
 
-    /// A message was confirmed; all below `contiguous` are.
+    /// Counts a confirmed message; all messages below `contiguous` are confirmed.
     pub(super) fn confirmed(&mut self, now: Instant, accepted_at: Instant, contiguous: u64) {
         self.ages.confirm_below(contiguous.saturating_add(1));
         self.stats.confirmed += 1;
@@ -63,14 +64,14 @@ impl Tally {
         self.stats.slowest_confirmation = self.stats.slowest_confirmation.max(took);
     }
 
-    /// A message was given up; all below `contiguous` are settled.
+    /// Counts a message that was given up; all messages below `contiguous` are settled.
     pub(super) fn given_up(&mut self, contiguous: u64) {
         self.ages.confirm_below(contiguous.saturating_add(1));
         self.stats.unconfirmed -= 1;
         self.settle();
     }
 
-    /// A consumer spoke.
+    /// Notes a message of a consumer.
     pub(super) fn heard(&mut self, now: Instant) {
         if let Some(since) = self.silent_since.replace(now) {
             let silence = now.saturating_duration_since(since);
@@ -78,14 +79,14 @@ impl Tally {
         }
     }
 
-    /// What a consumer said was taken in.
+    /// Ends the measurement of silence if no message is unconfirmed; called after a consumer's message was handled.
     pub(super) fn settle(&mut self) {
         if self.stats.unconfirmed == 0 {
             self.silent_since = None;
         }
     }
 
-    /// The counters as of `now`; a silence that still lasts is counted.
+    /// Counters as of `now`, including a silence that still lasts.
     pub(super) fn read(&self, now: Instant) -> ProducerStats {
         let silence = self.silent_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         let oldest_unconfirmed = self.ages.oldest().filter(|_| self.stats.unconfirmed > 0);

@@ -1,4 +1,4 @@
-//! Confirmations that are not written yet, in the fewest words.
+//! Confirmations that are not stored yet, merged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use crate::ids::SeqNr;
 use crate::queue::{Confirmation, MessageSent, Qualifier, TimestampMillis};
 
-/// Of each qualifier the highest number, and all exact numbers. Source: delivery D5.
+/// For each qualifier the highest number, and all exact numbers. Source: delivery D5.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PendingConfirmations {
     up_to: BTreeMap<Qualifier, (SeqNr, TimestampMillis)>,
     exact: BTreeSet<SeqNr>,
     exact_at: TimestampMillis,
-    /// Messages that these confirm.
+    /// Number of messages that these confirm.
     messages: usize,
-    /// When the oldest of these came.
+    /// When the oldest of these was added.
     since: Option<Instant>,
 }
 
@@ -38,7 +38,7 @@ impl PendingConfirmations {
         self.since.is_none()
     }
 
-    /// When these are written at the latest. An interval without an end is one of a century.
+    /// When the confirmations must be stored at the latest. Intervals are cut to a century.
     pub(super) fn due(&self, count: usize, interval: Duration) -> Option<Instant> {
         let since = self.since?;
         Some(if self.messages >= count {
@@ -48,7 +48,7 @@ impl PendingConfirmations {
         })
     }
 
-    /// All of them, as one write.
+    /// All confirmations, for one write.
     pub(super) fn as_write(&self) -> Vec<Confirmation> {
         let up_to = self.up_to.iter().map(|(qualifier, (seq_nr, timestamp_ms))| Confirmation::UpTo {
             qualifier: qualifier.clone(),
@@ -60,7 +60,7 @@ impl PendingConfirmations {
         up_to.chain(exact).collect()
     }
 
-    /// Whether one of these confirms the message.
+    /// Whether the message is confirmed by one of these.
     pub(super) fn cover<M>(&self, message: &MessageSent<M>) -> bool {
         self.up_to.get(&message.qualifier).is_some_and(|(seq_nr, _)| message.seq_nr <= *seq_nr)
             || self.exact.contains(&message.seq_nr)

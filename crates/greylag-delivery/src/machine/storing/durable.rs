@@ -1,4 +1,4 @@
-//! Storing in a queue: one call at a time, repeated until it is answered, and the queue opened anew where that fails.
+//! Storing in a queue: one call at a time, repeated until it is answered; the queue is loaded again if repeats fail.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use super::{Answer, Call, Effect, End, Found, StoringSettings, StoringState, Uns
 use crate::ids::SeqNr;
 use crate::queue::{Confirmation, MessageSent, QueueError, QueueState};
 
-/// Times that a load's time-out doubles at most.
+/// How often a load's timeout doubles at most.
 const LOAD_DOUBLINGS: u32 = 4;
 
 /// See the module's documentation.
@@ -17,24 +17,25 @@ const LOAD_DOUBLINGS: u32 = 4;
 pub(super) struct Durable<M> {
     settings: StoringSettings,
     phase: Phase,
-    /// The call without an answer.
+    /// The call under way.
     outstanding: Option<Outstanding>,
     calls: u64,
-    /// Failures in a row of whatever is tried.
+    /// Failures in a row, of any kind of call.
     failures: u32,
-    /// Pauses since the queue last wrote anything.
+    /// Pauses since the queue last stored anything.
     pauses: u32,
-    /// Loads in a row that got no answer in time. An error says nothing of how long a load takes, so it does not count.
+    /// Loads in a row that timed out. Loads that failed with an error do not count, since they do not show how long a
+    /// load takes.
     slow_loads: u32,
     queued: VecDeque<Unstored<M>>,
     batch: Option<Batch<M>>,
     pending: PendingConfirmations,
-    /// Confirmations in the queue's hands.
+    /// Confirmations in a call, or to be repeated.
     confirming: Option<PendingConfirmations>,
-    /// A batch was written just now, and confirmations go with it.
+    /// A batch was just stored, so pending confirmations are stored next.
     flushes: bool,
     is_closing: bool,
-    /// Of an outbox.
+    /// Set for an outbox.
     polling: Option<Polling<M>>,
 }
 
@@ -65,13 +66,13 @@ enum Kind {
     Poll,
 }
 
-/// One append, repeated as it is until the queue has said what became of it.
+/// One append, repeated unchanged until the queue has reported its outcome.
 #[derive(Debug, Clone)]
 struct Batch<M> {
     messages: Vec<MessageSent<M>>,
-    /// Ticket and size of each.
+    /// Ticket and size of each message.
     senders: Vec<(u64, usize)>,
-    /// A call with these messages ended without a clear answer: they may be stored.
+    /// A call with these messages ended without a clear answer, so they may be stored.
     may_be_stored: bool,
 }
 
@@ -148,7 +149,7 @@ impl<M: Clone> Durable<M> {
         self.polling.as_ref().and_then(Polling::due_at)
     }
 
-    // ---- what the controller says ---------------------------------------------------------------
+    // ---- inputs of the controller -------------------------------------------------------------------
 
     pub(super) fn start(&mut self, now: Instant, out: &mut Vec<Effect<M>>) {
         if self.phase == Phase::New {
@@ -164,7 +165,7 @@ impl<M: Clone> Durable<M> {
         self.pending.add(now, confirmation, messages);
     }
 
-    /// Gives back what is not in the queue's hands, and writes confirmations if the queue is open.
+    /// Gives queued messages back, and stores the confirmations if the queue is open.
     pub(super) fn close(&mut self, out: &mut Vec<Effect<M>>) {
         self.is_closing = true;
         self.give_back_queued(out);
@@ -181,7 +182,7 @@ impl<M: Clone> Durable<M> {
         self.outstanding = None;
     }
 
-    // ---- what the queue says --------------------------------------------------------------------
+    // ---- answers of the queue -----------------------------------------------------------------------
 
     pub(super) fn answered(
         &mut self,
@@ -192,7 +193,7 @@ impl<M: Clone> Durable<M> {
         out: &mut Vec<Effect<M>>,
     ) {
         let Some(outstanding) = self.outstanding.take_if(|outstanding| outstanding.id == call) else {
-            return; // the answer to a call that another one took the place of
+            return; // the answer to a call that was replaced
         };
         match (outstanding.kind, answer) {
             (Kind::Load, Answer::Loaded(Ok(state))) => self.opened(now, state, next, out),
@@ -211,7 +212,7 @@ impl<M: Clone> Durable<M> {
             | (kind @ Kind::Load, Answer::Loaded(Err(error)))
             | (kind @ Kind::Store, Answer::Stored(Err(error)))
             | (kind @ Kind::Confirm, Answer::Confirmed(Err(error))) => self.refused(now, kind, error, out),
-            // An answer of another kind is none at all.
+            // An answer of another kind counts as no answer.
             _ => self.failed(now, out),
         }
     }
@@ -225,7 +226,7 @@ impl<M: Clone> Durable<M> {
         let batch = self.batch.as_ref().map(|batch| (first_of(batch), last_of(batch)));
         *next = batch.map_or(state.current_seq_nr.get(), |(_, last)| last.get().saturating_add(1));
         state.unconfirmed.retain(|message| {
-            // What the batch holds is released when the queue has acknowledged the batch.
+            // Messages of the batch are released when the queue acknowledges it.
             batch.is_none_or(|(first, _)| message.seq_nr < first)
                 && !self.pending.cover(message)
                 && self.confirming.as_ref().is_none_or(|confirming| !confirming.cover(message))
@@ -235,7 +236,7 @@ impl<M: Clone> Durable<M> {
 
     fn stored(&mut self, now: Instant, up_to: SeqNr, out: &mut Vec<Effect<M>>) {
         let Some(batch) = self.batch.take_if(|batch| last_of(batch) <= up_to) else {
-            // A queue that acknowledges less than it was given has not stored the batch.
+            // The queue acknowledged less than the batch, so the batch is not stored.
             return self.reload(now, out);
         };
         let released = batch.senders.into_iter().zip(batch.messages);
@@ -249,7 +250,7 @@ impl<M: Clone> Durable<M> {
         self.pauses = 0;
     }
 
-    /// The queue said no, or that it does not know.
+    /// Handles an error of the queue.
     fn refused(&mut self, now: Instant, kind: Kind, error: QueueError, out: &mut Vec<Effect<M>>) {
         match error {
             QueueError::Fenced { by } => {
@@ -290,7 +291,7 @@ impl<M: Clone> Durable<M> {
         }
     }
 
-    /// A call got no answer: the same again (D7), for as long as there are attempts.
+    /// A call timed out: repeats it unchanged (D7) while attempts are left.
     fn failed(&mut self, now: Instant, out: &mut Vec<Effect<M>>) {
         if let Some(batch) = &mut self.batch {
             batch.may_be_stored = true;
@@ -306,7 +307,7 @@ impl<M: Clone> Durable<M> {
         }
     }
 
-    /// The queue must be loaded before anything is repeated.
+    /// Schedules a load, which must precede any repeat.
     fn reload(&mut self, now: Instant, out: &mut Vec<Effect<M>>) {
         if self.is_closing {
             self.give_up_batch(out);
@@ -321,7 +322,7 @@ impl<M: Clone> Durable<M> {
     }
 
     fn degrade(&mut self, now: Instant, out: &mut Vec<Effect<M>>) {
-        self.failures = 0; // of what is tried next
+        self.failures = 0; // the count restarts for the next operation
         self.give_up_batch(out);
         self.give_back_queued(out);
         self.pause(now, out);
@@ -340,7 +341,7 @@ impl<M: Clone> Durable<M> {
 
     // ---- calls ----------------------------------------------------------------------------------
 
-    /// Calls the queue if it is open and not busy.
+    /// Makes the next call if the queue is open and no call is under way.
     pub(super) fn go_on(&mut self, now: Instant, next: &mut u64, out: &mut Vec<Effect<M>>) {
         if self.phase != Phase::Open || self.outstanding.is_some() {
             return;
@@ -367,7 +368,7 @@ impl<M: Clone> Durable<M> {
         }
     }
 
-    /// Numbers what is queued, as much as one append takes.
+    /// Numbers queued messages, as many as one append takes, and stores them.
     fn store_queued(&mut self, now: Instant, next: &mut u64, out: &mut Vec<Effect<M>>) {
         let StoringSettings { max_batch, max_batch_bytes, .. } = self.settings;
         let mut batch = Batch { messages: Vec::new(), senders: Vec::new(), may_be_stored: false };
@@ -396,8 +397,8 @@ impl<M: Clone> Durable<M> {
 
     fn call(&mut self, now: Instant, kind: Kind, call: Call<M>, out: &mut Vec<Effect<M>>) {
         let patience = match kind {
-            // A load gets more time after each one that took too long: it reads all that is unconfirmed, and begins
-            // again when it is given up.
+            // A load gets more time after each one that timed out, since it reads every unconfirmed message, and starts
+            // over when repeated.
             Kind::Load => {
                 let growth = 1 << self.slow_loads.min(LOAD_DOUBLINGS);
                 self.settings.request_timeout.saturating_mul(self.settings.retry_attempts.max(1).saturating_mul(growth))
@@ -415,7 +416,7 @@ impl<M: Clone> Durable<M> {
         out.extend(self.queued.drain(..).map(Effect::GivenBack));
     }
 
-    /// The batch goes back to its senders if it is certainly not stored.
+    /// Gives the batch up: messages certainly not stored go back to their senders, others are reported as unknown.
     fn give_up_batch(&mut self, out: &mut Vec<Effect<M>>) {
         let in_hand = self.outstanding.is_some_and(|outstanding| outstanding.kind == Kind::Store);
         let Some(batch) = self.batch.take() else { return };
@@ -436,7 +437,7 @@ impl<M: Clone> Durable<M> {
     }
 }
 
-/// `pause` from now; a pause without an end is one of a century.
+/// `now` plus `pause`, cut to a century.
 pub(super) fn after(now: Instant, pause: Duration) -> Instant {
     now + pause.min(Duration::from_secs(100 * 365 * 24 * 3600))
 }

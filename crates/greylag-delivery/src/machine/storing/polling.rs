@@ -1,4 +1,4 @@
-//! Messages that others write into the queue's store: when they are asked for, and what came.
+//! Polls for messages that others write into the queue's store.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use crate::queue::MessageSent;
 #[derive(Debug, Clone)]
 pub(super) struct Polling<M> {
     interval: Duration,
-    /// When the queue is asked next; `None` until it was opened.
+    /// The time of the next poll; `None` until the queue was loaded.
     at: Option<Instant>,
-    /// How many messages the controller has room for.
+    /// Number of messages for which the controller has room.
     room: usize,
-    /// How many the last call asked for.
+    /// Number of messages requested by the last poll.
     asked: usize,
     found: Vec<Found<M>>,
 }
@@ -28,7 +28,7 @@ impl<M> Polling<M> {
         self.room = room;
     }
 
-    /// The queue is open: it is asked at once.
+    /// The queue was loaded: poll at once.
     pub(super) fn opened(&mut self, now: Instant) {
         self.at = Some(now);
     }
@@ -37,7 +37,7 @@ impl<M> Polling<M> {
         self.at
     }
 
-    /// How many messages to ask for now. Without room the next time comes an interval later.
+    /// Number of messages to request now, if a poll is due. Without room, the next poll is due one interval later.
     pub(super) fn ask(&mut self, now: Instant, max: usize) -> Option<usize> {
         self.at.filter(|at| *at <= now)?;
         self.asked = self.room.min(max.max(1));
@@ -48,8 +48,8 @@ impl<M> Polling<M> {
         Some(self.asked)
     }
 
-    /// The queue has answered: where there was as much as was asked for there may be more at once. `next` is the number
-    /// of the next message.
+    /// Handles the result of a poll. If it is as large as requested, the next poll is due at once, since there may be
+    /// more. `next` is the number of the next message.
     pub(super) fn answered(&mut self, now: Instant, messages: Vec<MessageSent<M>>, next: &mut u64) {
         let is_full = messages.len() >= self.asked;
         self.at = Some(if is_full { now } else { super::durable::after(now, self.interval) });

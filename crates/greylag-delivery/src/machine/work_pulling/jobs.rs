@@ -1,4 +1,4 @@
-//! The messages that are accepted and not confirmed: those that wait for a worker, and those that one or more have in hand.
+//! The accepted, unconfirmed messages: pending ones, and jobs held by one or more workers.
 //!
 //! Source: delivery W3, W5, W6, W8.
 
@@ -10,14 +10,14 @@ use crate::machine::ages::Ages;
 use crate::machine::producer_link::Frames;
 use crate::queue::QueueState;
 
-/// A message that is not confirmed.
+/// An unconfirmed message.
 #[derive(Debug, Clone)]
 struct Job<P> {
     frames: Frames<P>,
     ack: bool,
-    /// Its sender, unless that was another incarnation of the producer.
+    /// The ticket of its sender; `None` if an earlier incarnation of the producer sent the message.
     ticket: Option<u64>,
-    /// The links that have it in hand; those of silent workers too.
+    /// The links that hold the message, including those of silent workers.
     holders: BTreeSet<u64>,
 }
 
@@ -25,14 +25,14 @@ struct Job<P> {
 #[derive(Debug, Clone)]
 pub(super) struct Jobs<P> {
     all: BTreeMap<SeqNr, Job<P>>,
-    /// Messages among these that were in the queue when it was loaded, so that no sender waits for them.
+    /// Number of messages that came from the loaded queue and thus have no waiting sender.
     owed: usize,
     ages: Ages,
     pending: BTreeSet<SeqNr>,
-    /// The highest number that was ever among these.
+    /// The highest number ever added.
     last: SeqNr,
     work_timeout: Option<Duration>,
-    /// When messages were given out, in that order; only where that is looked at.
+    /// When messages were given out, in order; only kept with a work timeout.
     given_out: VecDeque<(Instant, SeqNr)>,
 }
 
@@ -46,12 +46,12 @@ impl<P: Clone> Jobs<P> {
         self.all.len()
     }
 
-    /// Whether there are messages that no sender waits for.
+    /// Whether there are messages without a waiting sender.
     pub(super) fn owes_recovered(&self) -> bool {
         self.owed > 0
     }
 
-    /// When the oldest of these was accepted, or a little before.
+    /// When the oldest message was accepted, or a little earlier.
     pub(super) fn oldest(&self) -> Option<Instant> {
         self.ages.oldest().filter(|_| !self.all.is_empty())
     }
@@ -64,8 +64,8 @@ impl<P: Clone> Jobs<P> {
         self.all.len() - self.pending.len()
     }
 
-    /// The last of the contiguously confirmed numbers. Numbers are given out in their order, so nothing below the first that
-    /// is here can still come.
+    /// The highest number up to which all messages are confirmed. Numbers are assigned in order, so no number below the
+    /// first one here can be added any more.
     pub(super) fn confirmed(&self) -> SeqNr {
         self.all.first_key_value().map_or(self.last, |(total, _)| SeqNr(total.get().saturating_sub(1)))
     }
@@ -78,7 +78,7 @@ impl<P: Clone> Jobs<P> {
         self.last = self.last.max(total);
     }
 
-    /// What a queue that was opened again has: all of it waits, and senders of before go on waiting.
+    /// Takes the messages of a queue that was loaded again: all become pending, and senders from before go on waiting.
     pub(super) fn reload(&mut self, now: Instant, state: QueueState<Frames<P>>) {
         self.ages.start_again(self.oldest(), state.unconfirmed.first().map(|sent| sent.seq_nr));
         let before = std::mem::take(&mut self.all);
@@ -92,7 +92,7 @@ impl<P: Clone> Jobs<P> {
         }
     }
 
-    /// The oldest message that waits and is not older than `from`.
+    /// The oldest pending message with a number of at least `from`.
     pub(super) fn next_waiting(&self, from: SeqNr) -> Option<SeqNr> {
         self.pending.range(from..).next().copied()
     }
@@ -101,7 +101,8 @@ impl<P: Clone> Jobs<P> {
         self.all.get(&total).is_some_and(|job| job.holders.contains(&link))
     }
 
-    /// Takes a message that waits for a worker's link, with its content and whether its sender waits for it.
+    /// Gives a pending message to a worker's link; returns its content, and whether its sender waits for the
+    /// confirmation.
     pub(super) fn give_out(&mut self, now: Instant, total: SeqNr, link: u64) -> Option<(Frames<P>, bool)> {
         let job = self.all.get_mut(&total)?;
         job.holders.insert(link);
@@ -112,8 +113,8 @@ impl<P: Clone> Jobs<P> {
         Some((job.frames.clone(), job.ack))
     }
 
-    /// A link does not have the message in hand any more, unless it `keeps` it for a late confirmation. It waits again, unless
-    /// a worker `has` it that is not silent.
+    /// Takes a message from a link; if it `keeps` the message, a late confirmation still counts. The message becomes
+    /// pending, unless another worker holds it that is not silent (`has`).
     pub(super) fn take_back(&mut self, total: SeqNr, link: u64, keeps: bool, has: impl Fn(u64) -> bool) {
         let Some(job) = self.all.get_mut(&total) else { return };
         if !keeps {
@@ -124,7 +125,7 @@ impl<P: Clone> Jobs<P> {
         }
     }
 
-    /// Messages that were not confirmed for too long wait for another worker, too.
+    /// Makes messages pending again that were unconfirmed for too long.
     pub(super) fn give_out_again(&mut self, now: Instant) {
         let Some(timeout) = self.work_timeout else { return };
         while let Some((_, total)) = self.given_out.pop_front_if(|(at, _)| *at + timeout <= now) {
@@ -138,7 +139,7 @@ impl<P: Clone> Jobs<P> {
         Some(self.given_out.front()?.0 + self.work_timeout?)
     }
 
-    /// The sender of a message that is confirmed; `None` if it is known to be already.
+    /// Removes a confirmed message; returns its sender's ticket, or `None` if the message was confirmed already.
     pub(super) fn confirm(&mut self, total: SeqNr) -> Option<Option<u64>> {
         let job = self.all.remove(&total)?;
         self.ages.confirm_below(self.confirmed().get().saturating_add(1));
@@ -147,7 +148,7 @@ impl<P: Clone> Jobs<P> {
         Some(job.ticket)
     }
 
-    /// Takes all of them, oldest first.
+    /// Removes and returns all messages, oldest first.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = (SeqNr, Option<u64>)> + use<P> {
         self.pending.clear();
         self.given_out.clear();

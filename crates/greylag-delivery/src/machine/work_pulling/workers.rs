@@ -1,4 +1,4 @@
-//! The workers, each with its link and with what it has in hand.
+//! The workers, each with its link and the messages that it holds.
 //!
 //! Source: delivery W2, W3, W5, W6.
 
@@ -14,7 +14,7 @@ use crate::machine::producer_link::{self, LinkMode, ProducerLink, ProducerLinkSe
 use crate::message::{BatchHeader, ProducerStopped, SequencedMessage, Upstream};
 use crate::sabotage::Sabotage;
 
-/// Links of workers that are gone, at most; the oldest are forgotten first.
+/// Maximum number of kept links of workers that are gone; the oldest is dropped first.
 const MAX_FORMER: usize = 64;
 
 /// A worker, and the link to it.
@@ -23,14 +23,14 @@ struct Worker<P> {
     worker: ControllerRef,
     controller: ControllerRef,
     link: ProducerLink<P>,
-    /// What it has in hand, in the order in which it got it.
+    /// The messages that the worker holds, in the order in which it got them.
     unconfirmed: VecDeque<SeqNr>,
-    /// Its node can be reached.
+    /// Whether the worker's node is reachable.
     reachable: bool,
-    /// It did not answer, and gets nothing until it is heard (W6).
+    /// The worker did not answer, and gets no messages until it sends one (W6).
     suspect: bool,
     heard: bool,
-    /// When it got its first message.
+    /// When the worker got its first message.
     first_sent_at: Option<Instant>,
     armed: Armed,
 }
@@ -50,7 +50,7 @@ impl<P: Clone> Worker<P> {
 pub(super) struct Workers<P> {
     links: BTreeMap<u64, Box<Worker<P>>>,
     by_worker: BTreeMap<ControllerRef, u64>,
-    /// Links of workers that are gone with messages in hand: their last words may still be on the way.
+    /// Links of workers that are gone with messages in hand, whose last confirmations may still arrive.
     former: BTreeMap<u64, Box<Worker<P>>>,
     next_instance: u64,
     deadlines: Deadlines<u64>,
@@ -79,7 +79,7 @@ impl<P: Clone> Workers<P> {
         self.links.values().filter(|worker| worker.is_selectable()).count()
     }
 
-    /// Whether a link is, or was, the one to this worker.
+    /// Whether the link is, or was, the one to this worker.
     pub(super) fn is(&self, instance: u64, worker: &ControllerRef) -> bool {
         let link = self.links.get(&instance).or_else(|| self.former.get(&instance));
         link.is_some_and(|link| link.worker == *worker)
@@ -98,7 +98,7 @@ impl<P: Clone> Workers<P> {
         self.deadlines.next()
     }
 
-    /// Anything that a worker says shows that it is alive.
+    /// Notes that a message of the worker arrived, so that it is alive.
     pub(super) fn heard(&mut self, instance: u64) {
         if let Some(worker) = self.links.get_mut(&instance) {
             (worker.heard, worker.suspect) = (true, false);
@@ -109,7 +109,7 @@ impl<P: Clone> Workers<P> {
         self.links.get(&instance).is_some_and(|worker| !worker.suspect)
     }
 
-    /// W3: a worker that asks for work and does not have this message yet.
+    /// W3: chooses a worker with demand that does not hold this message.
     fn choose(&mut self, selection: WorkerSelection, jobs: &Jobs<P>, total: SeqNr) -> Option<u64> {
         let mut least = usize::MAX;
         let mut equals = Vec::new();
@@ -152,7 +152,7 @@ impl<P: Clone> Workers<P> {
     }
 }
 
-/// The next number of a sequence that looks like chance, and is the same for the same start everywhere.
+/// The next number of a pseudo-random sequence, which depends on the seed alone.
 fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -161,7 +161,7 @@ fn splitmix(state: &mut u64) -> u64 {
 }
 
 impl<P: Clone> WorkPulling<P> {
-    /// W1, W2, W5: the workers that there are now.
+    /// W1, W2, W5: handles the present listing of workers.
     pub(super) fn on_listing(&mut self, now: Instant, listing: Vec<ListedWorker>, out: &mut Vec<Effect<P>>) {
         let listed: BTreeMap<ControllerRef, bool> =
             listing.into_iter().map(|listed| (listed.worker, listed.selectable)).collect();
@@ -184,9 +184,9 @@ impl<P: Clone> WorkPulling<P> {
         }
     }
 
-    /// W2: a new link, with credit for one frame.
+    /// W2: adds a link, which may send one frame without a grant.
     fn add_worker(&mut self, now: Instant, worker: ControllerRef, reachable: bool) {
-        // Before the queue is loaded nobody knows the stream; the listing is looked at again then.
+        // Before the queue is loaded the stream is unknown; the load then replaces the link.
         let (stream_id, epoch) = self.stream.unwrap_or((crate::ids::StreamId(0), crate::ids::Epoch::FIRST));
         let settings = ProducerLinkSettings {
             mode: LinkMode::PointToPoint,
@@ -199,7 +199,7 @@ impl<P: Clone> WorkPulling<P> {
         let register = Upstream::RegisterConsumer;
         let register = producer_link::Input::Received { from: worker.clone(), epoch: None, message: register };
         link.handle(now, register, &mut self.workers.scratch);
-        self.workers.scratch.clear(); // a link without frames has nothing to transmit
+        self.workers.scratch.clear(); // a link without frames transmits nothing
         let instance = self.workers.next_instance;
         self.workers.next_instance += 1;
         let (node, path) = (self.settings.node.clone(), self.settings.path.clone());
@@ -211,7 +211,7 @@ impl<P: Clone> WorkPulling<P> {
         self.workers.links.insert(instance, Box::new(worker));
     }
 
-    /// W5: a worker is gone, and what it had in hand waits for others, in the order of its numbers.
+    /// W5: removes a worker that is gone; its messages become pending.
     fn drop_worker(&mut self, instance: u64, out: &mut Vec<Effect<P>>) {
         let Some(gone) = self.workers.links.remove(&instance) else { return };
         self.workers.by_worker.remove(&gone.worker);
@@ -232,7 +232,8 @@ impl<P: Clone> WorkPulling<P> {
         }
     }
 
-    /// A worker that stops says how far it got, and that may come after the news of its end: what it has done is not done again.
+    /// Handles a message of a worker that is gone: a stopping worker reports its confirmed prefix, which may arrive
+    /// after its removal from the listing, so that its jobs are not done again.
     pub(super) fn on_last_words(
         &mut self,
         now: Instant,
@@ -265,7 +266,7 @@ impl<P: Clone> WorkPulling<P> {
         self.workers.former.clear();
     }
 
-    /// W6: a silent worker keeps its link, for a late confirmation; others get its messages.
+    /// W6: a silent worker keeps its link, for a late confirmation; other workers get its messages.
     pub(super) fn suspect(&mut self, instance: u64) {
         let Some(worker) = self.workers.links.get_mut(&instance) else { return };
         worker.suspect = true;
@@ -274,7 +275,7 @@ impl<P: Clone> WorkPulling<P> {
         }
     }
 
-    /// W3: gives messages to workers for as long as any asks, oldest first.
+    /// W3: gives pending messages to workers while one has demand, oldest first.
     pub(super) fn dispatch(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         if self.stream.is_none() || self.jobs.pending() == 0 {
             return;
@@ -284,7 +285,7 @@ impl<P: Clone> WorkPulling<P> {
             && let Some(total) = self.jobs.next_waiting(from)
         {
             from = SeqNr(total.get().saturating_add(1));
-            // Those that ask may have this one already.
+            // All workers with demand may hold this message already.
             let Some(instance) = self.workers.choose(self.settings.selection, &self.jobs, total) else { continue };
             let Some((frames, ack)) = self.jobs.give_out(now, total, instance) else { continue };
             if let Some(worker) = self.workers.links.get_mut(&instance) {
@@ -304,7 +305,7 @@ impl<P: Clone> WorkPulling<P> {
             let is_due = worker.link.next_deadline().is_some_and(|deadline| deadline <= now);
             let first_answer_by = worker.first_sent_at.map(|at| at + self.settings.worker_first_timeout);
             let is_late = !worker.heard && first_answer_by.is_some_and(|deadline| deadline <= now);
-            // The answer to the second repeat had as long as the next one takes to be due.
+            // The second repeat has been unanswered for as long as a whole repeat interval.
             let is_silent = worker.heard && is_due && worker.link.is_silent();
             if !worker.suspect && !worker.unconfirmed.is_empty() && (is_late || is_silent) {
                 self.suspect(instance);
@@ -313,7 +314,7 @@ impl<P: Clone> WorkPulling<P> {
         }
     }
 
-    /// Gives a worker's link an input, and carries its effects on.
+    /// Gives a worker's link an input, and carries out its effects.
     pub(super) fn tell(
         &mut self,
         now: Instant,
@@ -356,7 +357,7 @@ impl<P: Clone> WorkPulling<P> {
         out.push(Effect::Transmit { to: worker.worker.clone(), header, message });
     }
 
-    /// A worker confirms in the order in which it got its messages, up to this one.
+    /// Confirms a worker's messages up to `last`, in the order in which the worker got them.
     fn on_confirmed_up_to(&mut self, now: Instant, instance: u64, last: SeqNr, out: &mut Vec<Effect<P>>) {
         loop {
             let Some(worker) = self.workers.links.get_mut(&instance) else { return };

@@ -34,7 +34,7 @@ fn loaded() -> KvQueue {
     queue
 }
 
-/// Stores and confirms as if the store always said yes; answers the change.
+/// Stores a batch as if the store acknowledged it; returns the change.
 fn store(queue: &mut KvQueue, now_ms: u64, batch: Vec<MessageSent<Encoded>>) -> QueueChange {
     let change = queue.store(batch, now_ms).unwrap().unwrap();
     queue.written(&change);
@@ -47,7 +47,7 @@ fn confirm(queue: &mut KvQueue, now_ms: u64, confirmation: Confirmation) -> Queu
     change
 }
 
-/// Of delivery §4.4: every change names the epoch of the load, and the head row goes on when no message is left.
+/// Of delivery §4.4: every change has the epoch of the load, and the head row stays when no message is left.
 #[test]
 fn changes_are_made_under_the_epoch_of_the_load() {
     let mut queue = loaded();
@@ -60,7 +60,7 @@ fn changes_are_made_under_the_epoch_of_the_load() {
     assert_eq!(queue.store(vec![sent(1, "")], 9), Ok(None));
 }
 
-/// Of delivery §4.2 and scenario delivery 87: see the same of the event-sourced queue.
+/// Of delivery §4.2 and scenario delivery 87: like the test of the event-sourced queue.
 #[test]
 fn scenario_87_a_start_that_is_known_to_be_stored_counts() {
     let mut queue = KvQueue::new(Duration::from_secs(1));
@@ -74,8 +74,8 @@ fn scenario_87_a_start_that_is_known_to_be_stored_counts() {
     queue.claim(Some(&head(5, 2)), &controller(3), StreamId(8)).expect("a controller that never started");
 }
 
-/// Of delivery §4.1: a claim leaves the numbers as they are stored, also those written since the claimant looked; a
-/// change needs the very epoch.
+/// Of delivery §4.1: a claim keeps the stored numbers, including those written since the head was read; a change needs
+/// exactly its epoch.
 #[test]
 fn a_claim_leaves_the_numbers() {
     let seen = head(3, 2);
@@ -91,7 +91,7 @@ fn a_claim_leaves_the_numbers() {
     assert_eq!(QueueHead::changed(Some(head(1, 1)), &change).unwrap().current, SeqNr(2));
 }
 
-/// What was read after the claim of another controller is not what this one begins with.
+/// Rows read after the claim of another controller are not loaded.
 #[test]
 fn rows_of_a_newer_epoch_are_not_loaded() {
     let mut queue = KvQueue::new(Duration::from_secs(1));
@@ -109,8 +109,7 @@ fn epochs_that_are_used_up_are_refused() {
     assert!(matches!(refused, Err(QueueError::Rejected(_))), "{refused:?}");
 }
 
-/// Scenario delivery 43: between loads too, qualifiers of no use are forgotten together with a later write, and none
-/// that this write uses.
+/// Scenario delivery 43: between loads, a later write also forgets unused qualifiers, except those that it uses.
 #[test]
 fn scenario_43_later_writes_forget_old_qualifiers() {
     let mut queue = loaded();

@@ -25,7 +25,7 @@ fn sent() -> MessageSent<Encoded> {
     MessageSent { seq_nr: SeqNr(8), message, ack: true, qualifier: "ada".into(), timestamp_ms: 1_700_000_000_000 }
 }
 
-/// The bytes of docs/formats/delivery-queue.md.
+/// The bytes match docs/formats/delivery-queue.md.
 #[test]
 fn the_bytes_of_rows_are_fixed() {
     let confirmed = confirmed_to_bytes(&"ada".into(), SeqNr(7), 1_700_000_000_500);
@@ -35,7 +35,7 @@ fn the_bytes_of_rows_are_fixed() {
     }
 }
 
-/// Scenario delivery 60, of the rows of queues: each comes back, and no cut or changed one is a panic.
+/// Scenario delivery 60, of the rows of queues: each survives encoding, and truncated or changed bytes cause no panic.
 #[test]
 fn scenario_60_every_row_comes_back() {
     assert_eq!(QueueHead::from_bytes(head().to_bytes()), Ok(head()));

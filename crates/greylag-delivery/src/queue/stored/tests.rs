@@ -1,4 +1,4 @@
-//! The rules one by one, without any store.
+//! Tests of the rules, without a store.
 
 use super::*;
 
@@ -24,13 +24,13 @@ fn numbers<'a, M: 'a>(messages: impl IntoIterator<Item = &'a MessageSent<M>>) ->
     messages.into_iter().map(|message| message.seq_nr.get()).collect()
 }
 
-/// What of a batch with these numbers is to be written, by a controller that knows all up to `known`.
+/// The numbers to be written of a batch with these numbers, by a controller that knows all up to `known`.
 fn judged(queue: &StoredQueue<&'static str>, batch: &[u64], known: u64) -> Result<Vec<u64>, QueueError> {
     let batch = batch.iter().map(|seq_nr| sent(*seq_nr, "")).collect();
     queue.judge_batch(batch, SeqNr(known)).map(|batch| numbers(&batch))
 }
 
-/// Of delivery D1: numbers go on after the last message.
+/// Of delivery D1: numbers continue after the last message.
 #[test]
 fn a_message_is_added_at_the_end() {
     let queue = queue(&[(1, ""), (2, "")]);
@@ -38,7 +38,7 @@ fn a_message_is_added_at_the_end() {
     assert_eq!(StoredQueue::<()>::default().current(), SeqNr(1));
 }
 
-/// A damaged history does not make one entity's confirmation take another one's message.
+/// After a damaged history, one entity's confirmation does not remove another one's message.
 #[test]
 fn a_number_that_comes_twice_is_of_the_later_qualifier() {
     let mut queue = queue(&[(1, "q1"), (1, "q2")]);
@@ -48,8 +48,8 @@ fn a_number_that_comes_twice_is_of_the_later_qualifier() {
     assert_eq!(numbers(queue.unconfirmed()), [0; 0]);
 }
 
-/// Scenario delivery 40, of delivery D4: what is stored is not written again, however old it is;
-/// what overlaps is written where it is missing; what leaves a gap is told so at once.
+/// Scenario delivery 40, of delivery D4: stored messages are not written again, however old they are; of an overlapping
+/// batch only the missing part is written; a gap is refused at once.
 #[test]
 fn scenario_40_a_batch_is_stored_once() {
     let queue = queue(&[(1, ""), (2, ""), (3, "")]);
@@ -71,7 +71,8 @@ fn scenario_40_a_batch_is_stored_once() {
     }
 }
 
-/// Scenario delivery 64: a number that this controller neither gave nor loaded is another's message.
+/// Scenario delivery 64: a number that this controller neither assigned nor loaded belongs to another controller's
+/// message.
 #[test]
 fn scenario_64_a_number_of_somebody_else_is_fenced_not_acknowledged() {
     let queue = queue(&[(1, ""), (2, "")]);
@@ -102,7 +103,7 @@ fn scenario_41_a_confirmation_counts_once() {
     }
 }
 
-/// Scenario delivery 42: a confirmation is of its own qualifier, and the highest number only rises.
+/// Scenario delivery 42: a confirmation affects only its own qualifier, and the highest number only rises.
 #[test]
 fn scenario_42_a_confirmation_is_of_one_qualifier() {
     let mut queue = queue(&[(1, "q1"), (2, "q1"), (3, "q2"), (4, "q2"), (5, "q2")]);
@@ -126,7 +127,7 @@ fn scenario_80_exact_numbers_confirm_themselves_only() {
     assert_eq!(queue.judge_confirmations(vec![exact(&[2, 3])]), Ok(vec![exact(&[2])]));
 }
 
-/// Of delivery D5: of each qualifier the highest number is kept.
+/// Of delivery D5: of each qualifier only the highest number is kept.
 #[test]
 fn confirmations_are_written_in_the_fewest_words() {
     let queue = queue(&[(1, "a"), (2, "b"), (3, "a"), (4, "a")]);
@@ -142,8 +143,8 @@ fn nothing_is_confirmed_before_it_is_stored() {
     assert_eq!(queue.judge_confirmations(vec![up_to("", 1, 1), exact(&[2])]), refused);
 }
 
-/// Scenario delivery 43, of delivery D3: what is old is forgotten unless one of its *own* messages
-/// is unconfirmed; messages of others do not count.
+/// Scenario delivery 43, of delivery D3: an old qualifier is forgotten unless one of its *own* messages is unconfirmed;
+/// messages of others do not count.
 #[test]
 fn scenario_43_old_qualifiers_are_forgotten_when_nothing_of_theirs_waits() {
     let hour = Duration::from_secs(3600);
@@ -159,7 +160,7 @@ fn scenario_43_old_qualifiers_are_forgotten_when_nothing_of_theirs_waits() {
     assert_eq!((numbers(queue.unconfirmed()), queue.highest_confirmed()), (vec![4], SeqNr(3)));
 }
 
-/// By exact numbers too the last message of a qualifier lets go of it.
+/// Confirming a qualifier's last message by exact number also frees the qualifier.
 #[test]
 fn exact_numbers_free_their_qualifier() {
     let mut queue = queue(&[(1, "q1"), (2, "q1")]);

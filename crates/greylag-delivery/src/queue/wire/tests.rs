@@ -1,4 +1,4 @@
-//! What is written comes back; what is damaged or cut off is refused.
+//! Encoded values decode to equal ones; damaged or truncated bytes are refused.
 
 use std::collections::BTreeMap;
 
@@ -52,11 +52,11 @@ fn bytes_of<T>(codec: &impl Codec<T>, value: &T) -> Bytes {
     buffer.freeze()
 }
 
-/// What a field of a later version looks like: field 500, of a length.
+/// A field of a later version: field 500, length-delimited.
 const LATER_FIELD: &[u8] = &[0xa2, 0x1f, 0x01, 0x00];
 
-/// Scenario delivery 60, for queues: every event comes back as it was, fields of a later version are
-/// ignored, and input that was cut off is an error or another event, never a panic.
+/// Scenario delivery 60, for queues: every event survives encoding, fields of a later version are ignored, and
+/// truncated input is an error or another event, never a panic.
 #[test]
 fn scenario_60_every_event_comes_back() {
     for event in events() {
@@ -84,7 +84,7 @@ fn queue(kept: impl Fn(u64, &'static [u8]) -> Option<Encoded>) -> KeptQueue {
     StoredQueue::restored(Some(started()), SeqNr(7), SeqNr(5), confirmed, unconfirmed)
 }
 
-/// Scenario delivery 60: empty states, and states of several qualifiers, come back whole.
+/// Scenario delivery 60: empty states, and states of several qualifiers, survive encoding.
 #[test]
 fn scenario_60_every_snapshot_comes_back() {
     let codec = SnapshotCodec { max_bytes: 1 << 20 };
@@ -97,7 +97,7 @@ fn scenario_60_every_snapshot_comes_back() {
     }
 }
 
-/// Of delivery §4.2: what does not fit into `snapshot_max_bytes` is left out, and nothing else.
+/// Of delivery §4.2: a snapshot above `snapshot_max_bytes` leaves out the messages, and only them.
 #[test]
 fn a_snapshot_that_would_be_too_large_has_numbers_in_place_of_messages() {
     let whole = queue(|seq_nr, payload| Some(sent(seq_nr, payload).message));
@@ -107,7 +107,7 @@ fn a_snapshot_that_would_be_too_large_has_numbers_in_place_of_messages() {
     assert_eq!(codec.decode(SNAPSHOT, bytes), Ok(queue(|_, _| None)));
 }
 
-/// Whatever fits by the estimate fits by its bytes.
+/// A snapshot that fits by the estimate also fits by its bytes.
 #[test]
 fn the_size_of_a_snapshot_is_never_underestimated() {
     for queue in [KeptQueue::default(), queue(|seq_nr, payload| Some(sent(seq_nr, payload).message))] {
@@ -152,7 +152,7 @@ fn records_that_make_no_sense_are_refused() {
     assert!(codec.decode(SNAPSHOT, bytes.freeze()).unwrap_err().to_string().contains("beyond the end"));
 }
 
-/// The bytes of docs/formats/delivery-queue.md.
+/// The bytes match docs/formats/delivery-queue.md.
 #[test]
 fn the_bytes_of_events_are_those_of_the_page() {
     let page = include_str!("../../../../../docs/formats/delivery-queue.md");

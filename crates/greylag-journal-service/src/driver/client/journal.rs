@@ -1,4 +1,4 @@
-//! The journal: appends whose answers may be lost, and everything else, which may be asked again.
+//! The journal: appends, whose answers may be lost, and idempotent calls.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ pub struct ServiceJournal {
     pub(super) inner: Arc<Inner>,
 }
 
-/// What an append that had an unanswered try may be told: Ok, Fenced proved by the head, and
-/// Unknown. The refusal concerns the last try, and an earlier one may be stored. Source: J10.
+/// The error of an append that had an unanswered try: Fenced if the head proves it, and Unknown otherwise. A refusal
+/// concerns the last try only, and an earlier one may have stored the append. Source: J10.
 fn settle(error: AppendError, tried_before: bool, last: SeqNr, store: &str) -> AppendError {
     let unknown = |error: AppendError| {
         let cause = format!("an earlier try went unanswered, the last one said: {error}");
@@ -29,7 +29,7 @@ fn settle(error: AppendError, tried_before: bool, last: SeqNr, store: &str) -> A
     };
     match error {
         error if !tried_before => error,
-        // The events may have been stored, and deleted since: then nothing shows it.
+        // The events may have been stored and deleted since, so the head does not prove that they were not.
         AppendError::Fenced { current } if last <= current.deleted_to => unknown(AppendError::Fenced { current }),
         AppendError::Rejected(_) | AppendError::NotStored(_) | AppendError::Conflict { .. } => unknown(error),
         AppendError::Fenced { .. } | AppendError::Unknown(_) => error,
@@ -89,7 +89,7 @@ impl Journal for ServiceJournal {
 
     async fn append(&self, append: Append) -> Result<Appended, AppendError> {
         let inner = &self.inner;
-        // Checked here as well: what is sure to be refused need not travel.
+        // Checked here as well, so that an append that is sure to be refused is not sent.
         append.check(&inner.caps).map_err(AppendError::Rejected)?;
         let last = append.last().unwrap_or(SeqNr::MAX);
         let call = call::Call::Append(wire::from_append(append));

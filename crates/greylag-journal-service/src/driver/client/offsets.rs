@@ -1,4 +1,4 @@
-//! What projections have processed. Every call may be asked again; the fence is the server's.
+//! Offsets of projections. Every call is idempotent; the server checks the fence.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ impl ServiceOffsets {
         }
     }
 
-    /// A call whose only news is that it is done.
+    /// A call that answers only that it is done.
     async fn order(&self, call: call::Call) -> Result<(), OffsetError> {
         match self.ask(call).await? {
             answer::Answer::Done(proto::Done {}) => Ok(()),

@@ -1,4 +1,4 @@
-//! Events across histories. A page travels when the caller asks for it, and no further one.
+//! Events across histories. A page is transferred only when the caller asks for it.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::wire;
 
 /// The query side of the served journal, or of its durable states, call for call, with scope `Shared`.
 ///
-/// Pages of large events are shorter than was asked for, and say that more follows.
+/// Pages of large events are shorter than asked for, and say that more follows.
 #[derive(Debug, Clone)]
 pub struct ServiceQueries {
     pub(super) inner: Arc<Inner>,

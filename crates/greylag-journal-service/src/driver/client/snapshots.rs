@@ -1,4 +1,4 @@
-//! Snapshots, which are large and go by calls of their own.
+//! Snapshots, which are large and so sent by calls of their own, outside the session.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,7 +35,7 @@ impl Inner {
             .max_encoding_message_size(MAX_SNAPSHOT_MESSAGE_BYTES)
     }
 
-    /// Repeats a snapshot call until it is answered or late; all of them may be repeated.
+    /// Repeats a snapshot call until it is answered or its time is over; all snapshot calls are idempotent.
     async fn ask_snapshots<T>(
         &self,
         call: impl Fn(JournalServiceClient<Channel>) -> SnapshotCall<T>,

@@ -20,8 +20,8 @@ pub struct ServiceStates {
     pub(super) caps: StateCaps,
 }
 
-/// What a write that had an unanswered try may be told: Ok, a mismatch that proves that it is not
-/// stored, and Unknown. A later revision hides whether ours was stored. Source: persistence §3, J10.
+/// The error of a write that had an unanswered try: a mismatch if it proves that the write is not stored, and Unknown
+/// otherwise. A later revision hides whether this write was stored. Source: persistence §3, J10.
 fn settle(error: StateWriteError, tried_before: bool, revision: Revision, store: &str) -> StateWriteError {
     match error {
         error if !tried_before => error,
@@ -42,7 +42,7 @@ impl ServiceStates {
     ) -> Result<(), StateWriteError> {
         let inner = &self.inner;
         let (value, tag) = content.as_ref().map_or((None, None), |(value, tag)| (Some(value), tag.as_deref()));
-        // Checked here as well: what is sure to be refused need not travel.
+        // Checked here as well, so that a write that is sure to be refused is not sent.
         write.check(value, tag, &self.caps).map_err(StateWriteError::Rejected)?;
         let revision = write.revision;
         let call = call::Call::WriteState(wire::from_write(write, content));
@@ -112,7 +112,7 @@ impl StateStore for ServiceStates {
                 Ok(page) => page,
                 Err(error) => return Err(error),
             };
-            // A page that promises more and has nothing would be asked for without end.
+            // An empty page that promises more would be asked for without end.
             more = page.1 && !page.0.is_empty();
             all.extend(page.0);
             if let Some(last) = all.last() {
@@ -137,7 +137,7 @@ impl StateStore for ServiceStates {
 }
 
 impl Inner {
-    /// Lists ids in parts, as many as an answer takes at a time.
+    /// Lists ids in parts, each of as many as an answer may have.
     pub(super) async fn ids(
         &self,
         after: Option<&PersistenceId>,

@@ -1,4 +1,4 @@
-//! What a client may not do to a server, said by a client that does it.
+//! A client that breaks the rules, against a server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ use crate::generated::{answer, call};
 use crate::settings::{ClientSettings, MAX_FRAME_BYTES};
 use crate::{JournalClient, JournalServer};
 
-/// Queries that are answered when the test allows it.
+/// Queries that wait until the test lets them answer.
 struct Gated {
     answers: Semaphore,
     begun: watch::Sender<usize>,
@@ -72,7 +72,7 @@ impl EventQueries for Gated {
         Ok(EventPage { events: Vec::new(), next: query.after.clone(), more: false })
     }
 
-    /// One event that is larger than any frame.
+    /// Answers one event that is larger than any frame.
     async fn read(&self, id: &PersistenceId, _: ReadRange) -> Result<Page, ReadError> {
         let event = NewEvent {
             codec_id: CodecId::JSON,
@@ -100,7 +100,7 @@ async fn dial(server: &JournalServer) -> JournalServiceClient<Channel> {
     JournalServiceClient::new(endpoint.connect().await.unwrap())
 }
 
-/// A client that says what it likes.
+/// A client that can send any frames.
 struct Raw {
     outgoing: mpsc::Sender<proto::ClientFrame>,
     incoming: Streaming<proto::ServerFrame>,
@@ -118,7 +118,7 @@ impl Raw {
         raw
     }
 
-    /// A session that begins with nothing.
+    /// Opens a session without sending anything.
     async fn silent(server: &JournalServer) -> Self {
         let mut service = dial(server).await;
         let (outgoing, frames) = mpsc::channel(4);
@@ -136,7 +136,7 @@ impl Raw {
         self.outgoing.send(proto::ClientFrame { frame: Some(frame) }).await.unwrap();
     }
 
-    /// All in one frame.
+    /// Sends all calls in one frame.
     async fn call(&self, calls: impl IntoIterator<Item = call::Call>) {
         let calls = calls.into_iter().zip(1..).map(|(call, request_id)| proto::Call { request_id, call: Some(call) });
         let calls = calls.map(|call| call.encode_to_vec().into()).collect();
@@ -162,10 +162,10 @@ fn claim() -> call::Call {
     call::Call::ClaimSlices(proto::ClaimSlices { projection: "carts".into(), first: 7, last: 7 })
 }
 
-/// Rule persistence §4.4a (`service.max_in_flight`): however much a client sends at once, no more is in
-/// progress, and all of it is answered.
+/// Rule persistence §4.4a (`service.max_in_flight`): however many calls a client sends at once, no more than the limit
+/// are in progress, and all are answered.
 ///
-/// On one thread: once the session has begun something, it has begun all that it will.
+/// On one thread: when the session has begun any calls, it has begun all that it may.
 #[tokio::test]
 async fn no_more_calls_of_a_client_are_in_progress_than_may_be() {
     const CALLS: usize = 200;
@@ -180,9 +180,9 @@ async fn no_more_calls_of_a_client_are_in_progress_than_may_be() {
     assert_eq!(gated.most.load(Ordering::SeqCst), 3);
 }
 
-/// The same for the bytes that calls and their answers may take: a page counts as a whole one.
+/// The same for the bytes that calls and their answers may take: a page counts with its largest size.
 ///
-/// On one thread: once the session has begun something, it has begun all that it will.
+/// On one thread: when the session has begun any calls, it has begun all that it may.
 #[tokio::test]
 async fn no_more_bytes_of_a_client_are_kept_than_may_be() {
     const CALLS: usize = 50;
@@ -205,8 +205,8 @@ async fn no_more_bytes_of_a_client_are_kept_than_may_be() {
     assert_eq!(gated.most.load(Ordering::SeqCst), 2, "two pages of 4 MiB");
 }
 
-/// Rule persistence §4.4a (retry after a reconnect): once a client is back, nothing of its old session is
-/// done any more. Late copies of a claim of slices would fence the owner that repeated it.
+/// Rule persistence §4.4a (retry after a reconnect): once a client is back, no call of its old session is carried out
+/// any more. A late copy of a claim of slices would fence the owner that repeated it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_of_an_old_session_is_done_once_the_client_is_back() {
     let gated = Gated::new();
@@ -214,7 +214,7 @@ async fn nothing_of_an_old_session_is_done_once_the_client_is_back() {
     let mut old = Raw::welcomed(&server, 1).await;
     old.call([newest(), claim(), claim(), claim()]).await;
     gated.begun.subscribe().wait_for(|begun| *begun == 1).await.unwrap();
-    // The old connection is not gone; the client reads it no longer.
+    // The old connection still exists, but the client reads it no longer.
     let mut new = Raw::welcomed(&server, 1).await;
     new.call([claim()]).await;
     let owned = new.answers(1).await;
@@ -226,13 +226,13 @@ async fn nothing_of_an_old_session_is_done_once_the_client_is_back() {
     let owned = new.answers(1).await;
     assert!(matches!(&owned[..], [answer::Answer::Owned(owned)] if owned.epochs == [2]), "{owned:?}");
     assert_eq!(offsets.claim("carts", 7..=7).await.unwrap().epochs[&7].as_u64(), 3);
-    // Another client is not concerned.
+    // Another client does not end the session of this one.
     let _other = Raw::welcomed(&server, 2).await;
     new.call([claim()]).await;
     new.answers(1).await;
 }
 
-/// The same if the old session waits for a client that reads nothing any more.
+/// The same if the old session waits for a client that no longer reads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_session_that_nobody_reads_gives_way() {
     let gated = Gated::new();
@@ -240,7 +240,7 @@ async fn an_old_session_that_nobody_reads_gives_way() {
     let old = Raw::welcomed(&server, 1).await;
     let list = || call::Call::ListIds(proto::ListIds { entity_type: None, after: None, limit: 4000, changes: false });
     old.call((0..100).map(|_| list())).await;
-    // 800 kB each: the connection and the frames that may wait are full before the last is begun.
+    // Answers of 800 kB each: the connection and the waiting frames are full before the last call is begun.
     gated.begun.subscribe().wait_for(|begun| *begun >= 5).await.unwrap();
     let mut new = Raw::welcomed(&server, 1).await;
     new.call([claim()]).await;
@@ -248,8 +248,8 @@ async fn an_old_session_that_nobody_reads_gives_way() {
     assert!(*gated.begun.borrow() < 100, "the old session has stood still");
 }
 
-/// Rule persistence §4.4a: requests carry the protocol version; another one is refused in words that name
-/// both, and the client takes it for the last word.
+/// Rule persistence §4.4a: requests carry the protocol version; another version is refused with both versions in the
+/// text, and the client does not try again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_version_of_the_protocol_is_refused_by_name() {
     let (server, _) = serve(Gated::new(), ServerSettings::test()).await;
@@ -262,7 +262,7 @@ async fn another_version_of_the_protocol_is_refused_by_name() {
     let load = proto::LoadSnapshotRequest { version: VERSION + 1, persistence_id: "a".into(), criteria: None };
     let refused = service.load_snapshot(load).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
-    // A client of both versions is fine; one that says nothing first is not.
+    // A client of both versions is accepted; a session that begins with another frame than hello is not.
     check_version(1, 2).unwrap();
     let (frames, said) = mpsc::channel(1);
     frames.send(proto::ClientFrame { frame: None }).await.unwrap();
@@ -270,7 +270,7 @@ async fn another_version_of_the_protocol_is_refused_by_name() {
     assert_eq!(rude.message().await.unwrap_err().code(), Code::InvalidArgument);
 }
 
-/// An answer that no frame carries is said to be one; the session and its other calls go on.
+/// An answer too large for a frame is replaced by an error that says so; the session and its other calls go on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_is_too_large_is_said_to_be() {
     let gated = Gated::new();
@@ -307,7 +307,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A client's connection on which so many of these bytes were said, and no more.
+/// A connection on which these bytes were sent, and nothing more.
 async fn said(server: &JournalServer, bytes: &[u8]) -> TcpStream {
     let mut connection = TcpStream::connect(server.local_address()).await.unwrap();
     connection.write_all(bytes).await.unwrap();
@@ -328,7 +328,7 @@ async fn hears_a_message(connection: &mut TcpStream) {
     }
 }
 
-/// How far clients come that do not say who they are: nothing at all, half the preface of HTTP/2, a Hello but for its last
+/// What clients may send without saying hello: nothing at all, half the preface of HTTP/2, a Hello but for its last
 /// byte.
 fn silences() -> [Vec<u8>; 3] {
     let mut hello = spoken_hello();
@@ -336,10 +336,10 @@ fn silences() -> [Vec<u8>; 3] {
     [Vec::new(), b"PRI * HTTP/2.0\r\n".to_vec(), hello]
 }
 
-/// Less than it takes the server to find that a client answers no pings.
+/// Shorter than the time after which unanswered pings end a connection.
 const KEEP_ALIVE_ENDS: Duration = Duration::from_secs(8);
 
-/// Scenario persistence 72: a client that connects and does not say who it is is cut off, however far it comes.
+/// Scenario persistence 72: a client that connects and does not say hello is cut off, whatever part it has sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_72_a_session_that_says_nothing_is_closed() {
     assert_eq!(ServerSettings::default().hello_timeout, Duration::from_secs(5));
@@ -350,11 +350,11 @@ async fn scenario_72_a_session_that_says_nothing_is_closed() {
     for bytes in silences() {
         silent.push(said(&server, &bytes).await);
     }
-    // This one opens a session and leaves it at that.
+    // This client opens a session and sends nothing in it.
     let mut raw = Raw::silent(&server).await;
     for (number, connection) in silent.iter_mut().enumerate() {
         let mut rest = Vec::new();
-        // Closed, in whatever way, and before the keep-alive finds that these clients answer no pings.
+        // Must be closed, with or without an error, before unanswered pings would end the connection.
         let closed =
             tokio::time::timeout(KEEP_ALIVE_ENDS.saturating_sub(began.elapsed()), connection.read_to_end(&mut rest))
                 .await;
@@ -363,16 +363,16 @@ async fn scenario_72_a_session_that_says_nothing_is_closed() {
     }
     let ended = tokio::time::timeout(Duration::from_secs(30), raw.incoming.message()).await;
     let status = ended.expect("it is still open").unwrap_err();
-    // The connection may be gone before its last word arrives.
+    // The connection may break before the status arrives.
     assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Unknown | Code::Unavailable), "{status}");
     assert!(status.code() != Code::DeadlineExceeded || status.message() == "no hello within 200ms", "{status}");
     drop(raw.outgoing);
-    // A client that said hello stays for as long as it likes.
+    // A client that said hello stays connected.
     let mut known = Raw::welcomed(&server, 1).await;
     tokio::time::timeout(Duration::from_millis(600), known.incoming.message()).await.unwrap_err();
 }
 
-/// Scenario persistence 72: what is said after half a Hello makes it a whole one, so it was the half that was waited for.
+/// Scenario persistence 72: the second half of a Hello completes it, which shows that the server waited for that half.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hello_that_comes_in_two_halves_is_one() {
     let settings = ServerSettings { hello_timeout: Duration::from_secs(3600), ..ServerSettings::test() };
@@ -383,7 +383,7 @@ async fn a_hello_that_comes_in_two_halves_is_one() {
     tokio::time::timeout(Duration::from_secs(60), hears_a_message(&mut connection)).await.expect("it is welcomed");
 }
 
-/// Scenario persistence 72: a stop does not wait for those that have said nothing.
+/// Scenario persistence 72: a stop does not wait for clients that have not said hello.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_72_a_stop_does_not_wait_for_those_that_say_nothing() {
     let ever = Duration::from_secs(3600);
@@ -399,7 +399,8 @@ async fn scenario_72_a_stop_does_not_wait_for_those_that_say_nothing() {
     drop((silent, raw));
 }
 
-/// Scenario persistence 72: a thousand clients that say nothing, or not all of a Hello, leave room for one that says hello.
+/// Scenario persistence 72: a thousand clients that send nothing, or a part of a Hello, do not keep another from saying
+/// hello.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_72_a_thousand_that_say_nothing_leave_room_for_others() {
     let settings = ServerSettings { hello_timeout: Duration::from_secs(3600), ..ServerSettings::test() };

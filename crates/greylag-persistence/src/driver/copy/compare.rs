@@ -1,4 +1,4 @@
-//! Two stores side by side, or one alone, record by record: what differs, and what is damaged.
+//! Compares two stores, or reads one alone, record by record: differences and damages.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,9 +17,9 @@ use crate::state::StoredState;
 /// One of two stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The one named first; of a copy, the source.
+    /// The first store; of a copy, the source.
     First,
-    /// The other; of a copy, the target.
+    /// The second store; of a copy, the target.
     Second,
 }
 
@@ -32,10 +32,10 @@ impl fmt::Display for Side {
     }
 }
 
-/// Which record of an id.
+/// The place of a record within its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// What is kept of the history besides its events.
+    /// The facts about the history besides its events.
     Head,
     /// The event of this number.
     Event(SeqNr),
@@ -66,39 +66,39 @@ impl fmt::Display for Place {
     }
 }
 
-/// One thing that is not the same in two stores, or that is damaged in one.
+/// A record that differs between two stores, or that is damaged in one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// The id that the record belongs to.
     pub id: PersistenceId,
-    /// Which.
+    /// The place of the record.
     pub place: Place,
-    /// What about it.
+    /// The kind of difference.
     pub kind: DifferenceKind,
 }
 
-/// What about a record is not the same.
+/// The kind of a difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DifferenceKind {
     /// The record cannot be read.
     Damaged {
-        /// Where.
+        /// The store with the damaged record.
         side: Side,
-        /// What is wrong.
+        /// The kind of damage.
         kind: CorruptKind,
     },
-    /// The other one does not have it.
+    /// The record is missing in the other store.
     Only {
-        /// The store that has it.
+        /// The store that has the record.
         side: Side,
     },
-    /// The two have it, with another content.
+    /// Both stores have the record, with different content.
     Field {
-        /// Which part of it.
+        /// Name of the field that differs.
         name: &'static str,
-        /// What the first has.
+        /// The field in the first store.
         first: String,
-        /// What the second has.
+        /// The field in the second store.
         second: String,
     },
 }
@@ -133,7 +133,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Names the fields of two records that are not equal.
+/// Collects the fields in which two records differ.
 struct Fields<'a> {
     id: &'a PersistenceId,
     place: Place,
@@ -161,18 +161,18 @@ impl<'a> Fields<'a> {
         self.compare(name, first, second, |value| format!("{value:?}"))
     }
 
-    /// Payloads may be long; their length and checksum tell them apart.
+    /// Shows payloads, which may be long, by length and checksum.
     fn bytes(self, name: &'static str, first: &[u8], second: &[u8]) -> Self {
         self.compare(name, &first, &second, |bytes| format!("{} bytes ({:08x})", bytes.len(), crc32c::crc32c(bytes)))
     }
 }
 
-/// No generation counts as the least one: that one refuses no writer, and some stores cannot tell the two apart.
+/// Treats "no generation" as the least one: neither refuses any writer, and some stores cannot tell the two apart.
 fn generation(generation: Option<greylag_core::Generation>) -> u64 {
     generation.map_or(0, greylag_core::Generation::as_u64)
 }
 
-/// What differs between the heads of two histories.
+/// The differences between the heads of two histories.
 pub(super) fn tops(id: &PersistenceId, first: &Top, second: &Top) -> Vec<Difference> {
     let (a, b) = (&first.head, &second.head);
     Fields::new(id, Place::Head)
@@ -213,7 +213,7 @@ fn snapshots(first: &Snapshot, second: &Snapshot) -> Vec<Difference> {
         .found
 }
 
-/// What differs between two states.
+/// The differences between two states.
 pub(super) fn states(id: &PersistenceId, first: &StoredState, second: &StoredState) -> Vec<Difference> {
     let content = |state: &StoredState| {
         let value = state.value.as_ref();
@@ -246,13 +246,13 @@ impl From<ReadError> for Differs {
     }
 }
 
-/// What a store keeps of a history besides its events.
+/// The facts that a store keeps about a history besides its events.
 pub(super) async fn top(store: &dyn Export, id: &PersistenceId) -> Result<Top, Differs> {
     let head = store.stores().journal.head(id).await?;
     Ok(Top { head, last_append: store.last_append(id).await? })
 }
 
-/// The row of a state; absent in a store that keeps none.
+/// The row of a state; absent in a store without states.
 pub(super) async fn state_of(store: &dyn Export, id: &PersistenceId) -> Result<StoredState, ReadError> {
     match store.stores().states {
         Some(states) => states.get(id).await,
@@ -260,14 +260,14 @@ pub(super) async fn state_of(store: &dyn Export, id: &PersistenceId) -> Result<S
     }
 }
 
-/// A comparison of two stores, or a reading of one, so far.
+/// A comparison of two stores, or a check of one, under way.
 pub(super) struct Comparison<'a> {
     first: &'a dyn Export,
     second: Option<&'a dyn Export>,
-    /// Differences after which nothing more is looked at.
+    /// Number of differences after which the comparison ends.
     limit: usize,
     pub(super) differences: Vec<Difference>,
-    /// What the first store holds.
+    /// Number of records in the first store.
     pub(super) counts: Counts,
 }
 
@@ -285,7 +285,7 @@ impl<'a> Comparison<'a> {
         self.differences.extend(found.into_iter().take(room));
     }
 
-    /// Everything of one id.
+    /// Compares all records of one id.
     pub(super) async fn id(&mut self, id: &PersistenceId) -> Result<(), StoreFailure> {
         let counted = self.counts;
         let first = self.top(Side::First, id).await?;
@@ -326,8 +326,8 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// The events that both should have. Where one history is longer, or more of it is deleted, the heads
-    /// have told.
+    /// Compares the events that both stores should have. If one history is longer, or more of it is deleted, the
+    /// comparison of the heads has noted that.
     pub(super) async fn events(&mut self, id: &PersistenceId, first: &Head, second: &Head) -> Result<(), StoreFailure> {
         let from = first.deleted_to.max(second.deleted_to).next().unwrap_or(SeqNr::MAX);
         let to = first.highest.min(second.highest);
@@ -346,7 +346,7 @@ impl<'a> Comparison<'a> {
                 (None, None) => break,
                 (Some(Ok(a)), Some(Ok(b))) => {
                     self.counts.events += 1;
-                    // Each cursor gives every number of the range, once.
+                    // Each cursor yields every number of the range once, so both are at the same number.
                     self.note(events(&a, &b));
                 }
                 (a, b) => {
@@ -422,7 +422,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Every event of a range in order, or in its place what is wrong with it.
+/// Yields every event of a range in order, or the damage in its place.
 struct EventCursor<'a> {
     journal: Arc<dyn Journal>,
     id: &'a PersistenceId,
@@ -444,11 +444,11 @@ impl<'a> EventCursor<'a> {
             }
             let Some(from) = self.from.filter(|from| *from <= self.to) else { return Ok(None) };
             if let Some(damage) = self.damage.take_if(|damage| damage.seq_nr <= from) {
-                // A head that cannot be read hides all that follows.
+                // Damage of the head hides all later events.
                 self.from = if damage.seq_nr == from { from.next() } else { None };
                 return Ok(Some(Err(damage)));
             }
-            // The events before the damage are read first.
+            // Read the events before the damage first.
             let to = self.damage.as_ref().map_or(self.to, |damage| damage.seq_nr.previous());
             match self.journal.read(self.id, ReadRange::new(from, to)).await {
                 Ok(page) => {
@@ -467,7 +467,7 @@ impl<'a> EventCursor<'a> {
     }
 }
 
-/// Every snapshot of an id, newest first, or in its place what is wrong with it.
+/// Yields every snapshot of an id, newest first, or the damage in its place.
 struct SnapshotCursor<'a> {
     store: Arc<dyn SnapshotStore>,
     id: &'a PersistenceId,

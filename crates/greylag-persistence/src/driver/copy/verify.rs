@@ -1,29 +1,29 @@
-//! Whether one store is whole, and whether two are equal.
+//! Checks that one store is whole, and that two are equal.
 
 use super::compare::{Comparison, Difference};
 use super::{CopyError, Counts, IDS_PER_PAGE, ids_after, reserve};
 use crate::driver::transfer::Export;
 use crate::persistence_id::PersistenceId;
 
-/// What was found.
+/// The result of a check or comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
-    /// What the first store holds; if [`Verified::is_cut`], as far as it was looked at.
+    /// Number of records in the first store; if [`Verified::is_cut`], in the part that was read.
     pub counts: Counts,
-    /// What is not equal or not whole, by id; empty if nothing is amiss.
+    /// Records that differ or are damaged, by id; empty if there are none.
     pub differences: Vec<Difference>,
-    /// Whether it ended because `limit` was reached, and there may be more.
+    /// Whether the check ended because `limit` was reached, so that there may be more differences.
     pub is_cut: bool,
 }
 
 impl Verified {
-    /// Whether nothing is amiss.
+    /// Whether there are no differences.
     pub fn is_equal(&self) -> bool {
         self.differences.is_empty()
     }
 }
 
-/// Reads everything that `store` holds, with every checksum, and that no history has a hole. Ends after
+/// Reads all records of `store`, and checks every checksum, and that no history has a gap. Ends after
 /// `limit` damages.
 ///
 /// # Errors
@@ -32,7 +32,7 @@ pub async fn check(store: &dyn Export, limit: usize) -> Result<Verified, CopyErr
     run(Comparison::new(store, None, limit), &[store]).await
 }
 
-/// Compares everything that two stores hold, record by record, timestamps and writers included. Offsets of
+/// Compares all records of two stores, timestamps and writers included. Offsets of
 /// projections are not compared. Ends after `limit` differences.
 ///
 /// # Errors
@@ -66,13 +66,13 @@ async fn run(mut comparison: Comparison<'_>, stores: &[&dyn Export]) -> Result<V
     Ok(Verified { counts: comparison.counts, differences: comparison.differences, is_cut })
 }
 
-/// The next ids of any store, ascending, and after which one to go on.
+/// The next ids of any of the stores, ascending, and the id to continue after.
 async fn ids_of_all(
     stores: &[&dyn Export],
     after: Option<&PersistenceId>,
 ) -> Result<(Vec<PersistenceId>, Option<PersistenceId>), CopyError> {
     let mut all = Vec::new();
-    // Of a store with a full page, nothing is known beyond its last id.
+    // The last id of a full page limits the result: the store's later ids are not known yet.
     let mut known_to: Option<PersistenceId> = None;
     for store in stores {
         let ids = ids_after(*store, after).await?;

@@ -1,4 +1,4 @@
-//! A journal that fails as told.
+//! A journal with scripted faults.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::event::{SeqNr, WriterEpoch, WriterUuid};
 use crate::journal::{Append, Appended, Caps, Claim, Head, Health, Page, ReadRange, Under};
 use crate::persistence_id::PersistenceId;
 
-/// Which calls of a journal a fault meets.
+/// The operation of a journal that a fault is planned for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JournalOp {
     /// [`Journal::claim`].
@@ -38,18 +38,18 @@ pub struct FaultyJournal {
 }
 
 impl FaultyJournal {
-    /// `inner`, as it is until something is planned.
+    /// A wrapper of `inner`, without faults until one is planned.
     pub fn new(inner: Arc<dyn Journal>) -> Self {
         Self { inner: super::Hidden(inner), plans: Plans::new("faulty journal") }
     }
 
-    /// Lets `passing` calls of `op` on `id` (on all ids, if none) pass, and the one after meet
-    /// `fault`, once.
+    /// Plans `fault` for one call of `op` on `id` (on any id, if none), after `passing` calls
+    /// that pass.
     pub fn plan(&self, id: Option<PersistenceId>, op: JournalOp, passing: u32, fault: StoreFault) {
         self.plans.add(id.map(|id| id.to_string()), op, passing, fault);
     }
 
-    /// An outage: every call meets [`StoreFault::Unavailable`] while the store `is_away`. What is planned waits.
+    /// Starts or ends an outage: every call meets [`StoreFault::Unavailable`] while `is_away`. Planned faults wait.
     pub fn set_away(&self, is_away: bool) {
         self.plans.set_away(is_away);
     }

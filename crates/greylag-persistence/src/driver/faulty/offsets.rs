@@ -1,4 +1,4 @@
-//! An offset store that fails as told.
+//! An offset store with scripted faults.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::error::{CloseError, CorruptKind, OffsetError};
 use crate::journal::Health;
 use crate::offset::{OffsetCaps, OwnedSlices, Position, Processed};
 
-/// Which calls of an offset store a fault meets.
+/// The operation of an offset store that a fault is planned for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OffsetOp {
     /// [`OffsetStore::claim`].
@@ -32,18 +32,18 @@ pub struct FaultyOffsets {
 }
 
 impl FaultyOffsets {
-    /// `inner`, as it is until something is planned.
+    /// A wrapper of `inner`, without faults until one is planned.
     pub fn new(inner: Arc<dyn OffsetStore>) -> Self {
         Self { inner: Hidden(inner), plans: Plans::new("faulty offset store") }
     }
 
-    /// Lets `passing` calls of `op` for `projection` (for all, if none) pass, and the one after meet
-    /// `fault`, once.
+    /// Plans `fault` for one call of `op` for `projection` (for any, if none), after `passing` calls
+    /// that pass.
     pub fn plan(&self, projection: Option<&str>, op: OffsetOp, passing: u32, fault: StoreFault) {
         self.plans.add(projection.map(str::to_owned), op, passing, fault);
     }
 
-    /// An outage: every call meets [`StoreFault::Unavailable`] while the store `is_away`. What is planned waits.
+    /// Starts or ends an outage: every call meets [`StoreFault::Unavailable`] while `is_away`. Planned faults wait.
     pub fn set_away(&self, is_away: bool) {
         self.plans.set_away(is_away);
     }

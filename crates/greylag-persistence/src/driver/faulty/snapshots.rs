@@ -1,4 +1,4 @@
-//! A snapshot store that fails as told.
+//! A snapshot store with scripted faults.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::journal::Health;
 use crate::persistence_id::PersistenceId;
 use crate::snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria};
 
-/// Which calls of a snapshot store a fault meets.
+/// The operation of a snapshot store that a fault is planned for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnapshotOp {
     /// [`SnapshotStore::load`].
@@ -31,18 +31,18 @@ pub struct FaultySnapshots {
 }
 
 impl FaultySnapshots {
-    /// `inner`, as it is until something is planned.
+    /// A wrapper of `inner`, without faults until one is planned.
     pub fn new(inner: Arc<dyn SnapshotStore>) -> Self {
         Self { inner: Hidden(inner), plans: Plans::new("faulty snapshot store") }
     }
 
-    /// Lets `passing` calls of `op` on `id` (on all ids, if none) pass, and the one after meet
-    /// `fault`, once. A damaged record is the one with the greatest number that was asked for.
+    /// Plans `fault` for one call of `op` on `id` (on any id, if none), after `passing` calls
+    /// that pass. The number of a damaged record is the greatest that the call asked for.
     pub fn plan(&self, id: Option<PersistenceId>, op: SnapshotOp, passing: u32, fault: StoreFault) {
         self.plans.add(id.map(|id| id.to_string()), op, passing, fault);
     }
 
-    /// An outage: every call meets [`StoreFault::Unavailable`] while the store `is_away`. What is planned waits.
+    /// Starts or ends an outage: every call meets [`StoreFault::Unavailable`] while `is_away`. Planned faults wait.
     pub fn set_away(&self, is_away: bool) {
         self.plans.set_away(is_away);
     }

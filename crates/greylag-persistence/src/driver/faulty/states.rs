@@ -1,4 +1,4 @@
-//! A state store that fails as told.
+//! A state store with scripted faults.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::offset::Offset;
 use crate::persistence_id::PersistenceId;
 use crate::state::{ChangesOf, StateCaps, StateChange, StateWrite, StoredState};
 
-/// Which calls of a state store a fault meets.
+/// The operation of a state store that a fault is planned for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateOp {
     /// [`StateStore::get`].
@@ -35,18 +35,18 @@ pub struct FaultyStates {
 }
 
 impl FaultyStates {
-    /// `inner`, as it is until something is planned.
+    /// A wrapper of `inner`, without faults until one is planned.
     pub fn new(inner: Arc<dyn StateStore>) -> Self {
         Self { inner: Hidden(inner), plans: Plans::new("faulty state store") }
     }
 
-    /// Lets `passing` calls of `op` on `id` (on all ids, if none) pass, and the one after meet
-    /// `fault`, once.
+    /// Plans `fault` for one call of `op` on `id` (on any id, if none), after `passing` calls
+    /// that pass.
     pub fn plan(&self, id: Option<PersistenceId>, op: StateOp, passing: u32, fault: StoreFault) {
         self.plans.add(id.map(|id| id.to_string()), op, passing, fault);
     }
 
-    /// An outage: every call meets [`StoreFault::Unavailable`] while the store `is_away`. What is planned waits.
+    /// Starts or ends an outage: every call meets [`StoreFault::Unavailable`] while `is_away`. Planned faults wait.
     pub fn set_away(&self, is_away: bool) {
         self.plans.set_away(is_away);
     }

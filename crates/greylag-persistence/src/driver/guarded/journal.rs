@@ -66,7 +66,7 @@ impl<J: Journal + ?Sized> Journal for Guarded<J> {
                 self.guard.settle(&id);
                 Ok(appended)
             }
-            // Proved by the head: not stored, whatever an earlier try met.
+            // The head proves that the append is not stored, whatever the outcome of an earlier try.
             Ok(Err(AppendError::Fenced { current })) if current.would_show(last) => {
                 self.guard.settle(&id);
                 Err(AppendError::Fenced { current })

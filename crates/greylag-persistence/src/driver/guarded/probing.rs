@@ -1,4 +1,4 @@
-//! The calls of one direction of a store: their breaker, and the task that probes while it is open.
+//! The breaker of one direction of a store's calls, and the task that probes while it is open.
 //!
 //! The task lives from a failure until the store answers a probe, on the runtime of the call that failed. Where that
 //! runtime ends first, the next call that fails or is refused begins another task.
@@ -14,12 +14,12 @@ use super::{lock, now};
 use crate::breaker::{Breaker, BreakerEffect, BreakerInput, CallOutcome};
 use crate::driver::reopenings::Reopenings;
 
-/// How a store shows that it is there.
+/// The way to probe a store.
 #[derive(Clone)]
 pub(super) struct Probe {
-    /// Reads a reserved id. None once the store is gone.
+    /// Reads a reserved id. `None` once the store is dropped.
     pub(super) call: Arc<dyn Fn() -> Option<BoxFuture<'static, CallOutcome>> + Send + Sync>,
-    /// What the store counts itself, if it knows when it can be reached again.
+    /// The store's own count of returns, if it keeps one.
     pub(super) reached: Reopenings,
 }
 
@@ -31,10 +31,10 @@ pub(super) struct Side {
 }
 
 enum ProbeTask {
-    /// The store answers, or no call has failed or been refused since a task ended.
+    /// No task: no call has failed or been refused since the last task ended.
     Absent,
     Runs(AbortHandle),
-    /// The store is closed: nothing is to be asked of it any more.
+    /// The store is closed: no more probes are sent.
     Over,
 }
 
@@ -43,7 +43,7 @@ impl Side {
         Self { breaker: Mutex::new(breaker), reopenings, task: Mutex::new(ProbeTask::Absent) }
     }
 
-    /// Tells the breaker, does what it asks but probing, and answers whether it asks for a probe.
+    /// Passes an input to the breaker, notes a return of the store, and answers whether the breaker wants a probe.
     pub(super) fn tell(&self, input: BreakerInput) -> bool {
         let mut effects = Vec::new();
         lock(&self.breaker).handle(now(), input, &mut effects);
@@ -53,7 +53,7 @@ impl Side {
         effects.contains(&BreakerEffect::Probe)
     }
 
-    /// Sees to it that a task probes the store while probes are due.
+    /// Starts a probe task if probes are due and none runs.
     pub(super) fn see_to_probes(self: &Arc<Self>, probe: &Probe) {
         let mut task = lock(&self.task);
         let runs = match &*task {
@@ -64,7 +64,7 @@ impl Side {
         if runs || lock(&self.breaker).next_deadline().is_none() {
             return;
         }
-        // Without a runtime nothing can wait here; the next call that is refused comes with one.
+        // Without a runtime no task can run; the next refused call tries again.
         if let Ok(runtime) = Handle::try_current() {
             *task = ProbeTask::Runs(runtime.spawn(run(Arc::downgrade(self), probe.clone())).abort_handle());
         }
@@ -108,10 +108,10 @@ async fn run(side: Weak<Side>, probe: Probe) {
     }
 }
 
-/// When the next probe is due. With none the task ends, as its `Side` then knows.
+/// When the next probe is due. If none is due, marks the task as ended; the task then returns.
 fn next_probe(side: &Weak<Side>) -> Option<Instant> {
     let side = side.upgrade()?;
-    // The task's end and the next one's begin exclude each other, so a store that is looked for always has one.
+    // The lock makes the task's end and the start of a new one exclusive, so that due probes always have a task.
     let mut task = lock(&side.task);
     let deadline = lock(&side.breaker).next_deadline();
     if deadline.is_none() && matches!(*task, ProbeTask::Runs(_)) {
@@ -120,7 +120,7 @@ fn next_probe(side: &Weak<Side>) -> Option<Instant> {
     deadline
 }
 
-/// A probe on its way; tells the breaker how it ended, one whose task was ended included.
+/// A probe under way; its drop reports the outcome to the breaker, also when the task was aborted.
 struct UnderWay {
     side: Weak<Side>,
     outcome: CallOutcome,

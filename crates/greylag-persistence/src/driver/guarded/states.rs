@@ -45,7 +45,7 @@ impl<S: StateStore + ?Sized> Guarded<S> {
                 self.guard.settle(id);
                 Ok(())
             }
-            // Another write made this revision, or none did: ours is not stored.
+            // The stored revision proves that another write made this revision, or none did: ours is not stored.
             Ok(Err(StateWriteError::RevisionMismatch { current }))
                 if !doubtful || current.revision <= write.revision =>
             {

@@ -16,7 +16,7 @@ use crate::offset::{OffsetCaps, OwnedSlices, Position, Processed};
 use crate::persistence_id::PersistenceId;
 use crate::snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria};
 
-/// The projection whose offset probes ask for; none has this name.
+/// Name of the projection whose offset probes load; no projection has it.
 const RESERVED_PROJECTION: &str = "gl.probe";
 
 fn of_snapshot(error: &SnapshotError) -> Option<StoreFailure> {

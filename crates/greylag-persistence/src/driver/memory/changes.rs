@@ -1,4 +1,4 @@
-//! Changes of durable states in memory: in the order of commits, so that nothing needs a second look.
+//! Changes of durable states in memory: in the order of commits, so that no backtracking is needed.
 
 use async_trait::async_trait;
 
@@ -12,7 +12,7 @@ use crate::persistence_id::PersistenceId;
 use crate::query::{Cursor, EventPage, FoundEvent, PageQuery, QueryCaps, Shows};
 use crate::state::{ChangesOf, StoredState};
 
-/// The query side of an [`InMemoryStates`]: a change that was replaced by a later one of its id is gone.
+/// The query side of an [`InMemoryStates`]: a change that a later one of its id replaced is not shown.
 #[derive(Debug, Clone)]
 pub struct InMemoryChanges {
     states: InMemoryStates,
@@ -67,7 +67,7 @@ impl EventQueries for InMemoryChanges {
             match found(*ordinal, row) {
                 Ok(found) => page.events.push(found),
                 Err(error) if page.events.is_empty() => return Err(QueryError::Read(error)),
-                // The next page begins with it, and says so.
+                // End the page here; the next page begins with the damaged row, and reports it.
                 Err(_) => return Ok(EventPage { more: true, ..page }),
             }
             page.next = Cursor::Ordinal(*ordinal);

@@ -50,7 +50,7 @@ impl fmt::Debug for InMemoryOffsets {
 }
 
 impl InMemoryOffsets {
-    /// An empty store for positions of `kind`; ordinals go with the other stores in memory.
+    /// An empty store for positions of `kind`; the other stores in memory have ordinals.
     pub fn new(scope: Scope, kind: OffsetKind) -> Self {
         Self { projections: Arc::default(), caps: OffsetCaps { scope, kind } }
     }
@@ -75,7 +75,7 @@ impl Projections {
         self.by_slice.entry((projection.to_owned(), slice)).or_default()
     }
 
-    /// Whether every one of these slices is still owned as `owned` says.
+    /// Checks that every one of these slices is still owned under the epoch of `owned`.
     fn check(&self, owned: &OwnedSlices, slices: impl Iterator<Item = u16>) -> Result<(), OffsetError> {
         let projection = &owned.projection;
         for slice in slices {

@@ -1,4 +1,4 @@
-//! Queries of a journal in memory: in the order of commits, without a gap.
+//! Queries of a journal in memory: in the order of commits, without gaps.
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ impl InMemoryQueries {
 }
 
 impl Histories {
-    /// The event of this ordinal, if it is meant and not deleted.
+    /// The event of this ordinal, if the query covers it and it is not deleted.
     fn find(&self, query: &PageQuery, ordinal: u64) -> Result<Option<FoundEvent>, Corrupt> {
         let (id, seq_nr) = &self.commits[usize::try_from(ordinal - 1).expect("it was counted")];
         let event = self.by_id.get(id).and_then(|history| history.events.get(seq_nr));

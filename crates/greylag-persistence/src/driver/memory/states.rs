@@ -57,7 +57,7 @@ impl InMemoryStates {
         InMemoryChanges::new(self.clone())
     }
 
-    /// Damages a stored row, so that reading it is an error; answers whether there is one.
+    /// Damages a stored row, so that reading it is an error; returns whether the row exists.
     pub fn corrupt(&self, id: &PersistenceId) -> bool {
         let mut rows = lock(&self.rows);
         let row = rows.by_id.get_mut(id).map(|(_, row)| row);
@@ -69,7 +69,7 @@ impl InMemoryStates {
         lock(&self.rows).by_id.get(id).map(|(_, row)| row.clone())
     }
 
-    /// Forgets everything, tombstones included.
+    /// Removes all rows, tombstones included.
     pub fn clear(&self) {
         lock(&self.rows).by_id.clear();
     }

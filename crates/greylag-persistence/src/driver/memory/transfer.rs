@@ -14,8 +14,8 @@ use crate::persistence_id::PersistenceId;
 use crate::snapshot::Snapshot;
 use crate::state::StoredState;
 
-/// A journal, snapshots and states in memory as one store, to be copied from or to. It cannot tell
-/// whether other handles use them, so the caller must see to that.
+/// A journal, snapshots and states in memory as one store, to be copied from or to. The archive cannot tell
+/// whether other handles use its stores, so the caller must prevent that.
 #[derive(Debug, Clone, Default)]
 pub struct InMemoryArchive {
     /// The events.

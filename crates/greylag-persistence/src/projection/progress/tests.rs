@@ -84,18 +84,18 @@ fn what_is_too_old_to_be_remembered_was_processed() {
     assert_eq!(offset, Offset::Timestamp { timestamp: Timestamp::from_micros(1_000_000_000), seen: Vec::new() });
     assert_eq!(progress.judge(&live("forgotten", 1, 699)), Judgement::Duplicate);
     assert_eq!(progress.judge(&live("late", 1, 701)), Judgement::Accept);
-    // An event before is older than anything remembered: what follows it is next.
+    // The event before is older than the span that is kept, so its successor is next.
     let at = |seconds: u64| Timestamp::from_micros(seconds * 1_000_000);
     assert!(progress.is_before_memory(&id("quiet"), at(699)));
     assert!(!progress.is_before_memory(&id("quiet"), at(701)));
-    // An id that was not read again is remembered, however far reading on has come.
+    // An id whose events were not reread is kept, however far reading on has come.
     progress.reach(seconds(2000));
     progress.track(&id("met again"), SeqNr::from(1), seconds(1001));
     assert_eq!((progress.forget(), progress.remembered()), (Some(seconds(0)), 1));
     assert!(!progress.is_before_memory(&id("quiet"), at(1699)));
     progress.reread(at(2000));
     assert!(progress.is_before_memory(&id("quiet"), at(1699)));
-    // An id whose events are long past is forgotten, here and in the store.
+    // An id whose events are before the span is forgotten, here and in the store.
     progress.track(&id("old"), SeqNr::from(1), seconds(1600));
     progress.track(&id("young"), SeqNr::from(1), seconds(1800));
     assert_eq!((progress.forget(), progress.remembered()), (Some(seconds(1700)), 1));
@@ -126,10 +126,10 @@ fn ranges_are_cut_anew_without_loss() {
     assert_eq!(start(256..=767, &halves), at(50));
     assert_eq!(start(128..=255, &halves), at(100), "one becomes several");
     assert_eq!(start(0..=1023, &halves[..1]), Offset::None, "nothing is known of the upper half");
-    // A row saved of one id tells nothing of the slices beside it.
+    // The row of an id gives no position for other slices.
     let row = saved(id("1"), 7, 90);
     assert_eq!(start(0..=1023, std::slice::from_ref(&row)), Offset::None);
-    // The faster half is not processed again.
+    // The half that is further on is not processed again.
     let (progress, _) = Progress::resume(
         Shows::Every,
         0..=1023,
@@ -157,7 +157,7 @@ fn ordinals_need_no_memory() {
     assert_eq!((progress.remembered(), progress.forget()), (0, None));
 }
 
-/// A projection that resumes reads on at the mark, and the mark stays before what was left or not read again.
+/// A projection that resumes reads on at the mark, and the mark stays before events that were left or not reread.
 #[test]
 fn what_is_saved_of_ids_takes_nobody_past_the_mark() {
     let slices = id("a").slice()..=id("a").slice();
@@ -174,7 +174,7 @@ fn what_is_saved_of_ids_takes_nobody_past_the_mark() {
     assert_eq!(progress.judge(&live(&late, 1, 240)), Judgement::Accept, "it was never handled");
 }
 
-/// Marks that are kept under other slices outlive a reset; only those that knew of it count.
+/// Marks that are kept under other slices survive a reset; only marks of instances that knew of the reset count.
 #[test]
 fn a_reset_overrules_the_marks_of_wider_ranges() {
     let mark = |slices: RangeInclusive<u16>, start, at| saved(marker(&slices, start), 1, at);
@@ -185,11 +185,11 @@ fn a_reset_overrules_the_marks_of_wider_ranges() {
     assert_eq!(start(0..=511, &rows), at(50));
     assert_eq!(start(512..=1023, &rows), Offset::None);
     assert_eq!(start(0..=1023, &rows), Offset::None);
-    // A zombie of the whole range may still write its mark.
+    // A fenced instance of the whole range may still write its mark.
     rows[0] = mark(0..=1023, 0, 70);
     rows.push(mark(512..=1023, 1, 5));
     assert_eq!(start(512..=1023, &rows), at(5));
-    // Merged: the mark of the whole is a new one, and what was known of the lower half stays.
+    // Ranges merged: the whole range has a new mark, and the known progress of the lower half stays.
     let (progress, offset) = Progress::resume(Shows::Every, 0..=1023, TIMES, rows.clone());
     assert_eq!((offset, progress.mark(Some(seconds(6))).unwrap().id), (at(5), marker(&(0..=1023), 1)));
     rows.push(mark(0..=1023, 1, 6));

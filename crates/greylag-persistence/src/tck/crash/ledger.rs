@@ -1,4 +1,4 @@
-//! What a writer was told, and whether what is stored bears it out.
+//! The answers that a writer got, and the check of the stored data against them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,29 +14,29 @@ use crate::state::{ChangesOf, Revision, StoredState};
 use crate::tck::harness::{Checked, ensure, equal, must};
 use crate::tck::writer::read_all;
 
-/// What one writer was told. Events that a read has shown count as told: they must not vanish either.
+/// The answers that one writer got. Events that a read has shown count as acknowledged: they must not vanish either.
 #[derive(Default)]
 pub(super) struct Ledger {
     epoch: WriterEpoch,
     timestamp: Timestamp,
     highest: SeqNr,
     deleted_to: SeqNr,
-    /// The most that was ever to be deleted.
+    /// The greatest number that was ever to be deleted.
     pub(super) deleting: SeqNr,
-    /// Contents by number, as far as they are not deleted.
+    /// Contents of events by number, those not deleted.
     stored: BTreeMap<u64, String>,
-    /// Contents that were said not to be stored.
+    /// Contents of events that were answered "not stored".
     pub(super) refused: BTreeSet<String>,
     pub(super) snapshot: SeqNr,
     pub(super) snapshots_deleted_to: SeqNr,
     pub(super) revision: Revision,
-    /// The greatest that was ever written.
+    /// The greatest revision that was ever written.
     pub(super) writing: Revision,
     pub(super) refused_states: BTreeSet<String>,
-    /// The epochs of its slices.
+    /// The epochs of the worker's slices.
     owner: BTreeMap<u16, OwnerEpoch>,
     pub(super) saved: u64,
-    /// The greatest that was ever saved.
+    /// The greatest number that was ever to be saved.
     pub(super) saving: u64,
 }
 
@@ -98,7 +98,7 @@ impl Ledger {
 }
 
 impl Worker {
-    /// Compares everything that is stored of this worker with what it was told.
+    /// Compares all stored data of this worker with the answers that it got.
     pub(super) async fn check(&mut self, stores: &CrashStores) -> Checked {
         self.check_events(stores).await?;
         self.check_snapshots(stores).await?;
@@ -190,7 +190,7 @@ fn text(event: &StoredEvent) -> String {
     String::from_utf8_lossy(&event.payload).into_owned()
 }
 
-/// Every append is there whole, but for what a deletion took of the first.
+/// Checks that every append is there whole, apart from the deleted part of the first.
 fn whole(id: &PersistenceId, events: &[StoredEvent]) -> Checked {
     let mut before: Option<Content> = None;
     for event in events {
@@ -201,7 +201,7 @@ fn whole(id: &PersistenceId, events: &[StoredEvent]) -> Checked {
                 content.attempt == before.attempt && content.place == before.place + 1
             }
             Some(_) => content.place == 0,
-            // What stood before it is deleted.
+            // Events before the first one are deleted.
             None => content.place == 0 || event.seq_nr > SeqNr::FIRST,
         };
         ensure(follows, || format!("an append of {id} is torn at {}", event.seq_nr))?;

@@ -1,4 +1,4 @@
-//! A writer that goes on until its store is killed, and notes what it was told.
+//! A writer that works until its store is killed, and records the answers.
 
 use greylag_core::CodecId;
 
@@ -17,7 +17,7 @@ use crate::state::{Revision, StateWrite};
 use crate::tck::harness::{Checked, Stop};
 use crate::tck::writer::event;
 
-/// The content of an event: its writer, the append's attempt, the event's place in it, and how many the append has.
+/// The content of an event: its writer, the append's attempt, the event's place in the append, and the append's length.
 pub(super) struct Content {
     pub(super) attempt: u64,
     pub(super) place: u64,
@@ -38,14 +38,14 @@ impl Content {
 pub(super) struct Worker {
     pub(super) number: u32,
     pub(super) id: PersistenceId,
-    /// Of another slice.
+    /// An id of another slice.
     pub(super) second_id: PersistenceId,
     pub(super) ledger: Ledger,
     attempts: u64,
     uuids: u128,
 }
 
-/// What the worker holds while it works.
+/// The claims that the worker holds while it works.
 struct Held {
     claim: Claim,
     uuid: WriterUuid,
@@ -53,7 +53,7 @@ struct Held {
     owned: Option<OwnedSlices>,
 }
 
-/// Whether to go on: not after an answer that is missing.
+/// Whether to go on; the worker stops after a missing answer.
 enum After {
     GoOn,
     Stop,
@@ -88,7 +88,7 @@ impl Worker {
             {
                 return Ok(());
             }
-            // A store that never waits would leave the killing task no chance to run.
+            // Yield: with a store that never waits, the killing task would not run.
             breathe().await;
         }
         Ok(())
@@ -103,7 +103,7 @@ impl Worker {
                 self.ledger.claimed(&self.id, claim)?;
                 Ok(Some(Held { claim, uuid, highest: claim.highest, owned: None }))
             }
-            // The claim of the life before, whose answer was lost, came in between.
+            // A claim of the store's last life, whose answer was lost, came in between.
             Err(ClaimError::Fenced { .. } | ClaimError::Unavailable(_)) => Ok(None),
             Err(error @ ClaimError::Corrupt(_)) => self.failed("claim", error),
         }
@@ -133,7 +133,7 @@ impl Worker {
         }
     }
 
-    /// Everything else, now and then.
+    /// Writes other than appends, from time to time.
     async fn besides(&mut self, stores: &CrashStores, held: &mut Held) -> Checked<After> {
         let turn = self.attempts;
         let mut after = After::GoOn;
@@ -221,7 +221,7 @@ impl Worker {
                 self.ledger.refused_states.insert(content);
                 Ok(After::Stop)
             }
-            // A mismatch: the write of the life before, whose answer was lost, came in between.
+            // A mismatch: a write of the store's last life, whose answer was lost, came in between.
             Err(StateWriteError::Unknown(_) | StateWriteError::RevisionMismatch { .. }) => Ok(After::Stop),
             Err(error @ StateWriteError::Rejected(_)) => self.failed("state", error),
         }
@@ -242,7 +242,7 @@ impl Worker {
             OffsetKind::Ordinal => Position::Ordinal(number),
             OffsetKind::Timestamp => Position::Timestamp(Timestamp::from_micros(number)),
         };
-        // Two slices in one save: both or neither.
+        // Two slices in one save: both must be saved, or neither.
         let ids = [self.id.clone(), self.second_id.clone()];
         let processed = ids.map(|id| Processed { id, seq_nr: SeqNr::saturating(number), position });
         match offsets.save(owned, &processed).await {
@@ -250,13 +250,13 @@ impl Worker {
                 self.ledger.saved = number;
                 Ok(After::GoOn)
             }
-            // Stale: the claim of the life before, whose answer was lost, came in between.
+            // Stale: a claim of the store's last life, whose answer was lost, came in between.
             Err(OffsetError::Unavailable(_) | OffsetError::StaleOwner { .. }) => Ok(After::Stop),
             Err(error) => self.failed("offsets", error),
         }
     }
 
-    /// Both slices, claimed one after the other.
+    /// Claims both slices, one after the other.
     async fn own(&mut self, offsets: &dyn OffsetStore) -> Checked<Option<OwnedSlices>> {
         let mut both = OwnedSlices { projection: self.projection(), epochs: Default::default() };
         for slice in [self.id.slice(), self.second_id.slice()] {
@@ -283,7 +283,7 @@ pub(super) fn is_deletion(revision: Revision) -> bool {
     revision.as_u64().is_multiple_of(7)
 }
 
-/// Lets others run.
+/// Yields once, so that other tasks run.
 async fn breathe() {
     let mut waited = false;
     std::future::poll_fn(|context| {

@@ -1,32 +1,32 @@
-//! What the contract says of one id, in as few words as possible; it shares no rule with the stores.
+//! A minimal model of the contract for one id; it shares no code with the stores.
 
 use std::collections::BTreeMap;
 
 use crate::event::{SeqNr, WriterEpoch, WriterUuid};
 use crate::journal::{Append, Head, Under};
 
-/// One event as it was taken.
+/// One event that was stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Taken {
     pub(super) text: String,
     pub(super) writer: WriterUuid,
 }
 
-/// What an append must be answered.
+/// The answer that an append must get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Ok,
     Fenced,
     Conflict,
-    /// It was stored and is deleted. A journal that still finds it (deleted events may be removed later, J9) answers
-    /// Ok, for it was stored (J10); another journal cannot tell. No journal stores it again.
+    /// The append was stored and is deleted. A journal that still finds it (deleted events may be removed later, J9)
+    /// answers Ok, since it was stored (J10); another journal cannot tell. No journal stores it again.
     Gone,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Model {
     pub(super) head: Head,
-    /// Every event ever taken, deleted or not.
+    /// Every event ever stored, deleted or not.
     pub(super) taken: Vec<Taken>,
     pub(super) snapshots: BTreeMap<u64, String>,
 }
@@ -71,7 +71,7 @@ impl Model {
         Verdict::Ok
     }
 
-    /// What a deletion answers, if its epoch stands.
+    /// The answer to a deletion, if its epoch is the stored one.
     pub(super) fn delete(&mut self, epoch: WriterEpoch, to: SeqNr) -> Option<SeqNr> {
         if epoch != self.head.epoch {
             return None;
@@ -80,7 +80,7 @@ impl Model {
         Some(self.head.deleted_to)
     }
 
-    /// The first events, as a snapshot has them.
+    /// The events up to `highest`, as a snapshot has them.
     pub(super) fn text_to(&self, highest: u64) -> String {
         let texts: Vec<&str> = self.taken.iter().take(highest as usize).map(|taken| taken.text.as_str()).collect();
         texts.join(" ")

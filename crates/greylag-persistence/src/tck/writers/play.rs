@@ -14,19 +14,19 @@ use crate::journal::{Append, Claim, ReadRange, Under};
 use crate::persistence_id::PersistenceId;
 use crate::snapshot::{NewSnapshot, SnapshotCriteria};
 
-/// What one writer knows.
+/// One writer's knowledge.
 struct Writer {
     name: char,
     right: Right,
     uuid: WriterUuid,
     looked: WriterEpoch,
     claim: Option<Claim>,
-    /// What the writer's last claim was made under.
+    /// The right that the writer's last claim named.
     claimed: Option<Under>,
-    /// The writer's state, and the last number in it.
+    /// The writer's state; `seq_nr` is the last number in it.
     state: Vec<String>,
     seq_nr: u64,
-    /// The writer's last append, its texts, and whether its answer was heard.
+    /// The writer's last append, its texts, and whether its answer arrived.
     append: Option<(Append, Vec<String>, bool)>,
     written: u32,
     saved: u64,
@@ -75,7 +75,7 @@ impl<'a> Play<'a> {
         self.told(ended)
     }
 
-    /// A failure with the story that led to it.
+    /// Adds the steps so far to a failure.
     fn told(&self, checked: Checked) -> Checked {
         checked.map_err(|stop| match stop {
             Stop::Failed(what) => Stop::Failed(format!("{what}, after {}", self.story)),
@@ -96,7 +96,7 @@ impl<'a> Play<'a> {
             }
             Step::ClaimAgain => {
                 if let Some(under) = self.writers[who].claimed {
-                    // A writer that was answered before does not wait for this answer.
+                    // A writer whose first claim was answered has no use for this answer.
                     let hears = self.writers[who].claim.is_none();
                     self.claim(who, under, hears).await?;
                 }
@@ -139,7 +139,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Reads what a claimer must know: all that was taken, out of the newest snapshot and the events after.
+    /// Reads the state that a claimer must know: the newest snapshot, and the events after it.
     async fn recover(&mut self, who: usize, claim: Claim) -> Checked {
         let newest = must("load", self.stores.snapshots.load(&self.id, SnapshotCriteria::LATEST).await)?;
         let from = newest.as_ref().map_or(SeqNr::ZERO, |snapshot| snapshot.seq_nr);
@@ -157,7 +157,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Prepares an append of two events; answers whether the writer may write.
+    /// Prepares an append of two events; returns whether the writer may write.
     fn write(&mut self, who: usize) -> bool {
         let writer = &mut self.writers[who];
         let Some(claim) = writer.claim else { return false };
@@ -170,7 +170,7 @@ impl<'a> Play<'a> {
         true
     }
 
-    /// Sends the last append, perhaps not for the first time.
+    /// Sends the last append, possibly not for the first time.
     async fn append(&mut self, who: usize, hears: bool) -> Checked {
         let Some((append, texts, heard)) = self.writers[who].append.clone() else { return Ok(()) };
         let answer = self.stores.journal.append(append.clone()).await;
@@ -234,7 +234,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Checks that what is stored is the model's, and that another writer can write: the case locked no writer out.
+    /// Checks that the stored data is the model's, and that another writer can write: no writer is locked out.
     async fn end(&mut self) -> Checked {
         let records = read_all(&self.stores.journal, &self.id, ReadRange::all()).await?;
         let found: Vec<(u64, String, WriterUuid)> = records

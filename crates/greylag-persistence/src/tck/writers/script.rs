@@ -1,49 +1,49 @@
-//! What a writer does, step by step, and in which orders the steps of two can come.
+//! The scripts of writers, step by step, and the orders of two writers' steps.
 
-/// By what right a writer claims.
+/// The right by which a writer claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Right {
     Generation(u64),
-    /// By the epoch that it read before.
+    /// The epoch that it read before.
     Seen,
 }
 
-/// One step. What rests on a claim that was refused is left out.
+/// One step. Steps that need a refused claim are left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Reads the head, for a claim by what was seen.
+    /// Reads the head, for a claim by the epoch seen.
     Look,
     Claim,
     /// A claim whose answer is lost.
     ClaimUnheard,
-    /// The same claim once more: a retry, or a copy that comes late.
+    /// The same claim once more: a retry, or a late duplicate.
     ClaimAgain,
     Append,
     /// An append whose answer is lost.
     Unheard,
-    /// The last append once more, as it was.
+    /// The last append once more, unchanged.
     Retry,
-    /// An append that is kept on its way …
+    /// An append that stays under way …
     Post,
-    /// … and comes now.
+    /// … and arrives now.
     Deliver,
-    /// Another incarnation of the writer, which knows nothing but its right.
+    /// Restarts the writer as another incarnation, which knows only its right.
     Restart,
-    /// Saves what it knows.
+    /// Saves the writer's state.
     Snapshot,
-    /// Deletes what its snapshot covers.
+    /// Deletes the events that the writer's snapshot covers.
     Delete,
     DeleteAll,
 }
 
 pub(super) type Script = Vec<Step>;
 
-/// The script for this right: generations need no look.
+/// The script for this right: without `Look` under generations.
 pub(super) fn under(script: &[Step], right: Right) -> Script {
     script.iter().copied().filter(|step| *step != Step::Look || right == Right::Seen).collect()
 }
 
-/// Every order in which so many steps of one and so many of the other can come; `true` is the other's.
+/// Every order of this number of steps of one writer and of the other; `true` is a step of the other.
 pub(super) fn orders(one: usize, other: usize) -> Vec<Vec<bool>> {
     if one == 0 || other == 0 {
         return vec![vec![one == 0; one + other]];

@@ -1,4 +1,4 @@
-//! What the keeper is asked from every node, and how questions and answers travel.
+//! Questions to the keeper from every node, and the codecs of questions and answers.
 
 use std::sync::LazyLock;
 
@@ -13,14 +13,14 @@ use crate::wire;
 const QUESTION_MANIFEST: &str = "greylag.sharding.daemon.question";
 const ANSWER_MANIFEST: &str = "greylag.sharding.daemon.answer";
 
-/// A question, and the right to answer it.
+/// A question, and the token to answer it.
 #[derive(Debug)]
 pub(in crate::driver) struct Command {
     pub(super) question: Question,
     pub(super) reply_to: ReplyTo<Answer>,
 }
 
-/// How answers travel.
+/// The codec of answers.
 struct AnswerCodec;
 
 impl Codec<Answer> for AnswerCodec {
@@ -48,7 +48,7 @@ impl Codec<Answer> for AnswerCodec {
 
 static TOKENS: LazyLock<TokenCodec<Answer>> = LazyLock::new(|| ReplyTo::with(AnswerCodec));
 
-/// How questions travel.
+/// The codec of questions.
 pub(super) struct CommandCodec;
 
 impl Codec<Command> for CommandCodec {

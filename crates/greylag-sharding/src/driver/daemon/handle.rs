@@ -1,4 +1,4 @@
-//! The handle to a daemon process: how many workers it has, and another number of them.
+//! The handle to a daemon process: reads and changes its number of workers.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::settings::ShardingSettings;
 /// Why the number of workers was not changed, or is not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DaemonError {
-    /// Another change is under way, or came first. Nothing of this one is left; ask again later.
+    /// Another change is under way, or came first. This change had no lasting effect; ask again later.
     #[error("the number of processes is being changed already")]
     RescaleInProgress,
-    /// There cannot be so many. Nothing was done.
+    /// The number is out of range. Nothing was done.
     #[error("there must be from 1 to {most} processes, and not {asked}")]
     OutOfRange {
-        /// How many were asked for.
+        /// The requested number.
         asked: u32,
         /// The setting `number_of_shards` of the keeper's node.
         most: u32,
@@ -25,12 +25,12 @@ pub enum DaemonError {
     /// Too many questions wait for a keeper that has just begun. Nothing was done; ask again later.
     #[error("too many questions wait for the keeper of the processes")]
     Busy,
-    /// The keeper did not answer. A change may have begun, and is then gone on with, whatever becomes of the keeper.
+    /// The keeper did not answer. A change may have begun, and is then completed, even if the keeper fails.
     #[error(transparent)]
     Keeper(#[from] SingletonAskError),
 }
 
-/// A daemon process, seen from this node. Cheap to clone; dropping it stops nothing.
+/// A handle to a daemon process. Cheap to clone; dropping it stops nothing.
 #[derive(Debug, Clone)]
 pub struct DaemonProcesses {
     keeper: SingletonRef<Command>,
@@ -40,13 +40,13 @@ pub struct DaemonProcesses {
 
 impl DaemonProcesses {
     pub(super) fn new(keeper: SingletonRef<Command>, settings: &ShardingSettings) -> Self {
-        // The workers of before may take as long as a handoff to stop, and the record is written and read twice.
+        // The previous workers may take as long as a handoff to stop, and the record is written and read twice.
         let record = settings.updating_state_timeout + settings.waiting_for_state_timeout;
         Self { keeper, patience: settings.ask_timeout, rescale_patience: settings.handoff_timeout + 2 * record }
     }
 
-    /// Has so many workers from now on. Completes once those of before have stopped; the new ones start after that. The same
-    /// number again changes nothing.
+    /// Changes the number of workers. Completes once the previous workers have stopped; the new workers start after
+    /// that. The same number again changes nothing.
     ///
     /// # Errors
     /// [`DaemonError`].
@@ -59,7 +59,7 @@ impl DaemonProcesses {
         }
     }
 
-    /// How many workers there are to be, since when, by which revision, and whether that is being changed.
+    /// The number of workers, when and by which revision it was set, and whether it is being changed.
     ///
     /// # Errors
     /// [`DaemonError`].

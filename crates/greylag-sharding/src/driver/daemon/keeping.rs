@@ -15,7 +15,7 @@ use crate::driver::clock;
 use crate::ids::ShardId;
 use crate::machine::daemon::{Answer, Effect, Input, Keeper, KeeperConfig};
 
-/// What a keeper needs. `M` is what the workers are sent.
+/// The resources of a keeper. `M` is the workers' message type.
 pub(super) struct Keeping<M> {
     region: Region<M>,
     store: RecordStore,
@@ -30,14 +30,14 @@ impl<M> Clone for Keeping<M> {
     }
 }
 
-/// One life of a keeper.
+/// One run of a keeper.
 struct Life<M> {
     of: Keeping<M>,
-    /// Reads, writes and requests under way; they end with the keeper.
+    /// Reads, writes and requests under way; dropping the set aborts them.
     work: JoinSet<()>,
     /// The latest request to stop shards.
     stopping: Option<AbortHandle>,
-    /// What the work comes back as.
+    /// Inputs that result from the work.
     results: mpsc::UnboundedSender<Input>,
     asked: BTreeMap<u64, ReplyTo<Answer>>,
 }
@@ -78,7 +78,8 @@ impl<M: Send + 'static> Keeping<M> {
                 Some(_) = life.work.join_next(), if !life.work.is_empty() => continue,
                 () = due => Input::Tick,
             };
-            // After a sleep of the process another keeper may have taken over, and stopped what this one started.
+            // Check for a sleep of the process: another keeper may have taken over, and stopped workers that this one
+            // started.
             let may_go_on = tokio::select! {
                 fresh = pulse.fresh() => fresh,
                 () = stop.stopped() => false,

@@ -1,8 +1,8 @@
 //! The record of a daemon process as replicated data.
 //!
-//! It is a register clocked by the record's own order, never by the wall clock. A commit is made only on top of the record that
-//! its keeper knew, and counts only if a read made after it shows the same record: either a later keeper sees what was
-//! written, or this one learns of the later keeper's.
+//! The record is a register clocked by the record's own order, never by the wall clock. A commit is made only on top of
+//! the record that its keeper knew, and counts only if a read made after it shows the same record: either a later
+//! keeper sees this write, or this keeper sees the later keeper's record.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -29,17 +29,17 @@ pub(super) struct RecordStore {
     most: u32,
 }
 
-/// What became of a commit.
+/// The outcome of a commit.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Commit {
     Done,
-    /// No majority was reached, or it could not be asked afterwards.
+    /// No majority was reached for the write, or for the read after it.
     Unknown,
-    /// Another record is there.
+    /// The store holds another record.
     Superseded,
 }
 
-/// Why the record is not known.
+/// Why the record could not be read.
 #[derive(Debug)]
 pub(super) enum NotRead {
     NoMajority(GetError),
@@ -66,7 +66,7 @@ impl RecordStore {
         }
     }
 
-    /// What a majority knows; `None` if the number was never changed.
+    /// The record known to a majority; `None` if the number was never changed.
     pub(super) async fn read(&self) -> Result<Option<DaemonRecord>, NotRead> {
         let read = self.replicator.get(&self.key, self.read).await.map_err(NotRead::NoMajority)?;
         let register = read.found();

@@ -1,8 +1,9 @@
-//! One worker as its shard hosts it: its revision is checked before any code of the user runs.
+//! One worker as hosted by its shard: its revision is checked before any user code runs.
 //!
-//! A message that is late can start a worker of a revision that is over, on a node that has not heard of the next one. So each
-//! incarnation first asks a majority of the nodes for the record. The shard goes on meanwhile, and a request to start the worker
-//! is acked at once: a worker that waited with the request in its queue would find it there again after its end.
+//! A late message can start a worker of an old revision, on a node that has not heard of the next revision. So each
+//! incarnation first asks a majority of the nodes for the record. The shard goes on meanwhile, and a request to start
+//! the worker is acked at once: if the worker waited with the request in its queue, the request would start it again
+//! after its end.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::machine::daemon::{DaemonRecord, ProcessId};
 /// expected; the bound keeps a mistake from costing memory.
 const MOST_KEPT: usize = 1_000;
 
-/// Knows which workers may live.
+/// Decides which workers may live.
 #[derive(Debug, Clone)]
 pub(super) struct Latest {
     store: RecordStore,
@@ -31,12 +32,12 @@ impl Latest {
         Self { store, initial, retry_interval }
     }
 
-    /// The number of workers that the program says.
+    /// The program's number of workers.
     pub(super) fn initial(&self) -> u32 {
         self.initial
     }
 
-    /// The latest record, as a majority knows it; asked again until one answers.
+    /// The latest record known to a majority; repeated until a majority answers.
     pub(super) async fn record(&self) -> DaemonRecord {
         loop {
             match self.store.read().await {
@@ -61,7 +62,7 @@ pub(super) struct Worker<E: Entity, F> {
 }
 
 enum Life<E: Entity> {
-    /// The revision is being checked; what came meanwhile.
+    /// The revision is being checked; messages are kept meanwhile.
     Checked(Vec<E::Message>),
     Running(PlainEntity<E>),
 }
@@ -104,7 +105,7 @@ where
     type Message = E::Message;
 
     fn on_start(&mut self, cx: &mut ShardCx<'_, E::Message>) -> Result<(), Failure> {
-        // A start that fails is not made again for the message that caused it, as one that is stopped would be.
+        // Fail, instead of stopping: a failed start is not repeated for the message that caused it.
         let id = self.id.ok_or_else(|| Failure::new("no revision has a worker of this id"))?;
         let latest = self.latest.clone();
         cx.spawn_for(async move { Verdict(latest.record().await.allows(&id)) });

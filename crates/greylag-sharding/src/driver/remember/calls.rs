@@ -1,4 +1,4 @@
-//! The calls that a shard's task has under way at its store; answers come back by its control inbox.
+//! The store calls of a shard's task; answers come through the task's control inbox.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::driver::shard::Control;
 use crate::inbox::Inbox;
 use crate::machine::shard::StoreUpdate;
 
-/// See the module's description. Dropping it gives the calls up.
+/// See the module's description. Dropping this value gives the calls up.
 pub(crate) struct StoreCalls<M> {
     store: Arc<dyn ShardMemory>,
     control: Arc<Inbox<Control<M>>>,
@@ -20,7 +20,7 @@ pub(crate) struct StoreCalls<M> {
     writes: Arc<WriteRecorder>,
     load: Option<AbortHandle>,
     update: Option<AbortHandle>,
-    /// It was told that another kind of store would be the better one.
+    /// Whether it was reported that another kind of store would be better.
     is_told: bool,
 }
 
@@ -34,7 +34,7 @@ impl<M: Send + 'static> StoreCalls<M> {
         Self { store, control, runtime, writes, load: None, update: None, is_told: false }
     }
 
-    /// Reads everything; a read that is under way is given up for it.
+    /// Reads all remembered entities; gives up a read under way.
     pub(crate) fn load(&mut self) {
         let (store, control) = (self.store.clone(), self.control.clone());
         let task = self.runtime.spawn(async move {
@@ -45,12 +45,12 @@ impl<M: Send + 'static> StoreCalls<M> {
         }
     }
 
-    /// Whether it is to be told now that another kind of store is the better one for so many entities. Once is enough.
+    /// Whether to report now that another kind of store is better for so many entities. True once.
     pub(crate) fn is_too_small_for(&mut self, entities: usize) -> bool {
         entities > self.store.many() && !std::mem::replace(&mut self.is_told, true)
     }
 
-    /// Writes a change; the one before it was answered.
+    /// Writes a change; the previous change must have been answered.
     pub(crate) fn update(&mut self, number: u64, update: StoreUpdate) {
         let (store, control, writes) = (self.store.clone(), self.control.clone(), self.writes.clone());
         let (began, ids) = (clock::now(), update.starts.len() + update.stops.len());

@@ -1,4 +1,4 @@
-//! A store of the program's own, as shards and coordinators use it. Its panics end with the call.
+//! A store of the program, as used by shards and coordinators. A panic of the store fails the call only.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -13,13 +13,13 @@ use crate::ids::{EntityId, ShardId};
 use crate::machine::shard::StoreUpdate;
 use crate::remember::{RememberEntitiesStore, RememberError, ShardTerm};
 
-/// One shard of it.
+/// The memory of one shard in a custom store.
 pub(super) struct Shard {
     pub(super) store: Arc<dyn RememberEntitiesStore>,
     pub(super) term: ShardTerm,
 }
 
-/// Its shards.
+/// The remembered shards in a custom store.
 pub(super) struct Shards(pub(super) Arc<dyn RememberEntitiesStore>);
 
 async fn guarded<T>(call: impl Future<Output = Result<T, RememberError>>) -> Result<T, RememberError> {

@@ -1,8 +1,8 @@
 //! Remembered entities as replicated data: five sets for each shard, and one of the shards.
 //!
-//! An id is in the set that its hash says, so that a change ships a fifth of a shard at most. Sets lose nothing: an owner
-//! that was replaced and does not know it yet removes only what it has seen. Whether they outlive a stop of all nodes is
-//! decided by `distributed_data.durable.keys`.
+//! The hash of an id selects its set, so that a change ships a fifth of a shard at most. Sets lose nothing: an owner
+//! that was replaced and does not know it yet removes only ids that it has seen. `distributed_data.durable.keys`
+//! decides whether sets outlive a stop of all nodes.
 //!
 //! Source: sharding §4.8.
 
@@ -24,18 +24,18 @@ use crate::settings::{MajorityPlus, ShardingSettings};
 
 /// Sets that the ids of a shard are spread over. Fixed by the major version of the protocol.
 const SETS: u64 = 5;
-/// Reads that may be made for one load, of all sets together.
+/// Most reads for one load, of all sets together.
 const READ_ATTEMPTS: usize = 15;
-/// Writes of one set for one update.
+/// Most writes of one set for one update.
 const WRITE_ATTEMPTS: u32 = 4;
-/// Between a failure and the next attempt.
+/// Pause between a failure and the next attempt.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Ids of one shard beyond which a journal is the better store.
+/// Number of ids of one shard above which a journal is the better store.
 const MANY: usize = 10_000;
 
 pub(super) type Ids = OrSet<String>;
 
-/// How a set is read and written.
+/// Levels and timeouts of reads and writes.
 struct Levels {
     read: ReadLevel,
     write: WriteLevel,
@@ -62,7 +62,7 @@ impl Levels {
     }
 }
 
-/// What one shard remembers.
+/// The memory of one shard.
 pub(super) struct DdataShard {
     replicator: Replicator,
     sets: Vec<Key<Ids>>,
@@ -84,7 +84,7 @@ impl DdataShard {
         attempts(WRITE_ATTEMPTS as usize, || {
             let (starts, stops) = (starts.clone(), stops.clone());
             let change = move |ids: &mut Ids, cx: &mut UpdateCx<'_>| {
-                // Also those that are there already: the removal by an owner that was replaced must not take them out.
+                // Add also ids that are there already: a replaced owner's removal must not take them out.
                 ids.add_all(cx, starts);
                 for id in &stops {
                     ids.remove(cx, id);
@@ -97,12 +97,12 @@ impl DdataShard {
     }
 }
 
-/// Which of a shard's sets an id is in.
+/// The set that holds an id.
 fn set_of(id: &EntityId) -> usize {
     usize::try_from(XxHash3_64::oneshot(id.as_bytes()) % SETS).expect("a remainder of five")
 }
 
-/// Calls until one succeeds, so often at most.
+/// Repeats a call until it succeeds, `most` times at most.
 async fn attempts<T, E, F>(most: usize, mut call: impl FnMut() -> F) -> Result<T, RememberError>
 where
     E: std::fmt::Display,
@@ -115,7 +115,7 @@ where
             Err(error) if attempt >= most => return Err(RememberError::Unavailable(error.to_string())),
             Err(_) => attempt += 1,
         }
-        // A request that fails at once (a replicator that still loads) must not spin.
+        // Pause, since a request that fails at once (a replicator that still loads) must not spin.
         tokio::time::sleep(PAUSE).await;
     }
 }
@@ -132,7 +132,7 @@ impl ShardMemory for DdataShard {
             let mut failed = Vec::new();
             for (set, read) in missing.into_iter().zip(read) {
                 match read {
-                    // An id that is none can only have been written by a later version, and names no entity here.
+                    // Skip invalid ids: only a later version can have written one, and it names no entity here.
                     Ok(found) => ids.extend(
                         found.found().iter().flat_map(Ids::iter).filter_map(|id| EntityId::new(id.as_str()).ok()),
                     ),

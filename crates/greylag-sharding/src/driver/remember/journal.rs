@@ -29,18 +29,18 @@ const FORMAT: Format = Format {
              their next message then",
 };
 
-/// Under which id a shard keeps its history; `None` if its names are too long for one.
+/// The persistence id of a shard's history; `None` if its names are too long for one.
 pub(super) fn shard_persistence_id(name: &EntityTypeName, shard: &ShardId) -> Option<PersistenceId> {
     PersistenceId::unique(&format!("/sharding/{}Shard/{}", name.encoded(), percent_encode(shard.as_str()))).ok()
 }
 
-/// What one shard remembers.
+/// The memory of one shard.
 pub(super) struct JournalShard {
     log: Log,
     generation: Generation,
-    /// Ids in one event, at most.
+    /// Most ids in one event.
     max_updates: usize,
-    /// Of the history that was claimed and read; `None` before, and once nothing may be appended any more.
+    /// The history that was claimed and read; `None` before, and once nothing may be appended any more.
     history: Mutex<Option<History>>,
 }
 
@@ -59,7 +59,7 @@ impl JournalShard {
         }
     }
 
-    /// The events of an update, each of so many ids at most.
+    /// The events of an update, each with a bounded number of ids.
     fn events(&self, update: &StoreUpdate) -> Vec<RememberedEvent> {
         let started = update.starts.chunks(self.max_updates).map(|ids| RememberedEvent::Started(ids.to_vec()));
         let stopped = update.stops.chunks(self.max_updates).map(|ids| RememberedEvent::Stopped(ids.to_vec()));
@@ -70,7 +70,7 @@ impl JournalShard {
         let payloads = events.iter().map(remembered::encode_event).collect();
         let last = self.log.append(&history.claimed, payloads).await.map_err(|error| match error {
             AppendError::NotStored(_) => RememberError::Unavailable(error.to_string()),
-            // What is stored has to be read again.
+            // The outcome is unknown or fenced: the history must be read again.
             error => RememberError::Stopped(error.to_string()),
         })?;
         events.iter().for_each(|event| event.clone().apply(&mut history.remembered));
@@ -116,7 +116,7 @@ impl ShardMemory for JournalShard {
 
     async fn update(&self, update: StoreUpdate) -> Result<(), RememberError> {
         let mut guard = self.history.lock().await;
-        // Put back only if all is known to be stored.
+        // Put the history back only if all events are known to be stored.
         let mut history = guard.take().ok_or_else(|| RememberError::Stopped("it was not read".to_owned()))?;
         for events in self.events(&update).chunks(self.log.max_batch().max(1)) {
             self.append(&mut history, events).await?;

@@ -17,7 +17,7 @@ use crate::remember::starter::{Effect, Input, Starter};
 use crate::settings::ShardingSettings;
 use crate::start::StartEntityAck;
 
-/// What became of one request: the shard that has the entity now, if that is known.
+/// The future answer to one request: the shard that has the entity now, if known.
 type Answered = Pin<Box<dyn Future<Output = Option<Input>> + Send>>;
 
 /// See the module's description.
@@ -28,7 +28,7 @@ pub(crate) struct StarterTask {
 }
 
 impl StarterTask {
-    /// The task, and where its inputs go. It ends when that is dropped.
+    /// Makes the task, and the sender of its inputs. The task ends when the sender is dropped.
     pub(crate) fn new(settings: &ShardingSettings) -> (UnboundedSender<Input>, Self) {
         let (sender, inputs) = unbounded_channel();
         let machine = Starter::new(&settings.remember, settings.retry_interval);
@@ -55,7 +55,7 @@ impl StarterTask {
                 },
                 Some(answer) = answers.next(), if !answers.is_empty() => answer,
             };
-            // What was refused is asked for again by its deadline.
+            // Ignore a refused request: its deadline repeats it.
             let Some(input) = input else { continue };
             self.machine.handle(clock::now(), input, &mut effects);
             let Some(shared) = shared.upgrade() else { return };
@@ -69,14 +69,14 @@ impl StarterTask {
     }
 }
 
-/// Asks the region for the start of an entity, like any user of it; nothing if it refuses at once.
+/// Asks the region to start an entity, like any user of the region; `None` if the region refuses at once.
 fn ask<M: Send + 'static>(shared: &Arc<Shared<M>>, of: ShardId, id: EntityId, timeout: Duration) -> Option<Answered> {
     use greylag_transport::AskError;
     let asked = shared.begin_start(id.as_str(), timeout).ok()?;
     Some(Box::pin(async move {
         let by = match asked.await {
             Ok(ack) => ack.downcast::<StartEntityAck>().ok()?.shard,
-            // Its shard knows of it now, and starts it again by itself.
+            // The entity's shard knows the entity now, and starts it again by itself.
             Err(AskError::Entity(EntityError::StartFailed(_))) => of.clone(),
             Err(_) => return None,
         };

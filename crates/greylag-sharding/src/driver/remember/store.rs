@@ -1,4 +1,4 @@
-//! Where the entities of a type are remembered, and what a store of your own has to do.
+//! The stores of remembered entities, and the trait for a store of your own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,7 +28,8 @@ impl RememberStore {
         Self::Custom(Arc::new(store))
     }
 
-    /// Whether it can keep the entities of a shard by this name: ids of histories have a bound. Source: sharding §4.8.
+    /// Whether the store can keep the entities of a shard with this name: persistence ids have a bound. Source:
+    /// sharding §4.8.
     pub(crate) fn has_room_for(&self, name: &EntityTypeName, shard: &ShardId) -> bool {
         !matches!(self, Self::EventSourced) || super::journal::shard_persistence_id(name, shard).is_some()
     }
@@ -43,7 +44,7 @@ impl RememberStore {
     }
 }
 
-/// Two stores of your own are the same if they are one value.
+/// Two stores of your own are equal if they are the same value.
 impl PartialEq for RememberStore {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -66,28 +67,28 @@ pub struct ShardTerm {
     pub entity_type: EntityTypeName,
     /// The shard.
     pub shard: ShardId,
-    /// Larger for each later owner of the shard: a store that refuses updates of a smaller one than it has seen is safe
-    /// from owners that were replaced and do not know it yet.
+    /// Larger for each later owner of the shard: a store that refuses updates with a smaller generation than it has
+    /// seen is protected from owners that were replaced and do not know it yet.
     pub generation: Generation,
 }
 
-/// Why a store did not do what it was asked for.
+/// Why a request to a store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RememberError {
-    /// It does not answer, or said no for now. The shard fails and starts again; what a coordinator asked for is asked
-    /// for again.
+    /// The store does not answer, or refuses for now. The shard fails and starts again; a coordinator repeats its
+    /// request.
     #[error("the store of remembered entities is unavailable: {0}")]
     Unavailable(String),
-    /// It cannot go on: the shard fails and starts again, or the coordinator does, with a store that is opened anew.
+    /// The store cannot go on: the shard or the coordinator fails and starts again, and opens the store anew.
     #[error("the store of remembered entities has stopped: {0}")]
     Stopped(String),
 }
 
 /// Remembers the entities of the shards of one type, and the shards that have had entities.
 ///
-/// One call of [`load`](Self::load) or [`update`](Self::update) is under way for one allocation of a shard, but for a load
-/// that took too long, which is given up and made again. What an update stored must be in every later load, on whichever
-/// node; an update that answers an error may be stored or not.
+/// At most one call of [`load`](Self::load) or [`update`](Self::update) is under way for one allocation of a shard,
+/// except for a load that took too long, which is given up and repeated. A stored update must be in every later load,
+/// on any node; an update that returns an error may be stored or not.
 ///
 /// ```
 /// use std::collections::BTreeSet;
@@ -117,34 +118,34 @@ pub enum RememberError {
 /// Source: sharding §4.8.
 #[async_trait]
 pub trait RememberEntitiesStore: Send + Sync + 'static {
-    /// The entities of a shard that are remembered; none if it was never heard of.
+    /// The remembered entities of a shard; none for an unknown shard.
     ///
     /// # Errors
     /// [`RememberError`].
     async fn load(&self, of: &ShardTerm) -> Result<BTreeSet<EntityId>, RememberError>;
 
-    /// Remembers `starts` and forgets `stops`: both, or none of it is known to be stored. No id is in both, and an id may
-    /// be remembered already, or not be.
+    /// Remembers `starts` and forgets `stops`, all or nothing. No id is in both, and ids may be remembered already, or
+    /// not.
     ///
     /// # Errors
     /// [`RememberError`].
     async fn update(&self, of: &ShardTerm, starts: Vec<EntityId>, stops: Vec<EntityId>) -> Result<(), RememberError>;
 
-    /// Remembers that a shard has had entities: a coordinator adds each before any region hosts it, and gives all that were
-    /// added a home again after a stop of all nodes.
+    /// Remembers that a shard has had entities: a coordinator adds each shard before any region hosts it, and gives all
+    /// added shards a home again after a stop of all nodes.
     ///
     /// # Errors
     /// [`RememberError`].
     async fn add_shard(&self, shard: &ShardId) -> Result<(), RememberError>;
 
-    /// The shards that were added.
+    /// The added shards.
     ///
     /// # Errors
     /// [`RememberError`].
     async fn shards(&self) -> Result<BTreeSet<ShardId>, RememberError>;
 }
 
-/// Remembers in this process, for tests, and for a node without a cluster. Clones are the same store.
+/// Keeps its data in this process, for tests, and for a node without a cluster. Clones are the same store.
 #[derive(Clone, Default)]
 pub struct InMemoryRememberStore(Arc<Mutex<Memory>>);
 
@@ -155,12 +156,12 @@ struct Memory {
 }
 
 impl InMemoryRememberStore {
-    /// One that remembers nothing yet.
+    /// An empty store.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What is remembered of a shard.
+    /// The remembered entities of a shard.
     pub fn entities(&self, shard: &ShardId) -> BTreeSet<EntityId> {
         self.lock().entities.get(shard).cloned().unwrap_or_default()
     }

@@ -63,7 +63,7 @@ async fn scenario_102_a_stopped_region_is_started_again() {
     }
 }
 
-/// Sharding scenario 109: nothing of a second description is dropped without a word.
+/// Sharding scenario 109: a second description that differs is refused, whatever part differs.
 #[tokio::test]
 async fn scenario_109_a_second_description_that_differs_is_refused() {
     let sharding = alone().await;
@@ -103,7 +103,7 @@ async fn scenario_109_a_second_description_that_differs_is_refused() {
     assert_eq!(late, "entity type Echo is initialised already, with another factory");
 }
 
-/// Sharding scenario 102: a type that is set up while the node cannot trust its view.
+/// Sharding scenario 102: a type that is set up while the node cannot trust its view holds its messages.
 #[tokio::test]
 async fn scenario_102_a_type_set_up_while_the_node_is_suspect_holds_its_messages() {
     let sharding = alone().await;
@@ -118,7 +118,7 @@ async fn scenario_102_a_type_set_up_while_the_node_is_suspect_holds_its_messages
     assert_eq!(answer.await.unwrap(), 1);
 }
 
-/// Sharding scenario 102: the same in a cluster, where the type's coordinator decides nothing either.
+/// Sharding scenario 102: in a cluster, the type's coordinator decides nothing either.
 #[tokio::test]
 async fn scenario_102_the_coordinator_of_a_type_set_up_while_the_node_is_suspect_waits() {
     let node = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
@@ -146,10 +146,10 @@ async fn scenario_102_the_coordinator_of_a_type_set_up_while_the_node_is_suspect
     tokio::time::timeout(Duration::from_secs(60), registered).await.expect("it goes on once it is trusted");
 }
 
-/// Entities whose messages a layer wraps are sent what their users know, by the same name; references in messages find them.
+/// Entities behind a layer get its users' messages under the same name; references in messages find them.
 #[tokio::test]
 async fn entities_behind_a_layer_are_sent_messages_of_its_users() {
-    /// What the layer makes of a question.
+    /// The layer's form of a question.
     const COVERED: EntityKey<(u8, ReplyTo<i64>)> = EntityKey::new("Covered");
     const USERS: EntityKey<ReplyTo<i64>> = EntityKey::new("Covered");
 

@@ -1,9 +1,9 @@
 //! The coordinator's state as replicated data.
 //!
-//! One register says which incarnation wrote last with authority; 64 maps hold the homes, so a commit
-//! ships only what it touched. Both are clocked by epochs and generations, never by the wall clock. A
-//! commit counts only when a read made after it still shows the own incarnation: either a newer one
-//! sees what was written, or this one learns that it is fenced before any region hears of its decision.
+//! One register names the incarnation that wrote last with authority; 64 maps hold the homes, so a commit ships only
+//! the maps that it changed. Both are clocked by epochs and generations, never by the wall clock. A commit counts only
+//! when a read made after it still shows the own incarnation: either a newer incarnation sees this write, or this one
+//! learns that it is fenced before any region hears of its decision.
 //!
 //! Source: sharding §2.15.
 
@@ -24,9 +24,9 @@ use crate::machine::coordinator::{Meta, StateEvent, StoredHome, StoredState};
 use crate::settings::{MajorityPlus, ShardingSettings};
 use crate::wire;
 
-/// Maps that the homes are spread over.
+/// Number of maps that hold the homes.
 const BUCKETS: u64 = 64;
-/// What an operator may look for when a majority does not answer.
+/// Hint for an operator if a majority does not answer.
 const HINT: &str = "is sharding started on all nodes?";
 
 type Register = LwwRegister<Vec<u8>>;
@@ -40,9 +40,9 @@ pub(super) struct DdataStore {
     buckets: Vec<Key<Homes>>,
     read: ReadLevel,
     write: WriteLevel,
-    /// How long one try may take.
+    /// Timeout of one attempt.
     patience: Duration,
-    /// The claim to power of the incarnation that runs now.
+    /// The epoch record of the present incarnation.
     own: Mutex<Option<Meta>>,
 }
 
@@ -158,7 +158,7 @@ impl StateStore for DdataStore {
         usize::MAX
     }
 
-    /// Everything, by a majority; again until that succeeds.
+    /// Reads all state from a majority; repeated until that succeeds.
     async fn read(&self) -> Result<StoredState, Unreadable> {
         let mut failures = self.failures();
         loop {
@@ -175,7 +175,7 @@ impl StateStore for DdataStore {
         }
     }
 
-    /// Writes until a majority has it; then looks whether a newer incarnation has come.
+    /// Writes until a majority has the events; then checks that no newer incarnation has come.
     async fn commit(&self, events: Vec<StateEvent>) -> Result<(), NotCommitted> {
         let mut buckets: BTreeMap<u64, BTreeMap<ShardId, StoredHome>> = BTreeMap::new();
         let mut started = None;
@@ -185,10 +185,11 @@ impl StateStore for DdataStore {
                 StateEvent::Home { shard, home } => {
                     let bucket = XxHash3_64::oneshot(shard.as_str().as_bytes()) % BUCKETS;
                     let homes = buckets.entry(bucket).or_default();
-                    // The later decision of one batch has the larger clock.
+                    // The later decision of one batch has the larger clock, so it replaces the earlier one.
                     homes.entry(shard).and_modify(|known| *known = home.clone()).or_insert(home);
                 }
-                // The fingerprint is part of `meta`; a home says that the gate was passed, and where its region is.
+                // Not stored: the fingerprint is part of `meta`; a home implies the passed gate and the registration of
+                // its region.
                 StateEvent::FingerprintRecorded(_)
                 | StateEvent::Initialized
                 | StateEvent::RegionRegistered(_)

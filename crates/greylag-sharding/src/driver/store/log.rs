@@ -1,7 +1,7 @@
-//! One history in a journal: claimed, read whole, and continued by its claimer alone.
+//! One history in a journal: claimed, read whole, and continued by the claiming writer alone.
 //!
-//! A claim fences all who claimed before. What is read is the newest snapshot that can be, and the events behind it; from
-//! then on each append continues what was read, so nothing is stored once another one has claimed or written.
+//! A claim fences all earlier claims. The newest readable snapshot is read, and the events behind it; from then on each
+//! append continues the events read, so nothing is stored once another writer has claimed or appended.
 //!
 //! ```text
 //! recover: head, claim --> snapshot --> pages of events --> Fold
@@ -25,59 +25,59 @@ use super::snapshots::Snapshots;
 use crate::ids::EntityTypeName;
 use crate::settings::ShardingSettings;
 
-/// Snapshots that are tried before the events alone have to do. Source: persistence §2.5.
+/// Snapshots tried before the events alone are read. Source: persistence §2.5.
 const SNAPSHOT_ATTEMPTS: usize = 3;
 
-/// How the records of a kind of history look, and what its errors say.
+/// The record formats of a kind of history, and its error texts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Format {
-    /// What the history is, for the texts of errors.
+    /// The kind of history, for error texts.
     pub(crate) what: &'static str,
     /// Manifest of an event.
     pub(crate) event: &'static str,
     /// Manifest of a snapshot.
     pub(crate) snapshot: &'static str,
-    /// Version of both.
+    /// Version of events and snapshots.
     pub(crate) version: u32,
-    /// What an operator can do about a history that cannot be read.
+    /// Advice for an operator about a history that cannot be read.
     pub(crate) advice: &'static str,
 }
 
-/// What the records of a history amount to.
+/// The state that the records of a history yield.
 pub(crate) trait Fold: Send {
-    /// Begins behind the events that a snapshot reflects.
+    /// Begins behind the events that a snapshot contains.
     ///
     /// # Errors
-    /// In what way the snapshot is damaged; the fold is as it was.
+    /// The damage of the snapshot; the fold is unchanged.
     fn begin_with(&mut self, snapshot: &[u8]) -> Result<(), String>;
 
-    /// What a snapshot of it holds.
+    /// The payload of a snapshot of the fold.
     fn snapshot(&self) -> Vec<u8>;
 
     /// Takes the next event.
     ///
     /// # Errors
-    /// What is wrong with it, and what an operator can do about that, if not what the format says.
+    /// The fault of the event, and advice for an operator if not that of the format.
     fn take(&mut self, event: &[u8]) -> Result<(), (String, Option<&'static str>)>;
 }
 
-/// A history that was claimed and read: what its claimer may append to.
+/// A history that was claimed and read: the base of the next append.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Claimed {
     pub(crate) epoch: WriterEpoch,
-    /// Its last event.
+    /// Number of its last event.
     pub(crate) last: SeqNr,
-    /// How many events were read behind a snapshot.
+    /// Number of events read behind a snapshot.
     pub(crate) read: u64,
 }
 
 /// Why a history was not read.
 pub(crate) enum Trouble {
-    /// The store does not answer: to be tried again.
+    /// The store does not answer; to be repeated.
     Unavailable(StoreFailure),
-    /// The claimer's generation, or what it has seen of the head, is older than what the journal knows.
+    /// The claimed generation, or the known head, is older than the journal's.
     Fenced(Head),
-    /// Trying again would not help.
+    /// Another attempt would not help.
     Unreadable(Unreadable),
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Log {
     snapshots: Arc<Snapshots>,
     id: PersistenceId,
     writer_uuid: WriterUuid,
-    /// How long one call may take that reads, and one that writes.
+    /// Timeouts of one read call, and of one write call.
     patience: (Duration, Duration),
 }
 
@@ -112,7 +112,7 @@ impl Log {
         }
     }
 
-    /// Events that are written in one piece, at most.
+    /// Most events that are written atomically.
     pub(crate) fn max_batch(&self) -> usize {
         self.journal.caps().max_atomic_events
     }
@@ -121,7 +121,7 @@ impl Log {
         &self.snapshots
     }
 
-    /// How long one call may take that reads, and one that writes.
+    /// Timeouts of one read call, and of one write call.
     pub(crate) fn patience(&self) -> (Duration, Duration) {
         self.patience
     }
@@ -146,13 +146,13 @@ impl Log {
         self.call(self.journal.claim(&self.id, self.writer_uuid, under)).await
     }
 
-    /// Begins with the newest snapshot that can be read. Answers the last event that it reflects.
+    /// Begins with the newest readable snapshot. Returns the number of the last event that it contains.
     async fn load_snapshot(&self, claim: &Claim, fold: &mut dyn Fold) -> Result<SeqNr, Trouble> {
         let mut criteria = SnapshotCriteria::LATEST;
         let mut cause = "there is none".to_owned();
         for _ in 0..SNAPSHOT_ATTEMPTS {
             let Some((seq_nr, read)) = self.newest(criteria).await? else {
-                // Retention leaves the last event, so a history without any, and without a snapshot, was removed.
+                // Retention keeps the last event, so a history without events and snapshots was removed.
                 let was_removed = criteria == SnapshotCriteria::LATEST && claim.deleted_to == claim.highest;
                 if was_removed {
                     self.begin_anew(claim, fold.snapshot()).await?;
@@ -183,8 +183,8 @@ impl Log {
         Err(self.refuse(&format!("events up to {deleted_to} are deleted, and of the snapshots: {cause}")))
     }
 
-    /// A history that was removed goes on behind its numbers. That it is empty there has to stand in a snapshot, since what
-    /// follows is no proof of it.
+    /// Continues a removed history behind its numbers. A snapshot must record that the history is empty there, since
+    /// later events do not prove it.
     async fn begin_anew(&self, claim: &Claim, empty: Vec<u8>) -> Result<(), Trouble> {
         if claim.highest.is_zero() {
             return Ok(());
@@ -196,7 +196,7 @@ impl Log {
         }
     }
 
-    /// The newest snapshot that matches: its number, and it or in what way it is damaged.
+    /// The newest snapshot that matches: its number, and its content or damage.
     async fn newest(&self, criteria: SnapshotCriteria) -> Result<Option<(SeqNr, Result<Snapshot, String>)>, Trouble> {
         match tokio::time::timeout(self.patience.0, self.snapshots.load(criteria)).await {
             Ok(Ok(found)) => Ok(found.map(|snapshot| (snapshot.seq_nr, Ok(snapshot)))),
@@ -214,7 +214,8 @@ impl Log {
         Ok(())
     }
 
-    /// A snapshot without its journal: numbers go on behind it, if nothing was ever written. Source: persistence §2.5.
+    /// Continues the numbers behind a snapshot without its journal, if nothing was ever written. Source: persistence
+    /// §2.5.
     async fn advance(&self, claim: &Claim, covered: SeqNr) -> Result<(), Trouble> {
         if !claim.highest.is_zero() {
             let highest = claim.highest;
@@ -273,7 +274,7 @@ impl Log {
         StoreFailure::new("journal", format!("no answer within {patience:?}"))
     }
 
-    /// A call that reads, or claims.
+    /// Runs a call that reads or claims, with its timeout.
     async fn call<T, E: Refusal>(&self, call: impl Future<Output = Result<T, E>> + Send) -> Result<T, Trouble> {
         match tokio::time::timeout(self.patience.0, call).await {
             Ok(Ok(answer)) => Ok(answer),
@@ -286,7 +287,7 @@ impl Log {
         }
     }
 
-    /// Appends events behind the last one, all or none, and answers the number of the last.
+    /// Appends events behind the last one, all or none, and returns the number of the last event.
     pub(crate) async fn append(&self, claimed: &Claimed, payloads: Vec<Vec<u8>>) -> Result<SeqNr, AppendError> {
         let event = |payload: Vec<u8>| NewEvent {
             codec_id: CodecId::PROST,
@@ -308,19 +309,19 @@ impl Log {
         let last = append.last().ok_or_else(used_up)?;
         match tokio::time::timeout(self.patience.1, self.journal.append(append)).await {
             Ok(appended) => appended.map(|_| last),
-            // The write goes on without its caller.
+            // The write goes on without its caller, so the outcome is unknown.
             Err(_) => Err(AppendError::Unknown(self.late(self.patience.1))),
         }
     }
 }
 
-/// What an error of a call means for its caller.
+/// How a caller must treat an error of a call.
 enum RefusalKind {
-    /// Trying again would not help.
+    /// Another attempt would not help.
     Final,
-    /// Another one has claimed.
+    /// Another writer has claimed.
     Fenced(Head),
-    /// Trying again may help.
+    /// Another attempt may help.
     ForNow,
 }
 

@@ -1,10 +1,11 @@
 //! The coordinator's state in a journal that every node reaches.
 //!
-//! An incarnation claims the history of its type, which fences all before it, and reads it. From then on each batch is one
-//! append that continues what it read, so a batch is stored only if no other incarnation has claimed or written since.
+//! An incarnation claims the history of its type, which fences all earlier ones, and reads it. From then on each batch
+//! is one append that continues the events read, so a batch is stored only if no other incarnation has claimed or
+//! written since.
 //!
-//! Where homes are replicated data and entities are remembered in a journal, the same history says which shards are
-//! remembered. Its first such record is a marker, behind which no coordinator finds homes in it any more.
+//! If homes are replicated data and entities are remembered in a journal, the same history lists the remembered shards.
+//! The first such record is a marker, behind which no coordinator finds homes in the history any more.
 //!
 //! ```text
 //! read:   Log::recover --> Replay --> StoredState
@@ -31,11 +32,11 @@ use crate::machine::coordinator::{StateEvent, StoredState};
 use crate::settings::ShardingSettings;
 use crate::wire::history::{self, EVENT_MANIFEST, SCHEMA_VERSION, SNAPSHOT_MANIFEST};
 
-/// What an operator may look for when the journal does not answer.
+/// Hint for an operator if the journal does not answer.
 const HINT: &str = "does this node reach the journal?";
-/// Advice to the operator about a history that contradicts itself.
+/// Advice for an operator about a contradictory history.
 const ADVICE_STRICT: &str = "with sharding.strict_recovery = false it is repaired";
-/// Advice to the operator about a history without homes.
+/// Advice for an operator about a history without homes.
 const ADVICE_MIGRATED: &str = "go on with sharding.state_store_mode = \"ddata\", or stop all nodes and remove it with \
                                remove_internal_sharding_data; entities keep their own events";
 
@@ -48,12 +49,12 @@ const FORMAT: Format = Format {
              their own events",
 };
 
-/// Homes are replicated data since an earlier run: the journal does not say any more where shards live.
+/// Homes were moved to replicated data by an earlier run: the journal does not know any more where shards live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("MigratedStore: homes of shards are not kept in it any more, but as replicated data")]
 struct MigratedStore;
 
-/// Under which id the coordinator of a type keeps its history.
+/// The persistence id of the coordinator of a type.
 pub(crate) fn persistence_id(name: &EntityTypeName) -> PersistenceId {
     PersistenceId::unique(&format!("/sharding/{}Coordinator", name.encoded())).expect("type names are short")
 }
@@ -65,7 +66,7 @@ pub(crate) struct PersistenceStore {
     log: Log,
     strict: bool,
     coordinated: Arc<Coordinated>,
-    /// What this incarnation may append to; `None` before it has read, and once it may append no more.
+    /// The base of the next append; `None` before the first read, and once nothing may be appended any more.
     history: Mutex<Option<History>>,
 }
 
@@ -116,7 +117,7 @@ impl PersistenceStore {
         }
     }
 
-    /// Counts repairs there.
+    /// Counts repairs in `coordinated`.
     pub(crate) fn counting(self, coordinated: Arc<Coordinated>) -> Self {
         Self { coordinated, ..self }
     }
@@ -135,7 +136,7 @@ impl PersistenceStore {
         }
         let Claimed { epoch, last, read } = claimed;
         tracing::debug!(entity_type = %self.name, %last, %epoch, %replay, "coordinator state was read");
-        // A repaired history is not repaired again, and a long one not read again, once a snapshot stands for it.
+        // Save a snapshot, so that a repaired history is not repaired again, and a long one not read again.
         if replay.repairs() > 0 || read >= self.log.snapshots().every() {
             self.log.snapshots().begin(epoch, last, history::encode_snapshot(&state), false);
         }
@@ -144,7 +145,7 @@ impl PersistenceStore {
         Ok((History { claimed, replay, failures }, state))
     }
 
-    /// Reads the history, again until the journal answers.
+    /// Reads the history; repeated until the journal answers.
     async fn read_again(&self) -> Result<StoredState, Unreadable> {
         let mut failures = Failures::new(&self.name, self.log.patience().0, HINT);
         let mut history = self.history.lock().await;
@@ -187,10 +188,10 @@ impl PersistenceStore {
         Err(NotCommitted::Lost)
     }
 
-    /// The events are durable.
+    /// Applies durable events.
     fn committed(&self, history: &mut History, append_last: SeqNr, events: Vec<HistoryEvent>) {
         for event in events {
-            // What an incarnation writes itself contradicts nothing, as the simulation checks.
+            // An incarnation's own events are never contradictory, as the simulation checks.
             drop(history.replay.apply(event));
         }
         let before = std::mem::replace(&mut history.claimed.last, append_last);
@@ -204,7 +205,7 @@ impl PersistenceStore {
 
     // --- remembered shards, where homes are replicated data ---
 
-    /// The shards that are remembered: those that had a home while homes were in the journal, and those that were added.
+    /// The remembered shards: those that had a home while homes were in the journal, and those that were added.
     pub(crate) async fn read_shards(&self) -> Result<BTreeSet<ShardId>, Unreadable> {
         loop {
             let state = self.read_again().await?;
@@ -212,14 +213,14 @@ impl PersistenceStore {
                 return Ok(state.remembered);
             }
             let remembered = state.remembered.into_iter().chain(state.homes.into_keys()).collect();
-            // From the marker on a coordinator that looks for homes here is told that there are none.
+            // Append the marker: behind it a coordinator that looks for homes finds none.
             if self.append(vec![HistoryEvent::Migrated]).await.is_ok() {
                 return Ok(remembered);
             }
         }
     }
 
-    /// Adds to the shards that are remembered.
+    /// Adds remembered shards.
     pub(crate) async fn add_shards(&self, shards: Vec<ShardId>) -> Result<(), NotCommitted> {
         self.append(vec![HistoryEvent::ShardsRemembered(shards.into_iter().collect())]).await
     }

@@ -1,7 +1,8 @@
-//! Snapshots of a history, saved beside the work of its writer, and what they make needless.
+//! Snapshots of a history, saved beside its writer's work, and the deletion of data that they replace.
 //!
-//! One is due each time the history has grown by `snapshot_every` events. It is saved while commits go on, one at a time;
-//! once it is durable, older events and snapshots are deleted. A failure only warns: the next snapshot covers it.
+//! A snapshot is due each time the history has grown by `snapshot_every` events. It is saved while commits go on, one
+//! at a time; once it is durable, older events and snapshots are deleted. A failure is only a warning, as the next
+//! snapshot makes up for it.
 //!
 //! Source: sharding §2.14; persistence §2.8.
 
@@ -29,25 +30,25 @@ pub(crate) struct Snapshots {
     is_saving: AtomicBool,
 }
 
-/// The events and snapshots that are deleted once a snapshot is durable.
+/// The events and snapshots to delete once a snapshot is durable.
 #[derive(Debug, PartialEq, Eq)]
 struct Retention {
-    /// The last event.
+    /// The last event to delete.
     events_to: SeqNr,
-    /// The last snapshot, if any goes.
+    /// The last snapshot to delete, if any.
     snapshots_to: Option<SeqNr>,
 }
 
 impl Retention {
-    /// Behind a snapshot at `seq_nr`. A store that keeps one snapshot needs none deleted, and no event that it reflects; the
-    /// last one stays, since a history without events is one that was removed.
+    /// For a snapshot at `seq_nr`. In a store that keeps one snapshot, all events but the last one are deleted, and no
+    /// snapshot; the last event stays, since a history without events counts as removed.
     fn behind(seq_nr: SeqNr, settings: &StateJournalSettings, latest_only: bool) -> Option<Self> {
         if latest_only {
             return Some(Self { events_to: seq_nr.previous(), snapshots_to: None });
         }
         let kept = settings.snapshot_every.get().saturating_mul(settings.keep_n_snapshots.get().into());
         let events_to = SeqNr::saturating(seq_nr.as_u64().saturating_sub(kept));
-        // The snapshot at the very place is what the events that are kept go on from.
+        // Keep the snapshot at `events_to` itself: the kept events continue from it.
         (!events_to.is_zero()).then(|| Self { events_to, snapshots_to: Some(events_to.previous()) })
     }
 }
@@ -86,13 +87,13 @@ impl Snapshots {
         self.is_saving.load(Ordering::Acquire)
     }
 
-    /// The newest one that matches.
+    /// The newest snapshot that matches.
     pub(crate) async fn load(&self, criteria: SnapshotCriteria) -> Result<Option<Snapshot>, SnapshotError> {
         self.store.load(&self.id, criteria).await
     }
 
-    /// Saves what the history amounts to at `at`, in the background, unless one is being saved; `retain`: then deletes what
-    /// is needless.
+    /// Saves the state of the history at `at`, in the background, unless a save is under way. `retain`: then delete the
+    /// events and snapshots that it replaces.
     pub(crate) fn begin(self: &Arc<Self>, epoch: WriterEpoch, at: SeqNr, payload: Vec<u8>, retain: bool) {
         if self.is_saving.swap(true, Ordering::AcqRel) {
             return;
@@ -110,7 +111,7 @@ impl Snapshots {
         });
     }
 
-    /// Saves what the history amounts to at a number.
+    /// Saves the state of the history at an event.
     pub(crate) async fn save(&self, seq_nr: SeqNr, payload: Vec<u8>) -> Result<(), SnapshotError> {
         let snapshot = NewSnapshot {
             id: self.id.clone(),
@@ -137,7 +138,7 @@ impl Snapshots {
     }
 }
 
-/// A save under way; the next one may begin when it ends, however it does.
+/// A save under way; on drop the next save may begin, whatever the outcome.
 struct Saving(Arc<Snapshots>);
 
 impl Drop for Saving {

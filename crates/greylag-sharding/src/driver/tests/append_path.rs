@@ -1,5 +1,5 @@
-//! The hand-overs of an append, counted where they are made. The tasks that it takes are counted in
-//! `tests/append_path.rs`, whose header names all that lies on the way.
+//! The hand-overs of an append, counted where they are made. `tests/append_path.rs` counts its tasks; its header lists
+//! the whole path.
 
 use super::*;
 
@@ -12,20 +12,20 @@ fn without_snapshots() -> EntityType<Command, ByEvents<Ledger>> {
     entities.events(json("ledger.added"))
 }
 
-/// Scenario persistence 73: a command is pushed to its shard once, and what its append came to is pushed back once.
+/// Scenario persistence 73: a command is pushed to its shard once, and the outcome of its append is pushed back once.
 #[tokio::test]
 async fn scenario_73_an_append_is_pushed_to_its_shard_once_and_back_once() {
     const APPENDS: u64 = 20;
     let sharding = alone_over(Some(Stores::in_memory()), ShardingSettings::test()).await;
     let ledgers = sharding.init(without_snapshots()).unwrap();
     let one = ledgers.entity_ref("one");
-    // Recovers.
+    // The first ask makes the entity recover.
     assert_eq!(get(&ledgers, "one").await, 0);
     let (to, back) = ledgers.0.pushed();
     for number in 1..=APPENDS {
         one.tell(Command::Add(1)).unwrap();
         assert_eq!(get(&ledgers, "one").await, number as i64);
     }
-    // A question is pushed to the shard, too; it asks the store for nothing, so nothing of it is pushed back.
+    // A question is also pushed to the shard; it needs no store call, so nothing is pushed back.
     assert_eq!(ledgers.0.pushed(), (to + 2 * APPENDS, back + APPENDS));
 }

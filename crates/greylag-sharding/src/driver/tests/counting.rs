@@ -1,4 +1,4 @@
-//! That entities which persist are counted when a shard hosts them. Source: persistence §10.16.
+//! Persistent entities are counted when a shard hosts them. Source: persistence §10.16.
 
 use std::num::NonZeroUsize;
 use std::pin::pin;
@@ -15,7 +15,7 @@ use crate::machine::message::Stamp;
 use crate::machine::region::Input;
 use crate::parcel::Parcel;
 
-/// Takes long to encode a state.
+/// A codec that takes long to encode a state.
 struct SlowCodec;
 
 impl Codec<i64> for SlowCodec {
@@ -32,7 +32,7 @@ impl Codec<i64> for SlowCodec {
     }
 
     fn encode(&self, state: &i64, buffer: &mut BytesMut) -> Result<(), EncodeError> {
-        // The paused clock of the runtime moves at the first poll.
+        // The runtime's paused clock advances at the first poll.
         let _ = tokio::time::advance(Duration::from_millis(51)).now_or_never();
         json("ledger.state").encode(state, buffer)
     }
@@ -42,7 +42,7 @@ impl Codec<i64> for SlowCodec {
     }
 }
 
-/// Ledgers with room for one command aside, and with a snapshot after each event, which takes long to encode.
+/// Ledgers with room for one stashed command, and with a snapshot after each event, which takes long to encode.
 fn slow() -> EntityType<Command, ByEvents<Ledger>> {
     let entities = EntityType::event_sourced(EntityKey::new("Slow"), |_| {
         let settings = EventSourcedSettings {
@@ -55,7 +55,7 @@ fn slow() -> EntityType<Command, ByEvents<Ledger>> {
     entities.events(json("ledger.added")).snapshots(SlowCodec)
 }
 
-/// Waits until these numbers are so; time is paused, so this takes none.
+/// Waits until the counters satisfy `holds`; time is paused, so this takes none.
 async fn until(sharding: &Sharding, what: &str, holds: impl Fn(&EntityStats) -> bool) -> EntityStats {
     for _ in 0..10_000 {
         let stats = sharding.stores().unwrap().entity_stats()[""];
@@ -103,7 +103,7 @@ async fn entities_with_a_durable_state_are_counted() {
     assert_eq!(EntityStats { recovery_time: Duration::ZERO, longest_recovery: Duration::ZERO, ..stats }, expected);
 }
 
-/// A message that came by a route of an earlier allocation: its sender is told of the newer one, and that is counted.
+/// A message by a route of an earlier allocation: its sender is told the newer one, and that is counted.
 #[tokio::test]
 async fn stale_routes_are_counted() {
     let sharding = alone(ShardingSettings::test()).await;

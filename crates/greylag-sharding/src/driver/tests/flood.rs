@@ -1,4 +1,4 @@
-//! An entity that is flooded, and its neighbour. Source: sharding §4.2, scenario 60.
+//! A flooded entity and its neighbour. Source: sharding §4.2, scenario 60.
 
 use super::*;
 
@@ -7,7 +7,7 @@ const TARGET: EntityKey<Hit> = EntityKey::new("Target");
 
 enum Hit {
     Number(usize),
-    /// Answers how many numbers were handled, of all entities.
+    /// Answers the number of numbers handled by all entities.
     Handled(ReplyTo<usize>),
 }
 
@@ -31,8 +31,8 @@ impl Entity for Target {
     }
 }
 
-/// A million messages stand in the inbox, far more than the mailbox of the hot entity takes, and one for its neighbour behind
-/// them. On one thread, so that the shard begins with all of them.
+/// A million messages stand in the inbox, far more than the mailbox of the hot entity takes, and one for its neighbour
+/// behind them. On one thread, so that the shard begins with all of them.
 #[tokio::test]
 async fn scenario_60_a_million_messages_of_a_hot_entity_do_not_hold_its_neighbour_up() {
     let settings = ShardingSettings {

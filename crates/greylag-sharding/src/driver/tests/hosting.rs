@@ -1,5 +1,5 @@
-//! Entities that persist, where their shard does more to them than hand them commands: it stops
-//! them, puts others in their place, and sees them fenced. Each rule for a history and for a state.
+//! Persistent entities whose shard does more than pass commands: it stops them, replaces them, and handles their
+//! fencing. Each rule for a history and for a durable state.
 
 use std::num::NonZeroU32;
 
@@ -22,35 +22,35 @@ enum Kept {
 const BOTH: [Kept; 2] = [Kept::History, Kept::State];
 
 enum Request {
-    /// Answered with its number once the keeper is open; put aside until then.
+    /// Answered with its number once the keeper is open; stashed until then.
     Keep(u32, ReplyTo<u32>),
-    /// Stored before it is answered.
+    /// Persists an event or state, then answers.
     Open(ReplyTo<u32>),
     Panic,
     /// Begins a timer, futures, blocking work, and a message to itself.
     Begin,
-    /// What comes back of those.
+    /// Results of the work begun by `Begin`.
     Said(&'static str),
 }
 
-/// What an open keeper stores something for.
+/// The number for which an open keeper persists again.
 const AGAIN: u32 = 0;
 
-/// Writes down what it is told, in order: signals by their names, `put aside n`, `keep n`.
+/// Notes its inputs, in order: signals by their names, `put aside n`, `keep n`.
 struct Keeper {
     diary: UnboundedSender<String>,
     on_failure: OnFailure,
-    /// As soon as it is open.
+    /// Whether the keeper passivates as soon as it is open.
     passivates: bool,
 }
 
 impl Keeper {
     fn note(&self, line: impl Into<String>) {
-        // A test that has seen enough does not listen any more.
+        // Sending fails if the test has stopped listening.
         self.diary.send(line.into()).ok();
     }
 
-    /// The name of a signal, without what it carries.
+    /// Notes the name of a signal, without its content.
     fn note_signal(&self, signal: &impl std::fmt::Debug) {
         let text = format!("{signal:?}");
         self.note(text.split('(').next().unwrap_or(&text));
@@ -158,10 +158,10 @@ mod state {
     }
 }
 
-/// One keeper in a region of its own, over stores that fail as told.
+/// One keeper in a region of its own, over stores with planned faults.
 struct House {
     kept: Kept,
-    /// Lives as long as the house.
+    /// Keeps sharding alive as long as the house.
     _sharding: Sharding,
     keepers: Region<Request>,
     journal: Arc<FaultyJournal>,
@@ -169,7 +169,7 @@ struct House {
     diary: UnboundedReceiver<String>,
 }
 
-/// How a house differs from others.
+/// Variations of a house.
 struct Plan {
     on_failure: OnFailure,
     supervision: Supervision,
@@ -210,7 +210,7 @@ impl House {
             stores.journal = Arc::new(Guarded::new(journal.clone(), "journal", breaker.clone()).unwrap());
             stores.states = Some(Arc::new(Guarded::new(states.clone(), "states", breaker).unwrap()));
         }
-        // A stop that had to wait for its deadline would take most of a minute.
+        // With this timeout, a stop that waited for its deadline would take most of a minute.
         let settings = ShardingSettings { handoff_timeout: Duration::from_secs(60), ..ShardingSettings::test() };
         let sharding = Sharding::alone(remoting(&MemoryNetwork::new()), Some(stores), settings).await.unwrap();
         let (diary, lines) = unbounded_channel();
@@ -237,7 +237,7 @@ impl House {
         self.keepers.entity_ref("one").ask(Request::Open).timeout(PATIENCE).await
     }
 
-    /// Asks, and returns once the keeper has put the question aside.
+    /// Asks, and returns once the keeper has stashed the question.
     async fn put_aside(&mut self, number: u32) -> JoinHandle<Result<u32, AskError>> {
         let keeper = self.keepers.entity_ref("one");
         let asking = tokio::spawn(async move { keeper.ask(|to| Request::Keep(number, to)).timeout(PATIENCE).await });
@@ -245,7 +245,7 @@ impl House {
         asking
     }
 
-    /// What the keeper wrote down, up to this line.
+    /// The keeper's notes, up to this line.
     async fn until(&mut self, line: &str) -> Vec<String> {
         let mut read = Vec::new();
         while read.last().is_none_or(|last| last != line) {
@@ -259,7 +259,7 @@ impl House {
         self.plan_write(0, fault);
     }
 
-    /// So many writes pass before one meets the fault.
+    /// Plans a fault of a write, after `passing` writes.
     fn plan_write(&self, passing: u32, fault: StoreFault) {
         match self.kept {
             Kept::History => self.journal.plan(None, JournalOp::Append, passing, fault),
@@ -276,7 +276,7 @@ impl House {
         }
     }
 
-    /// Another writer takes over what the keeper keeps.
+    /// Simulates another writer that takes over the keeper's history or state.
     async fn fence(&self) {
         use greylag_persistence::Journal as _;
         let (id, writer_uuid) = (PersistenceId::of("Keeper", "one").unwrap(), WriterUuid::from_u128(1));
@@ -295,7 +295,7 @@ impl House {
         }
     }
 
-    /// Stops the region and answers what the keeper wrote down from here on.
+    /// Stops the region and returns the keeper's notes from here on.
     async fn shut_down(&mut self) -> Vec<String> {
         let (keepers, kept) = (self.keepers.clone(), self.kept);
         let stopped = tokio::time::timeout(PATIENCE, keepers.graceful_shutdown()).await;
@@ -331,7 +331,7 @@ async fn a_stop_does_not_wait_for_a_recovery_that_nobody_needs() {
     .await;
 }
 
-/// persistence §4.1 (breaker): what backs off because of its store goes on as soon as the breaker closes.
+/// persistence §4.1 (breaker): an entity that backs off because of its store goes on as soon as the breaker closes.
 #[tokio::test]
 async fn a_back_off_ends_with_the_outage_that_it_waits_for() {
     for_both(async |kept| {
@@ -347,8 +347,8 @@ async fn a_back_off_ends_with_the_outage_that_it_waits_for() {
     .await;
 }
 
-/// Scenario persistence 48, in a shard: a stop before the permit is granted gives the permit back, and
-/// a stop message is nothing to an entity that has no state yet.
+/// Scenario persistence 48, in a shard: a stop before the permit is granted gives the permit back, and an entity
+/// without a state ignores the stop message.
 #[tokio::test]
 async fn scenario_48_a_stop_before_the_grant_leaks_no_permit() {
     for (kept, stop_message) in
@@ -370,13 +370,13 @@ async fn scenario_48_a_stop_before_the_grant_leaks_no_permit() {
     }
 }
 
-/// persistence §2.7: if commands wait in it, the entity recovers, handles them, and stops.
+/// persistence §2.7: if commands wait in the entity, it recovers, handles them, and stops.
 #[tokio::test]
 async fn a_stop_waits_for_a_recovery_that_commands_wait_for() {
     for_both(async |kept| {
         let mut house = House::build(kept, Plan { passivates: true, ..Plan::default() }).await;
         let asked = [house.put_aside(AGAIN).await, house.put_aside(1).await];
-        // The first write passes; the second is made in the middle of an unstash-all, which recovery keeps.
+        // The second write is made in the middle of an unstash-all, which recovery keeps.
         house.plan_write(1, StoreFault::Unavailable);
         assert_eq!(house.open().await, Ok(0));
         let diary = house.until("PostStop").await;
@@ -389,7 +389,7 @@ async fn a_stop_waits_for_a_recovery_that_commands_wait_for() {
     .await;
 }
 
-/// persistence §2.4, §2.6: a replaced entity hears `PreRestart`, and what it put aside goes on in order.
+/// persistence §2.4, §2.6: a replaced entity gets `PreRestart`, and its stash goes to its successor in order.
 #[tokio::test]
 async fn a_replaced_entity_hears_so_and_its_stash_goes_to_its_successor() {
     for_both(async |kept| {
@@ -409,7 +409,7 @@ async fn a_replaced_entity_hears_so_and_its_stash_goes_to_its_successor() {
     .await;
 }
 
-/// persistence §2.4: after a panic the user stash is dead letters, since it rests on the lost state.
+/// persistence §2.4: after a panic the user stash is dead letters, since it depends on the lost state.
 #[tokio::test]
 async fn a_panic_costs_an_entity_what_it_put_aside() {
     for_both(async |kept| {
@@ -444,8 +444,8 @@ async fn a_write_that_ends_without_an_answer_has_an_unknown_outcome() {
     .await;
 }
 
-/// persistence §2.4, §2.6, sharding §4.6: what a fenced entity put aside waits for the home to be
-/// confirmed, and goes to the successor, in order.
+/// persistence §2.4, §2.6, sharding §4.6: the stash of a fenced entity waits for the home to be confirmed, and goes to
+/// the successor, in order.
 #[tokio::test]
 async fn what_a_fenced_entity_put_aside_goes_to_its_successor() {
     for_both(async |kept| {
@@ -481,8 +481,8 @@ async fn a_failed_machine_is_replaced_where_the_decider_says_resume() {
     .await;
 }
 
-/// Scenario persistence 77: what an entity begins comes back as commands, also after a restart of its machine, and ends
-/// with the entity.
+/// Scenario persistence 77: results of work that an entity begins come as commands, even after a restart of its
+/// machine, and end with the entity.
 #[tokio::test]
 async fn scenario_77_entities_that_persist_begin_what_plain_ones_do() {
     for_both(async |kept| {
@@ -507,8 +507,8 @@ async fn scenario_77_entities_that_persist_begin_what_plain_ones_do() {
     .await;
 }
 
-/// Scenario persistence 77: what a replaced entity began never comes; a command that it told itself rests on the state
-/// that is lost. (What comes back while a write is under way: greylag-persistence, tests/errands.rs.)
+/// Scenario persistence 77: results of a replaced entity's work never come; a command to itself depends on the lost
+/// state. (Results during a write: greylag-persistence, tests/errands.rs.)
 #[tokio::test]
 async fn scenario_77_what_a_replaced_entity_began_never_comes() {
     for_both(async |kept| {

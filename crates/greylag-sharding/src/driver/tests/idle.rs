@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::Passivation;
 
-/// Tells at its end for how long it was idle.
+/// An entity that reports at its end for how long it was idle.
 struct Idler {
     used: Instant,
     told: UnboundedSender<Duration>,
@@ -15,7 +15,7 @@ struct Idler {
 impl Entity for Idler {
     type Message = ();
 
-    /// Turns of a timer are no use that is made of an entity.
+    /// Starts a timer, whose turns do not count as use of the entity.
     fn on_start(&mut self, cx: &mut Ctx<'_, ()>) {
         cx.fixed_rate("tick", Duration::from_millis(700), || ());
     }
@@ -32,7 +32,7 @@ impl Entity for Idler {
     }
 }
 
-/// Idlers that are used once each, a little after one another; answers where they tell of their ends.
+/// Idlers that are used once each, a little after one another; returns the receiver of their idle times.
 async fn idlers(count: u32, idle: Duration) -> (Sharding, UnboundedReceiver<Duration>) {
     let sharding = alone(ShardingSettings::test()).await;
     let (told, ends) = unbounded_channel();
@@ -46,7 +46,7 @@ async fn idlers(count: u32, idle: Duration) -> (Sharding, UnboundedReceiver<Dura
     (sharding, ends)
 }
 
-/// An entity ends between one idle time and a tenth more, whatever the idle time, and whenever it was used.
+/// An entity ends after one idle time to 1.1 idle times, for any idle time, and whenever it was used.
 #[tokio::test(start_paused = true)]
 async fn an_idle_entity_ends_between_one_idle_time_and_a_tenth_more() {
     let default = PassivationSettings::default().chosen().idle_timeout().expect("entities are passivated by default");

@@ -8,26 +8,26 @@ const SHORT: Duration = Duration::from_millis(100);
 const TICK: Duration = Duration::from_millis(20);
 
 enum Word {
-    /// Begins to be told of silences.
+    /// Sets a receive timeout.
     Listen,
-    /// Is told of none any more.
+    /// Cancels the receive timeout.
     Deaf,
-    /// Adds one, stored where the entity stores anything, and answers the sum and the incarnation.
+    /// Adds one, persisted if the entity persists, and answers the sum and the incarnation.
     Add(ReplyTo<(u64, u64)>),
-    /// Begins a timer that leaves the silence as it is.
+    /// Begins a timer that does not influence the silence.
     Tick,
     Ticked,
     Silence,
-    /// Asks for the entity's end, which follows a while later: what comes meanwhile waits for the next incarnation.
+    /// Asks for the entity's end, which follows a while later: messages in between wait for the next incarnation.
     Stop,
     End,
 }
 
-/// What any of them does but store.
+/// The behaviour that all kinds share, except for persisting.
 #[derive(Clone)]
 struct Listener {
     told: UnboundedSender<&'static str>,
-    /// Passivates itself when it is told of a silence.
+    /// Whether the entity passivates itself when it is told of a silence.
     passivates: bool,
 }
 
@@ -136,8 +136,8 @@ async fn add(region: &Region<Word>) -> (u64, u64) {
     region.entity_ref("one").ask(Word::Add).timeout(PATIENCE).await.unwrap()
 }
 
-/// sharding 62, as far as real time goes: a silence is told of again and again, also beside a timer that does not
-/// influence it, and not any more once that is taken back.
+/// sharding 62, in real time: a silence is reported again and again, even beside a timer that does not influence it,
+/// and no more once the receive timeout is cancelled.
 #[tokio::test]
 async fn scenario_62_a_receive_timeout_repeats_until_it_is_cancelled() {
     let (told, mut silences) = unbounded_channel();
@@ -158,8 +158,8 @@ async fn scenario_62_a_receive_timeout_repeats_until_it_is_cancelled() {
     }
 }
 
-/// sharding 53: what comes in the window between the receive timeout that ends an entity and its end is answered by a new
-/// incarnation, which goes on from what was stored.
+/// sharding 53: a message between the receive timeout that ends an entity and the end is answered by a new incarnation,
+/// which continues from the stored state.
 #[tokio::test]
 async fn scenario_53_a_receive_timeout_passivates_and_the_next_message_starts_a_new_incarnation() {
     let (told, mut ends) = unbounded_channel();

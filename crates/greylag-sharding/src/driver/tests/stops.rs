@@ -1,4 +1,4 @@
-//! How entities stop, and what is seen of it. Source: sharding §2.9 (3), §2.12, §4.5.
+//! How entities stop, and the messages and signals that they get. Source: sharding §2.9 (3), §2.12, §4.5.
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -9,12 +9,12 @@ use crate::machine::shard::STOP_WARN_AFTER;
 const DIARIST: EntityKey<Word> = EntityKey::new("Diarist");
 
 enum Word {
-    /// Answers how often it was asked, and the incarnation.
+    /// Answers how often the entity was asked, and the incarnation.
     Count(ReplyTo<(u64, u64)>),
     Passivate,
-    /// Ends by itself.
+    /// Makes the entity end by itself.
     End,
-    /// Asks for the end.
+    /// The stop message.
     Stop,
 }
 
@@ -26,7 +26,7 @@ struct Diarist {
 
 impl Diarist {
     fn note(&self, word: impl Into<String>) {
-        // A test that has seen enough does not listen any more.
+        // Sending fails if the test has stopped listening.
         self.diary.send(word.into()).ok();
     }
 }
@@ -89,8 +89,8 @@ async fn count(region: &Region<Word>, id: &str) -> (u64, u64) {
     region.entity_ref(id).ask(Word::Count).timeout(PATIENCE).await.unwrap()
 }
 
-/// sharding 56: a stop message is seen once, and then `PostStop`; without one only that. The next message starts a new
-/// incarnation, and a region that ends uses the stop message as well.
+/// sharding 56: an entity gets its stop message once, and then `PostStop`; without a stop message only `PostStop`. The
+/// next message starts a new incarnation, and a region that ends sends the stop message as well.
 #[tokio::test]
 async fn scenario_56_an_entity_sees_its_stop_message_once_and_then_post_stop() {
     for (with_stop_message, words) in
@@ -99,7 +99,7 @@ async fn scenario_56_an_entity_sees_its_stop_message_once_and_then_post_stop() {
         let (region, mut diary) = diarists(false, with_stop_message).await;
         let (_, first) = count(&region, "1").await;
         region.entity_ref("1").tell(Word::Passivate).unwrap();
-        // Ignored, since one is under way.
+        // The second request is ignored, since a passivation is under way.
         region.entity_ref("1").tell(Word::Passivate).unwrap();
         for word in words {
             assert_eq!(diary.next().await, *word);
@@ -117,7 +117,8 @@ async fn scenario_56_an_entity_sees_its_stop_message_once_and_then_post_stop() {
     }
 }
 
-/// sharding 57, without remembering: what ends by itself stays away until a message comes, and its sibling lives on.
+/// sharding 57, without remembering: an entity that ends by itself is not started before a message comes; its sibling
+/// lives on.
 #[tokio::test]
 async fn scenario_57_an_entity_that_ends_by_itself_is_not_started_again() {
     let (region, mut diary) = diarists(false, false).await;
@@ -133,7 +134,7 @@ async fn scenario_57_an_entity_that_ends_by_itself_is_not_started_again() {
     assert_eq!(count(&region, "ends").await.0, 1, "a new one, for a message");
 }
 
-/// sharding 31: an entity that ignores its stop message is ended by force, and its shard stops all the same.
+/// sharding 31: an entity that ignores its stop message is ended by force, and its shard stops nevertheless.
 #[tokio::test]
 async fn scenario_31_an_entity_that_ignores_its_stop_message_is_ended_by_force() {
     let (region, mut diary) = diarists(true, true).await;
@@ -141,7 +142,7 @@ async fn scenario_31_an_entity_that_ignores_its_stop_message_is_ended_by_force()
     let mut events = region.subscribe();
     let began = std::time::Instant::now();
     tokio::time::timeout(PATIENCE, region.graceful_shutdown()).await.unwrap();
-    // Of a handoff of 6 s, entities get one.
+    // With a handoff timeout of 6 s, entities get one second.
     let took = began.elapsed();
     assert!(took >= Duration::from_secs(1), "{took:?}");
     for word in ["1: stop", "1: PostStop", "dropped"] {
@@ -164,7 +165,7 @@ async fn scenario_83_a_suspect_node_holds_its_messages_until_it_is_trusted() {
     region.0.input(RegionInput::SelfSuspect);
     let one = region.entity_ref("1");
     let mut held: Vec<_> = (0..3).map(|_| Box::pin(one.ask(Word::Count).timeout(PATIENCE).send())).collect();
-    // Another entity of the shard, which would be started.
+    // A message for another entity of the shard, which must not be started yet.
     let mut started = Box::pin(region.entity_ref("2").ask(Word::Count).timeout(PATIENCE).send());
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -178,7 +179,7 @@ async fn scenario_83_a_suspect_node_holds_its_messages_until_it_is_trusted() {
     diary.is_empty();
 }
 
-/// sharding 83: a suspect node that turns out to be downed kills its shards; no handler sees what waited.
+/// sharding 83: a suspect node that turns out to be downed kills its shards; no handler sees the waiting messages.
 #[tokio::test]
 async fn scenario_83_a_suspect_node_that_is_downed_kills_its_shards_without_a_handler() {
     let (region, mut diary) = diarists(false, true).await;
@@ -194,7 +195,7 @@ async fn scenario_83_a_suspect_node_that_is_downed_kills_its_shards_without_a_ha
     assert!(region.entity_ref("1").tell(Word::Passivate).is_err());
 }
 
-/// An event-sourced sum, which ends when it is told to.
+/// An event-sourced sum, which ends on its stop message.
 struct Sum;
 
 enum Told {
@@ -221,8 +222,8 @@ impl EventSourced for Sum {
     }
 }
 
-/// sharding 55: of a queue [add, stop, add] the first is handled before the stop and the last by the next incarnation, also
-/// where all three wait for its recovery.
+/// sharding 55: of a queue [add, stop, add] the first is handled before the stop and the last by the next incarnation,
+/// even if all three wait for its recovery.
 #[tokio::test]
 async fn scenario_55_what_stands_behind_a_stop_is_for_the_next_incarnation() {
     let sharding = alone_over(Some(Stores::in_memory()), ShardingSettings::test()).await;

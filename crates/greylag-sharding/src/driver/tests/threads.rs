@@ -1,4 +1,4 @@
-//! On which threads handlers run, what is seen of those that take long, and the bound of blocking work.
+//! On which threads handlers run, reports of handlers that take long, and the bound of blocking work.
 //! Source: sharding §4.1, §4.3, §2.10.
 
 use std::process::Command as Process;
@@ -16,9 +16,10 @@ const WORKER: EntityKey<Work> = EntityKey::new("Worker");
 enum Work {
     /// Answers the name of the thread.
     Thread(ReplyTo<String>),
-    /// Holds its thread until the other end is dropped.
+    /// Blocks its thread until the other end is dropped.
     Hold(mpsc::Receiver<()>),
-    /// Blocks on the pool until the other end is dropped; answers whether there was room, and again when it is over.
+    /// Blocks on the pool until the other end is dropped; answers whether there was room, and again when the work has
+    /// ended.
     Block(mpsc::Receiver<()>, ReplyTo<bool>, ReplyTo<()>),
     Over(ReplyTo<()>),
 }
@@ -57,7 +58,7 @@ async fn thread_of(workers: &Region<Work>) -> String {
     workers.entity_ref("1").ask(Work::Thread).timeout(PATIENCE).await.unwrap()
 }
 
-/// On a runtime of one thread, which a handler of another type would otherwise hold.
+/// On a runtime of one thread, which a blocking handler of another type would otherwise occupy.
 #[tokio::test]
 async fn a_type_with_threads_of_its_own_holds_up_no_other() {
     let dedicated = Dispatcher::Dedicated(2.try_into().unwrap());
@@ -94,7 +95,7 @@ async fn a_dispatcher_is_a_runtime_that_the_program_lends_by_its_name() {
     mine.shutdown_background();
 }
 
-/// sharding §4.3: so much blocking work runs, so much waits, and the handler that asks for more is refused.
+/// sharding §4.3: the pool runs and queues a bounded number of jobs, and the handler that asks for more is refused.
 #[tokio::test]
 async fn blocking_work_has_a_bound_and_the_entity_hears_of_it() {
     let blocking_pool = BlockingPoolSettings { threads: 1, queue: 1 };
@@ -144,7 +145,7 @@ async fn slow_handlers_are_counted() {
     lets_go.join().unwrap();
 }
 
-/// sharding §2.10: a handler that does not return is told of while it runs; once it returns, its shard goes on.
+/// sharding §2.10: a handler that does not return is reported while it runs; once it returns, its shard goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handler_that_does_not_return_is_an_event() {
     let stuck_handler_threshold = Duration::from_millis(100);
@@ -167,7 +168,7 @@ async fn a_handler_that_does_not_return_is_an_event() {
     thread_of(&workers).await;
 }
 
-/// What this thread logs.
+/// The log output of this thread.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -226,7 +227,7 @@ fn stuck_process() {
         let workers = workers(&sharding);
         thread_of(&workers).await;
         workers.entity_ref("1").tell(Work::Hold(until)).unwrap();
-        // Ten seconds and a little later, the process ends.
+        // The process ends a little more than ten seconds later.
         let patience = Duration::from_secs(if action == "abort_process" { 60 } else { 12 });
         let stopped = tokio::time::timeout(patience, workers.graceful_shutdown()).await;
         assert!(stopped.is_err(), "a shard with a stuck handler does not stop");
@@ -255,7 +256,7 @@ fn a_shard_that_cannot_stop_ends_the_process_if_asked_to() {
 /// sharding 61, §4.3: a suspension whose future panics, or is dropped, is a failure of its entity; a new value goes on.
 #[tokio::test]
 async fn scenario_61_a_suspension_without_a_result_is_a_failure() {
-    /// Suspends by a future that panics, or that ends with its runtime.
+    /// Suspends by a future that panics, or that is dropped with its runtime.
     struct Waits;
 
     impl Entity for Waits {
@@ -271,7 +272,7 @@ async fn scenario_61_a_suspension_without_a_result_is_a_failure() {
         }
     }
 
-    // Futures of entities run where sharding was started; this runtime ends before the shard does.
+    // Futures of entities run on the runtime where sharding was started; this runtime ends before the shard does.
     let theirs = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let mine = tokio::runtime::Handle::current();
     let waits = theirs.spawn(async move {
@@ -296,7 +297,7 @@ async fn scenario_61_a_suspension_without_a_result_is_a_failure() {
     assert_ne!(first, second);
     one.tell((false, None)).unwrap();
     let later = one.ask(|reply_to| (true, Some(reply_to))).timeout(PATIENCE).send();
-    // The shard has the message by the time that the runtime of its futures ends, and needs that runtime no more.
+    // Wait until the shard has the message: the shard does not need the runtime of its futures after that.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }

@@ -1,4 +1,4 @@
-//! `serialize_messages`: what stays on a node is written and read all the same. Source: sharding §7.
+//! `serialize_messages`: messages within a node are encoded and decoded too. Source: sharding §7.
 
 use bytes::{Bytes, BytesMut};
 use greylag_core::{Codec, CodecId, DeadLetterReason, DecodeError, EncodeError, Manifest};
@@ -13,7 +13,7 @@ const FORGETFUL: EntityKey<Note> = EntityKey::new("Forgetful");
 enum Note {
     Keep {
         text: String,
-        /// A mistake that only shows where a message is written.
+        /// A mistake that only shows when a message is encoded.
         #[serde(skip)]
         forgotten: String,
     },
@@ -35,7 +35,7 @@ impl Entity for Forgetful {
     }
 }
 
-/// Writes what it cannot read, or does not write at all.
+/// A codec that encodes what it cannot decode, or does not encode at all.
 struct Broken {
     writes: bool,
 }

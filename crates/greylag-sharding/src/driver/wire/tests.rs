@@ -28,7 +28,7 @@ impl Entity for Sink {
     }
 }
 
-/// A shard of this node, and a region of another node that it takes messages from without asking the machine.
+/// A shard of this node, and a region of another node whose messages the shard admits without the machine.
 struct HostedShard {
     region: Region<u32>,
     wire: Arc<Wire<u32>>,
@@ -67,7 +67,7 @@ impl HostedShard {
         Inbound { from: self.origin.node.clone(), recipient, codec, manifest, payload, ask: None }
     }
 
-    /// A message with this header before it.
+    /// A message with this header.
     fn message(&self, put_header: impl FnOnce(&mut BytesMut, u32, &EntityId)) -> Inbound {
         let mut payload = BytesMut::new();
         put_header(&mut payload, self.region.0.data_lane.digest, &EntityId::new("e").unwrap());
@@ -75,13 +75,13 @@ impl HostedShard {
         self.inbound(CodecId::JSON, "sink", payload.freeze())
     }
 
-    /// One that goes past the machine.
+    /// A message that bypasses the machine.
     fn straight(&self) -> Inbound {
         let (generation, incarnation) = (self.generation, self.origin.incarnation);
         self.message(|buffer, digest, id| frame::put_straight(buffer, generation, incarnation, digest, id))
     }
 
-    /// One that the machine has to look at.
+    /// A message that must go through the machine.
     fn travelled(&self) -> Inbound {
         let stamp = Stamp { hops: 1, ..Stamp::straight(self.origin.clone(), self.generation) };
         self.message(|buffer, digest, id| frame::put_header(buffer, &stamp, digest, id))
@@ -92,8 +92,8 @@ impl HostedShard {
         self.inbound(CodecId::INTERNAL, frame::MARK_MANIFEST, frame::encode_mark(&mark))
     }
 
-    /// Receives the items of one frame, and returns how many messages lay in the shard's inbox after each item. The shard's
-    /// task cannot run meanwhile, since nothing here waits.
+    /// Receives the items of one frame, and returns how many messages lay in the shard's inbox after each item. The
+    /// shard's task cannot run meanwhile, since this method does not await.
     fn receive(&self, items: Vec<Inbound>) -> Vec<usize> {
         let mut lengths = Vec::new();
         let mut items = items.into_iter();
@@ -107,7 +107,7 @@ impl HostedShard {
     }
 }
 
-/// Sharding §2.1: a flush mark says that nothing older follows, so what came before the mark is in the inbox by then.
+/// Sharding §2.1: a flush mark confirms all messages before it, so these are in the inbox by then.
 #[tokio::test]
 async fn a_mark_never_overtakes_the_messages_of_its_own_frame() {
     let shard = HostedShard::new().await;

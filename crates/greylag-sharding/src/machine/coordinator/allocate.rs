@@ -1,4 +1,4 @@
-//! Requests for homes, the gate, and the questions to the strategy.
+//! Requests for homes, the registration gate, and the calls of the strategy.
 //!
 //! Source: sharding §2.7, §2.8, §2.16.
 
@@ -25,7 +25,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether a shard's home may be told now: it is durable, lives on a member, and is not moving.
+    /// Whether a shard's home may be sent now: the home is durable, lives on a member, and is not moving.
     pub(super) fn is_told(&self, shard: &ShardId) -> bool {
         let Some(entry) = self.ledger.durable(shard) else { return false };
         !entry.stored.deallocated
@@ -35,7 +35,7 @@ impl Coordinator {
             && self.outlook.members.contains(&entry.stored.region.node)
     }
 
-    /// Answers the regions that wait for homes that may be told now.
+    /// Answers the regions that wait for homes that may be sent now.
     pub(super) fn answer_requests(&mut self, out: &mut Vec<Effect>) {
         let told: Vec<_> = self.decisions.requests.awaited().filter(|shard| self.is_told(shard)).cloned().collect();
         let mut answers: BTreeMap<RegionId, Vec<ShardId>> = BTreeMap::new();
@@ -58,12 +58,12 @@ impl Coordinator {
         }
     }
 
-    /// Whether no entity of the shard lives anywhere, by what is decided: it may be given a home.
+    /// Whether no entity of the shard lives anywhere, by the decisions so far: the shard may be given a home.
     pub(super) fn is_nowhere(&self, shard: &ShardId) -> bool {
         is_nowhere(&self.ledger, &self.handoffs, &self.orders, shard)
     }
 
-    /// Asks the strategy for everything that is wanted, in one call.
+    /// Asks the strategy for homes of all shards that need one, in one call.
     pub(super) fn call_strategy(&mut self, out: &mut Vec<Effect>) {
         if self.state != CoordinatorState::Active || !self.decisions.requests.is_call_due() {
             return;
@@ -100,26 +100,26 @@ impl Coordinator {
             }
             self.decisions.requests.decided(&shard);
             let ended = self.ledger.decided(&shard);
-            // Without a record there was no home, or it was lost with the state: then nothing that left
-            // under an earlier epoch may be taken, since later messages may have been handled.
+            // Without a record the shard never had a home, or the record was lost: then nothing that left under an
+            // earlier epoch may be taken, since later messages may have been handled.
             let unknown = || Generation::new(self.term.epoch, 0).ok();
             let previous = ended.map(|home| home.generation).or_else(unknown);
             let leftovers_from = ended.and_then(|home| home.leftovers_from.clone());
             let leftovers_from = leftovers_from.filter(|from| !self.registry.is_gone(from));
             self.decide(&shard, StoredHome { region, generation, deallocated: false, previous, leftovers_from });
         }
-        // What the strategy said nothing about is asked again.
+        // Ask again for shards that the answer did not name.
         asked.iter().for_each(|shard| self.decisions.requests.look_again(shard));
     }
 
-    /// Who can be given a shard: members that stay and are reachable, if there is one such.
+    /// The regions that can be given a shard: on members that stay and are reachable, if there is one.
     fn allocation_view(&self) -> View {
         let view = self.view();
         let regions = view.candidates().into_iter().cloned().collect();
         View { regions, ..view }
     }
 
-    /// Every region that can host, with the shards it has.
+    /// Every region that can host, with its shards.
     fn view(&self) -> View {
         let hosting = self.registry.regions().filter(|(_, e)| !e.proxy && !e.refused && !e.shutting_down);
         let regions = hosting.filter_map(|(region, _)| {
@@ -152,7 +152,7 @@ impl Coordinator {
     }
 }
 
-/// Whether no entity of the shard lives anywhere, by what is decided.
+/// Whether no entity of the shard lives anywhere, by the decisions so far.
 fn is_nowhere(ledger: &Ledger, handoffs: &HandOffs, orders: &Orders, shard: &ShardId) -> bool {
     ledger.decided(shard).is_none_or(|home| home.deallocated)
         && !handoffs.contains(shard)

@@ -1,11 +1,12 @@
-//! Deciding: which shards need a home, the questions to the strategy, the numbers of allocations, the rounds of rebalancing.
+//! Deciding: which shards need a home, the calls of the strategy, the numbers of allocations, the rounds of
+//! rebalancing.
 //!
 //! ```text
 //! request, handoff over, remembered --> wanted --CallAllocate--> strategy --> a generation for each home
 //! rebalance_interval --CallRebalance--> strategy --> handoffs
 //! ```
-//! One call of each kind is under way at a time. What follows from an answer is the coordinator's. Source: sharding §2.7,
-//! §2.9, §2.16.
+//! One call of each kind is under way at a time. The coordinator acts on the answers. Source: sharding §2.7, §2.9,
+//! §2.16.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ pub(super) struct Decisions {
     pub(super) requests: Requests,
     pub(super) remembered: RememberedShards,
     next_seq: u64,
-    /// The gate of `min_regions` was passed once (sharding §2.16).
+    /// Whether the gate of `min_regions` was passed (sharding §2.16).
     is_initialized: bool,
     rebalance_at: Option<Instant>,
     is_rebalancing: bool,
@@ -48,13 +49,13 @@ impl Decisions {
         self.is_initialized
     }
 
-    /// The gate is passed. Answers whether it was not before.
+    /// Passes the gate. Returns whether it was closed before.
     pub(super) fn initialize(&mut self) -> bool {
         !std::mem::replace(&mut self.is_initialized, true)
     }
 
-    /// Asks the strategy for everything that is wanted and lives nowhere, in one call; what has to be remembered first is
-    /// added to its store.
+    /// Asks the strategy for homes of all shards that need one and live nowhere, in one call; shards that must be
+    /// remembered first are added to their store instead.
     pub(super) fn call(&mut self, view: View, is_nowhere: impl Fn(&ShardId) -> bool, out: &mut Vec<Effect>) {
         let wanted = self.requests.wanted(&is_nowhere);
         self.remembered.add(wanted, out);
@@ -75,12 +76,12 @@ impl Decisions {
         self.rebalance_at
     }
 
-    /// The next round begins after the interval.
+    /// Schedules the next round, one interval from now.
     pub(super) fn schedule_rebalance(&mut self, now: Instant, interval: Duration) {
         self.rebalance_at = Some(now + interval);
     }
 
-    /// Whether a round begins now; the next one is scheduled.
+    /// Whether a round begins now; if so, the next one is scheduled.
     pub(super) fn is_rebalance_due(&mut self, now: Instant, interval: Duration) -> bool {
         let is_due = self.rebalance_at.is_some_and(|at| at <= now);
         if is_due {
@@ -94,7 +95,7 @@ impl Decisions {
         self.is_rebalancing
     }
 
-    /// The strategy is asked what to move, or has answered.
+    /// Notes that the strategy was asked which shards to move, or has answered.
     pub(super) fn set_rebalancing(&mut self, is_rebalancing: bool) {
         self.is_rebalancing = is_rebalancing;
     }

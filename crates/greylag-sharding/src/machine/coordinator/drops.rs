@@ -1,4 +1,4 @@
-//! Claims that lost: regions that are told to drop a shard, again until they say that nothing of it lives there.
+//! Claims that lost: `DropShard` is repeated to a region until it answers that nothing of the shard lives there.
 //!
 //! Until then the shard is given to no region. Source: sharding §2.2 (`DropShard`), §2.13.
 
@@ -18,13 +18,13 @@ pub(super) struct Drops {
 }
 
 impl Drops {
-    /// The region is told to drop its claim, and again at that time.
+    /// Notes that the region was told to drop its claim; `again` is the time of the repetition.
     pub(super) fn add(&mut self, shard: &ShardId, region: &RegionId, generation: Generation, again: Instant) {
         self.by_shard.entry(shard.clone()).or_default().insert(region.clone(), generation);
         self.due.set(&(shard.clone(), region.clone()), again);
     }
 
-    /// The region has nothing of the shard up to that generation. Answers whether that ends a drop.
+    /// Notes that nothing of the shard up to that generation lives in the region. Returns whether that ends a drop.
     pub(super) fn stopped(&mut self, shard: &ShardId, region: &RegionId, generation: Generation) -> bool {
         let Some(regions) = self.by_shard.get_mut(shard) else { return false };
         if regions.get(region).is_none_or(|dropped| *dropped > generation) {
@@ -44,7 +44,7 @@ impl Drops {
         }
     }
 
-    /// The region is gone, and its claims with it. Answers their shards.
+    /// Forgets a region that is gone, and its claims. Returns their shards.
     pub(super) fn forget(&mut self, region: &RegionId) -> Vec<ShardId> {
         let told = self.by_shard.iter().filter(|(_, regions)| regions.contains_key(region));
         let shards: Vec<_> = told.map(|(shard, _)| shard.clone()).collect();
@@ -57,17 +57,17 @@ impl Drops {
         self.by_shard.contains_key(shard)
     }
 
-    /// Whether the region was told to drop something, and has not answered.
+    /// Whether the region was told to drop any shard, and has not answered.
     pub(super) fn waits_for_region(&self, region: &RegionId) -> bool {
         self.by_shard.values().any(|regions| regions.contains_key(region))
     }
 
-    /// When something is said again.
+    /// When the next order is repeated.
     pub(super) fn next(&self) -> Option<Instant> {
         self.due.next()
     }
 
-    /// What is to be said again now; it is due next at `again`.
+    /// The orders to repeat now; they are due next at `again`.
     pub(super) fn repeat(&mut self, now: Instant, again: Instant) -> Vec<(ShardId, RegionId, Generation)> {
         let due = self.due.due(now);
         due.iter().for_each(|key| self.due.set(key, again));

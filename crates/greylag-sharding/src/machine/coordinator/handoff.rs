@@ -1,4 +1,4 @@
-//! The coordinator's part in handoffs: which shards move, and what follows when one has stopped, or stays.
+//! The coordinator's part in handoffs: which shards move, and what follows when a shard has stopped, or stays.
 //!
 //! Source: sharding §2.9, §2.10, §2.11.
 
@@ -27,7 +27,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether a handoff of the shard began: it has a durable home and is not moving yet.
+    /// Begins a handoff of the shard, if it has a durable home and is not moving yet. Returns whether it began.
     pub(super) fn begin_handoff(&mut self, now: Instant, shard: &ShardId, out: &mut Vec<Effect>) -> bool {
         if self.ledger.is_pending(shard) || self.handoffs.contains(shard) {
             return false;
@@ -48,7 +48,7 @@ impl Coordinator {
         true
     }
 
-    /// The owner is stopping it already, on the word of a predecessor of this incarnation.
+    /// Waits for an owner that stops the shard already, by the order of a predecessor of this incarnation.
     pub(super) fn await_stopped(&mut self, now: Instant, shard: &ShardId, owner: &RegionId, generation: Generation) {
         if !self.handoffs.contains(shard) {
             self.handoffs.await_stopped(now, self.term.epoch, shard, owner, generation);
@@ -68,7 +68,7 @@ impl Coordinator {
         self.carry_out(effects, out);
     }
 
-    /// One shard after the other: what ends for one may answer requests for others.
+    /// Handles each shard on its own: the end of one handoff may answer requests for other shards.
     pub(super) fn tick_handoffs(&mut self, now: Instant, out: &mut Vec<Effect>) {
         for shard in self.handoffs.due(now) {
             let mut effects = Vec::new();
@@ -89,7 +89,7 @@ impl Coordinator {
         }
     }
 
-    /// The shard stays where it is.
+    /// Tells the regions that took part in a handoff that the shard stays where it is.
     fn on_stays(
         &mut self,
         shard: &ShardId,
@@ -106,7 +106,7 @@ impl Coordinator {
         self.answer_requests(out);
     }
 
-    /// Ends the handoffs for which regions would have to stop sending: in a cluster that prepares to end none does.
+    /// Gives up the handoffs that wait for acks: in a cluster that prepares to end no region acks.
     pub(super) fn abandon_unacked(&mut self, out: &mut Vec<Effect>) {
         for shard in self.handoffs.unacked() {
             let mut effects = Vec::new();
@@ -135,7 +135,7 @@ impl Coordinator {
             return;
         }
         if self.handoffs.stopped(shard) == Some(true) {
-            // At once, even with no traffic: an idle cluster would shed its shards otherwise.
+            // Allocate at once, even with no traffic: an idle cluster would lose its shards otherwise.
             self.decisions.requests.make_eager(shard);
         }
         self.deallocate(shard, leftovers.then(|| region.clone()));
@@ -160,7 +160,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether a shard could be given to this node: it stays, and a region that hosts is there or may still register.
+    /// Whether a shard could be given to this node: it stays, and a hosting region is registered or may still register.
     fn can_host(&self, node: &UniqueAddress) -> bool {
         let stays = self.outlook.members.members.get(node).is_some_and(|member| {
             matches!(member.phase, Phase::Up | Phase::Preparing) && member.has_role(&self.config.role)

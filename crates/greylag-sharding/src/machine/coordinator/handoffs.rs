@@ -1,11 +1,11 @@
-//! Moving shards: all regions stop sending to one, its owner stops it, and only then may another region get it.
+//! Moving shards: all regions stop sending to a shard, its owner stops it, and only then may another region get it.
 //!
 //! ```text
 //! begin --> AwaitAcks --all acked, gone, or proxies late--> AwaitStopped --ended--> Flush, for the allocation that follows
 //!               \--handoff_timeout--> Stays: the shard is where it was
 //! ```
-//! A handoff knows the regions that take part in it. Homes, requests and what becomes of the shard are the coordinator's,
-//! which carries the effects out. Source: sharding §2.9, §2.10.
+//! A handoff knows the regions that take part in it. Homes, requests and the fate of the shard are left to the
+//! coordinator, which carries the effects out. Source: sharding §2.9, §2.10.
 
 mod handoff;
 
@@ -21,38 +21,38 @@ use crate::machine::message::{Attempt, CoordinatorMessage, Epoch};
 use crate::settings::ShardingSettings;
 use crate::timetable::Timetable;
 
-/// A shard that is to move, and who is told.
+/// A shard to move, and the regions to tell.
 #[derive(Debug)]
 pub(super) struct Move {
     pub(super) owner: RegionId,
     pub(super) generation: Generation,
-    /// Every registered region, also proxies: each is told to stop sending.
+    /// Every registered region, including proxies: each is told to stop sending.
     pub(super) participants: BTreeSet<RegionId>,
-    /// Of these, the regions that host. Proxies are not waited for as long.
+    /// The participants that host. Proxies are not waited for as long.
     pub(super) hosting: BTreeSet<RegionId>,
 }
 
-/// What a region answers to the order to stop sending.
+/// A region's answer to the order to stop sending.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ack {
     pub(super) generation: Generation,
     pub(super) attempt: Attempt,
-    /// A mark follows what the region has sent.
+    /// Whether a mark follows the messages that the region has sent.
     pub(super) flushed: bool,
 }
 
 /// An effect of the handoffs, which the coordinator carries out in the order of the list.
 #[derive(Debug)]
 pub(super) enum HandOffEffect {
-    /// Say this to a region.
+    /// Send a message to a region.
     Say { to: RegionId, message: CoordinatorMessage },
-    /// Tell subscribers.
+    /// Publish an event to subscribers.
     Event(CoordinatorEvent),
-    /// Not all regions have stopped sending in time: the shard stays, and the regions that took part are told where.
+    /// Not all regions have stopped sending in time: the shard stays, and the participants are told its home.
     Stays { shard: ShardId, owner: RegionId, participants: BTreeSet<RegionId> },
 }
 
-/// The marks that were waited for in a handoff that has ended, and who took part in it.
+/// The marks awaited in a handoff that has ended, and its participants.
 #[derive(Debug)]
 pub(super) struct Flush {
     pub(super) attempt: Attempt,
@@ -60,16 +60,16 @@ pub(super) struct Flush {
     pub(super) participants: BTreeSet<RegionId>,
 }
 
-/// The machine: all handoffs under way, and what is kept of those that have ended until the allocation that follows.
+/// The machine: all handoffs under way, and the flush data of ended handoffs until the allocation that follows.
 #[derive(Debug)]
 pub(super) struct HandOffs {
     times: Times,
     by_shard: BTreeMap<ShardId, HandOff>,
     due: Timetable<ShardId>,
-    /// Those of which the last awaited region is gone.
+    /// Shards whose last awaited region is gone.
     acked: BTreeSet<ShardId>,
     flushes: BTreeMap<ShardId, Flush>,
-    /// The last try of a shard that was given up, while the shard stays where it was.
+    /// The last attempt of a shard that was given up, while the shard stays where it was.
     given_up: BTreeMap<ShardId, Attempt>,
     attempts: u64,
 }
@@ -97,7 +97,7 @@ impl HandOffs {
         self.due.next()
     }
 
-    /// The shard is to move: the regions that may send to it are told to stop.
+    /// Begins a handoff: the regions that may send to the shard are told to stop.
     pub(super) fn begin(
         &mut self,
         now: Instant,
@@ -123,7 +123,7 @@ impl HandOffs {
         self.tick(now, shard, out);
     }
 
-    /// The owner is stopping it already, on the word of a predecessor of this incarnation.
+    /// Waits for an owner that stops the shard already, by the order of a predecessor of this incarnation.
     pub(super) fn await_stopped(
         &mut self,
         now: Instant,
@@ -146,7 +146,7 @@ impl HandOffs {
         self.insert(shard, handoff);
     }
 
-    /// A region has stopped sending. The last of them lets the owner stop the shard.
+    /// Notes that a region has stopped sending. The last ack lets the owner stop the shard.
     pub(super) fn on_ack(
         &mut self,
         now: Instant,
@@ -177,12 +177,12 @@ impl HandOffs {
         }
     }
 
-    /// The shards for which something is due.
+    /// The shards whose handoff has work to do.
     pub(super) fn due(&self, now: Instant) -> Vec<ShardId> {
         self.due.due(now)
     }
 
-    /// Does what is due for one shard.
+    /// Does everything that is due for one shard.
     pub(super) fn tick(&mut self, now: Instant, shard: &ShardId, out: &mut Vec<HandOffEffect>) {
         let times = self.times;
         match self.update(shard, |handoff| handoff.tick(now, shard, times, out)) {
@@ -206,15 +206,15 @@ impl HandOffs {
         self.tick(now, shard, out);
     }
 
-    /// Ends a handoff for which not all regions have stopped sending.
+    /// Gives up a handoff in which not all regions have stopped sending.
     pub(super) fn give_up(&mut self, shard: &ShardId, out: &mut Vec<HandOffEffect>) {
         let Some(HandOff { attempt, owner, participants, .. }) = self.remove(shard) else { return };
         self.given_up.insert(shard.clone(), attempt);
         out.push(HandOffEffect::Stays { shard: shard.clone(), owner, participants });
     }
 
-    /// The home that moves has ended. What the next one needs to know of the handoff is kept. Answers whether the shard
-    /// gets another one at once; `None` if it was not moving.
+    /// Ends the handoff of a home that has ended, and keeps its flush data for the next home. Returns whether the shard
+    /// gets another home at once; `None` if it was not moving.
     pub(super) fn stopped(&mut self, shard: &ShardId) -> Option<bool> {
         let handoff = self.remove(shard)?;
         let is_move = !handoff.is_stop;
@@ -225,8 +225,8 @@ impl HandOffs {
         Some(is_move)
     }
 
-    /// The shard does not move any more: its owner is gone, or another one has claimed it. Answers as
-    /// [`HandOffs::stopped`].
+    /// Ends the handoff of a shard that does not move any more: its owner is gone, or another one has claimed it.
+    /// Returns the same as [`HandOffs::stopped`].
     pub(super) fn end(&mut self, shard: &ShardId) -> Option<bool> {
         self.remove(shard).map(|handoff| !handoff.is_stop)
     }
@@ -246,7 +246,7 @@ impl HandOffs {
         self.by_shard.keys()
     }
 
-    /// A shard that is moving is to stop: no new home is wanted for it.
+    /// Makes a handoff a mere stop: the shard gets no new home after it.
     pub(super) fn only_stop(&mut self, shard: &ShardId) {
         self.update(shard, |handoff| handoff.is_stop = true);
     }
@@ -262,7 +262,7 @@ impl HandOffs {
         self.by_shard.insert(shard.clone(), handoff);
     }
 
-    /// Changes a handoff, and keeps its time right.
+    /// Changes a handoff, and updates its deadline.
     fn update<R>(&mut self, shard: &ShardId, change: impl FnOnce(&mut HandOff) -> R) -> Option<R> {
         let handoff = self.by_shard.get_mut(shard)?;
         let answer = change(handoff);
@@ -270,7 +270,7 @@ impl HandOffs {
         Some(answer)
     }
 
-    /// A region that is gone acks nothing, and sends nothing.
+    /// Removes a region that is gone from all handoffs: it neither acks nor sends.
     pub(super) fn forget(&mut self, region: &RegionId) {
         for (shard, handoff) in &mut self.by_shard {
             handoff.forget(region);
@@ -293,22 +293,22 @@ impl HandOffs {
         self.by_shard.iter().filter(waits).map(|(shard, _)| shard.clone()).collect()
     }
 
-    /// The last try to hand off the home that the shard has that was given up.
+    /// The last attempt that was given up to hand off the shard's present home.
     pub(super) fn given_up(&self, shard: &ShardId) -> Option<Attempt> {
         self.given_up.get(shard).copied()
     }
 
-    /// The home that could not be handed off has ended all the same.
+    /// Forgets the attempt that was given up: the home has ended since.
     pub(super) fn end_given_up(&mut self, shard: &ShardId) {
         self.given_up.remove(shard);
     }
 
-    /// What is kept of the handoff that ended before the allocation of the shard.
+    /// The flush data of the handoff that ended before the allocation of the shard.
     pub(super) fn flush(&self, shard: &ShardId) -> Option<&Flush> {
         self.flushes.get(shard)
     }
 
-    /// The allocation that follows is durable.
+    /// Forgets the flush data: the allocation that follows is durable.
     pub(super) fn end_flush(&mut self, shard: &ShardId) {
         self.flushes.remove(shard);
     }

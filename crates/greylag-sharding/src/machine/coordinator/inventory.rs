@@ -1,4 +1,4 @@
-//! Taking stock: which nodes have told what they host, and whether that is all.
+//! The inventory: which nodes have reported what they host, and whether all have.
 //!
 //! Source: sharding §2.13; §1.5, point 4.
 
@@ -13,7 +13,7 @@ use crate::machine::membership::Phase;
 use crate::machine::message::Standing;
 
 impl Coordinator {
-    /// Members that may host, or may still be hosting, and have not told this incarnation what.
+    /// Members that may host, or may still be hosting, and have not reported to this incarnation.
     pub(super) fn silent_nodes(&self) -> Vec<UniqueAddress> {
         if self.recorded.is_kept() {
             return self.unregistered_nodes();
@@ -24,7 +24,7 @@ impl Coordinator {
         may_host.map(|(node, _)| node).filter(|node| !self.has_spoken(node)).cloned().collect()
     }
 
-    /// In mode persistence: members that can be reached and host by what is recorded, and have not registered again.
+    /// In mode persistence: nodes of recorded regions that could register, and have not registered again.
     fn unregistered_nodes(&self) -> Vec<UniqueAddress> {
         let can_register = |node: &UniqueAddress| {
             let member = self.outlook.members.members.get(node);
@@ -45,14 +45,14 @@ impl Coordinator {
         })
     }
 
-    /// Whether all members mean the same by the type: a side that another role's coordinator does not know of could give
-    /// an entity a second home.
+    /// Whether all members agree about the type: a side that another role's coordinator does not know of could give an
+    /// entity a second home.
     pub(super) fn all_agree(&self) -> bool {
         self.sabotage == Some(Sabotage::Agreement) || self.outlook.standing == Standing::Agreed
     }
 
-    /// Whether every node has spoken or is gone: then a shard that is not known does not run anywhere. A journal knows all
-    /// that do: there it is enough that those have spoken which it names, and their silence ends with its time.
+    /// Whether every node has reported or is gone: then an unknown shard runs nowhere. A journal has recorded all
+    /// running regions: there the recorded regions must report, and are waited for until a timeout.
     pub(super) fn inventory_is_complete(&mut self, now: Instant) -> bool {
         if self.sabotage == Some(Sabotage::Inventory) {
             return true;

@@ -1,9 +1,9 @@
-//! What is durable about homes, what is decided and not durable yet, and the one write that may be under way.
+//! Homes: the durable ones, decisions that are not durable yet, and the one write that may be under way.
 //!
 //! ```text
 //! decide --> pending, queue --next_batch--> one write --committed--> apply --> durable
 //! ```
-//! All decisions that wait when a write ends go in the next one. Source: sharding §2.7 (point 7).
+//! All decisions that wait when a write ends go into the next write. Source: sharding §2.7 (point 7).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,13 +15,14 @@ use crate::allocation::ShardList;
 use crate::ids::{RegionId, ShardId};
 use crate::machine::message::{Attempt, ClaimState};
 
-/// A durable home, and the facts about it that this incarnation holds in memory only.
+/// A durable home, and the facts about it that are held in memory only.
 #[derive(Debug)]
 pub(super) struct HomeEntry {
     pub(super) stored: StoredHome,
-    /// Its region has claimed it, so it may be told before the inventory is complete.
+    /// Whether its region has claimed the home, which may then be sent before the inventory is complete.
     pub(super) confirmed: bool,
-    /// The handoff that ended before this allocation: whose marks the former owner waited for.
+    /// The handoff that ended before this allocation: its attempt, and the regions whose marks the former owner waited
+    /// for.
     pub(super) flushed: Option<(Attempt, BTreeSet<RegionId>)>,
 }
 
@@ -35,12 +36,12 @@ pub(super) struct Ledger {
     in_flight: Option<(u64, Vec<StateEvent>)>,
     batch: u64,
     placement: Placement,
-    /// Decisions that a region's claim made: their allocation needs no `HostShard`.
+    /// Decisions that adopt a region's claim: their allocation needs no `HostShard`.
     adopting: BTreeMap<ShardId, (Generation, ClaimState)>,
 }
 
 impl Ledger {
-    /// Takes what predecessors left.
+    /// Takes the homes recorded by predecessors.
     pub(super) fn load(&mut self, homes: BTreeMap<ShardId, StoredHome>) {
         for (shard, home) in &homes {
             if !home.deallocated {
@@ -71,33 +72,33 @@ impl Ledger {
         self.homes.range::<ShardId, _>((shard.map_or(Unbounded, Excluded), Unbounded))
     }
 
-    /// Whether a decision about the shard is not durable yet.
+    /// Whether the shard has a decision that is not durable yet.
     pub(super) fn is_pending(&self, shard: &ShardId) -> bool {
         self.pending.contains_key(shard)
     }
 
-    /// What is decided about a shard, durable or not.
+    /// The latest decision about a shard, durable or not.
     pub(super) fn decided(&self, shard: &ShardId) -> Option<&StoredHome> {
         self.pending.get(shard).or_else(|| self.homes.get(shard).map(|entry| &entry.stored))
     }
 
-    /// Regions that any record names, that of a home that ended too.
+    /// Regions that any record names, tombstones included.
     pub(super) fn named(&self) -> impl Iterator<Item = &RegionId> {
         let durable = self.homes.values().map(|entry| &entry.stored.region);
         durable.chain(self.pending.values().map(|home| &home.region))
     }
 
-    /// Regions that have a shard by what is decided.
+    /// Regions that have a shard by the decisions so far.
     pub(super) fn owners(&self) -> impl Iterator<Item = &RegionId> {
         self.placement.regions()
     }
 
-    /// The shards of a region by what is decided, in the order of their allocation.
+    /// The shards of a region by the decisions so far, in the order of their allocation.
     pub(super) fn shards_of(&self, region: &RegionId) -> ShardList {
         self.placement.of(region)
     }
 
-    /// Decides about a shard.
+    /// Records a decision about a shard.
     pub(super) fn decide(&mut self, shard: &ShardId, home: StoredHome) {
         let former = self.decided(shard).filter(|former| !former.deallocated).cloned();
         if let Some(former) = former {
@@ -110,27 +111,27 @@ impl Ledger {
         self.queue.push(StateEvent::Home { shard: shard.clone(), home });
     }
 
-    /// A decision about the shard is a region's claim, which is adopted.
+    /// Notes that the decision about the shard adopts a region's claim.
     pub(super) fn adopt(&mut self, shard: &ShardId, generation: Generation, state: ClaimState) {
         self.adopting.insert(shard.clone(), (generation, state));
     }
 
-    /// How far the region was that claimed this generation, if it was adopted.
+    /// The state in which the region claimed this generation, if the claim was adopted.
     pub(super) fn adopted(&self, shard: &ShardId, generation: Generation) -> Option<ClaimState> {
         self.adopting.get(shard).filter(|(adopted, _)| *adopted == generation).map(|(_, state)| *state)
     }
 
-    /// The adopted claim is durable.
+    /// Ends an adoption: the adopted claim is durable.
     pub(super) fn end_adoption(&mut self, shard: &ShardId) {
         self.adopting.remove(shard);
     }
 
-    /// Puts an event that is no home into the next write.
+    /// Puts an event about something other than homes into the next write.
     pub(super) fn record(&mut self, event: StateEvent) {
         self.queue.push(event);
     }
 
-    /// The next write, of `limit` events at most, if there is something to write and none is under way.
+    /// The next write, of `limit` events at most, if there are events and no write is under way.
     pub(super) fn next_batch(&mut self, limit: usize) -> Option<(u64, Vec<StateEvent>)> {
         if self.in_flight.is_some() || self.queue.is_empty() {
             return None;
@@ -142,17 +143,17 @@ impl Ledger {
         Some((self.batch, events))
     }
 
-    /// The write under way is durable: what it said. `None` if it is another one.
+    /// Ends a write that is durable and returns its events. `None` if it is not the write under way.
     pub(super) fn committed(&mut self, batch: u64) -> Option<Vec<StateEvent>> {
         self.in_flight.take_if(|(number, _)| *number == batch).map(|(_, events)| events)
     }
 
-    /// What the write under way says, if it is this one.
+    /// The events of the write under way, if `batch` is its number.
     pub(super) fn under_way(&self, batch: u64) -> Option<&Vec<StateEvent>> {
         self.in_flight.as_ref().filter(|(number, _)| *number == batch).map(|(_, events)| events)
     }
 
-    /// A decision is durable. Answers whether it is the latest about its shard.
+    /// Applies a durable decision. Returns whether it is the latest about its shard.
     pub(super) fn apply(&mut self, shard: &ShardId, entry: HomeEntry) -> bool {
         if self.pending.get(shard) == Some(&entry.stored) {
             self.pending.remove(shard);

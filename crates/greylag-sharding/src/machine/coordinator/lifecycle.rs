@@ -1,4 +1,4 @@
-//! From the first read to the end: the epoch, commits, members that go, deadlines.
+//! The incarnation from the first read to the end: the epoch, commits, members that go, deadlines.
 //!
 //! Source: sharding §2.12 to §2.15.
 
@@ -43,7 +43,8 @@ impl Coordinator {
         self.recorded.keep(state);
     }
 
-    /// The epoch is durable. Either this read shows what a rival wrote, or the rival's shows ours.
+    /// Takes over unless a rival has chosen the same epoch or a larger one. The epoch is durable: either this read
+    /// shows the rival's write, or the rival's read shows ours.
     fn take_over(&mut self, now: Instant, state: StoredState, out: &mut Vec<Effect>) {
         if let Some(by) = self.term.rival(&state, &self.config.id) {
             return self.stop(StopReason::Fenced { by }, out);
@@ -51,8 +52,8 @@ impl Coordinator {
         self.take_stock(now, state, out);
     }
 
-    /// The epoch is durable. A journal has compared it with what was read before, so no rival can have written since;
-    /// replicated data has to be read again.
+    /// Goes on with the durable epoch. A journal's write is fenced by the state read before, so no rival can have
+    /// written since; replicated data must be read again.
     fn on_epoch_durable(&mut self, now: Instant, out: &mut Vec<Effect>) {
         match self.recorded.take() {
             Some(_) if self.term.seen_rival().is_some() => {
@@ -81,15 +82,15 @@ impl Coordinator {
         self.on_tick(now, out);
     }
 
-    /// What follows from everything that was decided or learnt, in the order of need.
+    /// Carries out everything that follows from the decisions and inputs so far, in the order of dependency.
     pub(super) fn pump(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.end_what_is_gone(now);
         self.go_on_without_gone(now, out);
         if self.state == CoordinatorState::Reconciling && self.inventory_is_complete(now) && self.all_agree() {
             self.become_active(now, out);
         }
-        // Told to hand over, it stays as long as the region beside it hands off: only an active coordinator can give the
-        // shards of that region a home as they stop, one by one.
+        // While the region of this node hands off, a coordinator that is handed over stays: only an active coordinator
+        // can give the shards of that region a home as they stop, one by one.
         let local_goes =
             self.registry.regions().any(|(region, e)| e.shutting_down && region.node == self.config.id.node);
         if self.terminating && !local_goes {
@@ -127,7 +128,7 @@ impl Coordinator {
         }
     }
 
-    /// Carries out a decision that is durable: regions hear of none before that.
+    /// Carries out a durable decision: regions hear of no decision before that.
     fn apply(
         &mut self,
         now: Instant,
@@ -144,7 +145,7 @@ impl Coordinator {
         let is_latest = self.ledger.apply(&shard, entry);
         self.stops.look_again(&shard);
         if home.deallocated || !is_latest {
-            // A tombstone, or overtaken by the next decision: there is nothing to announce.
+            // Announce nothing for a tombstone, or for a home that the next decision replaces.
             return;
         }
         self.handoffs.end_flush(&shard);
@@ -181,7 +182,7 @@ impl Coordinator {
         }
     }
 
-    /// Tells a region of homes, in frames of bounded size.
+    /// Sends homes to a region, in frames of bounded size.
     pub(super) fn tell_homes(
         &self,
         region: &RegionId,
@@ -206,7 +207,7 @@ impl Coordinator {
         }
     }
 
-    /// Nodes that own something and are no members: their time runs.
+    /// Starts the removal margin of nodes that own something and are no members.
     fn note_missing(&mut self, now: Instant) {
         let regions = self.registry.regions().map(|(region, _)| region);
         let named = self.ledger.owners().chain(self.recorded.regions()).chain(regions).map(|region| &region.node);
@@ -215,7 +216,7 @@ impl Coordinator {
         self.registry.note_missing(missing, |node| members.removed.get(node).map_or(now, |removal| removal.at));
     }
 
-    /// Whether nothing of a process that is no member can be alive: it left in order, or its margin is over.
+    /// Whether a process that is no member must have ended: it left in order, or its margin is over.
     pub(super) fn is_over(&self, node: &UniqueAddress, since: Instant, now: Instant) -> bool {
         let clean = self.outlook.members.removed.get(node).is_some_and(|removal| removal.clean);
         let unwaited = self.sabotage == Some(Sabotage::Margin);
@@ -234,7 +235,7 @@ impl Coordinator {
         self.registry.margin_deadline(self.config.down_removal_margin)
     }
 
-    /// Everything of a process is gone: all regions that it is known to have had.
+    /// Terminates all known regions of a process that has ended.
     pub(super) fn terminate_node(&mut self, node: &UniqueAddress) {
         let registered = self.registry.regions().map(|(region, _)| region);
         let named = self.ledger.named().chain(self.recorded.regions()).chain(registered);
@@ -244,7 +245,7 @@ impl Coordinator {
         }
     }
 
-    /// A region is proven to be gone, and with it everything it hosted.
+    /// Terminates a region that is proven to be gone, and ends its homes.
     pub(super) fn terminate(&mut self, region: &RegionId) {
         self.registry.end(region);
         let mut owned = self.ledger.shards_of(region).to_vec();
@@ -283,7 +284,7 @@ impl Coordinator {
             self.host_absent(now, &region, out);
         }
         self.handoffs.resend_now(now);
-        // A route that is older than the inventory would cost its first message a gap (sharding §2.6).
+        // Send the table to all: a route older than the inventory would cost its first message a gap (sharding §2.6).
         for region in self.registry.regions().map(|(region, _)| region.clone()).collect::<Vec<_>>() {
             self.tell_table(&region, out);
         }
@@ -335,7 +336,7 @@ impl Coordinator {
     }
 }
 
-/// What is to be told after a commit, gathered per region.
+/// Messages to send after a commit, gathered per region.
 #[derive(Debug, Default)]
 pub(super) struct Announcements {
     pub(super) hosts: BTreeMap<RegionId, Vec<ShardId>>,

@@ -1,4 +1,4 @@
-//! What regions are told and told again: to host, to drop, and the table of homes.
+//! Messages to regions that are repeated: to host, to drop, and the table of homes.
 
 use super::drops::Drops;
 use super::tables::Tables;
@@ -8,7 +8,7 @@ use crate::timetable::Timetable;
 /// See the module's description.
 #[derive(Debug, Default)]
 pub(super) struct Orders {
-    /// `HostShard`s that are not acked, and when they are said again.
+    /// `HostShard`s that are not acked, and when they are repeated.
     pub(super) unstarted: Timetable<ShardId>,
     pub(super) drops: Drops,
     pub(super) tables: Tables,

@@ -1,4 +1,4 @@
-//! What the coordinator's node sees of the cluster, and whether it can trust its own view.
+//! The cluster as the coordinator's node sees it, and whether it can trust its own view.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::machine::message::Standing;
 #[derive(Debug)]
 pub(super) struct Outlook {
     pub(super) members: Arc<Members>,
-    /// How this node's understanding of the type stands beside that of the other members.
+    /// How this node's role for the type compares with the claims of the other members.
     pub(super) standing: Standing,
     pub(super) suspect: bool,
     /// Inputs that came while this node could not trust its view.
@@ -24,14 +24,14 @@ impl Default for Outlook {
 }
 
 impl Outlook {
-    /// Keeps an input until the view is trusted again. What its sender repeats may be dropped.
+    /// Keeps an input until the view is trusted again. Inputs that their sender repeats are dropped.
     pub(super) fn hold(&mut self, input: Input) {
         if !matches!(input, Input::FromRegion { .. } | Input::Tick) {
             self.held.push(input);
         }
     }
 
-    /// The view is trusted again: what was kept meanwhile.
+    /// Trusts the view again, and returns the inputs kept meanwhile.
     pub(super) fn trust(&mut self) -> Vec<Input> {
         self.suspect = false;
         std::mem::take(&mut self.held)

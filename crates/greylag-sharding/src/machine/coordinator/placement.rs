@@ -1,7 +1,7 @@
-//! Which region has which shards, by what is decided: the durable homes and the decisions under way.
+//! The shards of each region, by the decisions so far: durable homes and decisions under way.
 //!
-//! A strategy is shown all of it at every call. So the lists are kept as decisions are made, and shared with the views that
-//! are out: a call costs by the regions and not by the shards.
+//! A strategy gets all of them at every call. So the lists are updated as decisions are made, and shared with the views
+//! in use: the cost of a call grows with the regions and not with the shards.
 //!
 //! Source: sharding §3 (`View`), §10, scenario 106.
 
@@ -24,7 +24,7 @@ struct Hosted {
 }
 
 impl Placement {
-    /// A region has the shard from now on.
+    /// Adds a shard to a region.
     pub(super) fn add(&mut self, region: &RegionId, shard: &ShardId, generation: Generation) {
         let hosted = self.0.entry(region.clone()).or_default();
         let at = hosted.generations.partition_point(|known| *known < generation);
@@ -32,11 +32,11 @@ impl Placement {
         hosted.shards.insert(at, shard.clone());
     }
 
-    /// A region has the shard no more.
+    /// Removes a shard from a region.
     pub(super) fn remove(&mut self, region: &RegionId, shard: &ShardId, generation: Generation) {
         let Some(hosted) = self.0.get_mut(region) else { return };
         let first = hosted.generations.partition_point(|known| *known < generation);
-        // Generations of one type differ, but claims of lost state are not to be trusted with that.
+        // Generations of one type should differ, but after a loss of state claims may share one.
         let found = hosted.shards[first..].iter().position(|known| known == shard);
         if let Some(at) = found.map(|found| first + found) {
             hosted.generations.remove(at);
@@ -52,7 +52,7 @@ impl Placement {
         self.0.get(region).map(|hosted| hosted.shards.clone()).unwrap_or_default()
     }
 
-    /// The regions that have something.
+    /// The regions that have shards.
     pub(super) fn regions(&self) -> impl Iterator<Item = &RegionId> {
         self.0.keys()
     }

@@ -11,14 +11,14 @@ use crate::ids::{RegionId, ShardId};
 use crate::machine::membership::Members;
 use crate::machine::message::{CoordinatorId, Epoch, FromCoordinator, RegionMessage, Standing};
 
-/// The durable record of one shard: a home, or the tombstone of one.
+/// The durable record of one shard: a home, or its tombstone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredHome {
-    /// The owner, or the last one.
+    /// The owner; of a tombstone, the last owner.
     pub region: RegionId,
     /// Its generation.
     pub generation: Generation,
-    /// A tombstone: the shard has no home.
+    /// Whether this is a tombstone: the shard has no home.
     pub deallocated: bool,
     /// The generation that ended before this allocation.
     pub previous: Option<Generation>,
@@ -27,25 +27,25 @@ pub struct StoredHome {
 }
 
 impl StoredHome {
-    /// Orders records of one shard: the larger generation wins, a tombstone beats its own home.
-    /// It is the clock of the replicated map (sharding §2.15).
+    /// Orders records of one shard: the larger generation wins, a tombstone beats its own home. The value is the clock
+    /// of the replicated map (sharding §2.15).
     pub fn clock(&self) -> u64 {
         2 * self.generation.as_u64() + u64::from(self.deallocated)
     }
 }
 
-/// The incarnation that wrote last with authority.
+/// The last incarnation that wrote with authority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meta {
     /// The incarnation's epoch.
     pub epoch: Epoch,
     /// The incarnation.
     pub coordinator: CoordinatorId,
-    /// What the first coordinator understood the type to be.
+    /// The fingerprint of the type, as the first coordinator described it.
     pub fingerprint: Fingerprint,
 }
 
-/// All that is durable.
+/// All durable state of a coordinator.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoredState {
     /// The last incarnation; `None` if the state is fresh (or lost).
@@ -54,21 +54,22 @@ pub struct StoredState {
     pub homes: BTreeMap<ShardId, StoredHome>,
     /// Hosting regions that registered and have not ended. Kept in mode persistence only.
     pub regions: BTreeSet<RegionId>,
-    /// The registration gate was passed once (sharding §2.16). Replicated data says so by having a home.
+    /// Whether the registration gate was passed (sharding §2.16). In replicated data a home implies it.
     pub initialized: bool,
-    /// Shards whose entities are remembered, in a journal that does not keep homes: all that ever had one.
+    /// Remembered shards, in a journal without homes: all shards that ever had a home.
     pub remembered: BTreeSet<ShardId>,
-    /// Homes are not kept in this journal any more, but as replicated data. Source: sharding §4.8.
+    /// Whether homes were moved from this journal to replicated data. Source: sharding §4.8.
     pub migrated: bool,
 }
 
 /// One durable change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StateEvent {
-    /// An incarnation takes over, or in mode persistence, is still there; the write is fenced by every later one.
+    /// An incarnation takes over, or confirms in mode persistence that it runs; the write is fenced by every later one.
     EpochStarted(Meta),
-    /// The fingerprint of the type that regions have to match from now on. This event and the three that follow are written in mode
-    /// persistence only: replicated data has the fingerprint in its `Meta`, and no need of the others.
+    /// The fingerprint of the type that regions have to match from now on. This event and the three that follow are
+    /// written in mode persistence only: replicated data has the fingerprint in its `Meta`, and does not need the
+    /// others.
     FingerprintRecorded(Fingerprint),
     /// The registration gate was passed.
     Initialized,
@@ -80,25 +81,25 @@ pub enum StateEvent {
     Home {
         /// Which shard.
         shard: ShardId,
-        /// Its record from now on.
+        /// Its new record.
         home: StoredHome,
     },
 }
 
 /// An input to the [`Coordinator`](super::Coordinator): answers of its store and strategy, messages of regions, the
-/// membership, and that time passed.
+/// membership, and the passing of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// Answer to [`Effect::Read`], by a majority.
+    /// Answer to [`Effect::Read`], read by a majority.
     Read {
-        /// What was read.
+        /// The state.
         state: StoredState,
-        /// Unix time in seconds: a floor of new epochs and nothing else.
+        /// Unix time in seconds: only a floor of new epochs.
         wall_secs: u64,
         /// The largest epoch that this node has seen in a `Register` or `StaleEpoch`.
         seen_epoch: Epoch,
     },
-    /// The state was read and makes no sense; reading it again would not help.
+    /// The state was read and is invalid; reading it again would not help.
     Unreadable,
     /// The batch is durable, and no newer incarnation has been seen since it was written.
     Committed {
@@ -109,8 +110,8 @@ pub enum Input {
     CommitFailed {
         /// As in [`Effect::Commit`].
         batch: u64,
-        /// Nothing was written and the same batch may be tried again; else this incarnation is fenced
-        /// or does not know.
+        /// Whether nothing was written and the same batch may be tried again; otherwise this incarnation is fenced or
+        /// the outcome is unknown.
         retryable: bool,
     },
     /// A message of a region, or of a node's sharding layer. A node without that layer is reported as
@@ -118,18 +119,19 @@ pub enum Input {
     FromRegion {
         /// The node at the other end of the link.
         node: UniqueAddress,
-        /// What it says.
+        /// Its message.
         message: RegionMessage,
     },
     /// The members changed (also the first input after `new`).
     Membership(Arc<Members>),
-    /// How the type stands beside what other members mean by it: this incarnation decides nothing before all agree.
+    /// How the type's role compares with the claims of other members: this incarnation decides nothing before all
+    /// agree.
     Standing(Standing),
     /// Answer to [`Effect::ReadRemembered`].
     RememberedShards(BTreeSet<ShardId>),
     /// Answer to [`Effect::Remember`].
     ShardsRemembered(Vec<ShardId>),
-    /// The store of remembered shards cannot go on; a new incarnation opens another one.
+    /// The store of remembered shards has failed; a new incarnation opens it again.
     RememberStopped,
     /// Answer to [`Effect::CallAllocate`]: `None` where the strategy failed.
     Allocated {
@@ -138,7 +140,7 @@ pub enum Input {
         /// Shards and the regions chosen.
         homes: Vec<(ShardId, Option<RegionId>)>,
     },
-    /// Answer to [`Effect::CallRebalance`]; nothing if the strategy failed.
+    /// Answer to [`Effect::CallRebalance`]; empty if the strategy failed.
     Rebalance {
         /// The shards that should move.
         shards: BTreeSet<ShardId>,
@@ -151,29 +153,29 @@ pub enum Input {
     SelfDowned,
     /// Answer to [`Effect::Continue`]: other inputs have had their turn.
     Continue,
-    /// The singleton is handed over: stop, once a local region that shuts down is gone.
+    /// The singleton is handed over: stop once the region of this node has finished its shutdown.
     Terminate,
     /// A deadline has come; early and repeated ticks are harmless.
     Tick,
 }
 
-/// What the driver is asked to do, in this order.
+/// An order to the driver; effects are executed in the order given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Read the state by a majority, again until it succeeds; answered by [`Input::Read`].
+    /// Read the state by a majority, repeated until it succeeds; answered by [`Input::Read`].
     Read,
     /// Write the events; one batch is under way at a time. Answered by `Committed` or `CommitFailed`.
     Commit {
         /// The batch's number.
         batch: u64,
-        /// What to write.
+        /// The events to write.
         events: Vec<StateEvent>,
     },
-    /// Read which shards are remembered, again until it succeeds; answered by [`Input::RememberedShards`].
+    /// Read which shards are remembered, repeated until it succeeds; answered by [`Input::RememberedShards`].
     ReadRemembered,
-    /// Add shards to those that are remembered, again until it succeeds; answered by [`Input::ShardsRemembered`].
+    /// Add shards to the remembered ones, repeated until it succeeds; answered by [`Input::ShardsRemembered`].
     Remember {
-        /// Which ones.
+        /// The shards.
         shards: Vec<ShardId>,
     },
     /// Control message to a node.
@@ -183,27 +185,27 @@ pub enum Effect {
         /// The message.
         message: FromCoordinator,
     },
-    /// Ask the strategy, with every shard's requester if there is one.
+    /// Ask the strategy for homes; each shard comes with the region that asked first, if any.
     CallAllocate {
         /// The call's number.
         call: u64,
         /// The shards.
         shards: Vec<(ShardId, Option<RegionId>)>,
-        /// What it may choose from.
+        /// The regions to choose from.
         view: View,
     },
-    /// Ask the strategy what should move.
+    /// Ask the strategy which shards should move.
     CallRebalance {
         /// The regions.
         view: View,
-        /// What is moving already.
+        /// The shards that are moving already.
         in_progress: BTreeSet<ShardId>,
     },
-    /// There is more to tell than fits one turn: answered by [`Input::Continue`], behind the inputs that wait by then.
+    /// The homes to send exceed one turn: answered by [`Input::Continue`], queued behind the inputs that wait by then.
     Continue,
-    /// The incarnation is over.
+    /// The incarnation has ended.
     Stop(StopReason),
-    /// Something that subscribers may want to know.
+    /// An event for subscribers.
     Event(CoordinatorEvent),
 }
 
@@ -212,24 +214,24 @@ pub enum Effect {
 pub enum StopReason {
     /// The singleton was handed over, and the driver told the incarnation to end.
     HandedOver,
-    /// A newer incarnation, or an epoch that it cannot account for, was met: start again with backoff.
+    /// A newer incarnation, or an epoch of unknown origin, was met: start again with backoff.
     Fenced {
         /// The epoch met.
         by: Epoch,
     },
     /// A write's outcome is unknown, or another incarnation writes: start again with backoff.
     CommitFailed,
-    /// What is stored cannot be read, as the log says: start again with backoff.
+    /// The stored state cannot be read (details in the log): start again with backoff.
     Unreadable,
-    /// The store of remembered shards cannot go on: start again with backoff.
+    /// The store of remembered shards has failed: start again with backoff.
     RememberStoreStopped,
-    /// Its decisions are numbered to the end: start again at once.
+    /// The epoch has no generation left: start again at once.
     GenerationsUsedUp,
     /// This node is no member any more.
     Downed,
 }
 
-/// Where a handoff is.
+/// The phase of a handoff.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandOffPhase {
     /// Regions have to stop sending.
@@ -238,7 +240,7 @@ pub enum HandOffPhase {
     AwaitStopped,
 }
 
-/// What a coordinator tells its subscribers. Source: sharding §6.5.
+/// An event for the coordinator's subscribers. Source: sharding §6.5.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CoordinatorEvent {
     /// The inventory is complete.
@@ -248,9 +250,9 @@ pub enum CoordinatorEvent {
         /// Shards that have a home.
         shards: usize,
     },
-    /// A region was taken.
+    /// A region's registration was accepted.
     RegionRegistered(RegionId),
-    /// A region understands the type differently.
+    /// A region was refused, since it describes the type differently.
     RegionRefused(RegionId),
     /// A shard was given a home.
     ShardAllocated {
@@ -263,14 +265,14 @@ pub enum CoordinatorEvent {
     },
     /// Shards start to move.
     RebalanceStarted(BTreeSet<ShardId>),
-    /// A handoff was given up, or goes on past its time.
+    /// A handoff was given up, or goes on past its timeout.
     HandOffTimedOut {
         /// Which shard.
         shard: ShardId,
-        /// Where it was.
+        /// The phase in which the timeout passed.
         phase: HandOffPhase,
     },
-    /// A shard does not stop.
+    /// A shard does not stop after twice the timeout.
     HandOffStuck {
         /// Which shard.
         shard: ShardId,

@@ -1,7 +1,7 @@
 //! Registration, and the comparison of the shards that regions claim to host with the recorded homes.
 //!
-//! A claim never overrides a record of equal or larger generation, and a larger one is always adopted:
-//! a state that was lost or is stale must not make a second copy of what lives.
+//! A claim never overrides a record of equal or larger generation, and a claim of a larger one is always adopted: lost
+//! or stale state must not lead to a second copy of a living entity.
 //!
 //! Source: sharding §2.3, §2.13.
 
@@ -24,7 +24,7 @@ impl Coordinator {
         if !matches!(self.state, CoordinatorState::Reconciling | CoordinatorState::Active) {
             return;
         }
-        // The region's node has obeyed a newer coordinator, or another one of the same epoch.
+        // The region's node has obeyed a newer coordinator, or another one with the same epoch.
         let foreign = highest_epoch == self.term.epoch && !self.registry.is_answered(&region.node);
         if self.is_fenced_by(highest_epoch) || foreign {
             return self.stop(StopReason::Fenced { by: highest_epoch }, out);
@@ -65,7 +65,8 @@ impl Coordinator {
                 if is_new {
                     out.push(Effect::Event(CoordinatorEvent::RegionRegistered(region.clone())));
                 }
-                // Also to a region that registers again: an earlier table may have been lost with its link.
+                // Send the table also to a region that registers again: an earlier table may have been lost with its
+                // link.
                 self.tell_table(&region, out);
                 self.answer_requests(out);
             }
@@ -75,8 +76,8 @@ impl Coordinator {
         }
     }
 
-    /// Whether the region is one of a member that counts, no newer one of its process is known, and this is not a late copy of
-    /// what it said before.
+    /// Whether the region may register: its member counts, no newer region of its process is known, and the message is
+    /// not a late copy of an earlier `Register`.
     fn may_register(&self, region: &RegionId, serial: u64) -> bool {
         let phase = self.outlook.members.members.get(&region.node).map(|member| member.phase);
         if matches!(phase, None | Some(Phase::Joining | Phase::Down)) || self.registry.is_gone(region) {
@@ -87,8 +88,9 @@ impl Coordinator {
         !is_late && !self.registry.regions().any(|(known, _)| newer(known))
     }
 
-    /// A process has one region of a type at a time. A process at the address of another one says nothing of that one: the name may
-    /// have moved to another host, and the process that had it still runs until its removal and the margin are over.
+    /// Ends earlier regions of the process, which has one region of a type at a time. Another process at the same
+    /// address ends nothing: the name may have moved to another host, and its former process runs until its removal and
+    /// the margin are over.
     fn end_predecessors(&mut self, region: &RegionId) {
         let registered = self.registry.regions().map(|(region, _)| region);
         let owners = self.ledger.named().chain(self.recorded.regions()).chain(registered);
@@ -115,7 +117,8 @@ impl Coordinator {
                 }
                 self.handoffs.end(&shard);
                 if self.recorded.is_kept() {
-                    // A history in which a home follows another without an end contradicts itself.
+                    // Record the end of the former home first: a history in which a home follows another without an end
+                    // is contradictory.
                     self.deallocate(&shard, None);
                 }
                 self.ledger.adopt(&shard, generation, state);
@@ -138,8 +141,8 @@ impl Coordinator {
         }
     }
 
-    /// Tells a region that its claim lost, again until it says that nothing of the shard lives there. Until then the
-    /// shard is not allocated.
+    /// Tells a region that its claim lost, repeated until it answers that nothing of the shard lives there. Until then
+    /// the shard is not allocated.
     pub(super) fn drop_claim(
         &mut self,
         now: Instant,
@@ -153,8 +156,8 @@ impl Coordinator {
         self.send(region, CoordinatorMessage::DropShard { shard: shard.clone(), generation }, out);
     }
 
-    /// A refused region may host nothing. Shards that it does not claim, once it has heard of the refusal, it
-    /// does not have.
+    /// Drops all claims of a refused region, which may host nothing. Once the region has heard of the refusal, homes
+    /// that it does not claim have ended.
     fn refuse_claims(
         &mut self,
         now: Instant,
@@ -174,7 +177,7 @@ impl Coordinator {
         }
     }
 
-    /// Says `HostShard` for exactly the recorded homes that the region's last `Register` did not name.
+    /// Sends `HostShard` for exactly the recorded homes that the region's last `Register` did not claim.
     pub(super) fn host_absent(&mut self, now: Instant, region: &RegionId, out: &mut Vec<Effect>) {
         let Some(entry) = self.registry.get(region).filter(|entry| !entry.refused && !entry.proxy) else { return };
         let owned = self.ledger.shards_of(region);
@@ -190,13 +193,14 @@ impl Coordinator {
         self.tell_homes(region, &absent, CoordinatorMessage::HostShard, out);
     }
 
-    /// The whole table, so that the first message to any shard costs no round trip; a long one takes several turns.
+    /// Sends the whole table, so that the first message to any shard costs no round trip; a long table takes several
+    /// turns.
     pub(super) fn tell_table(&mut self, region: &RegionId, out: &mut Vec<Effect>) {
         self.orders.tables.begin(region);
         self.tell_tables(out);
     }
 
-    /// Goes on with the tables, as far as this turn allows.
+    /// Sends the next parts of the tables, as far as this turn allows.
     pub(super) fn tell_tables(&mut self, out: &mut Vec<Effect>) {
         while let Some((region, after, count)) = self.orders.tables.next(super::HOMES_PER_FRAME) {
             let part: Vec<_> = self.ledger.durable_after(after.as_ref()).take(count).collect();

@@ -1,8 +1,8 @@
-//! What a journal keeps beside homes: the regions that have registered, and when the epoch is said again.
+//! Journal data besides homes: the regions that have registered, and when the epoch is recorded again.
 //!
-//! Regions that predecessors recorded are waited for before anything is decided, but not for long: unlike replicated data,
-//! a journal loses nothing, so whatever runs anywhere is recorded. With replicated data nothing here is used.
-//! Source: sharding §2.13, §2.14.
+//! Recorded regions of predecessors are waited for before anything is decided, but not for long: unlike replicated
+//! data, a journal loses nothing, so every running region is recorded. With replicated data none of this module is
+//! used. Source: sharding §2.13, §2.14.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::protocol::StoredState;
 use crate::fingerprint::StateStoreMode;
 use crate::ids::RegionId;
 
-/// Between two records of the epoch of an active coordinator, by which tools see that it runs. Source: sharding §2.14, §6.3.
+/// Between two records of an active coordinator's epoch, which show tools that it runs. Source: sharding §2.14, §6.3.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
 /// See the module's description.
@@ -19,9 +19,9 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 pub(super) struct Recorded {
     is_kept: bool,
     regions: BTreeSet<RegionId>,
-    /// What was read, until the epoch is durable: the fence of a journal makes a second read needless.
+    /// The state read, until the epoch is durable: the fence of a journal makes a second read needless.
     read: Option<StoredState>,
-    /// While recovered regions are waited for: the end of that.
+    /// Until when recorded regions are waited for; `None` if they are not.
     wait_until: Option<Instant>,
     refresh_at: Option<Instant>,
 }
@@ -37,17 +37,17 @@ impl Recorded {
         self.is_kept
     }
 
-    /// Keeps what was read until the epoch is durable.
+    /// Keeps the state read until the epoch is durable.
     pub(super) fn keep(&mut self, state: StoredState) {
         self.read = Some(state).filter(|_| self.is_kept);
     }
 
-    /// The epoch is durable: what was read before, unless it has to be read again.
+    /// Returns the kept state once the epoch is durable. `None` if the state must be read again.
     pub(super) fn take(&mut self) -> Option<StoredState> {
         self.read.take()
     }
 
-    /// Predecessors recorded these regions, which are waited for.
+    /// Takes the regions recorded by predecessors, which are waited for.
     pub(super) fn load(&mut self, regions: BTreeSet<RegionId>, wait_until: Instant) {
         if self.is_kept {
             (self.regions, self.wait_until) = (regions, Some(wait_until));
@@ -58,12 +58,12 @@ impl Recorded {
         self.regions.iter()
     }
 
-    /// A hosting region has registered. Answers whether that is to be recorded.
+    /// Adds a hosting region that has registered. Returns whether to record it.
     pub(super) fn add(&mut self, region: &RegionId) -> bool {
         self.is_kept && self.regions.insert(region.clone())
     }
 
-    /// The region is gone. Answers whether that is to be recorded.
+    /// Removes a region that is gone. Returns whether to record that.
     pub(super) fn remove(&mut self, region: &RegionId) -> bool {
         self.regions.remove(region)
     }
@@ -73,19 +73,20 @@ impl Recorded {
         self.wait_until.is_none()
     }
 
-    /// When something is due by itself.
+    /// When a tick next has work to do.
     pub(super) fn next(&self) -> Option<Instant> {
         [self.wait_until, self.refresh_at].into_iter().flatten().min()
     }
 
-    /// The coordinator is active now, or its epoch was recorded once more.
+    /// Schedules the next record of the epoch: the coordinator is active now, or has recorded its epoch again.
     pub(super) fn refreshed(&mut self, now: Instant) {
         if self.is_kept {
             (self.wait_until, self.refresh_at) = (None, Some(now + REFRESH_INTERVAL));
         }
     }
 
-    /// Time has passed. Answers whether the epoch is to be recorded once more; it is due again when that is durable.
+    /// Handles the passing of time. Returns whether to record the epoch again; the next record is scheduled when that
+    /// is durable.
     pub(super) fn tick(&mut self, now: Instant) -> bool {
         self.wait_until.take_if(|at| *at <= now);
         self.refresh_at.take_if(|at| *at <= now).is_some()

@@ -1,4 +1,4 @@
-//! The regions that this incarnation knows, and the nodes of which it knows that they have none.
+//! The regions that this incarnation knows, and the nodes known to have no region.
 //!
 //! Source: sharding §2.3, §2.12, §2.13.
 
@@ -10,16 +10,16 @@ use greylag_core::{Generation, UniqueAddress};
 use crate::ids::{RegionId, ShardId};
 use crate::machine::message::ClaimState;
 
-/// A region as this incarnation knows it.
+/// The facts about a region.
 #[derive(Debug)]
 pub(super) struct RegionEntry {
     pub(super) proxy: bool,
     pub(super) refused: bool,
-    /// Its last `Register` was sent after it took this incarnation's answer.
+    /// Whether its last `Register` was sent after it took this incarnation's answer.
     pub(super) current: bool,
     pub(super) serial: u64,
     pub(super) shutting_down: bool,
-    /// What the last `Register` claimed.
+    /// The claims of the last `Register`.
     pub(super) claims: BTreeMap<ShardId, (Generation, ClaimState)>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Registry {
     answered: BTreeSet<UniqueAddress>,
     /// Nodes that said that they have no region.
     without_region: BTreeSet<UniqueAddress>,
-    /// Nodes that are named by homes or regions but are no members, and since when that is known.
+    /// Nodes that are named by homes or regions but are no members, and since when.
     missing: BTreeMap<UniqueAddress, Instant>,
     /// While the inventory is taken: when silent nodes are asked again.
     inquire_at: Option<Instant>,
@@ -58,7 +58,8 @@ impl Registry {
         self.regions.contains_key(region)
     }
 
-    /// The region has registered and is answered now; a node with a region that hosts is none without.
+    /// Adds a region that has registered, and whose node is answered now; a node with a hosting region is not without
+    /// one.
     pub(super) fn register(&mut self, region: &RegionId, entry: RegionEntry) {
         if !entry.proxy {
             self.without_region.remove(&region.node);
@@ -67,7 +68,7 @@ impl Registry {
         self.regions.insert(region.clone(), entry);
     }
 
-    /// The region is proven to be gone.
+    /// Removes a region that is proven to be gone.
     pub(super) fn end(&mut self, region: &RegionId) {
         self.gone.insert(region.clone());
         self.regions.remove(region);
@@ -83,7 +84,7 @@ impl Registry {
         self.answered.contains(node)
     }
 
-    /// The node has said that it has no region.
+    /// Notes that the node has said that it has no region.
     pub(super) fn note_without_region(&mut self, node: &UniqueAddress) {
         self.without_region.insert(node.clone());
     }
@@ -93,7 +94,7 @@ impl Registry {
         self.without_region.contains(node)
     }
 
-    /// These nodes are named and no members; `since` says when each was removed.
+    /// Sets the named nodes that are no members; `since` returns when each was removed.
     pub(super) fn note_missing(&mut self, nodes: BTreeSet<UniqueAddress>, since: impl Fn(&UniqueAddress) -> Instant) {
         self.missing.retain(|node, _| nodes.contains(node));
         for node in nodes {
@@ -107,7 +108,7 @@ impl Registry {
         self.missing.iter().map(|(node, since)| (node, *since))
     }
 
-    /// The node is missing no longer: everything of it has ended.
+    /// Removes a node from the missing ones: its regions have ended.
     pub(super) fn end_missing(&mut self, node: &UniqueAddress) {
         self.missing.remove(node);
     }
@@ -117,12 +118,12 @@ impl Registry {
         self.inquire_at
     }
 
-    /// Silent nodes are asked at that time, or not any more.
+    /// Sets when silent nodes are asked again; `None` for never.
     pub(super) fn inquire_again_at(&mut self, at: Option<Instant>) {
         self.inquire_at = at;
     }
 
-    /// The inventory waits until then for the margin of a removed member, or for none.
+    /// Sets until when the inventory waits for the margin of a removed member; `None` if for none.
     pub(super) fn wait_for_margin(&mut self, until: Option<Instant>) {
         self.margin_at = until;
     }

@@ -1,8 +1,8 @@
-//! The shards whose entities are remembered: each is made durable before it has a home, and has one for good.
+//! Remembered shards: each is made durable before it gets a home, and keeps a home for good.
 //!
-//! Where homes are in a journal, a shard that ever had one is remembered. Otherwise a store of its own says so: a shard is
-//! added to it before its first home is decided, hence before any region hosts it. All remembered shards have a home as
-//! soon as a region is there, whether or not a message waits.
+//! If homes are in a journal, a shard that ever had one is remembered. Otherwise a separate store lists the shards: a
+//! shard is added to it before its first home is decided, hence before any region hosts it. All remembered shards get a
+//! home as soon as a region is there, even if no message waits.
 //!
 //! ```text
 //! requested --> ShardsToRemember --Remember--> store --ShardsRemembered--> strategy --> home
@@ -18,14 +18,14 @@ use crate::fingerprint::{Fingerprint, StateStoreMode};
 use crate::ids::ShardId;
 use crate::remember::RememberStore;
 
-/// Where it is stored which shards are remembered.
+/// Where the remembered shards are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kept {
     /// The type does not remember its entities.
     Nowhere,
     /// A shard that ever had a home is remembered.
     WithHomes,
-    /// In a store of its own.
+    /// In a separate store.
     InStore,
 }
 
@@ -34,9 +34,9 @@ enum Kept {
 pub(super) struct RememberedShards {
     kept: Kept,
     known: BTreeSet<ShardId>,
-    /// Being added to the store.
+    /// Shards being added to the store.
     under_way: BTreeSet<ShardId>,
-    /// The store has said what it has.
+    /// Whether the store has been read.
     is_read: bool,
 }
 
@@ -57,7 +57,7 @@ impl RememberedShards {
         self.kept != Kept::Nowhere
     }
 
-    /// Whether the store is to be asked what it has.
+    /// Whether a separate store must be read.
     pub(super) fn is_in_store(&self) -> bool {
         self.kept == Kept::InStore
     }
@@ -67,7 +67,7 @@ impl RememberedShards {
         self.kept != Kept::InStore || self.known.contains(shard)
     }
 
-    /// Has those of these shards added to the store that are not in it.
+    /// Adds those shards to the store that are not in it yet.
     pub(super) fn add(&mut self, shards: Vec<ShardId>, out: &mut Vec<Effect>) {
         if self.kept != Kept::InStore || !self.is_read {
             return;
@@ -82,17 +82,17 @@ impl RememberedShards {
 }
 
 impl Coordinator {
-    /// The store has said which shards are remembered.
+    /// Takes the remembered shards read from the store.
     pub(super) fn on_remembered(&mut self, shards: BTreeSet<ShardId>, out: &mut Vec<Effect>) {
         self.decisions.remembered.known.extend(shards);
         self.decisions.remembered.is_read = true;
-        // What was asked for before could not be added.
+        // Shards requested before the read could not be added.
         let awaited: Vec<_> = self.decisions.requests.awaited().cloned().collect();
         awaited.iter().for_each(|shard| self.decisions.requests.look_again(shard));
         self.want_remembered(out);
     }
 
-    /// These are durable in the store.
+    /// Notes that these shards are durable in the store.
     pub(super) fn on_shards_remembered(&mut self, shards: Vec<ShardId>) {
         for shard in shards {
             self.decisions.remembered.under_way.remove(&shard);
@@ -101,20 +101,20 @@ impl Coordinator {
         }
     }
 
-    /// The store cannot go on; the next incarnation opens it anew.
+    /// Ends the incarnation, since the store has failed; the next incarnation opens it again.
     pub(super) fn on_remember_stopped(&mut self, out: &mut Vec<Effect>) {
         self.stop(StopReason::RememberStoreStopped, out);
     }
 
-    /// Homes were read, or one was decided: where they are in a journal they say which shards are remembered.
+    /// Updates the remembered shards from the homes, if homes are in a journal.
     pub(super) fn note_homes(&mut self) {
         if self.decisions.remembered.kept == Kept::WithHomes {
             self.decisions.remembered.known = self.ledger.all_durable().map(|(shard, _)| shard.clone()).collect();
         }
     }
 
-    /// Every remembered shard without a home is to have one, and every shard with a home to be remembered, also one that a
-    /// region has claimed.
+    /// Asks for a home for every remembered shard without one, and remembers every shard with a home, including homes
+    /// that a region has claimed.
     pub(super) fn want_remembered(&mut self, out: &mut Vec<Effect>) {
         if !self.decisions.remembered.is_on() || self.state != CoordinatorState::Active {
             return;
@@ -127,7 +127,7 @@ impl Coordinator {
         self.decisions.remembered.add(hosted, out);
     }
 
-    /// A home has ended because its region is gone: a remembered shard has another one without being asked for.
+    /// Asks for another home of a remembered shard whose region is gone.
     pub(super) fn lost_home(&mut self, shard: &ShardId) {
         if self.decisions.remembered.is_on() {
             self.decisions.requests.make_eager(shard);

@@ -1,11 +1,11 @@
-//! A coordinator's history as a journal keeps it, and the state that it amounts to.
+//! A coordinator's history as kept in a journal, and the state that it yields.
 //!
 //! ```text
 //! snapshot --> Replay --event--> Replay --event--> … --> StoredState, and how often the history was repaired
 //! ```
-//! A history that contradicts itself (an allocation to a region that never registered, say) is repaired and not refused:
-//! an entity type must not stay down because of one record. Each repair is counted; with `strict` the first one is an
-//! error. Reading bytes is left to `wire`, and the journal to the driver.
+//! A contradictory history (an allocation to a region that never registered, say) is repaired and not refused: an
+//! entity type must not stay down because of one record. Each repair is counted; with `strict` the first contradiction
+//! is an error. Reading bytes is left to `wire`, and the journal to the driver.
 //!
 //! Source: sharding §2.14.
 
@@ -22,7 +22,7 @@ use crate::machine::message::{CoordinatorId, Epoch};
 /// One event of the history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HistoryEvent {
-    /// An incarnation took over, or was still there.
+    /// An incarnation took over, or confirmed that it runs.
     EpochStarted {
         /// Its epoch.
         epoch: Epoch,
@@ -45,9 +45,9 @@ pub enum HistoryEvent {
         region: RegionId,
         /// Its generation.
         generation: Generation,
-        /// The generation that ended before.
+        /// The generation that ended before this allocation.
         previous: Option<Generation>,
-        /// The region that still has unhandled messages for it.
+        /// The region that still has unhandled messages for the new home.
         leftovers_from: Option<RegionId>,
     },
     /// A shard has no home any more.
@@ -59,9 +59,9 @@ pub enum HistoryEvent {
         /// The region that has unhandled messages for the home that follows.
         leftovers_from: Option<RegionId>,
     },
-    /// The entities of these shards are remembered. Written where homes are not in the journal.
+    /// The entities of these shards are remembered. Written if homes are not in the journal.
     ShardsRemembered(BTreeSet<ShardId>),
-    /// Homes are not in the journal from here on: the shards that had one are remembered.
+    /// Homes are not in the journal from here on: all shards that had one are remembered.
     Migrated,
 }
 
@@ -85,27 +85,27 @@ impl From<StateEvent> for HistoryEvent {
     }
 }
 
-/// In what a history contradicts itself.
+/// A contradiction in a history, and its repair.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Contradiction {
-    /// An epoch below an earlier one. The larger one stands.
+    /// An epoch below an earlier one. The larger epoch stands.
     #[error("epoch {epoch} started after epoch {known}")]
     EpochFell {
         /// The epoch of the event.
         epoch: Epoch,
-        /// The one before.
+        /// The earlier epoch.
         known: Epoch,
     },
-    /// A history of epochs that does not say what the type is. The reader's own fingerprint stands in.
+    /// A history with epochs but without a fingerprint. The reader's own fingerprint is used.
     #[error("no fingerprint was recorded")]
     NoFingerprint,
-    /// A region that had registered registered again. Nothing changes.
+    /// A region registered twice. Nothing changes.
     #[error("region {0} registered twice")]
     RegisteredTwice(RegionId),
-    /// A region ended that had not registered. Nothing changes.
+    /// An unregistered region ended. Nothing changes.
     #[error("region {0} ended and had not registered")]
     UnknownRegionTerminated(RegionId),
-    /// A region that had not registered got a shard. It counts as registered.
+    /// An unregistered region got a shard. The region counts as registered.
     #[error("shard {shard} was allocated to region {region}, which had not registered")]
     UnknownOwner {
         /// Which shard.
@@ -120,10 +120,10 @@ pub enum Contradiction {
         shard: ShardId,
         /// The generation of the event.
         generation: Generation,
-        /// The one before.
+        /// The earlier generation.
         known: Generation,
     },
-    /// A home ended that was not there. Nothing changes.
+    /// A home ended that did not exist. Nothing changes.
     #[error("generation {generation} of shard {shard} ended and was not its home")]
     UnknownHomeEnded {
         /// Which shard.
@@ -145,12 +145,12 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Begins before the first event. `strict`: contradictions are errors and are not repaired.
+    /// Begins before the first event. `strict`: contradictions are errors instead of being repaired.
     pub fn new(strict: bool) -> Self {
         Self::from_snapshot(StoredState::default(), strict)
     }
 
-    /// Begins behind the last event that a snapshot reflects.
+    /// Begins behind the last event that the snapshot contains.
     pub fn from_snapshot(state: StoredState, strict: bool) -> Self {
         let (epoch, fingerprint) = match &state.meta {
             Some(meta) => (Some((meta.epoch, meta.coordinator.clone())), Some(meta.fingerprint.clone())),
@@ -162,7 +162,7 @@ impl Replay {
     /// Takes the next event.
     ///
     /// # Errors
-    /// A [`Contradiction`], if it is strict; the state is as before then.
+    /// A [`Contradiction`], if the replay is strict; the state is unchanged then.
     pub fn apply(&mut self, event: HistoryEvent) -> Result<(), Contradiction> {
         match event {
             HistoryEvent::EpochStarted { epoch, coordinator } => self.on_epoch(epoch, coordinator),
@@ -203,10 +203,10 @@ impl Replay {
         }
     }
 
-    /// The state so far. `own`: what the reader understands the type to be, for a history that does not say it.
+    /// The state so far. `own`: the reader's fingerprint of the type, for a history without one.
     ///
     /// # Errors
-    /// [`Contradiction::NoFingerprint`], if it is strict.
+    /// [`Contradiction::NoFingerprint`], if the replay is strict.
     pub fn state(&mut self, own: &Fingerprint) -> Result<StoredState, Contradiction> {
         if self.epoch.is_some() && self.fingerprint.is_none() {
             self.repair(Contradiction::NoFingerprint)?;
@@ -215,7 +215,7 @@ impl Replay {
         Ok(self.recorded())
     }
 
-    /// The state so far as far as it was recorded: without a last incarnation, if the history does not say what the type is.
+    /// The recorded state so far: without a last incarnation, if the history has no fingerprint.
     pub fn recorded(&self) -> StoredState {
         let meta = self.epoch.clone().zip(self.fingerprint.clone());
         let meta = meta.map(|((epoch, coordinator), fingerprint)| Meta { epoch, coordinator, fingerprint });
@@ -227,7 +227,7 @@ impl Replay {
         self.repairs
     }
 
-    /// The first thing that was repaired.
+    /// The first contradiction that was repaired.
     pub fn first_repair(&self) -> Option<&Contradiction> {
         self.first_repair.as_ref()
     }
@@ -254,7 +254,7 @@ impl Replay {
             return self.repair(Contradiction::UnknownRegionTerminated(region));
         }
         self.state.regions.remove(&region);
-        // The event is the proof that nothing of the region lives.
+        // The event proves that nothing of the region lives.
         for home in self.state.homes.values_mut().filter(|home| home.region == region && !home.deallocated) {
             (home.deallocated, home.leftovers_from, home.previous) = (true, None, None);
         }

@@ -1,51 +1,51 @@
-//! The shards that need a home: which regions wait for them, and the question to the strategy.
+//! The shards that need a home: the regions that wait for them, and the call of the strategy.
 //!
-//! A shard is looked at when something about it changed (*fresh*), not at every input: while 100,000 homes are being
-//! committed, a request more costs what the first one did. Source: sharding §2.7, scenario 106.
+//! A shard is checked when something about it changed (*fresh*), not at every input: while 100,000 homes are being
+//! committed, each further request costs what the first one did. Source: sharding §2.7, scenario 106.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{RegionId, ShardId};
 
-/// Answers of the strategy that may be unusable before a request is dropped.
+/// Unusable answers of the strategy before a request is dropped.
 const STRATEGY_TRIES: u32 = 3;
 
 /// See the module's description.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    /// By shard, the regions that wait for its home.
+    /// The regions that wait for the home of each shard.
     waiting: BTreeMap<ShardId, BTreeSet<RegionId>>,
-    /// Shards to be allocated although no region asks: they came out of a handoff.
+    /// Shards to be allocated although no region asks: they come out of a handoff, or are remembered.
     eager: BTreeSet<ShardId>,
-    /// Of both, those that may have to be given a home now.
+    /// Shards of `waiting` and `eager` that may need a home now.
     fresh: BTreeSet<ShardId>,
-    /// Asked of the strategy, under the number of the call.
+    /// The shards of the strategy call under way, with the number of the call.
     asked: Option<(u64, BTreeSet<ShardId>)>,
     calls: u64,
     failures: BTreeMap<ShardId, u32>,
 }
 
 impl Requests {
-    /// A region waits for a shard's home.
+    /// Adds a region that waits for a shard's home.
     pub(super) fn ask(&mut self, region: &RegionId, shard: ShardId) {
         self.fresh.insert(shard.clone());
         self.waiting.entry(shard).or_default().insert(region.clone());
     }
 
-    /// The shard gets a home whether or not a region asks.
+    /// Makes the shard get a home whether or not a region asks.
     pub(super) fn make_eager(&mut self, shard: &ShardId) {
         self.eager.insert(shard.clone());
         self.fresh.insert(shard.clone());
     }
 
-    /// Something about the shard has changed: it may need a home now.
+    /// Marks the shard as fresh: something has changed, and it may need a home now.
     pub(super) fn look_again(&mut self, shard: &ShardId) {
         if self.waiting.contains_key(shard) || self.eager.contains(shard) {
             self.fresh.insert(shard.clone());
         }
     }
 
-    /// A region is gone: it waits for nothing.
+    /// Removes a region that is gone.
     pub(super) fn forget(&mut self, region: &RegionId) {
         self.waiting.retain(|_, waiting| {
             waiting.remove(region);
@@ -58,24 +58,24 @@ impl Requests {
         self.waiting.keys()
     }
 
-    /// The regions that wait for the shard; they are answered now.
+    /// Takes out the regions that wait for the shard, to be answered now.
     pub(super) fn answer(&mut self, shard: &ShardId) -> BTreeSet<RegionId> {
         self.waiting.remove(shard).unwrap_or_default()
     }
 
-    /// Whether the strategy could be asked for something.
+    /// Whether a call could be made for fresh shards.
     pub(super) fn is_call_due(&self) -> bool {
         self.asked.is_none() && !self.fresh.is_empty()
     }
 
-    /// Those of the fresh shards that are wanted, and that a region or the coordinator itself waits for.
+    /// The fresh shards that `is_wanted` selects, and that a region or the coordinator itself waits for.
     pub(super) fn wanted(&self, is_wanted: impl Fn(&ShardId) -> bool) -> Vec<ShardId> {
         let needs = |shard: &&ShardId| self.waiting.contains_key(*shard) || self.eager.contains(*shard);
         self.fresh.iter().filter(needs).filter(|shard| is_wanted(shard)).cloned().collect()
     }
 
-    /// Begins a call of the strategy for those of the fresh shards that are wanted: its number, and each shard with the
-    /// region that asked first.
+    /// Begins a call of the strategy for the wanted fresh shards: returns its number, and each shard with the region
+    /// that asked first.
     pub(super) fn begin_call(
         &mut self,
         is_wanted: impl Fn(&ShardId) -> bool,
@@ -93,18 +93,18 @@ impl Requests {
         Some((self.calls, shards))
     }
 
-    /// The strategy has answered: the shards that it was asked for. `None` for another call.
+    /// Ends the answered call and returns its shards. `None` if it is not the call under way.
     pub(super) fn end_call(&mut self, call: u64) -> Option<BTreeSet<ShardId>> {
         self.asked.take_if(|(number, _)| *number == call).map(|(_, asked)| asked)
     }
 
-    /// The shard has a home by what is decided.
+    /// Notes that a home of the shard is decided.
     pub(super) fn decided(&mut self, shard: &ShardId) {
         self.eager.remove(shard);
         self.failures.remove(shard);
     }
 
-    /// The strategy gave no usable answer. Answers whether the request is dropped now.
+    /// Counts an unusable answer of the strategy. Returns whether the request is dropped now.
     pub(super) fn fail(&mut self, shard: &ShardId) -> bool {
         let failures = self.failures.entry(shard.clone()).or_default();
         *failures += 1;

@@ -1,11 +1,11 @@
-//! Stopping shards because a region asks for it, and telling the region which of them have stopped.
+//! Stopping shards at a region's request, and telling the region which of them have stopped.
 //!
 //! ```text
 //! StopShards(request, shards) --> handoff of each shard that has a home --ShardStopped--> ShardsStopped(request, shards)
 //! ```
-//! A shard that has stopped gets no new home before a region asks for one. A request is said again until it is answered, and
-//! its number tells a repetition from another one: what has stopped for it is not stopped a second time. The coordinator
-//! forgets a request after `handoff_timeout`. Source: sharding §2.11.
+//! A stopped shard gets no new home before a region asks for one. A request is repeated until it is answered, and its
+//! number tells a repetition from a new request: a shard that has stopped for it is not stopped a second time. The
+//! coordinator forgets a request after `handoff_timeout`. Source: sharding §2.11.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -16,10 +16,10 @@ use crate::ids::{RegionId, ShardId};
 use crate::machine::message::CoordinatorMessage;
 use crate::timetable::Timetable;
 
-/// Requests that are remembered at a time. One more is ignored; its region says it again.
+/// Most requests kept at a time. Further requests are ignored, as their region repeats them.
 const MAX_REQUESTS: usize = 1024;
 
-/// A request: the region that asks, and the number that it gave.
+/// A request: the region that asks, and the region's number for it.
 type Key = (RegionId, u64);
 
 /// The shards of one request.
@@ -33,18 +33,18 @@ struct Request {
 #[derive(Debug, Default)]
 pub(super) struct Stops {
     requests: BTreeMap<Key, Request>,
-    /// The requests that wait for a shard.
+    /// The requests that wait for each shard.
     by_shard: BTreeMap<ShardId, BTreeSet<Key>>,
-    /// Shards that are waited for and may have stopped, or could be stopped now.
+    /// Awaited shards that may have stopped, or could be stopped now.
     fresh: BTreeSet<ShardId>,
     ends: Timetable<Key>,
 }
 
 impl Stops {
-    /// Takes a request, to be forgotten at that time. Answers the shards that have stopped for it already.
+    /// Takes a request, to be forgotten at `end`. Returns the shards that have stopped for it already.
     fn take(&mut self, key: &Key, shards: Vec<ShardId>, end: Instant) -> Vec<ShardId> {
         if let Some(known) = self.requests.get(key) {
-            // A handoff that was given up since then is tried again.
+            // Try handoffs again that were given up since.
             self.fresh.extend(known.waiting.iter().cloned());
             return known.stopped.iter().cloned().collect();
         }
@@ -60,14 +60,14 @@ impl Stops {
         Vec::new()
     }
 
-    /// Something about the shard has changed.
+    /// Marks the shard as fresh: something about it has changed.
     pub(super) fn look_again(&mut self, shard: &ShardId) {
         if self.by_shard.contains_key(shard) {
             self.fresh.insert(shard.clone());
         }
     }
 
-    /// The shard has stopped: the requests that waited for it.
+    /// Notes that the shard has stopped; returns the requests that waited for it.
     fn stopped(&mut self, shard: &ShardId) -> BTreeSet<Key> {
         let keys = self.by_shard.remove(shard).unwrap_or_default();
         for key in &keys {
@@ -90,7 +90,7 @@ impl Stops {
         }
     }
 
-    /// The region is gone: it waits for nothing.
+    /// Removes the requests of a region that is gone.
     pub(super) fn forget(&mut self, region: &RegionId) {
         let keys: Vec<_> = self.requests.keys().filter(|(asker, _)| asker == region).cloned().collect();
         keys.iter().for_each(|key| self.end(key));
@@ -101,7 +101,7 @@ impl Stops {
         self.ends.next()
     }
 
-    /// Forgets the requests whose time is over.
+    /// Forgets the requests whose timeout has passed.
     pub(super) fn end_due(&mut self, now: Instant) {
         self.ends.due(now).iter().for_each(|key| self.end(key));
     }
@@ -116,7 +116,7 @@ impl Coordinator {
         shards: Vec<ShardId>,
         out: &mut Vec<Effect>,
     ) {
-        // The region says it again until it is answered, so nothing is kept for later.
+        // Keep nothing for later: the region repeats the request until it is answered.
         let is_refused = self.registry.get(region).is_none_or(|entry| entry.refused);
         if self.state != CoordinatorState::Active || is_refused {
             return;
@@ -131,7 +131,7 @@ impl Coordinator {
         }
     }
 
-    /// Begins the handoffs that are asked for, and tells which shards have stopped.
+    /// Begins the requested handoffs, and tells regions which shards have stopped.
     pub(super) fn settle_stops(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let mut told: BTreeMap<Key, Vec<ShardId>> = BTreeMap::new();
         for shard in std::mem::take(&mut self.stops.fresh) {
@@ -141,7 +141,7 @@ impl Coordinator {
                 }
                 continue;
             }
-            // A decision that is not durable yet is looked at again once it is.
+            // A shard whose decision is not durable yet becomes fresh again once it is.
             self.begin_handoff(now, &shard, out);
             self.handoffs.only_stop(&shard);
         }

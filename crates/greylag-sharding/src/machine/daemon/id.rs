@@ -1,4 +1,4 @@
-//! Names of workers: which one of how many, by which revision.
+//! Ids of workers: index, number of workers, and revision.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use std::fmt;
 /// Source: sharding §6.2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessId {
-    /// How often the number of workers was changed before.
+    /// How often the number of workers had been changed.
     pub revision: u64,
     /// How many workers the revision has.
     pub count: u32,
-    /// Which of them, from 0.
+    /// Index of the worker, from 0.
     pub index: u32,
 }
 
 impl ProcessId {
-    /// Reads an entity id; a bare index is a worker of revision 0, which has `initial` workers. `None` for what no
-    /// [`ProcessId`] is written as.
+    /// Reads an entity id; a bare index is a worker of revision 0, which has `initial` workers. `None` for any text
+    /// that no [`ProcessId`] is written as.
     pub fn read(id: &str, initial: u32) -> Option<Self> {
         let mut parts = id.split('|');
         let read = match (parts.next()?, parts.next(), parts.next(), parts.next()) {
@@ -44,7 +44,7 @@ impl fmt::Display for ProcessId {
 mod tests {
     use super::*;
 
-    /// Scenario sharding 80: ids of the first revision and of a later one.
+    /// Scenario sharding 80: ids of the first revision have no revision in them, ids of a later one do.
     #[test]
     fn scenario_80_ids_name_their_revision_but_for_the_first() {
         let ids = |revision| {

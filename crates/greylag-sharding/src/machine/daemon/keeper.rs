@@ -1,10 +1,11 @@
-//! Keeps the workers of one daemon process alive, and changes how many there are.
+//! Keeps the workers of one daemon process alive, and changes their number.
 //!
-//! The keeper begins by reading the record, since a keeper before it may have left a change incomplete; that is gone on with
-//! first. While nothing changes it asks one worker after the other to start, spaced so that many workers are no storm, and reads
-//! the record again before each round: should there have been another keeper for a moment, its word holds. A change
-//! is written down before the first worker is stopped, and the workers of before have all stopped before the first one of the
-//! new number is asked to start: so two workers of one index never live at a time, whatever becomes of the keeper.
+//! The keeper begins by reading the record, since an earlier keeper may have left a change incomplete, which is
+//! completed first. While nothing changes, the keeper asks one worker after the other to start, spaced so that many
+//! workers do not start at once, and reads the record again before each round, in case another keeper has changed it. A
+//! change is recorded before the first worker is stopped, and all workers of the previous number have stopped before
+//! the first worker of the new number is asked to start: so two workers of one index never live at a time, even if the
+//! keeper fails.
 //!
 //! ```text
 //! Loading --Loaded, complete--> Pinging --Change--> Beginning --Committed--> Stopping --all stopped--> Completing --+
@@ -22,19 +23,19 @@ use std::time::{Duration, Instant};
 use super::id::ProcessId;
 use super::record::{DaemonRecord, NumberOfProcesses};
 
-/// Questions that wait while the record is read; one more is answered [`Answer::Busy`].
+/// Most questions that wait while the record is read; further ones are answered [`Answer::Busy`].
 const MOST_WAITING: usize = 1_000;
 
 /// Settings of a keeper: the initial and the largest number of workers, and its intervals.
 #[derive(Debug, Clone)]
 pub struct KeeperConfig {
-    /// How many workers there are unless that was changed.
+    /// The number of workers before any change.
     pub initial: u32,
-    /// How many there may be: the shards of the type.
+    /// Most workers: the shards of the type.
     pub most: u32,
     /// Between two rounds in which each worker is asked to start.
     pub keep_alive_interval: Duration,
-    /// Between two workers of a round.
+    /// Between two start requests of a round.
     pub throttle_interval: Duration,
     /// Between two tries to read or to write the record.
     pub retry_interval: Duration,
@@ -42,19 +43,20 @@ pub struct KeeperConfig {
     pub stop_retry_interval: Duration,
 }
 
-/// What users ask.
+/// A user's question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question {
-    /// Have so many workers.
+    /// Change the number of workers.
     Change(u32),
-    /// How many are there?
+    /// How many workers are there?
     Number,
 }
 
-/// Inputs of the keeper: answers of its store, requests of users, time. `wall_ms` is the wall clock in milliseconds since 1970.
+/// Inputs of the keeper: answers of its store, requests of users, time. `wall_ms` is the wall clock in milliseconds
+/// since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// The record, as a majority of the nodes knows it; `None` if the number was never changed.
+    /// The record, read from a majority of the nodes; `None` if the number was never changed.
     Loaded {
         /// The record.
         record: Option<DaemonRecord>,
@@ -63,22 +65,22 @@ pub enum Input {
     },
     /// The record could not be read.
     NotLoaded,
-    /// A user asks.
+    /// A user asks a question.
     Asked {
-        /// Names the question in its answer.
+        /// Identifies the question in its answer.
         request: u64,
-        /// What is asked.
+        /// The question.
         question: Question,
         /// Now.
         wall_ms: u64,
     },
     /// A majority of the nodes has the record, and no later one.
     Committed(DaemonRecord),
-    /// A majority could not be reached. The record may spread all the same.
+    /// A majority could not be reached. The record may spread nevertheless.
     NotCommitted(DaemonRecord),
-    /// Another record is there than the one that was to be committed.
+    /// The store holds another record than the one to be committed.
     Superseded,
-    /// Nothing of this shard runs.
+    /// Nothing of this shard runs any more.
     ShardStopped(u32),
     /// A deadline may have come.
     Tick,
@@ -91,13 +93,13 @@ pub enum Effect {
     Load,
     /// Write the record to a majority and read it again; answered by `Committed`, `NotCommitted` or `Superseded`.
     Commit(DaemonRecord),
-    /// Ask a worker to start. Nothing follows.
+    /// Ask a worker to start. Not answered.
     Start(ProcessId),
-    /// Stop these shards, in place of those that were to be stopped before; each is told by `ShardStopped`.
+    /// Stop these shards, replacing an earlier order; each is answered by `ShardStopped`.
     StopShards(BTreeSet<u32>),
     /// Answer a question.
     Reply {
-        /// As it was given.
+        /// The number from [`Input::Asked`].
         request: u64,
         /// The answer.
         answer: Answer,
@@ -107,33 +109,33 @@ pub enum Effect {
 /// The keeper's answers to requests of users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// The workers of before have stopped, and those of the new number start; or the number was the same.
+    /// The previous workers have stopped, and those of the new number start; or the number was the same.
     Changed,
-    /// How many there are.
+    /// The number of workers.
     Number(NumberOfProcesses),
-    /// Another change is under way, or came first. Nothing of this one was done, or what was done of it was undone.
+    /// Another change is under way, or came first. This change had no lasting effect.
     RescaleInProgress,
-    /// There cannot be so many; nothing was done.
+    /// The number is out of range; nothing was done.
     OutOfRange {
-        /// How many there can be at most; at least 1.
+        /// The largest possible number; at least 1.
         most: u32,
     },
     /// Too many questions wait until the record is read; nothing was done.
     Busy,
 }
 
-/// Where the keeper is.
+/// The keeper's phase.
 #[derive(Debug)]
 enum Phase {
-    /// The record is being read; or, with a deadline, will be again.
+    /// The record is being read, or will be read again at the deadline.
     Loading { again_at: Option<Instant> },
-    /// All is settled: workers are asked to start, those of `left` in this round.
+    /// No change is under way: workers are asked to start; `left` are the rest of this round.
     Pinging { left: VecDeque<ProcessId>, round_began: Instant, next_at: Instant },
-    /// The record is written for the change, or, with a deadline, will be again.
+    /// The begin of the change is being recorded, or will be again at the deadline.
     Beginning { record: DaemonRecord, request: u64, again_at: Option<Instant> },
-    /// Workers of before stop.
+    /// The previous workers stop.
     Stopping { left: BTreeSet<u32>, request: Option<u64>, again_at: Instant },
-    /// The record is written for the end of the change, or, with a deadline, will be again.
+    /// The end of the change is being recorded, or will be again at the deadline.
     Completing { again_at: Option<Instant> },
 }
 
@@ -142,11 +144,11 @@ enum Phase {
 pub struct Keeper {
     config: KeeperConfig,
     phase: Phase,
-    /// The latest record that is known to be committed, or the program's number.
+    /// The latest record known to be committed, or the initial number.
     record: DaemonRecord,
     /// When the record was first read, wall clock in milliseconds since 1970.
     began_ms: Option<u64>,
-    /// Questions that came while the record was read.
+    /// Questions that came while the record was read, with their wall-clock times.
     waiting: Vec<(u64, Question, u64)>,
 }
 
@@ -158,7 +160,7 @@ impl Keeper {
         Self { config, phase: Phase::Loading { again_at: None }, record, began_ms: None, waiting: Vec::new() }
     }
 
-    /// Takes one input. What makes no sense where the keeper is changes nothing.
+    /// Takes one input. Inputs that make no sense in the present phase change nothing.
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Effect>) {
         match input {
             Input::Loaded { record, wall_ms } => self.on_loaded(now, record, wall_ms, out),
@@ -221,7 +223,7 @@ impl Keeper {
             Question::Change(count) if count == self.record.count => Answer::Changed,
             Question::Change(count) => {
                 let record = self.record.change(count, wall_ms);
-                // From here on no worker of before is asked to start.
+                // From here on no previous worker is asked to start.
                 self.phase = Phase::Beginning { record, request, again_at: None };
                 out.push(Effect::Commit(record));
                 return;
@@ -272,7 +274,7 @@ impl Keeper {
     }
 
     fn begin_stopping(&mut self, now: Instant, request: Option<u64>, out: &mut Vec<Effect>) {
-        // A number above that of the shards is a peer's nonsense: there is nothing to stop.
+        // A peer may record more workers than there are shards: the excess has nothing to stop.
         let left: BTreeSet<u32> = (0..self.record.previous.min(self.config.most)).collect();
         out.push(Effect::StopShards(left.clone()));
         self.phase = Phase::Stopping { left, request, again_at: now + self.config.stop_retry_interval };
@@ -321,7 +323,7 @@ impl Keeper {
         }
     }
 
-    /// Asks the next worker of the round to start. A round that is over is followed by another one, with what is read then.
+    /// Asks the next worker of the round to start. After the last one, reads the record for the next round.
     fn ping(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let Phase::Pinging { left, round_began, next_at } = &mut self.phase else { return };
         let Some(next) = left.pop_front() else {

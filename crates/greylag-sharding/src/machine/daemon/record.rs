@@ -1,44 +1,44 @@
-//! What is written down of the number of workers.
+//! The durable record of the number of workers.
 
 use super::id::ProcessId;
 
 /// The latest change of the number of workers. Source: sharding §6.2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DaemonRecord {
-    /// Which change it is; 0 where there was none.
+    /// Number of the change; 0 before any change.
     pub revision: u64,
-    /// How many workers there are to be.
+    /// The number of workers from this change on.
     pub count: u32,
-    /// How many there were before; they are stopped first.
+    /// The number of workers before; they are stopped first.
     pub previous: u32,
-    /// Whether the workers of before are stopped.
+    /// Whether the previous workers have stopped.
     pub is_complete: bool,
     /// When the change was decided: wall clock in milliseconds since 1970.
     pub started_ms: u64,
 }
 
 impl DaemonRecord {
-    /// The largest revision that is written or believed.
+    /// The largest revision that is written or accepted.
     pub const MAX_REVISION: u64 = 1 << 60;
 
-    /// The number of workers that the program says.
+    /// The record before any change, with the program's number of workers.
     pub fn initial(count: u32, started_ms: u64) -> Self {
         Self { revision: 0, count, previous: count, is_complete: true, started_ms }
     }
 
-    /// Another number of workers, which begins with the end of those that there are.
+    /// The record of a change to another number of workers, incomplete until the present workers have stopped.
     pub(super) fn change(&self, count: u32, started_ms: u64) -> Self {
         let revision = (self.revision + 1).min(Self::MAX_REVISION);
         Self { revision, count, previous: self.count, is_complete: false, started_ms }
     }
 
-    /// The same, with the workers of before stopped.
+    /// The same record, with the previous workers stopped.
     pub(super) fn completed(&self) -> Self {
         Self { is_complete: true, ..*self }
     }
 
-    /// Whether a keeper may write it where `current` is known: the same again, the next change, or the end of the one that
-    /// is under way. Of two keepers that change the number at the same moment, the one that comes later would otherwise stop
+    /// Whether a keeper may write this record over `current`: the same record, the next change, or the end of the
+    /// change under way. Otherwise, of two keepers that change the number at the same moment, the later one would stop
     /// and start workers by a record that has lost.
     pub fn follows(&self, current: Option<&Self>) -> bool {
         match current {
@@ -52,18 +52,18 @@ impl DaemonRecord {
         }
     }
 
-    /// The order of records: the later one wins wherever two meet.
+    /// The order of records: wherever two meet, the later one wins.
     pub fn clock(&self) -> i64 {
         let clock = 2 * self.revision.min(Self::MAX_REVISION) + u64::from(self.is_complete);
         i64::try_from(clock).expect("revisions are below 2^61")
     }
 
-    /// Whether a worker belongs to it and may live by now.
+    /// Whether the worker belongs to this record and may live now.
     pub fn allows(&self, id: &ProcessId) -> bool {
         self.is_complete && (id.revision, id.count) == (self.revision, self.count) && id.index < self.count
     }
 
-    /// Its workers, in the order of their ids as text.
+    /// The workers of this record, in the order of their ids as text.
     pub(super) fn processes(&self) -> Vec<ProcessId> {
         let of = |index| ProcessId { revision: self.revision, count: self.count, index };
         let mut processes: Vec<_> = (0..self.count).map(of).collect();
@@ -72,13 +72,13 @@ impl DaemonRecord {
     }
 }
 
-/// How many workers there are, as the keeper knows.
+/// The number of workers, as the keeper knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NumberOfProcesses {
-    /// How many.
+    /// Number of workers.
     pub count: u32,
-    /// When that was decided, wall clock in milliseconds since 1970: the latest change, or, where there was none, the
-    /// start of the keeper that answers.
+    /// When the number was decided, wall clock in milliseconds since 1970: the latest change or, without any change,
+    /// the start of the keeper that answers.
     pub started_ms: u64,
     /// Whether a change is under way, so that not all of them run yet.
     pub rescale_in_progress: bool,

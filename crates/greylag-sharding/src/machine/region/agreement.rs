@@ -1,18 +1,19 @@
 //! Whether all nodes that run the type mean the same hosting role.
 //!
-//! Nodes of two roles register with two coordinators, which never compare what their regions say: each would give the same
-//! entity a home of its own. So every node that hosts, or coordinates, asks all members before its coordinator may decide
-//! anything. Of two sides the one that is *active* (its coordinator may decide, or has sent a home) stays; if none is,
-//! the role that sorts first. The other side is refused. Two sides that were both active before they met (a healed
-//! partition) both go on, and both say so: ending either would cost more than telling the operator.
+//! Nodes of two roles register with two coordinators, which never compare what their regions say: each would give the
+//! same entity a home of its own. So every node that hosts, or coordinates, asks all members before its coordinator may
+//! decide anything. Of two sides the *active* side (its coordinator may decide, or has sent a home) stays; if neither
+//! is active, the side whose role sorts first. The other side is refused. Two sides that were both active before they
+//! met (a healed partition) both go on, and both report the dispute: ending either would cost more than telling the
+//! operator.
 //!
 //! ```text
 //! Asking --all reachable members answered--> Agreed        (the coordinator of this node may become active)
 //! Asking, Agreed --a side that stays has another role--> Refused --it is gone, agrees or is refused--> Asking
 //! ```
-//! Answers count for one round: a coordinator that starts, and a side that is refused no more, ask anew, so that no side
-//! rests on what another one said before it became active. What a question says of its sender is kept before it is
-//! answered, for the sender may act on the answer.
+//! Answers count for one round: a coordinator that starts, and a side that is refused no more, ask anew, so that no
+//! side relies on an answer from before the other side became active. A question's claim about its sender is kept
+//! before the question is answered, for the sender may act on the answer.
 //!
 //! Source: sharding §1.5 (point 4), §2.13 (Active). Differs: other fields than the role are compared at registration.
 
@@ -28,7 +29,7 @@ use crate::fingerprint::{Fingerprint, Mismatch};
 use crate::machine::membership::{Members, Phase};
 use crate::machine::message::{PeerMessage, Standing, TypeClaim};
 
-/// How often a side that differs is asked again: a rollback can heal it.
+/// How often a member with another role is asked again: a rollback can heal the conflict.
 const CONFLICT_RETRY: Duration = Duration::from_secs(30);
 
 /// See the module's description.
@@ -50,20 +51,20 @@ pub(super) struct Agreement {
     round: u64,
     peers: BTreeMap<UniqueAddress, Peer>,
     standing: Standing,
-    /// A dispute that was told.
+    /// The dispute reported last, if it still stands.
     dispute: Option<Mismatch>,
 }
 
 /// Another member that is not `Down`.
 #[derive(Debug, Default)]
 struct Peer {
-    /// It is waited for: it may coordinate, and it is reachable.
+    /// Whether its answer is awaited: the member may coordinate, and is reachable.
     counts: bool,
-    /// It has answered in this round.
+    /// Whether it has answered in this round.
     answered: bool,
-    /// When it is asked again.
+    /// When to ask it again.
     ask_at: Option<Instant>,
-    /// What it means by the type, if that is something else.
+    /// The member's claim, if its role differs from this node's.
     conflict: Option<Conflict>,
 }
 
@@ -86,7 +87,7 @@ impl Agreement {
             granted: false,
             has_home: false,
             is_up: false,
-            // Rounds of two regions of one process do not meet.
+            // Rounds of two regions of one process must not share numbers.
             round: config.id.incarnation.rotate_left(32),
             peers: BTreeMap::new(),
             standing: Standing::Asking,
@@ -94,17 +95,17 @@ impl Agreement {
         }
     }
 
-    /// What came of it so far.
+    /// The conclusion drawn from the answers so far.
     pub(super) fn standing(&self) -> &Standing {
         &self.standing
     }
 
-    /// In what a member differs that is as active as this node: neither side is refused.
+    /// A member that has another role and is as active as this node: neither side is refused.
     pub(super) fn dispute(&self) -> Option<&Mismatch> {
         self.dispute.as_ref()
     }
 
-    /// When a tick has something to ask.
+    /// When a tick next has a member to ask.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         if !self.asks() {
             return None;
@@ -112,7 +113,7 @@ impl Agreement {
         self.peers.values().filter_map(|peer| peer.ask_at).min()
     }
 
-    /// Asks the members whose time has come.
+    /// Asks the members whose `ask_at` has come.
     pub(super) fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
         if !self.asks() {
             return;
@@ -127,7 +128,7 @@ impl Agreement {
         }
     }
 
-    /// Members that come up are asked, those that go are waited for no longer.
+    /// Asks members that come up, and stops waiting for members that go.
     pub(super) fn on_members(&mut self, now: Instant, members: &Members, out: &mut Vec<Effect>) {
         let is_up = |phase: Phase| !matches!(phase, Phase::Joining | Phase::Down);
         let present = |node: &UniqueAddress| members.members.get(node).filter(|member| member.phase != Phase::Down);
@@ -136,7 +137,8 @@ impl Agreement {
         let others = members.members.iter().filter(|(node, _)| **node != self.own && present(node).is_some());
         for (node, member) in others {
             let peer = self.peers.entry(node.clone()).or_default();
-            // A member that joins may know itself to be up before this node does, so it is heard, but not asked.
+            // A joining member may know that it is up before this node does: its questions are answered, but it is not
+            // asked.
             if is_up(member.phase) && !peer.answered {
                 peer.ask_at = peer.ask_at.or(Some(now));
             }
@@ -168,7 +170,7 @@ impl Agreement {
         self.has_home = false;
     }
 
-    /// A member asks, or answers. A question is answered whether or not this node trusts its own view.
+    /// A member asks, or answers. Questions are answered even while this node does not trust its own view.
     pub(super) fn on_message(
         &mut self,
         now: Instant,
@@ -180,7 +182,8 @@ impl Agreement {
             PeerMessage::AnnounceType { round, claim } => {
                 let conflict = self.conflict_with(claim);
                 let differs = conflict.is_some();
-                // A sender that this node does not know asks again; an answer that is not kept here could let both decide.
+                // Do not answer an unknown sender (it asks again): its claim cannot be kept here, and then both sides
+                // could decide.
                 let Some(peer) = self.peers.get_mut(node) else { return };
                 peer.note(now, conflict);
                 self.settle(now, out);
@@ -215,12 +218,12 @@ impl Agreement {
         self.settle(now, out);
     }
 
-    /// Draws the conclusion, and tells it if it is another one than before.
+    /// Draws the conclusion, and reports it if it has changed.
     fn settle(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let was_refused = matches!(self.standing, Standing::Refused(_));
         let verdict = self.verdict();
         if was_refused && !matches!(verdict, Standing::Refused(_)) {
-            // Others may have become active on the word that this side is refused.
+            // Ask again: other sides may have become active because this side was refused.
             self.begin_round(now);
             self.on_tick(now, out);
             return self.tell(self.verdict(), out);
@@ -264,7 +267,7 @@ impl Agreement {
         Some(self.mismatch(node, conflict))
     }
 
-    /// What was answered counts no more.
+    /// Discards all answers and asks every member again.
     fn begin_round(&mut self, now: Instant) {
         self.round = self.round.wrapping_add(1);
         self.standing = Standing::Asking;
@@ -290,7 +293,7 @@ impl Agreement {
         }
     }
 
-    /// In what a claim differs; nothing does on a node that runs nothing of the type.
+    /// The conflict between a claim and this node's role; `None` on a node that runs nothing of the type.
     fn conflict_with(&self, claim: TypeClaim) -> Option<Conflict> {
         let runs = self.hosts || self.coordinator.is_some();
         let TypeClaim { fingerprint, active, refused } = claim;

@@ -1,7 +1,7 @@
-//! What waits in one shard until it has a route, in the order in which it will leave.
+//! Messages and probes of one shard that wait for a route, in the order in which they will leave.
 //!
-//! Taking one entry more costs the same however many wait: what a message needs to know of the others is counted as they
-//! come and go. Source: sharding §2.5, §2.9.
+//! Inserting an entry costs the same however many wait: counts over the other entries are updated as entries come and
+//! go. Source: sharding §2.5, §2.9.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -16,14 +16,14 @@ use crate::ids::RegionId;
 pub(super) struct Waiting {
     pub(super) content: Content,
     pub(super) origin: RegionId,
-    /// The generation under which it first left its origin; `None` if it has not.
+    /// The generation under which the entry first left its origin; `None` if it has not left.
     pub(super) first: Option<Generation>,
-    /// The generation its last sender believed in.
+    /// The generation in the stamp of the last sender.
     pub(super) stamped: Option<Generation>,
-    /// How many regions have forwarded it, this one included if it is forwarded from here.
+    /// How many regions have forwarded the entry, including this region if it is forwarded from here.
     pub(super) hops: u8,
     pub(super) rank: Rank,
-    /// Since when it waits here; `None` for what a shard gave back.
+    /// When the entry was put into the buffer; `None` for a message given back by a shard.
     pub(super) kept_at: Option<Instant>,
 }
 
@@ -32,8 +32,9 @@ impl Waiting {
         matches!(self.content, Content::Message(_))
     }
 
-    /// Whether it goes ahead of all others when the generation that it waits for ends. Probes do not, nor do own messages
-    /// while others of this region are out on an old path (`is_path_open`), which are to come first.
+    /// Whether the entry goes ahead of all others when the generation that it waits for ends. Probes do not; nor do own
+    /// messages that have not left while earlier ones of this region are on an old path (`is_path_open`), which must
+    /// come first.
     pub(super) fn becomes_leftover(&self, is_path_open: bool) -> bool {
         self.is_message() && !(is_path_open && self.first.is_none())
     }
@@ -46,7 +47,7 @@ pub(super) enum Content {
 }
 
 impl Content {
-    /// Bytes that it counts in the buffer's limit.
+    /// Bytes that count towards the buffer's limit.
     pub(super) fn size(&self) -> u64 {
         match self {
             Self::Message(message) => message.size.into(),
@@ -55,17 +56,17 @@ impl Content {
     }
 }
 
-/// Why something waits where it waits in the buffer, front to back.
+/// Why an entry stands where it does in the buffer, front to back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Rank {
-    /// Unhandled when the hosting of this generation ended here. Good for the allocation that follows
-    /// directly upon it and for no other.
+    /// Unhandled when the hosting of this generation ended here. Valid for the allocation that directly follows that
+    /// generation, and for no other.
     Leftover { ended: Generation },
-    /// A leftover that its former owner's node sent here, for this generation.
+    /// A leftover that its former owner's node sent here, valid for this generation.
     Handed { by: UniqueAddress, addressed: Generation },
-    /// Given back by a failed shard of this generation: it has passed the floor already.
+    /// Given back by a failed shard of this generation: the message has passed the floor already.
     Taken { generation: Generation },
-    /// Of this region, was out there and came back.
+    /// Submitted in this region, sent to another one, and back again.
     Back,
     /// Everything else.
     Plain,
@@ -80,17 +81,17 @@ impl Rank {
 /// The waiting entries of one shard.
 #[derive(Debug, Default)]
 pub(super) struct Buffer {
-    /// Leftovers, what a shard gave back, what came back: everything that goes before plain entries.
+    /// Entries of every rank but `Plain`: leftovers, messages given back by a shard, messages that came back.
     ahead: VecDeque<Waiting>,
-    /// Everything of rank `Plain`, as it came.
+    /// Entries of rank `Plain`, in order of arrival.
     plain: VecDeque<Waiting>,
-    /// What a flush that is under way has passed over, because it waits for a newer generation.
+    /// Entries that the flush under way has passed over, because they wait for a newer generation.
     newer: VecDeque<Waiting>,
     /// Entries that are no probes.
     messages: usize,
     /// Entries of rank `Leftover`.
     leftovers: usize,
-    /// No entry is stamped with a larger generation.
+    /// An upper bound of the stamped generations of all entries.
     newest: Option<Generation>,
 }
 
@@ -115,7 +116,7 @@ impl Buffer {
         self.ahead.push_front(waiting);
     }
 
-    /// Puts an entry behind all others of its kind: for entries that were taken out and stay in their order.
+    /// Puts an entry behind all others of its rank class: for entries that were taken out and keep their order.
     pub(super) fn push_back(&mut self, waiting: Waiting) {
         self.count(&waiting);
         match waiting.rank {
@@ -158,8 +159,8 @@ impl Buffer {
         Some(waiting)
     }
 
-    /// Takes out the first entry that is for this generation. What waits for a newer one stays, behind all others, and is
-    /// found again by [`Buffer::end_flush`].
+    /// Takes out the first entry for this generation. Entries for a newer generation stay, behind all others, until
+    /// [`Buffer::end_flush`].
     pub(super) fn pop_for(&mut self, generation: Generation) -> Option<Waiting> {
         loop {
             let waiting = self.pop()?;
@@ -172,12 +173,12 @@ impl Buffer {
         }
     }
 
-    /// Whether something is left that a flush has not passed over.
+    /// Whether entries are left that the flush has not passed over.
     pub(super) fn has_more(&self) -> bool {
         !self.ahead.is_empty() || !self.plain.is_empty()
     }
 
-    /// All that was for the generation has left.
+    /// Ends a flush: all entries for the generation have left.
     pub(super) fn end_flush(&mut self) {
         self.newest = None;
         for waiting in std::mem::take(&mut self.newer) {
@@ -206,7 +207,7 @@ impl Buffer {
             if is_older(&waiting) { older.push(waiting) } else { self.ahead.push_back(waiting) }
         }
         self.leftovers -= older.iter().filter(|waiting| matches!(waiting.rank, Rank::Leftover { .. })).count();
-        // Plain entries stand in the order in which they were kept, with probes among them.
+        // Plain entries stand in the order in which they were inserted, with probes among them.
         let mut probes = Vec::new();
         while let Some(first) = self.plain.pop_front_if(|first| !first.is_message() || is_older(first)) {
             if first.is_message() { older.push(first) } else { probes.push(first) }
@@ -216,7 +217,7 @@ impl Buffer {
         older
     }
 
-    /// Since when the message has waited that has waited longest.
+    /// When the longest-waiting message was inserted.
     pub(super) fn oldest(&self) -> Option<Instant> {
         let messages = |entries: &VecDeque<Waiting>| entries.iter().find_map(|waiting| waiting.kept_at);
         let ahead = self.ahead.iter().filter_map(|waiting| waiting.kept_at).min();
@@ -227,7 +228,7 @@ impl Buffer {
         self.ahead.is_empty() && self.plain.is_empty() && self.newer.is_empty()
     }
 
-    /// Whether it is as if nothing had ever waited here.
+    /// Whether the buffer equals a new one.
     pub(super) fn is_new(&self) -> bool {
         self.is_empty() && self.newest.is_none()
     }
@@ -242,13 +243,13 @@ impl Buffer {
         self.leftovers > 0
     }
 
-    /// Whether an entry may have been stamped with a larger generation. A sender that was dropped since may have stamped
-    /// it: then the coordinator is asked once more than it need be.
+    /// Whether an entry may have been stamped with a larger generation. The entry may have been dropped since: then the
+    /// coordinator is asked once more than necessary.
     pub(super) fn may_hold_newer(&self, generation: Generation) -> bool {
         self.newest > Some(generation)
     }
 
-    /// What waits was sent to the generation that ends: it goes ahead of all others to the next owner.
+    /// Makes leftovers of all entries sent to the generation that ends: they go ahead of all others to the next owner.
     pub(super) fn make_leftovers(&mut self, generation: Generation, is_path_open: bool) {
         let mut all = self.take();
         for waiting in &mut all {
@@ -257,7 +258,7 @@ impl Buffer {
                 waiting.rank = Rank::Leftover { ended: generation };
             }
         }
-        // Leftovers are in front, whatever waited between them.
+        // Move leftovers to the front, whatever waited between them.
         let (leftovers, others): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|waiting| matches!(waiting.rank, Rank::Leftover { .. }));
         leftovers.into_iter().chain(others).for_each(|waiting| self.push_back(waiting));
@@ -339,7 +340,7 @@ mod tests {
         }
     }
 
-    /// What waits for a newer generation stays behind a flush, in its order, and is not lost.
+    /// A flush keeps entries for a newer generation, in their order.
     #[test]
     fn a_flush_passes_over_what_is_for_a_newer_generation() {
         let newer = |token| Waiting { stamped: Some(generation(5)), ..entry(token, Rank::Plain) };

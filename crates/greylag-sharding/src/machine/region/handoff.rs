@@ -39,7 +39,7 @@ impl Region {
                 return acked.flushed;
             }
             let flushed = this.give_up_route(now, shard, place, (generation, attempt, &owner), out);
-            // An order that comes late, behind one of a newer try, leaves what is known of that.
+            // A late order, behind an order of a newer attempt, must not replace the newer ack.
             if place.acked.is_none_or(|acked| acked.attempt < attempt) {
                 place.acked = Some(Acked { generation, attempt, flushed });
             }
@@ -50,7 +50,7 @@ impl Region {
         self.tell_coordinator(ack, out);
     }
 
-    /// Forgets the home that is being handed off; returns whether a mark follows the messages sent to it.
+    /// Forgets the home that is being handed off; returns whether a flush mark follows the messages sent to it.
     fn give_up_route(
         &mut self,
         now: Instant,
@@ -74,7 +74,7 @@ impl Region {
         let has_next = place.slot.next().is_some();
         let path = place.slot.old_path_mut().filter(|path| path.generation == generation && path.region == *owner);
         let Some(path) = path else { return false };
-        // An order that is late leaves the time of a newer home that is known already: no other home would come to set it.
+        // A late order keeps the deadline if a newer home is known already: no other home would come to set it.
         if !has_next {
             path.deadline = None;
         }
@@ -104,10 +104,11 @@ impl Region {
                     place.end(generation);
                     return region.tell_stopped(shard, place, generation, out);
                 }
-                // The order to host was lost; others were told all the same, and mark what they have sent here.
+                // Own the shard although the order to host was lost: other regions know this home and mark what they
+                // have sent here.
                 let (shard_id, own) = (shard.clone(), region.config.id.clone());
-                // Only messages of this generation become leftovers: the next owner takes leftovers unchecked, and this region
-                // does not know which older messages former owners have handled.
+                // Only messages of this generation become leftovers: the next owner takes leftovers unchecked, and this
+                // region does not know which older messages former owners have handled.
                 let home = Home { previous: Some(generation), ..Home::new(shard_id, own, generation) };
                 region.own(now, place, &home, Task::Absent);
                 region.accept_handoff(now, shard, place, attempt, &flush_from, out);
@@ -123,7 +124,7 @@ impl Region {
         });
     }
 
-    /// Whether a generation that is not hosted here may be this region's all the same.
+    /// Whether a generation that is not hosted here may still have been allocated to this region.
     fn may_own(&self, place: &Place, generation: Generation) -> bool {
         let is_running =
             matches!(self.state, RegionState::Unregistered | RegionState::Registered | RegionState::ShuttingDown);
@@ -161,7 +162,7 @@ impl Region {
         self.try_drain(now, shard, place, out);
     }
 
-    /// A shard that is handed off and has not begun to serve need not begin, nor start again.
+    /// Cancels the start, or restart, of a shard that is handed off before it serves.
     fn give_up_start(&self, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
         let (Some(generation), Some(task)) = (place.slot.hosted(), place.slot.task()) else { return };
         let has_begun = match &place.slot {
@@ -179,14 +180,14 @@ impl Region {
         }
     }
 
-    /// Whether a region has marked that it sends no more, for this try at the handoff.
+    /// Whether a region has marked, for this handoff attempt, that it sends no more.
     fn is_marked(&self, marks: &BTreeMap<RegionId, Attempt>, from: &RegionId, attempt: Attempt) -> bool {
         let any = self.is_without(Sabotage::Attempt);
         marks.get(from).is_some_and(|marked| any || *marked == attempt)
     }
 
-    /// Appends the stop marker behind everything delivered, once the marks are in. A shard that does not serve has
-    /// nothing delivered: all its buffered messages are leftovers, also those of an awaited former owner.
+    /// Appends the stop marker behind everything delivered, once the marks are in. A shard that does not serve has no
+    /// delivered messages: all its buffered messages are leftovers, also those of an awaited former owner.
     pub(super) fn try_drain(&mut self, now: Instant, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
         let is_leftover_missing = match &place.slot {
             Slot::LocalStarting(starting) => {
@@ -222,8 +223,8 @@ impl Region {
         }
     }
 
-    /// Turns what waits for a shard that does not serve into leftovers. The next owner takes leftovers unseen, so what this
-    /// shard would not have taken is dropped here.
+    /// Turns the messages that wait for a shard that does not serve into leftovers. The next owner takes leftovers
+    /// unchecked, so messages that this shard's floor refuses are dropped here.
     fn make_leftovers(&mut self, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
         let is_path_open = place.slot.old_path().is_some();
         let Place { slot, buffer, .. } = place;

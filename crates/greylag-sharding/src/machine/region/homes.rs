@@ -1,7 +1,7 @@
-//! Homes: what the coordinator and other regions say of where a shard lives, and the way that is left for a new home.
+//! Homes: where the coordinator and other regions say that a shard lives, and how a route is left for a new home.
 //!
-//! A route is left in one place. Leaving closes the table, keeps the route as the old path and sends a probe along it
-//! unless a flush mark does that work. So a timeout costs a gap, never a swap.
+//! All routes are left in one place: the table entry is closed, the route is kept as the old path, and a probe is sent
+//! along it unless a flush mark proves the path empty. So a timeout costs a gap, never a swap of messages.
 //!
 //! Source: sharding §2.4, §2.6.
 
@@ -56,7 +56,8 @@ impl Region {
         self.try_open(now, shard, place, out);
     }
 
-    /// Leaves what is older than the home, which `next` is to be opened for, if anything reaches it.
+    /// Leaves a route or hosting older than `home`, and plans `next`, which is `None` if the home's node is
+    /// unreachable.
     fn follow_home(
         &mut self,
         now: Instant,
@@ -89,8 +90,8 @@ impl Region {
         }
     }
 
-    /// Whether a home was told before this region closed its route to it for a handoff that may still be under way. What
-    /// would be sent by it now comes to the owner behind the mark, and would be too late.
+    /// Whether a home was sent before this region closed its route to it for a handoff that may still be under way.
+    /// Messages sent to the home now would reach the owner behind the flush mark, too late.
     fn is_from_before_ack(&self, place: &Place, home: &Home) -> bool {
         place.acked.is_some_and(|acked| {
             acked.generation == home.generation
@@ -99,7 +100,7 @@ impl Region {
         })
     }
 
-    /// The coordinator says which of this region's marks the former owner waited for.
+    /// Forgets the old path if the coordinator says that the former owner waited for this region's flush mark.
     pub(super) fn clear_flushed(&self, place: &mut Place, home: &Home) {
         let Some(path) = place.slot.old_path() else { return };
         let flushed = path.flushed.is_some() && path.flushed == home.flushed;
@@ -109,8 +110,8 @@ impl Region {
         }
     }
 
-    /// The new home is known and the old path is not known to be empty: probe it, and set the time
-    /// after which the new route opens all the same.
+    /// Probes the old path unless a probe is under way, and sets, once the new home is known, the deadline after which
+    /// the new route opens without an echo.
     pub(super) fn prove_old_path(&mut self, now: Instant, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
         let due = place.slot.next().is_some() || place.slot.hosting().is_some();
         let Some(path) = place.slot.old_path_mut() else { return };
@@ -127,10 +128,11 @@ impl Region {
         }
     }
 
-    /// Closes a remote route and keeps it as the old path. `probe` at once, unless a flush mark is sent.
+    /// Closes a remote route and keeps it as the old path. `probe`: send a probe at once, as no flush mark is sent.
     ///
-    /// A flush in turns that has begun ends first, as if all had left in one: of what waits here a part would else be on the
-    /// old path while the rest, probes of other regions among it, waits for a new home that may wait for their echo.
+    /// A flush in turns that has begun is completed first: otherwise a part of the waiting messages would be on the old
+    /// path while the rest, probes of other regions among them, waits for a new home that may wait for the probes'
+    /// echo.
     pub(super) fn leave_remote(
         &mut self,
         now: Instant,
@@ -169,7 +171,7 @@ impl Region {
         place.hear(generation);
         match &place.slot {
             Slot::Remote(remote) => {
-                // The owner itself says so of its own generation: it has stopped.
+                // Only the owner reports its own generation as stale: the owner has stopped.
                 let has_stopped = remote.generation == generation && remote.region.node == *node;
                 if remote.generation < generation || has_stopped {
                     self.leave_remote(now, shard, place, true, out);
@@ -183,7 +185,7 @@ impl Region {
         self.ask_home(now, shard, place);
     }
 
-    /// The old path is empty now.
+    /// Forgets the old path if the echo is that of its probe: the path is empty now.
     pub(super) fn on_own_echo(place: &mut Place, nonce: u64) {
         if place.slot.old_path().is_some_and(|path| path.probe == Some(nonce)) {
             place.slot.forget_left();

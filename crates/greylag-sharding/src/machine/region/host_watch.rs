@@ -1,7 +1,8 @@
 //! Whether any member may host the type at all.
 //!
-//! A type whose role no member has would keep its messages for ever, and look like one whose coordinator is late. After a
-//! while that is told once, and what has waited for that long ends; the first member with the role heals it.
+//! A type whose role no member has would keep its messages for ever, and look like a type whose coordinator is late.
+//! After a timeout the absence is reported once, and messages that have waited that long end; the first member with the
+//! role heals it.
 //!
 //! Source: sharding §2.3, scenario 108.
 
@@ -10,28 +11,28 @@ use std::time::{Duration, Instant};
 
 use crate::ids::ShardId;
 
-/// Shortest time between two looks into one shard's buffer: messages end by the batch, and not one by one.
+/// Shortest time between two looks into one shard's buffer: messages end in batches, not one by one.
 const STEP: Duration = Duration::from_millis(100);
 
 /// See the module's description.
 #[derive(Debug)]
 pub(super) struct HostWatch {
     timeout: Duration,
-    /// Since when this node is a member and none of the cluster has the role.
+    /// Since when this node is a member and no member of the cluster has the role.
     absent_since: Option<Instant>,
-    /// It was told.
+    /// Whether the absence was reported.
     told: bool,
-    /// When what has waited longest in a shard is over, as long as no member has the role: one entry for each shard.
+    /// When the longest-waiting message of a shard expires while no member has the role: one entry for each shard.
     due: BTreeSet<(Instant, ShardId)>,
     watched: BTreeSet<ShardId>,
 }
 
-/// What is due.
+/// The result of a tick.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Due {
     /// Whether the region reports now that no member hosts: once for each absence, when its timeout has passed.
     pub(super) tell: bool,
-    /// In these shards something has waited for too long.
+    /// Shards in which messages have waited for too long.
     pub(super) shards: Vec<ShardId>,
 }
 
@@ -40,8 +41,8 @@ impl HostWatch {
         Self { timeout, absent_since: None, told: false, due: BTreeSet::new(), watched: BTreeSet::new() }
     }
 
-    /// Takes what the members say. `waiting` are the shards in which something waits; asked only when the last host goes.
-    /// Answers whether a host has come after it was told that there is none.
+    /// Takes the members' view. `waiting` lists the shards in which messages wait; called only when the last host goes.
+    /// Returns whether a host has come after its absence was reported.
     pub(super) fn observe(&mut self, now: Instant, is_absent: bool, waiting: impl FnOnce() -> Vec<ShardId>) -> bool {
         if !is_absent {
             self.absent_since = None;
@@ -56,14 +57,14 @@ impl HostWatch {
         false
     }
 
-    /// Something waits in this shard from now on.
+    /// Watches a shard in which a message waits from now on.
     pub(super) fn kept(&mut self, now: Instant, shard: &ShardId) {
         if self.absent_since.is_some() && !self.watched.contains(shard) {
             self.watch(now + self.timeout, shard);
         }
     }
 
-    /// After a look into the shard something waits there still, since then.
+    /// Watches a shard again whose longest-waiting message waits since `since`.
     pub(super) fn waits_on(&mut self, now: Instant, shard: &ShardId, since: Instant) {
         self.watch((since + self.timeout).max(now + STEP), shard);
     }
@@ -73,12 +74,12 @@ impl HostWatch {
         self.due.insert((at, shard.clone()));
     }
 
-    /// Whether it was told that no member hosts.
+    /// Whether the absence of hosts was reported.
     pub(super) fn is_told(&self) -> bool {
         self.told
     }
 
-    /// How long something may wait while no member hosts.
+    /// How long a message may wait while no member hosts.
     pub(super) fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -117,7 +118,7 @@ mod tests {
         Due { tell, shards: shards.iter().map(|index| shard(*index)).collect() }
     }
 
-    /// However much waits in one shard, it is looked at once in a step.
+    /// One shard is looked at once in a step, however many messages wait in it.
     #[test]
     fn a_shard_has_one_entry() {
         let (start, mut watch) = (Instant::now(), HostWatch::new(TIMEOUT));

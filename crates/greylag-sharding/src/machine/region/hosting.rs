@@ -1,4 +1,4 @@
-//! Hosting: accepting a shard, starting it, starting it again, and its end.
+//! Hosting: accepting a shard, starting it, restarting it, and its end.
 //!
 //! Source: sharding §2.4, §2.8, §4.12.
 
@@ -19,13 +19,13 @@ use crate::machine::message::{Home, RegionMessage};
 
 /// Shortest time between two starts of a failed shard that messages wait for.
 const MIN_RESTART: Duration = Duration::from_millis(100);
-/// How often the time before a failed shard starts again doubles, where it remembers its entities.
+/// How often the restart backoff of a failed shard doubles at most, where the shard remembers its entities.
 const MOST_DOUBLINGS: u32 = 3;
-/// A shard whose last failure lies so many of the shortest such times back begins with the shortest again.
+/// A shard whose last failure lies more than this many shortest backoffs back begins with the shortest again.
 const FORGIVEN: u32 = 20;
 
 impl Region {
-    /// `HostShard`, or a `ShardHome` that names this region.
+    /// Takes `HostShard`, or a `ShardHome` that names this region.
     pub(super) fn on_host(
         &mut self,
         now: Instant,
@@ -49,8 +49,8 @@ impl Region {
             }
             return;
         }
-        // A generation that ended here cannot start again, nor one that others have left behind: saying so
-        // makes the coordinator allocate anew, whether this is a late duplicate or a lost state.
+        // A generation that ended here, or that is older than one heard of, must not start: saying so makes the
+        // coordinator allocate anew, whether this order is a late duplicate or comes from a lost state.
         let checked = !self.is_without(Sabotage::GenerationCheck);
         if checked && (Some(generation) <= place.ended || Some(generation) < place.heard) {
             place.end(generation);
@@ -70,7 +70,7 @@ impl Region {
         }
     }
 
-    /// Takes the shard and starts it. A region that shuts down does not start it any more, and asks again to be rid of it.
+    /// Takes the shard and starts it. A region that shuts down does not start it, and asks for its handoff again.
     fn accept(&mut self, now: Instant, shard: &ShardId, place: &mut Place, home: &Home, out: &mut Vec<Effect>) {
         let is_leaving = self.state == RegionState::ShuttingDown;
         let task = if is_leaving { Task::Absent } else { Task::Starting };
@@ -82,8 +82,8 @@ impl Region {
         self.prove_old_path(now, shard, place, out);
     }
 
-    /// Owns the shard until a handoff ends that, also where it is not started: others send here by this home and mark
-    /// that they have, so what waits here is to become leftovers, in order.
+    /// Owns the shard until a handoff ends the hosting, even if it is not started: other regions send messages to this
+    /// home, and marks behind them, so the messages that wait here must become leftovers, in order.
     pub(super) fn own(&mut self, now: Instant, place: &mut Place, home: &Home, task: Task) {
         self.clear_flushed(place, home);
         place.asking.end();
@@ -98,7 +98,8 @@ impl Region {
         self.registration.hosted_changed();
     }
 
-    /// Tells the coordinator that the shard is accepted; a region that does not start it asks for its handoff in place of that.
+    /// Tells the coordinator that the shard is accepted; a region that does not start the shard asks for its handoff
+    /// instead.
     fn tell_accepted(&self, shard: &ShardId, generation: Generation, task: Task, out: &mut Vec<Effect>) {
         let region = self.config.id.clone();
         if task == Task::Absent {
@@ -125,7 +126,7 @@ impl Region {
         });
     }
 
-    /// Ends a hosted shard without stop messages, or hastens an end that is under way, upon which follows what was to.
+    /// Ends a hosted shard without stop messages, or hastens an end under way, whose next step stays as planned.
     pub(super) fn kill(
         &mut self,
         now: Instant,
@@ -162,7 +163,8 @@ impl Region {
             if matches!(place.slot, Slot::Draining(_)) {
                 return region.end_hosting(now, shard, place, leftovers, out);
             }
-            // Its start was aborted; the marks of the handoff are still awaited. Or it stopped unasked.
+            // The start was aborted while the marks of the handoff are still awaited, or the shard stopped without a
+            // request.
             let backoff = region.config.settings.shard_failure_backoff;
             region.lose_task(now + backoff, shard, place, leftovers, out);
             region.try_drain(now, shard, place, out);
@@ -187,7 +189,7 @@ impl Region {
             };
             let settings = &region.config.settings;
             let backoff = match settings.shard_failure_backoff {
-                // Its store may need the time, whatever waits.
+                // The store of remembered entities may need the whole backoff, even if messages wait.
                 backoff if settings.remember.enabled => {
                     let before = Failures::count(&mut hosting.failures, now, backoff.saturating_mul(FORGIVEN));
                     backoff.saturating_mul(1 << before.min(MOST_DOUBLINGS))
@@ -200,7 +202,8 @@ impl Region {
         });
     }
 
-    /// The task of a shard that does not end is gone. It starts again at that time, unless the shard is handed off.
+    /// Notes that the task of a shard that does not end is gone. The shard restarts at `retry_at`, unless it is handed
+    /// off.
     fn lose_task(
         &mut self,
         retry_at: Instant,
@@ -216,7 +219,7 @@ impl Region {
         self.take_back(place, returned, generation, &Rank::Taken { generation });
     }
 
-    /// A failed shard that a message waits for does not sleep out its backoff, unless it remembers its entities.
+    /// Shortens the backoff of a failed shard that a message waits for, unless the shard remembers its entities.
     pub(super) fn hasten_restart(&self, now: Instant, place: &mut Place) {
         if self.config.settings.remember.enabled {
             return;
@@ -262,7 +265,7 @@ impl Region {
         out.extend(returned.into_iter().map(dead));
     }
 
-    /// Reports that no entity of the hosted generation lives any more, and goes on with the waiting messages.
+    /// Reports that no entity of the hosted generation lives any more, and routes the waiting messages on.
     pub(super) fn end_hosting(
         &mut self,
         now: Instant,
@@ -301,7 +304,7 @@ impl Region {
         if let Some(wait) = place.slot.handoff_mut()
             && wait.deadline.is_some_and(|at| at <= now)
         {
-            // Regions whose marks are late are not waited for: the floor deals with their frames that still come.
+            // Do not wait for regions whose marks are late: the floor rejects their frames that still come.
             wait.deadline = None;
             wait.waiting_for.clear();
         }
@@ -335,7 +338,7 @@ impl Region {
         self.try_drain(now, shard, place, out);
     }
 
-    /// The journal knows a newer owner: the coordinator is asked where the shard lives now.
+    /// The journal knows a newer owner: asks the coordinator where the shard lives now.
     pub(super) fn on_fenced(
         &mut self,
         now: Instant,
@@ -351,9 +354,9 @@ impl Region {
             if stored.is_none_or(|stored| stored <= generation) {
                 return region.collected.asks.push(shard.clone());
             }
-            // Under this number no owner can claim again. It may be the one that
-            // the coordinator knows: a claim after numbering was lost keeps it through later epochs. So the
-            // shard ends, and the coordinator allocates it anew.
+            // End the shard, so that the coordinator allocates it anew: under this generation no owner can claim again.
+            // The coordinator may know this very generation, since a claim after numbering was lost keeps it through
+            // later epochs.
             if let Some(stored) = stored.filter(|stored| stored.epoch() > region.registration.highest_epoch()) {
                 out.push(Effect::Event(RegionEvent::GenerationBehind { stored, own: generation }));
                 if !region.registration.adopt_epoch(now, stored.epoch()) {

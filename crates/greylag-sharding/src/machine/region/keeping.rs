@@ -1,4 +1,4 @@
-//! What waits: taking messages into a shard's buffer, and ending their wait without a delivery.
+//! Waiting messages: taking messages into a shard's buffer, and ending their wait without a delivery.
 //!
 //! Source: sharding §2.3 (`no_host_timeout`), §2.5.
 
@@ -36,7 +36,7 @@ impl Region {
         self.ask_home(now, shard, place);
     }
 
-    /// Whether one message more may wait. Marks, and messages accepted once already, always may.
+    /// Whether one message more may wait. Marks, and messages that were accepted before, always may.
     fn make_room(&mut self, shard: &ShardId, place: &mut Place, waiting: &Waiting, out: &mut Vec<Effect>) -> bool {
         let size = waiting.content.size();
         if waiting.rank != Rank::Plain {
@@ -58,8 +58,8 @@ impl Region {
         true
     }
 
-    /// Ends the wait of an entry that is in no buffer any more. A probe vanishes silently: the region
-    /// that sent it has a timeout.
+    /// Ends the wait of an entry that is in no buffer any more: a message becomes a dead letter. A probe vanishes
+    /// silently, since the region that sent the probe has a timeout.
     pub(super) fn drop_waiting(
         &mut self,
         shard: &ShardId,
@@ -88,7 +88,7 @@ impl Region {
         place.owes_leftover_mark = false;
     }
 
-    /// Tells that no member hosts the type, and ends what has waited for too long.
+    /// Reports that no member hosts the type, and ends the messages that have waited for too long.
     pub(super) fn on_host_watch(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let due = self.host_watch.tick(now);
         if due.tell {

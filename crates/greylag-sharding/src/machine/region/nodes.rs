@@ -1,5 +1,5 @@
-//! What this node learns of others: members that come and go, links that break, frames that come back, and whether its
-//! own view can be trusted.
+//! Inputs about other nodes: members that come and go, links that break, frames that are handed back, and whether this
+//! node's own view can be trusted.
 //!
 //! Source: sharding §2.12.
 
@@ -37,7 +37,7 @@ impl Region {
         }
     }
 
-    /// Registers again when the node that may run the coordinator is another one, or this node may register now.
+    /// Registers again when another node may run the coordinator, or when this node may register from now on.
     fn look_for_coordinator(&mut self, now: Instant, before: &Members, out: &mut Vec<Effect>) {
         let candidates = self.members.coordinator_candidates(&self.config.coordinator_role);
         let oldest = candidates.first().map(|node| {
@@ -71,7 +71,7 @@ impl Region {
         }
     }
 
-    /// Repeats what a broken link may have lost: a control lane, a message; a data lane, a mark.
+    /// Repeats what a broken link may have lost: a message on a control lane, a mark on a data lane.
     pub(super) fn on_link_lost(&mut self, now: Instant, node: &UniqueAddress, lane: Lane, out: &mut Vec<Effect>) {
         if lane.kind() == LaneKind::Control {
             if self.registration.coordinator().is_some_and(|coordinator| coordinator.node == *node) {
@@ -120,8 +120,8 @@ impl Region {
         out.extend(regions.into_iter().map(|region| Effect::Event(RegionEvent::ShardRegionDown { region })));
     }
 
-    /// Whether, and until when, a new route waits for what the transport still holds for a removed node. What came
-    /// back before the removal was all.
+    /// The state that makes a new route wait until `hold` for the frames that the transport still holds for a removed
+    /// node. `None` if the transport handed its frames back before the removal: no more will come.
     fn awaited_hand_back(&self, node: &UniqueAddress, hold: Instant) -> Option<Left> {
         (!self.dead_ends.contains(node)).then(|| Left::HandBack(node.clone(), hold))
     }
@@ -158,7 +158,7 @@ impl Region {
         for (shard, stamp, message) in frames {
             self.tally.counters.submitted += 1;
             let has_left = stamp.hops > 0 || stamp.origin != self.config.id;
-            // A frame that was a leftover stays one for the owner it was kept for, which is gone.
+            // A handed-back leftover loses that rank: the owner that it was kept for is gone.
             let waiting = Waiting {
                 content: Content::Message(message),
                 origin: stamp.origin,

@@ -1,7 +1,7 @@
 //! Opening a route: waiting messages go first, then the table.
 //!
-//! A route is opened in one place. Opening waits until the old path is known to be empty, then empties the buffer into
-//! the new route before other senders can use it.
+//! All routes are opened in one place: opening waits until the old path is known to be empty, then empties the buffer
+//! into the new route before other senders can use it.
 //!
 //! Source: sharding §2.4, §2.5, §2.9.
 
@@ -21,7 +21,7 @@ use crate::machine::message::Mark;
 pub(super) const FLUSH_TURN: usize = 512;
 
 impl Region {
-    /// Opens the route that is known, if nothing stands against it any more.
+    /// Opens the known route, if nothing must be awaited any more.
     pub(super) fn try_open(&mut self, now: Instant, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
         if self.suspect || place.slot.hand_back().is_some() {
             return;
@@ -49,8 +49,8 @@ impl Region {
         }
     }
 
-    /// Leftovers first, then the mark that says so, then everything else, then the table. Until then the table has no route,
-    /// so what is sent meanwhile waits behind.
+    /// Sends the leftovers first, then the leftover mark, then everything else, and opens the table last. Until then
+    /// the table has no route, so messages sent meanwhile wait behind.
     fn open_remote(&mut self, now: Instant, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
         let Slot::Remote(Remote { region, generation, .. }) = &place.slot else { return };
         let (region, generation) = (region.clone(), *generation);
@@ -64,16 +64,16 @@ impl Region {
     }
 
     /// Passes the leftovers to a new home that may not be opened yet, since own messages may still be on the old path.
-    /// Leftovers have come from there or never were there, so what is still on it is not to go first. The new home waits
-    /// for them; so may, through it, the probe whose echo this region waits for.
+    /// Leftovers have come back from that path or were never on it, so messages still on it must not go first. The new
+    /// home waits for the leftovers; through the new home, so may the probe whose echo this region waits for.
     fn send_leftovers_ahead(&mut self, now: Instant, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
         let Some(Next { region, generation }) = place.slot.next().filter(|_| place.slot.has_no_route()) else { return };
         let (region, generation) = (region.clone(), *generation);
         self.send_leftovers(now, shard, place, &region, generation, out);
     }
 
-    /// Passes all leftovers to the home that follows, and the mark behind them. In one turn, however many: leftovers are
-    /// good for this home alone, and a route left in their midst would strand the rest.
+    /// Passes all leftovers to the next home, and the leftover mark behind them. All in one turn, however many:
+    /// leftovers are valid for this home alone, and a route that is left halfway would strand the rest.
     fn send_leftovers(
         &mut self,
         now: Instant,
@@ -94,7 +94,7 @@ impl Region {
         }
     }
 
-    /// Passes at most so many entries of the buffer to the home elsewhere.
+    /// Passes at most `limit` entries of the buffer to the home elsewhere.
     pub(super) fn flush_remote(
         &mut self,
         now: Instant,
@@ -113,11 +113,12 @@ impl Region {
         }
     }
 
-    /// What waits for this generation first, then the table.
+    /// Delivers the messages that wait for this generation, then opens the table.
     fn open_local(&mut self, now: Instant, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
         let own = self.config.id.clone();
         place.owes_leftover_mark = false;
-        // The shard has messages from here on: leftovers that come now are too late, and it is not to be killed unserved.
+        // The shard has messages from here on: later leftovers are too late, and an ending region must stop the shard,
+        // not kill it.
         place.slot.become_local();
         let Some(generation) = place.slot.hosted() else { return };
         for _ in 0..self.trial.flush_turn {
@@ -129,8 +130,8 @@ impl Region {
         }
         place.buffer.end_flush();
         if let Some(hosting) = place.slot.hosting_mut() {
-            // Senders push without asking from now on, so anything of this region that left earlier
-            // must be taken for older than what they push.
+            // Senders push without asking from now on, so messages of this region that left earlier count as older than
+            // pushed ones.
             hosting.floors.insert(own, generation);
         }
         place.asking.end();
@@ -138,14 +139,14 @@ impl Region {
         self.ask_home(now, shard, place);
     }
 
-    /// Goes on with the flush when others have had their turn: many messages for one shard hold up no other.
+    /// Asks for another turn of the flush, so that many messages for one shard hold up no other shard.
     fn continue_later(shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
         if !std::mem::replace(&mut place.is_turn_asked, true) {
             out.push(Effect::Continue { shard: shard.clone() });
         }
     }
 
-    /// Takes one entry out of the buffer's count and passes it on, unless its asker waits no more.
+    /// Takes one entry out of the buffer's count and passes it on, unless its ask has expired.
     fn empty(
         &mut self,
         now: Instant,

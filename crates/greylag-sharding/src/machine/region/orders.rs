@@ -1,4 +1,4 @@
-//! What a coordinator says: believed, obeyed, ignored, or answered as stale.
+//! Messages of coordinators: believed, obeyed, ignored, or answered as stale.
 //!
 //! Source: sharding §2.1, §2.2, §2.13.
 
@@ -11,7 +11,7 @@ use super::{Region, RegionState, Sabotage};
 use crate::machine::message::{CoordinatorMessage, Epoch, FromCoordinator, RegionMessage};
 
 impl Region {
-    /// Sorts a message that claims a coordinator's authority: obeys, ignores, or says that it is stale.
+    /// Sorts a message that claims a coordinator's authority: obeys it, ignores it, or answers that it is stale.
     pub(super) fn on_coordinator(
         &mut self,
         now: Instant,
@@ -48,9 +48,9 @@ impl Region {
             order if self.registration.coordinator() == Some(&coordinator) || unfenced => {
                 self.on_order(now, order, out);
             }
-            // A newer coordinator gives orders before its ack has come: the ack was lost, so register again. Not so with a node
-            // that is no candidate in this node's view: its ack would not be believed, and the table that follows every
-            // registration would be answered by the next one, without an end.
+            // A newer coordinator's order before its ack means that the ack was lost, so register again. Not with a
+            // node that is no candidate in this node's view: its ack would not be believed, and the table that follows
+            // every registration would be answered by the next registration, without an end.
             _ if epoch > self.registration.highest_epoch() && self.may_coordinate(&node) => {
                 self.register_with(node, out);
             }
@@ -58,7 +58,7 @@ impl Region {
         }
     }
 
-    /// A coordinator that takes stock wants to hear from this node: answered whatever its epoch.
+    /// A coordinator collects the state of all nodes: answered whatever its epoch.
     fn on_inquiry(&mut self, node: UniqueAddress, epoch: Epoch, out: &mut Vec<Effect>) {
         if self.state == RegionState::Stopped {
             let region = self.config.id.clone();
@@ -73,7 +73,7 @@ impl Region {
         self.register_with(node, out);
     }
 
-    /// A coordinator that has not heard yet that this region is gone hears it again.
+    /// Repeats to a coordinator that this region is gone, unless the coordinator has acked that.
     fn answer_when_stopped(&mut self, node: UniqueAddress, message: CoordinatorMessage, out: &mut Vec<Effect>) {
         if message == CoordinatorMessage::RegionStoppedAck {
             self.registration.end();
@@ -111,8 +111,8 @@ impl Region {
     }
 }
 
-/// What a node answers a coordinator for a type of which no region runs here, nor a stopped one is
-/// remembered. Source: sharding §2.2 (`NoRegion`).
+/// The answer to a coordinator on a node where no region of the type runs and no stopped region is remembered. Source:
+/// sharding §2.2 (`NoRegion`).
 pub fn answer_without_region(message: &FromCoordinator) -> Option<RegionMessage> {
     match (&message.message, &message.to) {
         (CoordinatorMessage::RegionInquiry, _) => Some(RegionMessage::NoRegion { epoch: message.epoch }),

@@ -1,4 +1,4 @@
-//! One shard as a region knows it: its [`Slot`], and what holds in every state of it.
+//! One shard as a region knows it: its [`Slot`], and the data that every state has.
 
 mod places;
 
@@ -17,23 +17,23 @@ use crate::machine::message::Attempt;
 #[derive(Debug, Default)]
 pub(super) struct Place {
     pub(super) slot: Slot,
-    /// The largest generation heard of; a home below it is old news.
+    /// The largest generation heard of; a home of a smaller generation is out of date.
     pub(super) heard: Option<Generation>,
-    /// The largest generation of which this region has said `ShardStopped`: none up to it can start here.
+    /// The largest generation for which this region has said `ShardStopped`: no generation up to it can start here.
     pub(super) ended: Option<Generation>,
-    /// Where the last open route led.
+    /// The region of the last open route.
     pub(super) last_home: Option<RegionId>,
     pub(super) buffer: Buffer,
-    /// The driver was asked for another turn of the flush.
+    /// Whether the driver was asked for another turn of the flush.
     pub(super) is_turn_asked: bool,
-    /// `ShardStopped` spoke of leftovers, which are in the buffer: the next owner waits for a mark.
+    /// Whether `ShardStopped` announced leftovers, which are in the buffer: the next owner waits for their mark.
     pub(super) owes_leftover_mark: bool,
     pub(super) asking: Asking,
-    /// The ack given to the `BeginHandOff` of the newest try, which a repeat gets again.
+    /// The ack given to the `BeginHandOff` of the newest attempt, for repetition.
     pub(super) acked: Option<Acked>,
-    /// The largest attempt per sender of a flush mark, also of one that came before its handoff.
+    /// The largest attempt per sender of a flush mark, including marks that came before their handoff.
     pub(super) marks: BTreeMap<RegionId, Attempt>,
-    /// Leftover marks, also those that came before `HostShard`.
+    /// Leftover marks, including marks that came before `HostShard`.
     pub(super) leftover_marks: BTreeSet<(Generation, RegionId)>,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Place {
 pub(super) struct Asking {
     /// When the coordinator is to be asked again.
     pub(super) at: Option<Instant>,
-    /// How long the region waited last because the coordinator named a home that nothing reaches any more.
+    /// The last wait after the coordinator named a home that nothing reaches any more.
     wait: Duration,
 }
 
@@ -50,19 +50,20 @@ impl Asking {
     /// Shortest wait before the coordinator is asked again about a home that nothing reaches.
     const FIRST_WAIT: Duration = Duration::from_millis(100);
 
-    /// A route opened: nothing is to be asked.
+    /// A route has opened: there is nothing to ask.
     pub(super) fn end(&mut self) {
         *self = Self::default();
     }
 
-    /// The coordinator named a home that nothing reaches: it will name another one once that home's node is removed.
+    /// Asks again later, since the coordinator named an unreachable home: it names another once that home's node is
+    /// removed.
     pub(super) fn later(&mut self, now: Instant, most: Duration) {
         self.wait = (self.wait * 2).max(Self::FIRST_WAIT).min(most);
         self.at = Some(now + self.wait);
     }
 }
 
-/// What was answered to a `BeginHandOff`.
+/// The answer given to a `BeginHandOff`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Acked {
     pub(super) generation: Generation,
@@ -71,14 +72,14 @@ pub(super) struct Acked {
 }
 
 impl Place {
-    /// There is a home of this generation, or was. An older one that waits to be opened is not opened any more: what waits
-    /// here may be meant for the newer one, and would come back behind what was sent after it.
+    /// Notes that a home of this generation exists or existed. An older home that waits to be opened is forgotten:
+    /// waiting messages may be meant for the newer home, and would come back behind messages that were sent after them.
     pub(super) fn hear(&mut self, generation: Generation) {
         self.heard = self.heard.max(Some(generation));
         self.slot.unplan_if(|next| next.generation < generation);
     }
 
-    /// None up to this generation lives here, or will.
+    /// Notes that no generation up to this one lives here, or will.
     pub(super) fn end(&mut self, generation: Generation) {
         self.ended = self.ended.max(Some(generation));
         self.hear(generation);
@@ -92,7 +93,7 @@ impl Place {
         match &self.slot {
             Slot::Unknown | Slot::Resolving(_) | Slot::Buffering(_) => true,
             Slot::Remote(_) | Slot::Draining(_) => false,
-            // A frame stamped larger waits for an allocation that has not been heard of yet.
+            // A frame with a larger stamp waits for an allocation that this region has not heard of yet.
             Slot::LocalStarting(starting) => self.buffer.may_hold_newer(starting.hosting.generation),
             Slot::Local(local) => self.buffer.may_hold_newer(local.hosting.generation),
         }
@@ -104,7 +105,7 @@ impl Place {
         hosting.leftovers_from.as_ref().is_none_or(mark)
     }
 
-    /// The earliest instant at which there is work to do by itself.
+    /// The earliest instant at which a tick has work to do.
     fn deadline(&self) -> Option<Instant> {
         self.asking.at.into_iter().chain(self.slot.deadline()).min()
     }

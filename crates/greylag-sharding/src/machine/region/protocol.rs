@@ -49,18 +49,18 @@ use crate::ids::{RegionId, ShardId};
 use crate::machine::membership::Members;
 use crate::machine::message::{FromCoordinator, Mark, PeerMessage, RegionMessage, Stamp, Standing};
 
-/// Stands for one message that the driver keeps. Never used twice by a driver.
+/// Stands for one message that the driver keeps. A driver never uses a token twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
-/// A message as the machine knows it.
+/// The properties of a message that the machine needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageInfo {
-    /// Stands for it.
+    /// The message's token.
     pub token: Token,
-    /// When it is of no use any more, if it carries an ask.
+    /// When the message becomes useless, if it carries an ask.
     pub expires_at: Option<Instant>,
-    /// Bytes that it counts in the limits of buffers and queues.
+    /// Bytes that count towards the limits of buffers and queues.
     pub size: u32,
 }
 
@@ -71,13 +71,13 @@ impl MessageInfo {
     }
 }
 
-/// Where a message that is, or was, in a local shard came from. The shard keeps it beside the message
+/// Where a message that is, or was, in a local shard came from. The shard keeps the provenance beside the message
 /// because leftovers need it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Provenance {
-    /// Submitted here, and handed to the shard without having left. Messages that a sender pushes itself are so.
+    /// Submitted here, and handed to the shard without having left. Messages pushed by a sender itself are `Own`.
     Own,
-    /// Came over the wire, or was out there and came back.
+    /// Came over the wire, or left this region and came back.
     Travelled {
         /// Where it was submitted.
         origin: RegionId,
@@ -86,23 +86,23 @@ pub enum Provenance {
     },
 }
 
-/// A message that a shard gives back: never handed to a handler.
+/// A message that a shard gives back, never handed to a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Returned {
-    /// It, under a new token.
+    /// The message, under a new token.
     pub message: MessageInfo,
-    /// As it was delivered.
+    /// The provenance with which it was delivered.
     pub provenance: Provenance,
 }
 
 /// An input to the [`Region`](super::Region) of one entity type: messages of senders and other regions, orders of the
-/// coordinator, what its shards did, the membership, and that time passed.
+/// coordinator, reports of its shards, the membership, and the passing of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// A sender found no open route. If the message is refused at once, the effects of this very
     /// call hold a `DeadLetter` of this token, and the driver returns its reason as `SendError`.
     LocalSend {
-        /// Where it belongs.
+        /// The shard that the message is for.
         shard: ShardId,
         /// The message.
         message: MessageInfo,
@@ -112,7 +112,7 @@ pub enum Input {
     Frame {
         /// The node at the other end of the link.
         node: UniqueAddress,
-        /// Where it belongs.
+        /// The shard that the message is for.
         shard: ShardId,
         /// The header.
         stamp: Stamp,
@@ -132,17 +132,17 @@ pub enum Input {
     FromCoordinator {
         /// The node at the other end of the link.
         node: UniqueAddress,
-        /// What it says.
+        /// Its message.
         message: FromCoordinator,
     },
     /// A control message of another region.
     FromPeer {
         /// The node at the other end of the link.
         node: UniqueAddress,
-        /// What it says.
+        /// Its message.
         message: PeerMessage,
     },
-    /// The shard's task could serve now.
+    /// The shard's task is ready to serve.
     ShardInitialized {
         /// Which shard.
         shard: ShardId,
@@ -173,7 +173,7 @@ pub enum Input {
         shard: ShardId,
         /// The shard's own generation.
         generation: Generation,
-        /// What the journal knows; `None` for a newer writer of the same generation.
+        /// The owner's generation in the journal; `None` for a newer writer of the same generation.
         stored: Option<Generation>,
     },
     /// The members changed (also the first input after `new`).
@@ -192,8 +192,8 @@ pub enum Input {
         /// Which lane.
         lane: Lane,
     },
-    /// The transport will never write these frames of ours to `node`, in queue order; or a
-    /// `SendData` to it was refused for good. Also told with none (cluster T18).
+    /// The transport will never write these own frames to `node`; frames in queue order. Or a `SendData` to `node` was
+    /// refused for good. May hold no frames (cluster T18).
     HandedBack {
         /// The node they were for.
         node: UniqueAddress,
@@ -202,14 +202,14 @@ pub enum Input {
     },
     /// A coordinator incarnation runs on this node from now on (its number), or none any more.
     Coordinator(Option<u64>),
-    /// Answer to [`Effect::Continue`]: others have had their turn.
+    /// Answer to [`Effect::Continue`]: other inputs have had their turn.
     Continue {
         /// Which shard.
         shard: ShardId,
     },
-    /// A user asks something of the coordinator.
+    /// A user's request to the coordinator.
     Request {
-        /// Comes back with the answers; never used twice by one region.
+        /// Repeated in the answers; a region's caller never uses a number twice.
         number: u64,
         /// What is asked.
         request: Request,
@@ -243,7 +243,7 @@ pub enum Route {
     },
 }
 
-/// What the driver is asked to do, in this order.
+/// An order to the driver; effects are executed in the order given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Publish the route, as a barrier (see the module's header).
@@ -253,10 +253,10 @@ pub enum Effect {
         /// How its messages travel from now on.
         route: Route,
     },
-    /// From now on a frame of this origin needs no check by the machine if `hops == 0`,
-    /// `!leftover`, the digest agrees and `stamp.generation` equals the generation of the
-    /// `Route::Local` now published: the decode worker may push it to the shard's inbox (as
-    /// `Travelled { origin, first: generation }`). The next `RouteChange` of the shard ends it.
+    /// From now on a frame of this origin needs no check by the machine if `hops == 0`, `!leftover`, the digest agrees
+    /// and `stamp.generation` equals the generation of the `Route::Local` now published: the decode worker may push the
+    /// frame to the shard's inbox (as `Travelled { origin, first: generation }`). The next `RouteChange` of the shard
+    /// ends the admission.
     Admit {
         /// Which shard.
         shard: ShardId,
@@ -271,11 +271,11 @@ pub enum Effect {
         generation: Generation,
         /// The message.
         token: Token,
-        /// To be kept with it.
+        /// The provenance to keep with the message.
         provenance: Provenance,
     },
-    /// Enqueue on the shard's lane to another region. Refused because the queue is full: a dead
-    /// letter `QueueFull`; because the peer is quarantined: input `HandedBack`.
+    /// Enqueue on the shard's lane to another region. A send refused because the queue is full becomes a dead letter
+    /// `QueueFull`; because the peer is quarantined, an input `HandedBack`.
     SendData {
         /// The region to send to.
         to: RegionId,
@@ -309,15 +309,15 @@ pub enum Effect {
         /// The message.
         message: RegionMessage,
     },
-    /// For the coordinator of this node: how the type stands beside what other members mean by it.
+    /// For the coordinator of this node: how the type's role compares with the claims of other members.
     Standing {
-        /// For which incarnation; another one asks anew.
+        /// The incarnation that asked; another incarnation asks anew.
         coordinator: Option<u64>,
-        /// How it stands.
+        /// The outcome of the comparison.
         standing: Standing,
     },
-    /// More messages wait for the shard's route than one turn empties: answered by [`Input::Continue`], behind what waits for
-    /// the machine by then.
+    /// More messages wait for the shard's route than one turn empties: answered by [`Input::Continue`], queued behind
+    /// the inputs that wait for the machine by then.
     Continue {
         /// Which shard.
         shard: ShardId,
@@ -361,13 +361,13 @@ pub enum Effect {
     /// machine lives on to repeat `RegionStopped` while `next_deadline` is `Some`, and answers late
     /// coordinators.
     Stopped,
-    /// What became of a request, or of a part of it.
+    /// The outcome of a request, or of a part of it.
     Answer {
         /// As in [`Input::Request`].
         number: u64,
         /// The answer.
         answer: Answer,
     },
-    /// Something that subscribers may want to know.
+    /// An event for subscribers.
     Event(RegionEvent),
 }

@@ -21,34 +21,34 @@ use crate::machine::message::{Claim, CoordinatorId, Epoch, RegionMessage, Regist
 
 /// How often a refused region tries again: a rollback can heal it.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
-/// How long no other epoch of a journal is adopted.
+/// Shortest time between two adoptions of an epoch from a journal.
 const BETWEEN_ADOPTIONS: Duration = Duration::from_secs(60);
-/// Retries with messages waiting before that is reported.
+/// Retries with messages waiting before a report.
 const RETRIES_BEFORE_WARNING: u32 = 5;
 
-/// How this region stands with coordinators.
+/// The region's relation to coordinators.
 #[derive(Debug)]
 pub(super) struct Registration {
     coordinator: Option<CoordinatorId>,
-    /// The one that subscribers were told of last.
+    /// The coordinator last reported to subscribers.
     told: Option<CoordinatorId>,
     highest_epoch: Epoch,
     /// When an epoch was last adopted from a journal.
     adopted_at: Option<Instant>,
-    /// The coordinator that brought the highest epoch: another one with the same number is not believed.
+    /// The coordinator that brought the highest epoch: another coordinator with the same epoch is not believed.
     highest_by: Option<CoordinatorId>,
     serial: u64,
-    /// The set of hosted shards changed since the last `Register` was sent.
+    /// Whether the set of hosted shards has changed since the last `Register` was sent.
     changed: bool,
     /// When to try again; `None` while registered.
     try_at: Option<Instant>,
     delay: Duration,
     tries: u32,
-    /// The oldest candidate of the last look, and whether it was `Up`.
+    /// The oldest candidate at the last look, and whether it was `Up`.
     oldest: Option<(UniqueAddress, bool)>,
     /// Why sends are refused, while they are.
     refused_for: Option<Mismatch>,
-    /// The side that stays instead of this one, as long as the members have not agreed since.
+    /// The conflict with a side that stays instead of this one, as long as the members have not agreed since.
     conflict: Option<Mismatch>,
 }
 
@@ -80,14 +80,14 @@ impl Registration {
         self.highest_epoch
     }
 
-    /// Why sends were refused last.
+    /// The mismatch of the last refusal.
     pub(super) fn refused_for(&self) -> Option<&Mismatch> {
         self.refused_for.as_ref()
     }
 
-    /// Learns of an epoch above the highest from elsewhere than a coordinator: the journal, which has passed the coordinators'
-    /// numbers. Answers whether it is adopted: once a minute at most, so that a journal that names ever higher ones does not have
-    /// coordinators restart without an end. Source: sharding §4.6.
+    /// Learns of an epoch above the highest from the journal instead of a coordinator: the journal has passed the
+    /// coordinators' numbers. Returns whether the epoch is adopted: once a minute at most, so that a journal that names
+    /// ever higher epochs does not make coordinators restart without an end. Source: sharding §4.6.
     pub(super) fn adopt_epoch(&mut self, now: Instant, epoch: Epoch) -> bool {
         if self.adopted_at.is_some_and(|at| now.saturating_duration_since(at) < BETWEEN_ADOPTIONS) {
             return false;
@@ -98,8 +98,8 @@ impl Registration {
         true
     }
 
-    /// Learns who the oldest candidate is, and whether it is `Up`. Answers whether that has changed, or the coordinator's node
-    /// is no member any more.
+    /// Learns which candidate is the oldest, and whether it is `Up`. Returns whether the candidate has changed, or the
+    /// coordinator's node is no member any more.
     pub(super) fn observe(&mut self, oldest: Option<(UniqueAddress, bool)>, members: &Members) -> bool {
         let is_lost = self.coordinator.take_if(|coordinator| !members.contains(&coordinator.node)).is_some();
         let has_changed = oldest != self.oldest;
@@ -107,7 +107,7 @@ impl Registration {
         is_lost || has_changed
     }
 
-    /// The coordinator has acked that this region ended: there is nothing more to say.
+    /// The coordinator has acked that this region ended: nothing is repeated any more.
     pub(super) fn end(&mut self) {
         self.try_at = None;
     }
@@ -129,14 +129,14 @@ impl Region {
         }
     }
 
-    /// Tries now, and from the beginning of the backoff.
+    /// Tries to register now, with the backoff reset.
     pub(super) fn try_now(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.registration.delay = Duration::ZERO;
         self.registration.tries = 0;
         self.attempt(now, out);
     }
 
-    /// Repeats the request of the region's state: to register, to be drained, or to be taken for gone.
+    /// Repeats the request that fits the region's state: to register, to be drained, or to be taken for gone.
     fn attempt(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let retry = self.config.settings.retry_interval;
         self.registration.try_at = match self.state {
@@ -195,7 +195,7 @@ impl Region {
         out.extend(nodes.into_iter().map(|to| Effect::SendCoordinator { to, message: message.clone() }));
     }
 
-    /// Sends a message to the coordinator, if one is known; a lost one is repeated or asked for again.
+    /// Sends a message to the coordinator, if one is known; a lost message is repeated or asked for again.
     pub(super) fn tell_coordinator(&self, message: RegionMessage, out: &mut Vec<Effect>) {
         if let Some(coordinator) = &self.registration.coordinator {
             out.push(Effect::SendCoordinator { to: coordinator.node.clone(), message });
@@ -203,7 +203,7 @@ impl Region {
     }
 
     pub(super) fn register_with(&mut self, to: UniqueAddress, out: &mut Vec<Effect>) {
-        // Coordinators ignore members that are not `Up` yet, so there is nothing to say before.
+        // Coordinators ignore members that are not `Up` yet, so do not register before.
         let up = self.members.members.get(&self.config.id.node).is_some_and(|own| own.phase != Phase::Joining);
         if !up {
             return;
@@ -234,7 +234,7 @@ impl Region {
         self.members.coordinator_candidates(&self.config.coordinator_role).contains(node)
     }
 
-    /// Takes `coordinator` as the one to obey, unless another one holds the same epoch.
+    /// Takes `coordinator` as the coordinator to obey, unless another one holds the same epoch.
     pub(super) fn believe(&mut self, coordinator: &CoordinatorId, epoch: Epoch) -> bool {
         if !self.may_coordinate(&coordinator.node) {
             return false;
@@ -244,7 +244,7 @@ impl Region {
         if !raised && registration.highest_by.as_ref() != Some(coordinator) {
             return false;
         }
-        // A raised epoch makes everything sent under the old one out of date.
+        // A raised epoch makes everything sent under the old epoch out of date.
         registration.changed |= raised;
         registration.highest_epoch = epoch;
         registration.highest_by = Some(coordinator.clone());
@@ -253,7 +253,7 @@ impl Region {
     }
 
     pub(super) fn on_register_ack(&mut self, now: Instant, node: UniqueAddress, epoch: Epoch, out: &mut Vec<Effect>) {
-        // The coordinator may not know yet that another side stays.
+        // The coordinator may not know yet that this side was refused in favour of another side.
         let refused = matches!(self.agreement.standing(), Standing::Refused(_));
         let begins = matches!(self.state, RegionState::Unregistered | RegionState::Refused) && !refused;
         if begins {
@@ -261,13 +261,13 @@ impl Region {
             self.registration.try_at = None;
             self.registration.delay = Duration::ZERO;
         }
-        // A coordinator that was handed over asks the regions itself: they change over without a time between.
+        // After a handover the new coordinator asks the regions itself: they change over without being unregistered.
         let is_other = self.registration.told != self.registration.coordinator;
         if begins || (is_other && self.state == RegionState::Registered) {
             self.registration.told.clone_from(&self.registration.coordinator);
             out.push(Effect::Event(RegionEvent::Registered { coordinator: node.clone(), epoch }));
         }
-        // What changed after the last `Register` was sent is in none that could have been acked.
+        // No acked `Register` can contain changes made after the last one was sent.
         if self.registration.changed {
             self.register_with(node, out);
         }
@@ -287,7 +287,7 @@ impl Region {
         self.refuse_sends(now, mismatch, out);
     }
 
-    /// What waits, and what is sent from now on, fails: nodes disagree about the type.
+    /// Fails all waiting and later sends: nodes disagree about the type.
     fn refuse_sends(&mut self, now: Instant, mismatch: Mismatch, out: &mut Vec<Effect>) {
         if !matches!(self.state, RegionState::Unregistered | RegionState::Registered) {
             return;
@@ -309,7 +309,7 @@ impl Region {
         }
     }
 
-    /// Acts on what this node and the other members mean by the type.
+    /// Acts on the outcome of the members' comparison of roles.
     pub(super) fn follow_agreement(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let is_known = |refused: &Option<Mismatch>, mismatch: &Mismatch| refused.as_ref() == Some(mismatch);
         match self.agreement.standing().clone() {

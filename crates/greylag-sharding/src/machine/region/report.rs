@@ -1,4 +1,4 @@
-//! What a region tells those who use it: events, answers to requests, counts.
+//! Reports of a region to its users: events, answers to requests, counters.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,36 +9,36 @@ use crate::fingerprint::Mismatch;
 use crate::ids::{RegionId, ShardId};
 use crate::machine::message::Epoch;
 
-/// What a user asks of the coordinator.
+/// A user's request to the coordinator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// To stop these shards, and to give them no new home before one is asked for. Source: sharding §2.11.
+    /// To stop these shards, and to allocate them again only when a home is asked for. Source: sharding §2.11.
     StopShards(BTreeSet<ShardId>),
-    /// Which regions that host are registered. Source: sharding §6.1.
+    /// Which hosting regions are registered. Source: sharding §6.1.
     CurrentRegions,
 }
 
-/// What became of a request.
+/// The outcome of a request, or of a part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// No entity of these shards lives. More may follow.
+    /// No entity of these shards lives any more. Further answers may follow.
     ShardsStopped(Vec<ShardId>),
     /// The regions, without proxies.
     CurrentRegions(Vec<RegionId>),
-    /// Nothing follows.
+    /// The last answer.
     Ended(RequestEnd),
 }
 
 /// Why no further answer to a request follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestEnd {
-    /// All was answered.
+    /// Everything was answered.
     Complete,
-    /// The time was over first.
+    /// The timeout passed first.
     TimedOut,
-    /// No coordinator is known that could answer.
+    /// No coordinator is known.
     NoCoordinator,
-    /// The type remembers its entities, so that its shards are not stopped.
+    /// The type remembers its entities, so its shards are not stopped.
     NotAllowedWithRememberEntities,
     /// Nodes disagree about the type, and this region is refused.
     Refused,
@@ -46,29 +46,29 @@ pub enum RequestEnd {
     RegionStopped,
 }
 
-/// What a region tells its subscribers. Source: sharding §6.5.
+/// An event for the region's subscribers. Source: sharding §6.5.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RegionEvent {
     /// A coordinator has taken the registration.
     Registered {
-        /// Where it runs.
+        /// The coordinator's node.
         coordinator: UniqueAddress,
         /// Its epoch.
         epoch: Epoch,
     },
-    /// The coordinator refused, or another member's role stays: nodes disagree about the type. Every send fails until
-    /// that is mended.
+    /// The coordinator refused this region, or another member's role stays: nodes disagree about the type. Every send
+    /// fails until the disagreement is resolved.
     Refused(Mismatch),
     /// A member hosts the type under another role, and both were active before they met, as after a partition that has
     /// healed: an entity may live on both sides until an operator ends one of them.
     Disputed(Mismatch),
-    /// The shard has another home than the last one known here.
+    /// The shard has a home other than the last one known here.
     ShardMoved {
         /// Which shard.
         shard: ShardId,
         /// The last home that this region had a route to.
         from: RegionId,
-        /// The new one.
+        /// The new home.
         to: RegionId,
     },
     /// The node of a region that hosted shards is gone.
@@ -76,23 +76,23 @@ pub enum RegionEvent {
         /// Which region.
         region: RegionId,
     },
-    /// The coordinator named another owner while this region hosted the shard: it was killed here.
+    /// The coordinator named another owner while this region hosted the shard: the shard was killed here.
     OwnershipConflict {
         /// Which shard.
         shard: ShardId,
         /// The generation that lost.
         generation: Generation,
     },
-    /// A proxy was told to host; it did not.
+    /// A proxy was told to host a shard, and did not.
     HostShardOnProxy {
         /// Which shard.
         shard: ShardId,
     },
     /// The journal's generations are ahead of the coordinator's (sharding §4.6).
     GenerationBehind {
-        /// What the journal knows.
+        /// The generation in the journal.
         stored: Generation,
-        /// The shard's own.
+        /// The shard's own generation.
         own: Generation,
     },
     /// The buffer is full, and the first message was dropped as `BufferFull`. It is told again once a tenth of the buffer was
@@ -101,9 +101,9 @@ pub enum RegionEvent {
         /// How many messages wait.
         buffered: u64,
     },
-    /// The buffer crossed a tenth of its size.
+    /// The buffer's fill level crossed a tenth of its size.
     BufferFill {
-        /// Filled so far.
+        /// Fill level so far, in per cent.
         percent: u8,
     },
     /// No member has had the hosting role for `no_host_timeout`; messages that wait as long are dead letters `NoHost`.
@@ -117,7 +117,7 @@ pub enum RegionEvent {
     StillUnregistered {
         /// Messages waiting.
         buffered: usize,
-        /// The nodes that it was tried with; none if no member may run the coordinator.
+        /// The nodes tried; none if no member may run the coordinator.
         candidates: Vec<UniqueAddress>,
         /// What stands in the way, as far as this node can tell.
         obstacle: Obstacle,
@@ -148,13 +148,13 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// What became of the messages that passed through the machine; the driver adds what bypassed it.
+/// Counts of the messages that passed through the machine; the driver adds the messages that bypassed it.
 ///
 /// `submitted = delivered + forwarded + dead_lettered + buffered` at every moment. Messages that a shard or
 /// the transport gave back count as submitted again. Source: sharding I3.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Tokens taken.
+    /// Tokens taken in.
     pub submitted: u64,
     /// Handed to a local shard.
     pub delivered: u64,

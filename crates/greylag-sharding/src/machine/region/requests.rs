@@ -1,9 +1,10 @@
-//! What users ask of the coordinator: said again until it is answered or its time is over.
+//! Requests of users to the coordinator, repeated until they are answered or time out.
 //!
 //! ```text
 //! Request(number) --StopShards, GetCurrentRegions--> coordinator --ShardsStopped ..., CurrentRegions--> Answer(number)
 //! ```
-//! A coordinator that takes over hears every open request as soon as it has taken the region. Source: sharding §2.11, §6.1.
+//! A coordinator that takes over gets every open request as soon as it has taken the region. Source: sharding §2.11,
+//! §6.1.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ use crate::timetable::Timetable;
 /// A request that is not answered, or not in full.
 #[derive(Debug)]
 struct Open {
-    /// What is not answered of it.
+    /// The part of the request that is not answered yet.
     request: Request,
     deadline: Instant,
 }
@@ -32,7 +33,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// When a request is said again, or ends.
+    /// When the next request is repeated, or ends.
     pub(super) fn next(&self) -> Option<Instant> {
         self.due.next()
     }
@@ -62,7 +63,7 @@ impl Region {
         self.say_request(now, number, out);
     }
 
-    /// Why a request is answered without the coordinator, if it is.
+    /// Why a request is answered without the coordinator, if so.
     fn refuses_request(&self, request: &Request) -> Option<RequestEnd> {
         match (self.state, request) {
             (RegionState::Stopping | RegionState::Stopped, _) => Some(RequestEnd::RegionStopped),
@@ -77,7 +78,7 @@ impl Region {
         }
     }
 
-    /// Says it to the coordinator, if one is known, and looks after it again later.
+    /// Sends the request to the coordinator, if one is known, and schedules its repetition.
     fn say_request(&mut self, now: Instant, number: u64, out: &mut Vec<Effect>) {
         let Some(open) = self.requests.open.get(&number) else { return };
         let again = now + self.config.settings.retry_interval;
@@ -101,14 +102,14 @@ impl Region {
         }
     }
 
-    /// A coordinator has taken this region: it hears what is open.
+    /// Sends all open requests to a coordinator that has taken this region.
     pub(super) fn repeat_requests(&mut self, now: Instant, out: &mut Vec<Effect>) {
         for number in self.requests.open.keys().copied().collect::<Vec<_>>() {
             self.say_request(now, number, out);
         }
     }
 
-    /// This region has stopped.
+    /// Ends all open requests, since this region has stopped.
     pub(super) fn end_requests(&mut self, out: &mut Vec<Effect>) {
         for number in self.requests.open.keys().copied().collect::<Vec<_>>() {
             self.requests.end(number, RequestEnd::RegionStopped, out);
@@ -119,7 +120,7 @@ impl Region {
         let Some(Open { request: Request::StopShards(waiting), .. }) = self.requests.open.get_mut(&number) else {
             return;
         };
-        // A repetition names what is known, too.
+        // The answer to a repetition also names shards that were reported before.
         let stopped: Vec<_> = shards.into_iter().filter(|shard| waiting.remove(shard)).collect();
         let is_complete = waiting.is_empty();
         if !stopped.is_empty() {

@@ -1,4 +1,4 @@
-//! Where messages go: sends, frames and marks of other regions, and what the floor of a shard lets pass.
+//! Where messages go: sends, frames and marks of other regions, and which of them a shard's floor lets pass.
 //!
 //! Source: sharding §2.4, §2.6.
 
@@ -15,9 +15,9 @@ use crate::ids::{RegionId, ShardId};
 use crate::machine::message::{Mark, PeerMessage, Stamp};
 use crate::settings::HandoffStraggler;
 
-/// Forwarded so often, a message suggests that homes known here are wrong.
+/// A message forwarded more often than this suggests that homes known here are wrong.
 const SUSPICIOUS_HOPS: u8 = 4;
-/// Forwarded so often, a message runs in a circle.
+/// A message forwarded more often than this runs in a circle.
 const MAX_HOPS: u8 = 8;
 
 impl Region {
@@ -43,7 +43,7 @@ impl Region {
         self.with_place(&shard, |region, place| region.route(now, &shard, place, waiting, out));
     }
 
-    /// Sends an entry along the open route, or keeps it.
+    /// Sends an entry along the open route, or keeps it in the buffer.
     pub(super) fn route(
         &mut self,
         now: Instant,
@@ -55,7 +55,7 @@ impl Region {
         match place.slot.route() {
             Route::Closed => self.keep(now, shard, place, waiting, out),
             Route::Local { generation } if waiting.stamped > Some(generation) => {
-                // A newer allocation to this region is on its way.
+                // Keep the message: a newer allocation to this region is on its way.
                 self.keep(now, shard, place, waiting, out);
             }
             Route::Local { .. } => self.deliver(shard, place, waiting, out),
@@ -63,7 +63,7 @@ impl Region {
         }
     }
 
-    /// Hands an entry to the local shard if its sender's order allows.
+    /// Hands an entry to the local shard if the floor of its origin allows.
     pub(super) fn deliver(&mut self, shard: &ShardId, place: &mut Place, waiting: Waiting, out: &mut Vec<Effect>) {
         let own = waiting.origin == self.config.id;
         let Content::Message(MessageInfo { token, .. }) = waiting.content else {
@@ -76,8 +76,9 @@ impl Region {
         let Local { hosting, table, .. } = &mut **local;
         let generation = hosting.generation;
         if let Err(reason) = self.check_floor(hosting, &waiting) {
-            // Where it was submitted the older home may still be in use: a region that kept it for want of a home knew no newer
-            // one to tell of. The generation before this one is enough to leave that home by, and leaves a route to here open.
+            // The origin may still use the older home, since a region that buffered the message for want of a home knew
+            // no newer home to report. Report the generation before this one: enough to leave the older home, while a
+            // route to here stays open.
             let newer = hosting.previous.filter(|previous| waiting.first.is_some_and(|first| first < *previous));
             if let Some(newer) = newer.filter(|_| !own) {
                 self.note_stale(waiting.origin.node.clone(), shard, newer);
@@ -99,15 +100,15 @@ impl Region {
         }
     }
 
-    /// The floor: of each origin nothing older is taken than was taken before (sharding §2.6). Leftovers pass it, since they
-    /// were checked where they were made, and raise it for what follows.
+    /// The floor: nothing older is taken from an origin than was taken from it before (sharding §2.6). Leftovers pass
+    /// the floor, since they were checked where they were made, and raise it for later messages.
     pub(super) fn check_floor(&self, hosting: &mut Hosting, waiting: &Waiting) -> Result<(), DeadLetterReason> {
         let first = waiting.first.unwrap_or(hosting.generation);
         let relaxed =
             self.config.settings.handoff_straggler == HandoffStraggler::Forward || self.is_without(Sabotage::Floor);
         let floor = hosting.floors.get(&waiting.origin).copied();
         match &waiting.rank {
-            // The allocation of this hosting must be the one that these leftovers were kept for.
+            // The leftovers must have been kept for the allocation of this hosting.
             Rank::Leftover { ended } if hosting.previous == Some(*ended) => {}
             Rank::Handed { by, addressed }
                 if *addressed == hosting.generation
@@ -135,7 +136,7 @@ impl Region {
     ) {
         let leftover = match &waiting.rank {
             Rank::Leftover { .. } => true,
-            // The message was kept for a home of this region that has come to nothing.
+            // The message was kept for a home of this region that was never hosted.
             Rank::Handed { .. } => {
                 return self.drop_waiting(shard, &waiting, DeadLetterReason::HandOffStraggler, out);
             }
@@ -199,7 +200,7 @@ impl Region {
                 return region.refuse(node, shard, stamp.generation, &waiting, reason, out);
             }
             place.hear(stamp.generation);
-            // A probe that comes back to its sender is its echo.
+            // A probe that comes back to its sender counts as its echo.
             if let (Content::Probe { nonce }, true) = (&waiting.content, own) {
                 Self::on_own_echo(place, *nonce);
                 return region.try_open(now, shard, place, out);
@@ -209,8 +210,8 @@ impl Region {
         });
     }
 
-    /// Learns from a frame which generation its sender believed in: leaves a route that is older, and says so to a sender
-    /// whose home is.
+    /// Learns from a frame which generation its sender believed in: leaves an own route that is older, and tells a
+    /// sender whose home is older.
     fn on_stamp(
         &mut self,
         now: Instant,
@@ -230,7 +231,7 @@ impl Region {
                     self.note_stale(node, shard, hosted);
                 }
             }
-            // The sender need not wait for a home here to hear that it has an older one.
+            // Tell the sender that its home is older even if no home is known here.
             Slot::Unknown | Slot::Resolving(_) | Slot::Buffering(_) => {
                 if let Some(heard) = place.heard.filter(|heard| *heard > stamped) {
                     self.note_stale(node, shard, heard);
@@ -239,8 +240,8 @@ impl Region {
         }
     }
 
-    /// Drops a frame. A sender whose route ends at a region that has stopped hears so: as long as this node is a
-    /// member, no change of members and no home that it did not ask for would make it leave that route.
+    /// Drops a frame. A sender whose route ends at a stopped region is told so: as long as this node is a member,
+    /// neither a change of members nor an unrequested home would make the sender leave that route.
     fn refuse(
         &mut self,
         node: UniqueAddress,
@@ -256,7 +257,7 @@ impl Region {
         self.drop_waiting(shard, waiting, reason, out);
     }
 
-    /// Why a frame cannot even wait here.
+    /// Why a frame may not even wait here.
     fn refusal(&self, place: &Place, hops: u8, waiting: &Waiting) -> Option<DeadLetterReason> {
         match self.state {
             RegionState::Stopped | RegionState::Stopping => return Some(DeadLetterReason::RegionStopped),
@@ -267,7 +268,7 @@ impl Region {
             return Some(DeadLetterReason::RouteLoop);
         }
         let Rank::Handed { addressed, .. } = &waiting.rank else { return None };
-        // Leftovers are good for the home that they were sent to, until it serves.
+        // Leftovers are valid for the home that they were sent to, until it serves.
         let timely = match place.slot.hosting().filter(|hosting| hosting.generation >= *addressed) {
             Some(hosting) => {
                 let has_served = match &place.slot {

@@ -1,4 +1,4 @@
-//! The end of a region: in order, at once, or because this node is no member any more.
+//! The end of a region: by handing shards off, at once, or because this node is no member any more.
 //!
 //! Source: sharding §2.11, §2.12.
 
@@ -25,8 +25,8 @@ impl Region {
         }
     }
 
-    /// Ends a region that shuts down where it is: the whole cluster ends, and no other region takes its shards over.
-    /// Source: sharding §2.18.
+    /// Ends a region that shuts down without handing its shards off: the whole cluster ends, and no other region takes
+    /// them over. Source: sharding §2.18.
     pub(super) fn end_without_handoff(&mut self, now: Instant, out: &mut Vec<Effect>) {
         if self.state == RegionState::ShuttingDown {
             self.end_shards(now, DeadLetterReason::RegionStopped, false, out);
@@ -45,14 +45,14 @@ impl Region {
         }
     }
 
-    /// Gives up: shards are killed.
+    /// Ends at once: shards are killed.
     pub(super) fn on_stop(&mut self, now: Instant, out: &mut Vec<Effect>) {
         if self.state != RegionState::Stopped {
             self.end_shards(now, DeadLetterReason::RegionStopped, true, out);
         }
     }
 
-    /// Others may host these shards soon: nothing here may handle one message more.
+    /// Ends at once after this node was downed: other regions may host these shards soon, so no handler may run again.
     pub(super) fn on_downed(&mut self, now: Instant, out: &mut Vec<Effect>) {
         if self.state != RegionState::Stopped {
             self.end_shards(now, DeadLetterReason::RegionStopped, true, out);
@@ -75,7 +75,7 @@ impl Region {
         }
     }
 
-    /// Stops a shard that serves by stop messages, or lets it go on to stop so. False for one that has begun nothing.
+    /// Stops a serving shard by stop messages, or lets a stop under way go on. False for a shard that has never served.
     fn stop_in_order(shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) -> bool {
         let Some(generation) = place.slot.hosted() else { return false };
         let (serves, ends) = match &place.slot {

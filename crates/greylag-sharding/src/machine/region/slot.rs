@@ -1,11 +1,11 @@
-//! The routing state of one shard in one region: the states of sharding §2.4, each with what it alone has.
+//! The routing state of one shard in one region: the states of sharding §2.4, each with the data that only it has.
 //!
 //! ```text
 //! Unknown -> Resolving -> Remote -> Buffering -> Remote ...
 //!                      -> LocalStarting <-> Local -> Draining -> Resolving ...
 //! ```
-//! A state is left by a transition that consumes it, so that nothing of it outlives it: a route that is open has no path
-//! left behind, a shard that ends has no handoff to wait for, and only a shard that serves admits senders.
+//! A transition consumes the state that it leaves, so that none of its data outlives it: an open route has no old path,
+//! an ending shard has no handoff to wait for, and only a serving shard admits senders.
 //!
 //! Source: sharding §2.4.
 
@@ -27,17 +27,17 @@ pub(super) enum Slot {
     /// Nothing waits, and no home is known.
     #[default]
     Unknown,
-    /// Messages wait for a home, or a home that is known waits until it may be opened.
+    /// Messages wait for a home, or a known home waits until it may be opened.
     Resolving(Resolving),
-    /// Here, but the shard does not serve: it starts, or waits for what has to come first, or for its next start.
+    /// Hosted here, but not serving: the shard starts, or waits for a precondition or its next start.
     LocalStarting(Box<LocalStarting>),
-    /// Here, and the shard serves.
+    /// Hosted here, and serving.
     Local(Box<Local>),
-    /// Here, and the shard ends.
+    /// Hosted here, and ending.
     Draining(Box<Draining>),
-    /// Elsewhere.
+    /// Hosted by another region.
     Remote(Remote),
-    /// Messages wait because others of this region may still be on the way that was left.
+    /// Messages wait because earlier ones of this region may still be on the route that was left.
     Buffering(Buffering),
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Resolving {
 #[derive(Debug)]
 pub(super) struct Buffering {
     pub(super) left: Left,
-    /// The home that waits until the way that was left is empty.
+    /// The home that waits until the route that was left is empty.
     pub(super) next: Option<Next>,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Buffering {
 pub(super) struct Remote {
     pub(super) region: RegionId,
     pub(super) generation: Generation,
-    /// Whether the route table has it: not while the buffer is emptied into it, nor while the node is suspect.
+    /// Whether the route is in the table: not while the buffer is emptied into it, nor while the node is suspect.
     pub(super) is_open: bool,
 }
 
@@ -71,9 +71,9 @@ pub(super) struct LocalStarting {
     pub(super) hosting: Hosting,
     pub(super) task: Task,
     pub(super) served: Served,
-    /// The way that this region left before it became the owner.
+    /// The route that this region left before it became the owner.
     pub(super) left: Option<Left>,
-    /// The former owner's mark is awaited until then.
+    /// Until when the former owner's mark is awaited.
     pub(super) leftover_deadline: Option<Instant>,
     pub(super) handoff: Option<HandOffWait>,
 }
@@ -91,7 +91,7 @@ pub(super) struct Local {
 pub(super) struct Draining {
     pub(super) generation: Generation,
     pub(super) ending: Ending,
-    /// The way that this region left before it became the owner.
+    /// The route that this region left before it became the owner.
     pub(super) left: Option<Left>,
     pub(super) then: Then,
 }
@@ -104,7 +104,7 @@ pub(super) struct Hosting {
     pub(super) leftovers_from: Option<RegionId>,
     /// The largest `first` taken per origin.
     pub(super) floors: BTreeMap<RegionId, Generation>,
-    /// How often its task has failed lately, where it remembers its entities.
+    /// The recent failures of its task, where the shard remembers its entities.
     pub(super) failures: Option<Failures>,
 }
 
@@ -113,11 +113,11 @@ pub(super) struct Hosting {
 pub(super) enum Task {
     Starting,
     Ready,
-    /// Told to die before it served; its answer is awaited, and what the handoff waits for.
+    /// Killed before it served; the task's answer is awaited, and so are the marks of the handoff.
     Aborting,
-    /// Not there: it failed, and starts again at the instant.
+    /// Absent: the task failed, and starts again at the instant.
     Failed(Instant),
-    /// Not there, and not to start at this generation any more.
+    /// Absent, and never to start at this generation.
     Absent,
 }
 
@@ -125,7 +125,7 @@ pub(super) enum Task {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Served {
     Never,
-    /// The flush of the buffer was cut off: the shard has had messages, but its route was not open.
+    /// The flush of the buffer was cut off: the shard has handled messages, but its route was not open.
     InPart,
     Fully,
 }
@@ -136,7 +136,7 @@ pub(super) enum Table {
     /// Closed while the buffer is emptied into the shard, in several turns.
     Opening,
     Open {
-        /// Origins whose frames pass by the machine.
+        /// Origins whose frames bypass the machine.
         admitted: BTreeSet<RegionId>,
     },
     /// Closed although the shard serves: the node is suspect, or the region was refused.
@@ -146,10 +146,10 @@ pub(super) enum Table {
 /// Why a hosted shard ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// By a handoff: unhandled messages are leftovers for the next owner.
+    /// By a handoff: unhandled messages become leftovers for the next owner.
     HandOff,
-    /// Because the journal has passed its generation: unhandled messages are leftovers too. As messages that were routed anew
-    /// they would be too old for the owner after the next one, when the next number is passed as well.
+    /// Because the journal has passed its generation: unhandled messages become leftovers too. Messages that were
+    /// routed anew would be too old for the owner after the next one, if the next generation is passed as well.
     Fenced,
     /// By `DropShard` or a conflict: unhandled messages are routed anew.
     Dropped,
@@ -160,12 +160,12 @@ pub(super) enum Ending {
 /// The step that a region takes once the task of a draining shard has ended.
 #[derive(Debug, Default)]
 pub(super) enum Then {
-    /// The coordinator is asked, if something waits.
+    /// Ask the coordinator, if something waits.
     #[default]
     Ask,
-    /// A home here, of a larger generation.
+    /// Host the shard here, at a larger generation.
     Host(Home),
-    /// A home elsewhere.
+    /// Route to a home elsewhere.
     Route(Next),
 }
 
@@ -176,12 +176,12 @@ pub(super) struct Next {
     pub(super) generation: Generation,
 }
 
-/// The way last left, on which messages of this region may still be.
+/// The route last left, on which messages of this region may still be.
 #[derive(Debug)]
 pub(super) enum Left {
-    /// To an owner that is a member.
+    /// A route to an owner that is a member.
     Path(OldPath),
-    /// To a node that was removed: the transport may still hold frames for it, and is waited for until the instant.
+    /// A route to a removed node: the transport may still hold frames for it, awaited until the instant.
     HandBack(UniqueAddress, Instant),
 }
 
@@ -190,12 +190,12 @@ pub(super) enum Left {
 pub(super) struct OldPath {
     pub(super) region: RegionId,
     pub(super) generation: Generation,
-    /// The attempt of the last flush mark sent along it. A route that was opened again after its mark
-    /// has none: a late copy of its home can do that, and then more was sent behind the mark.
+    /// The attempt of the last flush mark sent along the path. `None` after the route was opened again behind its mark:
+    /// a late copy of its home can do that, and then more messages were sent behind the mark.
     pub(super) flushed: Option<Attempt>,
-    /// The probe under way; without one, a flush mark was sent and the home that follows should say so.
+    /// The probe under way; `None` if a flush mark was sent, which the next home should confirm.
     pub(super) probe: Option<u64>,
-    /// Set once the new home is known too: when it is opened without an echo.
+    /// When the new home is opened without an echo; set once the new home is known too.
     pub(super) deadline: Option<Instant>,
 }
 
@@ -204,12 +204,12 @@ pub(super) struct OldPath {
 pub(super) struct HandOffWait {
     pub(super) attempt: Attempt,
     pub(super) waiting_for: BTreeSet<RegionId>,
-    /// When the missing ones are given up; `None` once that has happened.
+    /// When missing marks are given up; `None` once they have been.
     pub(super) deadline: Option<Instant>,
 }
 
 impl OldPath {
-    /// A route that is left now: nothing is known of what is still on it.
+    /// A route that is left now: messages may still be on it.
     pub(super) fn new(region: RegionId, generation: Generation) -> Self {
         Self { region, generation, flushed: None, probe: None, deadline: None }
     }

@@ -1,4 +1,4 @@
-//! What became of the region's messages, and how full its buffers are together.
+//! Counters of the region's messages, and the fill level of all its buffers together.
 
 use super::buffer::Content;
 use super::report::Counters;
@@ -8,7 +8,7 @@ use crate::settings::ShardingSettings;
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) counters: Counters,
-    /// Bytes of what waits.
+    /// Bytes of the waiting messages.
     bytes: u64,
     /// The tenth of the buffer last reported as full.
     reported: usize,
@@ -17,7 +17,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Waits from now on.
+    /// Counts a message that waits from now on.
     pub(super) fn count_in(&mut self, content: &Content) {
         if let Content::Message(message) = content {
             self.counters.buffered += 1;
@@ -25,7 +25,7 @@ impl Tally {
         }
     }
 
-    /// Waits no more.
+    /// Counts a message that waits no more.
     pub(super) fn count_out(&mut self, content: &Content) {
         if let Content::Message(message) = content {
             self.counters.buffered -= 1;
@@ -33,7 +33,7 @@ impl Tally {
         }
     }
 
-    /// Whether a message of that size is one too many. One that is larger than all of the buffer waits alone.
+    /// Whether a message of this size finds no room. A message larger than the whole buffer waits alone.
     pub(super) fn is_full(&self, size: u64, settings: &ShardingSettings) -> bool {
         let is_beyond = self.bytes + size > settings.buffer_bytes as u64;
         self.counters.buffered >= settings.buffer_size as u64 || (is_beyond && self.counters.buffered > 0)
@@ -44,7 +44,7 @@ impl Tally {
         !std::mem::replace(&mut self.overflowing, true)
     }
 
-    /// Per cent of the buffers that are full, if that has grown by a tenth since it was asked for last.
+    /// The fill level of the buffers in per cent, if it has grown by a tenth since the last call.
     pub(super) fn fill_to_report(&mut self, settings: &ShardingSettings) -> Option<u8> {
         let messages = (self.counters.buffered as usize).saturating_mul(10) / settings.buffer_size;
         let bytes = (self.bytes as usize).saturating_mul(10) / settings.buffer_bytes;

@@ -1,4 +1,4 @@
-//! Counting and naming the entities of a shard, some slots at a time, so that no message waits for long meanwhile.
+//! Counting and naming the entities of a shard, some slots at a time, so that no message waits long meanwhile.
 //!
 //! Source: sharding §6.1, §10.
 
@@ -9,7 +9,7 @@ use super::{Remembered, SWEEP_STEP, Shard, Weigh};
 use crate::ids::EntityId;
 use crate::inspection::EntityCounts;
 
-/// What is counted, and how far that is.
+/// The counts so far, and the next slot to count.
 #[derive(Debug)]
 pub(crate) struct Census {
     next: u32,
@@ -17,7 +17,7 @@ pub(crate) struct Census {
     named: Option<Named>,
 }
 
-/// The first live entities behind one, by name.
+/// The first live entities behind a given id, in the order of their ids.
 #[derive(Debug)]
 struct Named {
     after: Option<EntityId>,
@@ -32,18 +32,18 @@ impl Census {
         Self { next: 0, counts: EntityCounts::default(), named: None }
     }
 
-    /// Names the first `limit` live entities behind `after`, too.
+    /// Counts all entities, and names the first `limit` live entities behind `after`.
     pub(crate) fn of_entities(after: Option<EntityId>, limit: usize) -> Self {
         let named = Named { after, limit, ids: BTreeSet::new(), is_cut: false };
         Self { named: Some(named), ..Self::of_counts() }
     }
 
-    /// How many there are.
+    /// The counts so far.
     pub(crate) fn counts(&self) -> EntityCounts {
         self.counts
     }
 
-    /// Those that were to be named, and whether there are more behind them.
+    /// The named entities, and whether there are more behind them.
     pub(crate) fn into_entities(self) -> (BTreeSet<EntityId>, bool) {
         self.named.map(|named| (named.ids, named.is_cut)).unwrap_or_default()
     }
@@ -58,7 +58,7 @@ impl Named {
             self.ids.insert(id.clone());
             return;
         }
-        // One of the two is left out: an entity may be met twice, if it ended and started in another slot meanwhile.
+        // Leave out the larger id. An entity may be met twice, if it ended and started in another slot meanwhile.
         let is_before_last = self.ids.last().is_some_and(|last| id < last);
         if is_before_last && self.ids.insert(id.clone()) {
             self.ids.pop_last();
@@ -70,7 +70,7 @@ impl Named {
 }
 
 impl<E, P: Weigh> Shard<E, P> {
-    /// Looks at some more slots. Answers whether all have been looked at.
+    /// Counts some more slots. Returns whether all have been counted.
     pub(crate) fn count_some(&self, census: &mut Census) -> bool {
         let end = census.next.saturating_add(SWEEP_STEP).min(self.table.bound());
         for at in census.next..end {

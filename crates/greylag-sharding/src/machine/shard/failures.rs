@@ -1,4 +1,4 @@
-//! Entities that fail: what their supervision makes of them, and how long they wait.
+//! Entities that fail: the verdicts of their supervision, and how long entities back off.
 //!
 //! Source: sharding §4.6.
 
@@ -40,7 +40,7 @@ impl<E, P: Weigh> Shard<E, P> {
         match directive {
             Directive::Resume => {
                 out.extend(verdict(slot, cause, Verdict::Resumed));
-                // What fails on its stop request may be suspended, and waits on.
+                // An entity that fails on its stop request may be suspended, and stays so.
                 if !matches!(slot.phase, Phase::Suspended(_)) {
                     slot.phase = Phase::Active;
                 }
@@ -78,7 +78,7 @@ impl<E, P: Weigh> Shard<E, P> {
         restarts.len() <= most
     }
 
-    /// A new value takes the slot; user messages are kept, what belonged to the old one is not.
+    /// Replaces the entity by a new value; user messages are kept, items that belonged to the old incarnation are not.
     pub(super) fn restart(&mut self, at: u32, out: &mut Vec<Effect<E, P>>) {
         self.table.end_address(at);
         self.table.begin_incarnation(at);
@@ -93,8 +93,8 @@ impl<E, P: Weigh> Shard<E, P> {
         out.push(Effect::Restart { slot: SlotId(at) });
     }
 
-    /// The incarnation ends; its messages wait until the region has had time to learn who owns the
-    /// shard. If that is another region, the shard is killed and the messages travel there.
+    /// Ends the incarnation; its messages wait until the region has had time to learn which region owns the shard. If
+    /// that is another region, the shard is killed and the messages travel there.
     pub(super) fn on_fenced(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
         if self.life != Life::Serving || self.is_passivating(at) {
             return self.end(now, at, Ended::Fenced, out);
@@ -104,7 +104,7 @@ impl<E, P: Weigh> Shard<E, P> {
         self.hold(at, until, Hold::Fenced);
     }
 
-    /// Starts no incarnation until then.
+    /// Starts no incarnation before `until`.
     pub(super) fn hold(&mut self, at: u32, until: Instant, why: Hold) {
         let slot = self.table.get_mut(at);
         slot.phase = Phase::Held;
@@ -119,7 +119,7 @@ impl<E, P: Weigh> Shard<E, P> {
     }
 }
 
-/// What becomes of an entity that failed.
+/// Reports the verdict on an entity that failed.
 pub(super) fn verdict<E, P>(slot: &Slot<E, P>, cause: &FailureCause, verdict: Verdict) -> Option<Effect<E, P>> {
     Some(Effect::Failed { id: slot.id.clone()?, cause: cause.clone(), verdict })
 }

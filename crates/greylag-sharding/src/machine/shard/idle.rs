@@ -1,8 +1,8 @@
-//! When entities have to be looked at for having been idle.
+//! When to check entities for having been idle too long.
 //!
-//! Each live slot stands in one bucket: that of the time at which it is idle for too long unless it is touched. A touch
-//! moves nothing, it only notes the time in the slot; a slot whose bucket has come and that was touched since goes into a
-//! later bucket. So a message costs nothing here, and an entity is looked at about once for each idle time.
+//! Each live slot stands in one bucket: the bucket of the time at which the slot is idle for too long unless touched. A
+//! touch moves nothing and only notes the time in the slot; when its bucket has come, a slot that was touched since
+//! goes into a later bucket. So a message costs nothing here, and an entity is checked about once for each idle time.
 //!
 //! Source: sharding §4.10 (idle).
 
@@ -22,24 +22,25 @@ pub(super) struct IdleWheel {
     buckets: BTreeMap<u32, Vec<u32>>,
     /// Slots that stand in a bucket, a bit for each.
     watched: Vec<u64>,
-    /// Slots to be looked at now.
+    /// Slots to be checked now.
     due: Vec<u32>,
 }
 
 impl IdleWheel {
-    /// For a shard whose ticks are so long.
+    /// For a shard whose ticks are `tick` long.
     pub(super) fn new(passivation: &Passivation, tick: Duration) -> Self {
         let ticks = |time: Duration| {
             let whole = time.as_nanos().div_ceil(tick.as_nanos());
             u32::try_from(whole).unwrap_or(u32::MAX / 2)
         };
-        // The tick of a touch has begun before the touch: without one more, an entity would end too early.
+        // One tick more than the idle time: a touch falls after the beginning of its tick, and would end the entity too
+        // early.
         let idle_ticks = passivation.idle_timeout().map(|idle| ticks(idle) + 1);
         let width = passivation.idle_check_interval().map_or(1, ticks).max(1);
         Self { idle_ticks, width, ..Self::default() }
     }
 
-    /// A slot was touched, and lives. It may be watched already.
+    /// Notes that a live slot was touched. The slot may be watched already.
     pub(super) fn watch(&mut self, slot: u32, touched: u32) {
         let Some(idle_ticks) = self.idle_ticks else { return };
         let (word, bit) = (slot as usize / 64, 1 << (slot % 64));
@@ -58,7 +59,7 @@ impl IdleWheel {
         self.buckets.keys().next().map(|bucket| bucket.saturating_add(1).saturating_mul(self.width))
     }
 
-    /// Time has come to this tick.
+    /// Advances to the tick `now`.
     pub(super) fn on_tick(&mut self, now: u32) {
         while self.due_at().is_some_and(|due| due <= now) {
             let (_, mut slots) = self.buckets.pop_first().expect("it is due");
@@ -66,24 +67,24 @@ impl IdleWheel {
         }
     }
 
-    /// Whether slots are to be looked at.
+    /// Whether slots are to be checked.
     pub(super) fn has_due(&self) -> bool {
         !self.due.is_empty()
     }
 
-    /// The next slot to be looked at, which is watched no more.
+    /// The next slot to be checked; it is no longer watched.
     pub(super) fn next_due(&mut self) -> Option<u32> {
         let slot = self.due.pop()?;
         self.watched[slot as usize / 64] &= !(1 << (slot % 64));
         Some(slot)
     }
 
-    /// Whether what was touched then is idle for too long now.
+    /// Whether a slot touched at the tick `touched` has been idle for too long.
     pub(super) fn is_idle(&self, touched: u32, now: u32) -> bool {
         self.idle_ticks.is_some_and(|ticks| now.saturating_sub(touched) >= ticks)
     }
 
-    /// A slot that is idle, but busy or vetoed, is looked at again in the next bucket.
+    /// Checks a slot that is idle, but busy or vetoed, again in the next bucket.
     pub(super) fn watch_again(&mut self, slot: u32, now: u32) {
         let soon = now.saturating_sub(self.idle_ticks.unwrap_or(0)).saturating_add(1);
         self.watch(slot, soon);

@@ -55,7 +55,7 @@ impl<E, P: Weigh> Shard<E, P> {
         match payload {
             Some(payload) if at_once => out.push(Effect::Run { slot: SlotId(at), payload }),
             Some(payload) if outcome.stop => {
-                // Starting it again for the same message would go on for ever.
+                // Drop the message: starting the entity again for it would go on for ever.
                 let id = slot.id.clone().expect("a starting slot has an id");
                 out.push(Effect::DeadLetter { id, payload, reason: DeadLetterReason::EntityStopped });
                 self.on_done(now, at, outcome, out);
@@ -72,7 +72,7 @@ impl<E, P: Weigh> Shard<E, P> {
     pub(super) fn on_done(&mut self, now: Instant, at: u32, outcome: Outcome<P>, out: &mut Vec<Effect<E, P>>) {
         let tick = self.timers.tick();
         let slot = self.table.get_mut(at);
-        // Suspended if it was handed its stop request.
+        // An entity may be suspended here after it was handed its stop request.
         if !matches!(slot.phase, Phase::Active | Phase::Suspended(_)) {
             return;
         }
@@ -119,7 +119,7 @@ impl<E, P: Weigh> Shard<E, P> {
         self.make_ready(at);
     }
 
-    /// What was taken and not handled is the oldest there is.
+    /// Puts messages that the entity took and did not handle in front of its queue, since they are the oldest.
     pub(super) fn on_given_back(&mut self, at: u32, payloads: Vec<P>) {
         let slot = self.table.get_mut(at);
         for payload in payloads.into_iter().rev() {

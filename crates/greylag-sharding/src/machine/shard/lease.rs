@@ -1,7 +1,8 @@
-//! The lease of one shard: asked for before the shard starts, held while it serves, given back once it has ended.
+//! The lease of one shard: requested before the shard starts, held while it serves, released once it has ended.
 //!
-//! Requests are made one at a time, and repeated until one is granted. A lease whose outcome is unknown counts as granted
-//! when it is to be given back, and as refused otherwise. A lease that was lost is not given back: it is another owner's.
+//! Requests are made one at a time, and repeated until one is granted. A lease whose outcome is unknown counts as
+//! granted when the shard ends, so that it is released, and as refused otherwise. A lost lease is not released: another
+//! owner may hold it.
 //!
 //! ```text
 //! Begin --> Acquire -- granted --> Serve ... Lost --> Kill ... Ended --> Finished
@@ -9,7 +10,7 @@
 //!               +----------------------------------------------------------------------+
 //! Ended, while it may be held --> Release -- Released --> Finished
 //! ```
-//! Left to others: whoever renews a lease (its provider), the shard's entities, and what waits for it (the region).
+//! Left to others: renewing the lease (its provider), the shard's entities, and waiting messages (the region).
 //!
 //! Source: sharding §4.12; cluster S16.
 
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use greylag_cluster::LeaseOutcome;
 
-/// What the lease's machine is told.
+/// An input to the lease's machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseInput {
     /// The shard is to start.
@@ -28,34 +29,34 @@ pub enum LeaseInput {
     Lost,
     /// No entity of the shard lives any more, or none will start.
     Ended,
-    /// The lease was given back, or this was tried.
+    /// The release has ended, successfully or not.
     Released,
     /// A deadline has come.
     Tick,
 }
 
-/// What the driver is asked to do, in this order.
+/// An order to the driver; effects are executed in the order given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseEffect {
-    /// Ask for the lease; answered by [`LeaseInput::Answered`].
+    /// Request the lease; answered by [`LeaseInput::Answered`].
     Acquire,
-    /// Tell subscribers that the lease was not obtained. It is asked for again.
+    /// Tell subscribers that the lease was not granted. The request is repeated.
     Refused(LeaseOutcome),
     /// The lease is held: the shard may start.
     Serve,
     /// The lease is lost: end all entities at once; answered by [`LeaseInput::Ended`].
     Kill,
-    /// Give the lease back; answered by [`LeaseInput::Released`].
+    /// Release the lease; answered by [`LeaseInput::Released`].
     Release,
-    /// Nothing is left to do: the end of the shard may be told.
+    /// Nothing is left to do: the driver may report the end of the shard.
     Finished,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Not asked for yet, or refused by its holder.
+    /// Not requested yet, or held by another owner.
     Free,
-    /// The last request failed: the lease may be ours.
+    /// The last request failed: this shard may hold the lease.
     Unsure,
     Asking,
     Held,
@@ -70,14 +71,14 @@ pub struct ShardLease {
     retry_interval: Duration,
     state: State,
     retry_at: Option<Instant>,
-    /// The lease was lost before its grant was heard of.
+    /// The lease was lost before the answer to its request came.
     is_lost: bool,
     /// The shard has ended while a request was under way.
     has_ended: bool,
 }
 
 impl ShardLease {
-    /// A lease that is not asked for yet, with the time between two requests.
+    /// A lease that is not requested yet. `retry_interval` is the time between two requests.
     pub fn new(retry_interval: Duration) -> Self {
         let retry_interval = retry_interval.max(Duration::from_millis(1));
         Self { retry_interval, state: State::Free, retry_at: None, is_lost: false, has_ended: false }
@@ -92,7 +93,7 @@ impl ShardLease {
             LeaseInput::Ended => self.on_ended(out),
             LeaseInput::Released if self.state == State::Releasing => self.finish(out),
             LeaseInput::Tick if self.retry_at.is_some_and(|at| at <= now) => self.ask(out),
-            // A second start, an answer that nobody waits for, an early tick.
+            // Ignore a second start, an unexpected answer, an early tick.
             LeaseInput::Begin | LeaseInput::Answered(_) | LeaseInput::Released | LeaseInput::Tick => {}
         }
     }
@@ -192,7 +193,7 @@ mod tests {
         }
     }
 
-    /// sharding 77: refused or failed, it is asked for again, and the shard starts once it is granted.
+    /// sharding 77: a refused or failed request is repeated, and the shard starts once the lease is granted.
     #[test]
     fn scenario_77_a_lease_is_asked_for_until_it_is_granted() {
         let mut play = Play::new();

@@ -40,7 +40,8 @@ impl<E, P: Weigh> Shard<E, P> {
         }
     }
 
-    /// A message that counts as activity is for the entity. One that is idle hears it now.
+    /// Notes a message that counts as activity. It ends the silence now if the entity is `idle`, and handles it at
+    /// once.
     pub(super) fn note_use(&mut self, now: Instant, (at, hash): (u32, u64), idle: bool) {
         let tick = self.timers.tick();
         let slot = self.table.get_mut(at);
@@ -48,7 +49,7 @@ impl<E, P: Weigh> Shard<E, P> {
         if idle {
             slot.hear(now);
         }
-        // What waits behind a stop request is for the next incarnation, which counts when it starts.
+        // Messages behind a stop request are for the next incarnation, whose use counts when it starts.
         if !slot.stop_requested {
             self.passivating.uses.hits += 1;
             self.passivating.touched(at, hash);
@@ -97,11 +98,11 @@ impl<E, P: Weigh> Shard<E, P> {
             return out.push(Effect::DeadLetter { id, payload, reason: DeadLetterReason::BufferFull });
         }
         let extra = slot.extra();
-        // An entity that only waits for its turn may have more: what comes was in the shard's inbox, and behind it may stand
-        // messages for others, which must not wait until a flood is handled.
+        // An entity that only waits for its turn may queue more: the excess comes from the shard's inbox, where
+        // messages for other entities may stand behind it, which must not wait until a flood is handled.
         let is_flooded = runs && !stopping && !extra.has_room(&payload, room);
         if is_flooded && !extra.has_room(&payload, flood_room) {
-            // A turn now costs the others little, a drop is final.
+            // Run the entity out of turn: that costs others little, while a drop is final.
             extra.push(Item::User { payload, activity });
             return self.run_next(now, at, out);
         }
@@ -119,12 +120,12 @@ impl<E, P: Weigh> Shard<E, P> {
         }
     }
 
-    /// What may wait for one entity: messages, and bytes.
+    /// How much may wait for one entity: messages, and bytes.
     pub(super) fn room(&self) -> (usize, usize) {
         (self.settings.entity_mailbox_capacity, self.settings.entity_mailbox_bytes)
     }
 
-    /// What may wait for one entity that could run and has no turn yet: as much more as the shard's inbox holds.
+    /// How much may wait for a runnable entity without a turn: as much more as the shard's inbox holds.
     fn flood_room(&self) -> (usize, usize) {
         let ((messages, bytes), settings) = (self.room(), &self.settings);
         (messages.saturating_add(settings.shard_inbox_capacity), bytes.saturating_add(settings.shard_inbox_bytes))
@@ -135,7 +136,7 @@ impl<E, P: Weigh> Shard<E, P> {
         self.make_ready(at);
     }
 
-    /// Puts an entity that could go on into the ring.
+    /// Puts a runnable entity with a queue into the ring.
     pub(super) fn make_ready(&mut self, at: u32) {
         let serving = self.life == Life::Serving;
         let slot = self.table.get_mut(at);
@@ -207,7 +208,7 @@ impl<E, P: Weigh> Shard<E, P> {
         self.table.get_mut(at).tidy();
     }
 
-    /// The entity is used: others may have to end for it.
+    /// Notes a use of the entity: other entities may have to end for it.
     pub(super) fn touch(&mut self, at: u32) {
         if let Some(id) = &self.table.get(at).id {
             let hash = self.table.hash(id);

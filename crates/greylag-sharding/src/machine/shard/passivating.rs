@@ -1,4 +1,4 @@
-//! Which entities end because they are not used: for being idle too long, or beyond a limit.
+//! Entities that end because they are not used: idle for too long, or beyond a limit.
 //!
 //! Source: sharding §4.10.
 
@@ -12,12 +12,12 @@ use super::uses::Uses;
 use super::{Life, SWEEP_STEP, Shard};
 use crate::passivation::{Passivation, Strategy};
 
-/// What chooses them.
+/// The strategies that choose entities to passivate.
 #[derive(Debug)]
 pub(super) struct Passivating {
     pub(super) idle: IdleWheel,
     active: Strategy,
-    /// Slots that the strategy has chosen, to be asked to stop when the input has been handled.
+    /// Slots that the strategy has chosen, to get a stop request when the input has been handled.
     victims: Vec<u32>,
     pub(super) uses: Uses,
 }
@@ -32,22 +32,22 @@ impl Passivating {
         }
     }
 
-    /// The entity is used: others may have to end for it.
+    /// Notes a use of the entity: other entities may have to end for it.
     pub(super) fn touched(&mut self, at: u32, hash: u64) {
         self.active.touched(at, hash, &mut self.victims);
     }
 
-    /// The entity has ended, or is asked to.
+    /// Notes that the entity has ended, or got a stop request.
     pub(super) fn terminated(&mut self, at: u32) {
         self.active.terminated(at);
     }
 
-    /// The entity forbids or allows that it is chosen.
+    /// Notes that the entity forbids or allows its automatic passivation.
     pub(super) fn set_veto(&mut self, at: u32, veto: bool) {
         self.active.set_veto(at, veto, &mut self.victims);
     }
 
-    /// So many entities may be active.
+    /// Sets how many entities may be active.
     pub(super) fn set_limit(&mut self, entities: usize) {
         self.active.set_limit(entities, &mut self.victims);
     }
@@ -56,7 +56,7 @@ impl Passivating {
         !self.victims.is_empty()
     }
 
-    /// The slots that were chosen since this was asked last.
+    /// The slots chosen since the last call.
     pub(super) fn take_victims(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.victims)
     }
@@ -71,7 +71,7 @@ impl<E, P: Weigh> Shard<E, P> {
         }
     }
 
-    /// Asks entities that have been idle for too long to stop: a part of them at a time.
+    /// Sends a stop request to entities that have been idle for too long: at most `SWEEP_STEP` slots at a time.
     pub(super) fn sweep(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
         if self.life != Life::Serving {
             return;
@@ -82,7 +82,7 @@ impl<E, P: Weigh> Shard<E, P> {
             if slot.id.is_none() {
                 continue;
             }
-            // Queued messages do not count as use of the entity: they are handled before the stop request, whenever that is put.
+            // Queued messages need no check: they are handled before the stop request, whenever that is queued.
             let waits = slot.phase != Phase::Active || slot.stop_requested || slot.veto;
             if !self.passivating.idle.is_idle(slot.touched, self.timers.tick()) {
                 self.passivating.idle.watch(at, slot.touched);

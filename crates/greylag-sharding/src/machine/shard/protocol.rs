@@ -9,18 +9,18 @@ use crate::entity::{FailureCause, TimerKey, Verdict};
 use crate::host::Suspension;
 use crate::ids::EntityId;
 
-/// The place of an entity in its shard. Used again after the entity has ended; messages that must
-/// not reach a successor name the incarnation too.
+/// The slot of an entity in its shard. Reused after the entity has ended; messages that must not reach a successor name
+/// the incarnation too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotId(pub u32);
 
-/// What a payload counts in the limits of queues.
+/// The size of a payload, as counted towards the limits of queues.
 pub trait Weigh {
-    /// In bytes.
+    /// Bytes.
     fn weight(&self) -> usize;
 }
 
-/// What a handler run left behind.
+/// The requests that a handler run left behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome<P> {
     /// The incarnation ends.
@@ -37,32 +37,32 @@ pub struct Outcome<P> {
     pub veto: Option<bool>,
     /// The journal knows a newer owner: the incarnation ends and nothing starts for a while.
     pub fenced: bool,
-    /// Messages to itself.
+    /// Messages of the entity to itself.
     pub to_self: Vec<P>,
-    /// Messages that it took and did not handle, oldest first: they go back to the front of its queue, for
-    /// its successor if it ends.
+    /// Messages that the entity took and did not handle, oldest first: they go back to the front of the queue, for the
+    /// successor if the entity ends.
     pub give_back: Vec<P>,
     /// Timers to set (with a message) or to cancel, in order.
     pub timers: Vec<TimerChange<P>>,
-    /// Whether, and after how long a time without a message, the entity is to be told of that.
+    /// `Some` to set the receive timeout of the entity (`Some`) or to cancel it (`None`).
     pub receive_timeout: Option<Option<Duration>>,
 }
 
 /// One change of an entity's timers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TimerChange<P> {
-    /// Once, replacing a timer of the same key.
+    /// Sets a timer that fires once, replacing a timer of the same key.
     Set {
-        /// Its name.
+        /// The key.
         key: TimerKey,
-        /// When it is due.
+        /// When the timer is due.
         at: Instant,
-        /// What the entity is then sent.
+        /// The message sent to the entity then.
         payload: P,
-        /// Whether that ends a silence of the entity.
+        /// Whether the message ends a silence of the entity.
         influences: bool,
     },
-    /// Forget it, also if its message is queued.
+    /// Cancels a timer, even if its message is queued.
     Cancel(TimerKey),
 }
 
@@ -94,17 +94,17 @@ impl<P> Outcome<P> {
     }
 }
 
-/// An input to the [`Shard`](super::Shard): messages for its entities, what became of their handlers, and orders to
-/// stop. `P` stands for a message that the shell keeps, or is the message itself.
+/// An input to the [`Shard`](super::Shard): messages for its entities, results of their handlers, and orders to stop.
+/// `P` stands for a message that the shell keeps, or is the message itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input<P> {
-    /// A message that came through sharding.
+    /// A message sent through sharding.
     Deliver {
         /// For which entity.
         id: EntityId,
         /// The message.
         payload: P,
-        /// Whether it counts as activity.
+        /// Whether the message counts as activity.
         activity: bool,
     },
     /// A message to one incarnation, by its direct address.
@@ -118,30 +118,30 @@ pub enum Input<P> {
     Resumed {
         /// The entity's slot.
         slot: SlotId,
-        /// Which incarnation began it.
+        /// The incarnation that began the work.
         incarnation: u64,
-        /// Its result.
+        /// The work's result.
         payload: P,
-        /// It was a suspension: the result goes ahead of the queue.
+        /// Whether the work was a suspension: then the result goes ahead of the queue.
         suspension: bool,
     },
     /// The factory and `on_start` have run. `payload` comes back from [`Effect::Start`].
     Started {
-        /// Which entity.
+        /// The entity's slot.
         slot: SlotId,
-        /// What `on_start` left behind.
+        /// The outcome of `on_start`.
         outcome: Outcome<P>,
-        /// The message that woke it.
+        /// The message that woke the entity.
         payload: Option<P>,
     },
-    /// A handler has run and left something behind. Not needed for one that did not.
+    /// A handler has run and left something behind. Not needed for an empty outcome.
     Done {
-        /// Which entity.
+        /// The entity's slot.
         slot: SlotId,
-        /// What it left behind.
+        /// The outcome of the handler.
         outcome: Outcome<P>,
     },
-    /// What an entity that is being replaced took and did not handle, oldest first. Between
+    /// Messages that an entity that is being replaced took and did not handle, oldest first. Comes between
     /// [`Effect::Restart`] and its answer.
     GivenBack {
         /// The entity's slot.
@@ -151,15 +151,14 @@ pub enum Input<P> {
     },
     /// An entity failed: in a handler, in its start, or in a suspension.
     Failed {
-        /// Which entity.
+        /// The entity's slot.
         slot: SlotId,
         /// How it failed.
         cause: FailureCause,
-        /// The message that woke it, if it failed to start.
+        /// The message that woke the entity, if its start failed.
         payload: Option<P>,
     },
-    /// Handles one more of the queued messages, if there are any. The shell repeats it while
-    /// [`super::Shard::has_work`].
+    /// Handles the next queued message, if there is one. The shell repeats it while [`super::Shard::has_work`].
     Turn,
     /// The stop marker: start nothing, send every entity its stop request, and end by force those that are
     /// left after `deadline`.
@@ -167,31 +166,31 @@ pub enum Input<P> {
         /// How long entities may take.
         deadline: Duration,
     },
-    /// The shard begins: what it remembers is loaded first, if it does. Before any other input.
+    /// The shard begins: it loads the remembered entities first, if its type remembers them. Before any other input.
     Begin,
     /// Answer to [`Effect::Load`]: the entities that are remembered.
     Loaded {
         /// Their ids.
         ids: Vec<EntityId>,
     },
-    /// Answer to [`Effect::Load`]: the store said no.
+    /// Answer to [`Effect::Load`]: the store returned an error.
     LoadFailed,
     /// Answer to [`Effect::Store`].
     Stored {
         /// As in the effect.
         number: u64,
     },
-    /// Answer to [`Effect::Store`]: the store said no, or may have stored it or not.
+    /// Answer to [`Effect::Store`]: the store returned an error, or the outcome of the write is unknown.
     StoreFailed {
         /// As in the effect.
         number: u64,
     },
-    /// Remembered entities that have not started here live in other shards: they are taken out of the store.
+    /// Remembered entities that have not started here live in other shards: the shard removes them from its store.
     Moved {
         /// Their ids.
         ids: Vec<EntityId>,
     },
-    /// So many entities may be active: others end by the type's policy.
+    /// The number of entities that may be active: others end by the type's policy.
     Limit {
         /// This shard's part of the region's limit.
         entities: usize,
@@ -202,7 +201,7 @@ pub enum Input<P> {
     Tick,
 }
 
-/// What takes long in a shard.
+/// An operation that takes long in a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overdue {
     /// The entity has been suspended for `suspend_warn_after`.
@@ -211,7 +210,7 @@ pub enum Overdue {
     Stop,
 }
 
-/// What a shard tells of its remembered entities.
+/// A report about remembered entities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
     /// The store has not answered a load in time; it is asked again.
@@ -226,7 +225,7 @@ pub enum Notice {
         id: EntityId,
         /// Starts in a row that failed.
         failures: u32,
-        /// It is not remembered any more either.
+        /// Whether the entity is forgotten too.
         forgotten: bool,
     },
 }
@@ -234,9 +233,9 @@ pub enum Notice {
 /// Why an incarnation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// By itself.
+    /// The entity stopped by itself.
     Stopped,
-    /// The entity had not stopped when its time was over.
+    /// The entity had not stopped when its timeout was over.
     Forced,
     /// The entity failed.
     Failed,
@@ -246,65 +245,65 @@ pub enum Ended {
     Killed,
 }
 
-/// What the shell is asked to do, in this order. It answers a handler run with [`Input::Done`] or
-/// [`Input::Failed`] before it goes on to the next effect.
+/// An order to the shell; effects are executed in the order given. The shell answers a handler run with [`Input::Done`]
+/// or [`Input::Failed`] before it goes on to the next effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect<E, P> {
     /// Make the entity and run `on_start`; answer `Started` or `Failed`, with the payload.
     Start {
-        /// Which entity.
+        /// The entity's slot.
         slot: SlotId,
-        /// The message that wakes it.
+        /// The message that wakes the entity.
         payload: Option<P>,
     },
-    /// Replace the entity after a failure: cancel its work, `PreRestart`, factory, `on_start`; answer
-    /// `GivenBack` if it had something left, then `Started` or `Failed`.
+    /// Replace the entity after a failure: cancel its work, `PreRestart`, factory, `on_start`; answer `GivenBack` if
+    /// the old entity had unhandled messages, then `Started` or `Failed`.
     Restart {
-        /// Which entity.
+        /// The entity's slot.
         slot: SlotId,
     },
     /// Handle a message.
     Run {
-        /// Which entity.
+        /// The entity's slot.
         slot: SlotId,
         /// The message.
         payload: P,
     },
-    /// Tell the entity that it has handled no message for so long as it asked; answer as to [`Effect::Run`].
+    /// Tell the entity that it has handled no message for its receive timeout; answer as to [`Effect::Run`].
     TellSilence {
-        /// Which entity.
+        /// The entity's slot.
         slot: SlotId,
     },
-    /// Call `on_stop`; answer `Done` or `Failed`. It may be suspended, and then stays so unless it ends.
+    /// Call `on_stop`; answer `Done` or `Failed`. A suspended entity stays suspended unless it ends.
     SendStop {
-        /// Which entity.
+        /// The entity's slot.
         slot: SlotId,
     },
-    /// The incarnation is over: `PostStop` unless killed, cancel its work.
+    /// The incarnation has ended: run `PostStop` unless it was killed, and cancel its work.
     End {
-        /// Where it was.
+        /// The slot that it had.
         slot: SlotId,
         /// The entity that ended.
         id: EntityId,
         /// Which incarnation.
         incarnation: u64,
-        /// It; `None` if it never came to life.
+        /// The entity; `None` if its start never completed.
         entity: Option<E>,
         /// Why.
         why: Ended,
     },
-    /// An entity failed, and this becomes of it: what follows carries it out.
+    /// An entity failed with this verdict, which the effects that follow carry out.
     Failed {
-        /// Which one.
+        /// The entity.
         id: EntityId,
-        /// How.
+        /// How the entity failed.
         cause: FailureCause,
-        /// What follows.
+        /// What becomes of the entity.
         verdict: Verdict,
     },
     /// The message will not be handled.
     DeadLetter {
-        /// The entity that it was for.
+        /// The entity that the message was for.
         id: EntityId,
         /// The message.
         payload: P,
@@ -313,11 +312,11 @@ pub enum Effect<E, P> {
     },
     /// A result came back after its incarnation had ended.
     Late(P),
-    /// Something takes long; subscribers are to be told, and nothing else follows.
+    /// An operation takes long; tell subscribers, nothing else follows.
     Overdue {
         /// The entity.
         id: EntityId,
-        /// What.
+        /// The operation.
         what: Overdue,
     },
     /// The shard stops, and entities have not ended for [`super::STOP_WARN_AFTER`]; subscribers are to be told.
@@ -327,33 +326,33 @@ pub enum Effect<E, P> {
         /// Five of them at most.
         ids: Vec<EntityId>,
     },
-    /// A direct message that will not be handled: its incarnation has ended or never was, or too much waits for it.
+    /// A direct message that will not be handled: its incarnation has ended or never was, or its queue is full.
     DropDirect {
         /// The message.
         payload: P,
         /// Why.
         reason: DeadLetterReason,
     },
-    /// The shard has failed, by an entity's failure that is made its own or by that of the store: what follows ends it, and
-    /// its region starts it again.
+    /// The shard has failed, by an escalated failure of an entity or by a failure of the store: the effects that follow
+    /// end it, and its region starts it again.
     Escalate,
-    /// Read which entities are remembered; answer `Loaded` or `LoadFailed`. It comes again if there was no answer, which
-    /// then is not awaited any more.
+    /// Read which entities are remembered; answer `Loaded` or `LoadFailed`. Repeated if no answer comes in time; the
+    /// first answer counts.
     Load,
-    /// Store what is remembered; answer `Stored` or `StoreFailed`. One is under way at a time.
+    /// Store which entities are remembered; answer `Stored` or `StoreFailed`. One write is under way at a time.
     Store {
         /// The number of the write.
         number: u64,
-        /// What changes.
+        /// The changes.
         update: StoreUpdate,
     },
-    /// The shard could serve now.
+    /// The shard is ready to serve.
     Initialized {
-        /// Entities that are to be started by way of the region: see [`Input::Deliver`].
+        /// Entities to be started by messages that the region routes: see [`Input::Deliver`].
         remembered: Vec<EntityId>,
     },
-    /// Something about remembered entities that an operator may want to know.
+    /// An event about remembered entities for the operator.
     Notice(Notice),
-    /// No entity lives and none will. These messages were never handed to a handler.
+    /// No entity lives and none will start. Holds the messages that were never handed to a handler.
     Stopped(Vec<(EntityId, P)>),
 }

@@ -1,7 +1,8 @@
-//! Entities of a shard that are remembered: what their ends and starts mean for the store, and the other way round.
+//! Remembered entities of a shard: their starts and ends are written to the store, and the store's answers start and
+//! end them.
 //!
-//! The states are those of `remembering.rs`; here they follow the slots. A type that does not remember its entities passes
-//! through none of this.
+//! The states are those of `remembering.rs`; this module applies them to the slots. A type that does not remember its
+//! entities skips all of this module.
 //!
 //! Source: sharding §2.9 (point 3), §4.7 to §4.9.
 
@@ -21,7 +22,8 @@ use crate::passivation::Passivation;
 use crate::settings::OnPermanentFailure;
 
 impl<E, P: Weigh> Shard<E, P> {
-    /// The shard remembers its entities, and so ends none by itself. To be called before the first input.
+    /// Makes the shard remember its entities, so that it passivates none by itself. Must be called before the first
+    /// input.
     #[must_use]
     pub fn remember(mut self) -> Self {
         self.passivating = Passivating::new(&Passivation::none());
@@ -81,14 +83,15 @@ impl<E, P: Weigh> Shard<E, P> {
         self.check_stopped(now, out);
     }
 
-    /// The first message may start the entity; in its turn, since one write may be of thousands.
+    /// Lets the first message start the entity once its start is stored; in the entity's turn, since one write may
+    /// cover thousands.
     fn on_start_stored(&mut self, id: &EntityId) {
         let Some(at) = self.table.find(id) else { return };
         self.end_storing(at);
         self.make_ready(at);
     }
 
-    /// The entity is forgotten, unless a message has come for it meanwhile.
+    /// Forgets the entity, unless a message has come for it meanwhile.
     fn on_stop_stored(&mut self, now: Instant, id: &EntityId, out: &mut Vec<Effect<E, P>>) {
         let slot = self.table.find(id);
         match slot {
@@ -110,7 +113,8 @@ impl<E, P: Weigh> Shard<E, P> {
         }
     }
 
-    /// What is under way is not known to be stored. Only a shard that loads anew can go on; one that stops need not.
+    /// Handles a write whose outcome is unknown. A serving shard fails, as only a new load can tell; a stopping shard
+    /// goes on.
     fn lose_store(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
         if self.life == Life::Serving {
             return self.fail_shard(now, out);
@@ -130,7 +134,7 @@ impl<E, P: Weigh> Shard<E, P> {
         }
     }
 
-    /// Entities that live in other shards by now are taken out of this one's store.
+    /// Removes entities that live in other shards by now from this shard's store.
     pub(super) fn on_moved(&mut self, now: Instant, ids: &[EntityId], out: &mut Vec<Effect<E, P>>) {
         for id in ids {
             if self.state_of(id) == Some(Remembered::NotStarted) {
@@ -139,13 +143,13 @@ impl<E, P: Weigh> Shard<E, P> {
         }
     }
 
-    /// Begins the next write, unless one is under way. What follows from one input is one write.
+    /// Begins the next write, unless one is under way. All changes of one input go into one write.
     pub(super) fn store_next(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
         let write = self.remembering.as_mut().and_then(|remembering| remembering.next_write(now));
         out.extend(write.map(|(number, update)| Effect::Store { number, update }));
     }
 
-    /// What is not stored by now is not stored by this shard.
+    /// Gives up all changes that are not stored yet.
     pub(super) fn abandon_store(&mut self) {
         if let Some(remembering) = &mut self.remembering {
             remembering.abandon();
@@ -179,7 +183,7 @@ impl<E, P: Weigh> Shard<E, P> {
         self.state_of(self.table.get(at).id.as_ref()?)
     }
 
-    /// Changes the state of an entity. One that no rule allows is a bug, and fails the shard if the settings say so.
+    /// Changes the state of an entity. A forbidden change is a bug, and fails the shard if the settings say so.
     fn transition(&mut self, now: Instant, id: &EntityId, to: Option<Remembered>, out: &mut Vec<Effect<E, P>>) {
         let Some(remembering) = &mut self.remembering else { return };
         if let Err(invalid) = remembering.change(id, to) {
@@ -201,7 +205,7 @@ impl<E, P: Weigh> Shard<E, P> {
         self.remembering.is_none() || self.state_of(id) == Some(Remembered::NotStarted)
     }
 
-    /// Stores that the entity of a new slot is remembered. Its message waits for that.
+    /// Stores that the entity of a new slot is remembered. The entity's message waits for the write.
     pub(super) fn remember_first(&mut self, now: Instant, at: u32, payload: P, out: &mut Vec<Effect<E, P>>) {
         if !self.may_wait_for_store() {
             let id = self.table.get(at).id.clone().expect("a new slot has an id");
@@ -212,14 +216,14 @@ impl<E, P: Weigh> Shard<E, P> {
         slot.phase = Phase::Storing;
         slot.extra().push(Item::User { payload, activity: true });
         self.note_waiting(at);
-        // One whose end is being stored is remembered anew behind that.
+        // If the entity's end is being stored, its new start is written after that.
         if self.state_at(at) != Some(Remembered::RememberingStop) {
             self.transition_at(now, at, Remembered::RememberingStart, out);
         }
     }
 
-    /// An incarnation begins; gives the message back that it begins for. `None` if the shard has failed over it: then the
-    /// message is among those that the region gets back.
+    /// Notes that an incarnation begins; returns the message that it begins for. `None` if the shard failed meanwhile:
+    /// then the message is among those that the region gets back.
     #[allow(clippy::option_option)]
     pub(super) fn note_start(
         &mut self,
@@ -228,7 +232,7 @@ impl<E, P: Weigh> Shard<E, P> {
         payload: Option<P>,
         out: &mut Vec<Effect<E, P>>,
     ) -> Option<Option<P>> {
-        // One that is replaced, held after a failure, or fenced was active all the time.
+        // An entity that is replaced, held after a failure, or fenced has stayed `Active`.
         if self.remembering.is_none() || self.state_at(at) == Some(Remembered::Active) {
             return Some(payload);
         }
@@ -249,7 +253,7 @@ impl<E, P: Weigh> Shard<E, P> {
         }
     }
 
-    /// The entity wants to be forgotten. Only passivation is that.
+    /// Notes that a passivating entity is to be forgotten. Nothing but passivation forgets an entity.
     pub(super) fn note_passivation(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
         let serving = self.life == Life::Serving && !self.table.get(at).stop_requested;
         if serving && self.remembering.is_some() {
@@ -261,14 +265,14 @@ impl<E, P: Weigh> Shard<E, P> {
         self.state_at(at) == Some(Remembered::Passivating)
     }
 
-    /// The shard stops, and an entity has ended: one that was passivating is forgotten.
+    /// Forgets an entity that was passivating and has ended in a stopping shard.
     pub(super) fn note_end_of_passivation(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
         if self.is_passivating(at) && self.life != Life::Stopped {
             self.transition_at(now, at, Remembered::RememberingStop, out);
         }
     }
 
-    /// An incarnation has ended while the shard serves.
+    /// Notes that an incarnation has ended while the shard serves.
     pub(super) fn end_remembered(&mut self, now: Instant, at: u32, why: Ended, out: &mut Vec<Effect<E, P>>) {
         if self.is_passivating(at) {
             self.begin_storing(at);
@@ -285,8 +289,8 @@ impl<E, P: Weigh> Shard<E, P> {
         }
     }
 
-    /// A remembered entity has failed for good, or could not start: it waits longer from time to time, and is given up
-    /// in the end if the settings say so.
+    /// Holds a remembered entity that has failed for good, or could not start: its wait grows with each failure, and
+    /// the entity is given up in the end if the settings say so.
     fn wait_after_failure(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
         let settings = &self.settings.remember;
         let (most, on_permanent_failure) = (settings.max_start_failures, settings.on_permanent_failure);
@@ -312,7 +316,7 @@ impl<E, P: Weigh> Shard<E, P> {
         self.hold(at, until, if is_given_up { Hold::GivenUp } else { Hold::Backoff });
     }
 
-    /// A message has come for an entity that waits for nothing else: it starts.
+    /// Starts a held entity for a message, if the hold allows it.
     pub(super) fn wake_held(&mut self, at: u32) {
         let slot = self.table.get_mut(at);
         if slot.phase != Phase::Held {
@@ -343,7 +347,7 @@ impl<E, P: Weigh> Shard<E, P> {
         self.count_waiting(|known| known.saturating_sub(waiting));
     }
 
-    /// The shard stops: what is not on its way to the store need not be stored.
+    /// Cancels the entity's start, unless it is on its way to the store: the shard stops, and need not store it.
     pub(super) fn cancel_storing(&mut self, at: u32) {
         if self.table.get(at).phase == Phase::Storing {
             self.end_storing(at);
@@ -358,7 +362,7 @@ impl<E, P: Weigh> Shard<E, P> {
         self.remembering.as_ref().is_none_or(|remembering| remembering.waiting < self.settings.buffer_size)
     }
 
-    /// A message more waits in the slot.
+    /// Counts one more message that waits in the slot for the store.
     pub(super) fn note_waiting(&mut self, at: u32) {
         if self.table.get(at).phase == Phase::Storing {
             self.count_waiting(|known| known.saturating_add(1));

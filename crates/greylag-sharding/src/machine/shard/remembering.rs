@@ -1,7 +1,7 @@
 //! Which entities of one shard are remembered, and the one write about them that is under way.
 //!
-//! Each remembered entity is in one of six states; an entity that is none of them is not remembered. What starts and
-//! what is forgotten while a write is under way forms the next write, in which the last change of an entity counts.
+//! Each remembered entity is in one of six states; an entity in none of them is not remembered. Starts and ends during
+//! a write form the next write, in which the last change of an entity counts.
 //!
 //! ```text
 //! none --> RememberingStart --stored--> Active --> WaitingForRestart --> Active
@@ -17,20 +17,20 @@ use std::time::{Duration, Instant};
 
 use crate::ids::EntityId;
 
-/// Where a remembered entity is.
+/// The state of a remembered entity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remembered {
     /// Loaded, and not started here yet.
     NotStarted,
-    /// Its first message waits until it is stored that the entity is remembered.
+    /// The first message waits until the store knows that the entity is remembered.
     RememberingStart,
-    /// Runs, or is being made or replaced.
+    /// The entity runs, or is being made or replaced.
     Active,
-    /// Asked to stop for good.
+    /// The entity was asked to stop for good.
     Passivating,
-    /// Stopped by itself or failed: it starts again.
+    /// The entity stopped by itself or failed: it starts again.
     WaitingForRestart,
-    /// Its end is being stored.
+    /// The entity's end is being stored.
     RememberingStop,
 }
 
@@ -38,15 +38,15 @@ pub enum Remembered {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("remembered entity {id} was to go from {from:?} to {to:?}")]
 pub struct InvalidTransition {
-    /// Which entity.
+    /// The entity.
     pub id: EntityId,
     /// Its state, which it keeps.
     pub from: Option<Remembered>,
-    /// The state that it was to have.
+    /// The requested state.
     pub to: Option<Remembered>,
 }
 
-/// What one write changes: ids that start to be remembered, and ids that are forgotten. No id is in both.
+/// The changes of one write: ids that start to be remembered, and ids that are forgotten. No id is in both.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreUpdate {
     /// Remembered from now on.
@@ -69,12 +69,12 @@ enum Change {
     Stop,
 }
 
-/// The progress of the load with which a shard begins.
+/// The progress of the load at the begin of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Load {
     /// Not asked for yet.
     Unasked,
-    /// To be asked for again at the instant.
+    /// The load is repeated at the instant.
     UnderWay(Instant),
     Done,
 }
@@ -86,18 +86,18 @@ pub(super) struct Remembering {
     write_timeout: Duration,
     load: Load,
     states: BTreeMap<EntityId, Remembered>,
-    /// For the next write.
+    /// Changes for the next write.
     next: BTreeMap<EntityId, Change>,
     under_way: Option<Write>,
     writes: u64,
-    /// Messages that wait until something is stored.
+    /// Messages that wait for a write.
     pub(super) waiting: usize,
-    /// A shard that stops waits so long for its writes.
+    /// When a stopping shard gives up its writes.
     give_up_at: Option<Instant>,
 }
 
 impl Remembering {
-    /// Nothing is loaded yet.
+    /// A new state, before the load.
     pub(super) fn new(load_timeout: Duration, write_timeout: Duration) -> Self {
         Self {
             load_timeout,
@@ -114,7 +114,7 @@ impl Remembering {
 
     // --- loading ---
 
-    /// Whether the store is to be asked now for what it has; it is asked again after `load_timeout`.
+    /// Whether to load from the store now; the load is repeated after `load_timeout`.
     pub(super) fn asks_to_load(&mut self, now: Instant) -> bool {
         let is_due = match self.load {
             Load::Unasked => true,
@@ -132,7 +132,7 @@ impl Remembering {
         matches!(self.load, Load::UnderWay(again_at) if again_at <= now)
     }
 
-    /// Takes what the store has. False if it was taken before.
+    /// Takes the loaded ids. False if ids were loaded before.
     pub(super) fn loaded(&mut self, ids: impl IntoIterator<Item = EntityId>) -> bool {
         if self.load == Load::Done {
             return false;
@@ -163,7 +163,7 @@ impl Remembering {
         self.states.values().filter(|known| **known == state).count()
     }
 
-    /// Changes a state, and puts what is to be stored of that into the next write.
+    /// Changes a state, and puts the change into the next write if it must be stored.
     pub(super) fn change(&mut self, id: &EntityId, to: Option<Remembered>) -> Result<(), InvalidTransition> {
         let from = self.state(id);
         if !is_allowed(from, to) {
@@ -183,7 +183,7 @@ impl Remembering {
 
     // --- writing ---
 
-    /// The next write, if there is something to write and none is under way.
+    /// The next write, if there are changes and no write is under way.
     pub(super) fn next_write(&mut self, now: Instant) -> Option<(u64, StoreUpdate)> {
         if self.under_way.is_some() || self.next.is_empty() {
             return None;
@@ -201,7 +201,7 @@ impl Remembering {
         Some((self.writes, update))
     }
 
-    /// A write is durable: what it said. `None` if it is another one than the one under way.
+    /// Ends the durable write and returns its changes. `None` if it is not the write under way.
     pub(super) fn stored(&mut self, number: u64) -> Option<StoreUpdate> {
         self.under_way.take_if(|write| write.number == number).map(|write| write.update)
     }
@@ -223,7 +223,7 @@ impl Remembering {
 
     // --- the end of the shard ---
 
-    /// The shard stops: an entity whose start is not on its way to the store need not be remembered by this shard.
+    /// Removes an unsent start from the next write: the shard stops, and need not remember the entity.
     pub(super) fn cancel_start(&mut self, id: &EntityId) {
         if self.next.get(id) == Some(&Change::Start) {
             self.next.remove(id);
@@ -231,7 +231,7 @@ impl Remembering {
         }
     }
 
-    /// No entity lives any more: what is not stored now has so long to be, counted from the first call.
+    /// Starts the timeout of the last writes, counted from the first call: no entity lives any more.
     pub(super) fn give_up_later(&mut self, now: Instant) {
         self.give_up_at.get_or_insert(now + self.write_timeout);
     }
@@ -241,7 +241,7 @@ impl Remembering {
         self.give_up_at.is_some_and(|at| at <= now)
     }
 
-    /// Nothing is stored any more.
+    /// Drops all changes that are not stored.
     pub(super) fn abandon(&mut self) {
         self.next.clear();
         self.under_way = None;
@@ -249,7 +249,7 @@ impl Remembering {
         self.load = Load::Done;
     }
 
-    /// When something is due by itself.
+    /// When a tick next has work to do.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let load = match self.load {
             Load::UnderWay(again_at) => Some(again_at),
@@ -290,7 +290,7 @@ mod tests {
         remembering
     }
 
-    /// The whole table: what is not in it is refused, and changes nothing.
+    /// Every change outside the table is refused, and has no effect.
     #[test]
     fn every_pair_of_states_is_allowed_or_refused_as_the_table_says() {
         let all = [NotStarted, RememberingStart, Active, Passivating, WaitingForRestart, RememberingStop];
@@ -306,7 +306,7 @@ mod tests {
             (Some(RememberingStop), Some(RememberingStart)),
             (Some(NotStarted), Some(Active)),
             (Some(NotStarted), Some(RememberingStop)),
-            // Of an entity that is given up: `on_permanent_failure = "forget"`.
+            // An entity that is given up: `on_permanent_failure = "forget"`.
             (Some(WaitingForRestart), Some(RememberingStop)),
         ];
         for from in &all {

@@ -1,8 +1,9 @@
-//! Timers that repeat: what they say, and when they are due next. And what is said of each silence.
+//! Repeating timers: their messages and due times. And the messages of receive timeouts.
 //!
-//! To the machine of a shard every timer is one that fires once. The shell sets a repeating one again when its turn has
-//! come; this knows for which time. Times that pass while the entity cannot take them are one, and no timer outlives the
-//! incarnation that set it. The machine knows itself when a silence is too long; here is what makes the message.
+//! To the machine of a shard every timer fires once. The shell sets a repeating timer again when its turn has come;
+//! this module computes the next time. Periods that pass while the entity cannot take messages count as one, and no
+//! timer outlives the incarnation that set it. The machine detects silences that are too long; this module keeps what
+//! makes their message.
 //!
 //! Source: sharding §4.4.
 
@@ -15,7 +16,7 @@ use super::SlotId;
 use crate::entity::TimerKey;
 use crate::parcel::FAR;
 
-/// The repeating timers of a shard's entities. `F` makes what one of them says.
+/// The repeating timers of a shard's entities. `F` makes the messages of one timer.
 pub(crate) struct Repeats<F> {
     by_slot: BTreeMap<SlotId, Vec<Repeat<F>>>,
     silences: BTreeMap<SlotId, F>,
@@ -30,17 +31,17 @@ struct Repeat<F> {
     make: F,
 }
 
-/// What a timer says when its turn has come.
+/// A timer whose turn has come.
 pub(crate) struct Fired<'a, F> {
-    /// Makes the message.
+    /// Makes the timer's message.
     pub(crate) make: &'a mut F,
-    /// When it is due next.
+    /// When the timer is due next.
     pub(crate) next: Instant,
-    /// Whether its messages end a silence of the entity.
+    /// Whether the timer's messages end a silence of the entity.
     pub(crate) influences: bool,
 }
 
-/// How often a timer says something, from where that counts, and whether it ends a silence of the entity.
+/// The period of a timer, the instant from which a period counts, and whether the messages end a silence of the entity.
 pub(crate) struct Beat {
     pub(crate) period: Duration,
     pub(crate) pace: Pace,
@@ -54,7 +55,7 @@ impl<F> Default for Repeats<F> {
 }
 
 impl<F> Repeats<F> {
-    /// Sets a timer in place of any other of its key; answers when it is due first.
+    /// Sets a timer in place of any other of its key; returns when it is first due.
     pub(crate) fn set(&mut self, slot: SlotId, key: TimerKey, beat: Beat, make: F, now: Instant) -> Instant {
         self.cancel(slot, key);
         let Beat { period, pace, influences } = beat;
@@ -63,7 +64,7 @@ impl<F> Repeats<F> {
         due_at
     }
 
-    /// Keeps what makes the messages of an entity's receive timeout, or forgets it; gives back the one before.
+    /// Sets or removes the maker of the messages of an entity's receive timeout; returns the previous one.
     pub(crate) fn set_silence(&mut self, slot: SlotId, make: Option<F>) -> Option<F> {
         match make {
             Some(make) => self.silences.insert(slot, make),
@@ -71,7 +72,7 @@ impl<F> Repeats<F> {
         }
     }
 
-    /// What makes the message that tells an entity of a silence.
+    /// The maker of the message that tells an entity of a silence.
     pub(crate) fn silence(&mut self, slot: SlotId) -> Option<&mut F> {
         self.silences.get_mut(&slot)
     }
@@ -92,7 +93,7 @@ impl<F> Repeats<F> {
         self.silences.remove(&slot);
     }
 
-    /// The turn of a timer has come. `None` if it is forgotten.
+    /// Schedules the next period of a timer whose turn has come. `None` if the timer was forgotten.
     pub(crate) fn fire(&mut self, slot: SlotId, key: TimerKey, now: Instant) -> Option<Fired<'_, F>> {
         let repeat = self.by_slot.get_mut(&slot)?.iter_mut().find(|repeat| repeat.key == key)?;
         repeat.due_at = match repeat.pace {

@@ -1,7 +1,7 @@
 //! Slots of entities, in segments that never move.
 //!
-//! A slot costs a fixed few dozen bytes; whatever only busy entities need hangs off it in a box that
-//! is made on first use and dropped when it is empty again. Source: sharding §10.
+//! A slot costs a fixed few dozen bytes; data that only busy entities need is in a box that is made on first use and
+//! dropped when it is empty again. Source: sharding §10.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -16,41 +16,41 @@ use crate::ids::EntityId;
 
 const SEGMENT: usize = 1024;
 
-/// Where an incarnation is.
+/// The state of an incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Nothing runs; messages may wait for a start.
     Absent,
-    /// The shell is making it.
+    /// The shell makes the entity.
     Starting,
-    /// Takes messages.
+    /// The entity takes messages.
     Active,
-    /// Waits for asynchronous work; messages wait behind it.
+    /// The entity waits for asynchronous work; messages wait behind it.
     Suspended(Suspension),
-    /// No start before its time, or before a message: see [`Hold`].
+    /// No start before a time, or before a message: see [`Hold`].
     Held,
-    /// It is being stored that the entity is remembered, or is not any more; messages wait for that.
+    /// A write under way stores that the entity is remembered, or forgotten; messages wait for the write.
     Storing,
 }
 
-/// What waits for one entity.
+/// An entry of an entity's queue.
 #[derive(Debug)]
 pub(super) enum Item<P> {
     /// Sent through sharding; survives the incarnation.
     User {
         payload: P,
-        /// Whether it ends a silence of the entity.
+        /// Whether the message ends a silence of the entity.
         activity: bool,
     },
-    /// Belongs to the incarnation: its messages to itself.
+    /// A message of the incarnation to itself.
     Internal(P),
-    /// Belongs to the incarnation, and its sender waits for what becomes of it.
+    /// A message to this incarnation only; its sender learns the outcome.
     Direct(P),
-    /// A result of the incarnation's work. A stop that ends it need not wait for that.
+    /// A result of the incarnation's work. A stop request that ends the incarnation need not wait for results.
     Result(P),
-    /// A timer fell due; its message lies with the timer until it is handled.
+    /// A timer fell due; its message stays with the timer until it is handled.
     Timer(u64),
-    /// The entity has handled no message for too long.
+    /// The entity has handled no message for its receive timeout.
     Silence,
     /// The stop request.
     Stop,
@@ -61,10 +61,10 @@ pub(super) enum Item<P> {
 pub(super) struct Timer<P> {
     pub(super) key: TimerKey,
     pub(super) serial: u64,
-    /// Until it has fallen due.
+    /// Its place in the wheel until the timer falls due.
     pub(super) place: Option<Place>,
     pub(super) payload: P,
-    /// Whether its message ends a silence of the entity.
+    /// Whether the timer's message ends a silence of the entity.
     pub(super) influences: bool,
 }
 
@@ -72,41 +72,42 @@ pub(super) struct Timer<P> {
 #[derive(Debug)]
 pub(super) struct ReceiveTimeout {
     pub(super) silence: Silence,
-    /// When the entity is looked at. Messages put the silence off and leave the place as it is, so that they cost nothing
-    /// here; `None` while the silence is paused, or waits to be told.
+    /// When the silence is checked. Messages put the silence off but leave the place as it is, so that they cost
+    /// nothing here; `None` while the silence is paused, or queued to be reported.
     pub(super) place: Option<Place>,
 }
 
 /// Why no incarnation starts for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hold {
-    /// The journal knows a newer owner; the region asks who owns the shard. The next message starts the entity.
+    /// The journal knows a newer owner; the region asks who owns the shard. Once the wait is over, a message starts the
+    /// entity; a remembered entity starts without one.
     Fenced,
-    /// It failed, and is started again when its wait is over, whether or not a message waits.
+    /// The entity failed, and starts again when its wait is over, whether or not a message waits.
     Backoff,
-    /// It stopped by itself and is remembered: it starts again when its wait is over, and for a message at once.
+    /// The remembered entity stopped by itself: it starts again when its wait is over, or at once for a message.
     Stopped,
-    /// It was given up after its last failure and is remembered: once its wait is over, a message starts it.
+    /// The remembered entity was given up after its last failure: once its wait is over, a message starts it.
     GivenUp,
 }
 
-/// What only busy entities have.
+/// Data of busy entities only.
 #[derive(Debug)]
 pub(super) struct Extra<P> {
-    /// For this incarnation, or for the start of the next one if none runs.
+    /// Items for this incarnation, or for the start of the next one if none runs.
     pub(super) queue: VecDeque<Item<P>>,
     /// User messages behind a stop request: for the next incarnation.
     later: VecDeque<P>,
-    /// What both count in the entity's limit.
+    /// Bytes of `queue` and `later`, which count towards the entity's limit.
     bytes: usize,
     pub(super) timers: Vec<Timer<P>>,
     pub(super) receive_timeout: Option<ReceiveTimeout>,
     pub(super) stop_deadline: Option<Instant>,
-    /// When it is told that the entity takes long to stop.
+    /// When to warn that the entity takes long to stop.
     pub(super) stop_warning: Option<Place>,
-    /// Until when it is held, and why.
+    /// Until when no incarnation starts, and why.
     pub(super) held: Option<(Instant, Hold)>,
-    /// The failures that count for the wait after the next one.
+    /// Recent failures, which determine the wait after the next one.
     pub(super) failures: Option<Failures>,
     /// Times of the latest restarts.
     pub(super) restarts: VecDeque<Instant>,
@@ -144,39 +145,39 @@ impl<P> Item<P> {
 }
 
 impl<P: Weigh> Extra<P> {
-    /// Whether one more may wait, by number and by bytes. One that is larger than all of it waits alone.
+    /// Whether one more message may wait, by number and by bytes. A message larger than the whole limit waits alone.
     pub(super) fn has_room(&self, payload: &P, (messages, bytes): (usize, usize)) -> bool {
         let waiting = self.queue.len() + self.later.len();
         let is_beyond = self.bytes.saturating_add(payload.weight()) > bytes;
         waiting < messages && (!is_beyond || waiting == 0)
     }
 
-    /// Behind all others.
+    /// Appends an item to the queue.
     pub(super) fn push(&mut self, item: Item<P>) {
         self.bytes += item.payload().map_or(0, Weigh::weight);
         self.queue.push_back(item);
     }
 
-    /// In front of all others.
+    /// Puts an item in front of the queue.
     pub(super) fn push_front(&mut self, item: Item<P>) {
         self.bytes += item.payload().map_or(0, Weigh::weight);
         self.queue.push_front(item);
     }
 
-    /// Behind the stop request.
+    /// Queues a user message behind the stop request.
     pub(super) fn push_later(&mut self, payload: P) {
         self.bytes += payload.weight();
         self.later.push_back(payload);
     }
 
-    /// The first.
+    /// Takes the first item out of the queue.
     pub(super) fn pop(&mut self) -> Option<Item<P>> {
         let item = self.queue.pop_front()?;
         self.bytes -= item.payload().map_or(0, Weigh::weight);
         Some(item)
     }
 
-    /// Ends what belongs to the incarnation, and gives out the direct messages among it.
+    /// Removes the items that belong to the incarnation, and returns the direct messages among them.
     pub(super) fn end_incarnation(&mut self) -> Vec<P> {
         let mut direct = Vec::new();
         for item in std::mem::take(&mut self.queue) {
@@ -195,12 +196,12 @@ impl<P: Weigh> Extra<P> {
         direct
     }
 
-    /// How many wait behind the stop request.
+    /// Number of messages behind the stop request.
     pub(super) fn later_count(&self) -> usize {
         self.later.len()
     }
 
-    /// What waited behind the stop request is for the incarnation that follows. Answers how many there were.
+    /// Queues the messages behind the stop request for the next incarnation. Returns how many there were.
     pub(super) fn keep_later(&mut self) -> usize {
         let later = std::mem::take(&mut self.later);
         let count = later.len();
@@ -208,7 +209,7 @@ impl<P: Weigh> Extra<P> {
         count
     }
 
-    /// Gives out all user messages; nothing is left.
+    /// Takes out all user messages; the queue is empty afterwards.
     pub(super) fn take_users(&mut self) -> Vec<P> {
         self.bytes = 0;
         let users = std::mem::take(&mut self.queue).into_iter().filter_map(|item| match item {
@@ -236,16 +237,16 @@ pub(super) struct Slot<E, P> {
     pub(super) entity: Option<E>,
     extra: Option<Box<Extra<P>>>,
     pub(super) incarnation: u32,
-    /// When it was last active, in ticks of the shard.
+    /// When the entity was last active, in ticks of the shard.
     pub(super) touched: u32,
     pub(super) phase: Phase,
-    /// When it is told that it is suspended for long.
+    /// When to warn that the entity has been suspended for long.
     pub(super) suspended: Option<Place>,
-    /// In the ring of those that have something to do.
+    /// Whether the slot is in the ring of ready entities.
     pub(super) ready: bool,
-    /// No automatic passivation.
+    /// Whether the entity forbids automatic passivation.
     pub(super) veto: bool,
-    /// A stop request is queued, or was handed to it.
+    /// Whether a stop request is queued, or was handed to the entity.
     pub(super) stop_requested: bool,
 }
 
@@ -275,14 +276,14 @@ impl<E, P> Slot<E, P> {
         self.extra.as_deref_mut()
     }
 
-    /// A message ends a silence of the entity, if it is to be told of one.
+    /// Notes a message that ends a silence, if the entity has a receive timeout.
     pub(super) fn hear(&mut self, now: Instant) {
         if let Some(receive) = self.extra.as_mut().and_then(|extra| extra.receive_timeout.as_mut()) {
             receive.silence.begin(now);
         }
     }
 
-    /// Whether it can handle a message at once.
+    /// Whether the entity can handle a message at once.
     pub(super) fn is_idle(&self) -> bool {
         self.phase == Phase::Active && !self.stop_requested && !self.has_queue()
     }
@@ -296,7 +297,7 @@ impl<E, P> Slot<E, P> {
         self.extra.as_ref().map_or(0, |extra| extra.queue.len())
     }
 
-    /// Gives the box back once nothing is in it.
+    /// Drops the box once it is empty.
     pub(super) fn tidy(&mut self) {
         if self.extra.as_ref().is_some_and(|extra| extra.is_empty()) {
             self.extra = None;
@@ -349,7 +350,7 @@ impl<E, P> Slab<E, P> {
         &mut self.segments[at as usize / SEGMENT][at as usize % SEGMENT]
     }
 
-    /// Slots ever used: all live ones lie below.
+    /// Number of slots ever used: all live slots lie below.
     pub(super) fn bound(&self) -> u32 {
         self.len
     }

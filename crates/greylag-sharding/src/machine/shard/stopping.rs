@@ -1,4 +1,4 @@
-//! The end of one incarnation: its stop request, and what becomes of the messages that wait.
+//! The end of one incarnation: its stop request, and the fate of its waiting messages.
 //!
 //! Source: sharding §4.5; persistence §2.7.
 
@@ -25,15 +25,15 @@ impl<E, P: Weigh> Shard<E, P> {
         self.stop_suspended(now, at, out);
     }
 
-    /// Hands the stop request to an entity that waits for what it needs only if it lives on, as a
-    /// recovery, once no message waits before it. Source: persistence §2.7.
+    /// Hands the stop request to a stoppable suspended entity (a recovery, which needs no completion if the entity
+    /// ends), once no message waits before the request. Source: persistence §2.7.
     pub(super) fn stop_suspended(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
         let slot = self.table.get_mut(at);
         if !slot.stop_requested || slot.phase != Phase::Suspended(Suspension::Stoppable) {
             return;
         }
         let Some(extra) = slot.existing() else { return };
-        // Nothing of its own work or time is waited for.
+        // The stop request overtakes results, timers and silences: only messages from outside are waited for.
         let own = |item: &Item<P>| matches!(item, Item::Result(_) | Item::Timer(_) | Item::Silence);
         let first = extra.queue.iter().position(|item| !own(item));
         if let Some(first) = first.filter(|first| matches!(extra.queue[*first], Item::Stop)) {
@@ -59,7 +59,7 @@ impl<E, P: Weigh> Shard<E, P> {
         out.push(Effect::SendStop { slot: SlotId(at) });
     }
 
-    /// Ends an incarnation; user messages that wait start the next one, or are leftovers.
+    /// Ends an incarnation; waiting user messages start the next incarnation, or become leftovers if the shard stops.
     pub(super) fn end(&mut self, now: Instant, at: u32, why: Ended, out: &mut Vec<Effect<E, P>>) {
         self.bury(at, why, out);
         if self.life != Life::Serving {
@@ -103,7 +103,7 @@ impl<E, P: Weigh> Shard<E, P> {
         }
     }
 
-    /// Makes waiting messages leftovers, since no entity starts here any more.
+    /// Turns waiting messages into leftovers, since no entity starts here any more.
     pub(super) fn abandon(&mut self, at: u32) {
         self.cancel_storing(at);
         let slot = self.table.get_mut(at);
@@ -116,7 +116,7 @@ impl<E, P: Weigh> Shard<E, P> {
         self.free(at);
     }
 
-    /// Forgets an entity of which nothing is left.
+    /// Frees the slot of an entity of which nothing is left.
     pub(super) fn free(&mut self, at: u32) {
         let slot = self.table.get(at);
         if slot.id.is_some() {
@@ -126,7 +126,7 @@ impl<E, P: Weigh> Shard<E, P> {
     }
 }
 
-/// A direct message whose incarnation ends.
+/// Drops a direct message whose incarnation ends.
 pub(super) fn stale<E, P>(payload: P) -> Effect<E, P> {
     Effect::DropDirect { payload, reason: DeadLetterReason::StaleRecipient }
 }

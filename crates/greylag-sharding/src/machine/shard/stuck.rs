@@ -1,19 +1,19 @@
-//! Whether a shard's handler has run for too long, from looks at a counter that rises when a handler begins and ends.
+//! Whether a shard's handler has run for too long, by sampling a counter that rises when a handler begins and ends.
 //!
-//! Time counts only between looks that come in time: a process that slept did not run its handlers either.
+//! Time counts only between samples that come in time: a process that slept did not run its handlers either.
 //!
 //! Source: sharding §2.10 (stuck_shard_action), §7 (stuck_handler_threshold).
 
 use std::time::{Duration, Instant};
 
-/// What a look at a shard's handlers tells.
+/// The finding of one sample of a shard's handlers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// Nothing that is not known already.
+    /// Nothing new.
     Fine,
-    /// A handler has run for so long; told once for each.
+    /// A handler has run for this long; reported once for each handler run.
     Stuck(Duration),
-    /// The shard should have stopped long ago, and a handler keeps it from that: the process is to end.
+    /// The shard should have stopped long ago, and a handler prevents its stop: the process must end.
     Abort(Duration),
 }
 
@@ -21,7 +21,7 @@ pub(crate) enum Look {
 #[derive(Debug)]
 pub(crate) struct StuckHandler {
     threshold: Duration,
-    /// How long after it was told to stop a stuck shard ends the process; `None` for never.
+    /// How long after its stop request a stuck shard ends the process; `None` for never.
     abort_after: Option<Duration>,
     turn: u64,
     looked_at: Instant,
@@ -34,12 +34,12 @@ impl StuckHandler {
         Self { threshold, abort_after, turn: 0, looked_at: now, running_for: Duration::ZERO, is_told: false }
     }
 
-    /// How often to look.
+    /// Time between two samples.
     pub(crate) fn interval(&self) -> Duration {
         (self.threshold / 4).clamp(Duration::from_millis(1), Duration::from_secs(1))
     }
 
-    /// Takes the counter, which is odd while a handler runs, and since when the shard is to stop.
+    /// Takes a sample: the counter, which is odd while a handler runs, and the time of the shard's stop request.
     pub(crate) fn look(&mut self, now: Instant, turn: u64, stopping_since: Option<Instant>) -> Look {
         let since = now.saturating_duration_since(self.looked_at).min(self.interval() * 2);
         self.looked_at = now;
@@ -65,7 +65,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Looks once a second, from the first to the last; answers when something was told.
+    /// Takes a sample each second, from `first` to `last`; returns the findings that were reported.
     fn looks(
         watch: &mut StuckHandler,
         start: Instant,

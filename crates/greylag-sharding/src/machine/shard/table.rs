@@ -1,4 +1,4 @@
-//! The entities of a shard, by name and by slot, and the numbers of their incarnations.
+//! The entities of a shard, by id and by slot, and the numbers of their incarnations.
 //!
 //! Source: sharding §1.4 (the seed), §4.1, §4.11 (`direct_ref`).
 
@@ -16,7 +16,7 @@ pub(super) struct Table<E, P> {
     slots: Slab<E, P>,
     index: Index,
     hash_seed: u64,
-    /// Upper half of every incarnation number of this shard; the lower half counts.
+    /// Upper half of every incarnation number of this shard; the lower half is counted up.
     incarnations: u64,
     last_incarnation: u32,
     /// Incarnations with a direct address, and their slots.
@@ -43,7 +43,7 @@ impl<E, P> Table<E, P> {
         self.slots.get_mut(at)
     }
 
-    /// No slot has this number or a larger one.
+    /// An upper bound of the slot numbers.
     pub(super) fn bound(&self) -> u32 {
         self.slots.bound()
     }
@@ -67,39 +67,39 @@ impl<E, P> Table<E, P> {
         self.index.find(hash, |slot| self.slots.get(slot).id.as_ref() == Some(id))
     }
 
-    /// Where an entity with this hash most likely is: its id is not compared.
+    /// Guesses the slot of an entity by its hash; ids are not compared.
     pub(super) fn guess(&self, id: &EntityId) -> Guess {
         let hash = self.hash(id);
         Guess { hash, slot: self.index.find(hash, |_| true) }
     }
 
-    /// The slot of an entity that is probably where the guess says.
+    /// The slot of an entity, tried at the guess first.
     pub(super) fn find_guessed(&self, id: &EntityId, guess: Guess) -> Option<u32> {
         let is_it = |slot: &u32| self.slots.get(*slot).id.as_ref() == Some(id);
         guess.slot.filter(is_it).or_else(|| self.find_hashed(id, guess.hash))
     }
 
-    /// A slot for an entity that has none.
+    /// Adds a slot for an entity that has none.
     pub(super) fn add(&mut self, id: EntityId, hash: u64) -> u32 {
         let at = self.slots.insert(id);
         self.index.insert(hash, at);
         at
     }
 
-    /// The entity has no slot any more.
+    /// Removes the slot of an entity.
     pub(super) fn remove(&mut self, at: u32) {
         let Some(hash) = self.slots.get(at).id.as_ref().map(|id| self.hash(id)) else { return };
         self.index.remove(hash, at);
         self.slots.remove(at);
     }
 
-    /// Another incarnation begins in the slot.
+    /// Gives the slot a new incarnation number.
     pub(super) fn begin_incarnation(&mut self, at: u32) {
         self.last_incarnation += 1;
         self.slots.get_mut(at).incarnation = self.last_incarnation;
     }
 
-    /// The number of the slot's incarnation, which no other one in this process has.
+    /// The number of the slot's incarnation, unique in this process.
     pub(super) fn number(&self, at: u32) -> u64 {
         self.incarnations | u64::from(self.slots.get(at).incarnation)
     }
@@ -109,18 +109,18 @@ impl<E, P> Table<E, P> {
         at < self.bound() && self.get(at).id.is_some() && self.number(at) == incarnation
     }
 
-    /// A number from 0 to 1, drawn from that of the incarnation, so that a run of the machine can be repeated.
+    /// A number from 0 to 1, drawn from the incarnation's number, so that a run of the machine can be repeated.
     pub(super) fn chance(&self, at: u32) -> f64 {
         let drawn = XxHash3_64::oneshot_with_seed(self.hash_seed, &self.get(at).incarnation.to_be_bytes());
         (drawn >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// The incarnation has a direct address from now on.
+    /// Gives the incarnation a direct address.
     pub(super) fn give_address(&mut self, at: u32) {
         self.direct.insert(self.slots.get(at).incarnation, at);
     }
 
-    /// The incarnation has no direct address any more.
+    /// Removes the incarnation's direct address.
     pub(super) fn end_address(&mut self, at: u32) {
         self.direct.remove(&self.slots.get(at).incarnation);
     }

@@ -1,10 +1,10 @@
 //! The machine under a shell that keeps a log in place of entities.
 //!
 //! Messages are words: `x` is handled and logged, `stop`, `passivate`, `passivate+stop`, `suspend`, `fail`, `panic` and
-//! `fence` make the entity do so, `self:x` sends itself `x`, `timer:x` sets a timer for `x`. With
-//! `suspend:stoppable` a stop request may end the suspension, with `fence:x` the entity gives `x` back. `listen:n` asks to be
-//! told `silence` after so many seconds without a message, `deaf` takes that back; `quiet:x` is a timer that does not
-//! influence it.
+//! `fence` make the entity do so, `self:x` sends `x` to the entity itself, `timer:x` sets a timer for `x`. With
+//! `suspend:stoppable` a stop request may end the suspension, with `fence:x` the entity gives `x` back. `listen:n` asks
+//! for `silence` after `n` seconds without a message, `deaf` cancels that; `quiet:x` is a timer that does not influence
+//! the silence.
 
 mod ahead;
 mod counting;
@@ -32,9 +32,9 @@ struct World {
     /// Entities that ignore stop requests.
     stubborn: Vec<&'static str>,
     suspended: BTreeMap<String, (SlotId, u64)>,
-    /// What the next entity to be replaced gives back.
+    /// Messages that the next replaced entity gives back.
     given_back: Vec<&'static str>,
-    /// What became of entities that failed.
+    /// Verdicts on entities that failed.
     verdicts: Log,
     /// The write under way.
     write: Option<(u64, StoreUpdate)>,
@@ -268,8 +268,8 @@ fn a_hot_entity_leaves_room_for_its_neighbours() {
     assert_eq!(hot, (0..100).collect::<Vec<_>>(), "and nothing of the flood is lost or swapped");
 }
 
-/// sharding 60: however long the flood is. What the hot entity's mailbox has no room for waits as well, as long as the
-/// shard's inbox could have held it; beyond that it is handled out of turn, and nothing is lost.
+/// sharding 60, for a flood larger than the hot entity's mailbox: the excess waits as well, up to what the shard's
+/// inbox could have held; beyond that, messages are handled out of turn, and nothing is lost.
 #[test]
 fn scenario_60_a_flood_beyond_its_mailbox_leaves_room_for_neighbours_too() {
     for (inbox, out_of_turn) in [(100, 0), (30, 100 - 5 - 10 - 30)] {
@@ -346,7 +346,7 @@ fn a_stop_request_reaches_a_stoppable_suspension_that_nothing_waits_for() {
     }
     world.send("closed", "suspend");
     world.send("waited for", "a");
-    // A result of its own work is nothing to wait for.
+    // The result of the entity's own work does not delay the stop request.
     let (slot, incarnation) = world.suspended["alone"];
     world.input(Input::Resumed { slot, incarnation, payload: "snapshot".into(), suspension: false });
     world.log.clear();
@@ -372,7 +372,7 @@ fn a_stop_request_reaches_a_stoppable_suspension_that_nothing_waits_for() {
     world.expect_leftovers(&[]);
 }
 
-/// The same where the stop request was there before the suspension, and for a passivation.
+/// A stop request queued before the suspension ends it too, as does a passivation.
 #[test]
 fn a_queued_stop_request_ends_a_stoppable_suspension_that_begins() {
     let mut world = World::new(|_| {});
@@ -411,7 +411,7 @@ fn a_queued_timer_can_still_be_replaced_or_cancelled() {
     world.expect(&["1: new", "1: timer:never", "1: cancel"]);
 }
 
-/// sharding 53, 55: what comes after the stop request goes to a fresh incarnation, in order.
+/// sharding 53, 55: messages behind the stop request go to a fresh incarnation, in order.
 #[test]
 fn passivation_lets_queued_messages_through_and_keeps_later_ones() {
     let mut world = World::new(|_| {});
@@ -425,7 +425,7 @@ fn passivation_lets_queued_messages_through_and_keeps_later_ones() {
 /// sharding 54: passivating and stopping in one handler does not get stuck, and nothing is left of the stop request.
 #[test]
 fn an_entity_that_passivates_and_stops_in_one_handler_just_stops() {
-    // The next message comes afterwards, or waits in the queue by then.
+    // The next message comes afterwards, or waits in the queue already.
     for waits in [false, true] {
         let mut world = World::new(|_| {});
         if waits {
@@ -532,7 +532,7 @@ fn idle_entities_are_passivated() {
     world.expect(&["idle: on_stop", "idle: Stopped"]);
 }
 
-/// What becomes of an entity with a timer, spawned work and a queue once it fails.
+/// Lists the fate of an entity with a timer, spawned work and a queue once the entity fails.
 fn after_failure(directive: Directive, fail: impl FnOnce(&mut World)) -> Vec<String> {
     let mut world = World::supervised(Supervision::always(directive), |_| {});
     world.send("1", "timer:t");
@@ -564,7 +564,7 @@ fn each_directive_keeps_and_drops_what_the_table_says() {
     let stopped = ["1: Failed", "1: start 2", "1: a", "1: b", "late work", "1: later"];
     let table: [(Directive, &'static str, &[&str]); 6] = [
         (Directive::Resume, "fail", &kept),
-        // Its state may be torn.
+        // A panic may have left the state half changed.
         (Directive::Resume, "panic", &restarted),
         (Directive::Restart, "fail", &restarted),
         (Directive::Restart, "panic", &restarted),
@@ -589,7 +589,7 @@ fn each_directive_keeps_and_drops_what_the_table_says() {
     }
 }
 
-/// sharding 58: an entity that cannot start is stopped whatever the decider says; each attempt costs a message.
+/// sharding 58: an entity that cannot start is stopped whatever the decider says; each attempt loses one message.
 #[test]
 fn no_directive_makes_an_entity_start_that_cannot() {
     for directive in [Directive::Resume, Directive::Restart, Directive::Stop] {
@@ -628,13 +628,13 @@ fn a_restart_window_that_has_passed_allows_the_next_restart() {
     for restart in 1..=30 {
         world.send("1", "fail");
         world.turns();
-        // The tenth one before is 61 s back.
+        // The tenth restart before this one is 61 s back.
         world.advance(Duration::from_millis(6_100));
         assert_eq!(world.log.last(), Some(&format!("1: restart {}", restart + 1)));
     }
 }
 
-/// persistence §2.4: what a replaced entity took and did not handle goes to its successor, first and once.
+/// persistence §2.4: messages that a replaced entity took and did not handle go to its successor, first and once.
 #[test]
 fn what_a_replaced_entity_gives_back_is_handled_first() {
     let mut world = World::new(|_| {});
@@ -648,7 +648,7 @@ fn what_a_replaced_entity_gives_back_is_handled_first() {
     world.expect(&["1: fail", "1: restart 2", "1: g1", "1: g2", "1: b"]);
 }
 
-/// persistence §2.6: there is nothing to resume.
+/// persistence §2.6: an entity that lost its state cannot be resumed.
 #[test]
 fn an_entity_that_lost_its_state_is_replaced_whatever_the_decider_says() {
     let resume = Supervision::always(Directive::Resume);
@@ -669,7 +669,7 @@ fn an_entity_that_cannot_start_costs_one_message_each_time() {
     assert_eq!(world.shard.entity_count(), 0);
 }
 
-/// sharding §4.5: what waits for entities that are passivated has a bound for the whole shard.
+/// sharding §4.5: the messages that wait for passivated entities have one bound for the whole shard.
 #[test]
 fn what_waits_for_passivated_entities_has_a_bound() {
     let mut world = World::new(|settings| settings.buffer_size = 3);
@@ -726,7 +726,8 @@ fn a_fenced_entity_keeps_its_messages_until_the_home_is_confirmed() {
     world.expect_leftovers(&["2: b"]);
 }
 
-/// persistence §2.6, sharding §4.6: what it gives back waits before the rest, here or wherever the home is.
+/// persistence §2.6, sharding §4.6: messages that a fenced entity gives back wait before the rest, here or in the new
+/// home.
 #[test]
 fn what_a_fenced_entity_gives_back_goes_to_its_successor() {
     let mut world = World::new(|_| {});
@@ -781,7 +782,7 @@ fn a_direct_message_reaches_one_incarnation_only() {
     ]);
 }
 
-/// sharding §2.9: queued messages are handled first; what waits for an ended entity is a leftover.
+/// sharding §2.9: queued messages are handled first; messages that wait for an ended entity are leftovers.
 #[test]
 fn the_stop_marker_ends_every_entity_and_returns_what_was_never_handled() {
     let mut world = World::new(|_| {});

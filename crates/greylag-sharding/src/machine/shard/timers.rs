@@ -1,4 +1,4 @@
-//! What falls due in a shard: timers, receive timeouts, deadlines of stops, and warnings of what takes long.
+//! Everything that falls due in a shard: timers, receive timeouts, deadlines of stops, and warnings of long operations.
 //!
 //! Source: sharding §4.3 (suspend_warn_after), §4.4, §4.5 (stop requests that are ignored).
 
@@ -14,31 +14,31 @@ use super::{Life, Shard};
 use crate::host::Suspension;
 use crate::ids::EntityId;
 
-/// Resolution of "last active".
+/// Resolution of the time at which an entity was last active.
 pub(super) const TOUCH_TICK: Duration = Duration::from_millis(10);
 
-/// How long an entity, or a shard, may take to stop before that is told. Source: sharding §4.5.
+/// How long an entity, or a shard, may take to stop before a warning. Source: sharding §4.5.
 pub const STOP_WARN_AFTER: Duration = Duration::from_secs(5);
 
 /// How many of a stopping shard's entities are named then. Source: sharding §2.9.
 const NAMED_OVERDUE: usize = 5;
 
-/// What stands in a shard's wheel. All of an incarnation is taken out when that ends.
+/// An item of a shard's wheel. All items of an incarnation are removed when it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
     Timer {
         slot: u32,
         serial: u64,
     },
-    /// The entity may have handled no message for too long.
+    /// Check whether the entity has handled no message for its receive timeout.
     Silence(u32),
-    /// The entity has been suspended for long.
+    /// Warn that the entity has been suspended for long.
     Suspension(u32),
-    /// The entity takes long to stop.
+    /// Warn that the entity takes long to stop.
     StopWarning(u32),
 }
 
-/// What falls due, and the time as the shard knows it.
+/// The items that fall due, and the time as the shard knows it.
 #[derive(Debug)]
 pub(super) struct Timers {
     pub(super) wheel: Wheel<Due>,
@@ -55,7 +55,7 @@ impl Timers {
         Self { wheel: Wheel::new(resolution, now), serial: 0, deadlines: BTreeSet::new(), started_at: now, tick: 0 }
     }
 
-    /// Learns the time.
+    /// Sets the present time.
     pub(super) fn observe(&mut self, now: Instant) {
         let ticks = now.saturating_duration_since(self.started_at).as_millis() / TOUCH_TICK.as_millis();
         self.tick = u32::try_from(ticks).unwrap_or(u32::MAX);
@@ -71,28 +71,28 @@ impl Timers {
         self.started_at
     }
 
-    /// When that tick begins.
+    /// When the tick `tick` begins.
     pub(super) fn instant_of(&self, tick: u32) -> Option<Instant> {
         self.started_at.checked_add(TOUCH_TICK.saturating_mul(tick))
     }
 
-    /// When the first timer, or deadline of an entity, is due.
+    /// When the first item of the wheel, or deadline of an entity, is due.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         self.wheel.next_deadline().into_iter().chain(deadline).min()
     }
 
-    /// Something is to be done for the entity at that time.
+    /// Sets a deadline of the entity.
     pub(super) fn set_deadline(&mut self, due: Instant, at: u32) {
         self.deadlines.insert((due, at));
     }
 
-    /// Nothing is to be done for the entity at that time any more.
+    /// Removes a deadline of the entity.
     pub(super) fn end_deadline(&mut self, due: Instant, at: u32) {
         self.deadlines.remove(&(due, at));
     }
 
-    /// The first deadline that has come.
+    /// Takes the first deadline that has come.
     fn take_deadline(&mut self, now: Instant) -> Option<(Instant, u32)> {
         self.deadlines.first().is_some_and(|(due, _)| *due <= now).then(|| self.deadlines.pop_first()).flatten()
     }
@@ -179,7 +179,8 @@ impl<E, P: Weigh> Shard<E, P> {
         }
     }
 
-    /// Hands an entity the message of a timer whose turn has come. False if it was cancelled or replaced meanwhile.
+    /// Hands an entity the message of a timer whose turn has come. False if the timer was cancelled or replaced
+    /// meanwhile.
     pub(super) fn run_timer(&mut self, now: Instant, at: u32, serial: u64, out: &mut Vec<Effect<E, P>>) -> bool {
         let slot = self.table.get_mut(at);
         let Some(timers) = slot.existing().map(|extra| &mut extra.timers) else { return false };
@@ -193,7 +194,7 @@ impl<E, P: Weigh> Shard<E, P> {
         true
     }
 
-    /// Counts a message of the entity's own time as activity, if the settings say so.
+    /// Counts a timer or silence of the entity as activity, if the settings say so.
     fn count_internal(&mut self, at: u32) {
         if self.settings.passivation.count_internal {
             let tick = self.timers.tick();
@@ -207,7 +208,7 @@ impl<E, P: Weigh> Shard<E, P> {
 
     // --- receive timeout ---
 
-    /// From now on the entity is told of each silence of this length, or of none.
+    /// Sets or removes the receive timeout of the entity.
     pub(super) fn set_receive_timeout(&mut self, now: Instant, at: u32, after: Option<Duration>) {
         let slot = self.table.get_mut(at);
         let before = slot.existing().and_then(|extra| extra.receive_timeout.take());
@@ -220,7 +221,7 @@ impl<E, P: Weigh> Shard<E, P> {
         }
     }
 
-    /// Looks at the entity again when its silence may be too long.
+    /// Schedules a check of the entity's silence.
     fn watch_silence(&mut self, at: u32) {
         let Some(extra) = self.table.get_mut(at).existing() else { return };
         if let Some(receive) = &mut extra.receive_timeout
@@ -241,11 +242,11 @@ impl<E, P: Weigh> Shard<E, P> {
         }
     }
 
-    /// Tells an entity of a silence whose turn has come, and begins the next one. False if that was taken back, or a message
-    /// was handled meanwhile.
+    /// Tells an entity of a silence whose turn has come, and begins the next silence. False if the receive timeout was
+    /// cancelled, or a message was handled meanwhile.
     pub(super) fn tell_silence(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) -> bool {
         let Some(extra) = self.table.get_mut(at).existing() else { return false };
-        // One that is watched was set after this was queued.
+        // A receive timeout that is watched was set after this silence was queued.
         let Some(receive) = extra.receive_timeout.as_mut().filter(|receive| receive.place.is_none()) else {
             return false;
         };
@@ -289,7 +290,7 @@ impl<E, P: Weigh> Shard<E, P> {
         }
     }
 
-    /// Tells later that the entity has not stopped yet, if it has not.
+    /// Schedules a warning in case the entity has not stopped by then.
     pub(super) fn warn_of_stop(&mut self, now: Instant, at: u32) {
         let place = self.timers.wheel.insert(now + STOP_WARN_AFTER, Due::StopWarning(at));
         if let Some(before) = self.table.get_mut(at).extra().stop_warning.replace(place) {
@@ -297,7 +298,8 @@ impl<E, P: Weigh> Shard<E, P> {
         }
     }
 
-    /// Forgets the times of an incarnation that ends. A deadline of its stop, and what holds its successor, are others'.
+    /// Removes the wheel items of an incarnation that ends. The stop deadline and the successor's hold are removed
+    /// elsewhere.
     pub(super) fn forget_times(&mut self, at: u32) {
         let slot = self.table.get_mut(at);
         if let Some(place) = slot.suspended.take() {

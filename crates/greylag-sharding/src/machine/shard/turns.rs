@@ -1,4 +1,4 @@
-//! Whose turn it is: entities whose queues are not empty take turns, and one that is idle handles a message at once.
+//! Turns: entities whose queues are not empty take turns, and an idle entity handles a message at once.
 //!
 //! Source: sharding §4.2.
 
@@ -13,7 +13,7 @@ pub(super) struct Turns {
     ready: VecDeque<u32>,
     /// The slot that has the turn, and how many more messages it may handle.
     turn: Option<(u32, usize)>,
-    /// The slot that handled the latest message straight from the inbox, and how many in a row.
+    /// The slot that handled the latest message straight from the inbox, and how many it handled in a row.
     direct_run: (u32, usize),
     /// Messages behind stop requests, of all entities.
     pub(super) later: usize,
@@ -31,8 +31,8 @@ impl Turns {
         self.turn.is_some() || !self.ready.is_empty()
     }
 
-    /// Whether an entity may run straight from the inbox. One that has handled its share while others wait must queue
-    /// up like them.
+    /// Whether an entity may run straight from the inbox. An entity that has handled its share while others wait must
+    /// queue up like them.
     pub(super) fn may_run_at_once(&mut self, at: u32, share: usize) -> bool {
         if self.direct_run.0 != at {
             self.direct_run = (at, 1);
@@ -42,29 +42,29 @@ impl Turns {
         self.direct_run.1 <= share
     }
 
-    /// The entity waits for its turn, behind those that do.
+    /// Queues the entity for a turn, behind all others that wait.
     pub(super) fn push(&mut self, at: u32) {
         self.ready.push_back(at);
     }
 
-    /// The entity that has the turn, and how many messages it may handle. It may run straight from the inbox again.
+    /// The entity that has the turn, and how many messages it may handle. Ends the current run straight from the inbox.
     pub(super) fn next(&mut self, share: usize) -> Option<(u32, usize)> {
         let next = self.turn.take().or_else(|| Some((self.ready.pop_front()?, share)))?;
         self.direct_run = (NONE, 0);
         Some(next)
     }
 
-    /// The entity keeps its turn for so many messages more.
+    /// Lets the entity keep its turn for `left` more messages.
     pub(super) fn go_on(&mut self, at: u32, left: usize) {
         self.turn = Some((at, left));
     }
 
-    /// The incarnation ends, and its turn with it. Answers whether it had the turn.
+    /// Ends the turn of an incarnation that ends. Returns whether it had the turn.
     pub(super) fn end_of(&mut self, at: u32) -> bool {
         self.turn.take_if(|(turn, _)| *turn == at).is_some()
     }
 
-    /// Nothing is left of the entity, which may have waited for its turn.
+    /// Removes an entity of which nothing is left; `is_ready` if it waits for its turn.
     pub(super) fn forget(&mut self, at: u32, is_ready: bool) {
         if is_ready {
             self.ready.retain(|ready| *ready != at);
@@ -74,7 +74,7 @@ impl Turns {
         }
     }
 
-    /// No entity waits for a turn any more.
+    /// Removes all entities that wait for a turn.
     pub(super) fn clear(&mut self) {
         self.ready.clear();
     }

@@ -3,7 +3,7 @@
 /// Counts since the shard began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Uses {
-    /// Messages that found their entity in memory, of those that count as activity.
+    /// Messages, of those that count as activity, that found their entity in memory.
     pub hits: u64,
     /// Messages that had to start their entity.
     pub misses: u64,

@@ -1,19 +1,19 @@
-//! What falls due when: setting and forgetting one thing takes the same few steps however many there are.
+//! A timer wheel: inserting and removing one item takes the same few steps however many there are.
 //!
-//! Time is counted in ticks. A thing stands in a list of one bucket: of the finest level if its tick has the present
-//! block of 64 ticks, of a coarser one if it lies further ahead, and is moved down when its block begins. Nothing is due
-//! before its time; it is due with the first tick that begins at that time or later.
+//! Time is counted in ticks. An item stands in a list of one bucket: of the finest level if its tick is in the present
+//! block of 64 ticks, of a coarser level if it lies further ahead, and moves down when its block begins. Nothing is due
+//! before its time; an item is due with the first tick that begins at its time or later.
 //!
 //! Source: sharding §4.4, §10 (timers); Varghese and Lauck 1987.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-/// Buckets of a level, by so many bits of the tick.
+/// Bits of the tick that select a bucket of a level.
 const BITS: u32 = 6;
 const BUCKETS: usize = 1 << BITS;
 
-/// Where a thing stands, to forget it before it is due.
+/// The place of an item, to remove it before it is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place(NonZeroU32);
 
@@ -23,7 +23,7 @@ impl Place {
     }
 }
 
-/// One thing that is to fall due.
+/// One item that is to fall due.
 #[derive(Debug)]
 struct Entry<T> {
     /// `None`: the place is free, and `next` is the next free one.
@@ -38,12 +38,12 @@ struct Entry<T> {
 
 #[derive(Debug)]
 struct Level {
-    /// A bit for each bucket with something in it.
+    /// A bit for each bucket that is not empty.
     occupied: u64,
     heads: [Option<Place>; BUCKETS],
 }
 
-/// See the module's description. An empty one holds no memory.
+/// See the module's description. An empty wheel holds no memory.
 #[derive(Debug)]
 pub(super) struct Wheel<T> {
     start: Instant,
@@ -57,13 +57,13 @@ pub(super) struct Wheel<T> {
 }
 
 impl<T> Wheel<T> {
-    /// An empty wheel whose ticks are so long; at least a nanosecond.
+    /// An empty wheel whose ticks are `tick` long; at least a nanosecond.
     pub(super) fn new(tick: Duration, start: Instant) -> Self {
         let tick = tick.max(Duration::from_nanos(1));
         Self { start, tick, now: 0, levels: Vec::new(), entries: Vec::new(), free: None, last_serial: 0 }
     }
 
-    /// Lets `item` fall due at that time, or with the next tick if that has passed.
+    /// Lets `item` fall due at `at`, or with the next tick if `at` has passed.
     pub(super) fn insert(&mut self, at: Instant, item: T) -> Place {
         let nanos = at.saturating_duration_since(self.start).as_nanos();
         let tick = u64::try_from(nanos.div_ceil(self.tick.as_nanos())).unwrap_or(u64::MAX);
@@ -87,20 +87,21 @@ impl<T> Wheel<T> {
         place
     }
 
-    /// Forgets what stands there.
+    /// Removes the item at `place`.
     pub(super) fn remove(&mut self, place: Place) {
         self.unlink(place);
         self.release(place);
     }
 
-    /// The time of the tick with which something is due next, or is to be moved to a finer level.
+    /// The time of the tick with which an item is due next, or moves to a finer level.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let (tick, _) = self.next_tick()?;
         let nanos = u128::from(tick).checked_mul(self.tick.as_nanos())?;
         self.start.checked_add(Duration::from_nanos(u64::try_from(nanos).ok()?))
     }
 
-    /// Takes out what is due by `now`, in the order of its times; of the same time, in the order of insertion.
+    /// Takes out the items that are due by `now`, in the order of their times; of the same time, in the order of
+    /// insertion.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<T> {
         let mut due = Vec::new();
         let nanos = now.saturating_duration_since(self.start).as_nanos();
@@ -114,7 +115,7 @@ impl<T> Wheel<T> {
         due.into_iter().map(|(_, _, item)| item).collect()
     }
 
-    /// Takes out what is due with the present tick, and moves the rest of the bucket to finer levels.
+    /// Takes out the items that are due with the present tick, and moves the rest of the bucket to finer levels.
     fn empty_bucket(&mut self, (level, bucket): (u8, u8), due: &mut Vec<(Instant, u64, T)>) {
         let of = &mut self.levels[usize::from(level)];
         of.occupied &= !(1 << bucket);
@@ -133,8 +134,8 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// The first tick at which a bucket begins that has something in it. All of a finer level come before those of a
-    /// coarser one, whose blocks begin later.
+    /// The first tick at which a non-empty bucket begins. All buckets of a finer level come before those of a coarser
+    /// level, whose blocks begin later.
     fn next_tick(&self) -> Option<(u64, (u8, u8))> {
         let (at, level) = self.levels.iter().enumerate().find(|(_, level)| level.occupied != 0)?;
         let bucket = level.occupied.trailing_zeros();

@@ -21,21 +21,21 @@ use crate::driver::grpc::{HandshakeError, TlsFiles};
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Handshakes under way; one more takes the place of the oldest, so that silent callers keep no other caller out.
 const MAX_HANDSHAKES: usize = 256;
-/// After an accept that failed: the process may lack descriptors.
+/// Pause after a failed accept: the process may lack descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Between two log lines about callers for whom there was no place.
+/// Least time between two log lines about callers that were closed for lack of a place.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 
 /// A connection with a caller that may speak.
 pub struct Accepted {
     io: Pin<Box<dyn Io>>,
     info: TcpConnectInfo,
-    /// Another caller's once the connection has ended.
+    /// Frees the caller's place when the connection is dropped.
     _place: OwnedSemaphorePermit,
 }
 
-/// Hands the callers of a service over, until the service drops the receiver. `service` is its name in the log. A
-/// refused caller learns of it by its handshake, and is logged; without certificates every caller is accepted.
+/// Sends the callers of a service to the receiver, until the service drops it. `service` is the name in the log. A
+/// refused caller learns the reason by its handshake, and is logged; without certificates every caller is accepted.
 pub async fn accept(
     service: &'static str,
     listener: TcpListener,
@@ -45,8 +45,8 @@ pub async fn accept(
     Listening { service, tls, callers, limits: Limits::default() }.accept(listener).await;
 }
 
-/// The same with `most` connections at a time. One more is closed unread, before its handshake costs anything, and
-/// the log says so once a minute.
+/// Accepts at most `most` connections at a time. One more is closed unread, before its handshake costs anything; the
+/// log says so once a minute.
 pub async fn accept_at_most(
     service: &'static str,
     listener: TcpListener,
@@ -59,7 +59,7 @@ pub async fn accept_at_most(
         .await;
 }
 
-/// How much callers may take before they were heard.
+/// Bounds on callers whose handshake is not complete, and on connections.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     /// Connections at a time.
@@ -77,7 +77,7 @@ impl Default for Limits {
     }
 }
 
-/// What all callers of one service meet.
+/// The state that all callers of one service share.
 #[derive(Clone)]
 struct Listening {
     service: &'static str,
@@ -131,7 +131,7 @@ impl Listening {
             None => Box::pin(socket),
             Some(files) => match tokio::time::timeout(limits.handshake_timeout, files.accept(socket)).await {
                 Ok(Ok(tls)) => Box::pin(tls),
-                // The caller just hung up, as a port check does.
+                // Log at debug level: the caller hung up, as a port check does.
                 Ok(Err(HandshakeError::Broken(error))) => {
                     return tracing::debug!(service, %address, %error, "a caller hung up");
                 }
@@ -203,8 +203,9 @@ mod tests {
         (0..crowd.len()).filter(|number| is_closed(&crowd[*number])).collect()
     }
 
-    /// Cluster §7, over sockets: 256 callers say nothing and have an hour for it. None of them is closed before another
-    /// caller comes; an honest caller is heard, at the cost of the one silent for longest; each more costs one more.
+    /// Cluster §7, over sockets: 256 callers stay silent and have an hour for it. None of them is closed before another
+    /// caller comes; an honest caller is accepted at the cost of the longest-silent one, and each further caller costs
+    /// one more.
     #[tokio::test]
     async fn the_oldest_silent_caller_gives_way_to_one_more() {
         let hour = Duration::from_secs(3600);
@@ -219,7 +220,7 @@ mod tests {
         for honest in 1..=3 {
             let call = async { tls.connect("127.0.0.1", TcpStream::connect(address).await.unwrap()).await.unwrap() };
             let (caller, accepted) = tokio::join!(call, heard.recv());
-            // What it accepted before it has accepted whole: callers are taken in the order in which they came.
+            // Callers are accepted in the order in which they came, so all earlier ones were accepted too.
             let _both = (caller, accepted.unwrap().unwrap());
             while closed(&crowd).len() < honest {
                 crowd[honest - 1].readable().await.unwrap();

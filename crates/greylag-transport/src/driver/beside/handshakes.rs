@@ -1,12 +1,12 @@
-//! The handshakes that are under way at a listener, and which of them gives way when there are too many.
+//! The handshakes under way at a listener; when there are too many, the oldest is ended.
 //!
-//! A caller that says nothing costs a place among them until its time is up. So places are few, and one caller more
-//! takes the place of the caller that has had the most time: silent callers, however many, keep no honest caller out
-//! that is done before as many others have come as there are places.
+//! A silent caller occupies a place until its time is up. So places are limited, and one caller more takes the place of
+//! the caller that has had the most time: silent callers, however many, keep no honest caller out whose handshake ends
+//! before as many others have come as there are places.
 
 use std::collections::VecDeque;
 
-/// Handshakes under way, by what ends them. Pure: the driver ends those that are returned to it.
+/// Handshakes under way, each as a handle that ends it. Pure: the driver ends those that are returned to it.
 #[derive(Debug)]
 pub(super) struct Handshakes<H> {
     /// Oldest first.
@@ -15,12 +15,12 @@ pub(super) struct Handshakes<H> {
 }
 
 impl<H> Handshakes<H> {
-    /// None yet, and never more than `most`, which is at least one.
+    /// No handshakes yet, and never more than `most`, which is raised to one.
     pub(super) fn new(most: usize) -> Self {
         Self { under_way: VecDeque::new(), most: most.max(1) }
     }
 
-    /// One more has begun. Gives back the oldest, to be ended, if there is no place for both.
+    /// Adds a handshake. Returns the oldest, which the driver must end, if there is no place for both.
     #[must_use]
     pub(super) fn begin(&mut self, handshake: H) -> Option<H> {
         let gives_way = if self.under_way.len() >= self.most { self.under_way.pop_front() } else { None };
@@ -28,7 +28,7 @@ impl<H> Handshakes<H> {
         gives_way
     }
 
-    /// Frees the places of those that have ended.
+    /// Frees the places of handshakes that have ended.
     pub(super) fn forget(&mut self, has_ended: impl Fn(&H) -> bool) {
         self.under_way.retain(|handshake| !has_ended(handshake));
     }
@@ -48,7 +48,7 @@ mod tests {
         assert_eq!(handshakes.under_way, (744..1000).collect::<Vec<_>>());
     }
 
-    /// One that ended, honest or not, leaves its place; the next to give way is the oldest of those that are left.
+    /// An ended handshake frees its place; the next one that gives way is the oldest of those that are left.
     #[test]
     fn what_has_ended_makes_room() {
         let mut handshakes = Handshakes::new(3);
@@ -60,7 +60,8 @@ mod tests {
         assert_eq!((handshakes.begin(5), handshakes.begin(6), handshakes.begin(7)), (None, None, Some(4)));
     }
 
-    /// A caller is heard while fewer others come during its handshake than there are places, however many came before.
+    /// A caller is accepted while fewer others come during its handshake than there are places, however many came
+    /// before.
     #[test]
     fn an_honest_caller_gets_through_a_crowd_that_says_nothing() {
         let mut handshakes = Handshakes::new(256);

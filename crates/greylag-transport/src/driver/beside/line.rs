@@ -1,7 +1,7 @@
-//! A connection to a service, opened far enough to know that the two ends can speak.
+//! A connection to a service, opened just far enough to know that the two ends speak the same protocol.
 //!
-//! An HTTP/2 server speaks first. So a caller by TLS writes nothing until it has read something, and a caller in plain text
-//! begins with the opening words of HTTP/2.
+//! An HTTP/2 server speaks first. So a caller by TLS writes nothing until it has read a byte, and a caller in plain
+//! text begins with the connection preface of HTTP/2.
 
 use std::io;
 use std::pin::Pin;
@@ -12,26 +12,27 @@ use tokio::net::TcpStream;
 
 use super::Io;
 
-/// The opening words of HTTP/2. Source: RFC 9113, 3.4.
+/// The connection preface of HTTP/2. Source: RFC 9113, 3.4.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The first byte of a TLS alert. A server's first frame of HTTP/2 would have to be of a megabyte.
+/// The first byte of a TLS alert. A server's first HTTP/2 frame begins with this byte only if it has a megabyte or
+/// more.
 const TLS_ALERT: u8 = 0x15;
 
-/// A connection on which the first bytes were exchanged already: the byte read is handed on to the reader, and
-/// bytes written are not written again.
+/// A connection on which the first bytes were exchanged already: the byte read is handed on to the reader, and bytes
+/// already written are not written again.
 pub struct Line {
     io: Pin<Box<dyn Io>>,
     heard: Option<u8>,
-    /// How many of the bytes that will be written first the other end has already.
+    /// How many of the next bytes to be written the other end has already.
     said: usize,
 }
 
 impl Line {
-    /// Says the opening words of HTTP/2 in plain text, which every listener answers in its own way: by the first byte it is
-    /// known. `None`: it speaks TLS.
+    /// Sends the HTTP/2 preface in plain text and reads the first byte of the answer, which tells the listener's
+    /// protocol. `None`: the listener speaks TLS.
     ///
     /// # Errors
-    /// As the socket has them, also if the other end hangs up.
+    /// The errors of the socket, also if the other end hangs up.
     pub async fn in_plain_text(mut tcp: TcpStream) -> io::Result<Option<Self>> {
         tcp.write_all(PREFACE).await?;
         match tcp.read_u8().await? {
@@ -40,11 +41,11 @@ impl Line {
         }
     }
 
-    /// Waits until the other end says something by TLS: whether it believes the certificate that it was shown is known only
-    /// then.
+    /// Waits until the other end sends a byte by TLS: only then is it known whether the other end believes the
+    /// certificate that it was shown.
     ///
     /// # Errors
-    /// As the connection has them; they name the alert that a listener sends before it hangs up.
+    /// The errors of the connection; they name the alert that a listener sends before it hangs up.
     pub async fn by_tls(mut tls: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> io::Result<Self> {
         let first = tls.read_u8().await?;
         Ok(Self { io: Box::pin(tls), heard: Some(first), said: 0 })

@@ -1,5 +1,5 @@
-//! Connections of the gRPC services that stand beside the transport (the admin service, the journal service): accepted and
-//! opened as its own are, by the same certificates.
+//! Connections of the gRPC services that a node has beside the transport (the admin service, the journal service):
+//! accepted and opened like the transport's own, with the same certificates.
 
 mod accept;
 mod handshakes;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 pub use accept::{Accepted, accept, accept_at_most};
 pub use line::Line;
 
-/// What carries the bytes of a connection.
+/// A byte stream: TCP, or TLS on it.
 trait Io: AsyncRead + AsyncWrite + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Send> Io for T {}

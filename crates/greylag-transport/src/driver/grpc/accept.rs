@@ -1,10 +1,9 @@
-//! The listening socket, and where the work of each connection that it accepts is done.
+//! Accepts connections at the listening socket, and moves each to the runtime of its lane.
 //!
-//! A connection carries one lane, but which one only its Hello says. So every connection begins on
-//! the control runtime, and one whose Hello names a data lane moves to the data runtime as it is:
-//! the task that parses its frames, and the socket's registration with the poller. What stays on
-//! the control runtime is control lanes and Hellos, so load on the data lanes, encryption included,
-//! cannot delay a heartbeat. Source: cluster T5, T6, T9, C7.
+//! A connection carries one lane, but only its Hello says which. So every connection begins on the control runtime;
+//! once its Hello names a data lane, the connection moves to the data runtime: the task that parses its frames, and the
+//! socket's registration with the poller. The control runtime keeps control lanes and Hellos only, so load on the data
+//! lanes, encryption included, cannot delay a heartbeat. Source: cluster T5, T6, T9, C7.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -30,16 +29,16 @@ use super::tls::{ALPN, Certificate};
 use super::visit::{Guarded, Visit};
 use crate::doorkeeper::Intrusion;
 
-/// Between two attempts to accept, after one that failed: the process may lack descriptors.
+/// Pause after a failed accept: the process may lack descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
-/// Such pauses double up to this; callers that connect meanwhile wait in the system's backlog.
+/// Upper bound of that pause, which doubles; callers that connect meanwhile wait in the system's backlog.
 const MAX_ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-/// Calls on one connection: one stream, and a second one only while it takes the first one's place.
+/// Calls on one connection: one stream, and a second one only while it replaces the first.
 const CALLS_PER_CONNECTION: u32 = 4;
-/// A call names a path and little else.
+/// Limit of the headers: a call names a path and little else.
 const MAX_HEADERS: u32 = 16 * 1024;
 
-/// Where one connection's work is done: on the control runtime, until it moves.
+/// The runtime that drives one connection: the control runtime, until the connection moves.
 #[derive(Debug, Default)]
 pub(super) struct Home {
     moves: Notify,
@@ -47,7 +46,7 @@ pub(super) struct Home {
 }
 
 impl Home {
-    /// The connection carries a data lane: whatever drives it goes on on the data runtime.
+    /// Moves the connection, which carries a data lane, to the data runtime.
     pub(super) fn move_to_data(&self) {
         self.moves.notify_one();
     }
@@ -57,12 +56,12 @@ impl Home {
 #[derive(Clone)]
 pub(super) struct Caller {
     pub(super) visit: Arc<Visit>,
-    /// `None` without TLS, or where callers need not show one.
+    /// `None` without TLS, or where callers need not show a certificate.
     pub(super) certificate: Option<Arc<Certificate>>,
     pub(super) home: Arc<Home>,
 }
 
-/// Accepts connections from the moment on at which they are wanted, until told to stop; then waits until they have ended.
+/// Accepts connections once `opened` resolves, until told to stop; then waits until the connections have ended.
 pub(super) async fn serve(
     shared: Arc<Shared>,
     listener: Arc<TcpListener>,
@@ -92,7 +91,7 @@ pub(super) async fn serve(
                 }
             }
             Err(error) if is_lost(&error) => lost(&error),
-            // The socket is kept: nothing else could be bound in its place (cluster T33).
+            // Keep the socket: nothing else could be bound in its place (cluster T33).
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted; tried again on the same socket");
                 pause = (2 * pause).clamp(ACCEPT_PAUSE, MAX_ACCEPT_PAUSE);
@@ -106,7 +105,7 @@ pub(super) async fn serve(
     drop(listener);
 }
 
-/// Whether the error is the socket's own, and not one connection's or a passing want of resources.
+/// Whether the error concerns the socket itself, and not one connection or a passing lack of resources.
 fn is_lost(error: &io::Error) -> bool {
     const EBADF: i32 = 9;
     const EINVAL: i32 = 22;
@@ -114,14 +113,14 @@ fn is_lost(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(EBADF | EINVAL | ENOTSOCK))
 }
 
-/// Aborts the process, because it may not live on behind a port that refuses: to other nodes the kernel's
-/// refusals prove its death, and they start elsewhere what still runs here (cluster T33, S20).
+/// Aborts the process, because it must not live on behind a port that refuses: for other nodes the kernel's refusals
+/// prove the process dead, and they start elsewhere what still runs here (cluster T33, S20).
 fn lost(error: &io::Error) -> ! {
     tracing::error!(%error, "the listening socket is lost; this process ends at once");
     std::process::abort()
 }
 
-/// Drives a connection here until its lane is known, and from then on where that belongs.
+/// Drives a connection on the control runtime until its lane is known, then on the runtime of the lane.
 async fn begin(shared: Arc<Shared>, socket: TcpStream, visit: Arc<Visit>, closing: watch::Receiver<()>) {
     let (home, data) = (Arc::new(Home::default()), shared.data.clone());
     let socket = Socket { stream: Some(socket), home: home.clone(), is_moved: false };
@@ -131,8 +130,8 @@ async fn begin(shared: Arc<Shared>, socket: TcpStream, visit: Arc<Visit>, closin
     }
 }
 
-/// Polls a connection here, and from its move on, as the same future, on the data runtime. Returns
-/// whether it moved.
+/// Polls a connection here; after its move the same future is polled on the data runtime. Returns whether the
+/// connection moved.
 async fn drive(
     mut connection: Pin<Box<impl Future<Output = ()> + Send + 'static>>,
     home: Arc<Home>,
@@ -149,7 +148,7 @@ async fn drive(
     true
 }
 
-/// Shakes hands if there is TLS, and speaks with the caller unless its certificate is refused.
+/// Performs the TLS handshake, if TLS is on, and then speaks HTTP/2 unless the caller's certificate is refused.
 async fn welcome(
     shared: Arc<Shared>,
     socket: Socket,
@@ -185,12 +184,12 @@ async fn welcome(
     }
 }
 
-/// What a failed handshake says of the caller. `None`: the caller just hung up, as a port check does.
+/// The intrusion that a failed handshake stands for. `None`: the caller hung up, as a port check does.
 fn classify(error: &io::Error) -> Option<Intrusion> {
     use rustls::Error::{AlertReceived, InvalidCertificate, NoCertificatesPresented};
     let cause = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     Some(match cause {
-        // After an alert, ours may be what it does not believe; its log says so.
+        // An alert may mean that the caller does not believe our certificate; its log says so.
         InvalidCertificate(_) | NoCertificatesPresented | AlertReceived(_) => Intrusion::Certificate,
         _ => Intrusion::NotGrpc,
     })
@@ -234,15 +233,15 @@ where
     }
 }
 
-/// Room in flight: twice the largest frame, so that one can be on its way while another is read.
+/// The flow control window: twice the largest frame, so that one can be on its way while another is read.
 pub(super) fn window(largest: usize) -> u32 {
     let window = 2 * (largest + super::link::FRAME_OVERHEAD);
     u32::try_from(window).unwrap_or(u32::MAX).min(u32::MAX >> 1)
 }
 
-/// An accepted socket. Once its connection has moved, the poller of the new runtime watches it.
+/// An accepted socket. After the connection's move, the poller of the new runtime watches the socket.
 struct Socket {
-    /// Always there but while it changes pollers.
+    /// `None` only while the socket changes pollers.
     stream: Option<TcpStream>,
     home: Arc<Home>,
     is_moved: bool,
@@ -258,7 +257,7 @@ impl Socket {
         Ok(Pin::new(stream))
     }
 
-    /// Registers the socket with the runtime that polls it now, where the next poll leaves its waker.
+    /// Registers the socket with the current runtime's poller; the next poll leaves its waker there.
     fn change_poller(&mut self) -> io::Result<()> {
         if let Some(stream) = self.stream.take() {
             self.stream = Some(TcpStream::from_std(stream.into_std()?)?);
@@ -328,8 +327,8 @@ mod tests {
         std::thread::current().name().unwrap_or_default().to_owned()
     }
 
-    /// Cluster C7: from the move on the connection is polled by the data runtime alone, and its socket
-    /// wakes it there: the control runtime has ended by then.
+    /// Cluster C7: after the move only the data runtime polls the connection, and the socket wakes it there: the
+    /// control runtime has ended by then.
     #[test]
     fn a_connection_moves_with_its_socket() {
         let (control, data) = (runtime("control"), runtime("data"));
@@ -357,7 +356,7 @@ mod tests {
         peer.set_nonblocking(false).unwrap();
         peer.write_all(&[1]).unwrap();
         assert_eq!(heard.recv().unwrap(), (1, "control".to_owned()));
-        // Polled on the data runtime once, it has nothing to do with the control runtime.
+        // Once polled on the data runtime, the connection must not need the control runtime.
         data.block_on(data.spawn(async {})).unwrap();
         drop(control);
         peer.write_all(&[2]).unwrap();
@@ -377,8 +376,8 @@ mod tests {
         assert!(!is_lost(&io::Error::other("a runtime that ends")));
     }
 
-    /// Cluster T33: from then on the kernel refuses connections, which others take for this
-    /// process's death; so it must be true. The process is one of the test's own.
+    /// Cluster T33: once the listening socket is lost, the kernel refuses connections, which other nodes take for this
+    /// process's death; so the process must die. The test aborts a child process.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_lost_listening_socket_aborts_the_process_at_once() {
@@ -418,7 +417,7 @@ mod tests {
         drop(node);
     }
 
-    /// Cluster T9: twice what a lane's frame may have, for every lane.
+    /// Cluster T9: the window is twice the largest frame of a lane, for every lane.
     #[test]
     fn windows_hold_two_frames() {
         let settings = TransportSettings::test();

@@ -1,4 +1,4 @@
-//! How tonic sees our frames: as bytes that are written and read elsewhere.
+//! The tonic codec of frames: passes bytes through, since frames are written and read elsewhere.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tonic::Status;
@@ -9,13 +9,13 @@ use crate::wire;
 /// A frame on its way into a stream.
 #[derive(Debug)]
 pub(super) enum OutFrame {
-    /// Complete.
+    /// A complete frame.
     Ready(Bytes),
-    /// The content of a batch, which only lacks its head.
+    /// The content of a batch, which lacks only its head.
     Batch(BytesMut),
 }
 
-/// Hands bytes through.
+/// Passes the bytes of frames through.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct FrameCodec;
 

@@ -21,14 +21,14 @@ use crate::dial_failure::DialFailure;
 use crate::lane::Lane;
 use crate::settings::TransportSettings;
 
-/// Dials one socket address, where the host of this name was found.
+/// Dials one socket address, which the host name resolved to.
 #[derive(Clone)]
 pub(super) struct Connector {
     pub(super) shared: Arc<Shared>,
     pub(super) target: SocketAddr,
     pub(super) host: String,
     pub(super) lane: Lane,
-    /// What the listener sends first, and how the connection breaks.
+    /// Records the listener's first bytes, or how the connection broke.
     pub(super) heard: Heard,
 }
 
@@ -61,10 +61,10 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// Sets the socket's options. On the control lane a connection is given up whose bytes the peer's kernel does not
-/// acknowledge: a silent control lane makes its peer look dead, and after a cut of some seconds a kernel may take as
-/// many again before it repeats what was lost, whereas a fresh dial finds the peer as soon as the network is whole.
-/// Data lanes wait, because that loses less.
+/// Sets the socket's options. On the control lane a connection is given up if the peer's kernel does not acknowledge
+/// its bytes in time: a silent control lane makes its peer look dead, and after a cut of some seconds a kernel may take
+/// as many again before it retransmits, whereas a fresh dial finds the peer as soon as the network is whole. Data lanes
+/// wait, because that loses fewer messages.
 fn prepare(tcp: &TcpStream, lane: Lane, settings: &TransportSettings) -> io::Result<()> {
     tcp.set_nodelay(true)?;
     #[cfg(target_os = "linux")]
@@ -74,7 +74,7 @@ fn prepare(tcp: &TcpStream, lane: Lane, settings: &TransportSettings) -> io::Res
     Ok(())
 }
 
-/// What carries the bytes.
+/// The byte stream of a connection.
 enum Carrier {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
@@ -83,7 +83,7 @@ enum Carrier {
 /// A connection that was made.
 pub(super) struct Io {
     carrier: Carrier,
-    /// Until the listener has said something.
+    /// `Some` until the listener has sent something.
     heard: Option<Heard>,
 }
 
@@ -93,7 +93,7 @@ impl Io {
     }
 }
 
-/// Calls the same method of whatever carries the bytes.
+/// Calls the same method of either carrier.
 macro_rules! each {
     ($io:expr, $inner:ident => $call:expr) => {
         match &mut $io.carrier {
@@ -149,7 +149,7 @@ impl AsyncWrite for Io {
 mod tests {
     use super::*;
 
-    /// Cluster T9, C7: the bytes of a control lane are acknowledged in time, or its connection is given up.
+    /// Cluster T9, C7: a control lane's connection is given up unless its bytes are acknowledged in time.
     #[tokio::test]
     async fn control_lanes_have_no_patience_with_silence() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,4 +1,4 @@
-//! The meaning of a dial's error: which of its causes is the one that a person can do something about.
+//! Classifies a dial's error: finds the cause that a person can do something about.
 
 use std::error::Error;
 use std::io;
@@ -9,22 +9,23 @@ use tonic::{Code, Status};
 use super::HandshakeError;
 use crate::dial_failure::DialFailure;
 
-/// What a connection brought first: the listener's first bytes, by which another protocol is known, or how it broke.
+/// The first event of a connection: the listener's first bytes, which tell another protocol, or how the connection
+/// broke.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Heard(Arc<OnceLock<First>>);
 
 #[derive(Debug)]
 enum First {
     Bytes(Vec<u8>),
-    /// The other end judges a certificate after the handshake has ended for this one.
+    /// The other end's rejection of our certificate, which comes after the handshake has ended for this end.
     Verdict(DialFailure),
 }
 
-/// Enough for the names of protocols.
+/// First bytes kept: enough to tell protocols apart.
 const LOOKED_AT: usize = 16;
 
 impl Heard {
-    /// Keeps what the first read brought.
+    /// Records the result of the first read.
     pub(super) fn note(&self, read: Result<&[u8], &io::Error>) {
         let first = match read {
             Ok([]) => return,
@@ -35,11 +36,11 @@ impl Heard {
                 First::Verdict(of_handshake(io::Error::other(verdict.clone()).into()))
             }
         };
-        // There is one first read.
+        // Only the first read is recorded.
         let _ = self.0.set(first);
     }
 
-    /// What keeps the two ends from speaking, if that is known. `None`: the listener may well speak HTTP/2.
+    /// Why the two ends cannot speak, if the first read tells. `None`: the listener may well speak HTTP/2.
     fn failure(&self) -> Option<DialFailure> {
         let other = |what: &str| Some(DialFailure::OtherProtocol(what.to_owned()));
         let bytes = match self.0.get()? {
@@ -47,20 +48,20 @@ impl Heard {
             First::Bytes(bytes) => bytes.as_slice(),
         };
         match bytes {
-            // An alert or a handshake of TLS.
+            // A TLS alert or handshake.
             [0x15 | 0x16, 3, ..] => Some(DialFailure::Tls(
                 "it speaks TLS, and was called in plain text: transport.tls is on there and not here".to_owned(),
             )),
             bytes if bytes.starts_with(b"HTTP/") => other("HTTP/1"),
             bytes if bytes.starts_with(b"SSH-") => other("SSH"),
-            // Length, type and flags of a frame of settings, with which HTTP/2 begins.
+            // Length, type and flags of a SETTINGS frame, with which HTTP/2 begins.
             [_, _, _, 4, ..] | [] => None,
             bytes => other(&format!("it begins with {:?}", String::from_utf8_lossy(bytes))),
         }
     }
 }
 
-/// From the error of a socket that was to be connected.
+/// Classifies the error of connecting a socket.
 pub(super) fn of_socket(error: &io::Error) -> DialFailure {
     use io::ErrorKind as Kind;
     match error.kind() {
@@ -73,7 +74,7 @@ pub(super) fn of_socket(error: &io::Error) -> DialFailure {
     }
 }
 
-/// From what kept the two ends from speaking by TLS.
+/// Classifies the error of a TLS handshake.
 pub(super) fn of_handshake(error: HandshakeError) -> DialFailure {
     match error {
         HandshakeError::NotTls => DialFailure::Tls(
@@ -87,7 +88,7 @@ pub(super) fn of_handshake(error: HandshakeError) -> DialFailure {
     }
 }
 
-/// From an error of the connection, which carries ours among its causes, or what was heard first.
+/// Classifies an error of the connection: by our own error among its causes, or by the first bytes read.
 pub(super) fn of_connection(error: &(dyn Error + 'static), heard: &Heard) -> DialFailure {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -105,7 +106,7 @@ pub(super) fn of_connection(error: &(dyn Error + 'static), heard: &Heard) -> Dia
     })
 }
 
-/// From the answer to the call that opens a stream.
+/// Classifies the answer to the call that opens a stream.
 pub(super) fn of_status(status: &Status, heard: &Heard) -> DialFailure {
     if status.source().is_some() {
         return of_connection(status, heard);
@@ -115,13 +116,13 @@ pub(super) fn of_status(status: &Status, heard: &Heard) -> DialFailure {
             DialFailure::OtherService("a service of gRPC listens there that is no node of a cluster".to_owned())
         }
         (Code::Unimplemented, said) => DialFailure::OtherService(said.to_owned()),
-        // tonic makes it of an answer over HTTP that is none of gRPC.
+        // tonic's text for an HTTP answer that is not gRPC.
         _ if status.message().contains("HTTP status code") => DialFailure::OtherProtocol(status.message().to_owned()),
         _ => heard.failure().unwrap_or_else(|| DialFailure::Broken(status.message().to_owned())),
     }
 }
 
-/// An error with what caused it, which tonic leaves out.
+/// The text of an error with its causes, which tonic's text omits.
 fn causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

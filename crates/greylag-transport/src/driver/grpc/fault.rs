@@ -15,18 +15,18 @@ use tokio_stream::Stream;
 use super::codec::OutFrame;
 use super::peer::Peer;
 
-/// What happens to the traffic with one peer, as this node causes it. The other direction is
-/// the other node's: blackholing A to B leaves B to A alone.
+/// A fault of the traffic with one peer, as this node causes it. Traffic in the other direction is the other node's:
+/// blackholing A to B leaves B to A alone.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Fault {
-    /// Nothing: traffic passes.
+    /// No fault: traffic passes.
     #[default]
     Pass,
     /// What this node sends is swallowed, and its dials fail.
     BlackholeOutbound,
     /// What arrives from the peer is swallowed, and its dials are refused.
     BlackholeInbound,
-    /// Both of it: a cut link.
+    /// Both outbound and inbound traffic is swallowed: a cut link.
     Blackhole,
     /// Each message this node sends is lost with this probability.
     Drop(f64),
@@ -43,9 +43,9 @@ pub enum Fault {
 /// The fault that is set for a peer; read on the hot path.
 #[derive(Debug, Default)]
 pub(super) struct FaultCell {
-    /// The bits of the probability by which a message sent is lost.
+    /// The bits of the probability by which a sent message is lost.
     outbound: AtomicU64,
-    /// Likewise of one received: 0 or 1.
+    /// The bits of the probability by which a received message is lost: 0 or 1.
     inbound: AtomicU64,
     /// The shortest and the longest delay, in microseconds, in the upper and lower half.
     delay: AtomicU64,
@@ -95,10 +95,10 @@ impl FaultCell {
     }
 }
 
-/// In microseconds; fits into half a word.
+/// The longest delay, in microseconds; fits into 32 bits.
 const HOUR: u64 = 3_600_000_000;
 
-/// A stream of frames that are late as the fault of the peer says.
+/// Delays the frames of a stream as the peer's fault says.
 pub(super) struct Delayed<S> {
     peer: Arc<Peer>,
     frames: S,
@@ -107,7 +107,7 @@ pub(super) struct Delayed<S> {
     has_ended: bool,
 }
 
-/// Frames on their slow way at once.
+/// Limit of delayed frames at once.
 const HELD: usize = 1024;
 
 impl<S> Delayed<S> {
@@ -117,7 +117,7 @@ impl<S> Delayed<S> {
 }
 
 impl<S: Stream<Item = OutFrame> + Unpin> Delayed<S> {
-    /// Takes what is there, as long as there is room for it.
+    /// Takes frames from the stream while there is room for delayed ones.
     fn hold(&mut self, cx: &mut Context<'_>, (min, max): (u64, u64)) {
         while self.held.len() < HELD && !self.has_ended {
             let Poll::Ready(frame) = Pin::new(&mut self.frames).poll_next(cx) else { return };
@@ -126,7 +126,7 @@ impl<S: Stream<Item = OutFrame> + Unpin> Delayed<S> {
                 return;
             };
             let delay = Duration::from_micros(rand::rng().random_range(min..=max.max(min)));
-            // Nothing overtakes on one stream.
+            // Keep the order of the stream: no frame is due before the one ahead.
             let earliest = self.held.back().map_or_else(Instant::now, |(due, _)| *due);
             self.held.push_back(((Instant::now() + delay).max(earliest), frame));
         }
@@ -158,7 +158,7 @@ impl<S: Stream<Item = OutFrame> + Unpin> Stream for Delayed<S> {
     }
 }
 
-/// Decides message by message.
+/// Decides for each message whether the fault drops it.
 #[derive(Debug)]
 pub(super) struct Gremlin(ChaCha8Rng);
 

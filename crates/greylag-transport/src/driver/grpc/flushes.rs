@@ -1,4 +1,4 @@
-//! Flushes: callers that wait until everything that was sent has been taken at the other end.
+//! Flushes: a caller waits until all messages sent before were taken at the other end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use super::codec::OutFrame;
 use crate::endpoint::isolated;
 use crate::lane::Lane;
 
-/// Called when a flush is through.
+/// Called when a flush is complete.
 pub(super) type Done = Box<dyn FnOnce() + Send + Sync>;
 
 /// The flushes that this node has begun.
@@ -35,11 +35,11 @@ struct Open {
     done: Done,
 }
 
-/// A flush whose mark was lost with a stream is forgotten after this; no caller waits so long.
+/// How long an open flush is kept: its mark may have been lost with a stream, and no caller waits this long.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
 impl Flushes {
-    /// Waits for the answers of these lanes; returns the number to ask them with.
+    /// Begins a flush that waits for the answers of these lanes; returns its number, which the marks carry.
     pub(super) fn begin(&self, now: Instant, peer: UniqueAddress, lanes: BTreeSet<Lane>, done: Done) -> u64 {
         let mut state = self.state.lock().expect(NO_PANIC);
         state.open.retain(|_, open| now.saturating_duration_since(open.since) < FORGOTTEN_AFTER);
@@ -49,7 +49,7 @@ impl Flushes {
         id
     }
 
-    /// Everything before the mark was taken from this lane.
+    /// Notes that `from` has taken everything before the mark on this lane.
     pub(super) fn acked(&self, from: &UniqueAddress, lane: Lane, id: u64) {
         let mut state = self.state.lock().expect(NO_PANIC);
         let Some(open) = state.open.get_mut(&id).filter(|open| open.peer == *from) else { return };
@@ -65,8 +65,8 @@ impl Flushes {
     }
 }
 
-/// A mark that follows messages through the workers; once it has passed all of them, its sender is answered.
-/// A mark that is lost on its way is never answered.
+/// Follows messages through the workers; the last worker that passes the mark answers its sender. A mark that is lost
+/// on its way is never answered.
 pub(super) struct Mark {
     to_pass: AtomicUsize,
     end: Mutex<Option<MarkEnd>>,
@@ -78,7 +78,7 @@ enum MarkEnd {
 }
 
 impl Mark {
-    /// A mark of another node, answered by this frame.
+    /// A mark of another node; the answer is this frame.
     pub(super) fn remote(replies: mpsc::Sender<Result<OutFrame, tonic::Status>>, frame: Bytes) -> Self {
         Self { to_pass: AtomicUsize::new(1), end: Mutex::new(Some(MarkEnd::Answer(replies, frame))) }
     }
@@ -88,20 +88,20 @@ impl Mark {
         Self { to_pass: AtomicUsize::new(1), end: Mutex::new(Some(MarkEnd::Call(done))) }
     }
 
-    /// The mark, which has so many workers to pass.
+    /// Sets the number of workers that have to pass the mark.
     pub(super) fn before(mut self, workers: usize) -> Arc<Self> {
         *self.to_pass.get_mut() = workers;
         Arc::new(self)
     }
 
-    /// One worker has taken everything before it; each says so once.
+    /// Called once by each worker when it has taken everything before the mark.
     pub(super) fn pass(&self) {
         if self.to_pass.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
         let end = self.end.lock().expect(NO_PANIC).take();
         match end {
-            // Without room the peer does not read; it has a time-out.
+            // Drop the answer if there is no room: the peer does not read, and its flush times out.
             Some(MarkEnd::Answer(replies, frame)) => drop(replies.try_send(Ok(OutFrame::Ready(frame)))),
             Some(MarkEnd::Call(done)) => drop(isolated("a flush", "its end", done)),
             None => {}

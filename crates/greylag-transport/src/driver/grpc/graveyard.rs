@@ -1,4 +1,4 @@
-//! The memory of addresses that were let go: which processes must not come back there.
+//! Remembers, of addresses whose peer was dropped, which processes must not come back there.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -6,14 +6,14 @@ use greylag_core::NodeAddress;
 
 use crate::association::Grave;
 
-/// So many addresses are remembered; then the one that was let go first is forgotten.
+/// Addresses remembered; the one that was dropped first is forgotten first.
 const MOST_ADDRESSES: usize = 4096;
 
-/// See the module.
+/// The dead processes of dropped addresses.
 #[derive(Debug, Default)]
 pub(super) struct Graveyard {
     graves: HashMap<NodeAddress, Vec<Grave>>,
-    /// The oldest first; an address whose graves were taken may stand here still.
+    /// The oldest first; may still hold addresses whose entries were taken.
     order: VecDeque<NodeAddress>,
 }
 
@@ -32,7 +32,7 @@ impl Graveyard {
         }
     }
 
-    /// The address is in use again.
+    /// Takes the entries of an address that is in use again.
     pub(super) fn take(&mut self, address: &NodeAddress) -> Vec<Grave> {
         self.graves.remove(address).unwrap_or_default()
     }

@@ -1,11 +1,11 @@
-//! The processes at each address as membership told them last: which members hold it, which were removed.
+//! The processes of each address as membership named them last: members that hold it, or processes that were removed.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use greylag_core::NodeAddress;
 
-/// By address; mostly one entry each.
+/// Entries by address; mostly one each.
 pub(super) struct ByAddress<T>(Mutex<BTreeMap<NodeAddress, Vec<T>>>);
 
 impl<T> Default for ByAddress<T> {

@@ -1,9 +1,9 @@
-//! What this process can know of the host it runs on.
+//! Facts about the host that this process runs on.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
-/// Kernel boot id and network namespace: two processes with the same can judge each other's death
-/// by their common kernel (cluster T12, S20). `None` where the system does not tell.
+/// Kernel boot id and network namespace: two processes with equal ones can judge each other's death by their common
+/// kernel (cluster T12, S20). `None` where the system does not tell.
 pub(super) fn host_id() -> Option<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = std::fs::read_link("/proc/self/ns/net").ok()?;
@@ -20,9 +20,9 @@ pub(super) fn outward_ip() -> IpAddr {
     route.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |address| address.ip())
 }
 
-/// Whether strangers may reach a socket bound to `bound` and advertised as `host`, as far as the
-/// addresses tell. A socket on all interfaces is as public as its advertised host; one that is known
-/// by name only, perhaps.
+/// Whether a socket bound to `bound` and advertised as `host` may be reachable from public networks, as far as the
+/// addresses tell. A socket on all interfaces is as public as its advertised host; a host known only by name may be
+/// public.
 pub(super) fn is_public(bound: IpAddr, host: &str) -> bool {
     let is_private = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local() || is_carrier_grade(ip),

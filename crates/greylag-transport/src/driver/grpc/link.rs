@@ -1,4 +1,4 @@
-//! Dials one stream, says Hello, and listens to what comes back on it.
+//! Dials one stream, says Hello, and reads the answering half.
 //!
 //! Every dial resolves the name anew and builds a connection of its own (cluster T5, T9). While the
 //! stream lives, tonic polls its [`Outbound`]; this task only reads the other half.
@@ -37,10 +37,10 @@ use crate::wire::{self, Frame};
 /// The one method of the service.
 pub(super) const METHOD: &str = "/greylag.transport.v1.Transport/Open";
 
-/// Room beside the largest message for what a frame says about it.
+/// Bytes allowed beside the largest message for the rest of its frame.
 pub(super) const FRAME_OVERHEAD: usize = 64 * 1024;
 
-/// A stream that was answered.
+/// A stream that the peer accepted or rejected.
 struct Opened {
     /// The cluster that our Hello named.
     said: Option<u128>,
@@ -49,7 +49,7 @@ struct Opened {
     ip: IpAddr,
 }
 
-/// Dials, and stays until the stream ends.
+/// Dials, and returns when the stream has ended.
 pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u64, end: Arc<LinkEnd>) {
     let line = Arc::new(Line::default());
     let dial = open(&shared, &peer, lane, seq, line.clone());
@@ -68,7 +68,7 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
             let by = rejected.from.as_ref().map(UniqueAddress::uid);
             let Rejected { code, reason, holder, detail, .. } = rejected;
             if code == RejectCode::Terminating || !code.is_retryable() {
-                // The peer reads nothing of this lane, so no last word either.
+                // Count the last word as ended: the peer reads nothing on this lane.
                 shared.farewell_ended(&peer.address, lane);
             }
             if code.is_retryable() && holder.is_none() {
@@ -78,7 +78,7 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
             peer.queue(lane).end(seq);
         }
         HelloReply::Accepted(Accepted { from, host_id, cluster_id, features, max_names, .. }) => {
-            // Before the gate of the queue opens, so that the first frame is written by it.
+            // Before the gate of the queue opens, so that the first frame is written by this agreement.
             line.agree(Agreed { max_names: max_names as usize, zstd: features.zstd });
             lock(&peer.complaints).reached();
             peer.input(&shared, Input::Accepted { lane, seq, uid: from.uid(), host_id: host_id.clone() });
@@ -86,17 +86,17 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
             if peer.introduce(&shared, info.clone()) {
                 shared.announce(Announcement::Event(TransportEvent::DialAnswered(info)));
             }
-            // The peer runs at the address that it names, so it takes no caller's seat any more.
+            // Free the caller's seat: the peer is proven to run at the address that it names.
             shared.callers().vacate(&peer.address);
             if said != shared.cluster_id() {
-                // What became known during the handshake; later news goes to the open gate.
+                // Repeat the Hello with what became known during the handshake; later news goes through the open gate.
                 peer.greet_again(&shared, lane);
             }
             let received = listen(&shared, &peer, lane, &from, replies, &end).await;
             let lost = line.written.load(Ordering::Relaxed).saturating_sub(received);
             count_lost(&shared, &peer, lane, &from, lost);
             peer.input(&shared, Input::Failed { lane, seq });
-            // After the machine has closed the lane: a last word that comes later finds it closed.
+            // Only after the machine has closed the lane: a later last word then finds the lane closed.
             if peer.has_taken_leave(from.uid()) {
                 shared.farewell_ended(&peer.address, lane);
             }
@@ -104,8 +104,8 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
     }
 }
 
-/// Counts messages that were written, and are not known to have been read. Messages to a peer that had announced its end
-/// are no warning: it ends at a moment of its own, and says itself what it has got and does not take.
+/// Counts messages that were written and are not known to have been read. To a peer that had announced its end they are
+/// no warning: the peer ends at a moment of its own choice, and reports itself what it received and did not take.
 fn count_lost(shared: &Shared, peer: &Peer, lane: Lane, from: &UniqueAddress, lost: u64) {
     if lost == 0 {
         return;
@@ -124,9 +124,9 @@ fn failed(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, failure:
     // The peer refuses an expired certificate, and its alert may be lost with the connection (cluster 83).
     let has_expired = shared.tls.as_ref().is_some_and(|files| files.days_left() < 0);
     let hint = if has_expired { "; this node's certificate has expired" } else { "" };
-    // Messages wait for the peer as long as this; beyond that they are lost.
+    // Warn once failures last longer than messages wait for the peer: beyond that messages are lost.
     let patience = shared.settings.handshake_timeout;
-    // A node that left in order closed its port; seeds are asked for other clusters (cluster M25) also when they are gone.
+    // A node that left in order closed its port, and seeds are dialled for other clusters (cluster M25) even when gone.
     let is_expected = failure == DialFailure::Refused && peer.is_vacated();
     if !is_expected && lock(&peer.complaints).failed(Instant::now(), failure.may_pass(), patience) {
         tracing::warn!(peer = %peer.address, %lane, error = %failure, "a dial failed{hint}; it is repeated, and further failures are logged at debug");
@@ -134,7 +134,7 @@ fn failed(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, failure:
         tracing::debug!(peer = %peer.address, %lane, error = %failure, "a dial failed{hint}");
     }
     if failure == DialFailure::Refused && shared.is_shutting_down.load(Ordering::Acquire) {
-        // Nothing listens there any more, so the last word is not read.
+        // Count the last word as ended: no process listens there any more.
         shared.farewell_ended(&peer.address, lane);
     }
     tell_failure(shared, peer, lane, failure);
@@ -146,7 +146,7 @@ fn lock(complaints: &Mutex<Complaints>) -> MutexGuard<'_, Complaints> {
     complaints.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells the layers above, once for all lanes of a peer.
+/// Reports the failure to the layers above, once for all lanes of a peer.
 fn tell_failure(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, failure: DialFailure) {
     if lane == Lane::CONTROL {
         let address = peer.address.clone();
@@ -254,8 +254,8 @@ async fn listen(
     end: &LinkEnd,
 ) -> u64 {
     let mut received = 0;
-    // When this side ends the stream, the peer reads the rest and then ends its half; if it does not, the
-    // wait ends after a while.
+    // After this node ends the stream, the peer reads the rest and ends its half; if the peer does not, stop waiting
+    // after a while.
     let given_up = async {
         end.closed.notified().await;
         tokio::time::sleep(LAST_WORDS).await;
@@ -273,7 +273,7 @@ async fn listen(
         };
         match frame {
             Ok(Frame::Received(count)) => received = count,
-            // As if it had not arrived.
+            // Ignore the frame: the fault swallows what arrives.
             Ok(_) if peer.fault.is_deaf() => {}
             Ok(Frame::Ack(seq)) => peer.numbered_input(shared, SenderInput::Ack { from: from.uid(), seq }),
             Ok(Frame::Nack(seq)) => peer.numbered_input(shared, SenderInput::Nack { from: from.uid(), seq }),

@@ -65,24 +65,24 @@ use crate::tls::Tls;
 use shared::{Announcement, Shared, SharedPort};
 use workers::Workers;
 
-/// What a transport has counted since its start.
+/// The counters of a transport since its start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TransportStats {
     /// Envelopes that a [`Fault`] swallowed in place of writing them.
     pub swallowed_envelopes: u64,
     /// Envelopes written to streams.
     pub sent_envelopes: u64,
-    /// Frames they were written in.
+    /// Frames that the envelopes were written in.
     pub sent_frames: u64,
-    /// Bytes of those frames, as they left.
+    /// Bytes of those frames, after compression.
     pub sent_bytes: u64,
     /// How many of those frames left compressed.
     pub compressed_frames: u64,
-    /// Accepted connections that left the control runtime, because they carry a data lane.
+    /// Accepted connections that moved to the data runtime, because they carry a data lane.
     pub moved_connections: u64,
     /// Envelopes read from streams.
     pub received_envelopes: u64,
-    /// Frames they came in.
+    /// Frames that the envelopes were read from.
     pub received_frames: u64,
     /// Frames of kinds that this version does not know, or does not expect.
     pub skipped_frames: u64,
@@ -90,11 +90,11 @@ pub struct TransportStats {
     pub malformed_frames: u64,
     /// Streams that peers have open to this node now.
     pub inbound_streams: usize,
-    /// What was refused, by kind and remote host.
+    /// Intrusions, by kind and remote host.
     pub intrusions: BTreeMap<(Intrusion, IpAddr), u64>,
-    /// How often a new certificate was taken from disk.
+    /// How often a new certificate was loaded from disk.
     pub tls_reloads: u64,
-    /// How often the files could not be used; the certificate before stayed in use.
+    /// How often the certificate files could not be used; the certificate before stayed in use.
     pub tls_reload_failures: u64,
     /// Whole days until this node's certificate ends, negative once it has; `None` without TLS.
     pub certificate_days_left: Option<i64>,
@@ -121,20 +121,20 @@ pub struct GrpcTransport {
     running: Mutex<Option<Running>>,
 }
 
-/// What ends with the transport, in this order.
+/// The parts that end with the transport, in this order.
 struct Running {
     control: Threads,
     data: Threads,
-    /// Until the first connection may be accepted.
+    /// Opens the transport for connections; `None` once used.
     open: Option<oneshot::Sender<()>>,
     stop_listening: oneshot::Sender<()>,
     server: tokio::task::JoinHandle<()>,
-    /// Bound for as long as a clone of it is left.
+    /// The listening socket, which stays bound as long as a clone is left.
     port: Arc<TcpListener>,
 }
 
-/// A runtime that ends every task with its owner, and waits for none: its owner may itself be dropped within a task, where
-/// tokio lets no runtime wait for its threads.
+/// A runtime that, dropped, ends all its tasks without waiting: it may be dropped within a task, where tokio does not
+/// allow waiting for a runtime's threads.
 struct Threads(Option<Runtime>);
 
 impl std::ops::Deref for Threads {
@@ -158,8 +158,8 @@ impl std::fmt::Debug for GrpcTransport {
 }
 
 impl GrpcTransport {
-    /// Binds the socket, draws the uid, and listens. Messages that arrive for a path that is not
-    /// registered yet are dead letters: where others know the address beforehand, [`GrpcTransport::bind_closed`] is better.
+    /// Binds the socket, draws the uid, and listens. Messages that arrive for a path that is not registered yet are
+    /// dead letters: if other nodes know the address beforehand, use [`GrpcTransport::bind_closed`].
     ///
     /// # Errors
     /// [`BindError`]; nothing runs then.
@@ -169,9 +169,9 @@ impl GrpcTransport {
         Ok(transport)
     }
 
-    /// Does the same, but accepts no connection before [`GrpcTransport::open`]. Others that know the address, such as the
-    /// nodes of a common list of seeds, connect meanwhile and wait, so what they say finds the recipients that are
-    /// registered until then.
+    /// Binds like [`GrpcTransport::bind`], but accepts no connection before [`GrpcTransport::open`]. Nodes that know
+    /// the address, such as those with the same list of seeds, connect meanwhile and wait, so their messages find the
+    /// recipients that are registered before `open`.
     ///
     /// # Errors
     /// [`BindError`]; nothing runs then.
@@ -233,7 +233,7 @@ impl GrpcTransport {
         Arc::new(Self { port: Arc::new(SharedPort(shared.clone())), shared, running: Mutex::new(Some(running)) })
     }
 
-    /// Accepts connections from now on, those that wait first. Once is enough.
+    /// Accepts connections from now on, the waiting ones first. Later calls do nothing.
     pub fn open(&self) {
         let mut running = self.running.lock().expect(NO_PANIC);
         if let Some(open) = running.as_mut().and_then(|running| running.open.take()) {
@@ -241,9 +241,8 @@ impl GrpcTransport {
         }
     }
 
-    /// The small runtime that carries control lanes and nothing of users: where membership belongs,
-    /// so that load on the data lanes cannot make this node look dead. It ends with the transport.
-    /// Source: cluster C7.
+    /// The small runtime that carries control lanes and no user code. Membership runs there, so that load on the data
+    /// lanes cannot make this node look dead. The runtime ends with the transport. Source: cluster C7.
     pub fn control_runtime(&self) -> Handle {
         self.shared.control.clone()
     }
@@ -253,7 +252,7 @@ impl GrpcTransport {
         &self.shared.settings.cluster_name
     }
 
-    /// What was counted since the start.
+    /// The counters since the start.
     pub fn stats(&self) -> TransportStats {
         let counters = &self.shared.counters;
         let tls = |counter: fn(&TlsFiles) -> &AtomicU64| {
@@ -279,12 +278,12 @@ impl GrpcTransport {
         }
     }
 
-    /// Reads key, certificate and authorities from their files at once, as happens every
-    /// `tls_reload_interval`; connections that are open stay as they are. Returns whether the files
-    /// held something new; without TLS, never.
+    /// Reads key, certificate and authorities from their files at once, as the transport does every
+    /// `tls_reload_interval`; open connections stay as they are. Returns whether the files held something new; without
+    /// TLS, false.
     ///
     /// # Errors
-    /// [`TlsError`]; what was read before stays in use. Blocks on the disk.
+    /// [`TlsError`]; the certificates read before stay in use. Blocks on the disk.
     pub fn reload_tls(&self) -> Result<bool, TlsError> {
         self.shared.tls.as_ref().map_or(Ok(false), |files| files.reload())
     }
@@ -304,7 +303,7 @@ impl GrpcTransport {
         }
     }
 
-    /// Opens a second connection beside every open one to `peer`, as a fault; it takes over.
+    /// Opens a second connection beside every open one to `peer`, as a fault; the second takes over.
     pub fn duplicate_connections(&self, peer: &NodeAddress) {
         if self.may_fault() {
             let peer = self.shared.peer(peer);
@@ -352,12 +351,12 @@ impl GrpcTransport {
             tracing::warn!("some streams did not close in time");
         }
         drop((control, data));
-        // The socket closes last of all: a port that refuses is a process that is dead (cluster S20).
+        // Close the socket last of all: a port that refuses proves the process dead (cluster S20).
         drop(port);
     }
 
-    /// Puts the last word behind the queued items of every lane that is in use. A peer that ends itself gets it on
-    /// the lanes that are open, and accepts no stream for the others.
+    /// Queues the last word behind the items of every lane that is in use. A peer that is itself ending gets the last
+    /// word on its open lanes, and accepts no stream for the others.
     fn say_farewell(&self) {
         for peer in self.shared.peers() {
             for lane in peer.lanes() {
@@ -365,7 +364,7 @@ impl GrpcTransport {
                 if queue.is_open() || !(queue.is_empty() || peer.is_terminating()) {
                     self.shared.farewell_said(&peer.address, lane);
                     peer.push(&self.shared, lane, Item::Terminating, true).ok();
-                    // The stream, or the peer, may have ended before the last word counted as said.
+                    // The stream, or the peer, may have ended before the last word was counted as said.
                     if peer.is_terminating() && !queue.is_open() {
                         self.shared.farewell_ended(&peer.address, lane);
                     }
@@ -495,7 +494,7 @@ impl Remoting for GrpcTransport {
 
     fn keep_port(&self) {
         if let Some(running) = &*self.running.lock().expect(NO_PANIC) {
-            // One owner that never lets go.
+            // Leak one clone, so that the socket stays bound.
             std::mem::forget(running.port.clone());
         }
     }
@@ -564,7 +563,7 @@ async fn resolve(settings: &TransportSettings, host: &str, port: u16) -> Result<
     found.next().ok_or_else(|| failed(std::io::ErrorKind::NotFound.into()))
 }
 
-/// Binds in the context of the control runtime, which is to drive the socket.
+/// Binds a socket that the control runtime drives.
 fn listen(control: &Runtime, target: SocketAddr) -> std::io::Result<(TcpListener, SocketAddr)> {
     let _context = control.enter();
     let socket = std::net::TcpListener::bind(target)?;

@@ -1,8 +1,8 @@
-//! The body of a call, which says nothing long before its Hello.
+//! The body of a call; refuses a first message that is longer than a Hello.
 //!
-//! tonic knows one limit for all messages of a call, and collects a whole message before it hands it over. A
-//! Hello is short, so a longer first message is refused when it is announced: what strangers can make
-//! this node hold is not what its lanes may carry. Source: cluster T36, §7.
+//! tonic has one size limit for all messages of a call, and collects a whole message before handing it over. A Hello is
+//! short, so a longer first message is refused when its length is announced: unknown callers must not make this node
+//! buffer as much as its lanes may carry. Source: cluster T36, §7.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -14,10 +14,10 @@ use tonic::body::Body;
 
 use crate::wire::MAX_HELLO;
 
-/// A flag, and the length of the message that follows.
+/// Bytes before a message: a flag, and the message's length.
 const HEAD: usize = 5;
 
-/// See the module.
+/// A call's body whose first message has a limited length.
 pub(super) struct Opening {
     body: Body,
     head: [u8; HEAD],
@@ -29,7 +29,7 @@ impl Opening {
         Body::new(Self { body, head: [0; HEAD], seen: 0 })
     }
 
-    /// Looks for the length of the first message, which may come in pieces.
+    /// Checks the length of the first message, whose head may come in pieces.
     fn check(&mut self, data: &[u8]) -> Result<(), Status> {
         let len = data.len().min(HEAD - self.seen);
         if len == 0 {
@@ -73,7 +73,7 @@ mod tests {
             let mut opening = Opening { body: Body::empty(), head: [0; HEAD], seen: 0 };
             let mut bytes = vec![0];
             bytes.extend(u32::try_from(len).unwrap().to_be_bytes());
-            // These bytes belong to the message: they must not be taken for a length.
+            // Bytes of the message itself, which must not be taken for a length.
             bytes.extend([0xff; 20]);
             bytes.chunks(piece).try_for_each(|piece| opening.check(piece)).is_ok()
         };

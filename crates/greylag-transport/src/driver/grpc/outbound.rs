@@ -1,4 +1,4 @@
-//! The writer of one stream: what tonic polls for the frames of a lane.
+//! The writer of one stream: tonic polls it for the frames of a lane.
 //!
 //! The writer runs only when the connection has room, takes what is queued then, and writes it into one
 //! frame; it never waits for more. So there is no queue between the lane's and the socket, and a broken
@@ -25,18 +25,18 @@ use crate::lane::{Lane, LaneKind};
 use crate::queue::{Item, LaneQueue, Taken};
 use crate::wire::{self, Frame, NameWriter};
 
-/// The room of larger frames is not kept for the next one: a stream may rest after it.
+/// Largest buffer kept for the next frame: a stream may rest after a larger frame.
 const KEPT_ROOM: usize = 64 * 1024;
 
-/// What the task that listens on a stream and the writer of the stream tell each other.
+/// The state shared by the task that listens on a stream and the writer of the stream.
 #[derive(Default)]
 pub(super) struct Line {
-    /// Envelopes written, for the count of those that a break loses.
+    /// Envelopes written, to count those that a break loses.
     pub(super) written: AtomicU64,
     agreed: OnceLock<Agreed>,
 }
 
-/// What the reader of a stream understands, as its answer to the Hello says.
+/// The features that the reader of a stream understands, by its answer to the Hello.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Agreed {
     pub(super) max_names: usize,
@@ -58,18 +58,18 @@ pub(super) struct Outbound {
     seq: u64,
     hello: Option<Bytes>,
     line: Arc<Line>,
-    /// Made with the first frame: before that it is not known which names the reader keeps.
+    /// Made with the first frame: only then is it known which names the reader keeps.
     names: Option<NameWriter>,
     taken: VecDeque<Item>,
     scratch: BytesMut,
-    /// What frames are written into.
+    /// The memory that frames are written into.
     buffer: BytesMut,
     frame_size: usize,
     max_message: usize,
     max_batch: usize,
     gremlin: Gremlin,
-    /// An incarnation that was replaced, for which something was taken: all that waits for it is handed back
-    /// once no lock of the queue is held.
+    /// A replaced incarnation for which an item was taken: all items that wait for it are handed back once no lock of
+    /// the queue is held.
     stale: Option<Uid>,
     /// Answers that were too large; their askers are told once no lock of the queue is held.
     too_large: Vec<(UniqueAddress, u64)>,
@@ -115,11 +115,11 @@ impl Outbound {
         }
         let peer = UniqueAddress::new(self.peer.address.clone(), to);
         let mut names = self.names.take().unwrap_or_else(|| self.empty_table());
-        // Where tonic has copied the frame before by now, its room is used again.
+        // Reuse the memory of the frame before, if tonic has copied and released it by now.
         let mut batch = std::mem::take(&mut self.buffer);
         batch.reserve(self.frame_size);
         let (mut count, mut done) = (0, 0);
-        // Written where they lie, and dropped together.
+        // Written in place, and dropped together.
         let mut taken = std::mem::take(&mut self.taken);
         for item in &mut taken {
             let (start, mark) = (batch.len(), names.mark());
@@ -137,7 +137,7 @@ impl Outbound {
                 (count, done) = (count + 1, done + 1);
                 continue;
             }
-            // An item that does not leave must give no name a number.
+            // Undo the names of an item that does not leave: it must not number any.
             batch.truncate(start);
             names.forget_since(mark);
             if is_next {
@@ -161,7 +161,7 @@ impl Outbound {
             return None;
         }
         self.line.written.fetch_add(count, Ordering::Relaxed);
-        // The next frame will be much like this one.
+        // Reserve for the next frame by this one's size: they are mostly alike.
         self.frame_size = (written.len() + written.len() / 8).max(1024);
         Some(self.finish(count, written))
     }
@@ -174,7 +174,8 @@ impl Outbound {
         NameWriter::new(self.agreed().max_names.min(self.shared.settings.intern_table_max))
     }
 
-    /// The batch as a frame, compressed where that is wanted, understood and worth it.
+    /// Makes a frame of the batch, compressed where the settings want it, the reader understands it, and it saves
+    /// bytes.
     fn finish(&self, count: u64, batch: BytesMut) -> OutFrame {
         let settings = &self.shared.settings;
         let is_wanted = self.lane.kind() != LaneKind::Ordinary || settings.compress_ordinary;
@@ -203,7 +204,7 @@ impl Outbound {
         let payload = match item {
             Item::Envelope(envelope) => {
                 if let Some(ask) = &mut envelope.ask {
-                    // The rest of the asker's time travels; a question whose asker has given up does not.
+                    // Send the time the asker has left; a question whose asker has given up does not leave.
                     let left = self.shared.endpoint.asks.sent_to(ask.id, peer);
                     let deadline = left.ok_or(DeadLetterReason::Expired)?;
                     ask.budget = deadline.saturating_duration_since(Instant::now());
@@ -217,7 +218,7 @@ impl Outbound {
         if let Item::Envelope(envelope) = &*item {
             self.shared.note_size(&envelope.manifest, payload);
         }
-        // Names are no part of a message, but they too have to fit into the frame.
+        // Names are no part of a message, but they too must fit into the frame.
         let is_too_large = payload > self.max_message || batch.len() - start > self.max_message + FRAME_OVERHEAD / 2;
         if is_too_large { Err(DeadLetterReason::TooLarge) } else { Ok(()) }
     }
@@ -239,7 +240,7 @@ impl Outbound {
         }
     }
 
-    /// An item that is a frame of its own. `None`: it is for another incarnation, or swallowed.
+    /// Writes an item that is a frame of its own. `None`: the item is for another incarnation, or a fault swallows it.
     fn write_alone(&mut self, item: Item, to: Uid) -> Option<Bytes> {
         if item.target().is_some_and(|target| target != to) {
             return None;

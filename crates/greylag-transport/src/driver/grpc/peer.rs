@@ -21,43 +21,44 @@ use crate::reliable::SenderInput;
 use crate::remoting::{AskError, PeerInfo, QuarantineReason, TransportEvent};
 use crate::wire::{self, Frame};
 
-/// See the module.
+/// The state of one peer.
 pub(super) struct Peer {
     pub(super) address: NodeAddress,
     pub(super) fault: FaultCell,
-    /// Which dial that fails is worth a warning (cluster T31).
+    /// Decides which failing dial is worth a warning (cluster T31).
     pub(super) complaints: Mutex<Complaints>,
     pub(super) numbered: Numbered,
     machine: Mutex<Association>,
     control: Arc<LaneQueue>,
     ordinary: Vec<Arc<LaneQueue>>,
     large: Arc<LaneQueue>,
-    /// Of each lane, the newest stream.
+    /// The newest stream of each lane.
     links: Mutex<BTreeMap<Lane, (u64, Arc<LinkEnd>)>>,
     pub(super) deadline_moved: Notify,
     is_closed: AtomicBool,
-    /// Out of the table; another peer has its address. Written under the locks of machine and queues.
+    /// Whether the peer was dropped from the table; its address may have a new peer. Written under the locks of machine
+    /// and queues.
     is_let_go: AtomicBool,
 }
 
-/// What became of a caller that was never reached, once its streams had ended.
+/// The outcome of dropping a caller that was never reached, once its streams had ended.
 pub(super) enum Parting {
-    /// The peer is closed; its processes that must not come back, and those of them that were blocked.
+    /// The peer is closed. `graves`: its processes that must not come back; `blocked`: those of them that were blocked.
     Gone { graves: Vec<Grave>, blocked: Vec<UniqueAddress> },
-    /// This node quarantined it, which is remembered for longer than its streams last.
+    /// The peer stays: this node quarantined its process, which is remembered for longer than its streams last.
     Stays,
 }
 
-/// What tells the task of a stream to end.
+/// Tells the task of a stream to end.
 #[derive(Default)]
 pub(super) struct LinkEnd {
-    /// In order: the peer may finish reading.
+    /// End in order: the peer may finish reading.
     pub(super) closed: Notify,
-    /// At once, as a fault: messages under way are lost.
+    /// End at once, as a fault: messages under way are lost.
     pub(super) killed: Notify,
 }
 
-/// The machine's word on a Hello.
+/// The machine's decision on a Hello.
 type Verdict = Result<Admission, Refused>;
 
 /// How a Hello was accepted.
@@ -72,19 +73,20 @@ pub(super) enum Admission {
 /// Why a Hello was not accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// The caller is quarantined, for a reason unless it left in order, or another one runs in its place.
+    /// The caller is quarantined (with a reason unless it left in order), or another process runs in its place.
     Dead(Option<QuarantineReason>),
     /// A member holds the caller's address; with the detail for the caller.
     Held(UniqueAddress, String),
 }
 
 impl Peer {
-    /// A peer nothing is known of; its deadlines are kept on the control runtime.
+    /// Makes the peer of an address, with what is remembered of the address; its deadlines are kept on the control
+    /// runtime.
     pub(super) fn start(shared: &Arc<Shared>, address: NodeAddress) -> Arc<Self> {
         let settings = &shared.settings;
         let bytes = settings.outbound_queue_bytes;
         let queue = |kind| Arc::new(LaneQueue::new(Bounds { items: settings.queue_size(kind), bytes }));
-        // Lanes to a thousand peers must not be dialled again in step (cluster C4).
+        // Seed the jitter: lanes to a thousand peers must not be dialled again in step (cluster C4).
         let seed = shared.endpoint.self_address.uid().get() ^ lane_key_hash(&address.to_string(), "");
         let graves = shared.graves.lock().expect(NO_PANIC).take(&address);
         let machine = Association::new(settings.clone(), seed).remembering(graves);
@@ -136,7 +138,8 @@ impl Peer {
         Ok(())
     }
 
-    /// The same for an envelope, which stays where it is if there is no room. Returned: whether it went.
+    /// Queues an envelope, and has the lane dialled if no stream takes from it. Returns false, and leaves the envelope
+    /// in its place, if there is no room.
     pub(super) fn push_envelope(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
@@ -158,10 +161,10 @@ impl Peer {
         machine.peer() == Some(uid) && !machine.is_dead(uid)
     }
 
-    /// Keeps what a handshake with this incarnation taught, and tells the listeners. Returns false and does
-    /// nothing if the incarnation is dead by now, or another one runs.
+    /// Keeps what a handshake with this incarnation taught, and tells the listeners. Returns false and does nothing if
+    /// the incarnation is dead by now, or another one runs.
     pub(super) fn introduce(&self, shared: &Shared, info: PeerInfo) -> bool {
-        // Under the lock, so that the word of one incarnation cannot come after that of the next.
+        // Held throughout, so that the news of one incarnation cannot come after that of the next.
         let machine = self.machine.lock().expect(NO_PANIC);
         let uid = info.peer.uid();
         if machine.peer() != Some(uid) || machine.is_dead(uid) {
@@ -172,17 +175,17 @@ impl Peer {
         true
     }
 
-    /// Feeds the machine.
+    /// Gives the machine an input and carries out its effects.
     pub(super) fn input(self: &Arc<Self>, shared: &Arc<Shared>, input: Input) {
         self.run(shared, input);
     }
 
-    /// Asks the machine about a Hello.
+    /// Asks the machine for its decision on a Hello.
     pub(super) fn hello(self: &Arc<Self>, shared: &Arc<Shared>, uid: Uid, host_id: Option<String>) -> Verdict {
         self.run(shared, Input::Hello { uid, host_id }).unwrap_or(Err(Refused::Dead(None)))
     }
 
-    /// Says Hello again on the stream of a lane, if one is open: this node got its cluster's id.
+    /// Says Hello again on the stream of a lane, if one is open: this node has learned its cluster's id.
     pub(super) fn greet_again(&self, shared: &Shared, lane: Lane) {
         let seq = self.links.lock().expect(NO_PANIC).get(&lane).map_or(0, |(seq, _)| *seq);
         let hello = link::hello(shared, self, lane, seq);
@@ -194,13 +197,13 @@ impl Peer {
         self.links.lock().expect(NO_PANIC).values().for_each(|(_, end)| end.killed.notify_one());
     }
 
-    /// No deadline of this peer matters any more.
+    /// Ends the task that keeps the deadlines of this peer.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.deadline_moved.notify_one();
     }
 
-    /// Whether the peer is of no use, as far as its machine knows.
+    /// Whether the peer can be dropped, as far as its machine knows.
     pub(super) fn is_spent(&self) -> bool {
         self.machine.lock().expect(NO_PANIC).is_spent()
     }
@@ -209,7 +212,7 @@ impl Peer {
         self.is_let_go.load(Ordering::Acquire)
     }
 
-    /// Closes for good, if nothing is queued, waits or is under way; returns the graves to be remembered.
+    /// Closes the peer for good, if nothing is queued, waits or is under way; returns the graves to be remembered.
     pub(super) fn let_go(&self) -> Option<Vec<Grave>> {
         let machine = self.machine.lock().expect(NO_PANIC);
         if !machine.is_spent() || !self.close_unused() {
@@ -221,7 +224,7 @@ impl Peer {
         Some(graves)
     }
 
-    /// The same for a process that has called and was never reached. `None`: something is under way.
+    /// Closes the peer of a process that has called and was never reached. `None`: something is under way.
     pub(super) fn let_go_of_caller(&self) -> Option<Parting> {
         let machine = self.machine.lock().expect(NO_PANIC);
         if machine.has_quarantined() {
@@ -238,14 +241,14 @@ impl Peer {
         Some(Parting::Gone { graves, blocked })
     }
 
-    /// Takes nothing any more, if nothing is queued or waits.
+    /// Closes the queues, if no message is queued and none waits.
     fn close_unused(&self) -> bool {
         let queues: Vec<&LaneQueue> = self.lanes().map(|lane| &**self.queue(lane)).collect();
         let closing = || LaneQueue::close_unused(&queues, || self.is_let_go.store(true, Ordering::Release));
         !self.fault.is_set() && self.numbered.close_unused(closing)
     }
 
-    /// Whether a stream to it was ever begun.
+    /// Whether a stream to the peer was ever begun.
     #[cfg(test)]
     pub(super) fn was_dialled(&self) -> bool {
         !self.links.lock().expect(NO_PANIC).is_empty()
@@ -255,7 +258,7 @@ impl Peer {
         let now = Instant::now();
         let mut verdict = None;
         let mut effects = Vec::new();
-        // Effects are carried out under the lock, so that two inputs cannot cross; none of them waits.
+        // Carry effects out under the lock, so that those of two inputs cannot cross; no effect waits.
         let mut machine = self.machine.lock().expect(NO_PANIC);
         if self.is_let_go() {
             drop(machine);
@@ -361,7 +364,7 @@ impl Peer {
                 shared.streams.notify(&self.incarnation(uid), &frame);
             }
             Effect::Forget { uid } => {
-                // A stream that was silent all the time would be heard again.
+                // End the streams of the incarnation: one that was silent all the time would be read again.
                 shared.streams.end_all_of(&self.incarnation(uid));
                 shared.unblock(&self.incarnation(uid));
             }
@@ -376,13 +379,13 @@ impl Peer {
         Vec::new()
     }
 
-    /// The old incarnation is gone: its streams end, and envelopes for it alone are dropped or go back to their sender.
+    /// Ends the streams of an incarnation that is gone; envelopes for it alone are dropped or go back to their senders.
     fn bury(&self, shared: &Shared, old: Uid) {
         shared.streams.end_all_of(&self.incarnation(old));
         self.hand_back(shared, old, DeadLetterReason::StaleIncarnation);
     }
 
-    /// Takes out the items that wait for a process that was quarantined or replaced, as the reason says, and
+    /// Takes the items that wait for a process that was quarantined or replaced (see `reason`) out of the queues, and
     /// offers them back.
     pub(super) fn hand_back(&self, shared: &Shared, uid: Uid, reason: DeadLetterReason) {
         let (peer, now) = (self.incarnation(uid), Instant::now());
@@ -395,7 +398,7 @@ impl Peer {
                 }
             }
         }
-        // No writer holds items any more: these are the questions that were being written when the others failed.
+        // No writer holds items any more, so this also fails questions that were being written when the others failed.
         let is_replaced = reason == DeadLetterReason::StaleIncarnation;
         let error = if is_replaced { AskError::PeerRestarted } else { AskError::Quarantined };
         shared.endpoint.asks.fail_peer(&peer, &error);
@@ -422,7 +425,7 @@ impl Peer {
             }
             Event::HandshakeRejected { code, holder, detail } => {
                 if code.is_retryable() {
-                    // Membership logs which member it waits for, at its own pace.
+                    // Log at debug level: membership logs which member it waits for, at its own pace.
                     tracing::debug!(peer = %address, ?code, detail, "the handshake was refused for now");
                 } else {
                     tracing::warn!(peer = %address, ?code, detail, "the handshake was refused");
@@ -438,7 +441,7 @@ impl Peer {
                 TransportEvent::Quarantined { peer, reason, harmless }
             }
             Event::PeerTerminating { uid } => {
-                // The peer opens no stream any more; it still answers what it reads on those that are open.
+                // The peer opens no stream any more; on open streams it still acknowledges what it reads.
                 for lane in self.lanes().filter(|lane| !self.queue(*lane).is_open()) {
                     shared.farewell_ended(&address, lane);
                 }
@@ -448,7 +451,7 @@ impl Peer {
         shared.announce(Announcement::Event(event));
     }
 
-    /// Whether the peer has announced its own end: it accepts no stream any more.
+    /// Whether the peer has announced its own end, and so accepts no stream any more.
     pub(super) fn is_terminating(&self) -> bool {
         self.machine.lock().expect(NO_PANIC).is_terminating()
     }
@@ -458,7 +461,7 @@ impl Peer {
         self.machine.lock().expect(NO_PANIC).has_taken_leave(uid)
     }
 
-    /// Whether the process that ran there last has taken leave.
+    /// Whether the last process known at the address has taken leave.
     pub(super) fn is_vacated(&self) -> bool {
         self.machine.lock().expect(NO_PANIC).is_vacated()
     }
@@ -503,8 +506,8 @@ mod tests {
     use crate::remoting::Remoting;
     use crate::settings::TransportSettings;
 
-    /// Cluster T15, T16: a Hello that was admitted, and answered only after its sender was replaced,
-    /// teaches nothing of who runs there, and ends no question to it.
+    /// Cluster T15, T16: a Hello that was admitted, but answered only after its sender was replaced, teaches nothing
+    /// about the address, and ends no question to the present process.
     #[tokio::test]
     async fn the_word_of_a_process_that_was_replaced_comes_too_late() {
         let node = GrpcTransport::bind(TransportSettings::test(), Arc::default()).await.unwrap();
@@ -534,8 +537,8 @@ mod tests {
         Envelope::new(Recipient::new("inbox"), CodecId::JSON, "number", "1".as_bytes())
     }
 
-    /// Cluster T21: an address where nothing runs any more costs nothing after a while, and a process that was
-    /// refused there stays refused all the same.
+    /// Cluster T21: an address where no process runs any more costs nothing after a while, and a process that was
+    /// refused there stays refused.
     #[tokio::test]
     async fn a_peer_of_no_use_is_let_go_and_its_dead_stay_dead() {
         let node = bind(Duration::from_millis(20)).await;
@@ -556,12 +559,12 @@ mod tests {
         assert_eq!(again.hello(&node.shared, Uid::new(8).unwrap(), None), Ok(Admission::Known));
     }
 
-    /// Cluster T21, T22: a message sent while a peer is being let go goes to the next one; nothing is lost, whether
-    /// it is numbered or not.
+    /// Cluster T21, T22: a message sent while a peer is being dropped goes to the next peer of the address; no message
+    /// is lost, numbered or not.
     #[tokio::test]
     async fn nothing_is_lost_by_letting_go() {
         let node = bind(Duration::from_secs(3600)).await;
-        // Held from before, as a slow sender may hold it.
+        // Keep a handle of the old peer, as a slow sender may.
         let to: UniqueAddress = "127.0.0.1:9#7".parse().unwrap();
         let old = node.shared.peer(to.address());
         node.shared.let_go(&old);
@@ -591,7 +594,8 @@ mod tests {
         }
     }
 
-    /// Cluster T15, T21: a peer is kept while something is under way, waits or is remembered for a reason.
+    /// Cluster T15, T21: a peer is kept while a dial, stream or message is under way, or a quarantine with a reason is
+    /// remembered.
     #[tokio::test]
     async fn a_peer_of_use_is_kept() {
         let node = bind(Duration::from_secs(3600)).await;

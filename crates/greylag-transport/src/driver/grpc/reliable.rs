@@ -1,5 +1,5 @@
-//! The numbered messages of one peer: the two machines of [`crate::reliable`], and what their
-//! effects come to. They wait here and not in a lane's queue, so they outlive every stream.
+//! The numbered messages of one peer: runs the two machines of [`crate::reliable`] and carries out their effects.
+//! Numbered messages wait here and not in a lane's queue, so they outlive every stream.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,10 +18,10 @@ use crate::remoting::{QuarantineReason, TransportEvent};
 use crate::settings::{OnReliableGiveUp, TransportSettings};
 use crate::wire;
 
-/// See the module.
+/// The sender and receiver of one peer's numbered messages.
 pub(super) struct Numbered {
     sender: Mutex<ReliableSender<Arc<Letter>>>,
-    /// The peer was let go; written under the lock of the sender.
+    /// Whether the peer was dropped; written under the lock of the sender.
     is_closed: AtomicBool,
     receiver: Mutex<ReliableReceiver>,
 }
@@ -32,7 +32,7 @@ impl Numbered {
         Self { sender, is_closed: AtomicBool::new(false), receiver: Mutex::default() }
     }
 
-    /// Takes no message any more, if none waits and `also` is true.
+    /// Closes for new messages, if none waits and `also` returns true.
     pub(super) fn close_unused(&self, also: impl FnOnce() -> bool) -> bool {
         let sender = self.sender.lock().expect(NO_PANIC);
         let closes = sender.is_idle() && also();
@@ -44,13 +44,13 @@ impl Numbered {
         self.sender.lock().expect(NO_PANIC).next_deadline()
     }
 
-    /// Another incarnation runs at the address: its messages are numbered anew.
+    /// Notes that another incarnation runs at the address: its messages are numbered anew.
     pub(super) fn expect_from(&self, uid: Uid) {
         let input = ReceiverInput::<Letter>::Incarnation { uid };
         self.receiver.lock().expect(NO_PANIC).handle(input, &mut Vec::new());
     }
 
-    /// What follows from a numbered message.
+    /// Gives the receiver a numbered message; returns the effects.
     pub(super) fn arrived(&self, from: Uid, seq: u64, message: Option<Letter>) -> Vec<ReceiverEffect<Letter>> {
         let mut effects = Vec::new();
         self.receiver.lock().expect(NO_PANIC).handle(ReceiverInput::Arrived { from, seq, message }, &mut effects);
@@ -63,7 +63,7 @@ impl Numbered {
 pub(super) enum NotNumbered {
     /// Too many messages waited: all of them were given up, the newest included.
     GaveUp,
-    /// The peer was let go; its address has another one.
+    /// The peer was dropped; its address has a new one.
     LetGo,
 }
 
@@ -103,7 +103,7 @@ impl Peer {
         let mut outcome = Ok(());
         let mut effects = Vec::new();
         let mut inputs = Vec::new();
-        // Carried out under the lock, so that two inputs cannot cross.
+        // Carry effects out under the lock, so that those of two inputs cannot cross.
         let mut sender = self.numbered.sender.lock().expect(NO_PANIC);
         if self.numbered.is_closed.load(Ordering::Acquire) {
             return (inputs, Err(NotNumbered::LetGo));

@@ -1,5 +1,5 @@
-//! The addresses of a peer's name, looked up anew for every dial: a name that moved is found where it
-//! is now, and one with several addresses is tried at each. Source: cluster T9.
+//! Resolves a peer's host name anew for every dial: a name that moved is found at its new address, and each of several
+//! addresses is tried. Source: cluster T9.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use greylag_core::NodeAddress;
 
-/// The system's names; tests put others in their place.
+/// Resolves names by the system; tests answer instead.
 #[derive(Default)]
 pub(super) struct Resolver {
     #[cfg(test)]
@@ -24,8 +24,8 @@ impl Resolver {
     }
 }
 
-/// In which order a dial tries the addresses, and for how long each may take. A first address that
-/// swallows everything must not use up the time of the others, nor always be first.
+/// The order in which a dial tries the addresses, and the time limit of each. A first address that swallows everything
+/// must not use up the time of the others, nor always be first.
 pub(super) fn in_turn(mut found: Vec<SocketAddr>, dial: u64, limit: Duration) -> (Vec<SocketAddr>, Duration) {
     let count = found.len().max(1);
     found.rotate_left(usize::try_from(dial).unwrap_or_default() % count);
@@ -55,7 +55,7 @@ mod tests {
         }
     }
 
-    /// A message to a node that is known by a name, which the sender's resolver answers.
+    /// Sends a message to a node whose host name the test's resolver answers, and waits until it arrives.
     async fn reaches(answers: impl Fn(u64, SocketAddr) -> Vec<SocketAddr> + Send + 'static) {
         let named = TransportSettings {
             canonical_host: Some("peer.test".to_owned()),
@@ -82,7 +82,7 @@ mod tests {
         assert!(arrived.is_ok(), "it arrives in the end");
     }
 
-    /// A port of this host that refuses.
+    /// A port of this host that refuses connections.
     fn refusing() -> SocketAddr {
         std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
     }
@@ -94,7 +94,7 @@ mod tests {
         reaches(move |asked, bound| vec![if asked == 1 { gone } else { bound }]).await;
     }
 
-    /// Cluster T9: one of two addresses takes connections and never says a word; the other is reached.
+    /// Cluster T9: one of two addresses accepts connections and never sends a byte; the dial reaches the other address.
     #[tokio::test]
     async fn of_two_addresses_the_one_that_answers_is_found() {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -103,8 +103,7 @@ mod tests {
         reaches(move |_, bound| vec![bound, swallows]).await;
     }
 
-    /// Cluster T9: the first of two addresses refuses; the second is tried by the same dial, and has its
-    /// share of the time.
+    /// Cluster T9: the first of two addresses refuses; the same dial tries the second, which has its share of the time.
     #[tokio::test]
     async fn a_dial_tries_every_address() {
         let gone = refusing();

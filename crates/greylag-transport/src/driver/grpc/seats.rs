@@ -1,4 +1,4 @@
-//! The seats of callers that were never reached (see [`crate::callers`]), and what becomes of them afterwards.
+//! Gives seats to callers that were never reached (see [`crate::callers`]), and drops those callers afterwards.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ impl Drop for Seat {
     }
 }
 
-/// Between two looks at callers without a stream.
+/// Pause between two checks of callers without a stream.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// A caller whose streams have ended is kept for so long, unless its seat is needed: longer than any pause between
-/// two attempts to connect.
+/// How long a caller whose streams have ended is kept, unless its seat is needed: longer than any pause between two
+/// attempts to connect.
 const GRACE: Duration = Duration::from_secs(60);
 
 impl Shared {
-    /// The seat for one stream of a process that calls from `ip`; `None`: it needs none.
+    /// Takes a seat for one stream of a process that calls from `ip`; `None`: the process needs no seat.
     pub(super) fn seat(self: &Arc<Self>, process: &UniqueAddress, ip: IpAddr) -> Result<Option<Seat>, Full> {
         let address = process.address();
         let mut callers = self.callers();
@@ -45,8 +45,8 @@ impl Shared {
         Ok(Some(Seat { shared: self.clone(), address: address.clone() }))
     }
 
-    /// Lets go of callers whose streams have ended by `moment`, where nothing of this node's own is under way to
-    /// them. The lock is held throughout, so that no stream of the same address begins meanwhile.
+    /// Drops callers whose streams have ended by `moment`, where this node has nothing of its own under way to them.
+    /// The lock is held throughout, so that no stream of the same address begins meanwhile.
     fn let_go_of_idle(&self, callers: &mut Callers, moment: Instant) {
         for address in callers.idle_since(moment) {
             let known = self.endpoint.peer(&address);
@@ -58,7 +58,7 @@ impl Shared {
     }
 }
 
-/// Lets go of callers as they leave, for as long as the transport runs.
+/// Drops callers as they leave, for as long as the transport runs.
 pub(super) async fn let_go_of_callers(shared: Arc<Shared>) {
     loop {
         shared.caller_left.notified().await;
@@ -81,8 +81,8 @@ mod tests {
     use crate::remoting::Remoting;
     use crate::settings::TransportSettings;
 
-    /// Cluster T21, 79: names at which no process answers cost this node nothing once their streams have ended, keep
-    /// no member out while they last, and are not dialled.
+    /// Cluster T21, 79: names at which no process answers cost this node nothing once their streams have ended, keep no
+    /// member out while the streams last, and are not dialled.
     #[tokio::test]
     async fn twenty_thousand_names_of_one_host() {
         let soon = Duration::from_millis(100);
@@ -103,7 +103,7 @@ mod tests {
                 Err(Full::Network(_)) => refused += 1,
                 Err(full) => panic!("{full}"),
             }
-            // Some stay, some come and go.
+            // Some streams stay open, some are closed at once.
             if n % 3 == 0 && open.len() > SEATS_PER_NETWORK / 2 {
                 open.pop();
             }
@@ -124,7 +124,7 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(20), gone).await.expect("the table empties as the streams end");
     }
 
-    /// Cluster T21: a caller that says farewell leaves no peer behind, and its process stays away all the same.
+    /// Cluster T21: a caller that says farewell leaves no peer behind, and its process stays refused.
     #[tokio::test]
     async fn a_caller_that_was_quarantined_is_let_go_and_does_not_return() {
         let node = GrpcTransport::bind(TransportSettings::test(), Arc::default()).await.unwrap();

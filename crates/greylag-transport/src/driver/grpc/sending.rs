@@ -1,4 +1,4 @@
-//! The way of a message until it waits in a lane.
+//! The path of a message from its sender into the queue of a lane.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,14 +26,14 @@ impl Shared {
         self.try_send(lane, to, &mut envelope, None).map_err(|error| self.reject(lane, to.address(), error, envelope))
     }
 
-    /// The same, but room is waited for.
+    /// Queues a message, waiting for room if there is none.
     pub(super) fn send_async(
         self: &Arc<Self>,
         to: &Destination,
         envelope: Envelope,
         deadline: Option<Duration>,
     ) -> Sending {
-        // The task that waits need not run on a runtime with a clock, so the control runtime's is used.
+        // Use the control runtime's clock: the waiting task need not run on a runtime that has one.
         let patience = deadline.map(|deadline| {
             let _context = self.control.enter();
             Box::pin(tokio::time::sleep(deadline))
@@ -81,7 +81,7 @@ impl Shared {
         loop {
             return match self.peer(to.address()).send_numbered(self, to.uid(), letter.clone()) {
                 Ok(()) => Ok(()),
-                // The letter was given up with all others that waited.
+                // All waiting letters were given up, this one with them.
                 Err(NotNumbered::GaveUp) => {
                     Err(SendRejected { error: SendError::QueueFull, envelope: Box::new(envelope) })
                 }
@@ -131,8 +131,8 @@ impl Shared {
         if to.is_some_and(|peer| self.is_blocked(peer)) { Err(SendError::Quarantined) } else { Ok(()) }
     }
 
-    /// Takes the envelope out of its place and queues it; on an error it lies there still. Most of what
-    /// a message costs its sender is here: it is moved once.
+    /// Takes the envelope out of `envelope` and queues it; on an error it stays there. Moving an envelope is most of a
+    /// send's cost, so it is moved only once.
     fn try_send(
         self: &Arc<Self>,
         lane: Lane,
@@ -167,7 +167,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Delivers to this node itself, by the way that arriving messages take. Returned: there is no room.
+    /// Delivers to this node itself, by the workers of arriving messages. Returns the envelope if there is no room.
     fn send_locally(&self, lane: Lane, envelope: Envelope, waiting: Option<Place<'_>>) -> Result<(), Box<Envelope>> {
         let (endpoint, now) = (&self.endpoint, Instant::now());
         let own = &endpoint.self_address;
@@ -197,7 +197,7 @@ impl Shared {
         })
     }
 
-    /// Counts a message that the caller gets back.
+    /// Counts a message as a dead letter and returns it to the caller.
     fn reject(&self, lane: Lane, to: &NodeAddress, error: SendError, envelope: Option<Envelope>) -> SendRejected {
         let envelope = Box::new(envelope.expect("what was not taken is there"));
         let reason = match error {
@@ -211,14 +211,14 @@ impl Shared {
     }
 }
 
-/// A message that waits for room. Dropped, it leaves no trace in the queue.
+/// A message that waits for room. Dropped, the message leaves no trace in the queue.
 struct Waiting {
     shared: Arc<Shared>,
     to: Destination,
     lane: Lane,
-    /// Under which it is remembered where there is no room.
+    /// The number under which the waker is kept while there is no room.
     id: u64,
-    /// Until it is queued or returned.
+    /// `None` once queued or returned.
     envelope: Option<Envelope>,
     patience: Option<Pin<Box<Sleep>>>,
     has_waited: bool,

@@ -51,7 +51,7 @@ pub(super) async fn answer(shared: Arc<Shared>, caller: Caller, request: http::R
     grpc.streaming(Open { shared, caller }, request.map(Opening::of)).await
 }
 
-/// What a caller is told that called another service of a node: which port it found, and where the other one is named.
+/// The answer to a caller of another gRPC service: which port this is, and which setting names the admin service's.
 fn which_port(shared: &Shared) -> String {
     format!(
         "this is the transport port of the node {}, which its peers dial; its admin service, if it has one, listens where \
@@ -60,7 +60,7 @@ fn which_port(shared: &Shared) -> String {
     )
 }
 
-/// The one method.
+/// The service's one method.
 struct Open {
     shared: Arc<Shared>,
     caller: Caller,
@@ -76,7 +76,7 @@ impl StreamingService<Bytes> for Open {
     }
 }
 
-/// Frames that wait on the answering half.
+/// Limit of frames queued on the answering half.
 const REPLIES: usize = 16;
 
 async fn open(
@@ -113,7 +113,7 @@ async fn open(
         Err(rejected) => {
             let detail = format!("the Hello of {} for {}: {}", hello.from, hello.lane, rejected.detail);
             if rejected.code == RejectCode::Terminating {
-                // The caller cannot know yet that this node ends.
+                // Log at debug level: the caller cannot know yet that this node ends.
                 tracing::debug!(ip = %visit.ip, "refused: {detail}");
             } else {
                 visit.report(Intrusion::Refused(rejected.code), &detail);
@@ -151,7 +151,7 @@ async fn open(
     Ok(Response::new(ReceiverStream::new(answers)))
 }
 
-/// What a peer must not send.
+/// A breach of the protocol by the peer.
 struct Violation {
     intrusion: Intrusion,
     detail: String,
@@ -162,7 +162,7 @@ impl Violation {
         Self { intrusion, detail: detail.into() }
     }
 
-    /// What tonic says of a frame that it could not read. `None`: the connection just broke.
+    /// The violation behind tonic's error about a frame. `None`: the connection broke.
     fn from_status(status: &Status) -> Option<Self> {
         let is_broken = std::error::Error::source(status).is_some();
         match status.code() {
@@ -179,7 +179,7 @@ impl From<Malformed> for Violation {
     }
 }
 
-/// The first frame, which comes soon and is a Hello. `Err(None)`: the caller has gone.
+/// Reads the first frame, which must come soon and be a Hello. `Err(None)`: the caller has gone.
 async fn read_hello(shared: &Shared, frames: &mut Streaming<Bytes>) -> Result<Hello, Option<Violation>> {
     let violation = |intrusion, detail| Some(Violation::new(intrusion, detail));
     let first = tokio::time::timeout(shared.settings.handshake_timeout, frames.message()).await;
@@ -192,17 +192,17 @@ async fn read_hello(shared: &Shared, frames: &mut Streaming<Bytes>) -> Result<He
     }
 }
 
-/// When a caller may try again whose address a member holds (cluster T15).
+/// The pause that a caller is told to make whose address a member holds (cluster T15).
 const HELD_RETRY: Duration = Duration::from_secs(1);
 /// A stream that was accepted.
 struct Greeted {
     version: u32,
     turn: Turn,
-    /// `None`: its peer is a member, or was reached.
+    /// `None`: the peer is a member, or was reached.
     seat: Option<Seat>,
 }
 
-/// Everything that is to be known before a stream is read.
+/// Makes all checks that precede the reading of a stream.
 async fn greet(shared: &Arc<Shared>, hello: &Hello, caller: &Caller, replies: &Replies) -> Result<Greeted, Rejected> {
     let own = &shared.endpoint.self_address;
     let version = hello.judge(own, &shared.settings.cluster_name)?;
@@ -236,7 +236,7 @@ async fn greet(shared: &Arc<Shared>, hello: &Hello, caller: &Caller, replies: &R
         },
     };
     let admission = peer.hello(shared, hello.from.uid(), hello.host_id.clone()).map_err(refused)?;
-    // Another one, if that was let go when the Hello came.
+    // Fetch the peer again: it may have been dropped when the Hello came.
     let peer = shared.peer(hello.from.address());
     if seat.is_some() {
         peer.input(shared, Input::Unproven);
@@ -244,15 +244,15 @@ async fn greet(shared: &Arc<Shared>, hello: &Hello, caller: &Caller, replies: &R
     match admission {
         Admission::Known if peer.introduce(shared, info(hello, caller.visit.ip)) => {}
         Admission::Known => return Err(dead(None)),
-        // Nothing is learned from it, and it joins over its control stream (cluster T15).
+        // Accept, but learn nothing from the Hello: the process joins over its control stream (cluster T15).
         Admission::ForJoin if hello.lane == Lane::CONTROL => {}
         Admission::ForJoin => {
             return Err(Rejected::new(RejectCode::NotReady, "its address is asked first who runs there"));
         }
     }
     match shared.streams.supersede(&hello.from, hello.lane, hello.stream_seq, replies).await {
-        // The caller may have been replaced before its stream was entered here, where the replacement could
-        // have ended it.
+        // Check again: the caller may have been replaced before its stream was entered here, too early for the
+        // replacement to end the stream.
         Ok(_) if admission == Admission::Known && !peer.is_current(hello.from.uid()) => Err(dead(None)),
         Ok(turn) => Ok(Greeted { version, turn, seat }),
         Err(NoTurn::Older) => Err(Rejected::new(RejectCode::NotReady, "a newer stream of this lane is open")),
@@ -262,7 +262,7 @@ async fn greet(shared: &Arc<Shared>, hello: &Hello, caller: &Caller, replies: &R
     }
 }
 
-/// What a Hello says of its sender.
+/// The peer's facts as its Hello states them.
 fn info(hello: &Hello, ip: IpAddr) -> PeerInfo {
     let (host_id, cluster_id) = (hello.host_id.clone(), hello.cluster_id);
     PeerInfo { peer: hello.from.clone(), ip, reached: false, host_id, cluster_id }
@@ -272,9 +272,9 @@ fn info(hello: &Hello, ip: IpAddr) -> PeerInfo {
 struct Reader {
     shared: Arc<Shared>,
     ip: IpAddr,
-    /// Keeps the connection.
+    /// Lets the connection stay while the stream is open.
     _open: OpenStream,
-    /// The place of a process that calls, and was never reached.
+    /// The seat of a caller that was never reached.
     _seat: Option<Seat>,
     hello: Hello,
     replies: Replies,
@@ -282,45 +282,45 @@ struct Reader {
     /// Envelopes read, and how many of them the peer was told of.
     read: u64,
     reported: u64,
-    /// Envelopes that the frame before had for the worker that got most.
+    /// The most envelopes that one worker got from the frame before; sizes the next bins.
     last_most: usize,
-    /// What is still to be said about numbered messages.
+    /// The acknowledgement of numbered messages that is still to be sent.
     acknowledgement: Option<Frame>,
     news: News,
 }
 
-/// What the peer said of itself after its first Hello.
+/// Whether the peer's later Hellos hold facts that the listeners were not told.
 #[derive(Default)]
 struct News {
     is_untold: bool,
     told_at: Option<Instant>,
 }
 
-/// Why a reader stopped.
+/// Why the reading of a stream ended.
 enum End {
     /// The peer ended the stream in order.
     Finished,
     /// The connection broke, or sent a frame that cannot be read.
     Broken,
-    /// A newer stream took over, or this node wants it ended.
+    /// A newer stream took over, or this node ends the stream.
     Superseded,
 }
 
-/// Whether a batch holds more envelopes than were read of it.
+/// Whether a batch holds more envelopes than were read so far.
 #[derive(PartialEq, Eq)]
 enum Progress {
     More,
     AtEnd,
 }
 
-/// So many envelopes of one frame are read before they are handed to their workers; no frame of the default
-/// settings holds more.
+/// Envelopes of one frame that are read before they are handed to their workers; with the default settings no frame
+/// holds more.
 const AT_ONCE: usize = 1024;
-/// How long the reason of a close waits for a peer that leaves its answers unread.
+/// How long to wait for a peer that leaves its answers unread before dropping the reason of a close.
 const LAST_WORD: Duration = Duration::from_secs(1);
-/// Between two announcements of what a peer says of itself; an honest one has news once.
+/// Least time between two announcements of a peer's facts; an honest peer has news once.
 const NEWS_INTERVAL: Duration = Duration::from_secs(1);
-/// From reading envelopes to telling the peer how many were read.
+/// Delay between reading envelopes and telling the peer how many were read.
 const REPORT_AFTER: Duration = Duration::from_millis(100);
 
 impl Reader {
@@ -329,7 +329,7 @@ impl Reader {
         let end = self.read_all(frames, &turn, &mut is_orderly).await;
         self.report();
         let (from, lane) = (self.hello.from.clone(), self.hello.lane);
-        // A stream that its peer ended in order lost nothing; any other may have.
+        // Report no loss for a stream that its peer ended in order; any other stream may have lost messages.
         if !is_orderly && !matches!(end, End::Finished) && !self.shared.is_blocked(&from) {
             self.shared.announce(Announcement::Event(TransportEvent::LinkLost { peer: from, lane }));
         }
@@ -355,7 +355,7 @@ impl Reader {
                     self.drop_unread(frames).await;
                     return End::Superseded;
                 }
-                // Before the frames, which under load never pause.
+                // First among the branches: under load frames never pause.
                 () = &mut report, if is_report_due => {
                     is_report_due = false;
                     self.report();
@@ -380,10 +380,10 @@ impl Reader {
                 let (from, lane) = (&self.hello.from, self.hello.lane);
                 let detail = format!("the stream of {from} for {lane} is closed: {detail}");
                 self.shared.intruded(self.ip, intrusion, &detail);
-                // Nothing follows the reason.
+                // Report now: no frame follows the reason.
                 self.report();
                 let close = wire::write_frame(&Frame::Close("PROTOCOL".to_owned()));
-                // A peer that reads nothing does not hold its place by it.
+                // With a time limit: a peer that reads nothing must not hold its place by that.
                 tokio::time::timeout(LAST_WORD, self.replies.send(Ok(OutFrame::Ready(close)))).await.ok();
                 return End::Broken;
             }
@@ -410,7 +410,7 @@ impl Reader {
     async fn take(&mut self, frame: Frame, is_orderly: &mut bool) -> Result<(), Violation> {
         let is_notice = matches!(frame, Frame::Batch(_) | Frame::Quarantined { .. });
         if !is_notice && self.shared.is_blocked(&self.hello.from) {
-            // Batches are counted where their messages are.
+            // Batches are not counted here but with their messages.
             let peer = self.shared.peer(self.hello.from.address());
             peer.input(&self.shared, Input::Intruded { uid: self.hello.from.uid() });
             return Ok(());
@@ -425,7 +425,7 @@ impl Reader {
                 self.answer(Frame::TerminatingAck);
             }
             Frame::Flush(id) => {
-                // Answered once the workers have passed everything that came before it.
+                // The mark answers once the workers have taken everything before it.
                 let mark = Mark::remote(self.replies.clone(), wire::write_frame(&Frame::FlushAck(id)));
                 self.shared.workers.mark(&self.hello.from, self.hello.lane, mark).await;
             }
@@ -437,7 +437,7 @@ impl Reader {
                     peer.input(&self.shared, Input::ToldQuarantined { by: self.hello.from.uid(), reason });
                 }
             }
-            // The peer knows more of itself by now, such as its cluster.
+            // A later Hello: the peer has learned more about itself, such as its cluster.
             Frame::Hello(again) => {
                 self.check_speaker(&again.from)?;
                 let (host_id, cluster_id) = (again.host_id, again.cluster_id);
@@ -450,9 +450,9 @@ impl Reader {
         Ok(())
     }
 
-    /// Whether a numbered message is a stranger's, for a recipient that is closed to strangers; it is counted. This
-    /// node does not acknowledge it, so it is sent again, and taken once its sender is known here as a member: a node
-    /// that has just joined is known to others a moment later. Source: cluster T17, T28.
+    /// Whether a numbered message comes from a stranger and its recipient is closed to strangers; counts the message
+    /// then. This node does not acknowledge such a message, so its sender repeats it until the sender is known here as
+    /// a member: a node that has just joined is known to the others a moment later. Source: cluster T17, T28.
     fn is_unwelcome(&self, message: Option<&Letter>) -> bool {
         let shared = &self.shared;
         let Some(letter) = message.filter(|_| shared.is_stranger(&self.hello.from)) else { return false };
@@ -463,7 +463,7 @@ impl Reader {
         true
     }
 
-    /// Delivers a numbered message if it is the next, and says how far the numbers have come.
+    /// Delivers a numbered message if it is the next in order, and acknowledges the numbers received so far.
     async fn take_numbered(&mut self, seq: u64, message: Option<Letter>) {
         let peer = self.shared.peer(self.hello.from.address());
         if peer.fault.is_deaf() || self.is_unwelcome(message.as_ref()) {
@@ -490,7 +490,8 @@ impl Reader {
         self.acknowledge();
     }
 
-    /// One without room waits for the next report; a later one says as much.
+    /// Sends the acknowledgement; if there is no room, the next report sends it, and a later acknowledgement includes
+    /// it.
     fn acknowledge(&mut self) {
         if let Some(frame) = &self.acknowledgement
             && self.replies.try_send(Ok(OutFrame::Ready(wire::write_frame(frame)))).is_ok()
@@ -499,8 +500,8 @@ impl Reader {
         }
     }
 
-    /// Hands the envelopes of a frame over to their workers, also those before one that is malformed. They
-    /// are read and handed over some at a time, because an envelope of few bytes takes many here.
+    /// Hands the envelopes of a frame over to their workers, also those before a malformed one. They are read and
+    /// handed over in parts, because an envelope of few bytes takes many bytes in memory.
     async fn take_batch(&mut self, batch: Bytes) -> Result<(), Malformed> {
         let peer_is_deaf = self.shared.peer(self.hello.from.address()).fault.is_deaf();
         let read_at = Instant::now();
@@ -525,10 +526,11 @@ impl Reader {
         }
     }
 
-    /// The next envelopes of a batch, by worker: up to its end, to the first that is malformed, or as many as
-    /// are read at once.
+    /// Reads the next envelopes of a batch, sorted by worker: up to the batch's end, to the first malformed envelope,
+    /// or as many as are read at once.
     fn read_batch(&mut self, batch: &Bytes, place: &mut Place) -> (Vec<Vec<Arrived>>, Result<Progress, Malformed>) {
-        // Every peer's heartbeats wait behind what one frame of each other peer holds (cluster T26).
+        // Limit a control frame: every peer's heartbeats wait behind what one frame of each other peer holds (cluster
+        // T26).
         let is_control = self.hello.lane.kind() == LaneKind::Control;
         let max = if is_control { MAX_CONTROL_BATCH } else { usize::MAX };
         let workers = &self.shared.workers;
@@ -559,13 +561,13 @@ impl Reader {
         (sorting.into_bins(), end)
     }
 
-    /// Counts messages that are delivered to no receiver any more.
+    /// Counts messages that are not delivered.
     fn drop_all(&self, arrived: impl IntoIterator<Item = Arrived>, reason: DeadLetterReason) {
         let (now, of) = (Instant::now(), (&self.hello.from, self.hello.lane));
         arrived.into_iter().for_each(|arrived| drop_arrived(&self.shared, now, of, arrived.content, reason));
     }
 
-    /// Announces what the peer said of itself last, unless it was announced a moment ago.
+    /// Announces the peer's latest facts, unless facts were announced a moment ago.
     fn tell_news(&mut self) {
         let is_due = |at: Instant| at.elapsed() >= NEWS_INTERVAL;
         if self.news.is_untold && self.news.told_at.is_none_or(is_due) {
@@ -576,7 +578,7 @@ impl Reader {
     }
 
     fn answer(&self, frame: Frame) {
-        // A peer that leaves so many answers unread does not wait for this one.
+        // Dropped if there is no room: a peer that leaves so many answers unread does not wait for this one.
         self.replies.try_send(Ok(OutFrame::Ready(wire::write_frame(&frame)))).ok();
     }
 
@@ -589,8 +591,7 @@ impl Reader {
         }
     }
 
-    /// Counts messages that had arrived and are not delivered any more, because a newer stream took over or this node
-    /// ends.
+    /// Counts messages that had arrived and are not delivered, because a newer stream took over or this node ends.
     async fn drop_unread(&mut self, mut frames: Streaming<Bytes>) {
         let is_end = self.shared.is_shutting_down.load(Ordering::Acquire);
         let reason = if is_end { DeadLetterReason::ShuttingDown } else { DeadLetterReason::SupersededStream };

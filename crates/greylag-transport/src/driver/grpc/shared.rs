@@ -1,4 +1,4 @@
-//! What every task of one transport sees.
+//! The state that all tasks of one transport share.
 
 use std::any::{Any, TypeId};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -35,63 +35,63 @@ use crate::remoting::TransportEvent;
 use crate::settings::TransportSettings;
 use crate::wire::REPLY_PATH;
 
-/// See the module.
+/// The shared state of one transport.
 pub(super) struct Shared {
     pub(super) settings: TransportSettings,
     pub(super) lanes: LaneMap,
     pub(super) endpoint: Endpoint,
     pub(super) host_id: Option<String>,
-    /// `None`: plain text.
+    /// `None` means plain text.
     pub(super) tls: Option<Arc<TlsFiles>>,
     door: Mutex<Doorkeeper>,
     pub(super) cluster_id: Mutex<Option<u128>>,
-    /// Which members hold their addresses.
+    /// The members that hold each address.
     pub(super) holders: ByAddress<Holder>,
-    /// Which processes were removed from the cluster.
+    /// The processes of each address that were removed from the cluster.
     pub(super) tombstones: ByAddress<Uid>,
-    /// Control streams and everything that must not wait for user messages.
+    /// The runtime of control streams and everything that must not wait for user messages.
     pub(super) control: Handle,
-    /// Data streams and the decoding of messages.
+    /// The runtime of data streams and the decoding of messages.
     pub(super) data: Handle,
     pub(super) streams: Streams,
     pub(super) workers: Workers,
     pub(super) counters: Counters,
     pub(super) is_shutting_down: AtomicBool,
-    /// An ask waits that ends before all others.
+    /// Notified when an ask gets the earliest deadline of all.
     pub(super) deadline_moved: Notify,
     peers: ArcSwap<HashMap<NodeAddress, Arc<Peer>, RandomAddressHash>>,
     adding: Mutex<()>,
     blocked: Blocked,
     announcements: mpsc::UnboundedSender<(Announcement, Option<Share>)>,
-    /// For what strangers cause; see [`Announcement`].
+    /// Bounds the events that non-members cause; see [`Announcement`].
     room_for_strangers: Room,
     pub(super) flushes: Flushes,
-    /// Of each manifest above `log_frame_size_exceeding`, the largest message so far.
+    /// The largest message so far of each manifest above `log_frame_size_exceeding`.
     largest: Mutex<HashMap<String, usize>>,
-    /// Lanes on which the last word was said and not yet read.
+    /// Lanes on which the last word was sent and not yet read.
     farewells: Mutex<BTreeSet<(NodeAddress, Lane)>>,
     farewell_ended: Notify,
     /// The number of the next sender that waits for room.
     pub(super) next_waiting: AtomicU64,
     pub(super) resolver: Resolver,
-    /// Of addresses that were let go.
+    /// The dead processes of addresses whose peer was dropped.
     pub(super) graves: Mutex<Graveyard>,
     callers: Mutex<Callers>,
-    /// The last stream of a caller with a seat has ended.
+    /// Notified when the last stream of a caller with a seat has ended.
     pub(super) caller_left: Notify,
 }
 
-/// Events about processes that are no members that may wait for the listeners.
+/// Limit of queued events about processes that are no members.
 const ANNOUNCED_STRANGERS: usize = 4096;
 
-/// Something for the listeners; one task tells them, in order, so that none of them runs under a lock.
+/// Something for the listeners; one task tells them, in order, so that no listener runs under a lock.
 ///
-/// The queue has no bound for what happens to this node, to its members and to the messages of its users: there are
-/// as many of these as there are members, recipients and queues, and no listener may miss one. What processes cause that
-/// are no members has [`ANNOUNCED_STRANGERS`] places: a process that found none says Hello again with its next stream.
+/// The queue has no bound for events of this node and its members, and for messages of its users: those are limited by
+/// the number of members, recipients and queues, and no listener may miss one. Events that non-members cause have
+/// [`ANNOUNCED_STRANGERS`] places: a process whose event found none says Hello again with its next stream.
 pub(super) enum Announcement {
     Event(TransportEvent),
-    /// `reason`: why the envelopes that no listener takes are dead letters.
+    /// `reason`: why the envelopes that no listener takes become dead letters.
     HandBack {
         peer: UniqueAddress,
         unsent: Vec<Envelope>,
@@ -99,7 +99,7 @@ pub(super) enum Announcement {
     },
 }
 
-/// What was counted since the start.
+/// The counters since the start.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) sent_envelopes: AtomicU64,
@@ -202,7 +202,7 @@ impl Shared {
         peer
     }
 
-    /// Does something with the peer at an address, as every message does; it is not even counted as a user.
+    /// Calls `act` with the peer at an address, without counting a reference, since every message does this.
     pub(super) fn with_peer<T>(self: &Arc<Self>, address: &NodeAddress, act: impl FnOnce(&Arc<Peer>) -> T) -> T {
         let peers = self.peers.load();
         match peers.get(address) {
@@ -232,7 +232,8 @@ impl Shared {
         }
     }
 
-    /// The same for an envelope, which stays where it is if there is no room. Returned: whether it went.
+    /// Queues an envelope for the process that runs at an address. Returns false, and leaves the envelope in its place,
+    /// if there is no room.
     pub(super) fn push_envelope(
         self: &Arc<Self>,
         to: &NodeAddress,
@@ -253,13 +254,13 @@ impl Shared {
         }
     }
 
-    /// Waits until a peer that was let go is out of the table.
+    /// Waits until a dropped peer is out of the table.
     pub(super) fn await_letting_go(&self) {
         drop(self.adding.lock().expect(NO_PANIC));
     }
 
-    /// Takes a peer out of the table that has been of no use for long. Messages to its address meet a new
-    /// peer from then on, which remembers the old one's graves.
+    /// Drops a peer that has been of no use for long from the table. Messages to its address make a new peer, which
+    /// remembers the old one's graves.
     pub(super) fn let_go(&self, peer: &Peer) {
         let _adding = self.adding.lock().expect(NO_PANIC);
         if let Some(graves) = peer.let_go() {
@@ -267,7 +268,8 @@ impl Shared {
         }
     }
 
-    /// The same for a process that called and was never reached; true: nothing of it is left in the table.
+    /// Drops the peer of a process that called and was never reached; returns true if nothing of it is left in the
+    /// table.
     pub(super) fn let_go_of_caller(&self, address: &NodeAddress) -> bool {
         let _adding = self.adding.lock().expect(NO_PANIC);
         let Some(peer) = self.peers.load().get(address).cloned() else { return true };
@@ -277,7 +279,7 @@ impl Shared {
                 self.forget(&peer, graves);
                 true
             }
-            // This node has business of its own with the process there.
+            // Keep the peer: this node has business of its own with the process.
             Some(Parting::Stays) => true,
             None => false,
         }
@@ -291,11 +293,11 @@ impl Shared {
         self.endpoint.forget_peer(&peer.address);
     }
 
-    /// From now on exactly these members hold their addresses.
+    /// Replaces the members that hold addresses.
     pub(super) fn hold(self: &Arc<Self>, holders: Vec<Holder>) {
         let changed = {
-            // A peer that is made meanwhile knows either what was said before and is told the difference
-            // below, or what is said now.
+            // Locked against new peers: a peer that is made meanwhile starts with the old holders and is told the
+            // difference below, or starts with the new ones.
             let _adding = self.adding.lock().expect(NO_PANIC);
             self.holders.replace(holders.into_iter().map(|holder| (holder.member.address().clone(), holder)))
         };
@@ -307,10 +309,10 @@ impl Shared {
         }
     }
 
-    /// From now on exactly these processes are removed from the cluster.
+    /// Replaces the processes that were removed from the cluster.
     pub(super) fn entomb(self: &Arc<Self>, tombstones: &BTreeSet<UniqueAddress>) {
         let changed = {
-            // As with the holders: a peer that is made meanwhile misses nothing.
+            // Locked against new peers, as for the holders: a peer that is made meanwhile misses nothing.
             let _adding = self.adding.lock().expect(NO_PANIC);
             self.tombstones.replace(tombstones.iter().map(|gone| (gone.address().clone(), gone.uid())))
         };
@@ -339,21 +341,21 @@ impl Shared {
         *self.cluster_id.lock().expect(NO_PANIC)
     }
 
-    /// From now on exactly these processes are members. A node in untrusted mode that has no members yet
-    /// listens to every process, because otherwise it could not join.
+    /// Replaces the members. A node in untrusted mode that has no members yet listens to every process, because
+    /// otherwise it could not join.
     pub(super) fn trust(&self, members: &mut dyn Iterator<Item = &UniqueAddress>) {
         let members: HashSet<_> = members.cloned().collect();
         let listens_to_all = self.settings.untrusted_mode && members.is_empty();
         self.endpoint.strangers.set_members((!listens_to_all).then_some(members));
     }
 
-    /// Whether this process may only speak to the recipients that are open to strangers (cluster T17).
+    /// Whether this process may speak only to the recipients that are open to strangers (cluster T17).
     pub(super) fn is_stranger(&self, peer: &UniqueAddress) -> bool {
         self.endpoint.strangers.is_stranger(peer)
     }
 
-    /// Why a message of a process that is no member does not reach this recipient; `None`: it does. In
-    /// untrusted mode strangers never reach the cluster's own protocols, the join among them.
+    /// Why a message of a process that is no member does not reach this recipient; `None` if it does. In untrusted mode
+    /// strangers never reach the cluster's own protocols, the join among them.
     pub(super) fn closed_to_strangers(&self, recipient: &Recipient) -> Option<DeadLetterReason> {
         let is_trusted = recipient.lane_kind() == LaneKind::Ordinary
             && self.settings.trusted_recipients.iter().any(|trusted| **trusted == *recipient.path);
@@ -364,12 +366,12 @@ impl Shared {
         }
     }
 
-    /// The reason of a dead letter that only says: its sender is a stranger.
+    /// The reason of a dead letter whose only fault is that its sender is a stranger.
     pub(super) fn stranger_reason(&self) -> DeadLetterReason {
         if self.settings.untrusted_mode { DeadLetterReason::Untrusted } else { DeadLetterReason::NotAMember }
     }
 
-    /// Whether this node itself has reached the process at the address that the process names.
+    /// Whether this node has itself reached the process at the address that the process names.
     pub(super) fn has_reached(&self, process: &UniqueAddress) -> bool {
         self.endpoint.peer(process.address()).is_some_and(|known| known.reached && known.peer == *process)
     }
@@ -378,7 +380,7 @@ impl Shared {
         self.door.lock().expect(NO_PANIC)
     }
 
-    /// Counts what a remote host did, and names it in the log.
+    /// Counts an intrusion of a remote host, and logs it.
     pub(super) fn intruded(&self, ip: IpAddr, intrusion: Intrusion, detail: &str) {
         let report = self.door().report(Instant::now(), ip, intrusion);
         if let Some(suppressed) = report.line {
@@ -405,7 +407,7 @@ impl Shared {
         });
     }
 
-    /// Puts an answer on its way; one without room is a dead letter, and its asker waits in vain.
+    /// Sends an answer; an answer without room is a dead letter, and its asker waits until the timeout.
     pub(super) fn send_reply(self: &Arc<Self>, to: &UniqueAddress, ask_id: u64, reply: Reply) {
         let now = Instant::now();
         if *to == self.endpoint.self_address {
@@ -418,7 +420,7 @@ impl Shared {
             self.endpoint.count_dead_letter(now, reason, Some(lane), Some(to.address()), 1, what);
         };
         if to.address() == self.endpoint.self_address.address() {
-            // The asker was a former process of this address, which asked before this one was started.
+            // The asker was a former process of this address, which asked before this process started.
             return dead(DeadLetterReason::StaleIncarnation);
         }
         if self.is_blocked(to) {
@@ -432,16 +434,16 @@ impl Shared {
         self.hand_back_if_blocked(to);
     }
 
-    /// What was queued for a process while it was being quarantined, too late to be handed back with
-    /// the rest, follows it (cluster T18).
+    /// Hands back messages that were queued for a process while it was being quarantined, too late to be handed back
+    /// with the rest (cluster T18).
     pub(super) fn hand_back_if_blocked(self: &Arc<Self>, to: &UniqueAddress) {
         if self.is_blocked(to) {
             self.peer(to.address()).hand_back(self, to.uid(), DeadLetterReason::Quarantined);
         }
     }
 
-    /// Answers keep no order among each other, so they spread over the ordinary lanes, unless the
-    /// patterns name them as large.
+    /// The lane of an answer. Answers need no order among each other, so they spread over the ordinary lanes, unless
+    /// the patterns name them as large.
     fn reply_lane(&self, ask_id: u64) -> Lane {
         if self.lanes.is_plain() {
             return Lane::ordinary(0);
@@ -468,11 +470,11 @@ impl Shared {
                 return;
             }
         }
-        // The send fails once the runtime is gone, and then no listener is left.
+        // The send fails only if the runtime is gone, and then no listener is left.
         self.announcements.send((announcement, share)).ok();
     }
 
-    /// Logs a message that is larger by a tenth than any of its kind, if that is wanted (cluster T41).
+    /// Logs a message that is larger by a tenth than any of its manifest so far, if the settings want it (cluster T41).
     pub(super) fn note_size(&self, manifest: &str, size: usize) {
         let Some(limit) = self.settings.log_frame_size_exceeding.filter(|limit| size > *limit) else { return };
         let mut largest = self.largest.lock().expect(NO_PANIC);
@@ -483,18 +485,18 @@ impl Shared {
         }
     }
 
-    /// The last word was said on a lane.
+    /// Notes that the last word was sent on a lane.
     pub(super) fn farewell_said(&self, peer: &NodeAddress, lane: Lane) {
         self.farewells().insert((peer.clone(), lane));
     }
 
-    /// A peer has read everything on a lane, or reads no more of it.
+    /// Notes that a peer has read everything on a lane, or reads no more of it.
     pub(super) fn farewell_ended(&self, peer: &NodeAddress, lane: Lane) {
         self.farewells().remove(&(peer.clone(), lane));
         self.farewell_ended.notify_one();
     }
 
-    /// Waits until no last word is unread.
+    /// Waits until every last word was read.
     pub(super) async fn all_farewells_ended(&self) {
         while !self.farewells().is_empty() {
             self.farewell_ended.notified().await;
@@ -528,7 +530,7 @@ impl ReplyPort for SharedPort {
     }
 }
 
-/// The way out for answers.
+/// The reply port of the node.
 pub(super) struct SharedPort(pub(super) Arc<Shared>);
 
 const NO_PANIC: &str = "nothing under this lock panics";
@@ -554,7 +556,7 @@ fn hand_back(shared: &Shared, peer: &UniqueAddress, unsent: Vec<Envelope>, reaso
     }
 }
 
-/// Lets go of peers that have been spent for as long as a quarantine is remembered.
+/// Drops peers that have been spent for as long as a quarantine is remembered.
 pub(super) async fn let_go_of_the_spent(shared: Arc<Shared>) {
     let memory = shared.settings.remove_quarantined_association_after;
     let mut spent_since: HashMap<NodeAddress, Instant> = HashMap::new();
@@ -572,7 +574,8 @@ pub(super) async fn let_go_of_the_spent(shared: Arc<Shared>) {
     }
 }
 
-/// Says how many dead letters the log left out, once the minute is over, and how many strangers listeners did not hear of.
+/// Logs, once a minute is over, how many dead letters the log suppressed, and how many events of strangers listeners
+/// missed.
 pub(super) async fn log_suppressed(shared: Arc<Shared>) {
     let mut untold = 0;
     loop {

@@ -1,21 +1,21 @@
-//! Which envelope of a frame goes to which worker.
+//! Sorts the envelopes of a frame by worker.
 
 use super::workers::Workers;
 use crate::envelope::Inbound;
 use crate::wire::{Arrived, ArrivedContent};
 
-/// Puts each envelope of a frame to those of its worker.
+/// Collects the envelopes of a frame, one bin per worker.
 pub(super) struct Sorting<'a> {
     workers: &'a Workers,
     bins: Vec<Vec<Arrived>>,
     room: usize,
-    /// Where the one before went: most frames are for few recipients. Names are known by the place where they lie, which is
-    /// that of no other name while the envelopes of the frame are here.
+    /// The worker of the envelope before: most frames are for few recipients. Names are compared by their address in
+    /// memory, which no other name has while the envelopes of the frame are here.
     last: Option<([usize; 2], usize)>,
 }
 
 impl<'a> Sorting<'a> {
-    /// The first envelope for a worker makes room for `room` of them.
+    /// Makes empty bins; the first envelope of a bin reserves room for `room` of them.
     pub(super) fn new(workers: &'a Workers, bins: usize, room: usize) -> Self {
         Self { workers, bins: (0..bins).map(|_| Vec::new()).collect(), room, last: None }
     }
@@ -29,12 +29,12 @@ impl<'a> Sorting<'a> {
         bin.push(arrived);
     }
 
-    /// How many the worker got that got most.
+    /// The number of envelopes in the fullest bin.
     pub(super) fn most(&self) -> usize {
         self.bins.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// By worker, all of one in the order in which they came.
+    /// The envelopes by worker; those of one worker are in the order in which they came.
     pub(super) fn into_bins(self) -> Vec<Vec<Arrived>> {
         self.bins
     }

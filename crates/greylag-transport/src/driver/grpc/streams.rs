@@ -1,4 +1,4 @@
-//! The streams that peers have opened to us, and which of two for one lane counts.
+//! The streams that peers have opened to this node; decides which of two for one lane counts.
 //!
 //! A newer stream (higher `stream_seq`) of the same incarnation and lane supersedes the older one:
 //! the older reader finishes what it has read and stops; only then does the newer one begin. So a
@@ -14,7 +14,7 @@ use tokio::sync::{Notify, OwnedMutexGuard, mpsc};
 use super::codec::OutFrame;
 use crate::lane::Lane;
 
-/// See the module.
+/// The inbound streams of one node.
 #[derive(Default)]
 pub(super) struct Streams {
     open: Open,
@@ -28,41 +28,41 @@ struct Slot {
     end: Arc<Notify>,
     turn: Arc<tokio::sync::Mutex<()>>,
     replies: mpsc::Sender<Result<OutFrame, tonic::Status>>,
-    /// Its stream ended before its turn came; the older one, which reads still, takes the slot with it.
+    /// The stream ended before its turn came; the slot is removed with the older stream, which reads still.
     is_abandoned: bool,
 }
 
 /// Why a stream is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoTurn {
-    /// A newer one of its lane counts already.
+    /// A newer stream of the same lane counts already.
     Older,
-    /// Its peer has so many open.
+    /// The peer has this many streams open already.
     TooMany(usize),
 }
 
 /// Lanes of one incarnation that may be open at once; settings allow as many and no more.
 pub(super) const STREAMS_PER_PEER: usize = crate::settings::MAX_LANES as usize + 2;
 
-/// The right to read a stream, and its place among the open ones: both end with it, also where its
-/// connection breaks while it waits.
+/// The right to read a stream, and the stream's place among the open ones. Both end when the turn is dropped, also if
+/// the connection breaks while the stream waits.
 pub(super) struct Turn {
     pub(super) end: Arc<Notify>,
     open: Open,
     key: Key,
     seq: u64,
-    /// `None`: an older one reads.
+    /// `None` while an older stream reads.
     reading: Option<OwnedMutexGuard<()>>,
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
         let mut open = self.open.lock().expect(NO_PANIC);
-        // The turn is given back under the lock, so that the next stream that ends sees either a reader or none.
+        // Give the turn back under the lock, so that the next stream that ends sees either a reader or none.
         let has_read = self.reading.take().is_some();
         let Some(slot) = open.get_mut(&self.key) else { return };
         let is_last = if slot.seq == self.seq {
-            // Without a slot the next stream would not wait for the one that reads.
+            // Keep the slot while another stream reads: without it the next stream would not wait for that one.
             slot.is_abandoned = !has_read && slot.turn.try_lock().is_err();
             !slot.is_abandoned
         } else {
@@ -75,7 +75,7 @@ impl Drop for Turn {
 }
 
 impl Streams {
-    /// Makes this stream the one that counts and waits until the one before has stopped.
+    /// Makes this stream the one that counts, and waits until the stream before it has stopped.
     ///
     /// # Errors
     /// [`NoTurn`]; nothing has changed.
@@ -112,7 +112,7 @@ impl Streams {
         Ok(claim)
     }
 
-    /// How many are open.
+    /// The number of open streams.
     pub(super) fn count(&self) -> usize {
         self.open.lock().expect(NO_PANIC).len()
     }
@@ -121,7 +121,7 @@ impl Streams {
     pub(super) fn notify(&self, from: &UniqueAddress, frame: &Bytes) {
         let open = self.open.lock().expect(NO_PANIC);
         for (_, slot) in open.iter().filter(|((peer, _), _)| peer == from) {
-            // Without room the peer does not read, and would not read this.
+            // Dropped if there is no room: the peer does not read, and would not read this frame either.
             slot.replies.try_send(Ok(OutFrame::Ready(frame.clone()))).ok();
         }
     }
@@ -165,8 +165,8 @@ mod tests {
         assert_eq!(streams.count(), 0);
     }
 
-    /// Cluster T24: a stream that breaks while it waits leaves nothing behind, and the next one still
-    /// waits for the one that reads.
+    /// Cluster T24: a stream that breaks while it waits leaves nothing behind, and the next one still waits for the
+    /// stream that reads.
     #[tokio::test]
     async fn a_stream_that_ends_before_its_turn_leaves_nothing_behind() {
         let streams = Streams::default();

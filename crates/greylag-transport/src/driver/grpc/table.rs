@@ -1,4 +1,4 @@
-//! What every message looks up on its way: cheap to ask, dear to change.
+//! Lookup tables on the path of every message: cheap to read, expensive to change.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -8,8 +8,8 @@ use std::sync::{PoisonError, RwLock};
 use greylag_core::UniqueAddress;
 use twox_hash::XxHash3_64;
 
-/// Hashes addresses, which are short: a fifth of what the standard hash costs. The seed is chance, so
-/// a peer cannot choose addresses that meet in one place.
+/// Hashes addresses, which are short, at a fifth of the standard hash's cost. The seed is random, so a peer cannot
+/// choose addresses that collide.
 #[derive(Debug, Clone)]
 pub(super) struct RandomAddressHash {
     seed: u64,
@@ -37,7 +37,7 @@ impl Hasher for AddressHasher {
         self.0 = XxHash3_64::oneshot_with_seed(self.0, bytes);
     }
 
-    // Numbers stand beside a text, so all they have to do is to differ.
+    // Mix numbers in as they are: each follows a text, so being different suffices.
     fn write_u8(&mut self, number: u8) {
         self.write_u64(number.into());
     }
@@ -52,12 +52,12 @@ impl Hasher for AddressHasher {
     }
 
     fn finish(&self) -> u64 {
-        // The table takes its place from the low bits and its tag from the high ones.
+        // Fold: the table takes its place from the low bits and its tag from the high ones.
         self.0 ^ (self.0 >> 32)
     }
 }
 
-/// The processes that nothing may be sent to. Mostly there are none, and then asking costs a look at a flag.
+/// The processes that nothing may be sent to. Mostly there are none; then a look-up reads one flag.
 #[derive(Debug, Default)]
 pub(super) struct Blocked {
     is_any: AtomicBool,

@@ -1,9 +1,8 @@
-//! Certificates of this node and what it believes of others; read from files, again and again.
+//! Certificates of this node and the judgement on those of others; files are read again and again.
 //!
-//! A connection uses what the files held when it was made. Resumption is off: each handshake shows
-//! certificates, so a replaced one counts from the next connection on. [`TlsFiles`] is public, so
-//! that other listeners of a node, such as its admin service, need no second way to do the same;
-//! callers of those have a [`TlsDialer`]. Source: cluster T16, T40.
+//! A connection uses what the files held when it was made. Resumption is off: each handshake shows certificates, so a
+//! replaced certificate counts from the next connection on. [`TlsFiles`] is public, so that other listeners of a node,
+//! such as its admin service, can use the same files; their callers use a [`TlsDialer`]. Source: cluster T16, T40.
 
 mod handshake;
 
@@ -32,7 +31,7 @@ use crate::expiry::{self, Warned};
 use crate::tls::verifier::HostVerifier;
 use crate::tls::{PeerSubject, TlsSettings, others_can_read};
 
-/// What was read from the files last.
+/// The content of the files, as read last.
 pub(super) struct Credentials {
     pub(super) acceptor: TlsAcceptor,
     pub(super) connector: TlsConnector,
@@ -44,14 +43,14 @@ pub(super) struct Credentials {
 pub struct TlsFiles {
     settings: TlsSettings,
     current: ArcSwap<Credentials>,
-    /// Reads one after the other: the timer's and the caller's.
+    /// Serializes the reads of the timer and of callers.
     reading: std::sync::Mutex<()>,
     pub(super) reloads: AtomicU64,
     pub(super) failures: AtomicU64,
     warned: std::sync::Mutex<Warned>,
 }
 
-/// The certificate that one end of a connection has shown and that was found good.
+/// A certificate that the other end of a connection has shown and that was accepted.
 #[derive(Debug, Clone)]
 pub(super) struct Certificate {
     der: CertificateDer<'static>,
@@ -61,14 +60,13 @@ pub(super) struct Certificate {
     not_after: i64,
 }
 
-/// A peer that cannot be believed.
+/// A refusal of the other end's certificate, with its reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct NotBelieved(String);
 
 impl TlsFiles {
-    /// Reads the files. A certificate that does not name `host`, where callers will look for it, is
-    /// worth a warning.
+    /// Reads the files, and warns if the certificate does not name `host`, which callers will look for.
     ///
     /// # Errors
     /// [`TlsError`] names the file. Blocks on the disk.
@@ -82,7 +80,7 @@ impl TlsFiles {
         Ok(files)
     }
 
-    /// The same for a program that calls others and listens nowhere: no peer compares its host.
+    /// Reads the files for a program that calls others and listens nowhere, so that its host is not compared.
     ///
     /// # Errors
     /// [`TlsError`] names the file. Blocks on the disk.
@@ -103,7 +101,7 @@ impl TlsFiles {
         self.current.load_full()
     }
 
-    /// Reads the files again; whether they held something new.
+    /// Reads the files again; returns whether they held something new.
     ///
     /// # Errors
     /// [`TlsError`]; what was read before stays in use. Blocks on the disk.
@@ -123,13 +121,13 @@ impl TlsFiles {
         Ok(is_new)
     }
 
-    /// Whole days until the own certificate ends; negative once it has. Others refuse new connections by it then.
-    /// Source: cluster 83.
+    /// Whole days until the own certificate ends; negative once it has ended, when other nodes refuse new connections
+    /// for it. Source: cluster 83.
     pub fn days_left(&self) -> i64 {
         expiry::days_left(self.current.load().own.not_after, since_1970())
     }
 
-    /// Says 30, 7 and 1 days before its end, and after it, that the own certificate has to be replaced. `now` counts
+    /// Warns 30, 7 and 1 days before the own certificate ends, and after its end, that it has to be replaced. `now` is
     /// in seconds since 1970.
     fn warn_of_its_end(&self, now: i64) {
         let own = &self.current.load().own;
@@ -146,8 +144,8 @@ impl TlsFiles {
         }
     }
 
-    /// Reads the files every `reload_interval`, for ever; after a failure sooner, because an operator or a
-    /// program that replaces two files does it one after the other.
+    /// Reads the files every `reload_interval`, for ever; after a failure sooner, because an operator or a program that
+    /// replaces two files does so one after the other.
     pub async fn keep_reading(self: Arc<Self>) {
         const RETRY: Duration = Duration::from_secs(10);
         let interval = self.settings.reload_interval;
@@ -161,17 +159,18 @@ impl TlsFiles {
         }
     }
 
-    /// The name to find in the certificate of a host that is dialled.
+    /// The name that the certificate of a dialled host must have.
     pub(super) fn server_name(&self, host: &str) -> Result<ServerName<'static>, NotBelieved> {
         match server_name(host) {
             Some(name) => Ok(name),
-            // The name is not compared, so any will do.
+            // Any name will do: it is not compared.
             None if !self.settings.verify_hostname => Ok(ServerName::IpAddress(IpAddr::from([0, 0, 0, 0]).into())),
             None => Err(NotBelieved(format!("{host:?} cannot stand in a certificate"))),
         }
     }
 
-    /// The certificate that the other end has shown, if it may speak to us. `None`: it has shown none, and need not.
+    /// Returns the certificate that the other end has shown, if that end may speak to this node. `None`: none was
+    /// shown, and none is required.
     pub(super) fn judge(&self, chain: Option<&[CertificateDer<'static>]>) -> Result<Option<Certificate>, NotBelieved> {
         let Some(leaf) = chain.and_then(<[_]>::first) else {
             return if self.settings.mutual {
@@ -213,13 +212,13 @@ impl Certificate {
         Ok(Self { der, names, not_after })
     }
 
-    /// By the rules of TLS: wildcards count, the common name does not.
+    /// Whether the certificate names the host, by the rules of TLS: wildcards count, the common name does not.
     fn names_host(&self, host: &str) -> bool {
         let parsed = ParsedCertificate::try_from(&self.der);
         matches!((parsed, server_name(host)), (Ok(parsed), Some(name)) if verify_server_name(&parsed, &name).is_ok())
     }
 
-    /// Its names, for people.
+    /// The certificate's names, for people.
     fn list(&self) -> String {
         let mut text = String::new();
         for (n, name) in self.names.iter().enumerate() {
@@ -242,7 +241,7 @@ fn name(name: &GeneralName<'_>) -> Option<String> {
     }
 }
 
-/// By the clock of this host, in seconds.
+/// Seconds since 1970 by the clock of this host.
 fn since_1970() -> i64 {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX)
@@ -273,10 +272,11 @@ fn read(settings: &TlsSettings) -> Result<Credentials, TlsError> {
     Ok(Credentials { acceptor, connector, own, files })
 }
 
-/// A key that others can read lets them speak in this node's name. Source: persistence scenario 74.
+/// Warns of a private key that other users can read: it lets them speak in this node's name. Source: persistence
+/// scenario 74.
 fn warn_if_exposed(key: &Path) {
     use std::os::unix::fs::MetadataExt;
-    // Without metadata there is no warning; the key itself could be read a moment ago.
+    // Without metadata there is no warning; the key itself was read a moment ago.
     if std::fs::metadata(key).is_ok_and(|key| others_can_read(key.mode(), key.uid())) {
         tracing::warn!(file = %key.display(), "others can read this private key; `chmod 600` closes it to them");
     }
@@ -340,7 +340,8 @@ fn server_config(
     Ok(server)
 }
 
-/// Without an identity the caller shows no certificate, and a listener that asks for one refuses it.
+/// The settings of a caller. Without an identity the caller shows no certificate, and a listener that requires one
+/// refuses it.
 fn client_config(
     ca: &Path,
     roots: Arc<RootCertStore>,
@@ -365,7 +366,7 @@ fn client_config(
     Ok(client)
 }
 
-/// HTTP/2.
+/// HTTP/2, by its ALPN name.
 pub(super) const ALPN: &[u8] = b"h2";
 
 #[cfg(test)]
@@ -375,7 +376,7 @@ mod tests {
 
     use super::*;
 
-    /// What was logged.
+    /// Collects the log of a test.
     #[derive(Clone, Default)]
     struct Told(Arc<Mutex<Vec<u8>>>);
 
@@ -396,7 +397,7 @@ mod tests {
         }
     }
 
-    /// Cluster 83: the lines of the log, over the whole life of a certificate that is looked at twice a day.
+    /// Cluster 83: the log lines over the whole life of a certificate that is checked twice a day.
     #[test]
     fn scenario_83_a_line_thirty_seven_and_one_days_before_a_certificate_ends_and_one_after_it() {
         const HALF_A_DAY: i64 = 12 * 3600;

@@ -1,12 +1,11 @@
-//! One accepted connection as the doorkeeper sees it: how long it may go without saying Hello, and
-//! how it is reported when it ends without one.
+//! One accepted connection as the doorkeeper sees it: limits the time without a Hello, and reports a connection that
+//! ends without one.
 //!
 //! ```text
 //! accept --doorkeeper--> TLS handshake --> HTTP/2 --> Hello --> streams
 //!        \--closed at once             \--closed after `handshake_timeout` without a Hello
 //! ```
-//! A connection whose streams have all ended may stay as long as one that has not begun, and counts
-//! as such.
+//! A connection whose streams have all ended may stay as long as one without a Hello, and counts as one.
 //! Source: cluster §7.
 
 use std::future::Future;
@@ -28,9 +27,9 @@ use crate::doorkeeper::Intrusion;
 pub(super) struct Visit {
     shared: Arc<Shared>,
     pub(super) ip: IpAddr,
-    /// A Hello was accepted on it once.
+    /// Whether a Hello was ever accepted on the connection.
     is_greeted: AtomicBool,
-    /// This connection has been judged: its Hello was accepted, or an intrusion was reported.
+    /// Whether the connection was judged: its Hello was accepted, or an intrusion was reported.
     is_judged: AtomicBool,
     presence: Mutex<Presence>,
 }
@@ -38,14 +37,14 @@ pub(super) struct Visit {
 struct Presence {
     /// Accepted streams that are open.
     streams: usize,
-    /// When the last of them ended, or the connection began.
+    /// When the last stream ended, or the connection began.
     idle_since: Instant,
-    /// The doorkeeper counts it among those that wait.
+    /// Whether the doorkeeper counts the connection among those that wait.
     is_waiting: bool,
 }
 
 impl Visit {
-    /// `None`: it is refused.
+    /// Begins a connection; `None` if the doorkeeper refuses it.
     pub(super) fn begin(shared: &Arc<Shared>, ip: IpAddr) -> Option<Arc<Self>> {
         let knocked = shared.door().knock(Instant::now(), ip);
         if let Err(intrusion) = knocked {
@@ -61,7 +60,7 @@ impl Visit {
         }))
     }
 
-    /// Counts and logs what this connection has done.
+    /// Counts and logs an intrusion of this connection.
     pub(super) fn report(&self, intrusion: Intrusion, detail: &str) {
         self.is_judged.store(true, Ordering::Release);
         self.shared.intruded(self.ip, intrusion, detail);
@@ -72,7 +71,7 @@ impl Visit {
         self.is_judged.load(Ordering::Acquire) && !self.is_greeted.load(Ordering::Acquire)
     }
 
-    /// A Hello was accepted; the connection may stay while the stream does.
+    /// Notes that a Hello was accepted; the connection may stay while the returned stream does.
     pub(super) fn greeted(self: &Arc<Self>) -> OpenStream {
         self.is_judged.store(true, Ordering::Release);
         self.is_greeted.store(true, Ordering::Release);
@@ -85,7 +84,7 @@ impl Visit {
         OpenStream(self.clone())
     }
 
-    /// When a connection without a stream has been so for too long; `None` while it has one.
+    /// When a connection without a stream has waited too long; `None` while it has a stream.
     fn expires_at(&self, patience: Duration) -> Option<Instant> {
         let presence = self.presence.lock().expect(NO_PANIC);
         (presence.streams == 0).then(|| presence.idle_since + patience)
@@ -102,7 +101,7 @@ impl Drop for Visit {
 
 const NO_PANIC: &str = "nothing under this lock panics";
 
-/// Lives as long as an accepted stream.
+/// Counts as an open stream of its connection until dropped.
 pub(super) struct OpenStream(Arc<Visit>);
 
 impl Drop for OpenStream {
@@ -120,11 +119,11 @@ impl Drop for OpenStream {
 /// The first bytes of every HTTP/2 connection.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A connection that was let in; ends itself if nothing comes of it.
+/// The byte stream of an admitted connection; fails if no Hello comes in time.
 pub(super) struct Guarded<S> {
     io: S,
     visit: Arc<Visit>,
-    /// What is still to come of the preface.
+    /// The rest of the preface that is still to come.
     preface: &'static [u8],
     patience: Pin<Box<Sleep>>,
     /// The other side hung up, or the connection broke.
@@ -137,7 +136,7 @@ impl<S> Drop for Guarded<S> {
         let has_spoken = self.preface.len() < PREFACE.len();
         let is_judged = visit.is_judged.load(Ordering::Acquire);
         if has_spoken && !is_judged && !self.ended && !visit.shared.is_shutting_down.load(Ordering::Acquire) {
-            // The server gave it up, and that is never the server's fault.
+            // Report: the server gave the connection up, which is always the caller's fault.
             visit.report(Intrusion::NotGrpc, "what it sent is no HTTP/2");
         }
     }
@@ -168,7 +167,7 @@ impl<S> Guarded<S> {
         Ok(())
     }
 
-    /// Compares what was read with the preface, as far as that is still expected.
+    /// Compares the bytes read with what is still expected of the preface.
     fn check_preface(&mut self, read: &[u8]) -> io::Result<()> {
         let len = self.preface.len().min(read.len());
         let (expected, rest) = self.preface.split_at(len);
@@ -230,7 +229,7 @@ mod tests {
     use crate::driver::grpc::GrpcTransport;
     use crate::settings::TransportSettings;
 
-    /// Cluster §7: one Hello on each does not make room for connections without end.
+    /// Cluster §7: one Hello per connection does not make room for connections without limit.
     #[tokio::test]
     async fn connections_without_a_stream_are_counted_also_after_their_hello() {
         let node = GrpcTransport::bind(TransportSettings::test(), Arc::default()).await.unwrap();

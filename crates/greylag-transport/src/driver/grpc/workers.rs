@@ -1,9 +1,9 @@
 //! The workers that hand messages to their receivers.
 //!
-//! Messages of one lane key from one origin always meet the same worker, so their order holds while
-//! others are decoded beside them. A saturated worker is not read for: its channel is short, and the
-//! stream's flow control does the rest. Control messages have a worker of their own on the control
-//! runtime. Messages to the own node take the same way, without the wire. Source: cluster T6, T39.
+//! Messages of one lane key from one origin always go to the same worker, so their order holds while others are decoded
+//! in parallel. Streams of a saturated worker are not read: its channel is short, and the stream's flow control does
+//! the rest. Control messages have a worker of their own on the control runtime. Messages to the own node take the same
+//! path, without the wire. Source: cluster T6, T39.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,14 +23,14 @@ use crate::lane::{Lane, LaneKind, lane_key_hash};
 use crate::queue::Place;
 use crate::wire::{Arrived, ArrivedContent};
 
-/// What one frame brought for one worker.
+/// The messages of one frame for one worker.
 pub(super) struct Delivery {
     pub(super) from: UniqueAddress,
     pub(super) lane: Lane,
     pub(super) arrived: Vec<Arrived>,
-    /// When it was read: questions lose patience from then on.
+    /// When the frame was read: the time that askers have left counts from then.
     pub(super) read_at: Instant,
-    /// Passed with this delivery, which is then empty.
+    /// A mark to pass with this delivery, which then holds no message.
     pub(super) mark: Option<Arc<Mark>>,
 }
 
@@ -39,13 +39,13 @@ enum Local {
     Message {
         lane: Lane,
         message: Inbound,
-        /// `None` for messages that must be taken in although there is no room.
+        /// `None` for messages that must be taken even if there is no room.
         _share: Option<Share>,
     },
     Mark(Arc<Mark>),
 }
 
-/// The sending ends.
+/// The sending ends of all workers.
 pub(super) struct Workers {
     control: Worker,
     data: Vec<Worker>,
@@ -53,7 +53,7 @@ pub(super) struct Workers {
 
 struct Worker {
     remote: mpsc::Sender<Delivery>,
-    /// As long as the two below let it become.
+    /// Unbounded: bounded by the two fields below.
     local: mpsc::UnboundedSender<Local>,
     local_depth: Arc<AtomicUsize>,
     local_bytes: Room,
@@ -71,7 +71,7 @@ struct Desk {
     waiting: Waiting,
 }
 
-/// The receiving ends, to be started once there is something to serve.
+/// The receiving ends of all workers, to be started once there is something to serve.
 pub(super) struct Desks {
     control: Desk,
     data: Vec<Desk>,
@@ -81,20 +81,20 @@ pub(super) struct Desks {
 const FRAMES_PER_WORKER: usize = 16;
 
 impl Workers {
-    /// What a node sends to itself has, at each worker, as many bytes as a lane may have.
+    /// Makes the workers. `local_bytes` bounds, at each worker, the messages that a node sends to itself.
     pub(super) fn new(inbound_lanes: u16, local_bytes: usize) -> (Self, Desks) {
         let (control, control_desk) = worker(local_bytes);
         let (data, data_desks) = (0..inbound_lanes.max(1)).map(|_| worker(local_bytes)).unzip();
         (Self { control, data }, Desks { control: control_desk, data: data_desks })
     }
 
-    /// Which worker takes messages of this key from this origin.
+    /// The worker of messages with this key from this origin.
     pub(super) fn index(&self, origin: &UniqueAddress, path: &str, sub_path: &str) -> usize {
         if self.data.len() == 1 {
             return 0;
         }
         let hash = lane_key_hash(path, sub_path) ^ origin.uid().get();
-        // The upper bits: a modulus by few lanes looks at the lower ones, which placed the lane.
+        // Use the upper bits: a modulus by few lanes looks at the lower ones, which chose the lane.
         ((hash >> 32) as usize) % self.data.len()
     }
 
@@ -102,8 +102,8 @@ impl Workers {
         self.data.len()
     }
 
-    /// Hands over the messages of a frame for worker `index`; waits while that one is behind. Returns the
-    /// messages that were not taken, because that worker has ended.
+    /// Hands the messages of a frame over to worker `index`; waits while the worker is behind. Returns the messages
+    /// that were not taken, because the worker has ended.
     pub(super) async fn deliver(&self, index: usize, delivery: Delivery) -> Vec<Arrived> {
         let worker = if delivery.lane.kind() == LaneKind::Control { &self.control } else { &self.data[index] };
         worker.remote.send(delivery).await.map_or_else(|unsent| unsent.0.arrived, |()| Vec::new())
@@ -130,7 +130,8 @@ impl Workers {
             worker.local_depth.fetch_sub(1, Ordering::AcqRel);
             if let Some(Place { id, waker }) = waiting {
                 worker.waiting.lock().expect(NO_PANIC).insert(id, waker.clone());
-                // The worker may have emptied its inbox meanwhile, and look here no more.
+                // Wake at once if there is room by now: the worker may have emptied its inbox before the waker was
+                // entered.
                 if worker.local_depth.load(Ordering::Acquire) < capacity && worker.local_bytes.has_room(size) {
                     waker.wake_by_ref();
                 }
@@ -160,7 +161,7 @@ impl Workers {
         }
     }
 
-    /// Sends a mark behind everything that this node has sent to itself.
+    /// Sends a mark behind every message that this node has sent to itself.
     pub(super) fn flush_locally(&self, mark: Mark) {
         let mark = mark.before(self.data.len() + 1);
         for worker in self.data.iter().chain([&self.control]) {
@@ -177,7 +178,7 @@ fn worker(local_bytes: usize) -> (Worker, Desk) {
     let waiting = Waiting::default();
     let desk =
         Desk { remote: remote_desk, local: local_desk, local_depth: local_depth.clone(), waiting: waiting.clone() };
-    // Messages are counted by the caller's bound, which differs by lane.
+    // Unbounded in messages: those are bounded by the caller's capacity, which differs by lane.
     let local_bytes = Room::new(usize::MAX, local_bytes);
     (Worker { remote, local, local_depth, local_bytes, waiting }, desk)
 }
@@ -232,7 +233,8 @@ fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
     let now = Instant::now();
     let waited = now.saturating_duration_since(read_at);
     if shared.is_blocked(&from) {
-        // Heartbeats, which such a process may go on sending for as long as it runs, are neither told nor logged.
+        // Report messages of a blocked process by their kind: its heartbeats, which may go on for as long as it runs,
+        // are neither published nor logged.
         for arrived in arrived {
             drop_arrived(shared, now, (&from, lane), arrived.content, DeadLetterReason::Quarantined);
         }
@@ -244,18 +246,20 @@ fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
     last.isolated(|last| {
         while let Some(Arrived { target_uid, content }) = arrived.next() {
             match content {
-                // Its asker has given up by now (cluster T38).
+                // Drop the question: its asker has given up by now (cluster T38).
                 ArrivedContent::Message(message) if has_expired(&message, waited) => {
                     shared.endpoint.refuse(now, Some(lane), &message, DeadLetterReason::Expired);
                 }
                 ArrivedContent::Message(message) => {
                     if is_stranger && let Some(reason) = shared.closed_to_strangers(&message.recipient) {
                         let refusal = shared.endpoint.refuse(now, Some(lane), &message, reason);
-                        // An answer would dial the address that the stranger named (cluster T21).
+                        // Refuse only to processes that were reached: an answer would dial the address that the
+                        // stranger named (cluster T21).
                         shared.refuse(refusal.filter(|refusal| shared.has_reached(&refusal.to)));
                         continue;
                     }
-                    // What holds for this message holds for those that follow it to the same receiver.
+                    // Hand over the messages that follow to the same receiver too: the checks above hold for them as
+                    // well.
                     let next = Following::new(&mut arrived, &message, target_uid, waited);
                     shared.refuse(shared.endpoint.deliver(now, lane, target_uid, message, next, last));
                 }
@@ -267,7 +271,8 @@ fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
     });
 }
 
-/// The messages of a delivery that follow one message to the same receiver of the same process, up to the first that does not.
+/// The messages of a delivery that follow one message to the same receiver of the same process, up to the first that
+/// does not.
 struct Following<'a> {
     arrived: &'a mut std::vec::IntoIter<Arrived>,
     path: Arc<str>,
@@ -289,7 +294,7 @@ impl<'a> Following<'a> {
 
     fn follows(&self, Arrived { target_uid, content }: &Arrived) -> bool {
         let ArrivedContent::Message(message) = content else { return false };
-        // Names of one frame lie in one place each.
+        // Compare pointers: equal names of one frame share one text.
         Arc::ptr_eq(&message.recipient.path, &self.path)
             && (message.recipient.instance, *target_uid) == (self.instance, self.target_uid)
             && !has_expired(message, self.waited)
@@ -310,7 +315,7 @@ impl Iterator for Following<'_> {
     }
 }
 
-/// Whether an asker has given up by now: its question waited here for as long as it had left.
+/// Whether an asker has given up by now: its question has waited here for all the time that was left.
 fn has_expired(message: &Inbound, waited: Duration) -> bool {
     message.ask.is_some_and(|ask| ask.budget <= waited)
 }
@@ -325,7 +330,7 @@ fn take_reply(
 ) {
     let endpoint = &shared.endpoint;
     let reason = if target_uid != Some(endpoint.self_address.uid()) {
-        // An answer to the process that ran here before: its numbers are not ours.
+        // An answer to the process that ran here before, whose numbers are not ours.
         DeadLetterReason::StaleIncarnation
     } else if is_stranger && !endpoint.asks.was_sent_to(ask_id, from) {
         shared.stranger_reason()
@@ -337,9 +342,9 @@ fn take_reply(
     endpoint.count_dead_letter(now, reason, Some(lane), Some(from.address()), 1, what);
 }
 
-/// Counts a message that arrived and is not delivered, as what it is, so that what its protocol says again is no warning
-/// (cluster T41). An ask is not answered: its asker is quarantined (cluster T18), has a newer stream, or knows by its
-/// link that this node ends.
+/// Counts a message that arrived and is not delivered, under its path and manifest, so that a message that its protocol
+/// repeats causes no warning (cluster T41). An ask is not answered: its asker is quarantined (cluster T18), has a newer
+/// stream, or learns by its link that this node ends.
 pub(super) fn drop_arrived(
     shared: &Shared,
     now: Instant,
@@ -372,8 +377,9 @@ mod tests {
         Delivery { from, lane, arrived, read_at, mark }
     }
 
-    /// Cluster T38, T39: what follows a message to its receiver is handed over with it, in order, and nothing else: no
-    /// answer, no question whose asker has given up, nothing for another receiver, instance or process.
+    /// Cluster T38, T39: the messages that follow to the same receiver are handed over with the first, in order, and
+    /// nothing else: no answer, no question whose asker has given up, no message for another receiver, instance or
+    /// process.
     #[test]
     fn what_follows_to_the_same_receiver_is_handed_over_with_a_message() {
         let from: UniqueAddress = "a:1#1".parse().unwrap();
@@ -410,8 +416,8 @@ mod tests {
         }
     }
 
-    /// Cluster T22, T38: messages of a node to itself are bounded in number and in bytes; a mark is taken all the
-    /// same, and a sender that waits is woken once there is room.
+    /// Cluster T22, T38: messages of a node to itself are bounded in number and in bytes; a mark is taken even without
+    /// room, and a sender that waits is woken once there is room.
     #[tokio::test]
     async fn what_a_node_sends_to_itself_is_bounded_in_bytes() {
         let (workers, desks) = Workers::new(1, 1000);

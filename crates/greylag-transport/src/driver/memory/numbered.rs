@@ -6,13 +6,13 @@ use crate::envelope::Letter;
 use crate::reliable::{ReceiverEffect, ReceiverInput, ReliableReceiver, ReliableSender, SenderEffect, SenderInput};
 use crate::settings::OnReliableGiveUp;
 
-/// What is kept for one address.
+/// The sender and receiver of numbered messages for one address.
 pub(super) struct Numbered {
     sender: ReliableSender<Arc<Letter>>,
     receiver: ReliableReceiver,
 }
 
-/// Links are never opened or closed, so there is one stream to each incarnation.
+/// The number of the one stream to each incarnation: links are never opened or closed.
 const STREAM: u64 = 1;
 
 impl MemoryNode {
@@ -35,7 +35,7 @@ impl MemoryNode {
         };
         let input = SenderInput::Send { target: to.uid(), message: Arc::new(letter) };
         self.sender_input(Instant::now(), to.address(), input);
-        // The thread that repeats it looks at its deadlines.
+        // Wake the thread that repeats the message: its deadlines changed.
         self.inbox.send(Parcel::Wake).ok();
         Ok(())
     }
@@ -72,7 +72,8 @@ impl MemoryNode {
             && self.is_stranger(from)
             && !self.endpoint.strangers.is_open(&message.recipient.path)
         {
-            // The message is sent again, and taken once its sender is known as a member.
+            // Refuse, without an acknowledgement: the sender repeats the message, and it is taken once the sender is a
+            // member.
             self.endpoint.refuse(now, Some(Lane::CONTROL), message, DeadLetterReason::NotAMember);
             return;
         }
@@ -122,7 +123,7 @@ impl MemoryNode {
                 }
             }
             sender.handle(now, input, &mut effects);
-            // Written under the lock, so that two inputs cannot cross.
+            // Written under the lock, so that the effects of two inputs cannot cross.
             effects.retain(|effect| !self.write_numbered(peer, effect));
         }
         for effect in effects {
@@ -130,7 +131,7 @@ impl MemoryNode {
         }
     }
 
-    /// True if the effect was one for the wire.
+    /// Writes an effect for the wire; false if the effect is another one.
     fn write_numbered(&self, peer: &NodeAddress, effect: &SenderEffect<Arc<Letter>>) -> bool {
         let (seq, letter) = match effect {
             SenderEffect::Write { seq, message } => (*seq, Some(message)),

@@ -8,7 +8,7 @@ use crate::config::given::{Given, Value, words};
 words!(OnForeignCluster { "warn" => Self::Warn, "leave_if_smaller" => Self::LeaveIfSmaller });
 words!(ProofOfDeath { "off" => Self::Off, "local" => Self::Local, "on" => Self::On });
 
-/// A detector of the program's own cannot be named in a file.
+/// The kinds of detectors; one of the program's own has no name in a file.
 impl Value for DetectorKind {
     fn expected() -> String {
         "\"phi\", \"deadline\"".to_owned()

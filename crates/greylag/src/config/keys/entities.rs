@@ -1,4 +1,4 @@
-//! `sharding.*`, as far as it says how entities run. Source: sharding §4, §7.
+//! `sharding.*`, the keys for running entities. Source: sharding §4, §7.
 
 use greylag_sharding::settings::{Dispatcher, StuckShardAction};
 

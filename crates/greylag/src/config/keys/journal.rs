@@ -1,4 +1,4 @@
-//! `persistence.journal` and what belongs to it, `persistence.query.*` and `persistence.projection.*`.
+//! `persistence.journal` and the keys of journals, `persistence.query.*` and `persistence.projection.*`.
 //! Source: persistence §9.
 
 use greylag_persistence::OnPoison;

@@ -1,4 +1,5 @@
-//! `persistence.*`: what the settings of event-sourced behaviours, and of those with a durable state, start from. Source: persistence §9.
+//! `persistence.*`: the settings that event-sourced behaviours, and those with a durable state, start from. Source:
+//! persistence §9.
 
 use greylag_persistence::{OnUnknownEvent, ReplayFilterMode, SnapshotFailurePolicy, StashOverflow};
 
@@ -135,7 +136,7 @@ pub(super) fn keys() -> Vec<Key> {
     keys
 }
 
-/// What the node shares among all entities that its shards host.
+/// Settings that all sharded entities of the node share.
 #[cfg(feature = "sharding")]
 fn of_nodes() -> [Key; 2] {
     [

@@ -1,4 +1,4 @@
-//! Producers and consumers without entities: operators see them in the report, and they end with their node.
+//! Producers and consumers without entities: they appear in the report, and end with their node.
 
 use tokio::sync::{Semaphore, mpsc};
 
@@ -32,8 +32,8 @@ fn numbers() -> WorkKey<u64> {
     WorkKey::new("numbers", json("number"))
 }
 
-/// A node whose workers are found by the returned directory, too; and a worker there, which begins a job when it says so, and
-/// confirms it when it may.
+/// A node with one worker, which can also be found through `directory`. The worker sends each job that it begins to
+/// `begun`, and confirms the job once it gets a permit of `may_end`.
 struct World {
     sharding: Sharding,
     delivery: NodeDelivery,
@@ -77,8 +77,8 @@ impl World {
     }
 }
 
-/// Producers point to point and of work stand in the report with where they send to, what waits, for how long, and why; what
-/// consumers and workers counted stands there under their names.
+/// Point-to-point and work-pulling producers appear in the report with their target, and with number, age and cause of
+/// waiting messages; consumers and workers appear with their counts, by name.
 #[tokio::test]
 async fn what_runs_without_entities_is_shown() {
     let mut world = World::new().await;
@@ -125,7 +125,7 @@ async fn what_runs_without_entities_is_shown() {
     };
     until("orders are confirmed", || is_confirmed("orders")).await;
     until("jobs are confirmed", || is_confirmed("jobs")).await;
-    // The report keeps the counts of a consumer that has ended, and a new consumer of its name begins at zero.
+    // The report keeps the counts of an ended consumer; a new consumer of the same name begins at zero.
     drop((deliveries, picking));
     until("it has ended", || world.counted("picking").links == 0).await;
     let again = world.delivery.consumer_controller("picking", json::<u64>("number")).start().await.unwrap();
@@ -134,8 +134,8 @@ async fn what_runs_without_entities_is_shown() {
     until("a closed producer is shown no more", || world.producer("orders").is_none()).await;
 }
 
-/// A node that ends waits for the messages of its own producers, and for jobs and deliveries in hand of other nodes' producers;
-/// it takes no more of them.
+/// A node that ends waits for the messages of its own producers, and for the jobs and deliveries in hand of other
+/// nodes' producers, but takes no more of the latter.
 #[tokio::test]
 async fn what_runs_on_a_node_ends_with_it() {
     let mut world = World::new().await;
@@ -167,7 +167,7 @@ async fn what_runs_on_a_node_ends_with_it() {
     .await;
     assert!(matches!(within(own.send(8)).await, Err(SendError::Closed(Some(8)))));
     within(elsewhere.send(9)).await.unwrap();
-    // The end of the producers leads to the end of the worker by wake-ups alone, all of them on this thread.
+    // The worker ends after the producers by wake-ups alone, all of them on this thread.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }

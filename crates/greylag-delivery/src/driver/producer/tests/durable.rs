@@ -1,4 +1,4 @@
-//! Sharding producers that store.
+//! Durable sharding producers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,8 @@ fn values(region: &TestRegion) -> Vec<i64> {
     region.delivered().into_iter().map(|(value, _)| value).collect()
 }
 
-/// delivery 35: nothing is transmitted before it is stored, and an ask resolves when it is, without a confirmation.
+/// delivery 35: no message is transmitted before it is stored; `ask` resolves when its message is stored, without a
+/// confirmation.
 #[tokio::test]
 async fn scenario_35_stored_before_it_is_sent() {
     let (region, disk) = (TestRegion::new(Answers::Grant), InMemoryQueues::new());
@@ -43,8 +44,8 @@ async fn scenario_35_stored_before_it_is_sent() {
     assert_eq!(producer.stats().confirmed, 0);
 }
 
-/// delivery 44, 58 and P14: another producer takes the queue over. What was not confirmed comes again in its order and
-/// under its old numbers, before what is new; the former producer is fenced.
+/// delivery 44, 58 and P14: another producer takes the queue over. Unconfirmed messages are sent again in order and
+/// under their numbers, before new ones; the former producer is fenced.
 #[tokio::test]
 async fn scenario_44_and_58_another_producer_goes_on() {
     let (region, disk) = (TestRegion::new(Answers::Grant), InMemoryQueues::new());
@@ -72,7 +73,7 @@ async fn scenario_44_and_58_another_producer_goes_on() {
     assert_eq!(*next.confirmed().borrow(), SeqNr(6));
 }
 
-/// delivery 38: a producer that left nothing behind goes on with its numbers at once.
+/// delivery 38: a producer whose predecessor left no unconfirmed message continues the numbers at once.
 #[tokio::test]
 async fn scenario_38_a_clean_restart() {
     let (region, disk) = (TestRegion::new(Answers::Confirm), InMemoryQueues::new());
@@ -90,7 +91,7 @@ async fn scenario_38_a_clean_restart() {
     assert_eq!(values(&region), [1, 2, 3, 4, 5], "closing has stored every confirmation");
 }
 
-/// delivery D7: an append whose answer is lost is repeated, and its messages are sent once. Nobody hears of it.
+/// delivery D7: an append whose answer is lost is repeated, and its messages are sent once; no sender gets an error.
 #[tokio::test]
 async fn a_lost_answer_of_the_store_is_nobodys_concern() {
     let (region, disk) = (TestRegion::new(Answers::Confirm), InMemoryQueues::new());
@@ -113,8 +114,8 @@ async fn a_lost_answer_of_the_store_is_nobodys_concern() {
     assert_eq!(*producer.confirmed().borrow(), SeqNr(3));
 }
 
-/// delivery D7: past the last attempt messages go back to their senders; then the queue is opened again, without a
-/// restart of anything.
+/// delivery D7: after the last attempt senders get their messages back; then the queue is loaded again, without a
+/// restart of the producer.
 #[tokio::test]
 async fn a_store_that_is_away_gives_messages_back_and_is_opened_again() {
     let (region, disk) = (TestRegion::new(Answers::Confirm), InMemoryQueues::new());
@@ -140,7 +141,7 @@ async fn a_store_that_is_away_gives_messages_back_and_is_opened_again() {
     assert_eq!(values, [1, 3, 4], "what may be stored was stored");
 }
 
-/// delivery 79, durable: the last handle is dropped, and the queue keeps what was not confirmed.
+/// delivery 79, durable: when the last handle is dropped, the queue keeps the unconfirmed messages.
 #[tokio::test]
 async fn scenario_79_what_a_dropped_producer_did_not_deliver_stays_in_its_queue() {
     let (region, disk) = (TestRegion::new(Answers::Silent), InMemoryQueues::new());
@@ -158,7 +159,7 @@ async fn scenario_79_what_a_dropped_producer_did_not_deliver_stays_in_its_queue(
     assert_eq!(*next.confirmed().borrow(), SeqNr(2));
 }
 
-/// A message that the queue does not take is refused when it is sent.
+/// A message larger than the queue's limit is refused when it is sent.
 #[tokio::test]
 async fn a_message_larger_than_the_queue_takes_is_refused() {
     let (region, disk) = (TestRegion::new(Answers::Confirm), InMemoryQueues::new());
@@ -197,14 +198,14 @@ async fn scenario_36_chunks_are_stored_as_one_message() {
     let state = stored(&disk).await;
     assert_eq!((state.current_seq_nr, state.unconfirmed.len()), (SeqNr(2), 1));
     assert_eq!(state.unconfirmed[0].message.payload.len(), 3000);
-    // It is cut again when another producer sends it.
+    // The next producer cuts the message into chunks again.
     let next = text_producer(&region, &disk, &settings);
     region.answer_all(Answers::Confirm);
     next.drain(PATIENCE).await.unwrap();
     assert_eq!(region.frames(), 6);
 }
 
-/// delivery 34: confirmations are stored behind the deliveries, each of its entity, within the interval.
+/// delivery 34: confirmations are stored after the deliveries, one per entity, within the interval.
 #[tokio::test]
 async fn scenario_34_confirmations_are_stored_behind() {
     let (region, disk) = (TestRegion::new(Answers::Grant), InMemoryQueues::new());

@@ -1,4 +1,4 @@
-//! Messages to entities of the producer's own node, and what becomes of them when these entities move.
+//! Messages to entities of the producer's own node, before and after these entities move.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use crate::ids::{ProducerId, SeqNr};
 use crate::machine::portable::UnsendableError;
 use crate::settings::DeliverySettings;
 
-/// Writes numbers as JSON, and counts them. One it refuses, at another it panics.
+/// Encodes numbers as JSON and counts the calls. Refuses one number, panics at another.
 #[derive(Clone, Default)]
 struct Counting(Arc<AtomicUsize>);
 
@@ -72,7 +72,7 @@ fn in_memory(region: &Arc<TestRegion>, settings: &DeliverySettings) -> (Sharding
     start(region, Keeping::InMemory(identity()), settings)
 }
 
-/// The entities of a region that hands messages over are of other nodes from here on.
+/// From here on the entities of a region that handed messages over are on other nodes.
 fn all_leave(region: &TestRegion, shards: &[&str]) {
     region.hands_over(false);
     for shard in shards {
@@ -82,8 +82,8 @@ fn all_leave(region: &TestRegion, shards: &[&str]) {
     }
 }
 
-/// delivery K7: a message to an entity of the same node is neither encoded nor cut, however large. A durable producer's
-/// message is encoded.
+/// delivery K7: a message to an entity of the same node is neither encoded nor cut, whatever its size. A durable
+/// producer's message is encoded.
 #[tokio::test]
 async fn messages_of_the_same_node_are_not_encoded() {
     let mut settings = without_repeats();
@@ -110,7 +110,8 @@ async fn messages_of_the_same_node_are_not_encoded() {
     assert_eq!((codec.encoded(), region.without_bytes()), (10, 0), "each once, for its store");
 }
 
-/// delivery K7: before a shard has a route its entities are taken to be of this node; where they are not, nothing is lost.
+/// delivery K7: before a shard has a route, its entities are assumed to be on this node; if they are not, no message is
+/// lost.
 #[tokio::test]
 async fn a_route_may_lead_to_another_node() {
     let region = TestRegion::new(Answers::Silent);
@@ -136,8 +137,8 @@ async fn a_route_may_lead_to_another_node() {
     assert_eq!((codec.encoded(), numbers), (3, vec![11, 11, 12, 13]), "the first copy was without bytes");
 }
 
-/// delivery K7, of 70: unconfirmed messages are encoded when their entity moves, once, and follow it in their order, under
-/// their numbers. Confirmed messages stay confirmed.
+/// delivery K7, of 70: when an entity moves, its unconfirmed messages are encoded once, and sent to the new home in
+/// order under their numbers. Confirmed messages stay confirmed.
 #[tokio::test]
 async fn scenario_70_what_is_unconfirmed_follows_its_entity() {
     let region = TestRegion::new(Answers::Grant);
@@ -163,14 +164,14 @@ async fn scenario_70_what_is_unconfirmed_follows_its_entity() {
     assert_eq!((region.frames_to("done"), region.frames_to("stays")), (5, 5));
     assert_eq!((codec.encoded(), region.without_bytes()), (5, 15));
 
-    // Later messages are encoded by their senders; once the shard is home again, messages need no bytes.
+    // Senders encode later messages; once the shard is back on this node, messages are not encoded.
     assert_eq!(producer.send_confirmed("moves", 6).await.unwrap(), SeqNr(16));
     assert_eq!(codec.encoded(), 6);
     region.hands_over(true);
     region.moves("moves");
     region.tell(RouteNews::LookAtAll);
     while region.without_bytes() == 15 {
-        // The producer hears of the move between two sends.
+        // The producer handles the move between two sends.
         producer.send_confirmed("moves", 7).await.unwrap();
     }
     let encoded = codec.encoded();
@@ -180,8 +181,8 @@ async fn scenario_70_what_is_unconfirmed_follows_its_entity() {
     assert_eq!((codec.encoded(), region.without_bytes()), (encoded, 21));
 }
 
-/// delivery 59: what an entity has confirmed before it moves is not sent to its new home, although the link begins anew: the
-/// producer finds confirmation and move at once, and takes the confirmation first.
+/// delivery 59: messages that an entity confirmed before it moved are not sent to its new home, although the link
+/// starts over: the producer finds confirmation and move at the same time, and handles the confirmation first.
 #[tokio::test]
 async fn what_was_confirmed_before_a_move_does_not_follow() {
     let region = TestRegion::new(Answers::Grant);
@@ -197,15 +198,15 @@ async fn what_was_confirmed_before_a_move_does_not_follow() {
         region.moves(entity);
         let shard: Arc<str> = entity.as_str().into();
         region.confirm_before(entity, &[RouteNews::Routed(shard.clone(), true), RouteNews::Moved(shard)]);
-        // The producer's task runs.
+        // Let the producer's task run.
         tokio::time::sleep(std::time::Duration::from_millis(2)).await;
     }
     until("everything is confirmed", || producer.stats().confirmed == 20).await;
     assert_eq!((region.frames(), codec.encoded()), (20, 0));
 }
 
-/// delivery K7: that a message cannot leave its node comes to light when it has to. Its sender and the operator are told why,
-/// and nothing else is lost.
+/// delivery K7: a message that cannot be sent to another node fails only when its entity moves there. Its sender and
+/// the operator get the reason, and no other message is lost.
 #[tokio::test]
 async fn what_cannot_follow_its_entity_is_told_and_holds_up_nothing() {
     let region = TestRegion::new(Answers::Grant);
@@ -244,7 +245,7 @@ async fn what_cannot_follow_its_entity_is_told_and_holds_up_nothing() {
     assert_eq!(dead.get(&DeadLetterReason::SerializeFailed), Some(&2));
     assert_eq!(dead.get(&DeadLetterReason::TooLarge), Some(&1));
 
-    // Where its entity is known to be elsewhere, the sender is told before anything is sent.
+    // If the entity is known to be on another node, the sender gets the error before anything is sent.
     assert!(matches!(producer.send("a", REFUSED).await.unwrap_err(), SendError::Encode(REFUSED, _)));
     assert!(matches!(
         producer.send("a", LONG).await.unwrap_err(),
@@ -252,8 +253,8 @@ async fn what_cannot_follow_its_entity_is_told_and_holds_up_nothing() {
     ));
 }
 
-/// delivery K7: the limit of a message's size and the budgets of bytes go by what the codec expects. Where it expects too much,
-/// the message is encoded, and the truth counts.
+/// delivery K7: the message size limit and the byte budgets use the codec's size estimate. If the estimate is above the
+/// limit, the message is encoded, and its true size counts.
 #[tokio::test]
 async fn sizes_of_messages_without_bytes_are_what_the_codec_expects() {
     let region = TestRegion::new(Answers::Silent);

@@ -29,8 +29,8 @@ fn values(region: &TestRegion) -> Vec<(i64, SeqNr)> {
     region.delivered()
 }
 
-/// delivery §4.4 and 72: what applications write is sent in the order in which it is seen, is confirmed, and is gone
-/// then; another producer of the outbox goes on with what is left.
+/// delivery §4.4 and 72: messages written by applications are sent in the order in which the outbox first sees them,
+/// are confirmed, and then removed; another producer of the outbox continues with the rest.
 #[tokio::test]
 async fn scenario_72_what_applications_write_is_sent() {
     let (region, disk) = (TestRegion::new(Answers::Confirm), InMemoryQueues::new());
@@ -53,7 +53,7 @@ async fn scenario_72_what_applications_write_is_sent() {
     assert_eq!(sent, [(1, SeqNr(1)), (2, SeqNr(2)), (3, SeqNr(3)), (4, SeqNr(4))]);
 }
 
-/// A poll whose answer is lost loses no message, and none is sent twice under two numbers.
+/// A poll whose answer is lost loses no message, and no message is sent under two numbers.
 #[tokio::test]
 async fn a_lost_poll_loses_nothing() {
     let (region, disk) = (TestRegion::new(Answers::Confirm), InMemoryQueues::new());
@@ -73,7 +73,8 @@ async fn a_lost_poll_loses_nothing() {
     assert_eq!(sent, (1..=5).map(|number| (number, SeqNr(number as u64))).collect::<Vec<_>>());
 }
 
-/// What is sent through the producer itself comes back: an outbox is written by applications. The outbox goes on.
+/// A message sent through the producer itself is given back, since only applications write an outbox. The outbox goes
+/// on.
 #[tokio::test]
 async fn nothing_is_sent_through_a_producer_over_an_outbox() {
     let (region, disk) = (TestRegion::new(Answers::Confirm), InMemoryQueues::new());

@@ -1,4 +1,4 @@
-//! A region without a cluster: frames arrive at once, and entities answer as they are told.
+//! A region without a cluster: frames arrive at once, and entities answer as scripted.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -20,17 +20,17 @@ use crate::message::{BatchHeader, ProducerStopped, SequencedBatch, Upstream, Ups
 use crate::payload::Payload;
 use crate::wire;
 
-/// What entities do with what arrives.
+/// How entities answer frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answers {
     Silent,
-    /// They ask for more and confirm nothing.
+    /// Grant demand, confirm nothing.
     Grant,
-    /// They confirm everything at once.
+    /// Confirm every message at once.
     Confirm,
 }
 
-/// Messages of any type may be sent; the values of numbers are noted.
+/// Accepts messages of any type; records the values of numbers.
 pub(super) struct TestRegion {
     pub(super) network: MemoryNetwork,
     pub(super) remoting: Arc<dyn Remoting>,
@@ -41,15 +41,15 @@ pub(super) struct TestRegion {
 struct State {
     answers: Answers,
     answers_of: BTreeMap<Arc<str>, Answers>,
-    /// Value, or -1 for one that is not a number, and total of every frame, by entity.
+    /// Entity, value (-1 if not a number) and total of every frame.
     frames: Vec<(Arc<str>, i64, SeqNr)>,
-    /// Messages without bytes among them.
+    /// Number of messages without bytes among the frames.
     without_bytes: usize,
-    /// How many bytes of payload each batch has.
+    /// Payload bytes of each batch.
     batches: Vec<usize>,
     /// The header of the last batch to each entity.
     headers: BTreeMap<Arc<str>, BatchHeader>,
-    /// Of each link the last frame of the contiguous run that arrived, and frames beyond it.
+    /// By link: the end of the contiguous run of received frames, and the frames beyond it.
     received: BTreeMap<ControllerRef, u64>,
     routed: bool,
     hands_over: bool,
@@ -91,17 +91,17 @@ impl TestRegion {
         self.state.lock().unwrap().routed = routed;
     }
 
-    /// The entities are of the producer's node from here on, or of others.
+    /// Sets whether the entities are on the producer's node from here on.
     pub(super) fn hands_over(&self, hands_over: bool) {
         self.state.lock().unwrap().hands_over = hands_over;
     }
 
-    /// The shard has another home from here on.
+    /// Gives the shard another home from here on.
     pub(super) fn moves(&self, shard: &str) {
         *self.state.lock().unwrap().homes.entry(shard.into()).or_default() += 1;
     }
 
-    /// The next batches are refused like this.
+    /// Refuses the next `times` batches for this reason.
     pub(super) fn takes(&self, not: NotTaken, times: usize) {
         self.state.lock().unwrap().refuses = Some((not, times));
     }
@@ -110,17 +110,17 @@ impl TestRegion {
         self.news.send(news).ok();
     }
 
-    /// Frames that were taken.
+    /// Number of frames taken.
     pub(super) fn frames(&self) -> usize {
         self.state.lock().unwrap().frames.len()
     }
 
-    /// Messages without bytes that were taken.
+    /// Number of messages without bytes taken.
     pub(super) fn without_bytes(&self) -> usize {
         self.state.lock().unwrap().without_bytes
     }
 
-    /// How many bytes of payload each batch that was taken has.
+    /// Payload bytes of each batch taken.
     pub(super) fn batches(&self) -> Vec<usize> {
         self.state.lock().unwrap().batches.clone()
     }
@@ -129,7 +129,7 @@ impl TestRegion {
         self.state.lock().unwrap().frames.iter().filter(|(to, ..)| &**to == entity).count()
     }
 
-    /// Value and total of every frame that was taken, in the order in which they came.
+    /// Value and total of every frame taken, in order of arrival.
     pub(super) fn delivered(&self) -> Vec<(i64, SeqNr)> {
         self.state.lock().unwrap().frames.iter().map(|(_, value, total)| (*value, *total)).collect()
     }
@@ -139,7 +139,7 @@ impl TestRegion {
         state.frames.iter().filter(|(to, ..)| &**to == entity).map(|(_, value, total)| (*value, *total)).collect()
     }
 
-    /// The entity confirms all that it has got, and there is news. No task of this thread runs before both are there.
+    /// The entity confirms everything received, then `news` follow. No task of this thread runs before both are queued.
     pub(super) fn confirm_before(&self, entity: &str, news: &[RouteNews]) {
         let state = self.state.lock().unwrap();
         let header = state.headers[entity].clone();
@@ -154,7 +154,7 @@ impl TestRegion {
         news.iter().for_each(|news| self.tell(news.clone()));
     }
 
-    /// What an entity says, over the wire.
+    /// Sends a message of an entity to its producer, through the transport.
     fn say(&self, header: BatchHeader, message: Upstream) {
         let from = ControllerRef { node: self.remoting.self_address().clone(), path: "e".into(), instance: 1 };
         let recipient = Recipient { path: header.controller.path.clone(), sub_path: None, instance: 0 };

@@ -1,4 +1,4 @@
-//! Sharding scenario 71, by the replicated store: what was updated at one node is loaded at another one.
+//! Sharding scenario 71, with the replicated store: an update at one node is loaded at another.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use greylag_transport::memory::MemoryNetwork;
 
 use super::*;
 
-/// Replicators are known per process, so no two nodes of these tests are the same incarnation.
+/// Keeps the nodes of these tests apart, as replicators are registered per process by incarnation.
 static LAST_UID: AtomicU64 = AtomicU64::new(19_000);
 
 /// The store of one shard on each of three nodes, each under a generation of its own.

@@ -1,4 +1,4 @@
-//! Sharding scenario 71, by the store alone: what was updated is loaded again, in one event for each hundred ids, and no older
+//! Sharding scenario 71, by the store alone: updates are loaded again, in one event for each hundred ids, and no older
 //! owner writes once a newer one has loaded.
 
 use std::num::{NonZeroU32, NonZeroU64};
@@ -155,7 +155,7 @@ async fn a_history_that_cannot_be_read_says_what_to_do() {
     assert!(text.contains("remove_remembered_entities") && text.contains("/sharding/Gr%C3%B6%C3%9FeShard/7"), "{text}");
 }
 
-/// What is removed by the function that the error names leaves an empty history, which the next owner goes on with.
+/// A history that was removed by the function named in the error is empty, and the next owner continues it.
 #[tokio::test]
 async fn a_removed_history_is_loaded_empty() {
     let world = World::new(2);

@@ -1,4 +1,4 @@
-//! Incarnations of a coordinator on three nodes, over the replicas of these.
+//! Incarnations of a coordinator on three nodes with replicas.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::fingerprint::{Fingerprint, StateStoreMode};
 use crate::ids::RegionId;
 use crate::machine::message::CoordinatorId;
 
-/// Replicators are known per process, so no two nodes of these tests are the same incarnation.
+/// Keeps the nodes of these tests apart, as replicators are registered per process by incarnation.
 static LAST_UID: AtomicU64 = AtomicU64::new(9_000);
 
 /// The store of one incarnation on each of three nodes.
@@ -61,7 +61,7 @@ fn home(shard: u32, epoch: u64) -> Vec<StateEvent> {
     vec![StateEvent::Home { shard: ShardId::from_index(shard), home }]
 }
 
-/// sharding 27: the older coordinator goes on after a pause. Its commit does not count, although its write came through.
+/// sharding 27: the older coordinator goes on after a pause. Its commit fails, although its write was stored.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_27_what_an_older_incarnation_commits_is_lost() {
     let stores = stores().await;
@@ -78,7 +78,7 @@ async fn scenario_27_what_an_older_incarnation_commits_is_lost() {
     assert_eq!(generation.epoch(), 8, "a decision of the older one overwrites none of the newer one's");
 }
 
-/// sharding 27, §2.15: two incarnations that chose the same epoch are never both of the opinion that theirs counts.
+/// sharding 27, §2.15: of two incarnations with the same epoch, both are never certain that their commit counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_27_of_two_incarnations_with_one_epoch_one_goes_on() {
     let stores = stores().await;

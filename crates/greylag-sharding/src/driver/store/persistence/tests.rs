@@ -15,7 +15,7 @@ use crate::machine::coordinator::{Meta, StoredHome};
 use crate::machine::message::CoordinatorId;
 use crate::settings::StateJournalSettings;
 
-/// The stores of a test: what is below, and the faults around it.
+/// The stores of a test, with the faults around them.
 struct World {
     journal: InMemoryJournal,
     snapshots: InMemorySnapshots,
@@ -49,7 +49,7 @@ impl World {
         PersistenceStore::new(&name(), &stores, &fingerprint("own"), &self.settings)
     }
 
-    /// Writes records as they are, past any coordinator.
+    /// Writes raw records, bypassing any coordinator.
     async fn append(&self, records: Vec<(&str, u32, Vec<u8>)>) {
         let (id, uuid) = (id(), WriterUuid::from_u128(7));
         let head = self.journal.head(&id).await.unwrap();
@@ -76,7 +76,7 @@ impl World {
         self.journal.events(&id()).iter().map(|event| event.seq_nr.as_u64()).collect()
     }
 
-    /// A history of 43 events, of which every snapshot is saved and everything needless deleted.
+    /// A history of 43 events, with every snapshot saved and all needless events and snapshots deleted.
     async fn long(&self) -> StoredState {
         let store = self.store();
         store.read().await.unwrap();
@@ -84,7 +84,7 @@ impl World {
         for seq in 1..=20 {
             store.commit(vec![home(1, seq, false)]).await.unwrap();
             store.commit(vec![home(1, seq, true)]).await.unwrap();
-            // One save at a time: a snapshot that falls due meanwhile would be left out.
+            // Wait for the save: a snapshot that falls due during one would be left out.
             wait_until(|| !store.log.snapshots().is_saving()).await;
         }
         let state = self.store().read().await.unwrap();
@@ -171,7 +171,7 @@ async fn what_was_committed_is_read_by_the_next_incarnation_and_fences_the_one_b
     assert_eq!(world.kept().len(), 6, "nothing of the one that is fenced is stored");
 }
 
-/// An append that was compared with another history than the one that was read: nothing is stored.
+/// An append based on another history than the present one stores nothing.
 #[tokio::test]
 async fn what_another_writer_has_appended_meanwhile_is_never_overwritten() {
     let world = World::new();
@@ -185,7 +185,7 @@ async fn what_another_writer_has_appended_meanwhile_is_never_overwritten() {
     assert_eq!(world.kept(), [1, 2, 3, 4]);
 }
 
-/// sharding §2.14: only what is certainly not stored is tried again.
+/// sharding §2.14: a write is repeated only if it was certainly not stored.
 #[tokio::test]
 async fn a_write_that_was_not_stored_can_be_tried_again_and_no_other() {
     let world = World::new();
@@ -274,7 +274,7 @@ async fn snapshots_are_taken_and_what_they_make_needless_goes() {
     assert_eq!(world.kept(), (21..=43).collect::<Vec<_>>());
 }
 
-/// A history that grew long without a snapshot gets one when it is read.
+/// A long history without a snapshot gets one when it is read.
 #[tokio::test]
 async fn a_long_history_is_read_once() {
     let mut world = World::new();
@@ -318,7 +318,7 @@ async fn a_damaged_snapshot_is_passed_over_as_long_as_another_way_leads_to_the_s
     assert!(refused.contains("events up to 20 are deleted"), "{refused}");
 }
 
-/// persistence §2.5: a snapshot that came from elsewhere begins an empty history; beside events it is none of theirs.
+/// persistence §2.5: a foreign snapshot may begin an empty history; beside events it is refused.
 #[tokio::test]
 async fn numbers_go_on_behind_a_snapshot_whose_journal_is_new() {
     let world = World::new();
@@ -335,7 +335,7 @@ async fn numbers_go_on_behind_a_snapshot_whose_journal_is_new() {
     assert!(refused.contains("reflects event 40") && refused.contains("the last is 1"), "{refused}");
 }
 
-/// sharding 79: what was removed is reported, and the next coordinator begins without homes.
+/// sharding 79: removed data are reported, and the next coordinator begins without homes.
 #[tokio::test]
 async fn scenario_79_removed_data_are_named_and_leave_an_empty_history() {
     let world = World::new();
@@ -360,7 +360,7 @@ async fn scenario_79_removed_data_are_named_and_leave_an_empty_history() {
     assert_eq!(world.store().read().await.unwrap(), StoredState::default());
     assert_eq!(removed(false).await.unwrap(), (false, true), "what is empty is not running, and a snapshot says it is");
     assert_eq!(world.long().await.regions, [region()].into(), "numbers go on");
-    // An unreadable history is removed, too: that is what the tool is for.
+    // An unreadable history is removed too, as the tool must do.
     world.append(vec![(EVENT_MANIFEST, 1, vec![0xff])]).await;
     assert!(world.store().read().await.is_err());
     assert_eq!(removed(true).await.unwrap(), (true, true));
@@ -383,7 +383,7 @@ async fn an_old_history_is_removed_without_force() {
     assert!(crate::remove_internal_sharding_data(&stores, &["a|b"], false).await.is_err());
 }
 
-/// What the next coordinator writes after a removal can be read by those that follow it.
+/// After a removal, later coordinators can read the next coordinator's events.
 #[tokio::test]
 async fn a_removed_history_goes_on() {
     let world = World::new();
@@ -397,8 +397,8 @@ async fn a_removed_history_goes_on() {
     assert_eq!(read.homes.keys().collect::<Vec<_>>(), [&ShardId::from_index(1)]);
 }
 
-/// Sharding scenario 76, by the store: shards that had a home are remembered, those that are added too, and a coordinator that
-/// looks for homes is told that there are none any more.
+/// Sharding scenario 76, by the store: shards that had a home, and added shards, are remembered, and a coordinator that
+/// looks for homes learns that there are none any more.
 #[tokio::test]
 async fn scenario_76_remembered_shards_stay_and_homes_are_not_looked_for_any_more() {
     let world = World::new();

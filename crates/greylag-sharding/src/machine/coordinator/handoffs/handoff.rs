@@ -1,4 +1,4 @@
-//! One handoff: what it waits for, and what is due for it.
+//! One handoff: the answers that it waits for, and its deadlines.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -23,9 +23,9 @@ pub(super) struct HandOff {
     pub(super) step: Step,
     /// When unanswered messages are sent again.
     pub(super) resend_at: Instant,
-    /// When it is given up, or reported.
+    /// When the handoff is given up, or reported.
     pub(super) deadline: Option<Instant>,
-    /// The shard is to stop, and no new home is wanted for it: one is given when a region asks.
+    /// Whether the shard only stops: it gets a new home when a region asks for one.
     pub(super) is_stop: bool,
 }
 
@@ -35,7 +35,7 @@ pub(super) enum Step {
     AwaitStopped { timed_out: bool },
 }
 
-/// How long a handoff waits for what.
+/// Timeouts of a handoff.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
     pub(super) retry: Duration,
@@ -52,7 +52,7 @@ impl HandOff {
         [Some(self.resend_at), self.deadline, proxies].into_iter().flatten().min()
     }
 
-    /// A region that is gone sends nothing more.
+    /// Removes a region that is gone, which sends nothing any more.
     pub(super) fn forget(&mut self, region: &RegionId) {
         self.participants.remove(region);
         self.flush_from.remove(region);
@@ -65,7 +65,7 @@ impl HandOff {
         matches!(&self.step, Step::AwaitAcks { waiting, .. } if waiting.is_empty())
     }
 
-    /// What is due now.
+    /// Does what is due now.
     pub(super) fn tick(&mut self, now: Instant, shard: &ShardId, times: Times, out: &mut Vec<HandOffEffect>) -> Due {
         let is_over = self.deadline.is_some_and(|at| at <= now);
         let is_again = self.resend_at <= now;
@@ -77,7 +77,7 @@ impl HandOff {
         match &mut self.step {
             Step::AwaitAcks { waiting, hosting, proxy_deadline } => {
                 if proxy_deadline.take_if(|at| *at <= now).is_some() {
-                    // A proxy that comes late is put right by `StaleRoute` and its probe.
+                    // Do not wait for proxies any longer: `StaleRoute` and a probe correct the route of a late proxy.
                     waiting.retain(|region| hosting.contains(region));
                 }
                 if waiting.is_empty() {
@@ -92,7 +92,7 @@ impl HandOff {
             }
             Step::AwaitStopped { timed_out } => {
                 if is_over {
-                    // The handoff ends only with proof: reported at the timeout and once more at its double.
+                    // Never end the handoff without proof: report it at the timeout and once more at twice the timeout.
                     let is_stuck = std::mem::replace(timed_out, true);
                     self.deadline = (!is_stuck).then(|| now + times.handoff);
                     let shard = shard.clone();
@@ -113,9 +113,9 @@ impl HandOff {
     }
 }
 
-/// What a handoff goes on to.
+/// The next step of a handoff.
 pub(super) enum Due {
-    /// All have acked, or are gone: the owner stops the shard.
+    /// All regions have acked, or are gone: the owner must stop the shard.
     OrderStop,
     /// A region did not stop sending in time.
     GiveUp,

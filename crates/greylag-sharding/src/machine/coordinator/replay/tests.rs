@@ -92,7 +92,7 @@ fn a_sound_history_is_read_as_it_was_written() {
     }
 }
 
-/// A snapshot in the middle changes nothing of what the rest amounts to.
+/// A snapshot in the middle of a history does not change its outcome.
 #[test]
 fn a_snapshot_stands_for_what_came_before_it() {
     let events = sound();
@@ -101,14 +101,14 @@ fn a_snapshot_stands_for_what_came_before_it() {
         let before = replayed(true, &events[..cut]).unwrap().state(&fingerprint("first")).unwrap();
         let mut replay = Replay::from_snapshot(before, true);
         events[cut..].iter().cloned().for_each(|event| replay.apply(event).unwrap());
-        // Before the first epoch a state has no place for the fingerprint, which its writer says again then.
+        // A state before the first epoch cannot hold the fingerprint, which its writer then writes again.
         if cut > 1 {
             assert_eq!(replay.state(&fingerprint("own")).unwrap(), whole, "cut at {cut}");
         }
     }
 }
 
-/// What was recorded of the end of a home is kept for the allocation that follows.
+/// A tombstone keeps the facts about the ended home for the allocation that follows.
 #[test]
 fn a_tombstone_keeps_its_leftovers_and_its_last_owner() {
     let replay = replayed(true, &[registered(1), allocated(1, 1, 1), deallocated(1, 1)]).unwrap();
@@ -220,7 +220,7 @@ fn a_history_without_a_fingerprint_takes_the_readers() {
     assert_eq!(refused, Err(Contradiction::NoFingerprint));
 }
 
-/// The event says that nothing of the region lives, whatever is recorded of its homes.
+/// A terminated region has no homes, whatever else is recorded.
 #[test]
 fn a_region_that_ended_has_no_homes() {
     let mut replay = replayed(true, &[registered(1), allocated(1, 1, 1), terminated(1)]).unwrap();

@@ -1,4 +1,4 @@
-//! Several nodes that ask each other what they mean by a type, with messages that are late and lost.
+//! Several nodes that compare their roles for a type, with messages that are late and lost.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -182,7 +182,7 @@ fn of_two_sides_the_active_one_stays_and_of_two_that_start_the_role_that_sorts_f
     }
 }
 
-/// A third node that gave way is in no one's way, although neither side is active there.
+/// A third node whose side was refused refuses no other node, although neither of these two is active.
 #[test]
 fn a_side_that_has_given_way_refuses_none() {
     let mut world = World::new(&["c", "a", "c"]);
@@ -227,7 +227,7 @@ fn two_active_sides_that_meet_are_told_of_and_both_go_on() {
     assert_eq!(world.nodes[0].dispute(), None, "the other side is gone");
 }
 
-/// What was answered before a side gave way says nothing about the time after: it asks anew.
+/// Answers from before a side was refused do not count afterwards: the side asks anew.
 #[test]
 fn a_side_that_is_refused_no_more_asks_again_before_it_decides() {
     let mut world = World::new(&["b", "a", "c"]);
@@ -239,7 +239,7 @@ fn a_side_that_is_refused_no_more_asks_again_before_it_decides() {
     world.coordinate(1, true);
     world.deliver_all();
     assert!(world.is_refused(1));
-    // n2 hears that n1 gave way, and goes on when n0 is gone.
+    // n2 hears that n1 was refused, and goes on when n0 is gone.
     world.members.members.remove(&node(0));
     world.coordinate(0, false);
     world.tell_members_to(2);
@@ -253,7 +253,7 @@ fn a_side_that_is_refused_no_more_asks_again_before_it_decides() {
     assert!(world.is_refused(1));
 }
 
-/// An answer to a sender that this node does not know would let that one decide, while this one decides without it.
+/// An answer to a sender that this node does not know would let the sender decide, while this node decides without it.
 #[test]
 fn a_sender_that_is_not_known_is_not_answered() {
     let mut world = World::new(&["b", "a"]);

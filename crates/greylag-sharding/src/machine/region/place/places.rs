@@ -1,7 +1,7 @@
 //! All shards of which a region has heard.
 //!
-//! Most of them live on other nodes and are at rest: their route is open, and nothing else is to be known of them. Such a shard
-//! is kept as its home alone, and is a whole [`Place`] only while it is looked at.
+//! Most shards live on other nodes and are at rest: their route is open, and nothing else is to be known. Such a shard
+//! is kept as its home alone, and becomes a whole [`Place`] only while it is looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -20,17 +20,17 @@ use crate::timetable::Timetable;
 #[derive(Debug, Default)]
 pub(in crate::machine::region) struct Places {
     kept: BTreeMap<ShardId, Kept>,
-    /// Those that are hosted here: few, where many live elsewhere.
+    /// The shards hosted here: few, where many live elsewhere.
     hosted: BTreeSet<ShardId>,
     /// The homes of shards at rest.
     regions: Interned<RegionId, RegionId>,
     alarms: Timetable<ShardId>,
 }
 
-/// What is kept of a shard.
+/// The stored form of a shard.
 #[derive(Debug)]
 enum Kept {
-    /// It lives on another node, its route is open, and nothing else is known or waits.
+    /// The shard lives on another node, its route is open, and nothing else is known or waits.
     AtRest {
         region: Arc<RegionId>,
         generation: Generation,
@@ -38,7 +38,7 @@ enum Kept {
     Place(Box<Place>),
 }
 
-/// A shard that is looked at.
+/// Read access to a shard in either form.
 #[allow(clippy::large_enum_variant, reason = "it lies on the stack for as long as it is looked at")]
 pub(in crate::machine::region) enum Seen<'a> {
     Kept(&'a Place),
@@ -67,7 +67,7 @@ impl Place {
         }
     }
 
-    /// Its home, if that is all there is to know: what [`Place::at_rest`] makes of the home is the same place.
+    /// The home, if nothing else is known of the shard: then [`Place::at_rest`] of this home restores the same place.
     fn rests_at(&self) -> Option<(&RegionId, Generation)> {
         let Self { slot, heard, ended, last_home, buffer, is_turn_asked, owes_leftover_mark, .. } = self;
         let Self { asking, acked, marks, leftover_marks, .. } = self;
@@ -89,7 +89,7 @@ impl Kept {
 }
 
 impl Places {
-    /// Takes one out, so that it can be changed together with the rest of the region.
+    /// Takes a place out, so that it can be changed together with the rest of the region.
     pub(in crate::machine::region) fn take(&mut self, shard: &ShardId) -> Place {
         match self.kept.remove(shard) {
             None => Place::default(),
@@ -103,7 +103,7 @@ impl Places {
         }
     }
 
-    /// Puts it back, and keeps its state and its alarm right.
+    /// Puts a place back, and updates its state and its alarm.
     pub(in crate::machine::region) fn put(&mut self, shard: &ShardId, mut place: Place) {
         place.slot.settle(!place.buffer.is_empty());
         self.alarms.change(shard, place.deadline());
@@ -123,7 +123,7 @@ impl Places {
         self.kept.iter().map(|(shard, kept)| (shard, kept.see()))
     }
 
-    /// Those that are hosted here, of which a region that ends asks after every input.
+    /// The hosted shards; an ending region calls this after every input.
     pub(in crate::machine::region) fn hosted(&self) -> impl Iterator<Item = (&ShardId, &Place)> {
         self.hosted.iter().filter_map(|shard| match self.kept.get(shard)? {
             Kept::Place(place) => Some((shard, &**place)),
@@ -135,17 +135,17 @@ impl Places {
         self.kept.len()
     }
 
-    /// The shards of which it is true.
+    /// The shards whose place satisfies `wanted`.
     pub(in crate::machine::region) fn of(&self, wanted: impl Fn(&Place) -> bool) -> Vec<ShardId> {
         self.iter().filter(|(_, place)| wanted(place)).map(|(shard, _)| shard.clone()).collect()
     }
 
-    /// When the first of them has work to do.
+    /// When the first shard has work to do.
     pub(in crate::machine::region) fn next_deadline(&self) -> Option<Instant> {
         self.alarms.next()
     }
 
-    /// Those that have work to do by now.
+    /// The shards that have work to do by `now`.
     pub(in crate::machine::region) fn due(&self, now: Instant) -> Vec<ShardId> {
         self.alarms.due(now)
     }
@@ -178,7 +178,7 @@ mod tests {
         matches!(places.kept[&shard()], Kept::AtRest { .. })
     }
 
-    /// Sharding §10: a home that is known takes as much as its name in the table, and comes back as it was.
+    /// Sharding §10: a known home takes as much memory as its name in the table, and comes back unchanged.
     #[test]
     fn a_shard_at_rest_is_kept_as_its_home_and_comes_back_as_it_was() {
         assert_eq!(size_of::<Kept>(), 16);
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(places.len(), 0);
     }
 
-    /// Whatever else is known of a shard is kept.
+    /// A shard of which anything more than its home is known is kept whole.
     #[test]
     fn a_shard_of_which_more_is_known_is_kept_whole() {
         let now = Instant::now();

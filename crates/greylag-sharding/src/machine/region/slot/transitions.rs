@@ -1,5 +1,5 @@
-//! How one state of a shard becomes the next. Each transition consumes the state that it leaves, and is none for the
-//! others.
+//! Transitions between the states of a shard. Each transition consumes the state that it leaves, and does nothing in
+//! other states.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -13,7 +13,7 @@ use super::{
 use crate::machine::message::Home;
 
 impl LocalStarting {
-    /// A shard taken by the order in `home`, behind the way that this region has left, if it has.
+    /// A shard taken by the order in `home`, behind the route that this region has left, if any.
     pub(in crate::machine::region) fn new(
         home: &Home,
         task: Task,
@@ -30,7 +30,7 @@ impl LocalStarting {
         Self { hosting, task, served: Served::Never, left, leftover_deadline, handoff: None }
     }
 
-    /// Begins to serve: the buffer is emptied into it. Nothing may be awaited any more.
+    /// Begins to serve: the buffer is emptied into the shard. Nothing may be awaited any more.
     fn serve(self) -> Local {
         Local { hosting: self.hosting, table: Table::Opening, handoff: None }
     }
@@ -41,7 +41,7 @@ impl LocalStarting {
 }
 
 impl Local {
-    /// The task is not there any more, or is about to end although the shard is to go on.
+    /// The task is gone, or is about to end although the shard is to go on.
     fn cease(self, task: Task) -> LocalStarting {
         let served = if matches!(self.table, Table::Opening) { Served::InPart } else { Served::Fully };
         let Self { hosting, handoff, .. } = self;
@@ -54,7 +54,7 @@ impl Local {
 }
 
 impl Slot {
-    /// No route, but a way that was left, or a home that waits for it.
+    /// The state without a route: with a route that was left, or a home that waits.
     pub(in crate::machine::region) fn without_route(left: Option<Left>, next: Option<Next>) -> Self {
         match left {
             Some(left) => Self::Buffering(Buffering { left, next }),
@@ -62,7 +62,7 @@ impl Slot {
         }
     }
 
-    /// `Unknown` and `Resolving` are told apart by whether there is something to resolve.
+    /// Tells `Unknown` and `Resolving` apart by whether something waits.
     pub(in crate::machine::region) fn settle(&mut self, is_waiting: bool) {
         match self {
             Self::Unknown if is_waiting => *self = Self::without_route(None, None),
@@ -71,7 +71,7 @@ impl Slot {
         }
     }
 
-    /// A home elsewhere that is known and stands against nothing becomes the route, which is not open yet.
+    /// Makes a planned home elsewhere the route, which is not open yet, if nothing must be awaited.
     pub(in crate::machine::region) fn become_remote(&mut self) {
         if let Self::Resolving(Resolving { next }) = self
             && let Some(Next { region, generation }) = next.take()
@@ -80,7 +80,7 @@ impl Slot {
         }
     }
 
-    /// Forgets a route elsewhere; what it led along may have to be waited for.
+    /// Forgets a route elsewhere; `left` decides what to wait for on it.
     pub(in crate::machine::region) fn leave_remote(&mut self, left: impl FnOnce(Remote) -> Option<Left>) {
         match std::mem::take(self) {
             Self::Remote(remote) => *self = Self::without_route(left(remote), None),
@@ -88,7 +88,7 @@ impl Slot {
         }
     }
 
-    /// This region owns the shard. Whatever was known of homes elsewhere is given up; what was left stays left.
+    /// Makes this region the owner of the shard. Known homes elsewhere are forgotten; a route that was left stays so.
     pub(in crate::machine::region) fn become_starting(
         &mut self,
         home: &Home,
@@ -102,7 +102,7 @@ impl Slot {
         *self = Self::LocalStarting(Box::new(LocalStarting::new(home, task, left, leftover_deadline)));
     }
 
-    /// The shard serves from now on.
+    /// Makes the shard serve.
     pub(in crate::machine::region) fn become_local(&mut self) {
         match std::mem::take(self) {
             Self::LocalStarting(starting) => *self = Self::Local(Box::new(starting.serve())),
@@ -114,7 +114,7 @@ impl Slot {
         }
     }
 
-    /// The shard's task has another state now, in which it does not serve.
+    /// Sets the state of the task of a shard that does not serve now.
     pub(in crate::machine::region) fn become_waiting(&mut self, task: Task) {
         match std::mem::take(self) {
             Self::Local(local) => *self = Self::LocalStarting(Box::new(local.cease(task))),
@@ -126,7 +126,7 @@ impl Slot {
         }
     }
 
-    /// The shard ends, or its end has another reason now. What follows upon an end under way still does.
+    /// Ends the shard, or gives an end under way another reason. The step after an end under way stays as planned.
     pub(in crate::machine::region) fn become_draining(&mut self, ending: Ending, then: Then) {
         match std::mem::take(self) {
             Self::LocalStarting(starting) => *self = Self::Draining(Box::new(starting.drain(ending, then))),
@@ -139,7 +139,8 @@ impl Slot {
         }
     }
 
-    /// The shard has ended. A home elsewhere that was to follow waits until it may be opened; one here is returned.
+    /// Notes that the shard has ended. A planned home elsewhere waits until it may be opened; a planned home here is
+    /// returned.
     pub(in crate::machine::region) fn end(&mut self) -> Option<(Generation, Ending, Option<Home>)> {
         match std::mem::take(self) {
             Self::Draining(draining) => {
@@ -159,7 +160,7 @@ impl Slot {
         }
     }
 
-    /// The way that was left is empty, or is not waited for any more.
+    /// Forgets the route that was left: it is empty, or is not waited for any more.
     pub(in crate::machine::region) fn forget_left(&mut self) {
         match std::mem::take(self) {
             Self::Buffering(Buffering { next, .. }) => *self = Self::without_route(None, next),
@@ -172,7 +173,7 @@ impl Slot {
         }
     }
 
-    /// Another way is waited for, if any, in place of the old path.
+    /// Replaces the old path by another route to wait for, if any.
     pub(in crate::machine::region) fn replace_left(&mut self, left: Option<Left>) {
         let Some(left) = left else { return self.forget_left() };
         match self {
@@ -183,7 +184,7 @@ impl Slot {
         }
     }
 
-    /// A home elsewhere was told, or is forgotten. One that is told while a shard ends here follows upon it.
+    /// Plans a home elsewhere, or forgets the planned one. While a shard ends here, the home follows upon its end.
     pub(in crate::machine::region) fn plan(&mut self, next: Option<Next>) {
         match self {
             Self::Unknown if next.is_some() => *self = Self::without_route(None, next),
@@ -194,14 +195,14 @@ impl Slot {
         }
     }
 
-    /// A home here is to follow upon the end that is under way.
+    /// Plans a home here, to follow upon the end under way.
     pub(in crate::machine::region) fn plan_host(&mut self, home: Home) {
         if let Self::Draining(draining) = self {
             draining.then = Then::Host(home);
         }
     }
 
-    /// No home here follows upon the end that is under way.
+    /// Forgets a planned home here.
     pub(in crate::machine::region) fn unplan_host(&mut self) {
         if let Self::Draining(draining) = self
             && matches!(draining.then, Then::Host(_))
@@ -210,14 +211,14 @@ impl Slot {
         }
     }
 
-    /// Forgets a home elsewhere that waits, if it is such a one.
+    /// Forgets a planned home elsewhere if `is_such` is true of it.
     pub(in crate::machine::region) fn unplan_if(&mut self, is_such: impl Fn(&Next) -> bool) {
         if self.next().is_some_and(is_such) {
             self.plan(None);
         }
     }
 
-    /// Opens the route table for a route that is known, which is closed.
+    /// Opens the route table for a known, closed route.
     pub(in crate::machine::region) fn open(&mut self) {
         match self {
             Self::Remote(remote) => remote.is_open = true,
@@ -226,7 +227,7 @@ impl Slot {
         }
     }
 
-    /// Closes the route table; whether it was open.
+    /// Closes the route table; returns whether it was open.
     pub(in crate::machine::region) fn close(&mut self) -> bool {
         match self {
             Self::Remote(remote) => std::mem::replace(&mut remote.is_open, false),

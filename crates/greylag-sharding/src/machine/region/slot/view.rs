@@ -1,4 +1,4 @@
-//! What several states of a shard have in common, looked at without a regard for which it is.
+//! Accessors for data that several states of a shard have in common.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::machine::message::ClaimState;
 use crate::machine::region::protocol::Route;
 
 impl Slot {
-    /// What the route table holds.
+    /// The shard's entry in the route table.
     pub(in crate::machine::region) fn route(&self) -> Route {
         match self {
             Self::Remote(Remote { region, generation, is_open: true }) => {
@@ -22,7 +22,7 @@ impl Slot {
         }
     }
 
-    /// Whether messages reach the shard by the route table.
+    /// Whether the route table has an open route for the shard.
     pub(in crate::machine::region) fn is_open(&self) -> bool {
         match self {
             Self::Remote(remote) => remote.is_open,
@@ -44,7 +44,7 @@ impl Slot {
         }
     }
 
-    /// The generation of which an entity may live here.
+    /// The generation whose entities may live here.
     pub(in crate::machine::region) fn hosted(&self) -> Option<Generation> {
         match self {
             Self::LocalStarting(starting) => Some(starting.hosting.generation),
@@ -97,7 +97,7 @@ impl Slot {
         }
     }
 
-    /// How a coordinator is told of the shard, if it is hosted here.
+    /// The state reported to a coordinator, if the shard is hosted here.
     pub(in crate::machine::region) fn claim(&self) -> Option<ClaimState> {
         if self.handoff().is_some() {
             return Some(ClaimState::Stopping);
@@ -127,7 +127,7 @@ impl Slot {
         }
     }
 
-    /// The way last left, until it is known to be empty.
+    /// The route last left, until it is known to be empty.
     pub(in crate::machine::region) fn left(&self) -> Option<&Left> {
         match self {
             Self::Buffering(buffering) => Some(&buffering.left),
@@ -137,7 +137,7 @@ impl Slot {
         }
     }
 
-    /// The way last left, if its owner is a member.
+    /// The route last left, if its owner is a member.
     pub(in crate::machine::region) fn old_path(&self) -> Option<&OldPath> {
         match self.left()? {
             Left::Path(path) => Some(path),
@@ -158,7 +158,7 @@ impl Slot {
         }
     }
 
-    /// The removed node whose frames may come back.
+    /// The removed node whose frames may be handed back.
     pub(in crate::machine::region) fn hand_back(&self) -> Option<&UniqueAddress> {
         match self.left()? {
             Left::HandBack(node, _) => Some(node),
@@ -166,7 +166,7 @@ impl Slot {
         }
     }
 
-    /// The earliest instant at which the state has work to do by itself.
+    /// The earliest instant at which a tick has work to do in this state.
     pub(in crate::machine::region) fn deadline(&self) -> Option<Instant> {
         let left = self.left().and_then(|left| match left {
             Left::Path(path) => path.deadline,

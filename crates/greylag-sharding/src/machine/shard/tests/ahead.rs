@@ -1,4 +1,4 @@
-//! Messages that are delivered at once: nothing but the way differs from that of an input. Source: sharding §4.2, §10.
+//! Messages that are delivered at once have the same outcome as `Input::Deliver`. Source: sharding §4.2, §10.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ const ENTITIES: usize = 8;
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// These arrive together, each for an entity.
+    /// Messages that arrive together, each for an entity.
     Batch(Vec<(usize, usize)>),
     Turns,
     Resume(usize),
@@ -29,7 +29,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 impl World {
-    /// As a shell delivers a batch.
+    /// Delivers a batch as a shell does.
     fn send_ahead(&mut self, batch: &[(EntityId, &str)]) {
         for part in batch.chunks(AHEAD) {
             let guesses = self.shard.look_ahead(part.iter().map(|(id, _)| id));
@@ -63,7 +63,7 @@ impl World {
     }
 }
 
-/// Some ids are short, some are shared.
+/// Some ids are short, others are long enough to be shared.
 fn entity(number: usize) -> EntityId {
     EntityId::new(format!("{number}").repeat(1 + 10 * number)).unwrap()
 }
@@ -103,7 +103,7 @@ fn a_guess_that_the_messages_before_have_made_wrong_leads_nowhere_else() {
     world.send("0", "a");
     let (one, two) = (EntityId::new("0").unwrap(), EntityId::new("1").unwrap());
     let [guess, ..] = world.shard.look_ahead(std::iter::once(&one));
-    // Its slot becomes that of another entity, and it gets another slot.
+    // The slot goes to another entity, and the entity gets another slot.
     world.send("0", "stop");
     world.send("1", "a");
     assert_eq!(world.shard.deliver_at_once(world.now, (&one, guess), true), None);

@@ -1,4 +1,4 @@
-//! A shard that keeps so many entities active. Which ones go is the strategy's: see `passivation`.
+//! A shard with a limit of active entities. `passivation` tests which entities the strategy chooses.
 
 use super::World;
 use crate::machine::shard::Input;
@@ -20,7 +20,7 @@ impl World {
     }
 }
 
-/// sharding 65: the least recently used goes, after the message that wanted its place.
+/// sharding 65: the least recently used entity ends, after the message that needed its place was handled.
 #[test]
 fn an_entity_beyond_the_limit_ends_the_least_recently_used() {
     let mut world = limited(2);
@@ -61,7 +61,7 @@ fn a_limit_that_changes_holds_at_once() {
     world.expect(&["4: start 4", "4: a", "5: start 5", "5: a", "3: on_stop", "3: Stopped"]);
 }
 
-/// sharding §4.10: a veto is passed over, and what is beyond the limit ends when it falls.
+/// sharding §4.10: an entity with a veto is passed over, and ends when the veto is lifted while the limit is exceeded.
 #[test]
 fn a_veto_is_passed_over_until_it_falls() {
     let mut world = limited(1);
@@ -73,7 +73,7 @@ fn a_veto_is_passed_over_until_it_falls() {
     assert_eq!(world.shard.entity_count(), 1);
 }
 
-/// sharding §4.5: what comes while an entity stops is for the next incarnation, which takes a place like any other.
+/// sharding §4.5: messages for a stopping entity are for its next incarnation, which takes a place like any other.
 #[test]
 fn messages_behind_the_stop_request_start_another_incarnation() {
     let mut world = limited(1);
@@ -95,7 +95,7 @@ fn messages_behind_the_stop_request_start_another_incarnation() {
     ]);
 }
 
-/// sharding 68: without a window a new entity may have to go at once; its message is handled before.
+/// sharding 68: without a window a new entity may have to end at once; its message is handled before.
 #[test]
 fn a_newcomer_that_is_not_admitted_handles_its_message_and_ends() {
     let mut world = world(Passivation::least_recently_used(1).frequency_sketch(FrequencySketch::default()));
@@ -106,7 +106,7 @@ fn a_newcomer_that_is_not_admitted_handles_its_message_and_ends() {
     world.expect(&["2: start 2", "2: a", "2: on_stop", "2: Stopped"]);
 }
 
-/// A veto ends with its incarnation: what takes the place afterwards is an entity like any other.
+/// A veto ends with its incarnation: the next entity in the slot has none.
 #[test]
 fn a_veto_ends_with_its_incarnation() {
     for end in ["stop", "fail"] {

@@ -1,6 +1,6 @@
-//! Sharding scenarios 57, 70 and 71, by the machine: entities that are remembered.
+//! Sharding scenarios 57, 70 and 71, at the level of the machine: entities that are remembered.
 //!
-//! `start!` stands for a request to start the entity: that it is handled is its ack.
+//! `start!` stands for a request to start the entity: its handling is its ack.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::settings::OnPermanentFailure;
 const SECOND: Duration = Duration::from_secs(1);
 
 impl World {
-    /// A shard that remembers, and has loaded `ids`.
+    /// A shard that remembers its entities, and has loaded `ids`.
     fn remembering(ids: &[&str]) -> Self {
         Self::remembering_with(ids, |_| {})
     }
@@ -50,7 +50,7 @@ impl World {
     }
 }
 
-/// None to Active: the first message waits until the entity is remembered, and so do those behind it.
+/// None to Active: the first message, and all behind it, wait until the entity is remembered.
 #[test]
 fn scenario_70_a_first_message_waits_for_the_store() {
     let mut world = World::remembering(&[]);
@@ -75,7 +75,8 @@ fn scenario_70_a_request_remembers_starts_and_acks() {
     world.expect(&["store +1 -", "1: start 1", "1: start!", "1: start!"]);
 }
 
-/// Active to Passivating, RememberingStop and none; what comes meanwhile begins anew behind the end.
+/// Active to Passivating, RememberingStop and none; a message that comes meanwhile starts the entity anew behind the
+/// end.
 #[test]
 fn scenario_70_a_request_during_slow_passivation_and_during_its_store_is_acked_by_one_instance() {
     let mut world = World::with_active("1");
@@ -104,7 +105,7 @@ fn scenario_70_a_passivated_entity_is_forgotten_and_leaves_nothing() {
     world.expect(&["1: passivate", "1: on_stop", "1: Stopped", "store + -1"]);
     world.stored();
     assert_eq!((world.shard.entity_count(), world.state(Remembered::RememberingStop)), (0, 0));
-    // Also one that passivates and stops in the same handler.
+    // The same for an entity that passivates and stops in one handler.
     world.send("2", "passivate+stop");
     world.stored();
     world.expect(&["store +2 -", "2: start 2", "2: passivate+stop", "2: Stopped", "store + -2"]);
@@ -133,7 +134,7 @@ fn scenario_57_an_entity_that_stops_by_itself_is_started_again() {
     assert_eq!(world.state(Remembered::Active), 1);
 }
 
-/// What waits behind the message on which an entity stops starts the next incarnation at once.
+/// The messages behind the one on which an entity stops start the next incarnation at once.
 #[test]
 fn a_remembered_entity_that_stops_before_its_queue_is_empty_goes_on_at_once() {
     let mut world = World::with_active("1");
@@ -144,7 +145,7 @@ fn a_remembered_entity_that_stops_before_its_queue_is_empty_goes_on_at_once() {
     world.expect(&["1: self:x", "1: x", "1: stop", "1: Stopped", "1: start 2", "1: b"]);
 }
 
-/// After a `Stop` directive the wait has to pass, and doubles.
+/// After a `Stop` directive an entity waits before its restart, twice as long each time.
 #[test]
 fn scenario_70_after_a_failure_messages_wait_for_the_restart_which_waits_longer_each_time() {
     let mut world = World::supervised(Supervision::always(Directive::Stop), |_| {});
@@ -212,7 +213,7 @@ fn scenario_70_what_is_loaded_starts_without_the_store() {
     assert_eq!((world.state(Remembered::Active), world.state(Remembered::NotStarted)), (2, 1));
 }
 
-/// Entities that live in other shards by now leave the store; one of which a message came meanwhile stays.
+/// Entities that live in other shards by now leave the store; an entity for which a message came meanwhile stays.
 #[test]
 fn scenario_70_what_moved_to_another_shard_is_forgotten_here() {
     let mut world = World::remembering(&["1", "2", "3"]);
@@ -304,8 +305,8 @@ fn scenario_72_a_load_that_is_late_is_asked_for_again_and_one_that_fails_fails_t
     world.expect(&[]);
 }
 
-/// From the stop marker on: what waits for its start to be stored is a leftover; what was passivating is forgotten, and
-/// that is waited for; everything else stays remembered.
+/// From the stop marker on: messages that wait for a start to be stored are leftovers; entities that were passivating
+/// are forgotten, and the shard waits for that write; all other entities stay remembered.
 #[test]
 fn a_shard_that_stops_waits_for_its_writes() {
     let mut world = World::with_active("1");
@@ -337,7 +338,7 @@ fn a_shard_that_stops_waits_no_longer_than_a_write_may_take() {
     world.advance(SECOND * 5);
     world.expect_leftovers(&[]);
     assert_eq!(world.shard.next_deadline(), None);
-    // Killed, it does not wait at all.
+    // A killed shard does not wait at all.
     let mut world = World::with_active("1");
     world.send("1", "passivate");
     world.turns();
@@ -360,7 +361,7 @@ fn messages_that_wait_for_the_store_are_bounded_per_shard() {
     world.expect(&["store +3 -", "3: start 3", "3: b"]);
 }
 
-/// A fenced entity is remembered: without a message, too, it starts again once the region has asked whose the shard is.
+/// A fenced entity that is remembered starts again without a message, once the region has asked who owns the shard.
 #[test]
 fn a_fenced_entity_that_is_remembered_starts_again_without_a_message() {
     let mut world = World::with_active("1");

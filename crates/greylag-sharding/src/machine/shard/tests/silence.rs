@@ -1,4 +1,4 @@
-//! Receive timeouts, and what is told of entities that take long. Source: sharding §4.3 to §4.5.
+//! Receive timeouts, and warnings of entities that take long. Source: sharding §4.3 to §4.5.
 
 use std::time::Duration;
 
@@ -36,7 +36,8 @@ fn a_receive_timeout_repeats_and_messages_put_it_off() {
     assert_eq!(world.shard.next_deadline(), None, "an entity that is told of nothing costs nothing");
 }
 
-/// sharding 62: results of its own work, what it tells itself, and timers that are said not to, do not put it off.
+/// sharding 62: results of its own work, messages to itself, and timers set so do not put an entity's receive timeout
+/// off.
 #[test]
 fn only_user_messages_and_timers_that_influence_it_put_a_receive_timeout_off() {
     for (message, told_at) in [("quiet:t", 2), ("timer:t", 3), ("self:t", 2)] {
@@ -59,7 +60,7 @@ fn only_user_messages_and_timers_that_influence_it_put_a_receive_timeout_off() {
     world.expect(&["1: suspend", "1: r", "1: work", "1: silence"]);
 }
 
-/// A message that is no activity of its type is none here either.
+/// A message that its type does not count as activity does not put a receive timeout off.
 #[test]
 fn messages_that_are_no_activity_do_not_put_a_receive_timeout_off() {
     let mut world = listening();
@@ -77,7 +78,7 @@ fn a_message_that_is_handled_before_its_turn_takes_a_receive_timeout_back() {
     world.send("1", "a");
     world.resume("1", "r");
     world.now += SECOND * 2;
-    // It falls due behind the message, which has its turn first.
+    // The silence falls due behind the message, which has its turn first.
     world.input(Input::Tick);
     world.turns();
     world.expect(&["1: suspend", "1: r", "1: a"]);
@@ -129,7 +130,7 @@ fn an_entity_that_only_has_timers_is_idle_unless_they_count() {
     }
 }
 
-/// sharding §4.3: a suspension that takes long is told of, once.
+/// sharding §4.3: a suspension that takes long is reported once.
 #[test]
 fn a_long_suspension_is_told_of_once() {
     let mut world = World::new(|settings| settings.runtime.suspend_warn_after = SECOND * 3);
@@ -149,7 +150,7 @@ fn a_long_suspension_is_told_of_once() {
     world.expect(&["short: Killed", "long: Killed"]);
 }
 
-/// sharding §4.5: an entity that ignores its stop request is told of after 5 s, and forced later; it is not, if so set.
+/// sharding §4.5: an entity that ignores its stop request is reported after 5 s, and forced to end later if so set.
 #[test]
 fn an_ignored_stop_request_is_told_of_before_it_is_forced() {
     for (timeout, forced) in [(SECOND * 8, true), (Duration::ZERO, false)] {
@@ -165,7 +166,7 @@ fn an_ignored_stop_request_is_told_of_before_it_is_forced() {
     }
 }
 
-/// sharding §4.5, §2.9: of a shard that stops one warning tells how many entities are left.
+/// sharding §4.5, §2.9: a stopping shard warns once how many entities are left.
 #[test]
 fn a_shard_that_takes_long_to_stop_says_so_once() {
     let mut world = World::new(|_| {});
@@ -181,7 +182,7 @@ fn a_shard_that_takes_long_to_stop_says_so_once() {
     world.expect(&["1: Forced", "2: Forced"]);
 }
 
-/// sharding 31: of a handoff of 6 s, an entity that ignores its stop message gets one.
+/// sharding 31: with a handoff timeout of 6 s, an entity that ignores its stop message is forced within 2 s.
 #[test]
 fn scenario_31_the_shard_has_stopped_in_less_than_two_seconds() {
     let settings = crate::ShardingSettings { handoff_timeout: SECOND * 6, ..crate::ShardingSettings::default() };

@@ -1,4 +1,4 @@
-//! Failures after which an entity waits, or its shard fails. Source: sharding §4.6.
+//! Failures after which an entity backs off, or its shard fails. Source: sharding §4.6.
 
 use std::time::Duration;
 
@@ -31,8 +31,8 @@ fn an_entity_that_backs_off_keeps_its_messages_and_starts_when_its_wait_is_over(
     world.expect(&[]);
 }
 
-/// sharding 58: the row of the table in §4.6 that the other directives have in `each_directive_keeps_and_drops_what_the_table_says`:
-/// the state and the timers are gone, what its work comes to is discarded, and the queue waits.
+/// sharding 58: the row for `Backoff` of the table in §4.6; `each_directive_keeps_and_drops_what_the_table_says` has
+/// the other rows: the state and the timers are lost, results of its work are discarded, and the queue waits.
 #[test]
 fn scenario_58_an_entity_that_backs_off_keeps_its_queue_alone() {
     let backoff = Directive::Backoff(Backoff { jitter: 0.0, ..Backoff::default() });
@@ -67,9 +67,9 @@ fn remembering(directive: Directive) -> World {
     world
 }
 
-/// sharding 58: the last column of the table in §4.6, but for `Stop`, after which an entity waits longer each time
-/// (`scenario_70_after_a_failure_messages_wait_for_the_restart_which_waits_longer_each_time`). No failure has anything
-/// written to the store.
+/// sharding 58: the last column of the table in §4.6, except for `Stop`, after which an entity waits longer each time
+/// (`scenario_70_after_a_failure_messages_wait_for_the_restart_which_waits_longer_each_time`). No failure causes a
+/// write to the store.
 #[test]
 fn scenario_58_a_remembered_entity_that_fails_stays_remembered() {
     let table: [(Directive, &str, &[&str]); 4] = [
@@ -101,7 +101,7 @@ fn scenario_58_a_remembered_entity_that_fails_stays_remembered() {
     world.expect(&["1: fail", "the shard fails", "1: Killed"]);
 }
 
-/// sharding 58: an entity of which nothing is wanted is started again, too.
+/// sharding 58: an entity that backs off is started again even if no message waits.
 #[test]
 fn an_entity_that_backs_off_starts_without_a_message() {
     let mut world = backing_off();
@@ -129,7 +129,7 @@ fn waits_grow_until_an_entity_has_lived_for_a_while() {
     assert_eq!(world.log.len(), 1, "it begins anew");
 }
 
-/// sharding 58: what cannot start is tried again after the wait; the message that woke it is lost.
+/// sharding 58: an entity that cannot start is tried again after the wait; the message that woke it is lost.
 #[test]
 fn an_entity_that_cannot_start_backs_off() {
     let mut world = backing_off();
@@ -142,7 +142,7 @@ fn an_entity_that_cannot_start_backs_off() {
     world.expect(&["1: start 2", "1: b"]);
 }
 
-/// A shard that stops waits for no entity that backs off: its messages travel.
+/// A stopping shard waits for no entity that backs off: the waiting messages become leftovers.
 #[test]
 fn a_shard_that_stops_hands_on_what_waits_for_an_entity_that_backs_off() {
     let mut world = backing_off();
@@ -155,7 +155,7 @@ fn a_shard_that_stops_hands_on_what_waits_for_an_entity_that_backs_off() {
     world.expect(&[]);
 }
 
-/// sharding 58: the whole shard ends, and nothing that waits is lost.
+/// sharding 58: the whole shard ends, and no waiting message is lost.
 #[test]
 fn a_failure_that_escalates_ends_all_entities_of_the_shard() {
     let mut world = World::supervised(Supervision::always(Directive::Escalate), |_| {});
@@ -168,7 +168,7 @@ fn a_failure_that_escalates_ends_all_entities_of_the_shard() {
     world.expect_leftovers(&["1: a"]);
 }
 
-/// sharding 58, §6.5: what is told of a failure is what is done about it.
+/// sharding 58, §6.5: a reported failure names the verdict that is carried out.
 #[test]
 fn a_failure_is_told_of_with_what_becomes_of_the_entity() {
     let backoff = Backoff { jitter: 0.0, ..Backoff::default() };
@@ -193,7 +193,7 @@ fn a_failure_is_told_of_with_what_becomes_of_the_entity() {
     assert_eq!(world.verdicts, ["1: Restarted", "1: Stopped"], "too often");
 }
 
-/// sharding 58: what waits for an entity that backs off has the entity's bound.
+/// sharding 58: the messages that wait for an entity that backs off have the bound of its mailbox.
 #[test]
 fn an_entity_that_backs_off_keeps_no_more_messages_than_its_mailbox_holds() {
     let backoff = Backoff { jitter: 0.0, ..Backoff::default() };

@@ -1,5 +1,5 @@
-//! TLS for other listeners of a node and for their callers: the same files, the same judgement, and
-//! words for whatever keeps the two ends from speaking.
+//! TLS for other listeners of a node and for their callers: the same files, the same judgement, and a text for each
+//! reason why the two ends cannot speak.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use tokio_rustls::TlsConnector;
 use super::{ALPN, Identity, NotBelieved, TlsFiles, client_config, roots, server_name, slurp};
 use crate::error::TlsError;
 
-/// Why the two ends of a connection do not speak by TLS. Nothing of what they carry was said.
+/// Why the two ends of a connection cannot speak by TLS. No application data was exchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
@@ -26,13 +26,13 @@ pub enum HandshakeError {
     /// The other end's certificate bears no signature of an authority that is believed.
     #[error("no authority that is believed here has signed the other end's certificate")]
     ForeignAuthority,
-    /// The certificate is good, and another host's.
+    /// The certificate is valid, but for another host.
     #[error("the other end's certificate is not for the host that was dialled: {0}")]
     WrongHost(String),
     /// The other end's certificate is not believed for another reason: it is out of date, say.
     #[error("the other end's certificate is not believed: {0}")]
     NotBelieved(String),
-    /// The caller has shown no certificate, and has to.
+    /// The caller has shown no certificate, and one is required.
     #[error("a certificate is asked for, and none was shown")]
     NoCertificate,
     /// The other end does not believe our certificate. Its log says why.
@@ -43,8 +43,8 @@ pub enum HandshakeError {
     Broken(#[source] io::Error),
 }
 
-/// What reading or writing a TLS stream has failed with. In TLS 1.3 a caller's certificate is judged
-/// after the handshake has ended for the caller, so the verdict is an error of its first read.
+/// Classifies an error of reading or writing a TLS stream. In TLS 1.3 a caller's certificate is judged after the
+/// handshake has ended for the caller, so the verdict is an error of the caller's first read.
 impl From<io::Error> for HandshakeError {
     fn from(error: io::Error) -> Self {
         use rustls::Error as Tls;
@@ -76,11 +76,11 @@ impl From<NotBelieved> for HandshakeError {
 }
 
 impl TlsFiles {
-    /// Shakes hands with a caller: with the certificate that the files held last, and, where
-    /// authentication is mutual, only with a caller whose own is believed.
+    /// Performs the handshake with a caller, showing the certificate read last; where authentication is mutual, the
+    /// caller's certificate must be accepted too.
     ///
     /// # Errors
-    /// [`HandshakeError`]; the connection is closed. It waits for the caller, so give it a limit.
+    /// [`HandshakeError`]; the connection is closed. The call waits for the caller, so give it a time limit.
     pub async fn accept<S>(
         &self,
         socket: S,
@@ -97,12 +97,12 @@ impl TlsFiles {
         Ok(tls)
     }
 
-    /// Shakes hands with a listener: with the certificate that the files held last, and only with one
-    /// whose own is believed and, where hosts are verified, is for `host`. That it accepts ours is certain
-    /// only once it has said something, as with [`TlsDialer::connect`].
+    /// Performs the handshake with a listener, showing the certificate read last; the listener's certificate must be
+    /// accepted and, where hosts are verified, be for `host`. Only once the listener has sent something is it certain
+    /// that the listener accepts this end's certificate, as with [`TlsDialer::connect`].
     ///
     /// # Errors
-    /// [`HandshakeError`]; the connection is closed. It waits for the listener, so give it a limit.
+    /// [`HandshakeError`]; the connection is closed. The call waits for the listener, so give it a time limit.
     pub async fn connect<S>(
         &self,
         host: &str,
@@ -128,16 +128,16 @@ impl fmt::Debug for TlsFiles {
     }
 }
 
-/// Calls listeners that speak HTTP/2 over TLS, as a program that is no node: it has no address that
-/// a certificate could vouch for, and may have no certificate.
+/// Calls listeners that speak HTTP/2 over TLS, for a program that is no node: the program has no address that a
+/// certificate could vouch for, and may have no certificate.
 #[derive(Clone)]
 pub struct TlsDialer {
     connector: TlsConnector,
 }
 
 impl TlsDialer {
-    /// Believes the authorities in `ca`, and no others. `identity` is the private key and the
-    /// certificate to show where one is asked for. All files are PEM, and read once.
+    /// Trusts the authorities in `ca`, and no others. `identity` is the private key and the certificate to show where
+    /// one is required. All files are PEM, and read once.
     ///
     /// # Errors
     /// [`TlsError`] names the file.
@@ -151,12 +151,12 @@ impl TlsDialer {
         Ok(Self { connector: TlsConnector::from(Arc::new(client)) })
     }
 
-    /// Shakes hands with a listener, whose certificate must be for `host`. That it accepts ours is
-    /// certain only once it has said something: read before you write, and an error of that read is
-    /// a [`HandshakeError`] too.
+    /// Performs the handshake with a listener, whose certificate must be for `host`. Only once the listener has sent
+    /// something is it certain that the listener accepts this end's certificate: read before you write, and treat an
+    /// error of that read as a [`HandshakeError`] too.
     ///
     /// # Errors
-    /// [`HandshakeError`]; the connection is closed. It waits for the listener, so give it a limit.
+    /// [`HandshakeError`]; the connection is closed. The call waits for the listener, so give it a time limit.
     pub async fn connect<S>(
         &self,
         host: &str,
