@@ -265,7 +265,7 @@ impl SingletonManager {
         }
     }
 
-    /// Silences the instance that relies on the lease. The lease is released only after the instance has ended.
+    /// Silences and stops the instance that relies on the lease. The lease is released only after the instance has ended.
     fn on_lease_lost(&mut self, out: &mut Vec<ManagerEffect>) {
         self.silence_instance(out);
         self.with_lease(SingletonLease::on_lost);
