@@ -110,9 +110,9 @@ pub type RefusalOf<K, M> = Refusal<K, <M as Model>::Input, <M as Model>::Output,
 /// Counts of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Checked {
-    /// How many keys there were.
+    /// Count of keys.
     pub keys: usize,
-    /// How many operations, over all keys.
+    /// Count of operations, over all keys.
     pub operations: usize,
     /// Count of operations without an answer.
     pub open: usize,

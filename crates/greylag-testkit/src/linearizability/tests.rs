@@ -178,9 +178,9 @@ fn writes_that_never_took_effect_cost_little_where_the_model_sees_it() {
 /// How operations without an answer enter the history.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lost {
-    /// It is not known.
+    /// Their outcome is unknown.
     Open,
-    /// It is found out at the end.
+    /// Their outcome is found out at the end.
     FoundOut,
 }
 
