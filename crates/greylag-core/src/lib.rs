@@ -18,8 +18,8 @@
 //!
 //! The types here are those on which at least two layers must agree to the letter: the identity of a node
 //! ([`UniqueAddress`]), the ownership of shards ([`Generation`]), the names of messages on wire and disk ([`Codec`],
-//! [`Registry`]), the way of an answer to its asker ([`ReplyTo`], [`EntityError`]), the reason why a message was dropped
-//! ([`DeadLetterReason`]), and the bound of a queue between tasks ([`Room`]).
+//! [`Registry`]), the way of an answer to its asker ([`ReplyTo`], [`EntityError`]), the reason why a message was
+//! dropped ([`DeadLetterReason`]), and the bound of a queue between tasks ([`Room`]).
 
 mod address;
 mod codec;
