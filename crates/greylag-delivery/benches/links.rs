@@ -1,8 +1,8 @@
 //! Point to point, work pulling and large messages between two nodes over real sockets, compared with raw tells on the
 //! same connection in the same run.
 //!
-//! `cargo bench -p greylag-delivery --bench links`, or a part of it with `-- point-to-point`, `-- work` or `-- chunks`. A message
-//! counts once it is confirmed. Both nodes are in this process.
+//! `cargo bench -p greylag-delivery --bench links`, or a part of it with `-- point-to-point`, `-- work` or `-- chunks`.
+//! A message counts once it is confirmed. Both nodes are in this process.
 
 #![allow(clippy::print_stdout, missing_docs)]
 

@@ -1,4 +1,5 @@
-//! The content of a durable producer's queue at each point, the controllers that may write it, and messages of every size.
+//! The state of a durable producer's queue after each step, the controllers that may write it, and messages of every
+//! size.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Events of deliveries for operators: messages that failed or cannot be read, and producers that were replaced.
+//! Events of deliveries for operators: messages that failed or cannot be decoded, and producers that were replaced.
 
 use std::sync::Arc;
 
