@@ -15,7 +15,7 @@ const CAPACITY: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeliveryEvent {
-    /// Every permitted attempt at a message failed, and the message was given up.
+    /// Every permitted attempt at a message failed; the poison policy decides what follows.
     Poisoned {
         /// Id of the entity.
         entity: Arc<str>,
