@@ -202,8 +202,9 @@ async fn scenario_80_each_worker_lives_once_and_comes_back() {
     assert!(matches!(fewer.start(), Err(InitError::Differs { field: "number of processes", .. })));
 }
 
-/// Scenario sharding 80: a worker that has stopped is asked to start again in the next round. With the default
-/// interval, instead of the one of this file, three rounds would take as long as nine rounds here.
+/// Scenario sharding 80: a worker that has stopped is asked to start again in the next round. Ten starts take nine
+/// rounds, while at the default interval only three rounds would fit into `PATIENCE`: so rounds follow this file's
+/// interval.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_80_a_stopped_worker_is_back_within_the_interval() {
     let network = MemoryNetwork::new();

@@ -465,7 +465,7 @@ fn scenario_88_late_registration_and_a_table_push() {
 fn scenario_88_a_late_begin_hand_off_of_a_proxy() {
     let mut lab = Lab::owned_by_o();
     p_is_left_out(&mut lab);
-    // This ack is not awaited any more: its region is in no `flush_from`.
+    // This ack is not awaited any more, so P is in no `flush_from`.
     lab.begin(P, O, 1, 1);
     lab.route(P, home(N, 2));
     lab.send(P, "m2");

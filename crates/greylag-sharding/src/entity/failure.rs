@@ -88,7 +88,7 @@ impl fmt::Display for FailureCause {
     }
 }
 
-/// What a shard does with an entity that failed.
+/// The reaction of a shard to a failed entity.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Directive {
     /// Keep the entity and its state. If the state may be half changed (a panic) or is lost
@@ -113,11 +113,11 @@ pub enum Verdict {
     Resumed,
     /// A new value takes the entity's place.
     Restarted,
-    /// Its incarnation ended, and the next one starts after this wait.
+    /// The entity's incarnation ended, and the next one starts after this wait.
     BacksOff(Duration),
-    /// Its incarnation ended: by the directive, because it was restarted too often, or because it was to stop anyway.
+    /// The entity's incarnation ended: by the directive, after too many restarts, or because it was to stop anyway.
     Stopped,
-    /// Its shard ends, and starts again.
+    /// The entity's shard ends, and starts again.
     Escalated,
 }
 

@@ -127,7 +127,7 @@ impl<M: 'static> TimerRequest<M> {
     }
 }
 
-/// What a handler asked for; carried out when it has returned.
+/// The requests of a handler; carried out when it has returned.
 pub(crate) struct Requests<M> {
     pub(crate) stop: bool,
     pub(crate) passivate: bool,
