@@ -1,4 +1,4 @@
-//! Clients that ask the admin service without pause.
+//! Clients that call the admin service without pause.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::Attackers;
 use crate::shop::Node;
 use crate::stranger::Tally;
 
-/// So many ask one node.
+/// Clients per attacked node.
 const CLIENTS: usize = 64;
 
-/// Keeps what the node says of the messages that it dropped, for as long as it answers.
+/// Adds up a node's counts of dropped messages in the tally, every half second until the run ends.
 async fn read_counters(address: String, tally: Arc<Tally>) {
     let Ok(mut client) = greylag_management::connect(&address) else { return };
     let mut before: BTreeMap<String, u64> = BTreeMap::new();
@@ -51,7 +51,7 @@ pub(crate) fn start(attackers: &mut Attackers, node: &Node, tally: &Arc<Tally>) 
     }
 }
 
-/// Asks until the connection ends.
+/// Calls the admin service until the connection ends; a call refused as exhausted does not end it.
 async fn ask(address: &str, number: usize, tally: &Tally) -> Option<()> {
     let mut client = greylag_management::connect(address).ok()?;
     loop {

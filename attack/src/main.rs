@@ -1,10 +1,11 @@
 //! A real three-node cluster with the storefront's load, attacked for minutes.
 //!
-//! The program starts the storefront (three node processes and the program's own node), watches it in quiet for a
-//! while, and then attacks it until its purchases are through: as strangers that speak the wire (every message of
-//! every layer with each field at its ends, floods of names, half frames, bombs, readers that never read), at the
-//! admin ports, and as a member gone bad. It reports what was refused and counted, how long heartbeats took in
-//! quiet and under attack, and how much memory each node has. `cargo xtask attack` runs it.
+//! The program starts the storefront (three node processes and the storefront's own node), measures it unattacked for
+//! a while, and then attacks it until all purchases are made: by non-members that speak the wire protocol (every
+//! message of every layer with each field at its boundary values, floods of node names, half frames, frames
+//! that grow when decoded, readers that never read), at the admin ports, and by a malicious member. It reports what was
+//! refused and counted, how long heartbeats took before and during the attack, and how much memory each node has.
+//! `cargo xtask attack` runs it.
 //!
 //! Source: cluster T17, T21, scenarios 77 to 80 and 82. See `docs/security.md`.
 
@@ -30,7 +31,7 @@ use tokio::task::JoinSet;
 
 use report::{Report, say};
 
-/// Whatever went wrong, in words.
+/// Any error; ends the run and is printed.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Parser)]
@@ -53,7 +54,7 @@ struct Arguments {
     storefront: Option<PathBuf>,
 }
 
-/// Certificates for the nodes and their attackers; gone with this value.
+/// Certificates for the nodes and the attackers; the files are deleted when this value is dropped.
 pub(crate) struct Secrets {
     _authority: Authority,
     pub(crate) files: TlsSettings,
@@ -67,12 +68,12 @@ impl Secrets {
     }
 }
 
-/// How nodes are spoken to.
+/// The TLS setting for connections to the nodes.
 pub(crate) fn tls_of(secrets: Option<&Arc<Secrets>>) -> Tls {
     secrets.map_or(Tls::LoopbackOnly, |secrets| Tls::Files(secrets.files.clone()))
 }
 
-/// The tasks that attack, and the threads that run them.
+/// The attacking tasks, and the runtime on whose threads they run.
 pub(crate) struct Attackers {
     tasks: JoinSet<()>,
     runtime: Handle,
@@ -84,8 +85,8 @@ impl Attackers {
     }
 }
 
-/// Threads that get what processor time the nodes leave: real attackers have machines of their own, so what is
-/// measured is what an attack costs its victims, not what it costs to attack.
+/// A runtime whose threads get only the processor time that the nodes leave: real attackers have their own machines, so
+/// the run measures what an attack costs its victims, not what it costs to attack.
 fn elsewhere() -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -99,9 +100,9 @@ fn elsewhere() -> std::io::Result<Runtime> {
         .build()
 }
 
-/// Gives the calling thread the scheduling policy `SCHED_IDLE`, under which a node that wakes takes the processor at once.
-/// The lowest nice value does not do: the node would wait for the end of the attacker's time slice, which is three
-/// milliseconds on a quiet machine and more than a heartbeat takes. `chrt` comes with util-linux.
+/// Gives the calling thread the scheduling policy `SCHED_IDLE`, under which a node that wakes takes the processor at
+/// once. The lowest nice value is not enough: the node would wait for the end of the attacker's time slice, which is
+/// three milliseconds on a quiet machine and more than a heartbeat takes. `chrt` comes with util-linux.
 fn step_aside() -> std::io::Result<()> {
     let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
     let status = std::process::Command::new("chrt").args(["--idle", "--pid", "0", &thread]).status()?;

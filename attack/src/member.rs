@@ -1,4 +1,4 @@
-//! A member gone bad: it joined as others do, and says what no member would.
+//! A malicious member: joins as others do, then sends messages that no correct member sends.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -14,10 +14,10 @@ use crate::shop::Node;
 use crate::stranger::Tally;
 use crate::{Attackers, Failure, Secrets};
 
-/// Between two messages to one node; what is counted here is what is refused, not how much fits.
+/// The pause between two messages to one node; the test is about refusals, not about throughput.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The member, and what it saw of the others.
+/// The malicious member, and what its membership saw of the others.
 pub(crate) struct Member {
     transport: Arc<GrpcTransport>,
     cluster: Cluster,
@@ -43,8 +43,8 @@ impl Member {
         tokio::spawn(async move {
             while let Some(event) = events.next().await {
                 let accusation = match event {
-                    // In the end the members leave in order, and one that has announced its end is unreachable until its
-                    // removal is heard of (cluster F11).
+                    // Members leave at the end of the run, and an exiting member counts as unreachable until the news
+                    // of its removal arrives (cluster F11).
                     ClusterEvent::UnreachableMember(member) if member.status == MemberStatus::Exiting => continue,
                     ClusterEvent::UnreachableMember(member) => format!("{} was taken for unreachable", member.address),
                     ClusterEvent::MemberDowned(member) => format!("{} was downed", member.address),
@@ -61,7 +61,8 @@ impl Member {
         Ok(Self { transport, cluster, others, accusations })
     }
 
-    /// Says every message of every layer to every other member, numbers at their ends, again and again.
+    /// Sends every message of every layer, with numbers at their boundary values, to every other member, again and
+    /// again.
     pub(crate) fn misbehave(&self, attackers: &mut Attackers, tally: &Arc<Tally>) {
         for to in self.others.clone() {
             let (transport, tally) = (self.transport.clone(), tally.clone());
@@ -88,9 +89,9 @@ impl Member {
         }
     }
 
-    /// What it saw while the storefront ran, the members that left in the end aside.
+    /// The members found unreachable or downed while the storefront ran, without those that were exiting.
     pub(crate) fn accusations(&self) -> Vec<String> {
-        // Its own view, which ends with this program.
+        // Only a use of the field, which exists to keep this membership running until the end.
         let _members = self.cluster.view().members.len();
         self.accusations.lock().expect("nothing under this lock panics").clone()
     }

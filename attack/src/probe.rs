@@ -1,4 +1,4 @@
-//! Heartbeats of a process that is no member: every node answers them by the path that members' heartbeats take.
+//! Heartbeats of a non-member: every node answers them on the path that members' heartbeats take.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,11 +14,11 @@ use greylag_transport::{
 use crate::shop::Node;
 use crate::{Failure, Secrets, tls_of};
 
-/// From one heartbeat to the next, per node.
+/// The interval between heartbeats to one node.
 const INTERVAL: Duration = Duration::from_millis(100);
 const NO_PANIC: &str = "nothing under this lock panics";
 
-/// What the heartbeats have shown so far.
+/// The results of the heartbeats so far: send times by sequence number, and round trips.
 #[derive(Default)]
 struct Shown {
     waiting: HashMap<u64, Instant>,
@@ -26,14 +26,14 @@ struct Shown {
     attacked: Vec<Duration>,
 }
 
-/// The heartbeats to all nodes.
+/// The heartbeats to all nodes, from one transport.
 pub(crate) struct Probes {
     shown: Arc<Mutex<Shown>>,
     is_attack: Arc<AtomicBool>,
     _transport: Arc<GrpcTransport>,
 }
 
-/// The round trips in quiet and under attack, sorted, and how many heartbeats were never answered.
+/// The sorted round trips before and during the attack, and the count of heartbeats without an answer.
 pub(crate) struct RoundTrips {
     pub(crate) quiet: Vec<Duration>,
     pub(crate) attacked: Vec<Duration>,
@@ -61,7 +61,7 @@ impl Receiver for Answers {
     }
 }
 
-/// A transport of a process that is no member.
+/// Binds a transport for a process that is no member.
 pub(crate) async fn outsider(secrets: Option<&Arc<Secrets>>) -> Result<Arc<GrpcTransport>, Failure> {
     let settings = TransportSettings {
         canonical_host: Some("127.0.0.1".to_owned()),
@@ -73,11 +73,11 @@ pub(crate) async fn outsider(secrets: Option<&Arc<Secrets>>) -> Result<Arc<GrpcT
     Ok(GrpcTransport::bind(settings, Arc::new(Registry::new())).await?)
 }
 
-/// Finds out which process runs at each node's address.
+/// Finds the unique address of the process at each node's address.
 pub(crate) async fn meet(transport: &Arc<GrpcTransport>, nodes: &[Node]) -> Result<Vec<UniqueAddress>, Failure> {
     let mut met = Vec::new();
     for node in nodes {
-        // A node that is not joining ignores this message, and the dial tells which process runs there.
+        // A node that is not joining ignores this message; the handshake tells the unique address.
         let greeting = Message::InitJoinNack;
         let envelope = Envelope::new(
             Recipient::new("control/cluster"),
@@ -104,7 +104,7 @@ pub(crate) async fn meet(transport: &Arc<GrpcTransport>, nodes: &[Node]) -> Resu
 }
 
 impl Probes {
-    /// Begins to ask every node, and goes on for as long as the program runs.
+    /// Starts a heartbeat to every node at each interval, for as long as the program runs.
     pub(crate) async fn start(nodes: &[Node], secrets: Option<&Arc<Secrets>>) -> Result<Self, Failure> {
         let transport = outsider(secrets).await?;
         let (shown, is_attack) = (Arc::new(Mutex::new(Shown::default())), Arc::new(AtomicBool::new(false)));
@@ -136,7 +136,7 @@ impl Probes {
 
     pub(crate) fn results(&self) -> RoundTrips {
         let mut shown = self.shown.lock().expect(NO_PANIC);
-        // Those of the last seconds may still be under way, or went to nodes that have ended in order.
+        // Ignore heartbeats of the last seconds: they may be under way, or went to nodes that have left.
         let unanswered = shown.waiting.values().filter(|sent_at| sent_at.elapsed() > Duration::from_secs(30)).count();
         let (mut quiet, mut attacked) = (std::mem::take(&mut shown.quiet), std::mem::take(&mut shown.attacked));
         quiet.sort_unstable();

@@ -1,4 +1,4 @@
-//! A caller that speaks HTTP/2 byte by byte, so that it can say what no node would.
+//! A client that writes HTTP/2 byte by byte, so that it can send what no correct node sends.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -19,15 +19,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Io for S {}
 /// One connection to a node's transport port.
 pub(crate) struct Raw(Box<dyn Io>);
 
-/// The one method of the transport.
+/// The only method of the transport's service.
 const METHOD: &str = "/greylag.transport.v1.Transport/Open";
-/// After so long without progress of a write, the other side is taken to read no more.
+/// The time limit of connecting, of a write, and of waiting for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The most bytes of a message in one HTTP/2 frame.
+/// The most bytes of a message that one HTTP/2 frame carries.
 const PIECE: usize = 16 * 1024;
 
 impl Raw {
-    /// Connects from `from`, one of the loopback's many addresses, so that a ban of the address refuses no other process.
+    /// Connects from `from`, one of the many loopback addresses, so that a ban of that address refuses no other
+    /// process.
     pub(crate) async fn connect(from: IpAddr, to: SocketAddr, secrets: Option<&Arc<Secrets>>) -> Result<Self, Failure> {
         let socket = TcpSocket::new_v4()?;
         socket.bind(SocketAddr::new(from, 0))?;
@@ -40,13 +41,14 @@ impl Raw {
         Ok(Self(Box::new(tls)))
     }
 
-    /// Writes; an error says that the other side has hung up, or reads nothing any more.
+    /// Writes bytes; fails if the node has closed the connection, or has read nothing for `PATIENCE`.
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         tokio::time::timeout(PATIENCE, self.0.write_all(bytes)).await??;
         Ok(tokio::time::timeout(PATIENCE, self.0.flush()).await??)
     }
 
-    /// Preface, settings, and the head of a call. A caller that hears nothing gives the other side no room to answer.
+    /// Sends the preface, the settings and the headers of a call. With `hears` false, the flow-control window is zero:
+    /// the node has no room to answer.
     pub(crate) async fn call(&mut self, hears: bool) -> Result<(), Failure> {
         let mut head = vec![0x83, 0x86, 0x04, METHOD.len() as u8];
         head.extend(METHOD.as_bytes());
@@ -54,12 +56,12 @@ impl Raw {
         let settings: &[u8] = if hears { &[] } else { &[0, 4, 0, 0, 0, 0] };
         self.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await?;
         self.send(&frame(4, 0, 0, settings)).await?;
-        // The acknowledgement of the other side's settings: its windows count from then on.
+        // Acknowledge the node's settings: its windows count from then on.
         self.send(&frame(4, 1, 0, &[])).await?;
         self.send(&frame(1, 4, 1, &head)).await
     }
 
-    /// A message on the call.
+    /// Sends a message on the call.
     pub(crate) async fn say(&mut self, message: &[u8]) -> Result<(), Failure> {
         self.announce(message.len() as u32).await?;
         for piece in message.chunks(PIECE) {
@@ -68,12 +70,12 @@ impl Raw {
         Ok(())
     }
 
-    /// The head of a message that is `len` bytes long, it says.
+    /// Sends the prefix of a message that claims a length of `len` bytes.
     pub(crate) async fn announce(&mut self, len: u32) -> Result<(), Failure> {
         self.send(&frame(0, 0, 1, &[vec![0], len.to_be_bytes().to_vec()].concat())).await
     }
 
-    /// Whether what the node answers within a moment has these bytes in it.
+    /// Whether these bytes arrive from the node within `PATIENCE`.
     pub(crate) async fn hears(&mut self, wanted: &[u8]) -> bool {
         let mut heard: Vec<u8> = Vec::new();
         let mut buffer = [0; 4096];
@@ -110,7 +112,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A Hello, as the schema writes it.
+/// The encoded frame with a Hello.
 pub(crate) fn hello(host: &str, port: u16, uid: u64, to_port: u16, lane: u64, seq: u64) -> Vec<u8> {
     let node = [bytes(1, host.as_bytes()), number(2, port.into()), fixed(3, uid)].concat();
     let hello = [
@@ -127,7 +129,7 @@ pub(crate) fn hello(host: &str, port: u16, uid: u64, to_port: u16, lane: u64, se
     bytes(1, &hello.concat())
 }
 
-/// An envelope in a batch of its own.
+/// A batch of one envelope.
 pub(crate) fn batch(path: &str, manifest: &str, payload: &[u8]) -> Vec<u8> {
     let envelope =
         [bytes(1, path.as_bytes()), number(5, 10), bytes(6, manifest.as_bytes()), bytes(7, payload)].concat();

@@ -1,4 +1,4 @@
-//! The result of the attack, for people and for the verdict.
+//! The result of the attack: printed for people, and judged.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use crate::shop::{Node, Shop};
 use crate::stranger::Tally;
 
 pub(crate) fn say(line: &str) {
-    // A closed pipe is the reader's choice; the exit code still tells how the run went.
+    // Ignore errors, since the reader may close the pipe; the exit code still tells the result.
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
@@ -19,16 +19,16 @@ pub(crate) fn say(line: &str) {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Course {
     address: String,
-    /// The process has the journal, too.
+    /// The process hosts the journal, too.
     keeps_journal: bool,
     at_begin: u64,
-    /// A minute after the attack began.
+    /// The first sample at least a minute after the attack began.
     after_a_minute: Option<u64>,
     last: u64,
     most: u64,
 }
 
-/// Watches the memory of the nodes until it is dropped.
+/// Samples the nodes' memory every second until dropped.
 pub(crate) struct Memory {
     courses: Arc<Mutex<Vec<Course>>>,
     attacked_since: Arc<Mutex<Option<Instant>>>,
@@ -59,7 +59,7 @@ impl Memory {
             loop {
                 let attacked_for = since.lock().expect(NO_PANIC).map(|since| since.elapsed());
                 for (pid, course) in pids.iter().zip(kept.lock().expect(NO_PANIC).iter_mut()) {
-                    // A process that has ended keeps its last figure.
+                    // Keep the last figure of a process that has ended.
                     let Some(resident) = resident(*pid) else { continue };
                     match attacked_for {
                         None => course.at_begin = resident,
@@ -86,14 +86,14 @@ impl Memory {
     }
 }
 
-/// Resident memory of a process, in bytes; `None` once it has ended.
+/// Resident memory of a process in bytes; `None` once the process has ended.
 fn resident(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
 }
 
-/// Everything that the run is judged by.
+/// The measurements by which the run is judged.
 pub(crate) struct Report {
     pub(crate) probes: RoundTrips,
     pub(crate) memory: Vec<Course>,
@@ -101,7 +101,7 @@ pub(crate) struct Report {
     pub(crate) accusations: Vec<String>,
 }
 
-/// The figure below which so many of a hundred lie.
+/// The value at the given percentile of sorted durations; zero if there are none.
 fn percentile(sorted: &[Duration], of_hundred: usize) -> Duration {
     sorted.get((sorted.len() * of_hundred / 100).min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
 }
@@ -153,7 +153,7 @@ impl Report {
     }
 
     /// # Errors
-    /// What did not hold, all of it.
+    /// All violated conditions, in one text.
     pub(crate) fn judge(&self, storefront: &str, lenient: bool) -> Result<(), Failure> {
         let mut broken = Vec::new();
         if !storefront.lines().any(|line| line == "match") {
@@ -172,7 +172,8 @@ impl Report {
             if attacked > 2 * quiet {
                 broken.push(format!("heartbeats took {attacked:?} under attack (p99), more than twice {quiet:?}"));
             }
-            // The storefront's own node keeps the journal, and its cache grows with what is bought, attacked or not.
+            // Skip the storefront's own node: it hosts the journal, whose cache grows with the purchases even without
+            // an attack.
             for course in self.memory.iter().filter(|course| !course.keeps_journal) {
                 let grown = course.after_a_minute.is_some_and(|then| course.last > then + then / 5 + (16 << 20));
                 if grown {

@@ -1,15 +1,15 @@
-//! Every message of every layer with each field at its ends, made from the schemas themselves.
+//! Every message of every layer with each field at its boundary values, generated from the schemas themselves.
 //!
-//! A message is written once with all its fields at one end (absent, one, the largest), and once for each field with
-//! that one at its largest and the others plausible. Where a schema wants a node it gets a real one, so that what is
-//! read first does not hide the rest.
+//! A message is written three times with all its fields absent, one, or at their largest, and once for each field with
+//! that field at its largest and the others plausible. A field of type `Node` always gets the address of a real node;
+//! otherwise the check of the node, which comes first, would hide the rest of the message from the test.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use greylag_core::UniqueAddress;
 
-/// One message on its way.
+/// One message to send.
 #[derive(Debug, Clone)]
 pub(crate) struct Message {
     pub(crate) path: String,
@@ -17,7 +17,7 @@ pub(crate) struct Message {
     pub(crate) payload: Bytes,
 }
 
-/// A schema, and where and by which names its messages are read.
+/// A schema, and the paths and manifests under which nodes decode its messages.
 struct Layer {
     schema: &'static str,
     paths: &'static [&'static str],
@@ -76,7 +76,7 @@ const LAYERS: &[Layer] = &[
     },
 ];
 
-/// Every message, as said by `from` to `to`.
+/// Every message of every layer, as if sent from `from` to `to`.
 pub(crate) fn messages(to: &UniqueAddress, from: &UniqueAddress) -> Vec<Message> {
     let mut all = Vec::new();
     for layer in LAYERS {
@@ -102,7 +102,7 @@ enum Kind {
     Fixed32,
     Text,
     Bytes,
-    /// A message by its name, or an enum, which is no message of the schema.
+    /// A message type by name, or an enum, which `Schema::messages` does not have.
     Named(String),
 }
 
@@ -113,13 +113,13 @@ struct Field {
     repeated: bool,
 }
 
-/// What a schema's file defines.
+/// The message types of one schema file, with their fields.
 #[derive(Debug, Default)]
 struct Schema {
     messages: BTreeMap<String, Vec<Field>>,
 }
 
-/// How far a field is driven.
+/// Which value a field gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Absent,
@@ -127,16 +127,17 @@ enum End {
     Most,
 }
 
-/// Messages in messages are written so deep.
+/// The most levels of nested messages that are written.
 const DEPTH: usize = 4;
-/// Repeated fields at their end are written so often.
+/// The count of elements in a repeated field at its largest.
 const MANY: usize = 20;
 
 impl Schema {
-    /// Reads the messages of a file. Nested definitions stand by their own names; enums are no messages.
+    /// Parses the messages of a schema file. Nested definitions are entered under their own names; enums are skipped.
     fn parse(text: &str) -> Self {
         let mut schema = Self::default();
-        // The open blocks, innermost last; `None` for a block whose fields belong to the block around it (oneof) or to no message.
+        // The open blocks, innermost last: the message to which their fields belong, for a `oneof` that of the
+        // enclosing block; `None` for enums and services.
         let mut open: Vec<Option<String>> = Vec::new();
         for line in text.lines() {
             let line = line.split("//").next().unwrap_or_default().trim();
@@ -211,7 +212,7 @@ impl Schema {
                 content(field.number, if most { "x".repeat(5000) } else { "127.0.0.1".to_owned() }.as_bytes(), out);
             }
             Kind::Bytes => content(field.number, &if most { vec![0xff; 5000] } else { vec![0xff; 16] }, out),
-            // The first node of a message is mostly its addressee.
+            // Field 1 is the addressee in most messages that have a node there.
             Kind::Named(name) if name == "Node" => content(field.number, &nodes[usize::from(field.number > 1)], out),
             Kind::Named(name) if self.messages.contains_key(name) => {
                 let inner = if depth == 0 { Vec::new() } else { self.write(name, &|_| how, nodes, depth - 1) };
@@ -225,7 +226,7 @@ impl Schema {
     }
 }
 
-/// A field's line, in words: `repeated Node nodes = 2;`.
+/// Parses the line of a field, split at spaces: `repeated Node nodes = 2;`.
 fn field(words: &[&str]) -> Option<Field> {
     let (repeated, words) = match words {
         ["repeated", rest @ ..] => (true, rest),
@@ -239,7 +240,7 @@ fn field(words: &[&str]) -> Option<Field> {
         "fixed64" | "sfixed64" | "double" => Kind::Fixed64,
         "fixed32" | "sfixed32" | "float" => Kind::Fixed32,
         "string" => Kind::Text,
-        // An entry of a map is a message; written as bytes it is none that can be read, or an empty one.
+        // A map entry is encoded as a message; written as bytes, it does not decode, or decodes as empty.
         "bytes" | "map<string," => Kind::Bytes,
         name => Kind::Named(name.rsplit('.').next()?.to_owned()),
     };
@@ -294,7 +295,7 @@ mod tests {
         );
     }
 
-    /// Messages of the attack decode at the attacked nodes: their numbers are extreme, and their shape is right.
+    /// Many messages of the attack can be decoded by a node: their values are extreme, but their encoding is right.
     #[test]
     fn many_messages_can_be_read() {
         let all = messages(&ua("127.0.0.1:1#5"), &ua("127.0.0.1:2#6"));

@@ -1,4 +1,4 @@
-//! The storefront that is attacked: its processes, its load, its verdict.
+//! The storefront under attack: its processes, its load, and its verdict.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -14,40 +14,40 @@ use tokio::process::{Child, ChildStdout, Command};
 use crate::report::say;
 use crate::{Failure, Secrets};
 
-/// One node of the shop.
+/// One node of the storefront.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub(crate) address: NodeAddress,
     pub(crate) pid: u32,
-    /// The node is the storefront's own, which serves the journal to the others.
+    /// The node is in the storefront's main process, which serves the journal to the others.
     pub(crate) keeps_journal: bool,
-    /// Where its admin service listens.
+    /// The address of the node's admin service.
     pub(crate) admin: String,
 }
 
-/// The running program.
+/// The running storefront.
 pub(crate) struct Shop {
     pub(crate) nodes: Vec<Node>,
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-/// The storefront's own file.
+/// The purchases file that the storefront comes with.
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/storefront/cdnow_purchases.csv");
-/// Node processes beside the program's own node.
+/// Node processes beside the storefront's main process.
 const PROCESSES: usize = 3;
-/// The storefront begins within this time, on a busy machine too.
+/// The time limit for the storefront's start, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What the customers buy; gone with this value.
+/// The purchases to make; the file is deleted when this value is dropped.
 pub(crate) struct Purchases {
     file: NamedTempFile,
     count: u64,
 }
 
 impl Purchases {
-    /// So many purchases: the first tenth of that number again and again. Every customer is then there when the attack
-    /// begins, and the load gives the nodes' memory no reason to grow any more.
+    /// Writes `count` purchases: the first tenth of that number again and again. All customers then exist when the
+    /// attack begins, so the load gives the nodes' memory no further reason to grow.
     pub(crate) fn read(count: usize) -> Result<Self, Failure> {
         let all = std::fs::read_to_string(FILE).map_err(|error| format!("cannot read {FILE}: {error}"))?;
         let (header, purchases) = all.split_once('\n').ok_or_else(|| format!("{FILE} has no purchases"))?;
@@ -99,7 +99,7 @@ impl Shop {
         Ok(shop)
     }
 
-    /// Waits for the end; what the storefront said last.
+    /// Waits until the storefront has ended; returns its output since the start.
     pub(crate) async fn end(&mut self, patience: Duration) -> Result<String, Failure> {
         let mut said = String::new();
         let ending = async {
@@ -116,7 +116,7 @@ impl Shop {
     }
 }
 
-/// The node that a line of the storefront tells of.
+/// The node that a line of the storefront's output announces.
 fn node_in(line: &str, own_pid: u32) -> Option<Node> {
     let rest = line.strip_prefix("node ")?;
     let (address, rest) = rest.split_once(' ')?;

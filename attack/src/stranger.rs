@@ -1,4 +1,4 @@
-//! Processes that are no members: they say Hello properly, or not at all, and then whatever they like.
+//! Attacks by processes that are no members: after a correct Hello, or without one, they send anything.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,7 +13,7 @@ use crate::schema::messages;
 use crate::shop::Node;
 use crate::{Attackers, Failure, Secrets};
 
-/// What attackers did, and what came of it.
+/// Counts of what the attackers did, and of the nodes' reactions.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) connections: AtomicU64,
@@ -23,22 +23,22 @@ pub(crate) struct Tally {
     pub(crate) by_member: AtomicU64,
     pub(crate) answered: AtomicU64,
     pub(crate) turned_away: AtomicU64,
-    /// What all nodes dropped, by reason.
+    /// Messages that the nodes dropped, by reason.
     pub(crate) dropped: Mutex<BTreeMap<String, u64>>,
 }
 
-/// Names that are claimed in turn.
+/// Count of different node names to claim; they repeat after that.
 const NAMES: u64 = 20_000;
-/// Connections of claimed names that stay open.
+/// Count of connections with claimed names that are kept open.
 const HELD: usize = 80;
-/// After a connection that was refused.
+/// The pause between two connections.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// One stranger's view of the node that it attacks.
+/// The node to attack, and the address from which one kind of attack comes.
 #[derive(Clone)]
 struct Target {
     node: SocketAddr,
-    /// The loopback's address that this kind of attack comes from.
+    /// The loopback address of this kind of attack.
     from: IpAddr,
     secrets: Option<Arc<Secrets>>,
     tally: Arc<Tally>,
@@ -66,7 +66,7 @@ pub(crate) fn start(
     attackers.spawn(repeat(at(7), flood));
 }
 
-/// Does the same again and again; each time ends with the connection.
+/// Repeats an attack; each one uses its own connections.
 async fn repeat<F: Future<Output = Result<(), Failure>> + Send>(target: Target, attack: impl Fn(Target) -> F) {
     loop {
         target.tally.connections.fetch_add(1, Ordering::Relaxed);
@@ -82,17 +82,18 @@ impl Target {
         Raw::connect(self.from, self.node, self.secrets.as_ref()).await
     }
 
-    /// A stream that was accepted.
+    /// Opens a stream with a Hello that the node has accepted.
     async fn greeted(&self, port: u16, lane: u64) -> Result<Raw, Failure> {
         let mut raw = self.connect().await?;
         raw.call(true).await?;
         raw.say(&hello("127.0.0.1", port, 77, self.node.port(), lane, rand::random())).await?;
-        // The answer names the node's address; a refusal closes the call.
+        // An acceptance holds the node's address; a refusal closes the call.
         if raw.hears(b"127.0.0.1").await { Ok(raw) } else { Err("the Hello was refused".into()) }
     }
 }
 
-/// Twenty thousand names, each with a Hello of its own; some stay, most are refused.
+/// Says Hello under 20,000 names in turn, each on its own connection; the last `HELD` connections stay open. Nodes
+/// refuse most of them.
 async fn claim_names(target: Target) {
     let mut held = std::collections::VecDeque::new();
     for name in 0.. {
@@ -121,7 +122,7 @@ async fn claim_names(target: Target) {
     }
 }
 
-/// Every message of every layer, on a data lane and on the control lane.
+/// Sends every message of every layer: those for `control/` on the control lane, the others on a data lane.
 async fn say_everything(target: Target) -> Result<(), Failure> {
     let to = format!("127.0.0.1:{}#1", target.node.port()).parse::<UniqueAddress>()?;
     let from = "127.0.0.1:4001#77".parse::<UniqueAddress>()?;
@@ -136,7 +137,7 @@ async fn say_everything(target: Target) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Frames that are small on the wire and large in memory.
+/// Sends frames that are small on the wire and large when decoded.
 async fn send_bombs(target: Target) -> Result<(), Failure> {
     let empty = bytes(1, &[]).repeat(1 << 18);
     let batch = bytes(3, &empty);
@@ -144,14 +145,14 @@ async fn send_bombs(target: Target) -> Result<(), Failure> {
     let features = bytes(1, &bytes(12, &[]).repeat(8000));
     for (lane, bomb) in [(3, batch), (2, beside), (2, features)] {
         let mut raw = target.greeted(4002, lane).await?;
-        // The stream is closed as soon as the node has read enough.
+        // Ignore the error: the node closes the stream as soon as it has read enough.
         drop(raw.say(&bomb).await);
         target.tally.by_strangers.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())
 }
 
-/// Messages that are announced and never come, in a hundred connections.
+/// Opens a hundred connections that stop at various points: before, in or after the preface, or in a message.
 async fn send_half(target: Target) -> Result<(), Failure> {
     let mut open = Vec::new();
     for index in 0..100_u16 {
@@ -171,7 +172,7 @@ async fn send_half(target: Target) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Bytes that are nothing at all.
+/// Sends random bytes, as HTTP/2 and in a message.
 async fn send_garbage(target: Target) -> Result<(), Failure> {
     let noise: Vec<u8> = (0..4096).map(|_| rand::random()).collect();
     let mut raw = target.connect().await?;
@@ -180,19 +181,19 @@ async fn send_garbage(target: Target) -> Result<(), Failure> {
     raw.say(&noise).await
 }
 
-/// A peer that asks and asks, and reads no answer.
+/// Sends requests without reading any answer.
 async fn read_nothing(target: Target) -> Result<(), Failure> {
     let mut raw = target.connect().await?;
     raw.call(false).await?;
     raw.say(&hello("127.0.0.1", 4006, 77, target.node.port(), 2, rand::random())).await?;
     for id in 0..100_000 {
-        // Frames that want an answer each.
+        // Each of these frames requires an answer.
         raw.say(&bytes(10, &number(1, id))).await?;
     }
     Ok(())
 }
 
-/// Messages for recipients that are none of a stranger's, as fast as half a processor says them.
+/// Sends messages to recipients that accept none from a non-member, about 500 a second.
 async fn flood(target: Target) -> Result<(), Failure> {
     let mut raw = target.greeted(4007, 2).await?;
     let payload = vec![b'x'; 8 * 1024];

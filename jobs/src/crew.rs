@@ -1,4 +1,4 @@
-//! The worker processes, as their parent sees them.
+//! The worker processes as seen by their parent.
 
 use std::collections::VecDeque;
 use std::process::Stdio;
@@ -15,7 +15,7 @@ use crate::record::Record;
 use crate::worker::Worker;
 use crate::{Failure, PATIENCE};
 
-/// The ledger of all that read from workers, and of all that wait for confirmations.
+/// The ledger, shared by the tasks that read workers' output and those that wait for confirmations.
 #[derive(Clone)]
 pub(crate) struct Book(Arc<Mutex<Ledger>>);
 
@@ -29,17 +29,17 @@ impl Book {
     }
 }
 
-/// Workers that run. They end with their parent.
+/// The running workers; they end with their parent.
 pub(crate) struct Crew {
     told: Worker,
     book: Book,
-    /// The longest there first.
+    /// Oldest first.
     workers: VecDeque<Child>,
     reading: JoinSet<std::io::Result<()>>,
 }
 
 impl Crew {
-    /// Starts so many workers.
+    /// Starts `workers` workers.
     pub(crate) fn hire(workers: u64, told: Worker, book: &Book) -> Result<Self, Failure> {
         let mut crew = Self { told, book: book.clone(), workers: VecDeque::new(), reading: JoinSet::new() };
         (0..workers).try_for_each(|_| crew.hire_one())?;
@@ -55,7 +55,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Kills the worker that is there for the longest time, and starts another one.
+    /// Kills the worker that has run longest, and starts another one.
     pub(crate) async fn replace_one(&mut self) -> Result<(), Failure> {
         if let Some(mut worker) = self.workers.pop_front() {
             if let Some(status) = worker.try_wait()? {
@@ -66,12 +66,12 @@ impl Crew {
         self.hire_one()
     }
 
-    /// The processes.
+    /// The process ids of the workers.
     pub(crate) fn pids(&self) -> impl Iterator<Item = u32> + '_ {
         self.workers.iter().filter_map(Child::id)
     }
 
-    /// Waits until all of them can be given jobs.
+    /// Waits until the producer can select every worker.
     pub(crate) async fn wait_until_ready(&self, producer: &WorkPullingProducer<u64>) -> Result<(), Failure> {
         let ready = async {
             while producer.stats().selectable < self.workers.len() as u64 {
@@ -81,7 +81,7 @@ impl Crew {
         Ok(tokio::time::timeout(PATIENCE, ready).await.map_err(|_| "not all workers came up")?)
     }
 
-    /// Ends all workers, and waits until everything that they wrote down is in the ledger.
+    /// Kills all workers, and waits until all their records are in the ledger.
     pub(crate) async fn dismiss(mut self) -> Result<(), Failure> {
         for worker in &mut self.workers {
             worker.kill().await?;
@@ -93,7 +93,7 @@ impl Crew {
     }
 }
 
-/// Enters what a worker writes down, until the worker ends.
+/// Enters the records of one worker into the ledger until the worker ends.
 async fn read(mut told: ChildStdout, book: Book) -> std::io::Result<()> {
     let mut bytes = Vec::with_capacity(64 << 10);
     while told.read_buf(&mut bytes).await? > 0 {

@@ -1,4 +1,4 @@
-//! Jobs for workers of which one after the other is killed.
+//! The run in which workers are killed, one after the other.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use crate::record::now;
 use crate::worker::Worker;
 use crate::{Failure, Kills, PATIENCE, jobs, say};
 
-/// Jobs of one worker at the same time. As many are on their way to it at the most.
+/// Jobs that one worker does in parallel; at most as many are on their way to that worker.
 const IN_HAND: u32 = 8;
 
-/// The whole run.
+/// Runs the test with kills, from start to verdict.
 pub(crate) async fn run(kills: &Kills) -> Result<(), Failure> {
     let node = Node::builder("jobs").bind("127.0.0.1", 0).roles(["producer"]).start().await?;
     let producer = node.delivery().work_producer(&jobs(), ProducerId::per_node("jobs")).start().await?;
@@ -58,8 +58,9 @@ async fn send(producer: WorkPullingProducer<u64>, jobs: u64, book: Book) -> Resu
     Ok(())
 }
 
-/// Kills one worker after the other until all jobs are confirmed; how many there were. No worker is killed while most of them
-/// are still on their way into the cluster, which on a busy machine takes them longer than they would live.
+/// Kills one worker after the other until all jobs are confirmed; returns the count of kills. While fewer than half of
+/// the workers can be selected, no worker is killed: on a busy machine, joining the cluster takes a worker longer than
+/// it would live.
 async fn kill_until_done(
     crew: &mut Crew,
     producer: &WorkPullingProducer<u64>,
@@ -69,7 +70,7 @@ async fn kill_until_done(
 ) -> Result<u64, Failure> {
     let mut kill_at = tokio::time::interval(Duration::from_millis(kills.kill_every_ms));
     kill_at.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    kill_at.tick().await; // at once
+    kill_at.tick().await; // the first tick is immediate
     let (mut killed, mut spared, mut tenths, mut last) = (0, 0, 0, (0, Instant::now()));
     loop {
         let confirmed = book.lock().confirmed();

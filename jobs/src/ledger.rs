@@ -1,13 +1,13 @@
-//! The fate of each job, held against the promises of delivery.
+//! The history of each job, checked against the guarantees of delivery.
 
 use crate::record::{Record, What};
 
-/// No moment yet.
+/// Stands for a step that has not happened.
 const NEVER: u64 = u64::MAX;
-/// How many jobs a complaint names.
+/// The most job numbers that a sentence about violations lists.
 const NAMED: usize = 5;
 
-/// One job.
+/// The counts and times of one job.
 #[derive(Debug, Clone, Copy)]
 struct Job {
     begun: u32,
@@ -16,7 +16,7 @@ struct Job {
     confirmed_at: u64,
 }
 
-/// All jobs, by their numbers from 0. It takes all of its memory at once.
+/// All jobs, indexed by number from 0. The memory is allocated at the start, so that it does not grow in the run.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     jobs: Vec<Job>,
@@ -25,13 +25,13 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// A ledger for so many jobs.
+    /// A ledger for `jobs` jobs.
     pub(crate) fn of(jobs: u64) -> Self {
         let job = Job { begun: 0, last_begun_at: 0, first_done_at: NEVER, confirmed_at: NEVER };
         Self { jobs: vec![job; usize::try_from(jobs).expect("jobs fit into memory")], confirmed: 0, unknown: 0 }
     }
 
-    /// A worker wrote this down.
+    /// Enters one record of a worker.
     pub(crate) fn enter(&mut self, record: Record) {
         let Some(job) = usize::try_from(record.job).ok().and_then(|job| self.jobs.get_mut(job)) else {
             self.unknown += 1;
@@ -46,24 +46,24 @@ impl Ledger {
         }
     }
 
-    /// The producer was told at this moment that the job is confirmed.
+    /// Notes that the producer learned of the job's confirmation at time `at`.
     pub(crate) fn confirm(&mut self, job: u64, at: u64) {
         let job = &mut self.jobs[usize::try_from(job).expect("it was sent")];
         self.confirmed += u64::from(job.confirmed_at == NEVER);
         job.confirmed_at = job.confirmed_at.min(at);
     }
 
-    /// Jobs that are confirmed.
+    /// Count of confirmed jobs.
     pub(crate) fn confirmed(&self) -> u64 {
         self.confirmed
     }
 
-    /// How often a job was begun that had been begun before.
+    /// Count of begins beyond the first, over all jobs.
     pub(crate) fn repeats(&self) -> u64 {
         self.jobs.iter().map(|job| u64::from(job.begun.saturating_sub(1))).sum()
     }
 
-    /// Broken promises among the first `sent` jobs, in sentences.
+    /// Violated guarantees among the first `sent` jobs, as sentences.
     pub(crate) fn wrongs(&self, sent: u64) -> Vec<String> {
         let sent = usize::try_from(sent).map_or(self.jobs.len(), |sent| sent.min(self.jobs.len()));
         let (sent, unsent) = self.jobs.split_at(sent);
@@ -90,7 +90,7 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    /// A ledger of one job with these entries: begun and done at so many moments, and confirmed at the last.
+    /// The violations of one job that is begun and done at the given times, and confirmed at the last one.
     fn wrongs(begun: &[u64], done: &[u64], confirmed: Option<u64>) -> Vec<String> {
         let mut ledger = Ledger::of(1);
         begun.iter().for_each(|at| ledger.enter(Record { job: 0, what: What::Begun, at: *at }));

@@ -1,10 +1,10 @@
-//! Work pulling at its limits: a million jobs for worker processes of which one is killed every second, and ten times as many
-//! jobs as the workers can do. `cargo xtask jobs` runs it.
+//! Work pulling at its limits: a million jobs for worker processes of which one is killed every second, and ten times
+//! as many jobs as the workers can do. `cargo xtask jobs` runs it.
 //!
-//! Every worker writes down when it begins a job and when it has done it, before it confirms the job; the producer's process
-//! notes when it learns of the confirmation. One clock of the machine stamps both, so afterwards it can be told of each job
-//! whether it was done, whether that was before its confirmation, and whether it was begun again after it. The run fails if any
-//! job was treated otherwise than is promised.
+//! Every worker writes a record when it begins a job and when it has done the job, before it confirms; the producer's
+//! process notes when it learns of the confirmation. All processes take the times from one clock of the machine, so
+//! afterwards each job can be checked: whether it was done, whether that was before its confirmation, and whether it
+//! was begun again after its confirmation. The run fails if a guarantee was violated for any job.
 //!
 //! Source: delivery §2, W4, W5, W8.
 
@@ -79,7 +79,7 @@ struct Overload {
     lenient: bool,
 }
 
-/// Jobs are numbers.
+/// The work key of the jobs, which are plain numbers.
 fn jobs() -> WorkKey<u64> {
     WorkKey::new("jobs", json("job"))
 }
@@ -101,7 +101,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Prints one line; a closed pipe is the reader's choice.
+/// Prints one line; errors are ignored, since the reader may close the pipe.
 fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

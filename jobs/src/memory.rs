@@ -1,10 +1,10 @@
 //! The resident memory of processes over time.
 
 const MIB: u64 = 1 << 20;
-/// Growth that is put down to the allocator.
+/// Growth in bytes that is attributed to the allocator.
 const SLACK: u64 = 4 * MIB;
 
-/// Memory of several processes, looked at together again and again.
+/// Resident memory of several processes (by process id), sampled together.
 #[derive(Debug, Default)]
 pub(crate) struct Courses(Vec<(u32, Vec<u64>)>);
 
@@ -13,24 +13,25 @@ impl Courses {
         Self(pids.into_iter().map(|pid| (pid, Vec::new())).collect())
     }
 
-    /// Notes the memory of all processes. A process that has ended gets no figure, which is a wrong of its own.
+    /// Samples the memory of all processes. A process that has ended gets no sample, which `wrongs` reports.
     pub(crate) fn look(&mut self) {
         for (pid, course) in &mut self.0 {
             course.extend(resident(*pid));
         }
     }
 
-    /// The most that any of them grew by, from the second quarter of the time to the last, in MiB.
+    /// The largest growth of any process in MiB: highest sample of the last quarter less highest one of the second
+    /// quarter.
     pub(crate) fn growth_mib(&self) -> f64 {
         self.0.iter().map(|(_, course)| growth(course)).max().unwrap_or(0) as f64 / MIB as f64
     }
 
-    /// The most that the first of them had, in MiB.
+    /// The highest sample of the first process, in MiB.
     pub(crate) fn most_of_first_mib(&self) -> f64 {
         self.0.first().and_then(|(_, course)| course.iter().max()).map_or(0.0, |most| *most as f64 / MIB as f64)
     }
 
-    /// Processes that grew, or ended, in sentences.
+    /// Processes that grew or ended, as sentences.
     pub(crate) fn wrongs(&self) -> Vec<String> {
         let looks = self.0.iter().map(|(_, course)| course.len()).max().unwrap_or(0);
         let told = |(pid, course): &(u32, Vec<u64>)| {

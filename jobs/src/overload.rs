@@ -1,4 +1,4 @@
-//! More jobs than the workers can do.
+//! The run in which more jobs are offered than the workers can do.
 
 use std::time::{Duration, Instant};
 
@@ -14,16 +14,16 @@ use crate::{Failure, Overload, PATIENCE, jobs, say};
 
 /// How long a job takes, in microseconds.
 const WORK_US: u64 = 5_000;
-/// More jobs than workers can do in a second, each: what the ledger has room for.
+/// Upper bound of the jobs that one worker does per second; sizes the ledger.
 const PER_WORKER: u64 = 1_000_000 / WORK_US;
-/// How often jobs are offered.
+/// The interval between offers.
 const TICK: Duration = Duration::from_millis(10);
-/// How often the memory is looked at.
+/// Count of memory samples in the run.
 const LOOKS: u32 = 60;
-/// Less than that part of what the workers can do is a collapse.
+/// A throughput below this part of the workers' capacity is a failure.
 const COLLAPSE: f64 = 0.8;
 
-/// The whole run.
+/// Runs the overload, from start to verdict.
 pub(crate) async fn run(overload: &Overload) -> Result<(), Failure> {
     let node = Node::builder("jobs").bind("127.0.0.1", 0).roles(["producer"]).start().await?;
     let producer = node.delivery().work_producer(&jobs(), ProducerId::per_node("jobs")).start().await?;
@@ -64,14 +64,14 @@ pub(crate) async fn run(overload: &Overload) -> Result<(), Failure> {
     done.judge(buffer, wrongs)
 }
 
-/// Jobs that are offered, and what became of them.
+/// Offers jobs to the producer, and counts the accepted and the refused ones.
 struct Offers {
     producer: WorkPullingProducer<u64>,
     book: Book,
     unconfirmed: JoinSet<Result<(), Failure>>,
     accepted: u64,
     refused: u64,
-    /// How a refusal reads.
+    /// The error text of the first refusal.
     refusal: String,
 }
 
@@ -90,7 +90,7 @@ impl Offers {
         Ok(())
     }
 
-    /// How many jobs a second the workers do when they always have one: the sender waits for room.
+    /// Measures the jobs per second that the workers do when the producer always has jobs: the sender waits for room.
     async fn capacity(&mut self, how_long: Duration) -> Result<f64, Failure> {
         let began = Instant::now();
         while began.elapsed() < how_long {
@@ -101,7 +101,7 @@ impl Offers {
         Ok(confirmed as f64 / began.elapsed().as_secs_f64())
     }
 
-    /// Offers a job to a producer that may have no room for it.
+    /// Offers one job without waiting for room.
     fn offer(&mut self) -> Result<(), Failure> {
         match self.producer.try_send(self.accepted) {
             Ok(sent) => self.accept(sent),
@@ -116,7 +116,7 @@ impl Offers {
         }
     }
 
-    /// Offers so many jobs a second.
+    /// Offers `rate` jobs per second for `how_long`.
     async fn overload(&mut self, rate: f64, how_long: Duration, mut memory: Courses) -> Result<Overloaded, Failure> {
         let (before, accepted_before) = (self.book.lock().confirmed(), self.accepted);
         let (began, mut tick) = (Instant::now(), tokio::time::interval(TICK));
@@ -147,7 +147,7 @@ struct Overloaded {
     refused: u64,
     refusal: String,
     most_pending: u64,
-    /// Jobs a second.
+    /// Jobs done per second.
     done: f64,
     memory: Courses,
 }

@@ -1,8 +1,8 @@
-//! The records that workers write of their jobs.
+//! The records that workers write about their jobs.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds of the machine's monotonic clock: its processes read the same one.
+/// Nanoseconds of the machine's monotonic clock, which all its processes share.
 pub(crate) fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     let (seconds, nanoseconds) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
@@ -16,7 +16,7 @@ pub(crate) enum What {
     Done,
 }
 
-/// One entry. A pipe takes it whole or not at all, so that a worker which is killed leaves no half of one.
+/// One record. A pipe takes a record as a whole or not at all, so that a killed worker leaves no partial one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) job: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Bytes of an entry.
+    /// Bytes of a record.
     pub(crate) const LEN: usize = 17;
 
     pub(crate) fn to_bytes(self) -> [u8; Self::LEN] {

@@ -1,4 +1,4 @@
-//! A worker process: it writes down what it does, and works until it is killed.
+//! A worker process: writes a record of every step, and works until it is killed.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -27,7 +27,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// The arguments that say the same.
+    /// The command line that parses to these arguments.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let Self { seed, work_us, parallel } = self;
         ["worker", "--seed", seed, "--work-us", &work_us.to_string(), "--parallel", &parallel.to_string()]
@@ -39,7 +39,7 @@ impl Worker {
 /// Runs until the process is killed.
 pub(crate) async fn run(worker: &Worker) -> Result<(), Failure> {
     let node = Node::builder("jobs").bind("127.0.0.1", 0).roles(["worker"]).seed_nodes([&worker.seed]).start().await?;
-    // The file has no buffer, so the parent gets each record even if this process is killed in the next moment.
+    // The file has no buffer, so the parent gets each record even if this process is killed right afterwards.
     let book = Arc::new(File::from(std::io::stdout().as_fd().try_clone_to_owned()?));
     let takes = Duration::from_micros(worker.work_us);
     let work = move |job: Delivery<u64>| {

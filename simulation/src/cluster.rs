@@ -1,12 +1,10 @@
 //! Whole clusters under faults, by named profiles.
 //!
-//! A profile draws a plan from the seed: the cluster's size, its links and clocks, and a list of
-//! timed faults, which is data. The world plays it over the real machines: membership, heartbeats,
-//! resolver, proofs, singleton manager, and one association per peer. Invariants are checked at every
-//! step, and once the faults have stopped the world waits until the members agree.
-//! A plan that breaks a promise is replayed with ever fewer faults until none can be spared.
-//!
-//! Source: cluster C6, G1 to G4, scenarios 64, 66, 71, 73, 74, 76.
+//! A profile draws a plan from the seed: the cluster's size, its links and clocks, and a list of timed faults, which is
+//! data. The world plays it over the real machines: membership, heartbeats, resolver, proofs, singleton manager, and
+//! one association per peer. Invariants are checked at every step, and once the faults have stopped the world waits
+//! until the members agree. A plan that breaks a promise is replayed with fewer and fewer faults until none can be left
+//! out.
 
 mod checks;
 mod leases;
@@ -22,7 +20,7 @@ use crate::{Omission, Outcome, Run, Violation, World, guarded};
 use plan::Plan;
 use profiles::{PROFILES, Profile};
 
-/// A world for each profile, and one of gossip states alone.
+/// A world for each profile, and a world of gossip states alone.
 pub(crate) fn worlds() -> Vec<World> {
     let of = |profile: &'static Profile| World {
         name: "cluster",
@@ -45,7 +43,7 @@ pub(crate) fn worlds() -> Vec<World> {
     worlds
 }
 
-/// Which clauses a profile misses within a few seeds, so that the tests need not search.
+/// The omissions that a profile finds within a few seeds, so that the tests need not search.
 fn omissions_found_by(profile: &str) -> &'static [Omission] {
     match profile {
         "clean-cut" => &[Omission::StableAfter, Omission::Margin, Omission::TimeoutIsRefusal],
@@ -79,7 +77,7 @@ fn run(plan: &Plan, without: Option<Omission>) -> Result<Outcome, Violation> {
     })
 }
 
-/// What came of a run that broke nothing on its way.
+/// The outcome of a run that broke no promise on its way.
 fn judge(world: &world::World) -> Result<Outcome, Violation> {
     let plan = &world.plan;
     let touched = plan.touched();
@@ -96,7 +94,7 @@ fn judge(world: &world::World) -> Result<Outcome, Violation> {
         let what = format!("{healthy:?} were downed, and no fault touched them");
         return world.broken("healthy members stay (cluster S11, S13)", what);
     }
-    // Under down_all that is what the operator chose.
+    // Under `DownAll` the operator chose to down healthy members and to lose the cluster.
     let counts = plan.strategy != Strategy::DownAll;
     Ok(Outcome {
         steps: world.steps,
@@ -109,7 +107,7 @@ fn judge(world: &world::World) -> Result<Outcome, Violation> {
     })
 }
 
-/// The plan of a seed that broke a promise, and the least part of it that still does.
+/// The plan of a seed that broke a promise, and its smallest part that still does.
 fn explain(profile: &Profile, seed: u64, without: Option<Omission>) -> String {
     let plan = profile.plan(seed);
     let Err(violation) = run(&plan, without) else { return format!("{plan}\nbreaks nothing") };
@@ -123,8 +121,8 @@ fn explain(profile: &Profile, seed: u64, without: Option<Omission>) -> String {
     format!("{plan}\nthe least plan that breaks the same promise:\n{least}\nwhat happened:\n{story}{what}")
 }
 
-/// The least part of `count` things, by their numbers, that is still `bad`: halves are dropped
-/// first, then smaller pieces, until no single one can be spared.
+/// The smallest part of `count` things, by their numbers, that is still `bad`: halves are dropped first, then smaller
+/// pieces, until no single thing can be dropped.
 fn least(count: usize, bad: impl Fn(&[usize]) -> bool) -> Vec<usize> {
     let mut kept: Vec<usize> = (0..count).collect();
     let mut piece = count.div_ceil(2).max(1);
@@ -182,9 +180,9 @@ mod tests {
         }
     }
 
-    /// Cluster F9, G1, scenario 64: a singleton's host alone on the losing side stands still before
-    /// its decision. It is suspect when it wakes, since it exchanged gossip with no other node for long; the
-    /// verdict against itself is carried out all the same, before the winner's margin is over.
+    /// Cluster F9, G1, scenario 64: a singleton's host, alone on the losing side, is paused before its decision. It is
+    /// suspect when it wakes, since it exchanged gossip with no other node for long; the verdict against itself is
+    /// carried out all the same, before the winner's margin is over.
     #[test]
     fn scenario_64_a_lone_host_that_stood_still_downs_itself_before_the_margin_is_over() {
         for second in 16..24 {
@@ -194,9 +192,9 @@ mod tests {
         }
     }
 
-    /// Scenario 76: under `none` a member that is cut off runs its instance for as long as it lives. Where the move of
-    /// its name is its end, a second one runs beside it, whatever the margin; where it is not, the instance starts
-    /// elsewhere once its host is gone and an operator has said so, and the margin has passed.
+    /// Scenario 76: under `none` a member that is cut off runs its instance for as long as it lives. If a moved name
+    /// downs the old member at once, a second instance runs beside the first, whatever the margin; if not, the instance
+    /// starts elsewhere only after its host is gone, an operator has downed it, and the margin has passed.
     #[test]
     fn scenario_76_down_at_once_makes_two_instances_whatever_the_margin() {
         for seconds in [20, 60, 120] {
@@ -216,8 +214,8 @@ mod tests {
         }
     }
 
-    /// Cluster M15, S13, scenario 66: a node that misses all responses downs itself, and is heard: the
-    /// others need not find out, and none of them goes with it.
+    /// Cluster M15, S13, scenario 66: a node that misses all responses downs itself and says so: the other nodes need
+    /// not detect it, and none of them is downed with it.
     #[test]
     fn scenario_66_a_node_that_finds_all_others_unreachable_says_that_it_is_down() {
         for sick in 0..5 {
@@ -227,7 +225,7 @@ mod tests {
         }
     }
 
-    /// C6: the same seed is the same run, to the last step.
+    /// C6: one seed gives the same run, to the last step.
     #[test]
     fn one_seed_is_one_plan_and_one_history() {
         for profile in &PROFILES {

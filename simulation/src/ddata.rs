@@ -1,11 +1,10 @@
 //! Replicators under faults, with a model that knows neither dots nor deltas.
 //!
-//! Every ledger lists the operations that it has seen, so at every moment, on every replica, the
-//! model says which value it must show ([`ledger`]). Checked after every step: operations explain every
-//! value shown, nothing seen is lost, no update of an origin shows without its earlier ones
-//! (ddata L7, Z8, C3, C5). Checked at every acknowledgement: as many hold the update (C2). Checked
-//! once faults have stopped: all replicas are equal, byte by byte, name no replica that is gone, and serve
-//! (C1, Z8).
+//! Every ledger lists the operations that it has seen, so at every moment, on every replica, the model says which value
+//! the replica must show ([`ledger`]). Checked after every step: every value shown is explained by operations, nothing
+//! seen is lost, no update of an origin shows without its earlier ones (ddata L7, Z8, C3, C5). Checked at every
+//! acknowledgement: as many replicas hold the update as were promised (C2). Checked once faults have stopped: all
+//! replicas are equal, byte by byte, name no replica that is gone, and serve (C1, Z8).
 //!
 //! Source: ddata O6, scenario 86.
 
@@ -25,7 +24,7 @@ use greylag_ddata::Sabotage;
 
 use crate::{Omission, Outcome, Run, Violation, World, guarded};
 
-/// The profiles, and the clauses that each misses within a few seeds, so that tests need not search.
+/// The profiles, each with the omissions that it finds within a few seeds, so that tests need not search.
 pub(crate) fn worlds() -> Vec<World> {
     let of = |profile: Option<&'static str>, about, omissions| World {
         name: "ddata",
@@ -83,7 +82,7 @@ pub(crate) fn worlds() -> Vec<World> {
     ]
 }
 
-/// One history of a profile, and what came of it.
+/// Plays one history of a profile; answers its outcome.
 pub(crate) fn run_of(
     profile: Option<&'static str>,
     seed: u64,
@@ -92,7 +91,7 @@ pub(crate) fn run_of(
     guarded("no replicator panics", || judge(history(profile, seed, without, false)))
 }
 
-/// What happened in a history, line by line.
+/// The story of a history, line by line.
 pub(crate) fn story_of(profile: Option<&'static str>, seed: u64, without: Option<Omission>) -> String {
     history(profile, seed, without, true).story.unwrap_or_default().join("\n")
 }

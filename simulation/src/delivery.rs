@@ -1,7 +1,8 @@
 //! Delivery's machines under faults, by the worlds of `greylag-delivery`'s own tests.
 //!
-//! Each seed runs them all: a sharding producer that runs over its input again, one that keeps its messages in a queue whose
-//! store fails, both with entities that persist; the two ends of a link, with repeats and where only the flow is controlled;
+//! Each seed runs all worlds: a sharding producer that runs over its input again, and one that keeps its messages in a
+//! queue whose store fails, both with persistent entities; the two ends of a link, with repeats and with flow control
+//! alone; controllers point to point, with senders and a queue; and a work producer with workers that come and go.
 //! controllers point to point, with senders and a queue; and a producer of work with workers that come and go.
 
 use greylag_delivery::Sabotage;
@@ -36,7 +37,7 @@ mod world;
 
 use omission::Without;
 
-/// The clauses of delivery scenario 82.
+/// The omissions of delivery scenario 82.
 pub(crate) const OMISSIONS: &[Omission] = &[
     Omission::Repeats,
     Omission::RepeatsAndResend,

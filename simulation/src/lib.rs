@@ -1,4 +1,4 @@
-//! The real machines of every layer under seeded faults, with checkers apart from the code.
+//! The real machines of every layer under seeded faults, with checkers that share no code with the machines.
 //!
 //! A [`World`] puts the machines of one layer, or of all together, on the virtual network of
 //! `greylag-testkit`. One seed draws the size of the cluster, the faults and their strengths. A
@@ -6,8 +6,8 @@
 //! stop, and the cluster must heal and serve. A violation names its seed and the command that
 //! replays it.
 //!
-//! A checker that never failed proves nothing, so a world can be run without one of the clauses
-//! that keep its promise ([`Omission`]): it must then find a violation.
+//! A checker that never failed proves nothing, so a world can be run without one of the clauses that keep its promise
+//! ([`Omission`]): the checker must then find a violation.
 
 mod cluster;
 mod ddata;
@@ -135,7 +135,7 @@ pub enum Omission {
     SendBeforeStore,
 }
 
-/// What a run that kept its promises did.
+/// Counts of a run that broke no promise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Inputs that machines took.
@@ -144,13 +144,13 @@ pub struct Outcome {
     pub faults: u64,
     /// Things checked at the end: purchases applied, replicas equal, members agreed.
     pub checked: u64,
-    /// Members downed that no fault touched and that were on no losing side.
+    /// Members downed although no fault touched them and they were on no losing side.
     pub healthy_downed: u64,
-    /// Clusters of which no member was left.
+    /// Clusters without any member left.
     pub lost: u64,
-    /// Overlaps and conflicts where the guarantee makes an exception.
+    /// Overlapping instances and conflicting decisions where the guarantee makes an exception.
     pub excused: u64,
-    /// Entries of removed replicas that were put under another name.
+    /// Entries whose amounts of removed replicas were moved to another replica.
     pub performed: u64,
 }
 
@@ -166,12 +166,12 @@ impl std::ops::AddAssign for Outcome {
     }
 }
 
-/// A promise that was broken.
+/// A broken promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Which promise, by its rule.
+    /// The promise, with its rule.
     pub promise: &'static str,
-    /// What was seen, and when.
+    /// What was observed, and when.
     pub what: String,
 }
 
@@ -181,33 +181,33 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Plays one seed, perhaps without a clause.
+/// Plays one seed, perhaps with an omission.
 pub type Play = dyn Fn(u64, Option<Omission>) -> Result<Outcome, Violation> + Send + Sync;
 
-/// How a world is run.
+/// How a world plays a seed.
 pub enum Run {
-    /// The seed is all there is to it.
+    /// By a function of the seed.
     Plain(fn(seed: u64, without: Option<Omission>) -> Result<Outcome, Violation>),
-    /// As it is for [`Run::Plain`], in one of several arrangements.
+    /// As [`Run::Plain`], in one of several arrangements.
     Drawn(Box<Play>),
-    /// The seed draws a plan of faults, which can be shown and made smaller.
+    /// By a plan of faults that the seed draws, which can be shown and made smaller.
     Planned {
-        /// Plays it.
+        /// Plays the plan.
         run: Box<Play>,
-        /// The plan of a seed that broke a promise, and the least part of it that still does.
+        /// The plan of a seed that broke a promise, and its smallest part that still does.
         explain: Box<dyn Fn(u64, Option<Omission>) -> String + Send + Sync>,
     },
 }
 
 /// One arrangement of machines, faults and checkers.
 pub struct World {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub name: &'static str,
     /// The kind of faults, if the world has named ones.
     pub profile: Option<&'static str>,
-    /// What it is made of and what it checks, in a line.
+    /// Machines and checks of the world, in one line.
     pub about: &'static str,
-    /// The omissions that it knows.
+    /// The omissions that the world supports.
     pub omissions: &'static [Omission],
     /// Runs one seed.
     pub run: Run,
@@ -239,11 +239,11 @@ pub fn worlds() -> Vec<World> {
 }
 
 impl World {
-    /// Runs one seed. A machine that panics broke a promise too: an invariant of its own.
+    /// Plays one seed. A panic of a machine counts as a violation: one of its own invariants is broken.
     ///
     /// # Errors
     ///
-    /// The promise that was broken.
+    /// The violation.
     pub fn check(&self, seed: u64, without: Option<Omission>) -> Result<Outcome, Violation> {
         match &self.run {
             Run::Plain(run) => guarded("no machine panics", || run(seed, without)),
@@ -252,7 +252,7 @@ impl World {
         }
     }
 
-    /// What led to the violation of a seed, as far as the world can tell.
+    /// How a seed leads to its violation, as far as the world can tell.
     pub fn explain(&self, seed: u64, without: Option<Omission>) -> Option<String> {
         match &self.run {
             Run::Plain(_) | Run::Drawn(_) => None,
@@ -266,7 +266,7 @@ impl World {
     }
 }
 
-/// A panic within, of a world's checker or of a machine's own, is a violation of `promise`.
+/// Turns a panic, of a world's checker or of a machine's own invariant, into a violation of `promise`.
 fn guarded(promise: &'static str, run: impl FnOnce() -> Result<Outcome, Violation>) -> Result<Outcome, Violation> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());

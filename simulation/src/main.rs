@@ -63,7 +63,7 @@ fn main() -> ExitCode {
             cli.profile.is_empty()
                 || world.profile.is_some_and(|profile| cli.profile.iter().any(|chosen| chosen == profile))
         })
-        // A profile that is named is searched for whatever it may miss.
+        // A profile chosen by name is searched for any omission, also one that it does not list.
         .filter(|world| {
             let knows = |omission| world.omissions.contains(&omission) || !cli.profile.is_empty();
             cli.without.is_none_or(knows)
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     }
     let mut good = true;
     for world in &chosen {
-        // One world has many profiles; when everything is run they share its seeds.
+        // The profiles of a world share its seeds when everything is run.
         let shares = cli.world.is_none() && cli.seed.is_none() && cli.profile.is_empty() && world.profile.is_some();
         let seeds = if shares { seeds.div_ceil(10) } else { seeds };
         good &= report(world, first, seeds, cli.without);
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs one world, says what came of it, and whether that is as it should be.
+/// Runs one world and prints its outcome; answers whether it is as expected.
 fn report(world: &World, first: u64, seeds: u64, without: Option<Omission>) -> bool {
     let begun = Instant::now();
     let (outcome, violation) = sweep(world, first, seeds, without);
@@ -128,7 +128,7 @@ fn summary(outcome: &Outcome) -> String {
     text
 }
 
-/// Runs the seeds on all cores. Of several violations the one of the least seed is yielded.
+/// Runs the seeds on all cores. Of several violations yields that of the smallest seed.
 fn sweep(world: &World, first: u64, seeds: u64, without: Option<Omission>) -> (Outcome, Option<(u64, Violation)>) {
     let next = AtomicU64::new(first);
     let state = Mutex::new((Outcome::default(), None::<(u64, Violation)>));
@@ -160,6 +160,6 @@ fn sweep(world: &World, first: u64, seeds: u64, without: Option<Omission>) -> (O
 }
 
 fn say(line: &str) {
-    // A closed pipe is the reader's choice.
+    // A write fails only if the reader has closed the pipe.
     let _ = writeln!(std::io::stdout(), "{line}");
 }

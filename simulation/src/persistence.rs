@@ -1,15 +1,15 @@
-//! Entities that persist, on several nodes, over stores that they share.
+//! Persistent entities on several nodes, over shared stores.
 //!
-//! Event-sourced machines with a delivery tracker, and machines with a durable state: hosted by nodes one
-//! after another and at once, under generations or under the epochs they saw, so that zombies write, claim, delete
-//! and snapshot late. Answers are lost, calls come twice, disks fill, breakers open, nodes crash, handlers
-//! panic. Then faults stop: of every entity one host must get to write, every delivery is confirmed, all hosts stop.
+//! Event-sourced machines with a delivery tracker, and machines with a durable state: hosted by nodes one after another
+//! and at once, under generations or under the epochs they saw, so that stale writers write, claim, delete and snapshot
+//! late. Answers are lost, calls are duplicated, disks fill, breakers open, nodes crash, handlers panic. Then faults
+//! stop: of every entity one host must be able to write, every delivery is confirmed, all hosts stop.
 //!
-//! A model that shares no code with the machines is told every write that the stores took. Checked against it at
-//! every step: a recovered state is the fold of all stored events, of acknowledged ones and of those whose outcome
-//! was unknown and that turned out stored; no reply leaves before the events that it rests on are stored, and an
-//! order that is said not to be stored never is; every event names the one before, so there is one history; orders
-//! put aside keep their order; nothing is sent without its event; recovery permits come back.
+//! A model that shares no code with the machines is told every write that the stores took. Checked against it at every
+//! step: a recovered state is the fold of all stored events, of acknowledged ones and of those whose outcome was
+//! unknown and that turned out stored; no reply leaves before the events that it depends on are stored, and an order
+//! that was answered as not stored never is; every event names the one before, so there is one history; stashed orders
+//! keep their order; nothing is sent without its event; recovery permits are returned.
 //!
 //! Source: persistence §2, §3, §4.1, §6, §10; scenarios 61 to 69.
 
@@ -57,7 +57,7 @@ pub(crate) fn worlds() -> Vec<crate::World> {
     }]
 }
 
-/// How long faults last, and how long it may take until everything is well after them.
+/// How long faults last; and the limits until everything must be well after them.
 const SAFETY: Duration = Duration::from_secs(6);
 const PATIENCE: u32 = 1_200;
 const STEP: Duration = Duration::from_millis(50);
@@ -83,7 +83,7 @@ pub(crate) fn run(seed: u64, without: Option<Omission>) -> Result<Outcome, Viola
     }
 }
 
-/// The faults end: of every entity one host must get to write, and every delivery be confirmed.
+/// The faults end: of every entity one host must be able to write, and every delivery must be confirmed.
 fn heal(world: &mut World) {
     world.is_faulty = false;
     (world.disk_full_until, world.breaker_until) = (Duration::ZERO, Duration::ZERO);
@@ -115,7 +115,7 @@ fn heal(world: &mut World) {
     );
 }
 
-/// All hosts stop; then each entity is recovered once more, and must be what is stored.
+/// All hosts stop; then each entity is recovered once more, and must have the stored state.
 fn end(world: &mut World) {
     stop_all(world);
     for entity in 0..world.entities() {

@@ -1,10 +1,10 @@
-//! Purchases through everything at once: shop, region, shard, customer, journal, and back.
+//! Purchases through all layers at once: shop, region, shard, customer, journal, and back.
 //!
-//! The real machines of delivery, sharding and persistence stand on the cluster of the sharding
-//! world, which crashes, pauses, cuts and removes nodes. Checked while it runs: every event stored is
-//! its customer's next purchase (so each is applied once, in order); a purchase that is confirmed or
-//! suppressed is stored; no customer and no shard lives twice among nodes that share a view. After healing
-//! everything is sold, and every customer answers every node with the right total.
+//! The real machines of delivery, sharding and persistence run on the cluster of the sharding world, which crashes,
+//! pauses, cuts and removes nodes. Checked while it runs: every event stored is its customer's next purchase (so each
+//! is applied once, in order); a purchase that is confirmed or suppressed is stored; no customer and no shard lives
+//! twice among nodes that share a view. After healing everything is sold, and every customer answers every node with
+//! the right total.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -37,7 +37,7 @@ use shop::Shop;
 
 type Market = World<Purchases>;
 
-/// How long everything may take after healing.
+/// Limit for everything after healing.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(seed: u64, without: Option<Omission>) -> Result<Outcome, Violation> {
@@ -61,7 +61,7 @@ pub(crate) fn run(seed: u64, without: Option<Omission>) -> Result<Outcome, Viola
     })
 }
 
-/// What nodes tell each other past the regions.
+/// Messages between nodes outside the regions.
 #[derive(Debug, Clone)]
 pub(crate) enum Beside {
     Upstream(UpstreamMessage),
@@ -123,18 +123,18 @@ pub(crate) struct Purchases {
     customers: u32,
     is_slow: bool,
     journal: Ledger,
-    /// What the journal took, per customer.
+    /// Purchases that the journal took, by customer.
     applied: BTreeMap<u32, Vec<u64>>,
     consumer: ShardingConsumerSettings,
     producer: ShardingProducerSettings,
     shop: Option<Shop>,
     epoch: u64,
-    /// Incarnations that live: customer, node, incarnation.
+    /// Live incarnations: customer, node, incarnation.
     live: BTreeSet<(u32, usize, u64)>,
     shard_serial: u32,
     starts: u64,
     runs: u64,
-    /// For the omission: claims name no generation.
+    /// With the omission: claims name no generation.
     unfenced: bool,
     asked: bool,
     next_question: u64,
@@ -208,7 +208,7 @@ impl Application for Purchases {
         world.control_later(delay, node, &shard, control);
     }
 
-    /// A shard panics, and the messages in its machine are gone; or the shop does.
+    /// Fails a shard, whose messages are then lost with its machine; or the shop.
     fn fail_shard(world: &mut Market, node: usize) {
         if world.chance(0.3) && world.app.shop.is_some() {
             return world.lose_shop();
@@ -284,7 +284,7 @@ impl Application for Purchases {
             | Timer::Submit { node, .. }
             | Timer::ShopTick { node, .. }
             | Timer::ShopNews { node, .. } => Some(*node),
-            // A call on its way to the journal arrives, whatever has become of its sender.
+            // A call on its way to the journal arrives even if its sender is gone.
             Timer::Journal { .. } | Timer::Open | Timer::Ask => None,
         }
     }
@@ -307,7 +307,7 @@ impl Application for Purchases {
     }
 
     fn on_news(world: &mut Market, node: usize, news: News) {
-        // Through a channel, as it is in the driver.
+        // The news goes through a channel, as in the driver.
         let delay = world.random(0, 3);
         world.later(delay, Timer::ShopNews { node, news });
     }
@@ -341,8 +341,8 @@ impl Application for Purchases {
 }
 
 impl Market {
-    /// Asks every customer from every node for its total, once everything is sold. A question may be
-    /// lost once, along a route that is two moves old (sharding §2.6); a node that is not answered asks again.
+    /// Asks every customer from every node for its total, once everything is sold. A question may be lost once, along a
+    /// route that is two moves old (sharding §2.6); a node without an answer asks again.
     fn ask(&mut self) {
         if !self.is_sold() {
             return self.later(200 * MS, Timer::Ask);

@@ -1,14 +1,13 @@
-//! Big clusters: how membership behaves as it grows, in virtual time, bytes and processor time.
+//! Big clusters: how membership scales, in virtual time, bytes and processor time.
 //!
-//! Only the membership machines run, each node's real `ClusterCore`, over links that take a
-//! millisecond or so and lose nothing. What is measured: how long a cluster takes to form, what it
-//! sends at rest and during a change, how long a change takes to be known to all, and what that
-//! costs a member's processor.
+//! Only the membership machines run, each node's real `ClusterCore`, over links that take a millisecond or so and lose
+//! nothing. Measured are: how long a cluster takes to form, how much it sends at rest and during a change, how long a
+//! change takes to be known to all, and how much processor time that costs a member.
 //!
-//! Messages travel as values: a state that many nodes hold is then one in memory, with all that is
-//! derived from it, as the parts that a real node has in common with its peers are after it has read
-//! them. [`Wire::Real`] encodes every message and reads it again, so that nodes have nothing in
-//! common and pay for all of it themselves: slower to run, and the honest figure of one node.
+//! Messages travel as values: a state that many nodes hold is then in memory once, with everything derived from it,
+//! like the parts that a real node shares between states after it has read them. [`Wire::Real`] encodes every message
+//! and decodes it again, so that nodes share nothing and each pays for all of it: slower to run, and the honest figure
+//! of one node.
 //!
 //! Source: cluster G2, C5; scenario 36.
 
@@ -24,34 +23,34 @@ pub use report::{Change, Changes, Cost, Report};
 pub use world::Wire;
 use world::World;
 
-/// What to measure.
+/// The measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// The size.
+    /// Count of members.
     pub members: usize,
-    /// Where chance begins.
+    /// Seed of the random numbers.
     pub seed: u64,
     /// How messages travel.
     pub wire: Wire,
-    /// How many changes of each kind.
+    /// Count of changes of each kind.
     pub changes: usize,
-    /// Is told every virtual second how far it is, in a line.
+    /// Called every virtual second with a line about the progress.
     pub progress: Option<fn(&str)>,
 }
 
-/// How long anything may take.
+/// Limit for each phase.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Measures a cluster.
 ///
 /// # Errors
-/// What did not come about, and after how long; two members of one age; a member that was found
-/// unreachable and was not.
+/// A phase that did not end, and its limit; two members of one age; a member that was found unreachable although it was
+/// not.
 pub fn measure(plan: Plan) -> Result<Report, String> {
     let Plan { members, .. } = plan;
     let mut world = World::new(&plan);
     world.start_first();
-    // A few first, as an operator would; then all others within ten seconds (scenario 36).
+    // A few members first, as an operator would; then all others within ten seconds (scenario 36).
     let founders = members.min(10) - 1;
     world.join_within(founders, Duration::from_secs(1));
     world.run_until("the first form", PATIENCE, World::is_settled)?;
@@ -85,20 +84,20 @@ pub fn measure(plan: Plan) -> Result<Report, String> {
     })
 }
 
-/// A partition, measured.
+/// Figures of a partition.
 #[derive(Debug, Clone, Copy)]
 pub struct Parted {
-    /// The virtual time of it.
+    /// Virtual time of the measurement.
     pub time: Duration,
-    /// What all members together took of the processor.
+    /// Processor time of all members together.
     pub processor: Duration,
-    /// From its end until all agreed again.
+    /// Time from the end of the partition until all agreed again.
     pub healing: Duration,
-    /// The biggest message.
+    /// Size of the biggest message.
     pub biggest: u64,
 }
 
-/// Sixty virtual seconds with a partition of a tenth of the members that heals in time.
+/// Measures sixty virtual seconds with a partition of a tenth of the members that heals in time.
 ///
 /// # Errors
 /// As [`measure`].
@@ -133,7 +132,7 @@ mod tests {
         assert!(report.slowest() <= report.budget().expect("there is one for a hundred"), "{report:?}");
     }
 
-    /// What is measured does not depend on how messages travel.
+    /// The figures do not depend on how messages travel.
     #[test]
     fn messages_that_are_encoded_and_read_again_change_nothing() {
         let run = |wire| {

@@ -13,7 +13,7 @@ pub(crate) mod world;
 use letters::Letters;
 use world::{Faults, Sabotage, World};
 
-/// The clauses of sharding scenario 96.
+/// The omissions of sharding scenario 96.
 pub(crate) const OMISSIONS: &[Omission] = &[
     Omission::FlushMark,
     Omission::Attempt,
@@ -52,10 +52,10 @@ fn sabotage(without: Option<Omission>) -> Sabotage {
     }
 }
 
-/// How the world of a profile is drawn.
+/// Draws the world of a profile.
 type Draw = fn(seed: u64, sabotage: Sabotage) -> World<Letters>;
 
-/// The world as it is, and its other arrangements: name, what is different, how it is drawn.
+/// The plain world and its variants: name, description, how it is drawn.
 const PROFILES: &[(Option<&str>, &str, Draw)] = &[
     (
         None,
@@ -75,7 +75,7 @@ const PROFILES: &[(Option<&str>, &str, Draw)] = &[
         Some("remembered"),
         "the same with remembered entities and ends of the whole cluster, over both stores",
         |seed, sabotage| {
-            // What is remembered is said after the store is known.
+            // `remembering` comes last, since it depends on the store.
             over_both(seed, World::new(seed, Faults::with_full_stops(seed), sabotage)).remembering()
         },
     ),
@@ -84,7 +84,8 @@ const PROFILES: &[(Option<&str>, &str, Draw)] = &[
     }),
 ];
 
-/// Eight seeds with a journal follow eight without, since the kinds of faults come again every eight.
+/// Runs eight seeds without a journal, then eight with one, in turns, since the kinds of faults repeat every eight
+/// seeds.
 fn over_both(seed: u64, world: World<Letters>) -> World<Letters> {
     if (seed / 8).is_multiple_of(2) { world } else { world.over_journal() }
 }

@@ -1,9 +1,8 @@
-//! The profiles of the cluster's simulation, a few seeds of each; `cargo xtask sim cluster
-//! --seeds 10000` plays many.
+//! The profiles of the cluster's simulation, a few seeds of each; `cargo xtask sim cluster --seeds 10000` plays many.
 //!
-//! What is checked at every step, and what at the end, is said by the world itself: cluster G1 (one
-//! singleton, one surviving side), G2 (all views equal after healing), G3 (no member comes back, no
-//! status goes backwards), M4, M6, T15, T23 and T24 over the real associations (cluster C6).
+//! The world checks at every step and at the end: cluster G1 (one singleton, one surviving side), G2 (all views equal
+//! after healing), G3 (no member comes back, no status goes backwards), M4, M6, T15, T23 and T24 over the real
+//! associations (cluster C6).
 
 use greylag_simulation::worlds;
 
@@ -17,7 +16,7 @@ fn keeps(profile: &str, seeds: std::ops::Range<u64>) {
     }
 }
 
-/// Cluster G1, G2, G3, G4, and C6: one run of every profile.
+/// Cluster G1, G2, G3, G4, and C6: a run of every profile.
 #[test]
 fn every_profile_keeps_its_promises() {
     for profile in worlds().iter().filter_map(|world| world.profile) {
@@ -25,13 +24,13 @@ fn every_profile_keeps_its_promises() {
     }
 }
 
-/// Scenario 64: the leader of a side stands still around its decision.
+/// Scenario 64: the leader of a side is paused around its decision.
 #[test]
 fn scenario_64_the_leader_of_a_side_pauses_around_its_decision() {
     keeps("cut-with-paused-leader", 1..6);
 }
 
-/// Scenario 66: one node misses the responses of two or more healthy peers, always the same.
+/// Scenario 66: one node misses the responses of two or more healthy peers, always the same ones.
 #[test]
 fn scenario_66_one_sick_node_is_downed_alone() {
     keeps("one-sick-node-steady", 1..4);
@@ -59,19 +58,19 @@ fn scenario_67_random_walks_of_gossip_states() {
     }
 }
 
-/// Scenario 76: a member's name moves to another host, whatever became of its old process.
+/// Scenario 76: a member's name moves to another host, whatever happened to its old process.
 #[test]
 fn scenario_76_a_name_that_moves_never_makes_two_singletons() {
     keeps("moved-name", 1..25);
 }
 
-/// Scenario 71: all stand still together, and go on together.
+/// Scenario 71: all nodes are paused together, and continue together.
 #[test]
 fn scenario_71_all_nodes_suspended_together_go_on() {
     keeps("suspended-all", 1..6);
 }
 
-/// Scenario 71: some stand still for 22 to 60 s; one side lives at most, and no member outside of it.
+/// Scenario 71: some nodes are paused for 22 to 60 s; at most one side survives, and no member outside of it.
 #[test]
 fn scenario_71_some_nodes_suspended_leave_one_side() {
     keeps("suspended-some", 1..6);

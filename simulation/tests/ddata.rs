@@ -1,8 +1,7 @@
 //! Replicators under faults, a few seeds of each profile; `cargo xtask sim ddata --seeds 10000`
 //! plays many.
 //!
-//! What is checked at every step, at every acknowledgement, and in the end is said by the world
-//! itself: ddata C1 to C8, L7, Z8, O6.
+//! The world checks ddata C1 to C8, L7, Z8, O6 at every step, at every acknowledgement, and at the end.
 
 use greylag_simulation::{Omission, World, worlds};
 
@@ -25,13 +24,13 @@ fn keeps(profile: Option<&str>, seeds: std::ops::Range<u64>) -> greylag_simulati
     all
 }
 
-/// ddata O6, C1, C2, C3, C4, C5, C6, C7: crashes, restarts with and without their stores, replicators that
-/// start anew in their process, members that come and go, cuts, pauses, loss, copies and overtaking. One
-/// seed in sixteen joins deltas in any order: the rest holds all the same (ddata K8).
+/// ddata O6, C1, C2, C3, C4, C5, C6, C7: crashes, restarts with and without their stores, replicators that start anew
+/// in their process, members that come and go, cuts, pauses, loss, duplication and reordering. One seed in sixteen
+/// joins deltas in any order: all other promises hold all the same (ddata K8).
 #[test]
 fn replicas_agree_after_every_history() {
     let all = keeps(None, 0..10);
-    // A simulation in which nothing fails, or nothing has to be repaired, proves nothing.
+    // A simulation without failures and repairs proves nothing.
     assert!(all.checked > 200 && all.faults > 80 && all.performed > 10, "{all:?}");
 }
 
@@ -42,8 +41,8 @@ fn every_twist_of_pruning_keeps_its_promises() {
     assert!(all.performed > 40, "{all:?}");
 }
 
-/// ddata Y4, A9, E3, Z5, Z7, O6: counters expire at one process and another, owners among them, are created again, and
-/// what is old returns; nothing is lost and nothing counts twice.
+/// ddata Y4, A9, E3, Z5, Z7, O6: counters expire at different processes, owners among them, are created again, and old
+/// copies return; nothing is lost and nothing counts twice.
 #[test]
 fn every_life_of_a_counter_counts_once() {
     let all = keeps(Some("births"), 0..40);
@@ -57,13 +56,14 @@ fn every_start_is_one_history() {
     assert!(all.performed > 10, "{all:?}");
 }
 
-/// ddata G13.
+/// ddata G13: a replica that has caught up holds everything.
 #[test]
 fn who_has_caught_up_holds_everything() {
     keeps(Some("catch-up"), 0..3);
 }
 
-/// Sharding §2.15, ddata I4: an epoch, a decision, and a look before it is heard of.
+/// Sharding §2.15, ddata I4: a coordinator writes its epoch and its decision, and reads the epoch again before it
+/// announces the decision.
 #[test]
 fn nobody_hears_of_two_decisions() {
     keeps(Some("fence"), 0..4);
@@ -71,13 +71,13 @@ fn nobody_hears_of_two_decisions() {
 
 /// The promise that the operations done explain every value that a replica shows.
 const EXPLAINED: &str = "what is shown is what was done (ddata L7, Z8)";
-/// The promise that a replica goes on showing each operation that it has shown.
+/// The promise that a replica continues to show each operation that it has shown.
 const GROWS: &str = "what was seen stays seen (ddata C3, C7)";
 /// The promise that a store is refused only where it is too old.
 const ACCEPTED: &str = "a store that is not too old is not refused (ddata Z9, 87)";
 
-/// Whether a seed, or one of the first few hundred, breaks just this promise in this way without a clause. Another promise
-/// that the omission breaks on the way does not count.
+/// Asserts that a seed, or one of the first few hundred, breaks just this promise in this way with the omission.
+/// Another promise broken on the way does not count.
 fn is_noticed(profile: Option<&str>, omission: Omission, seeds: impl IntoIterator<Item = u64>, broken: (&str, &str)) {
     let (world, (promise, what)) = (world(profile), broken);
     assert!(world.omissions.contains(&omission), "{profile:?} knows {omission:?}");
@@ -89,9 +89,9 @@ fn is_noticed(profile: Option<&str>, omission: Omission, seeds: impl IntoIterato
     assert_eq!(sound, None, "seed {seed} breaks a promise with {omission:?} in place, too");
 }
 
-/// Scenario 86: without any one of these clauses the promise is broken that it keeps. The seed that is named found it
-/// last; when the machines have changed, another one does, and a search in release says which:
-/// `cargo xtask sim ddata --seeds 20000 --without <clause>`.
+/// Scenario 86: without any one of these clauses the promise that it keeps is broken. The named seed found it last;
+/// when the machines have changed, another seed does, and a search in release finds it: `cargo xtask sim ddata --seeds
+/// 20000 --without <clause>`.
 #[test]
 fn scenario_86_every_omission_is_noticed() {
     let decisions = "no two decisions are announced (sharding §2.15)";
@@ -119,7 +119,7 @@ fn scenario_86_every_omission_is_noticed() {
     }
 }
 
-/// Scenario 86, of the clauses by which stores are judged.
+/// Scenario 86, for the clauses that judge stores.
 #[test]
 fn scenario_86_every_omission_of_the_gate_is_noticed() {
     let equal = "all replicas are equal after healing (ddata C1)";

@@ -1,10 +1,10 @@
-//! Every world keeps its promises for some seeds, and notices each clause that is left out.
+//! Every world keeps its promises for some seeds, and finds each of its omissions.
 //!
-//! `cargo xtask sim --seeds 2000` does the same for many.
+//! `cargo xtask sim --seeds 2000` does the same for many seeds.
 
 use greylag_simulation::{Omission, World, worlds};
 
-/// Enough to run every kind of fault, and few enough for a build without optimisation.
+/// Enough seeds for every kind of fault, and few enough for a build without optimisation.
 const SEEDS: u64 = 12;
 
 fn world(name: &str) -> World {
@@ -41,7 +41,7 @@ fn purchases_keep_their_promises() {
 
 #[test]
 fn every_omission_is_noticed() {
-    // Those of replicators and of entities that persist are many and have tests of their own.
+    // The omissions of replicators and of persistent entities have tests of their own.
     let here = |world: &&World| world.profile.is_none() && !["ddata", "persistence"].contains(&world.name);
     for world in worlds().iter().filter(here) {
         for omission in world.omissions {
@@ -51,8 +51,8 @@ fn every_omission_is_noticed() {
     }
 }
 
-/// Scenario 74: without any one of these clauses a profile breaks a promise. The seed that is named
-/// found it last; when the machines have changed, another one near by does.
+/// Scenario 74: without any one of these clauses a profile breaks a promise. The named seed found it last; when the
+/// machines have changed, a seed near by does.
 #[test]
 fn scenario_74_every_omission_in_the_cluster_is_noticed() {
     let all = worlds();

@@ -1,4 +1,4 @@
-//! Entities that persist under faults, a few seeds; `cargo xtask sim persistence --seeds 10000` plays many.
+//! Persistent entities under faults, a few seeds; `cargo xtask sim persistence --seeds 10000` plays many.
 
 use greylag_simulation::{Outcome, World, worlds};
 
@@ -15,7 +15,7 @@ fn entities_keep_their_promises() {
         assert_eq!(Ok(outcome), world.check(seed, None), "seed {seed} is one history");
         all += outcome;
     }
-    // A simulation in which nothing fails, or nothing is compared, proves nothing.
+    // A simulation without failures and comparisons proves nothing.
     assert!(all.checked > 2_000 && all.faults > 500, "{all:?}");
 }
 

@@ -1,4 +1,4 @@
-//! The flood: more than the receivers can take, on the ordinary and the large lane of every peer.
+//! The flood: more messages than the receivers can handle, on the ordinary and the large lane of every peer.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,11 +11,11 @@ use greylag_transport::{Destination, Envelope, GrpcTransport, Inbound, Receiver,
 const SMALL: &str = "flood";
 const LARGE: &str = "bulk/flood";
 
-/// A message in twenty has this size, the others a tenth of it.
+/// Every twentieth message has this many bytes, the others a tenth of it.
 const SMALL_BYTES: usize = 1000;
 const LARGE_BYTES: usize = 1 << 20;
 
-/// Takes the flood: a handler that reads all of every message, and blocks when told to.
+/// Receives the flood: the handler reads every byte of each message, and blocks when ordered to.
 #[derive(Default)]
 pub(crate) struct Flood {
     pub(crate) messages: AtomicU64,
@@ -42,7 +42,7 @@ impl Receiver for Sink {
 }
 
 impl Flood {
-    /// Takes what others send, from now on; on several recipients, so that every worker has some.
+    /// Registers the receiver under several recipients, so that every worker of the transport handles some messages.
     pub(crate) fn listen(self: &Arc<Self>, transport: &GrpcTransport) {
         for n in 0..8 {
             transport.register(&format!("{SMALL}-{n}"), Arc::new(Sink(self.clone())));
@@ -50,7 +50,8 @@ impl Flood {
         transport.register(LARGE, Arc::new(Sink(self.clone())));
     }
 
-    /// Every handler that gets a message blocks its thread until then, as a handler should not.
+    /// Lets every handler that gets a message within `length` block its thread until `length` is over, against the
+    /// rules for handlers.
     pub(crate) fn stall(&self, length: Duration) {
         *self.stall_end.lock().expect(NO_PANIC) = Some(Instant::now() + length);
         self.stalls.store(true, Ordering::Relaxed);
@@ -64,7 +65,7 @@ impl Flood {
         self.stalls.store(false, Ordering::Relaxed);
     }
 
-    /// Floods one peer from a thread of its own, for as long as the process runs.
+    /// Floods one peer from its own thread, for as long as the process runs.
     pub(crate) fn start(self: &Arc<Self>, transport: &Arc<GrpcTransport>, peer: UniqueAddress) {
         let (flood, transport) = (self.clone(), transport.clone());
         std::thread::spawn(move || {
@@ -81,14 +82,15 @@ impl Flood {
                     is_full |= flood.send(&transport, &to, &bulk, large.clone());
                 }
                 if is_full {
-                    // A sender that spins only takes processor time; the queue holds more than is written meanwhile.
+                    // Sleep instead of spinning, which would take processor time; the queue holds more than is written
+                    // meanwhile.
                     std::thread::sleep(Duration::from_micros(500));
                 }
             }
         });
     }
 
-    /// Whether the queue was full.
+    /// Sends one message; returns whether the queue was full.
     fn send(&self, transport: &GrpcTransport, to: &Destination, recipient: &Recipient, payload: Bytes) -> bool {
         let envelope = Envelope::new(recipient.clone(), CodecId::FIRST_USER, "soak.flood", payload);
         let is_full = transport.send(to, envelope).is_err();

@@ -1,9 +1,9 @@
-//! Data lanes saturated for minutes, and membership that must not notice.
+//! Saturates the data lanes for minutes and checks that the membership does not react.
 //!
 //! Several node processes on the loopback interface flood each other over ordinary and large lanes,
-//! faster than they can take it, on however few processors there are; now and then the handlers of
-//! one node block outright. Meanwhile probes travel as heartbeats do, and their round trips are
-//! kept. The run fails if any member ever looks unreachable to any other. `cargo xtask soak` runs it.
+//! faster than the receivers can handle, on any number of processors; now and then the handlers of
+//! one node block outright. Meanwhile probes take the path of heartbeats, and their round trips are
+//! recorded. The run fails if any member ever finds another one unreachable. `cargo xtask soak` runs it.
 //!
 //! Source: cluster T5, T6, T39, C7.
 
@@ -21,10 +21,10 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use report::{Report, Told, say};
 
-/// Whatever went wrong, in words.
+/// Any error; ends the run and is printed.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Nothing that works takes so long.
+/// The time limit of each step; a step that works takes less.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Parser)]
@@ -70,7 +70,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// One node process, as its parent sees it. It ends with its parent.
+/// One node process as its parent sees it; the process ends with its parent.
 struct Process {
     address: String,
     child: Child,
@@ -103,7 +103,7 @@ impl Process {
     }
 }
 
-/// The whole run.
+/// Runs the whole soak: starts the nodes, floods, collects the reports and judges them.
 async fn soak(arguments: &Arguments) -> Result<(), Failure> {
     let first = Process::start(None).await?;
     let seed = first.address.clone();
@@ -133,7 +133,7 @@ async fn soak(arguments: &Arguments) -> Result<(), Failure> {
     Report::judge(&reports, Duration::from_secs(arguments.seconds))
 }
 
-/// Lets the load last as long as it should, and the handlers of one node after the other block.
+/// Waits until the load has lasted as configured; meanwhile blocks the handlers of one node after the other.
 async fn stall_in_turn(nodes: &mut [Process], arguments: &Arguments) -> Result<(), Failure> {
     let end = tokio::time::Instant::now() + Duration::from_secs(arguments.seconds);
     let stall = Duration::from_secs(arguments.stall_seconds);
@@ -141,7 +141,7 @@ async fn stall_in_turn(nodes: &mut [Process], arguments: &Arguments) -> Result<(
         tokio::time::sleep_until(end).await;
         return Ok(());
     }
-    // Four stalls' time from one to the next: the flood itself is what most of the run is about.
+    // A stall begins every four stall lengths: for most of the run, the flood alone is tested.
     let mut turn = 0;
     while tokio::time::Instant::now() + stall < end {
         nodes[turn].order(&format!("stall {}", stall.as_millis())).await?;

@@ -1,4 +1,4 @@
-//! One node process: membership at default settings, and a mouth.
+//! One node process: membership at default settings, flood and probes, steered by the parent over standard input.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use crate::load::Flood;
 use crate::probe::Probes;
 use crate::report::{Report, Told, say};
 
-/// Runs until the parent is gone.
+/// Runs until the parent closes standard input.
 pub(crate) async fn run(seed: Option<&str>) -> Result<(), Failure> {
     let settings = TransportSettings {
         canonical_host: Some("127.0.0.1".to_owned()),
@@ -71,7 +71,7 @@ fn tell(told: &Told) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The members at these addresses, once all of them are known here.
+/// The members at these addresses, as soon as this node knows all of them.
 async fn members(cluster: &Cluster, addresses: &str) -> Result<Vec<UniqueAddress>, Failure> {
     let addresses: Vec<NodeAddress> = addresses.split(' ').map(str::parse).collect::<Result<_, _>>()?;
     let known = |view: &greylag_cluster::MembershipView| {
@@ -82,7 +82,7 @@ async fn members(cluster: &Cluster, addresses: &str) -> Result<Vec<UniqueAddress
     Ok(known(&cluster.view()))
 }
 
-/// Keeps every event that says that a node looked dead.
+/// Records every event after which a node looks dead.
 async fn watch(mut events: ClusterEvents, seen: Arc<Mutex<Report>>) {
     while let Some(event) = events.next().await {
         let accusation = match event {
@@ -102,15 +102,15 @@ async fn watch(mut events: ClusterEvents, seen: Arc<Mutex<Report>>) {
     }
 }
 
-/// Milliseconds of processor time by the names of threads; empty where the system does not tell.
+/// Milliseconds of processor time by thread name; empty where the system has no `/proc/self/task`.
 fn processor_time() -> Vec<(String, u64)> {
-    /// Clock ticks of Linux are hundredths of a second.
+    /// A clock tick of Linux is a hundredth of a second.
     const MS_PER_TICK: u64 = 10;
     let mut by_name = BTreeMap::new();
     for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
         let read = |file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
         let (name, stat) = (read("comm").trim().to_owned(), read("stat"));
-        // The name in parentheses may hold spaces; user and system time are fields 14 and 15.
+        // The thread name in parentheses may hold spaces; user and system time are fields 14 and 15.
         let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
         let ticks: u64 =
             after_name.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();

@@ -1,7 +1,7 @@
-//! Probes that travel as heartbeats do, there and back.
+//! Probes that take the same way as heartbeats, there and back.
 //!
-//! Their path lies below the heartbeats' one, so they take the same queue, stream and worker; they
-//! are answered by a task on the control runtime, as heartbeats are.
+//! The path of the probes lies below that of the heartbeats, so probes take the same queue, stream and worker; a task
+//! on the control runtime answers them, as for heartbeats.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ const ASKED: &str = "soak.probe";
 const ANSWERED: &str = "soak.probe-answer";
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the probes of one node have shown so far.
+/// The results of one node's probes so far.
 #[derive(Default)]
 pub(crate) struct Probes {
     waiting: Mutex<HashMap<u64, Instant>>,
@@ -28,7 +28,7 @@ fn path() -> String {
     format!("{}/soak", Recipient::HEARTBEAT)
 }
 
-/// Passes messages to the task that answers.
+/// Passes messages to the task that answers them.
 struct Inbox(mpsc::UnboundedSender<Inbound>);
 
 impl Receiver for Inbox {
@@ -38,7 +38,7 @@ impl Receiver for Inbox {
 }
 
 impl Probes {
-    /// Answers the probes of others, from now on.
+    /// Answers the probes of other nodes from now on.
     pub(crate) fn listen(self: &Arc<Self>, transport: &Arc<GrpcTransport>) {
         let (sender, mut inbox) = mpsc::unbounded_channel();
         transport.register(&path(), Arc::new(Inbox(sender)));
@@ -89,7 +89,7 @@ impl Probes {
 
     /// The round trips in microseconds, and how many probes were never answered.
     pub(crate) fn results(&self) -> (Vec<u64>, u64) {
-        // Those of the last moment may still be under way.
+        // Leave out probes of the last second: they may still be under way.
         let overdue = |sent_at: &&Instant| sent_at.elapsed() > Duration::from_secs(1);
         let waiting = self.waiting.lock().expect(NO_PANIC).values().filter(overdue).count() as u64;
         let round_trips = self.round_trips_us.lock().expect(NO_PANIC).clone();

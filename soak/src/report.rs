@@ -1,4 +1,4 @@
-//! The reports of nodes, and the figures made of them.
+//! The reports of nodes, and the figures computed from them.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -7,41 +7,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 
-/// One line from a node.
+/// One line that a node writes to its standard output.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Told {
     /// The node is a full member.
     Up { address: String },
-    /// What it saw.
+    /// The node's report, in answer to `report`.
     Report(Box<Report>),
 }
 
-/// What one node saw.
+/// Everything that one node observed.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) address: String,
-    /// Members it took for unreachable, its own suspicions and pauses, in order.
+    /// Members that this node found unreachable or saw downed or removed, and accusations of the node itself, in order.
     pub(crate) accusations: Vec<String>,
-    /// Longest that this process itself did not run for, as membership noticed.
+    /// Pauses of this process that its membership noticed, in order.
     pub(crate) pauses: Vec<Duration>,
-    /// Members at the end.
+    /// Count of members at the end.
     pub(crate) members: usize,
     /// Round trips of probes, in microseconds.
     pub(crate) round_trips_us: Vec<u64>,
-    /// Probes that had no answer at the end, or were not taken.
+    /// Count of probes without an answer at the end, or refused by the transport.
     pub(crate) unanswered: u64,
     pub(crate) received_messages: u64,
     pub(crate) received_bytes: u64,
-    /// Messages refused because the queue was full: the lanes were saturated.
+    /// Count of messages refused because the queue was full; above zero, the lanes were saturated.
     pub(crate) refused: u64,
-    /// Frames that could not be read; there may be none.
+    /// Count of frames that could not be read; must be zero.
     pub(crate) malformed: u64,
     /// Processor time of each kind of thread, in milliseconds.
     pub(crate) cpu_ms: Vec<(String, u64)>,
 }
 
 impl Report {
-    /// Prints the figures; fails if a node looked dead.
+    /// Prints the figures; fails if a node looked dead or another condition is violated.
     pub(crate) fn judge(reports: &[Self], lasted: Duration) -> Result<(), Failure> {
         let seconds = lasted.as_secs_f64();
         let mut trips: Vec<u64> = reports.iter().flat_map(|report| report.round_trips_us.iter().copied()).collect();
@@ -82,7 +82,7 @@ impl Report {
         Err(wrong.join("\n").into())
     }
 
-    /// What must not have happened to this node.
+    /// The violated conditions of this node, as sentences.
     fn wrongs(&self, members: usize) -> Vec<String> {
         let mut wrong: Vec<_> = self.accusations.iter().map(|what| format!("{}: {what}", self.address)).collect();
         if self.members != members {
@@ -101,7 +101,7 @@ impl Report {
     }
 }
 
-/// Prints one line; a closed pipe is the reader's choice.
+/// Prints one line; errors are ignored, since the reader may close the pipe.
 pub(crate) fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());

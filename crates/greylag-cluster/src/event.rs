@@ -152,7 +152,7 @@ pub enum ClusterEvent {
     ThisNodeQuarantined {
         /// The node that quarantined this one.
         by: UniqueAddress,
-        /// Why.
+        /// The reason of the quarantine.
         reason: QuarantineReason,
     },
     /// The resolver decided (cluster S17).

@@ -114,7 +114,7 @@ pub enum Message {
         version: Shared<VectorVersion>,
         /// A digest of the members that have seen the state.
         seen_digest: u64,
-        /// As in `GossipEnvelope`.
+        /// Whether the sender may have been removed without knowing it (cluster F9).
         suspect: bool,
     },
     /// The sender has handed over and ends.

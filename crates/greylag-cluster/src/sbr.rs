@@ -205,7 +205,8 @@ impl Sbr {
         }
     }
 
-    /// The decision, if one is due. `held`: this node woke from a pause and must not decide yet.
+    /// The decision, if one is due. `held`: this node must not decide yet, because it woke from a pause or defers
+    /// marks.
     pub fn decide(&mut self, now: Instant, held: bool) -> Option<DowningDecision> {
         if self.lease.is_waiting() {
             return if held { None } else { self.decide_by_lease(now) };

@@ -1,5 +1,5 @@
-//! Nodes with arbitrary, changing, differing answers of discovery, over a network that loses, doubles
-//! and reorders: never two founders, and one in the end.
+//! Random tests of the bootstrap: nodes whose answers of discovery differ and change, over a network that loses,
+//! doubles and reorders messages. There are never two founders, and one in the end.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ struct World {
     now: Instant,
     nodes: Vec<Bootstrap>,
     addresses: Vec<UniqueAddress>,
-    /// On their way: from, to, what.
+    /// Messages under way: sender, receiver, message.
     messages: Vec<(usize, usize, BootstrapMessage)>,
     founders: BTreeSet<usize>,
 }
@@ -47,8 +47,8 @@ impl World {
                         self.messages.push((node, to, message));
                     }
                 }
-                // This world never asks whether there is a cluster already, so only the votes keep a second
-                // one from being founded.
+                // Note the founder only: this world never finds an existing cluster, so only the votes prevent a second
+                // founder.
                 BootstrapEffect::Found(list) => {
                     assert_eq!(list.first(), Some(self.addresses[node].address()), "the founder is first");
                     self.founders.insert(node);
@@ -65,7 +65,7 @@ impl World {
         self.rng.random_range(0..self.nodes.len())
     }
 
-    /// An answer of discovery with any of the nodes, and now and then one that never existed.
+    /// A random answer of discovery, now and then with an address at which no node ever existed.
     fn some_answer(&mut self) -> Vec<NodeAddress> {
         let share = self.rng.random_range(0.3..1.0);
         let mut answer = Vec::new();
@@ -94,7 +94,7 @@ impl World {
         let node = self.some_node();
         match self.rng.random_range(0..20) {
             0..3 => {
-                // Long enough that an answer counts as stable, whatever the others are told meanwhile.
+                // Keep the answer long enough to count as stable, whatever the other nodes are told meanwhile.
                 let answer = self.some_answer();
                 self.tell(node, BootstrapInput::Discovered(answer.clone()));
                 self.now += Duration::from_millis(self.rng.random_range(200..400));
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// Gives every node the same answer from now on, and loses no messages any more.
+    /// Gives every node the same answer from now on, and loses no more messages.
     fn heal(&mut self) {
         let everyone: Vec<NodeAddress> = self.addresses.iter().map(|one| one.address().clone()).collect();
         for _ in 0..60 {
@@ -137,8 +137,8 @@ fn run(seed: u64, nodes: usize, required: usize) -> World {
     world
 }
 
-/// cluster M24: more than half of the nodes cannot vote for two founders, whatever discovery told each node
-/// and when; and once discovery tells all nodes the same, there is one founder.
+/// cluster M24: more than half of the nodes cannot vote for two founders, whatever discovery told each node and when;
+/// once discovery tells all nodes the same, there is one founder.
 #[test]
 fn differing_answers_never_make_two_founders_and_agreeing_ones_make_one() {
     for seed in 0..600 {
@@ -150,8 +150,8 @@ fn differing_answers_never_make_two_founders_and_agreeing_ones_make_one() {
     }
 }
 
-/// The limit, and the proof that the check above can fail: with half of the nodes two clusters do
-/// come of differing answers.
+/// The limit, and the proof that the check above can fail: with half of the nodes required, differing answers result in
+/// two clusters.
 #[test]
 fn half_of_the_nodes_are_not_enough() {
     let two = (0..600).any(|seed| run(seed, 6, 3).founders.len() > 1);

@@ -1,5 +1,5 @@
-//! Clauses of cluster.md §2 and §3 that one membership machine shows alone: its inputs are made by
-//! hand, and its effects are read.
+//! Clauses of cluster.md §2 and §3 that show in one membership machine alone: the tests make its inputs, and read its
+//! effects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn address(name: &str) -> NodeAddress {
     NodeAddress::new(name, 1).unwrap()
 }
 
-/// One machine, and the clock it lives by.
+/// One machine, and its clock.
 struct Machine {
     core: ClusterCore,
     now: Instant,
@@ -33,7 +33,7 @@ impl Machine {
         Self { core: ClusterCore::new(ua(name), settings, 7, now), now }
     }
 
-    /// Up and alone, the leader of its cluster.
+    /// A machine that is Up and alone, the leader of its cluster.
     fn up(name: &str, settings: ClusterSettings) -> Self {
         let mut machine = Self::new(name, settings);
         machine.command(Command::JoinSeeds(vec![ua(name).address().clone()]));
@@ -41,7 +41,7 @@ impl Machine {
         machine
     }
 
-    /// With these beside it, all Up.
+    /// A machine with these other members, all Up.
     fn with(name: &str, settings: ClusterSettings, others: &[&str]) -> Self {
         let mut machine = Self::up(name, settings);
         for other in others {
@@ -93,7 +93,7 @@ impl Machine {
         self.message(who, join)
     }
 
-    /// Another node changed something, and gossips.
+    /// Gossip of another node that has made a change.
     fn gossip_from<R>(&mut self, from: &str, change: impl FnOnce(&mut Gossip) -> R) -> Vec<Effect> {
         let mut gossip = Gossip::clone(self.core.gossip());
         change(&mut gossip);
@@ -102,7 +102,7 @@ impl Machine {
         self.message(from, Message::GossipEnvelope { to, gossip: Arc::new(gossip), suspect: false })
     }
 
-    /// A status from a member that has the same state.
+    /// A status of a member that has the same state.
     fn same_from(&mut self, from: &str) -> Vec<Effect> {
         let gossip = self.core.gossip();
         let (version, seen_digest) = (gossip.version.clone(), gossip.seen.digest());
@@ -110,7 +110,7 @@ impl Machine {
         self.message(from, Message::GossipStatus { to, version, seen_digest, suspect: false })
     }
 
-    /// Asks `other` to let this one in, up to the Welcome.
+    /// Joins through `other`; returns its Welcome.
     fn welcome_from(&mut self, other: &mut Self) -> Message {
         let (own, name) = (self.core.node().clone(), other.core.node().address().host().to_owned());
         let mut out = self.command(Command::JoinSeeds(vec![other.core.node().address().clone()]));
@@ -126,7 +126,7 @@ impl Machine {
         }
     }
 
-    /// The others say that they have seen the present state.
+    /// Gossip by which the other members have seen the present state.
     fn agree(&mut self, others: &[&str]) {
         let mut gossip = Gossip::clone(self.core.gossip());
         gossip.seen.extend(others.iter().map(|other| ua(other)).filter(|ua| gossip.members.contains_key(ua)));
@@ -134,7 +134,7 @@ impl Machine {
         self.message(others[0], Message::GossipEnvelope { to, gossip: Arc::new(gossip), suspect: false });
     }
 
-    /// Time passes; these answer each heartbeat.
+    /// Lets time pass; the members in `answering` answer each heartbeat.
     fn run(&mut self, time: Duration, answering: &[&str]) -> Vec<Effect> {
         let end = self.now + time;
         let mut all = Vec::new();
@@ -266,7 +266,7 @@ fn whoever_is_not_the_first_seed_asks_on_and_never_forms_a_cluster() {
     assert!(b.core.view().members.is_empty());
 }
 
-/// cluster M24: the first Ack is followed by a Join, later ones by nothing; and an Ack that came to nothing is remembered
+/// cluster M24: the first Ack is followed by a Join, later ones are ignored; and an Ack without a Welcome is remembered
 /// as long as the process runs.
 #[test]
 fn the_first_ack_wins_and_keeps_this_process_from_forming_a_cluster() {
@@ -285,12 +285,12 @@ fn the_first_ack_wins_and_keeps_this_process_from_forming_a_cluster() {
         let out = a.run(30 * SECOND, &[]);
         assert!(!sent(&out, "b").is_empty(), "without a Welcome it asks again");
         assert!(a.core.view().members.is_empty());
-        // The same process once more, from the start.
+        // The same process joins again, from the start.
         a.command(Command::JoinSeeds(seeds.clone()));
     }
 }
 
-/// cluster M24: only a member that stays acknowledges; one that is on its way out says nothing.
+/// cluster M24: only a member that stays acknowledges; a member on its way out does not answer.
 #[test]
 fn no_member_acknowledges_once_it_is_exiting_or_down() {
     let answers = |a: &mut Machine| sent(&a.message("x", init_join(&[])), "x");
@@ -308,7 +308,7 @@ fn no_member_acknowledges_once_it_is_exiting_or_down() {
     assert!(answers(&mut a).is_empty());
 }
 
-/// cluster M24: an Ack, or a Hello that names a cluster, whenever it came.
+/// cluster M24: an Ack, or a Hello that names a cluster, whenever it came, keeps this node from forming one.
 #[test]
 fn whoever_heard_of_a_cluster_never_forms_one() {
     let seeds = ["a", "b", "c"].map(address).to_vec();
@@ -339,7 +339,7 @@ fn settings_of_other_layers_must_fit_where_both_know_them_and_secrets_stay_here(
     for (key, value) in [("sharding.number_of_shards", "100"), ("transport.tls_key", "secret"), ("only.ours", "1")] {
         a.command(Command::RegisterJoinKey { key: key.into(), value: value.into() });
     }
-    // The caller names the key, so that nothing but its being a secret keeps the value here.
+    // Let the caller name the key, so that only its being a secret keeps the value from being sent.
     let theirs = ("transport.tls_key", "theirs");
     let config = [("cluster.downing", "none"), ("cluster.protocol", "1"), ("sharding.number_of_shards", "100"), theirs];
     let out = a.message("b", init_join(&config));
@@ -370,7 +370,7 @@ fn settings_of_other_layers_must_fit_where_both_know_them_and_secrets_stay_here(
     assert_eq!(logs(&out).len(), 3, "each differing key is logged");
 }
 
-/// cluster M25a, scenario 18: where differing settings are not enforced the joiner warns of each, and joins.
+/// cluster M25a, scenario 18: if equal settings are not enforced, the joiner warns of each that differs, and joins.
 #[test]
 fn scenario_18_settings_that_are_not_enforced_are_warned_of_and_the_joiner_joins() {
     let theirs = |downing: &str| {
@@ -418,8 +418,8 @@ fn joins_are_refused_with_their_reason() {
     assert!(matches!(&sent(&a.join("b"), "b")[..], [Message::Welcome { .. }]), "who is in, is in");
 }
 
-/// cluster M25, S19: a joiner that was let in and removed before any Welcome reached it hears of it only by
-/// the quarantine, for no member takes its Join any more.
+/// cluster M25, S19: a joiner that was let in and removed before any Welcome reached it learns this only by the
+/// quarantine, for no member accepts its Join any more.
 #[test]
 fn a_joiner_that_was_removed_before_its_welcome_ends() {
     let told = |by: &str, reason| {
@@ -436,8 +436,8 @@ fn a_joiner_that_was_removed_before_its_welcome_ends() {
     assert_eq!(told("stranger", QuarantineReason::RemovedFromMembership), None, "it was never asked");
 }
 
-/// cluster M25, M28, S20 (a): a Join changes nothing; only an answer at the address does, if it names the
-/// member's host.
+/// cluster M25, M28, S20 (a): a Join changes nothing; only an answer at the address does, if it names the member's
+/// host.
 #[test]
 fn a_process_that_can_have_replaced_the_member_waits_for_the_answer_at_its_address() {
     let off = ClusterSettings { proof_of_death: ProofOfDeath::Off, ..ClusterSettings::default() };
@@ -512,8 +512,8 @@ fn a_process_whose_address_is_held_never_forms_a_cluster() {
     assert!(a.core.view().members.is_empty());
 }
 
-/// cluster M10: of two members with one address on one host, the one that answers there has replaced the other
-/// one, which goes. The answering one, and both if no process answers, are judged like every member.
+/// cluster M10: of two members with one address on one host, the one that answers there has replaced the other one,
+/// which is removed. The answering one, and both if no process answers, are judged like every member.
 #[test]
 fn of_two_members_with_one_address_the_replaced_one_goes() {
     for (answers, second_host, goes) in [
@@ -524,7 +524,7 @@ fn of_two_members_with_one_address_the_replaced_one_goes() {
         (None, "host", None),
     ] {
         let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
-        // Possible only after a partition: a member of the other side let the second one in.
+        // This can happen only after a partition: a member of the other side let the second one in.
         let mut gossip = Gossip::clone(a.core.gossip());
         let second = Member::joining(ua("b#2"), Arc::default(), AppVersion::default());
         gossip.members.insert(second.on_host(Some(second_host.into())));
@@ -583,7 +583,7 @@ fn gossip_that_is_not_for_us_is_ignored_and_counted() {
     assert_eq!(a.core.health(a.now).foreign_cluster, Some(ForeignCluster { cluster_id: 99, size: Some(3) }));
 }
 
-/// cluster M13: newer asks, older and concurrent are answered with the state.
+/// cluster M13: a newer status is answered by this node's status, an older or concurrent one by the state.
 #[test]
 fn a_status_is_answered_by_what_the_other_lacks() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
@@ -599,7 +599,7 @@ fn a_status_is_answered_by_what_the_other_lacks() {
     assert!(matches!(sent(&a.message("b", older), "b")[..], [Message::GossipEnvelope { .. }]));
 }
 
-/// cluster M12: while a member is Down, gossip goes out three times an interval.
+/// cluster M12: while a member is Down, gossip is sent three times per interval.
 #[test]
 fn gossip_hurries_while_somebody_is_down() {
     let gossips = |out: &[Effect]| {
@@ -626,7 +626,7 @@ fn whoever_is_downed_is_told_directly_and_downing_twice_changes_nothing() {
     assert!(a.command(Command::Leave(ua("x"))).is_empty());
 }
 
-/// cluster M17, M19, M36: what keeps the leader from acting is in its log and in its health.
+/// cluster M17, M19, M36: the blockers of the leader's actions are in its log and in its health.
 #[test]
 fn a_leader_that_cannot_act_says_who_keeps_it() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
@@ -688,8 +688,8 @@ fn joins_and_answers_wait_for_the_version_that_comes_later() {
     assert_eq!(a.core.view().self_member().unwrap().app_version.as_str(), "2.1", "a member's never changes");
 }
 
-/// cluster M25b: all messages of a process whose Hello named another cluster are refused, but those that
-/// both clusters must send each other.
+/// cluster M25b: all messages of a process whose Hello named another cluster are refused, except those that both
+/// clusters must exchange.
 #[test]
 fn a_stranger_is_refused_and_weighed_by_the_four_numbers() {
     let settings =
@@ -706,7 +706,7 @@ fn a_stranger_is_refused_and_weighed_by_the_four_numbers() {
     assert!(a.join("x").is_empty() && a.message("x", Message::Heartbeat { to: ua("a"), seq: 1 }).is_empty());
     assert_eq!(a.status("x"), None);
     let own = Island { cluster_id: a.core.view().cluster_id, size: 3 };
-    // Scenario 78: the question of a stranger is answered and asked in turn, and decides nothing.
+    // Scenario 78: the question of a stranger is answered and asked in turn, and decides nothing by itself.
     let boast = Island { cluster_id: 9, size: u32::MAX };
     let out = a.message("x", Message::IslandProbe { asked: boast, nonce: 4 });
     let said = sent(&out, "x");
@@ -736,7 +736,7 @@ fn a_stranger_is_refused_and_weighed_by_the_four_numbers() {
     assert!(equal(5).yields_to(equal(4)) && !equal(4).yields_to(equal(5)), "of equal ones the higher id");
 }
 
-/// cluster T17, scenario 77: what only members say is dropped and counted when a stranger says it.
+/// cluster T17, scenario 77: messages that only members may send are dropped and counted when a stranger sends them.
 #[test]
 fn a_stranger_is_believed_about_nothing_but_itself() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
@@ -763,7 +763,7 @@ fn a_stranger_is_believed_about_nothing_but_itself() {
     assert_eq!(sent(&out, "x").len(), 1, "every process that asks for a sign of life gets one (F1)");
 }
 
-/// cluster M28: a node that was let in and hears no member asks again. Only a member's rejection ends it.
+/// cluster M28: a node that was let in and hears no member asks again. Only a member's rejection ends the node.
 #[test]
 fn a_stranger_cannot_tell_a_joining_node_that_it_was_removed() {
     let mut b = Machine::up("b", ClusterSettings::default());
@@ -787,8 +787,8 @@ fn an_ack_that_nobody_asked_for_is_none() {
     assert_eq!(a.core.view().self_status(), Some(MemberStatus::Up));
 }
 
-/// cluster T17, scenario 77: numbers that no member can have counted up to are refused from every sender, and
-/// members count on from forged numbers within reach.
+/// cluster T17, scenario 77: numbers that no member can have counted up to are refused from every sender, and members
+/// count on from forged numbers within the bound.
 #[test]
 fn numbers_beyond_reach_are_refused_and_those_within_are_climbed_above() {
     const WALL: u64 = 1_795_000_000_000;
@@ -812,7 +812,7 @@ fn numbers_beyond_reach_are_refused_and_those_within_are_climbed_above() {
     assert_eq!(a.message("b", envelope(&gossip)), [beyond]);
     assert_eq!(a.core.gossip(), &before);
     assert_eq!(a.ignored(IgnoredGossip::BeyondReach), 3);
-    // The largest that is believed: this node goes on counting, and its next state is believed by others, too.
+    // The largest accepted number: this node goes on counting, and others accept its next state, too.
     let mut gossip = Gossip::clone(&before);
     gossip.version = version((WALL + 86_400_000) * 1024).into();
     a.message("b", envelope(&gossip));
@@ -828,7 +828,7 @@ fn numbers_beyond_reach_are_refused_and_those_within_are_climbed_above() {
     assert_eq!(b.core.gossip().version.count(&ua("a")), after.version.count(&ua("a")));
 }
 
-/// cluster M25b: often while the leader is new, then once a minute.
+/// cluster M25b: a leader asks the seeds often while it is new, then once a minute.
 #[test]
 fn a_leader_asks_every_seed_whether_it_is_a_stranger() {
     let mut a = Machine::up("a", ClusterSettings { seed_nodes: vec![address("z")], ..ClusterSettings::default() });
@@ -837,7 +837,7 @@ fn a_leader_asks_every_seed_whether_it_is_a_stranger() {
     assert_eq!(probes(a.run(600 * SECOND, &[])), 10);
 }
 
-/// cluster §7: nothing has changed here, and another join may be tried.
+/// cluster §7: the failed join changes nothing, and another join may be tried.
 #[test]
 fn seeds_of_another_name_fail_the_join_and_change_nothing() {
     let mut a = Machine::new("a", ClusterSettings::default());
@@ -865,8 +865,8 @@ fn seeds_of_another_name_fail_the_join_and_change_nothing() {
     }
 }
 
-/// A seed that is wrong or away is told by name, with what came of the dials; so is each at the end of the patience, and
-/// the line of a deadline comes once.
+/// The log names a seed that is wrong or gone, with the outcome of the dials; the error at the end of the time limit
+/// names each seed; and the line of a deadline comes once.
 #[test]
 fn seeds_that_let_nobody_in_are_told_by_name_and_at_the_end_of_the_join() {
     let patience = Some(10 * SECOND);
@@ -917,7 +917,7 @@ fn heartbeats_are_answered_to_anybody_who_means_this_process() {
     assert_eq!(a.core.next_deadline(), Some(a.now), "the first heartbeat is due at once");
 }
 
-/// cluster F3, F8: an accusation of a member that the ring has dropped is taken back when it answers.
+/// cluster F3, F8: an accusation of a member that the ring has dropped is taken back when the member answers.
 #[test]
 fn whoever_answers_is_reachable_again_also_when_it_is_watched_no_more() {
     let detector = FailureDetectorSettings { monitored_by_nr_of_members: 1, ..FailureDetectorSettings::default() };
@@ -933,7 +933,7 @@ fn whoever_answers_is_reachable_again_also_when_it_is_watched_no_more() {
     assert!(a.core.view().unreachable.is_empty(), "{:?}", a.core.gossip().reachability);
 }
 
-/// cluster F9, G4: time that jumps is a pause of this process, for which it accuses no peer.
+/// cluster F9, G4: a jump of time is a pause of this process, for which it accuses no peer.
 #[test]
 fn a_pause_blames_nobody_and_holds_decisions() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
@@ -956,7 +956,7 @@ fn a_pause_blames_nobody_and_holds_decisions() {
     assert!(!a.core.view().self_suspect, "a member that trusts itself has confirmed it");
 }
 
-/// cluster F9: what a peer sent before this process woke says nothing of what became of it since.
+/// cluster F9: a message that a peer sent before this process woke proves nothing about the peer since.
 #[test]
 fn gossip_that_waited_in_a_socket_while_this_process_slept_makes_no_node_trusted() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
@@ -984,7 +984,7 @@ fn gossip_that_waited_in_a_socket_while_this_process_slept_makes_no_node_trusted
     assert!(a.core.view().self_suspect, "no member has answered it for 24 s");
 }
 
-/// cluster F9: tasks that wake with the process read the tick first, so it is published first.
+/// cluster F9: the tick is published first, because tasks that wake with the process read it first.
 #[test]
 fn the_tick_says_where_this_node_stands_before_it_does_anything() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
@@ -1010,7 +1010,7 @@ fn the_tick_says_where_this_node_stands_before_it_does_anything() {
     assert_eq!(first(&out), says(a.now, Standing::Ended));
 }
 
-/// Whom a decision downs, if one was published.
+/// The members that a decision downs, if one was published.
 fn downs(out: &[Effect]) -> Option<Vec<UniqueAddress>> {
     out.iter().find_map(|effect| match effect {
         Effect::Publish(ClusterEvent::DowningDecision(decision)) => Some(decision.downed.clone()),
@@ -1018,7 +1018,7 @@ fn downs(out: &[Effect]) -> Option<Vec<UniqueAddress>> {
     })
 }
 
-/// cluster F9: a node that may have been removed meanwhile downs no other member, even where a decision is due.
+/// cluster F9: a node that may have been removed meanwhile downs no other member, even if a decision is due.
 #[test]
 fn a_suspect_node_downs_nobody_else() {
     let downing = Downing::SplitBrainResolver(SbrSettings::default());
@@ -1033,7 +1033,7 @@ fn a_suspect_node_downs_nobody_else() {
     assert_eq!(downs(&a.run(2 * SECOND, &["b", "c", "d"])), Some(vec![ua("e")]), "trusted again");
 }
 
-/// cluster F10: more than half fell silent at once while this node lagged; it waits once.
+/// cluster F10: if more than half of the peers fall silent at once while this node lags, it defers their marks, once.
 #[test]
 fn a_node_that_lags_gives_its_peers_one_more_pause() {
     let marked_after = |lags: bool| {
@@ -1042,7 +1042,7 @@ fn a_node_that_lags_gives_its_peers_one_more_pause() {
         let silent_from = a.now;
         a.run(4 * SECOND, &[]);
         if lags {
-            // One round late by more than an interval, less than a pause.
+            // One round that is late by more than an interval, and by less than a pause.
             a.now = a.core.next_deadline().unwrap() + Duration::from_millis(1500);
             a.input(Input::Tick);
         }
@@ -1072,7 +1072,7 @@ fn a_process_that_stood_still_marks_its_peers_when_their_time_is_over() {
     assert!((4 * SECOND..7 * SECOND).contains(&marked_after), "{marked_after:?}");
 }
 
-/// cluster F10: only for more than half of the peers, within 10 s of the lag, by one pause, once.
+/// cluster F10: marks are deferred only for more than half of the peers, within 10 s of the lag, by one pause, once.
 #[test]
 fn marks_are_put_off_for_most_peers_after_a_recent_lag_once_and_by_one_pause() {
     const ALL: [&str; 4] = ["b", "c", "d", "e"];
@@ -1080,7 +1080,8 @@ fn marks_are_put_off_for_most_peers_after_a_recent_lag_once_and_by_one_pause() {
         a.now = a.core.next_deadline().unwrap() + Duration::from_millis(1500);
         a.input(Input::Tick);
     }
-    /// How long after all but `heard` fell silent one of them is marked; `lags`: 3 s after that this node is late.
+    /// How long after all peers but `heard` fell silent one of them is marked. `lags`: whether this node is late 3 s
+    /// after that.
     fn marked_after(a: &mut Machine, lags: bool, heard: &[&str]) -> Duration {
         let from = a.now;
         if lags {
@@ -1117,7 +1118,7 @@ fn marks_are_put_off_for_most_peers_after_a_recent_lag_once_and_by_one_pause() {
     assert!(is_prompt(long_after), "the lag is long ago: {prompt:?}, {long_after:?}");
 }
 
-/// cluster F10, S4: no verdict on a part of the marks.
+/// cluster F10, S4: there is no verdict on a part of the marks.
 #[test]
 fn no_verdict_is_taken_while_marks_are_put_off() {
     let settings = ClusterSettings::default().with_resolver(SbrSettings::default());
@@ -1177,7 +1178,7 @@ fn a_node_past_its_own_leaving_blames_nobody() {
     assert!(a.core.view().unreachable.is_empty());
 }
 
-/// cluster F11, M7: quarantined is unreachable for good, and not downed but by the strategy or an operator.
+/// cluster F11, M7: a quarantined member is unreachable for good, and downed only by the strategy or an operator.
 #[test]
 fn a_quarantined_member_stays_unreachable_and_is_not_downed() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
@@ -1203,7 +1204,7 @@ fn a_quarantined_member_stays_unreachable_and_is_not_downed() {
     assert_eq!(a.status("b"), Some(MemberStatus::Down), "or an operator");
 }
 
-/// cluster F11: a member that is quarantined because it announced its end is no warning; one that is cut off is.
+/// cluster F11: quarantining a member that announced its end is no warning; quarantining one that is cut off is.
 #[test]
 fn a_member_that_announced_its_end_is_quarantined_without_a_warning() {
     let levels = |harmless| {
@@ -1219,7 +1220,7 @@ fn a_member_that_announced_its_end_is_quarantined_without_a_warning() {
     assert_eq!((levels(true), levels(false)), (vec![LogLevel::Info], vec![LogLevel::Warn]));
 }
 
-/// cluster M32, scenario 35: listeners never hear that this node is unreachable, whichever member accuses it.
+/// cluster M32, scenario 35: listeners are never told that this node is unreachable, whichever member accuses it.
 #[test]
 fn scenario_35_this_node_is_never_told_as_unreachable() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
@@ -1240,7 +1241,7 @@ fn scenario_35_this_node_is_never_told_as_unreachable() {
     assert!(is_last, "cluster M33: {published:?}");
 }
 
-/// cluster F12, M11: what only others find unreachable is heard and may be gossiped to.
+/// cluster F12, M11: gossip of a member that only others find unreachable is accepted, and gossip may be sent to it.
 #[test]
 fn gossip_of_a_member_that_only_others_accuse_is_taken() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
@@ -1282,8 +1283,8 @@ fn counters_are_published_when_wanted() {
     assert_eq!(out.iter().filter(stats).count(), 3);
 }
 
-/// cluster C1, C2, C3, C4: the same inputs and seed give the same effects, and a tick that comes early or
-/// twice changes nothing.
+/// cluster C1, C2, C3, C4: the same inputs and seed give the same effects, and a tick that comes early or twice changes
+/// nothing.
 #[test]
 fn the_same_inputs_give_the_same_effects() {
     let now = Instant::now();
@@ -1311,7 +1312,8 @@ fn is_gossip(message: &Message) -> bool {
     matches!(message, Message::GossipEnvelope { .. } | Message::GossipStatus { .. })
 }
 
-/// cluster S20: its listener was to close, and the exit stays as clean as it said.
+/// cluster S20: a member with a confirmed exit is not dialled: its listener was to close, and its exit stays as clean
+/// as it reported.
 #[test]
 fn scenario_62_a_confirmed_exit_is_not_dialled_any_more() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
@@ -1319,7 +1321,7 @@ fn scenario_62_a_confirmed_exit_is_not_dialled_any_more() {
     a.agree(&["b", "c"]);
     a.run(2 * SECOND, &["b", "c"]);
     assert_eq!(a.status("b"), Some(MemberStatus::Exiting));
-    // Another one keeps the state from converging, so that the exit waits for its burial.
+    // Keep the state from converging by another member, so that the Exiting one is not removed yet.
     a.run(15 * SECOND, &["b"]);
     assert!(a.core.view().unreachable.contains(&ua("c")));
     assert!(a.input(Input::LinkLost(ua("b"))).contains(&Effect::Dial(ua("b"))));
@@ -1333,7 +1335,7 @@ fn scenario_62_a_confirmed_exit_is_not_dialled_any_more() {
     assert!(!a.core.view().member(&ua("b")).unwrap().dead && a.status("b") == Some(MemberStatus::Exiting));
 }
 
-/// cluster F9: patience with a suspect node does not begin anew whenever its host stops for a moment.
+/// cluster F9: a suspect node's time limit does not restart whenever its host stops for a moment.
 #[test]
 fn a_suspect_that_stops_now_and_then_ends_all_the_same() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
@@ -1381,7 +1383,7 @@ fn whoever_waits_and_hears_statuses_does_not_ask_again() {
     assert!(asks(&a.run(11 * SECOND, &["b"])), "then no member is heard");
 }
 
-/// cluster M25b: each of several foreign clusters is spoken of now and then, not at each message.
+/// cluster M25b: each of several foreign clusters is reported now and then, not at each message.
 #[test]
 fn two_foreign_clusters_are_no_flood_of_news() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
@@ -1431,8 +1433,8 @@ fn whoever_waits_is_let_in_weakly_at_the_seventh_blocked_tick() {
     assert_eq!(a.status("d"), Some(MemberStatus::WeaklyUp));
 }
 
-/// cluster M21, M22, scenario 25: a joining node is not let in weakly either while fewer than the minimum are there,
-/// in all or of a role.
+/// cluster M21, M22, scenario 25: a joining node does not become WeaklyUp either while there are fewer members than the
+/// minimum, in all or of a role.
 #[test]
 fn scenario_25_nobody_is_let_in_weakly_before_enough_have_joined_in_all_and_of_each_role() {
     let minimum = |all, of_workers| ClusterSettings {
@@ -1441,7 +1443,7 @@ fn scenario_25_nobody_is_let_in_weakly_before_enough_have_joined_in_all_and_of_e
         ..ClusterSettings::default()
     };
     let let_in = |all, of_workers| {
-        // They came Up while fewer were asked for, as with nodes whose settings differ.
+        // The others came Up under a smaller minimum, as with nodes whose settings differ.
         let mut other = Machine::with("b", ClusterSettings::default(), &["c"]);
         let mut a = Machine::new("a", minimum(all, of_workers));
         let welcome = a.welcome_from(&mut other);
@@ -1506,8 +1508,8 @@ fn scenario_34_a_member_that_only_others_accuse_is_gossiped_to() {
     assert!(sent(&out, "b").iter().any(is_gossip));
 }
 
-/// cluster M11: with the bias always on only members are drawn that have not seen the state, while there are any;
-/// with the bias off all members are.
+/// cluster M11: with the bias always on, only members are drawn that have not seen the state, while there are any; with
+/// the bias off, all members are.
 #[test]
 fn scenario_34_with_the_bias_only_those_are_drawn_that_have_not_seen_it_and_without_it_all() {
     for (probability, drawn) in [(1.0, ["e"].as_slice()), (0.0, &["b", "c", "d", "e"])] {
@@ -1522,7 +1524,7 @@ fn scenario_34_with_the_bias_only_those_are_drawn_that_have_not_seen_it_and_with
     }
 }
 
-/// cluster M15: the two oldest, of all and of each role of the exiting member, hear of its exit at once.
+/// cluster M15: the two oldest members, of all and of each role of the exiting member, are told of its exit at once.
 #[test]
 fn who_may_take_over_hears_at_once_who_exits() {
     let mut a = Machine::up("a", ClusterSettings::default());
@@ -1545,7 +1547,7 @@ fn who_may_take_over_hears_at_once_who_exits() {
     assert!(told.len() <= 5, "and one drawn, if it was time: {told:?}");
 }
 
-/// cluster M27: a node that is Down waits for others that are, but not for long.
+/// cluster M27: a node that is Down waits for other Down nodes to be informed, but for four ticks at most.
 #[test]
 fn a_downed_node_tells_the_others_that_are_down_for_four_ticks_at_most() {
     for informed in [true, false] {
@@ -1565,7 +1567,7 @@ fn a_downed_node_tells_the_others_that_are_down_for_four_ticks_at_most() {
     }
 }
 
-/// cluster T19 (c): the patience with a process that left ends when the next one comes.
+/// cluster T19 (c): the delay before quarantining a process that left ends when the next process comes.
 #[test]
 fn a_new_process_at_the_address_ends_the_patience_with_the_one_that_left() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
@@ -1581,7 +1583,7 @@ fn a_new_process_at_the_address_ends_the_patience_with_the_one_that_left() {
     assert!(!a.run(10 * SECOND, &["b", "c#2"]).contains(&quarantine), "once");
 }
 
-/// cluster M17, M20: what a Down member says of others counts for nothing.
+/// cluster M17, M20: a Down member's accusations of others count for nothing.
 #[test]
 fn who_exits_is_not_removed_on_the_word_of_one_that_is_down() {
     let others = ["b", "c", "d"];
@@ -1631,7 +1633,7 @@ fn a_change_is_told_in_one_order_the_leaders_of_roles_too() {
     assert!(out.contains(&Effect::Publish(ClusterEvent::TombstoneClean(ua("z")))), "{out:?}");
 }
 
-/// cluster S20, M20: while a dead member waits for its removal, the leader hears at once what may let it act.
+/// cluster S20, M20: while a dead member awaits its removal, the leader is told at once of news that may let it act.
 #[test]
 fn while_a_death_waits_news_goes_to_the_leader_at_once() {
     let mut b = Machine::with("b", ClusterSettings::default(), &["a", "c", "d", "e"]);
@@ -1643,7 +1645,7 @@ fn while_a_death_waits_news_goes_to_the_leader_at_once() {
     assert!(b.status("c").is_some(), "only the leader removes");
 }
 
-/// cluster M26: a leaver whose others are all gone for sure is alone, and being alone is no isolation.
+/// cluster M26: a leaver whose others are all certainly gone is alone, and being alone is no isolation.
 #[test]
 fn a_leaver_that_is_alone_takes_its_time() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b"]);
@@ -1654,7 +1656,8 @@ fn a_leaver_that_is_alone_takes_its_time() {
     assert_eq!(out.iter().find(isolated), None, "its exiting tasks may take as long as they need");
 }
 
-/// cluster M24: half of the list founds nothing; a majority, or `self_join_alone`, once the rest had its time and not before.
+/// cluster M24: half of the list founds no cluster; a majority does, or one seed with `self_join_alone`, but only once
+/// the rest answered or had its time.
 #[test]
 fn half_of_the_list_founds_nothing_and_a_majority_waits_for_the_rest() {
     let seeds = ["a", "b", "c", "d"].map(address).to_vec();

@@ -1,4 +1,4 @@
-//! The whole crate over real gRPC on loopback: a few runs that prove the wiring.
+//! The whole crate over real gRPC on loopback: a few runs that test the wiring.
 
 mod common;
 
@@ -37,7 +37,7 @@ async fn join(node: &Node, seed: &NodeAddress) {
     within("up", node.cluster.wait_up()).await.unwrap();
 }
 
-/// Counts its instances; each runs until told to stop.
+/// A singleton that counts its instances; each runs until told to stop.
 fn counting(running: &watch::Sender<usize>) -> Singleton<NoMessages> {
     let running = running.clone();
     let job = Singleton::job("counter", move |_context, mut stop| {
@@ -107,7 +107,8 @@ async fn scenario_56_three_nodes_form_a_cluster_one_leaves_the_singleton_moves()
 
 const CHILD: &str = "GREYLAG_CLUSTER_TEST_SEED";
 
-/// A process of its own that joins and waits to be killed; does nothing in an ordinary test run.
+/// The child of other tests: joins and waits to be killed. Without its variable, as in an ordinary test run, it does
+/// nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn child_process() {
     let Ok(seed) = std::env::var(CHILD) else { return };
@@ -116,7 +117,7 @@ async fn child_process() {
     node.cluster.terminated().await;
 }
 
-/// Default settings, four processes on one host: SIGKILL, and the process is removed clean.
+/// With default settings and four processes on one host, a process killed by SIGKILL is removed clean.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_61_a_killed_process_is_removed_clean_within_seconds() {
     let parent = start(ClusterSettings::default().with_resolver(SbrSettings::default())).await;
@@ -154,7 +155,7 @@ async fn scenario_61_a_killed_process_is_removed_clean_within_seconds() {
     parent.transport.shutdown().await;
 }
 
-/// Prints the figure, for a developer who runs the test with `--nocapture`.
+/// Prints the time that a removal took, for a developer who runs the test with `--nocapture`.
 #[expect(clippy::print_stderr, reason = "a measurement for people")]
 fn eprintln_time(left: usize, took: Duration) {
     eprintln!("{left} left: removed after {took:?}");

@@ -16,7 +16,7 @@ const LONG: Duration = Duration::from_secs(30);
 const LARGE: usize = 2_000_000;
 const BURSTS: usize = 5;
 
-/// Counts the messages of the bursts, of which it takes none before it is opened: they fill their lane.
+/// Counts the messages of the bursts; takes none before it is opened, so that they fill their lane.
 #[derive(Default)]
 struct Sink {
     taken: AtomicUsize,
@@ -43,7 +43,7 @@ impl Receiver for Sink {
     }
 }
 
-/// Answers with the size of what came.
+/// Answers with the size of each message.
 struct Measure(Arc<dyn ReplyPort>);
 
 impl Receiver for Measure {

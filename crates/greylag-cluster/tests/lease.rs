@@ -1,4 +1,4 @@
-//! The lease in memory, and the conformance kit on it and on leases that are broken.
+//! Tests the lease in memory, and the conformance kit with this lease and with broken ones.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use greylag_cluster::tck::{self, Bench, LeaseBench};
 use greylag_cluster::{InMemoryLeases, Lease, LeaseError, LeaseFault, LeaseProvider, LeaseSettings, OnLost};
 
-/// Nothing expires in memory, so nothing has to be waited for.
+/// Settings for leases in memory, which never expire, so that the kit has nothing to wait for.
 fn nothing_expires() -> LeaseSettings {
     LeaseSettings { heartbeat_timeout: std::time::Duration::from_millis(1), ..LeaseSettings::test() }
 }
@@ -37,7 +37,7 @@ async fn the_lease_in_memory_conforms() {
     assert_eq!(report.skipped().count(), 2, "nothing can be cut off from memory:\n{report}");
 }
 
-/// A lease with one thing broken.
+/// A lease with one fault.
 #[derive(Debug, Clone)]
 struct Broken(InMemoryLeases, &'static str);
 

@@ -1,5 +1,5 @@
-//! The life of a node as a program sees it: callbacks, health, versions, shutdown. Over the memory
-//! network, which is the same driver without sockets.
+//! The life of a node as a program sees it: callbacks, health, versions, shutdown. Over the memory network, with the
+//! same driver as over sockets.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -34,7 +34,7 @@ async fn pair(settings: ClusterSettings) -> (MemoryNetwork, Cluster, Cluster) {
     (network, one, two)
 }
 
-/// cluster M34: each runs once, the latter also without any join.
+/// cluster M34: each callback runs once; that of the removal also without any join.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_25_callbacks_run_once_and_a_panic_in_one_harms_nobody() {
     let network = MemoryNetwork::new();
@@ -67,8 +67,8 @@ async fn scenario_25_callbacks_run_once_and_a_panic_in_one_harms_nobody() {
     assert_eq!(removals.load(Ordering::SeqCst), 2);
 }
 
-/// cluster M35: phases in order, a late task is left behind, the first reason wins, a phase that must
-/// not fail ends the rest.
+/// cluster M35: phases run in order, a late task is left behind, the first reason wins, and a failed phase without
+/// recovery ends the rest.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_26_phases_run_in_order_each_with_its_time_and_the_first_reason_wins() {
     for recover in [true, false] {
@@ -118,7 +118,7 @@ async fn health_says_what_is_wrong() {
     drop(network);
 }
 
-/// cluster M31: joining waits for the version, and a member's never changes.
+/// cluster M31: joining waits for the version, and a member's version never changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_version_may_come_late() {
     let network = MemoryNetwork::new();
@@ -137,7 +137,7 @@ async fn a_version_may_come_late() {
     within("it leaves", one.shutdown()).await;
 }
 
-/// cluster M27: a membership may end and leave the node to the program.
+/// cluster M27: a membership may end and leave the end of the node to the program.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_downed_node_may_be_left_to_the_program() {
     let settings = ClusterSettings { shutdown_when_down: false, ..ClusterSettings::test() };
@@ -154,7 +154,7 @@ async fn a_downed_node_may_be_left_to_the_program() {
     within("one leaves", one.shutdown()).await;
 }
 
-/// cluster M30, M32: a subscriber of members alone sees the whole cluster prepare.
+/// cluster M30, M32: a subscriber of member events alone sees the whole cluster prepare.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_29_a_whole_cluster_prepares_and_ends() {
     let (network, one, two) = pair(ClusterSettings::test()).await;
@@ -174,7 +174,7 @@ async fn scenario_29_a_whole_cluster_prepares_and_ends() {
     within("one leaves", one.shutdown()).await;
 }
 
-/// A detector that breaks at the first answer.
+/// A detector that panics at the first answer.
 #[derive(Debug)]
 struct Broken;
 
@@ -191,7 +191,7 @@ impl FailureDetector for Broken {
     fn restart_after_pause(&mut self, _: std::time::Instant) {}
 }
 
-/// cluster §7, F7: a machine that fails takes its own node down, with a reason, and no other node.
+/// cluster §7, F7: a machine that fails ends its own node, with a reason, and no other node.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_that_fails_ends_its_node() {
     let network = MemoryNetwork::new();
@@ -201,7 +201,7 @@ async fn a_machine_that_fails_ends_its_node() {
     let two = start(&network, "two:1#2", settings).await;
     within("one joins", one.join_self()).await.unwrap();
     let mut events = two.subscribe();
-    // It fails at the first answer to a heartbeat, as a member.
+    // The detector fails at the first answer to a heartbeat, once the node is a member.
     let _joined_or_not = within("two joins", two.join(one.self_address().address().clone())).await;
     assert_eq!(within("two ends", two.terminated()).await, ShutdownReason::CoreFailed);
     let mut said = false;
@@ -212,7 +212,7 @@ async fn a_machine_that_fails_ends_its_node() {
     assert!(one.health().await.initialized, "the others live on");
 }
 
-/// cluster M34: a node that leaves before it came up never was Up.
+/// cluster M34: a node that leaves before it came up never counts as Up.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_27_nobody_is_up_who_leaves_before_the_cluster_is_big_enough() {
     let settings = ClusterSettings { min_number_of_members: 3, ..ClusterSettings::test() };
@@ -233,10 +233,10 @@ async fn scenario_27_nobody_is_up_who_leaves_before_the_cluster_is_big_enough() 
     within("one leaves", one.shutdown()).await;
 }
 
-/// cluster M32: a subscriber that comes in the middle of a change is told of it once.
+/// cluster M32: a subscriber that comes in the middle of a change gets its events once.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_35_nothing_is_told_twice_to_whoever_comes_in_the_middle_of_a_change() {
-    // No subscriber can be made to come in the middle; of so many some do.
+    // Repeat: a subscription cannot be timed into the middle of a change, but some of many are.
     for _ in 0..10 {
         subscribe_all_along_one_change().await;
     }
@@ -244,7 +244,7 @@ async fn scenario_35_nothing_is_told_twice_to_whoever_comes_in_the_middle_of_a_c
 
 async fn subscribe_all_along_one_change() {
     let network = MemoryNetwork::new();
-    // Many events of one change: every role gets its leader.
+    // Make many events in one change: every role gets its leader.
     let settings = ClusterSettings::test().with_roles((0..100).map(|role| format!("role-{role}")));
     let one = start(&network, "one:1#1", settings).await;
     let watched = one.clone();
@@ -280,7 +280,7 @@ async fn subscribe_all_along_one_change() {
     }
 }
 
-/// cluster M35: the phase in which the node leaves has the settings of any other.
+/// cluster M35: the leave phase has settings like any other.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_leave_phase_has_its_own_time_and_may_stop_the_rest() {
     let mut settings = ClusterSettings::test();
@@ -292,8 +292,8 @@ async fn the_leave_phase_has_its_own_time_and_may_stop_the_rest() {
     two.on_phase(Phase::ClusterLeave, "takes longer than other phases may", move || {
         Box::pin(async move {
             leaving.wait_for(|view| view.self_status() >= Some(MemberStatus::Leaving)).await.ok();
-            // Longer than that on any machine: a slow one may miss a phase that is cut short, but never sees
-            // one that is not.
+            // Sleep longer than the other phases may take: a slow machine may miss a phase that is cut short, but never
+            // sees one that is not.
             tokio::time::sleep(others_may * 3).await;
             count.fetch_add(1, Ordering::SeqCst);
             true

@@ -1,11 +1,12 @@
 //! Transcripts of the membership machines: a few nodes on a network without delay.
 //!
 //! Commands: `start NAME seeds=a,b smaller=leave host=h proof=off|on`, `join NAME seeds=a,b`, `leave NAME by=NAME`,
-//! `down NAME by=NAME`, `prepare by=NAME`, `kill NAME`, `forge NAME at=NAME host=h` (a Join in the name of that address), `pause NAME DURATION`, `advance DURATION`, `view NAME`. Heartbeats, status gossip and news of who has seen what are left out
-//! of the output; they are tested where they are made.
+//! `down NAME by=NAME`, `prepare by=NAME`, `kill NAME`, `forge NAME at=NAME host=h` (a Join in the name of that
+//! address), `pause NAME DURATION`, `advance DURATION`, `view NAME`. The output omits heartbeats, status gossip and
+//! news of which members have seen the state; unit tests cover those.
 //!
-//! A transcript that begins with `manager NAME` is about one manager of a singleton (see `manager.rs`), one
-//! that begins with `proxy NAME` about one of its proxies (see `proxy.rs`).
+//! A transcript that begins with `manager NAME` drives one manager of a singleton (see `manager.rs`), one that begins
+//! with `proxy NAME` one of its proxies (see `proxy.rs`).
 
 #[path = "protocol/manager.rs"]
 mod manager;
@@ -28,14 +29,14 @@ use greylag_transport::{Destination, Holder, RejectCode};
 struct World {
     base: Instant,
     now: Duration,
-    /// The process now at each address.
+    /// The present process at each address.
     nodes: BTreeMap<NodeAddress, ClusterCore>,
     killed: Vec<UniqueAddress>,
-    /// The host of each process: if none is said, one of the name's own.
+    /// The host of each process; by default one per name.
     hosts: BTreeMap<UniqueAddress, String>,
     /// The policy of each node.
     proofs: BTreeMap<UniqueAddress, ProofOfDeath>,
-    /// Which member holds which address, as each node's transport was told.
+    /// The holders that each node's transport was told.
     holders: BTreeMap<NodeAddress, Vec<Holder>>,
     queue: VecDeque<(UniqueAddress, Destination, Message)>,
     dials: VecDeque<(NodeAddress, UniqueAddress)>,
@@ -113,7 +114,7 @@ impl World {
         std::mem::take(&mut self.out)
     }
 
-    /// `b` is the process now at that address, `b#2` the second one that was started.
+    /// Parses a process: `b` is the present one at that address, `b#2` the second one that was started.
     fn named(&self, name: &str) -> UniqueAddress {
         match name.split_once('#') {
             Some((host, uid)) => UniqueAddress::new(address(host), Uid::new(uid.parse().unwrap()).unwrap()),
@@ -135,7 +136,7 @@ impl World {
         self.nodes.insert(address(name), core);
     }
 
-    /// Sends a Join of a process that does not run at the address but says that it does.
+    /// Sends a Join in the name of an address where the sender does not run.
     fn forge(&mut self, name: &str, at: &str, host: Option<&str>) {
         let forger = UniqueAddress::new(address(name), Uid::new(666).unwrap());
         let message = Message::Join {
@@ -147,12 +148,12 @@ impl World {
             host_id: host.map(Into::into),
         };
         let received_at = self.base + self.now;
-        // On a stream accepted before the member was known: no Hello is judged any more.
+        // As on a stream accepted before the member was known: no Hello is judged any more.
         self.input(&address(at), Input::Message { from: forger, message, received_at });
     }
 
-    /// Whether the transport of this node carries messages of that process. If not, tells this node's machine
-    /// so, and which process answers a dial. Source: cluster T15.
+    /// Whether the transport of this node carries messages of that process. If not, tells this node's machine so, and
+    /// which process answers a dial. Source: cluster T15.
     fn hears(&mut self, node: &NodeAddress, from: &UniqueAddress) -> bool {
         let holders = self.holders.get(node).into_iter().flatten();
         let there: Vec<Holder> = holders.filter(|holder| holder.member.address() == from.address()).cloned().collect();
@@ -189,7 +190,7 @@ impl World {
         }
     }
 
-    /// The process stands still, and the others go on; what was sent to it meanwhile is lost.
+    /// Pauses a process while the others go on; messages sent to it meanwhile are lost.
     fn pause(&mut self, name: &str, by: Duration) {
         let paused = self.nodes.remove(&address(name)).unwrap();
         self.advance(by);
@@ -214,7 +215,7 @@ impl World {
         self.now = end;
     }
 
-    /// Delivers what is under way, until nothing is.
+    /// Delivers messages until none is under way.
     fn settle(&mut self) {
         loop {
             if let Some((from, to, message)) = self.queue.pop_front() {

@@ -1,5 +1,5 @@
-//! Singletons over real sockets: who reaches the instance, from where, and what becomes of messages
-//! while it moves, ends, or is not there.
+//! Singletons over real sockets: which nodes reach the instance, and the fate of messages while it moves, ends, or does
+//! not run.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -56,13 +56,13 @@ impl Node {
         self.transport.shutdown().await;
     }
 
-    /// How many messages were dropped here for this reason.
+    /// The number of messages dropped here for this reason.
     fn dropped(&self, reason: DeadLetterReason) -> u64 {
         self.transport.dead_letter_totals().get(&reason).copied().unwrap_or(0)
     }
 }
 
-/// All of them at once.
+/// Ends all nodes at the same time.
 async fn end(nodes: Vec<Node>) {
     let mut ending = tokio::task::JoinSet::new();
     nodes.into_iter().for_each(|node| drop(ending.spawn(node.end())));
@@ -93,8 +93,8 @@ async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Waits until a fact holds that no event announces, such as which node a proxy has found. How often it looks
-/// decides nothing.
+/// Waits until a condition holds that no event announces, such as which node a proxy has found. The interval of
+/// checking does not affect the outcome.
 async fn until(what: &str, fact: impl Fn() -> bool) {
     within(what, async {
         while !fact() {
@@ -106,20 +106,20 @@ async fn until(what: &str, fact: impl Fn() -> bool) {
 
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 enum Msg {
-    /// Written down.
+    /// A number to write into the log.
     Number(u64),
-    /// Answered with the instance's id.
+    /// Asks for the instance's id.
     Who { reply_to: ReplyTo<u64> },
 }
 
-/// What instances did, wherever they ran.
+/// A record of the work of all instances, wherever they ran.
 #[derive(Debug, Default, Clone)]
 struct Log {
     /// Instances that run now.
     running: BTreeSet<u64>,
     /// Instances in the order of their start.
     started: Vec<u64>,
-    /// Two ran at one time.
+    /// Whether two ran at the same time.
     two: bool,
     /// Numbers in the order taken, each with its instance.
     taken: Vec<(u64, u64)>,
@@ -131,7 +131,7 @@ impl Log {
     }
 }
 
-/// A singleton that writes numbers into the log, and ends `on_end` after it was told to.
+/// A singleton that writes numbers into the log; once told to stop, each instance ends when `ends` allows.
 fn ledger(log: &watch::Sender<Log>, ends: watch::Receiver<bool>) -> Singleton<Msg> {
     let log = log.clone();
     let ledger = Singleton::new("ledger", move |context, mut mailbox| {
@@ -165,7 +165,7 @@ async fn who(ledger: &SingletonRef<Msg>) -> u64 {
     answer.unwrap_or_else(|error| panic!("{ledger:?}: {error}"))
 }
 
-/// cluster P1, P5: nothing starts that cannot; the same name is the same singleton.
+/// cluster P1, P5: a singleton that cannot be started is refused; the same name is the same singleton.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_singleton_that_cannot_be_started_is_an_error() {
     let node = Node::start(ClusterSettings::test().with_roles(["worker"])).await;
@@ -183,7 +183,7 @@ async fn a_singleton_that_cannot_be_started_is_an_error() {
 
     let leased = |role: &str| ledger(&log, at_once()).settings(SingletonSettings::test().with_lease().with_role(role));
     assert!(matches!(start(leased("worker")), Err(SingletonError::NoLeaseProvider { .. })));
-    // A node that never runs the instance needs no lease; and nothing was started above.
+    // A node that never runs the instance needs no lease; and no singleton was started above.
     let ours = start(leased("other")).unwrap();
     assert_eq!(start(leased("other")).unwrap().name(), ours.name());
     let job = Singleton::job("ledger", |_, mut stop| async move { stop.stopped().await });
@@ -197,7 +197,7 @@ async fn a_singleton_that_cannot_be_started_is_an_error() {
     node.end().await;
 }
 
-/// cluster P1, P8: one instance, on the first with the role; every node reaches it.
+/// cluster P1, P8: one instance runs, on the first node with the role; every node reaches it.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_55_every_node_reaches_the_instance_with_the_role_or_without() {
     let log = watch::Sender::new(Log::default());
@@ -227,7 +227,7 @@ async fn scenario_55_every_node_reaches_the_instance_with_the_role_or_without() 
     end(nodes).await;
 }
 
-/// The whole of the default settings but for the membership's intervals.
+/// All default settings except the membership's intervals.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_55_three_that_join_at_once_reach_it_within_three_seconds() {
     let log = watch::Sender::new(Log::default());
@@ -248,8 +248,8 @@ async fn scenario_55_three_that_join_at_once_reach_it_within_three_seconds() {
     end(nodes).await;
 }
 
-/// cluster P7, P8: in order while the instance stays; kept while it is handed over, though no member
-/// has changed yet; flushed in order before what is sent later.
+/// cluster P7, P8: messages arrive in order while the instance stays; they are kept while it is handed over, although
+/// no member has changed yet; and they are flushed in order before later ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_56_messages_wait_for_the_hand_over_and_keep_their_order() {
     let log = watch::Sender::new(Log::default());
@@ -263,7 +263,7 @@ async fn scenario_56_messages_wait_for_the_hand_over_and_keep_their_order() {
     for number in 0..1000 {
         c.tell(Msg::Number(number)).unwrap();
     }
-    // An answer comes after everything that this node sent before.
+    // An answer comes after everything that this node sent before the question.
     assert_eq!(who(&c).await, first);
     assert_eq!(log.borrow().numbers(), (0..1000).collect::<Vec<_>>());
 
@@ -291,11 +291,12 @@ async fn scenario_56_messages_wait_for_the_hand_over_and_keep_their_order() {
     end(nodes).await;
 }
 
-/// cluster P8: never held silently, wherever a message meets no instance; and its asker need not wait.
+/// cluster P8: a message that meets no instance is never kept silently, wherever that happens; and its asker need not
+/// wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_meets_no_instance_is_a_dead_letter_and_its_asker_hears_so() {
     let nodes = form(2, ClusterSettings::test).await;
-    // It takes one message and then looks at no more.
+    // The instance takes one message and then reads no more.
     let (busy, mut is_busy) = watch::channel(false);
     let deaf = move || {
         let busy = busy.clone();
@@ -313,7 +314,7 @@ async fn what_meets_no_instance_is_a_dead_letter_and_its_asker_hears_so() {
     let there = nodes[1].cluster.singleton(deaf()).unwrap();
     until("identified", || here.identified().is_some() && there.identified().is_some()).await;
 
-    // A node that does not run it bounces what reaches it, and says so to the proxy at the other end.
+    // A node without the instance bounces a message that reaches it, and tells the proxy at the other end.
     let ask = nodes[0].transport.open_ask(PATIENCE);
     let stray = Envelope::new(Recipient::new("singleton/ledger"), CodecId::JSON, "ledger", &br#"{"Number":1}"#[..]);
     let to = Destination::from(nodes[1].cluster.self_address().clone());
@@ -332,7 +333,7 @@ async fn what_meets_no_instance_is_a_dead_letter_and_its_asker_hears_so() {
     let near = within("the near asker", near).await;
     assert_eq!(near, Err(SingletonAskError::Dropped(DeadLetterReason::NotSingletonHost)));
     let far = within("the far asker", far).await;
-    // What reaches a host that has ended, before its proxies know, is dropped there.
+    // A message that reaches a host after the end of its instance, before proxies know, is dropped there.
     let ended = [
         Err(SingletonAskError::Instance(EntityError::Stopped)),
         Err(SingletonAskError::Dropped(DeadLetterReason::NotSingletonHost)),
@@ -342,7 +343,8 @@ async fn what_meets_no_instance_is_a_dead_letter_and_its_asker_hears_so() {
     end(nodes).await;
 }
 
-/// cluster P8: bounded; the oldest goes first, its asker at once; the rest when the node ends.
+/// cluster P8: the buffer is bounded; the oldest message is dropped first, and its ask fails at once; the rest are
+/// dropped when the node ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_kept_is_bounded_and_accounted_for() {
     let node = Node::start(ClusterSettings::test()).await;
@@ -379,8 +381,8 @@ async fn what_is_kept_is_bounded_and_accounted_for() {
     node.transport.shutdown().await;
 }
 
-/// cluster P8: an instance that ends by itself, here by a panic, is not sent to any more; a proxy that
-/// knows no codec reaches the instance of its own node only.
+/// cluster P8: no messages go to an instance that ended by itself, here by a panic; a proxy without a codec reaches
+/// only the instance of its own node.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_panics_is_followed_no_more() {
     let nodes = form(2, ClusterSettings::test).await;
@@ -407,8 +409,8 @@ async fn an_instance_that_panics_is_followed_no_more() {
     end(nodes).await;
 }
 
-/// cluster P4 (AcquiringLease, Oldest), P5, P8: no start without the lease; a lost lease stops the instance,
-/// and a new one starts when it is ours again, found by the proxies though no member has changed.
+/// cluster P4 (AcquiringLease, Oldest), P5, P8: no start without the lease; a lost lease stops the instance, and a new
+/// one starts when the lease is held again, found by the proxies although no member has changed.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_59_the_instance_runs_while_the_lease_is_held() {
     let log = watch::Sender::new(Log::default());
@@ -441,7 +443,7 @@ async fn scenario_59_the_instance_runs_while_the_lease_is_held() {
     until("both have found it", || a.identified().is_some() && b.identified().is_some()).await;
     assert_eq!((who(&a).await, who(&b).await), (second, second));
 
-    // A leaving host gives the lease back only when its instance has ended.
+    // A leaving host releases the lease only when its instance has ended.
     let mut nodes = nodes.into_iter();
     nodes.next().unwrap().end().await;
     let third = who(&b).await;
@@ -453,8 +455,8 @@ async fn scenario_59_the_instance_runs_while_the_lease_is_held() {
     assert_eq!(leases.holder(name), None, "a node that ends holds nothing");
 }
 
-/// A lease that is free once its time is over by a clock that goes on during a suspension, and that says
-/// so only when asked: its own timer slept as well.
+/// A lease that expires by a clock that counts during a suspension, and that notices this only when checked: its own
+/// timer slept as well.
 #[derive(Debug, Clone)]
 struct Timed {
     clock: Clock,
@@ -501,8 +503,8 @@ impl Lease for TimedLease {
     }
 }
 
-/// cluster 81: the clock of a suspended machine goes on, its timers do not. The instance that rests on a
-/// lease takes nothing that was sent after waking; the next one does, once the lease is held anew.
+/// cluster 81: the clock of a suspended machine goes on, its timers do not. The instance under a lease handles no
+/// message that was sent after waking; the next instance does, once the lease is held anew.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_81_a_suspended_lease_holder_handles_nothing_on_waking() {
     for round in 1..=20 {
@@ -530,8 +532,8 @@ async fn scenario_81_a_suspended_lease_holder_handles_nothing_on_waking() {
     }
 }
 
-/// cluster F9, 85, the short form: an instance that slept handles nothing before its node has looked at how
-/// long that was, and nothing at all where the node may have been removed meanwhile.
+/// cluster F9, 85, the short form: an instance that slept handles no message before its node has checked how long that
+/// was, and none at all if the node may have been removed meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_slept_answers_only_once_its_node_is_confirmed() {
     let clock = Clock::for_test();
@@ -549,7 +551,7 @@ async fn an_instance_that_slept_answers_only_once_its_node_is_confirmed() {
     let pulse = a.cluster.pulse();
     assert!(pulse.is_fresh());
 
-    // It may be confirmed: what was sent is then handled, and not before.
+    // The node can be confirmed: then the message is handled, and not before.
     clock.jump(Duration::from_secs(60));
     assert!(!pulse.is_fresh());
     let asked = on_a.ask(|reply_to| Msg::Who { reply_to }, PATIENCE);
@@ -568,8 +570,8 @@ async fn an_instance_that_slept_answers_only_once_its_node_is_confirmed() {
     end(vec![a, b]).await;
 }
 
-/// cluster 53 and 60 in one: the oldest alone against two under lease_majority. Its instance ends with it,
-/// the others start theirs after the margin and give the lease back; what they send meanwhile is kept.
+/// cluster 53 and 60 in one: the oldest is alone against two under lease_majority. Its instance ends with it; the
+/// others start theirs after the margin and release the lease; their messages meanwhile are kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenarios_53_and_60_an_oldest_cut_off_alone_is_replaced_after_the_margin() {
     let log = watch::Sender::new(Log::default());
@@ -609,7 +611,7 @@ async fn scenarios_53_and_60_an_oldest_cut_off_alone_is_replaced_after_the_margi
     assert_eq!(log.borrow().started, [first], "the margin runs");
     let kept = ledgers[2].ask(|reply_to| Msg::Who { reply_to }, PATIENCE);
     within("the successor", logged.wait_for(|log| log.started.len() == 2)).await.unwrap();
-    // The view is looked at a moment after the manager was told of it.
+    // Allow 500 ms: the test reads the view a moment after the manager was told of it.
     assert!(removed.elapsed() + Duration::from_millis(500) >= margin, "started after {:?}", removed.elapsed());
     let second = within("what was kept", kept).await.unwrap();
     assert_eq!(who(&ledgers[1]).await, second);
@@ -618,7 +620,7 @@ async fn scenarios_53_and_60_an_oldest_cut_off_alone_is_replaced_after_the_margi
     end(nodes).await;
 }
 
-/// A job takes no messages, and needs no proxy: no node asks where it runs.
+/// A job takes no messages, and has no proxy: no node asks where it runs.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_is_not_looked_for() {
     let node = Node::start(ClusterSettings::test()).await;
@@ -630,7 +632,7 @@ async fn a_job_is_not_looked_for() {
     node.end().await;
 }
 
-/// cluster T39: what a full mailbox cannot take is a dead letter, and the worker goes on.
+/// cluster T39: a message that a full mailbox cannot take is a dead letter, and the worker goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_mailbox_drops_and_holds_up_nothing() {
     let nodes = form(2, ClusterSettings::test).await;

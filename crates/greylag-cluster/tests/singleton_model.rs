@@ -1,9 +1,9 @@
-//! Managers of one singleton under a membership that is drawn: leaves together, crashes, restarts,
-//! cuts, joins; views that lag, messages that are lost. Never two instances, and in the end one.
+//! Managers of one singleton under a random membership: members leave together, crash, restart, are cut off, join;
+//! views lag, messages are lost. There are never two instances, and one in the end.
 //!
-//! The membership is a log of states. It moves as the real one does: a step of a member waits until
-//! all members that count have seen the state before (cluster M17), each node has seen some prefix of the
-//! log, and a node that is cut off stops before the margin of its removal ends (cluster G1).
+//! The membership is a log of states. It changes as the real one does: a step of a member waits until all members that
+//! count have seen the state before (cluster M17), each node has seen some prefix of the log, and a node that is cut
+//! off stops before the margin of its removal ends (cluster G1).
 //!
 //! Source: cluster P3a, P6.
 
@@ -23,12 +23,12 @@ const MARGIN: Duration = Duration::from_secs(20);
 
 struct Process {
     manager: SingletonManager,
-    /// How much of the log it has seen.
+    /// The length of the prefix of the log that the process has seen.
     seen: usize,
     running: bool,
     stopping: bool,
     cut_off: bool,
-    /// When it finds out that it was downed.
+    /// When the process learns that it was downed.
     downed_at: Option<Instant>,
     exiting: bool,
     done: bool,
@@ -108,7 +108,7 @@ impl Model {
         !self.members.values().any(|member| member.status.is_settled())
     }
 
-    /// What the leader does once all agree: one step per member.
+    /// Performs the leader's actions once all agree: one step per member.
     fn converge(&mut self) {
         if !self.converged() {
             return;
@@ -139,7 +139,7 @@ impl Model {
                 .insert(member.address.clone(), Tombstone { clean, dead: member.dead, ..Tombstone::default() });
             if let Some(process) = self.processes.get_mut(&member.address) {
                 if process.cut_off {
-                    // It stops before the margin ends.
+                    // A cut-off process stops before the margin ends.
                     let at = self.now + MARGIN.mul_f64(self.rng.random_range(0.0..0.8));
                     process.downed_at.get_or_insert(at);
                 } else {
@@ -153,7 +153,7 @@ impl Model {
         }
     }
 
-    /// Marks a member as found dead, or declared so.
+    /// Marks a member as dead, or as declared so.
     fn down(&mut self, node: &UniqueAddress, dead: bool) {
         if let Some(member) = self.members.get_mut(node) {
             member.dead |= dead;
@@ -167,7 +167,7 @@ impl Model {
     fn view(&self, node: &UniqueAddress) -> Arc<MembershipView> {
         let mut view = MembershipView::empty(node.clone());
         if let Some((members, tombstones)) = self.processes[node].seen.checked_sub(1).map(|at| &self.log[at]) {
-            // A removed member does not hear of its removal any more.
+            // A removed member never learns of its removal.
             view.members = members.clone().into();
             view.tombstones = tombstones.clone().into();
         }
@@ -226,7 +226,7 @@ impl Model {
         let Some(message) = self.wires.get_mut(&(from.clone(), to.clone())).and_then(VecDeque::pop_front) else {
             return;
         };
-        // The message reaches whichever process runs at the address now.
+        // The message reaches the process that runs at the address now, whichever it is.
         let there = self.processes.keys().rev().find(|node| node.address() == to.address()).cloned();
         let Some(there) = there else { return };
         let cut = |node: &UniqueAddress| self.processes.get(node).is_some_and(|process| process.cut_off);
@@ -265,7 +265,7 @@ impl Model {
         self.now = end;
     }
 
-    // --- chance ---------------------------------------------------------------------------------
+    // --- random steps ---------------------------------------------------------------------------
 
     fn pick(&mut self, among: impl Iterator<Item = UniqueAddress>) -> Option<UniqueAddress> {
         let all: Vec<UniqueAddress> = among.collect();
@@ -314,7 +314,7 @@ impl Model {
             }
             16..=18 => self.converge(),
             19 => {
-                // The cut off and the crashed are downed sooner or later.
+                // Members that are cut off or crashed are downed sooner or later.
                 let lost = self.members.keys().filter(|node| !whole(node)).cloned().collect::<Vec<_>>();
                 if let Some(node) = self.pick(lost.into_iter()) {
                     self.down(&node, false);
@@ -345,7 +345,8 @@ impl Model {
         }
     }
 
-    /// A process at an address where none runs: a new member, or a restart, which proves the former dead.
+    /// Starts a process at an address where none runs: a new member, or a restart, which proves the former process
+    /// dead.
     fn start_somewhere(&mut self) {
         let free = |name: &&&str| !self.processes.keys().any(|node| node.address().host() == **name);
         let Some(name) = NAMES.iter().filter(free).copied().collect::<Vec<_>>().choose(&mut self.rng).copied() else {
@@ -367,12 +368,12 @@ impl Model {
         !process.exiting && !process.cut_off && own == Some(MemberStatus::Exiting)
     }
 
-    /// A run: whether there were ever two instances, and whether it was hosted in the end.
+    /// Runs the model; returns whether there were ever two instances, and whether one ran in the end.
     fn run(mut self) -> (bool, bool) {
         for _ in 0..self.rng.random_range(60..400) {
             self.step(true);
         }
-        // Everything heals, and a node hosts the singleton.
+        // Heal everything; a node must host the singleton.
         for _ in 0..3000 {
             self.step(false);
             if self.rng.random_bool(0.1) {
@@ -393,7 +394,7 @@ impl Model {
     }
 }
 
-/// `GREYLAG_SEEDS` runs more than the gate has time for.
+/// The number of seeds; `GREYLAG_SEEDS` sets more than the gate has time for.
 fn seeds() -> u64 {
     std::env::var("GREYLAG_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(100)
 }
@@ -410,7 +411,7 @@ fn never_two_instances_whoever_leaves_crashes_restarts_or_is_cut_off() {
     assert!(hosted > seeds() / 2, "most runs settle, and then a node hosts it: {hosted}");
 }
 
-/// The check can fail: asking only the latest predecessor, as the references do, is not enough.
+/// Proof that the check can fail: asking only the latest predecessor, as the references do, is not enough.
 /// Source: cluster P3a, scenario 74.
 #[test]
 fn asking_only_the_latest_predecessor_makes_two() {

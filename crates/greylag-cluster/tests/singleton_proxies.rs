@@ -1,8 +1,8 @@
-//! Proxies of one singleton on every node, while the instance moves, ends and starts again, members
-//! come and go, views lag and messages are lost. Every message is accounted for once; what one node
-//! sends to one instance arrives in order; and once all is calm every node reaches the instance.
+//! Proxies of one singleton on every node, while the instance moves, ends and starts again, members come and go, views
+//! lag and messages are lost. Every message is accounted for once; messages from one node to one instance arrive in
+//! order; and once all is calm every node reaches the instance.
 //!
-//! Where the instance runs is drawn here, by the rule of the managers: on the oldest, one at most.
+//! The test places the instance itself, by the rule of the managers: on the oldest, one at most.
 //!
 //! Source: cluster P8, scenario 55.
 
@@ -17,20 +17,20 @@ use rand::seq::IteratorRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Whose message it is, and its number there.
+/// A message: the node that sent it, and its number there.
 type Letter = (UniqueAddress, u64);
 
 struct Process {
     proxy: SingletonProxy<Letter>,
     host: SingletonHost,
-    /// How much of the log it has seen.
+    /// The length of the prefix of the log that the process has seen.
     seen: usize,
     told: u64,
 }
 
 #[derive(Clone)]
 enum Wire {
-    /// May be lost.
+    /// A message that may be lost.
     Plain(ProxyMessage),
     Reliable(ProxyMessage),
 }
@@ -44,11 +44,11 @@ struct World {
     processes: BTreeMap<UniqueAddress, Process>,
     control: BTreeMap<(UniqueAddress, UniqueAddress), VecDeque<Wire>>,
     ordinary: BTreeMap<(UniqueAddress, UniqueAddress), VecDeque<Letter>>,
-    /// Where the instance takes messages, and which one it is.
+    /// The node whose instance takes messages, and the id of the instance.
     gate: Option<(UniqueAddress, u64)>,
     instances: u64,
     taken: Vec<(u64, Letter)>,
-    /// Dropped, bounced or lost with its stream.
+    /// Messages that were dropped, bounced or lost with their stream.
     lost: Vec<(Letter, DeadLetterReason)>,
 }
 
@@ -205,7 +205,7 @@ impl World {
         due.iter().for_each(|node| self.proxy(node, ProxyInput::Tick));
     }
 
-    /// The oldest goes one step further on its way out, and takes the instance with it in time.
+    /// Moves the oldest one step further on its way out, and ends its instance in time.
     fn leave(&mut self) {
         let Some(oldest) = self.members.values().filter(|m| m.has_role("worker")).min_by(|a, b| a.age_order(b)) else {
             return;
@@ -270,13 +270,13 @@ impl World {
         for _ in 0..self.rng.random_range(100..600) {
             self.step();
         }
-        // All is calm: all nodes see the same, and the instance runs.
+        // Calm: all nodes see the same state, and the instance runs.
         while self.members.values().any(|m| m.has_role("worker") && m.status >= MemberStatus::Leaving) {
             self.leave();
         }
         let all: Vec<_> = self.processes.keys().cloned().collect();
         all.iter().for_each(|node| self.see(node, self.log.len()));
-        // A process that was removed before it saw anything never joined.
+        // Remove processes that were removed before they saw anything: they never joined.
         self.processes.retain(|node, _| self.members.contains_key(node));
         self.start();
         for _ in 0..3 {

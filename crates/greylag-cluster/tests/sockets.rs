@@ -54,7 +54,7 @@ fn all_up(count: usize) -> impl Fn(&MembershipView) -> bool {
     move |view| view.members.len() == count && view.members.iter().all(|member| member.status == MemberStatus::Up)
 }
 
-/// A port without a listener now.
+/// A port on which no process listens now.
 fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
@@ -79,7 +79,7 @@ async fn scenario_15_the_first_seed_is_late_over_sockets() {
     late.cluster.join_seed_nodes(seeds.clone()).await.unwrap();
     late.sees("three seeds", all_up(3)).await;
     for joined in early {
-        // The first of the two calls of one node may have been started anew by the second.
+        // Either result: the node's second call may have restarted the first.
         let _joined = within("the call returns", joined).await.unwrap();
     }
     let version = |text: &str| ClusterSettings { app_version: text.parse().unwrap(), ..ClusterSettings::test() };
@@ -105,7 +105,8 @@ async fn scenario_15_the_first_seed_is_late_over_sockets() {
 const SEED: &str = "GREYLAG_SOCKETS_TEST_SEED";
 const PORT: &str = "GREYLAG_SOCKETS_TEST_PORT";
 
-/// A process of its own that joins and waits to be killed; does nothing in an ordinary test run.
+/// The child of other tests: joins and waits to be killed. Without its variables, as in an ordinary test run, it does
+/// nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn child_process() {
     let (Ok(seed), Ok(port)) = (std::env::var(SEED), std::env::var(PORT)) else { return };
@@ -114,7 +115,7 @@ async fn child_process() {
     node.cluster.terminated().await;
 }
 
-/// Killed and started again at one address three times in a row, without a downing provider.
+/// A process is killed and started again at one address three times in a row, without a downing provider.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_20_three_restarts_at_one_address_over_sockets() {
     let nodes = [Node::start(ClusterSettings::test()).await, Node::start(ClusterSettings::test()).await];
@@ -145,7 +146,7 @@ async fn scenario_20_three_restarts_at_one_address_over_sockets() {
     }
 }
 
-/// The statuses that `events` shows of a member until it is removed.
+/// The statuses of a member in `events` until it is removed.
 async fn way_out(events: &mut ClusterEvents, of: &UniqueAddress) -> Vec<String> {
     let mut seen = Vec::new();
     loop {
@@ -162,7 +163,7 @@ async fn way_out(events: &mut ClusterEvents, of: &UniqueAddress) -> Vec<String> 
     }
 }
 
-/// A member leaves in order, then the leader does; the next address leads.
+/// A member leaves in order, then the leader does; the member with the next address leads.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_26_a_member_and_then_the_leader_leave_over_sockets() {
     let mut nodes = Vec::new();
@@ -206,8 +207,8 @@ async fn scenario_26_a_member_and_then_the_leader_leave_over_sockets() {
     }
 }
 
-/// A node without handles leaves in order, with what it hosts, and its port closes; neither a
-/// membership that was found by discovery nor a singleton keeps it alive.
+/// A node without handles leaves in order, with everything that it hosts, and its port closes; neither a membership by
+/// discovery nor a singleton keeps it alive.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_whose_last_handle_is_dropped_leaves_in_order_and_frees_its_port() {
     let settings = || ClusterSettings { roles: ["host".to_owned()].into(), ..ClusterSettings::test() };
@@ -237,7 +238,7 @@ async fn a_node_whose_last_handle_is_dropped_leaves_in_order_and_frees_its_port(
     let way = within("its way out", way_out(&mut events, &leaver)).await;
     assert_eq!(way, ["left", "exited", "removed, clean: true"]);
     within("the instance ends", is_ended).await.unwrap();
-    // No task is left that could tell that the port is closed, so the test dials; how often decides nothing.
+    // Dial: no task is left that could report that the port is closed. The interval does not affect the outcome.
     let refused = async {
         while tokio::net::TcpStream::connect((leaver.address().host(), leaver.address().port())).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -247,7 +248,7 @@ async fn a_node_whose_last_handle_is_dropped_leaves_in_order_and_frees_its_port(
     stays.end().await;
 }
 
-/// Where the program's runtime ends before its node, the node does not go on without it.
+/// A node ends with the runtime of its program.
 #[test]
 fn a_node_ends_with_the_runtime_of_its_program() {
     let program = tokio::runtime::Runtime::new().unwrap();
@@ -263,7 +264,7 @@ fn a_node_ends_with_the_runtime_of_its_program() {
     assert_eq!(other.block_on(within("it ends", held.terminated())), ShutdownReason::Left);
 }
 
-/// cluster T41: what is lost of membership's own messages is counted and not published.
+/// cluster T41: lost messages of the membership are counted and not published.
 #[tokio::test(flavor = "multi_thread")]
 async fn membership_is_chatter() {
     let (node, other) = (Node::start(ClusterSettings::test()).await, Node::start(ClusterSettings::test()).await);

@@ -439,7 +439,8 @@ mod tests {
         assert_eq!(prost::<String>("text").size_hint(&"x".repeat(1000)), 1003, "prost knows the size");
     }
 
-    /// Measuring a reply token does not count as sending it: dropped, the token tells its asker that there is no answer.
+    /// Measuring a reply token does not count as sending it: dropped, the token tells its asker that there is no
+    /// answer.
     #[test]
     fn a_measured_reply_token_is_not_taken_for_a_sent_one() {
         struct Port(std::sync::atomic::AtomicUsize);

@@ -1,7 +1,8 @@
 //! Estimates how many bytes a value has in a self-describing format, without writing any.
 //!
-//! Texts and byte strings count their length, names of fields as in JSON, a number as the bytes of its type, a bracket or a
-//! comma as one. The sum is near the size of the encoded value and seldom equal to it, which is enough for budgets of bytes.
+//! Texts and byte strings count their length, names of fields as in JSON, a number as the bytes of its type, a bracket
+//! or a comma as one. The sum is near the size of the encoded value and seldom equal to it, which is enough for budgets
+//! of bytes.
 
 use std::fmt::{self, Display};
 

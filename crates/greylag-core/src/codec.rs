@@ -51,7 +51,7 @@ impl fmt::Display for CodecId {
 /// A codec looks only at the manifest and the bytes. It must bound its allocations by the size
 /// of the input. Source: cluster T34 to T36, persistence §1.
 pub trait Codec<M>: Send + Sync + 'static {
-    /// Which codec this is.
+    /// The id of the codec.
     fn id(&self) -> CodecId;
 
     /// The manifest under which `message` is written.

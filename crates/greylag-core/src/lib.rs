@@ -16,10 +16,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What lives here is what at least two layers must agree on to the letter: who a node is
-//! ([`UniqueAddress`]), who owns what ([`Generation`]), how a message is named on wire and disk
-//! ([`Codec`], [`Registry`]), how an answer finds its asker ([`ReplyTo`], [`EntityError`]), why
-//! a message was dropped ([`DeadLetterReason`]), and how much may wait for a task ([`Room`]).
+//! The types here are those on which at least two layers must agree to the letter: the identity of a node
+//! ([`UniqueAddress`]), the ownership of shards ([`Generation`]), the names of messages on wire and disk ([`Codec`],
+//! [`Registry`]), the way of an answer to its asker ([`ReplyTo`], [`EntityError`]), the reason why a message was
+//! dropped ([`DeadLetterReason`]), and the bound of a queue between tasks ([`Room`]).
 
 mod address;
 mod codec;

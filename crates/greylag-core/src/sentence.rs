@@ -24,8 +24,8 @@ pub fn fmt_sentence(error: &dyn Error, f: &mut fmt::Formatter<'_>) -> fmt::Resul
     f.write_str(&text)
 }
 
-/// Implements `Debug` for errors as their sentence, by [`fmt_sentence`]: a `main` that returns one then prints what went
-/// wrong, and no row of braces.
+/// Implements `Debug` for errors as their sentence, by [`fmt_sentence`]: a `main` that returns one then prints what
+/// went wrong, and no row of braces.
 ///
 /// ```
 /// /// Why nothing was started.

@@ -121,7 +121,7 @@ struct Asking {
 /// The judgement of a current member that let this store pass.
 #[derive(Debug, Clone)]
 struct Passed {
-    /// When both histories parted.
+    /// When the histories of both parted.
     parted: i64,
     /// The starts of the member that judged, with which the gate opens: that member's replicator may restart before
     /// the round is complete, and then knows none.

@@ -1,4 +1,4 @@
-//! What a replicator is told. Source: ddata O2.
+//! The inputs of the machine. Source: ddata O2.
 
 use std::sync::Arc;
 
@@ -11,19 +11,18 @@ use crate::message::Message;
 use crate::replicas::Replicas;
 use crate::store::{LoadedRecord, StoreError, StoreMeta};
 
-/// Why something of a peer never became a message.
+/// Why bytes of a peer were dropped before they became a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DropReason {
     /// The bytes are no message of this protocol.
     Malformed,
-    /// A piece came of a process that is no replica.
+    /// A fragment came from a process that is no replica.
     Stranger,
-    /// A piece contradicted its transfer, came twice, or was one too much; or the whole is not what it
-    /// was said to be.
+    /// A fragment contradicted its transfer, came twice, or exceeded a bound; or the whole does not match its digest.
     Transfer,
 }
 
-/// An input to the replicator: messages of peers, requests of this node's users, membership, and the store's answers.
+/// An input of the machine: messages of peers, requests of this node's users, membership, and the store's answers.
 /// Updates have an entry point of their own, since closures are no data.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
@@ -38,19 +37,19 @@ pub enum Input {
     SendFailed {
         /// The peer.
         to: UniqueAddress,
-        /// The request that the message was about, if it was about one: [`Message::request`].
+        /// The request of the message, if it had one: [`Message::request`].
         request: Option<u64>,
     },
-    /// Something of a peer was dropped before it was a message.
+    /// Bytes of a peer were dropped before they became a message.
     Dropped {
-        /// The peer that sent it.
+        /// The peer that sent them.
         from: UniqueAddress,
-        /// Why it was dropped.
+        /// Why they were dropped.
         why: DropReason,
     },
     /// Membership changed.
     Replicas(Arc<Replicas>),
-    /// The wall clock, in milliseconds since 1970. Until told otherwise it goes on as `now` does.
+    /// The wall clock, in milliseconds since 1970. Until the next such input it advances with `now`.
     Wall(i64),
     /// A deadline may have passed.
     Tick,
@@ -60,9 +59,9 @@ pub enum Input {
         id: u64,
         /// The entry.
         key: KeyId,
-        /// The tag of the type expected.
+        /// The tag of the expected type.
         tag: Arc<str>,
-        /// How many have to answer.
+        /// How many replicas have to answer.
         level: ReadLevel,
     },
     /// A caller deletes an entry.
@@ -71,44 +70,45 @@ pub enum Input {
         id: u64,
         /// The entry.
         key: KeyId,
-        /// How many have to confirm.
+        /// How many replicas have to confirm.
         level: WriteLevel,
         /// The wall clock in milliseconds.
         wall_ms: i64,
     },
-    /// A subscriber follows an entry, or a prefix if the pattern ends in `*`.
+    /// A subscriber subscribes to an entry, or to a prefix if the pattern ends in `*`.
     Subscribe {
         /// The caller's number for the subscription.
         subscriber: u64,
-        /// The id, or prefix and `*`.
+        /// An id, or a prefix and `*`.
         pattern: KeyId,
-        /// Only entries with this tag.
+        /// The tag; entries of other types are left out.
         tag: Arc<str>,
     },
-    /// A subscriber follows entries of all types. Source: ddata R17.
+    /// A subscriber subscribes to entries of all types. Source: ddata R17.
     SubscribeAny {
         /// The caller's number for the subscription.
         subscriber: u64,
-        /// The id, or prefix and `*`.
+        /// An id, or a prefix and `*`.
         pattern: KeyId,
     },
-    /// A subscriber follows nothing any more.
+    /// A subscription ends.
     Unsubscribe {
         /// The caller's number for the subscription.
         subscriber: u64,
     },
-    /// Subscribers are to be told now.
+    /// Notify subscribers now.
     Flush,
-    /// The store did what [`Effect::Store`](crate::Effect::Store) asked, and flushed it; or it did not. Source: ddata U3.
+    /// The store did, or failed to do, what [`Effect::Store`](crate::Effect::Store) asked, including the flush. Source:
+    /// ddata U3.
     Stored {
-        /// Of the effect.
+        /// The ticket of the effect.
         ticket: u64,
-        /// What came of it.
+        /// The outcome.
         result: Result<(), StoreError>,
     },
-    /// Some of what is stored, after [`Effect::Load`](crate::Effect::Load).
+    /// A batch of stored records, after [`Effect::Load`](crate::Effect::Load).
     Loaded(Vec<LoadedRecord>),
-    /// The whole store was read, and this is what the replicator had remembered; `None` in a new store.
+    /// The whole store was read; with the replicator's own record, `None` in a new store.
     LoadDone(Option<StoreMeta>),
     /// The store could not be read to its end.
     LoadFailed(StoreError),

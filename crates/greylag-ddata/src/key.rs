@@ -12,8 +12,8 @@ pub const MAX_ID_BYTES: usize = 1_024;
 
 /// The id of an entry together with the type of its value.
 ///
-/// Ids are 1 to 1,024 bytes of UTF-8. One that ends in `*` names every entry that begins with what
-/// stands before it, and serves for subscriptions only. Source: ddata A5, R17.
+/// Ids are 1 to 1,024 bytes of UTF-8. An id that ends in `*` names every entry whose id begins with the part before the
+/// `*`, and serves for subscriptions only. Source: ddata A5, R17.
 pub struct Key<T> {
     id: KeyId,
     value: PhantomData<fn() -> T>,
@@ -32,7 +32,7 @@ impl<T> Key<T> {
         }
     }
 
-    /// All entries whose id begins so; for subscriptions only.
+    /// All entries whose ids begin with `prefix`; for subscriptions only.
     pub fn prefix(prefix: &str) -> Self {
         Self { id: format!("{prefix}*").into(), value: PhantomData }
     }
@@ -43,7 +43,7 @@ impl<T> Key<T> {
     }
 }
 
-/// What keeps an id from naming one entry.
+/// Why an id cannot name an entry; `None` if it can.
 pub(crate) fn problem(id: &str) -> Option<&'static str> {
     match id {
         "" => Some("it is empty"),
@@ -78,9 +78,9 @@ impl<T> fmt::Debug for Key<T> {
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("key {id:?} is invalid: {why}")]
 pub struct InvalidKey {
-    /// The id as it was given.
+    /// The id.
     pub id: KeyId,
-    /// What is wrong with it.
+    /// What is wrong with the id.
     pub why: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! How many replicas have to take part in a request.
+//! Levels: how many replicas have to take part in a request.
 //!
 //! Source: ddata R8.
 
@@ -6,78 +6,77 @@ use std::time::Duration;
 
 /// How many replicas must hold an update, or a delete, before it succeeds.
 ///
-/// Whatever the level, the change is made here first and spreads to all in the end.
+/// At any level the change is made here first, and spreads to all replicas in the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteLevel {
-    /// This one.
+    /// This replica only.
     Local,
-    /// `n` of all voters, this one included if it is one; at least 2.
+    /// `n` of all voters, including this replica if it is a voter; at least 2.
     To {
-        /// How many.
+        /// The number of replicas.
         n: usize,
         /// How long to wait.
         timeout: Duration,
     },
     /// More than half of the voters.
     Majority {
-        /// At least so many, if there are as many; `None` for the setting `majority_min_cap`.
+        /// At least so many replicas, if there are as many; `None` for the setting `majority_min_cap`.
         min_cap: Option<usize>,
         /// How long to wait.
         timeout: Duration,
     },
-    /// More than half of the voters that stay, and some more.
+    /// More than half of the voters that are neither exiting nor down, and some more.
     MajorityPlus {
-        /// How many more.
+        /// How many replicas more.
         additional: usize,
-        /// At least so many, if there are as many; `None` for the setting `majority_min_cap`.
+        /// At least so many replicas, if there are as many; `None` for the setting `majority_min_cap`.
         min_cap: Option<usize>,
         /// How long to wait.
         timeout: Duration,
     },
-    /// All voters that stay.
+    /// All voters that are neither exiting nor down.
     All {
         /// How long to wait.
         timeout: Duration,
     },
 }
 
-/// How many replicas must be asked before a read is answered. Their states are joined into the
-/// entry here before the answer.
+/// How many replicas must answer a read. Their states are joined into the entry here before the read is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadLevel {
-    /// This one.
+    /// This replica only.
     Local,
-    /// `n` of all voters, this one included if it is one; at least 2.
+    /// `n` of all voters, including this replica if it is a voter; at least 2.
     From {
-        /// How many.
+        /// The number of replicas.
         n: usize,
         /// How long to wait.
         timeout: Duration,
     },
     /// More than half of the voters.
     Majority {
-        /// At least so many, if there are as many; `None` for the setting `majority_min_cap`.
+        /// At least so many replicas, if there are as many; `None` for the setting `majority_min_cap`.
         min_cap: Option<usize>,
         /// How long to wait.
         timeout: Duration,
     },
-    /// More than half of the voters that stay, and some more.
+    /// More than half of the voters that are neither exiting nor down, and some more.
     MajorityPlus {
-        /// How many more.
+        /// How many replicas more.
         additional: usize,
-        /// At least so many, if there are as many; `None` for the setting `majority_min_cap`.
+        /// At least so many replicas, if there are as many; `None` for the setting `majority_min_cap`.
         min_cap: Option<usize>,
         /// How long to wait.
         timeout: Duration,
     },
-    /// All voters that stay.
+    /// All voters that are neither exiting nor down.
     All {
         /// How long to wait.
         timeout: Duration,
     },
 }
 
-/// Both kinds of level, as far as counting goes.
+/// A level of either kind, for counting replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Level {
     Local,
@@ -95,7 +94,7 @@ macro_rules! level {
                 Self::Majority { min_cap: None, timeout }
             }
 
-            /// All voters that stay.
+            /// All voters that are neither exiting nor down.
             pub const fn all(timeout: Duration) -> Self {
                 Self::All { timeout }
             }
@@ -146,7 +145,7 @@ impl Level {
         }
     }
 
-    /// Whether replicas on their way out are not counted.
+    /// Whether exiting and down voters are left out.
     pub(crate) fn only_staying(self) -> bool {
         matches!(self, Self::MajorityPlus { .. } | Self::All { .. })
     }

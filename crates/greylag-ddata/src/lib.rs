@@ -31,17 +31,16 @@
 //! # }).unwrap();
 //! ```
 //!
-//! # What it promises
-//! Replicas that received the same updates are equal. An update acknowledged at a level is on that
-//! many replicas at that moment. Nothing is lost while one replica that has it stays and meets
-//! others. Local requests complete without the network. Updates of one origin to one entry of a
-//! causal type show in order. Across entries nothing is promised, and a timeout is no rollback: the
-//! change is made and spreads. Source: ddata §9.
+//! # Guarantees
+//! Replicas that received the same updates are equal. An update acknowledged at a level is on that many replicas at
+//! that moment. No update is lost while one replica that has it stays and meets others. Local requests complete without
+//! the network. Updates of one origin to one entry of a causal type become visible in order. There are no guarantees
+//! across entries, and a timeout is no rollback: the change is made and spreads. Source: ddata §9.
 //!
-//! # How
-//! [`ReplicatorCore`] is the whole protocol as a machine without clock, task or socket;
-//! [`Replicator`] is the handle to a task that runs one. Changes travel as deltas from an
-//! acknowledged log; rounds of anti-entropy over a hash trie find whatever got lost.
+//! # How it works
+//! [`ReplicatorCore`] is the whole protocol as a machine without clock, task or socket; [`Replicator`] is the handle to
+//! a task that runs one. Changes travel as deltas from an acknowledged log; rounds of anti-entropy over a hash trie
+//! repair every loss.
 //!
 //! With the feature `cluster`, `Membership::from_cluster` feeds a replicator from the cluster.
 

@@ -1,4 +1,4 @@
-//! A store in memory: for tests, and as the plainest example of what a store has to do.
+//! A store in memory: for tests, and as the simplest implementation of a store.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,16 +13,16 @@ use crate::store::{DurableStore, LoadBatch, LoadedRecord, StoreError, StoreMeta,
 /// The content of a store, as a value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreImage {
-    /// By entry.
+    /// The record of each entry.
     pub records: BTreeMap<KeyId, LoadedRecord>,
-    /// What the replicator remembers.
+    /// The replicator's own record.
     pub meta: Option<StoreMeta>,
-    /// What was moved aside, by entry.
+    /// Quarantined records, by entry.
     pub quarantined: BTreeMap<KeyId, Vec<LoadedRecord>>,
 }
 
 impl StoreImage {
-    /// Makes a change.
+    /// Applies a change.
     pub fn apply(&mut self, op: StoreOp) {
         match op {
             StoreOp::Put { key, tag, bytes, markers } => {
@@ -49,7 +49,7 @@ impl StoreImage {
         }
     }
 
-    /// All of it, in one batch.
+    /// All records, in one batch.
     pub fn load(&self) -> LoadBatch {
         LoadBatch { records: self.records.values().cloned().collect(), meta: self.meta.clone() }
     }
@@ -65,9 +65,9 @@ struct Place {
 
 static HANDLES: AtomicU64 = AtomicU64::new(1);
 
-/// A store that lasts as long as one of its clones. Every clone stands for another process at the same
-/// place: it sees what was flushed, and finds the place locked as long as another has it open. A clone that
-/// is dropped without being closed stands for a process that crashed.
+/// A store that lasts as long as one of its clones. Every clone stands for another process that opens the same store:
+/// it sees what was flushed, and finds the store locked while another clone has it open. A clone that is dropped
+/// without being closed stands for a process that crashed.
 #[derive(Debug)]
 pub struct MemoryStore {
     place: Arc<Mutex<Place>>,
@@ -75,23 +75,23 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// What is durable.
+    /// The durable content.
     pub fn image(&self) -> StoreImage {
         self.lock().durable.clone()
     }
 
-    /// What was set aside, the oldest first.
+    /// The contents that were set aside, the oldest first.
     pub fn aside(&self) -> Vec<StoreImage> {
         self.lock().aside.clone()
     }
 
-    /// Changes what is durable without a word to the clones that have the store open.
+    /// Changes the durable content; clones that have the store open do not notice.
     pub fn edit(&self, edit: impl FnOnce(&mut StoreImage)) {
         edit(&mut self.lock().durable);
     }
 
     fn lock(&self) -> MutexGuard<'_, Place> {
-        // Nothing panics half-way through a change.
+        // Ignore poisoning: no code panics half-way through a change.
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

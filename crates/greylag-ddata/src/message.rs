@@ -1,4 +1,4 @@
-//! What replicators say to each other.
+//! The messages between replicators.
 //!
 //! ```text
 //! update   writer: Write | DeltaWrite | Check   --> replica: WriteReply
@@ -27,7 +27,7 @@ use crate::tree::{Prefix, Sixteenths, Sum};
 pub struct DeltaItem {
     /// The entry.
     pub key: KeyId,
-    /// The tag of its type.
+    /// The tag of the entry's type.
     pub tag: Arc<str>,
     /// The origin's version before.
     pub prev: u64,
@@ -35,14 +35,14 @@ pub struct DeltaItem {
     pub version: u64,
     /// The canonical bytes of the joined deltas.
     pub delta: Bytes,
-    /// The markers of the sender's entry. A receiver that lacks one of them does not know the names that
-    /// the delta uses, and needs the full state. Source: ddata Z7.
+    /// The markers of the sender's entry. A receiver that lacks one of them does not know the names in the delta, and
+    /// needs the full state. Source: ddata Z7.
     pub markers: Markers,
-    /// As in [`Envelope`].
+    /// When the entry was last used, as in [`Envelope`].
     pub used_ms: Option<i64>,
 }
 
-/// One entry's part of a batch.
+/// The item of one entry in a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BatchItem {
     /// Deltas.
@@ -51,57 +51,57 @@ pub enum BatchItem {
     Full {
         /// The entry.
         key: KeyId,
-        /// Its state.
+        /// The entry's state.
         envelope: Envelope,
     },
-    /// The entry changed and is too large to go with the deltas; ask for it. Source: ddata G7.
+    /// The entry changed and is too large for a batch; the receiver asks for it. Source: ddata G7.
     Hint {
-        /// The hash of its id.
+        /// The hash of the entry's id.
         hash: u64,
     },
     /// The entry was used and has not changed. Source: ddata E2.
     Touch {
-        /// The hash of its id.
+        /// The hash of the entry's id.
         hash: u64,
-        /// Wall clock in milliseconds.
+        /// When the entry was used: wall clock in milliseconds.
         used_ms: i64,
     },
 }
 
-/// What a list says of one entry.
+/// One entry in a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listed {
-    /// The hash of its id.
+    /// The hash of the entry's id.
     pub hash: u64,
-    /// Its digest.
+    /// The entry's digest.
     pub digest: Digest,
-    /// As in [`Envelope`].
+    /// When the entry was last used, as in [`Envelope`].
     pub used_ms: Option<i64>,
 }
 
-/// A refused part of a batch.
+/// A refused item of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nacked {
     /// The entry.
     pub key: KeyId,
-    /// The version of the origin that the receiver has.
+    /// The version of the sender's updates that the receiver has.
     pub have: u64,
-    /// Whether the full state is wanted.
+    /// Whether the full state is needed.
     pub full: bool,
 }
 
-/// Why a replica does not do what it was asked.
+/// Why a replica refuses a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
     /// The entry holds another type here.
     TypeMismatch,
-    /// No codec for the type here.
+    /// No codec is registered here for the type.
     UnknownType,
     /// The bytes are no value of the type, or cannot be joined.
     Undecodable,
-    /// Above four times the limit of an entry.
+    /// The value exceeds four times the limit of an entry.
     TooLarge,
-    /// Not synchronized yet.
+    /// The replica is not synchronized yet.
     NotReady,
     /// The entry could not be stored.
     Store,
@@ -110,56 +110,56 @@ pub enum Refusal {
 /// The answer to a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WriteReply {
-    /// Merged (and flushed, for durable entries).
+    /// The write was merged (and flushed, for durable entries).
     Ack,
-    /// The entry is deleted here; a value was offered.
+    /// A value was offered, but the entry is deleted here.
     Deleted {
-        /// When it was.
+        /// When the entry was deleted.
         deleted_at: i64,
     },
-    /// Something is missing in between.
+    /// A delta or a marker is missing here.
     DeltaNack {
-        /// The version of the origin that the replica has.
+        /// The version of the origin's updates that the replica has.
         have: u64,
-        /// Whether the full state is wanted.
+        /// Whether the full state is needed.
         full: bool,
     },
-    /// Refused.
+    /// The write was refused.
     Nack(Refusal),
 }
 
 /// The answer to a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadReply {
-    /// The digest is the same here.
+    /// The entry here has the same digest.
     Same,
-    /// This is held here.
+    /// The entry that is held here.
     Value(Envelope),
-    /// Nothing is held here.
+    /// No entry is held here.
     Absent,
-    /// Not synchronized yet.
+    /// The replica is not synchronized yet.
     NotReady,
-    /// Refused.
+    /// The read was refused.
     Nack(Refusal),
 }
 
-/// A round of anti-entropy, named by the number its opener drew.
+/// A round of anti-entropy, named by a number of its opener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RoundId {
-    /// Whether the sender of the message opened it.
+    /// Whether the sender of the message opened the round.
     pub opened_by_sender: bool,
-    /// The opener's number for it.
+    /// The opener's number for the round.
     pub number: u64,
 }
 
-/// A value that is too large to be sent whole. Source: ddata G12.
+/// The offer of a value that is too large to be sent whole. Source: ddata G12.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
     /// The entry, with the tag of its value and without the bytes.
     pub head: Envelope,
-    /// The canonical bytes of the value's context: what it has seen.
+    /// The canonical bytes of the value's context.
     pub context: Bytes,
-    /// Whether the sender wants what comes out, where it differs from what it sent.
+    /// Whether the sender wants the result of the join back, if it differs from what was sent.
     pub send_back: bool,
 }
 
@@ -168,57 +168,57 @@ pub struct Offer {
 pub struct Wanted {
     /// The range.
     pub range: KeyRange,
-    /// Sums within the range are wanted, not the range itself.
+    /// Whether sums within the range are wanted, instead of its content.
     pub split: bool,
 }
 
-/// What replicators say to each other.
+/// A message between replicators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// Merge this.
+    /// Asks to merge a full state.
     Write {
         /// The writer's number for the request.
         request: u64,
         /// The entry.
         key: KeyId,
-        /// Its state.
+        /// The entry's state.
         envelope: Envelope,
     },
-    /// Do you hold at least this?
+    /// Asks whether the receiver holds the same state.
     Check {
         /// The writer's number for the request.
         request: u64,
         /// The entry.
         key: KeyId,
-        /// The digest of the writer's entry; `None` if it is absent there.
+        /// The digest of the writer's entry; `None` if the writer has none.
         digest: Option<Digest>,
     },
-    /// Join this.
+    /// Asks to join a delta.
     DeltaWrite {
         /// The writer's number for the request.
         request: u64,
         /// The delta.
         item: DeltaItem,
     },
-    /// The answer to the three above.
+    /// The answer to [`Message::Write`], [`Message::Check`] and [`Message::DeltaWrite`].
     WriteReply {
         /// The writer's number for the request.
         request: u64,
         /// The answer.
         reply: WriteReply,
     },
-    /// What do you hold?
+    /// Asks for an entry.
     Read {
         /// The reader's number for the request.
         request: u64,
         /// The entry.
         key: KeyId,
-        /// The tag that the reader expects.
+        /// The tag of the type that the reader expects.
         tag: Arc<str>,
-        /// The digest of the reader's entry; `None` if it is absent there.
+        /// The digest of the reader's entry; `None` if the reader has none.
         digest: Option<Digest>,
     },
-    /// The answer to it.
+    /// The answer to [`Message::Read`].
     ReadReply {
         /// The reader's number for the request.
         request: u64,
@@ -231,138 +231,138 @@ pub enum Message {
         from_seq: u64,
         /// The last record's number.
         to_seq: u64,
-        /// What they say.
+        /// The content of the records, grouped by entry.
         items: Vec<BatchItem>,
     },
     /// The answer to exactly one batch.
     DeltaAck {
-        /// The batch's first number.
+        /// The number of the batch's first record.
         from_seq: u64,
-        /// The batch's last number.
+        /// The number of the batch's last record.
         to_seq: u64,
-        /// What was refused of it.
+        /// The refused items.
         nacked: Vec<Nacked>,
     },
-    /// Begins a round.
+    /// Opens a round.
     SyncOpen {
-        /// The opener's number for it.
+        /// The opener's number for the round.
         round: u64,
-        /// The part of the hash space that it is about.
+        /// The part of the hash space to compare.
         part: Sixteenths,
-        /// The sum over everything the opener holds there.
+        /// The opener's sum over that part.
         root: Sum,
-        /// What the opener knows of pruning.
+        /// The opener's pruning rounds and standing.
         pruning: PruningNews,
     },
-    /// The sums are equal; the round is over.
+    /// Ends a round, because the sums are equal.
     SyncSame {
-        /// The opener's number for it.
+        /// The opener's number for the round.
         round: u64,
-        /// What the sender knows of pruning.
+        /// The sender's pruning rounds and standing.
         pruning: PruningNews,
     },
-    /// The sums differ; what differs follows.
+    /// Answers a round whose sums differ; the exchange follows.
     SyncDiffers {
         /// The opener's number for the round.
         round: u64,
-        /// What the sender knows of pruning.
+        /// The sender's pruning rounds and standing.
         pruning: PruningNews,
     },
-    /// Sums of the sender below a node that differed.
+    /// Sums of the sender below nodes of the trie that differed.
     SyncNodes {
         /// The round.
         round: RoundId,
-        /// Which numbered message of the sender in the round this is.
+        /// The number of this message among the sender's numbered ones of the round.
         number: u64,
         /// Parts of the hash space, and the sender's sums over the sixteen parts of each.
         parents: Vec<(Prefix, Vec<Sum>)>,
     },
-    /// Everything the sender holds in some parts of the hash space.
+    /// Lists everything that the sender holds in some parts of the hash space.
     SyncList {
         /// The round.
         round: RoundId,
-        /// Which numbered message of the sender in the round this is.
+        /// The number of this message among the sender's numbered ones of the round.
         number: u64,
         /// The parts.
         prefixes: Vec<Prefix>,
         /// The entries.
         keys: Vec<Listed>,
     },
-    /// Send me these.
+    /// Asks for entries.
     SyncWant {
         /// The round; `None` after a hint.
         round: Option<RoundId>,
-        /// Which numbered message of the sender in the round this is.
+        /// The number of this message among the sender's numbered ones of the round.
         number: u64,
         /// Hashes of ids.
         hashes: Vec<u64>,
     },
-    /// Merge these.
+    /// Sends entries to be merged.
     Gossip {
         /// The round; `None` for repairs.
         round: Option<RoundId>,
-        /// Which numbered message of the sender in the round this is.
+        /// The number of this message among the sender's numbered ones of the round.
         number: u64,
-        /// Whether the sender wants what comes out, where it differs from what it sent.
+        /// Whether the sender wants the results of the joins back, where they differ from what was sent.
         send_back: bool,
         /// The entries.
         entries: Vec<(KeyId, Envelope)>,
     },
-    /// Sums of a large value over ranges of its keys. Source: ddata G12.
+    /// Sends sums of a large value over ranges of its keys. Source: ddata G12.
     InnerNodes {
         /// The round.
         round: RoundId,
-        /// Which numbered message of the sender in the round this is.
+        /// The number of this message among the sender's numbered ones of the round.
         number: u64,
         /// The entry.
         key: KeyId,
-        /// The digest of the entry whose sums these are.
+        /// The digest of the entry that the sums are of.
         snapshot: Digest,
-        /// The first time: what the value is. Then there is one node, over all.
+        /// The offer, in the first such message only; there is then one sum, over all keys.
         offer: Option<Box<Offer>>,
-        /// The ranges.
+        /// The ranges with their sums.
         nodes: Vec<(KeyRange, RangeSum)>,
     },
-    /// What is wanted of an offered value; nothing, once all of it is here or it is refused.
+    /// Asks for ranges of an offered value; for none once all of it is received or refused.
     InnerWant {
         /// The round.
         round: RoundId,
-        /// Which numbered message of the sender in the round this is.
+        /// The number of this message among the sender's numbered ones of the round.
         number: u64,
         /// The entry.
         key: KeyId,
         /// The digest of the entry that was offered.
         snapshot: Digest,
-        /// The ranges.
+        /// The ranges asked for.
         ranges: Vec<Wanted>,
     },
-    /// All that an offered value holds in a range.
+    /// Sends the content of a range of an offered value.
     Bucket {
         /// The round.
         round: RoundId,
-        /// Which numbered message of the sender in the round this is.
+        /// The number of this message among the sender's numbered ones of the round.
         number: u64,
         /// The entry.
         key: KeyId,
         /// The digest of the entry that was offered.
         snapshot: Digest,
-        /// The range and what is in it.
+        /// The range and its content.
         part: Part,
     },
-    /// How far the sender is in a round.
+    /// Says how far the sender is in a round.
     SyncAck {
         /// The round.
         round: RoundId,
-        /// Rises with every acknowledgement, so that an older one cannot undo a newer one.
+        /// A number that rises with every acknowledgement, so that an older one cannot undo a newer one.
         number: u64,
-        /// Numbered messages it has processed.
+        /// How many numbered messages the sender has processed.
         received: u64,
-        /// Numbered messages it has sent.
+        /// How many numbered messages the sender has sent.
         sent: u64,
-        /// Whether it has nothing more to send as things are.
+        /// Whether the sender has nothing more to send at present.
         idle: bool,
     },
-    /// Every difference was exchanged both ways.
+    /// Completes a round: every difference was exchanged both ways.
     SyncDone {
         /// The opener's number for the round.
         round: u64,
@@ -370,7 +370,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// About how many bytes it takes.
+    /// About how many bytes the message takes.
     pub(crate) fn size_hint(&self) -> usize {
         match self {
             Self::Write { key, envelope, .. } => key.len() + envelope.size(),
@@ -397,7 +397,7 @@ impl Message {
         }
     }
 
-    /// The markers of every entry in it.
+    /// The markers of every entry in the message.
     pub(crate) fn markers_mut(&mut self) -> Vec<&mut Markers> {
         fn of_item(item: &mut BatchItem) -> Option<&mut Markers> {
             match item {
@@ -418,7 +418,7 @@ impl Message {
         }
     }
 
-    /// For simulations that prove their checkers.
+    /// Removes the markers of all deltas; for simulations that prove their checkers.
     pub(crate) fn forget_markers_of_deltas(&mut self) {
         match self {
             Self::DeltaWrite { item, .. } => item.markers = Markers::new(),
@@ -433,7 +433,7 @@ impl Message {
         }
     }
 
-    /// The name of its kind, which is that of its variant.
+    /// The name of the message's kind, which is that of the variant.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Write { .. } => "Write",
@@ -459,7 +459,7 @@ impl Message {
         }
     }
 
-    /// The request that it asks for an answer to, if it does.
+    /// The number of the request, if the message asks for an answer.
     pub fn request(&self) -> Option<u64> {
         match self {
             Self::Write { request, .. }
@@ -470,12 +470,12 @@ impl Message {
         }
     }
 
-    /// Whether it moves or compares entries; openings of rounds and answers to them do not.
+    /// Whether the message moves or compares entries; openings of rounds and the first answers do not.
     pub(crate) fn is_exchange(&self) -> bool {
         !matches!(self, Self::SyncOpen { .. } | Self::SyncSame { .. } | Self::SyncDiffers { .. })
     }
 
-    /// Whether it carries data of entries, which the receiver may keep.
+    /// Whether the message carries data of entries, which the receiver may keep.
     pub(crate) fn carries_data(&self) -> bool {
         match self {
             Self::Write { .. }
@@ -490,12 +490,12 @@ impl Message {
         }
     }
 
-    /// Whether it asks for something to be merged or read outside of any round.
+    /// Whether the message asks to merge or read something outside of any round.
     pub(crate) fn is_request(&self) -> bool {
         self.request().is_some() || matches!(self, Self::DeltaBatch { .. })
     }
 
-    /// Whether it answers a request and carries no data.
+    /// Whether the message answers a request and carries no data.
     pub(crate) fn is_bare_reply(&self) -> bool {
         match self {
             Self::WriteReply { reply, .. } => !matches!(reply, WriteReply::Deleted { .. }),
@@ -504,7 +504,7 @@ impl Message {
         }
     }
 
-    /// Whether it belongs to a round of anti-entropy.
+    /// Whether the message belongs to a round of anti-entropy.
     pub(crate) fn is_of_round(&self) -> bool {
         match self {
             Self::Write { .. }
@@ -530,7 +530,7 @@ impl Message {
         }
     }
 
-    /// How many full states it carries.
+    /// How many full states the message carries.
     pub(crate) fn full_states(&self) -> u64 {
         match self {
             Self::Write { .. } | Self::ReadReply { reply: ReadReply::Value(_), .. } => 1,
@@ -563,7 +563,7 @@ mod tests {
     use super::*;
     use crate::envelope::Content;
 
-    /// ddata Z11: a closed gate takes bare replies of any member, so nothing that carries data is one.
+    /// ddata Z11: a closed gate takes bare replies of any member, so no message with data is a bare reply.
     #[test]
     fn bare_replies_carry_no_data() {
         let value = || Envelope::of(Content::Unreadable);
@@ -590,7 +590,8 @@ mod tests {
         assert!(others.iter().all(|message| !message.is_bare_reply()));
     }
 
-    /// Windows and lanes go by the reckoned size: it is at least half of the encoded one, and not twice as much.
+    /// Windows and lanes count estimated sizes: an estimate is at least half of the encoded size, and less than twice
+    /// as much.
     #[test]
     fn the_reckoned_size_of_a_round_is_near_the_encoded_one() {
         let round = RoundId { opened_by_sender: true, number: 1 << 40 };

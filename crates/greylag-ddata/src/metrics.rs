@@ -1,4 +1,4 @@
-//! What a replicator counts and measures, for operators and their tools. Source: ddata I3.
+//! The metrics of a replicator, for operators and their tools. Source: ddata I3.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,24 +8,24 @@ use greylag_core::UniqueAddress;
 use crate::level::{ReadLevel, WriteLevel};
 use crate::replicator::Stats;
 
-/// The state of a replicator in numbers, at one moment.
+/// The metrics of a replicator at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Metrics {
     /// Entries that hold a value.
     pub keys: usize,
-    /// Entries that are deleted.
+    /// Deleted entries.
     pub tombstones: usize,
-    /// About how many bytes the values have, encoded.
+    /// About how many bytes the encoded values have.
     pub bytes: usize,
     /// Records in the delta log.
     pub log_records: usize,
-    /// Records that a peer has still to acknowledge, by peer.
+    /// The number of records that each peer has still to acknowledge.
     pub log_lag: BTreeMap<UniqueAddress, usize>,
-    /// What was refused, by reason, and rounds of anti-entropy.
+    /// Counters of refused items by reason, and of rounds of anti-entropy.
     pub stats: Stats,
     /// Messages sent, by kind.
     pub sent: Traffic,
-    /// Messages taken, by kind.
+    /// Messages received and accepted, by kind.
     pub received: Traffic,
     /// Requests that wait for other replicas.
     pub in_flight: usize,
@@ -33,26 +33,26 @@ pub struct Metrics {
     pub subscribers: usize,
     /// Entries of which a peer holds another type.
     pub conflicts: usize,
-    /// The member that keeps pruning waiting.
+    /// The unreachable member for which pruning waits.
     pub pruning_blocked_by: Option<UniqueAddress>,
-    /// From the call to the answer, by level.
+    /// The time from the call to the answer, by level.
     pub latency: BTreeMap<LevelName, Latency>,
-    /// The longest time that one input took; everything else waited for it.
+    /// The longest time that one input took, while everything else waited.
     pub longest_step: Duration,
 }
 
-/// A level without its numbers.
+/// The kind of a level, without its numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LevelName {
-    /// This replica.
+    /// This replica only.
     Local,
     /// A number of replicas.
     Count,
     /// More than half of the voters.
     Majority,
-    /// More than half of the voters that stay, and some more.
+    /// More than half of the voters that are neither exiting nor down, and some more.
     MajorityPlus,
-    /// All voters that stay.
+    /// All voters that are neither exiting nor down.
     All,
 }
 
@@ -80,7 +80,7 @@ impl From<ReadLevel> for LevelName {
     }
 }
 
-/// Messages by kind: how many, and about how many bytes.
+/// Messages by kind: their number, and about how many bytes they have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Traffic(BTreeMap<&'static str, (u64, u64)>);
 
@@ -91,18 +91,18 @@ impl Traffic {
         *sum += bytes as u64;
     }
 
-    /// Messages of a kind, which is the name of a variant of [`crate::Message`], and their bytes.
+    /// The number and bytes of messages of a kind, which is the name of a variant of [`crate::Message`].
     pub fn of(&self, kind: &str) -> (u64, u64) {
         self.0.get(kind).copied().unwrap_or_default()
     }
 
-    /// Kinds, messages, bytes.
+    /// Each kind with its number of messages and their bytes.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64, u64)> + '_ {
         self.0.iter().map(|(kind, (messages, bytes))| (*kind, *messages, *bytes))
     }
 }
 
-/// How long requests took. Times are kept by powers of two of a microsecond.
+/// How long requests took, counted by powers of two of a microsecond.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Latency {
     buckets: [u64; 40],
@@ -123,18 +123,18 @@ impl Latency {
         self.longest = self.longest.max(took);
     }
 
-    /// How many requests.
+    /// The number of requests.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// The longest.
+    /// The longest time.
     pub fn longest(&self) -> Duration {
         self.longest
     }
 
-    /// A time that this share of the requests did not exceed, at most twice too long; zero if there
-    /// were none.
+    /// A time that this share of the requests did not exceed, too long by a factor of two at most; zero without
+    /// requests.
     pub fn quantile(&self, share: f64) -> Duration {
         let wanted = (self.count() as f64 * share).ceil() as u64;
         let mut seen = 0;
@@ -152,7 +152,7 @@ impl Latency {
 mod tests {
     use super::*;
 
-    /// ddata I3: request latency by level.
+    /// ddata I3: quantiles of request latency are right within a factor of two.
     #[test]
     fn quantiles_are_right_within_a_factor_of_two() {
         let mut latency = Latency::default();

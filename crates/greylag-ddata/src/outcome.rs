@@ -1,19 +1,19 @@
-//! What the closure of an update may return.
+//! The return types of update closures.
 
 use std::convert::Infallible;
 
-/// What the closure of an [`update`](crate::Replicated::update) returns: nothing, a `bool` that the type's operation gave, or
-/// a `Result`, whose error refuses the update.
+/// A return value of the closure of an [`update`](crate::Replicated::update): nothing, a `bool` returned by the type's
+/// operation, or a `Result`, whose error refuses the update.
 pub trait Outcome {
-    /// What the update yields.
+    /// The value of a successful update.
     type Value: Send + 'static;
-    /// Why the closure refuses.
+    /// The error by which the closure refuses.
     type Error: Send + 'static;
 
-    /// The same as a result.
+    /// The outcome as a `Result`.
     ///
     /// # Errors
-    /// The closure's own.
+    /// The closure's own error.
     fn into_result(self) -> Result<Self::Value, Self::Error>;
 }
 
@@ -26,7 +26,7 @@ impl<O: Send + 'static, E: Send + 'static> Outcome for Result<O, E> {
     }
 }
 
-/// Outcomes that refuse nothing.
+/// Outcomes that never refuse.
 macro_rules! infallible {
     ($($outcome:ty),+) => {$(
         impl Outcome for $outcome {

@@ -8,10 +8,10 @@
 //! forgotten  markers go after their lifetime, and with the last of them the replica
 //! ```
 //!
-//! Counters and contexts name every replica that ever wrote; without pruning they would grow for
-//! ever. A marker says what was put where, and a replicator that holds it applies it to all data it holds
-//! and receives, so a late copy costs repeated work and never data. This machine knows which replicas are
-//! removed, which rounds there are and how far the own ones are; the replicator changes the entries.
+//! Counters and contexts name every replica that ever wrote; without pruning they would grow for ever. A marker records
+//! what was put where, and a replicator applies its markers to all data that it holds and receives, so a late copy
+//! costs repeated work and never data. This machine tracks the removed replicas, the rounds, and the progress of the
+//! own rounds; the replicator changes the entries.
 //!
 //! Source: ddata §5.
 
@@ -44,28 +44,28 @@ use crate::replicas::{ReplicaStatus, Replicas};
 use crate::sabotage::Sabotage;
 use crate::settings::ReplicatorSettings;
 
-/// The removed replicas, and how far pruning them is.
+/// The removed replicas, and the progress of pruning them.
 #[derive(Debug)]
 pub(crate) struct Pruning {
     own: ReplicaId,
-    /// This replica and all that membership knows.
+    /// This replica and all replicas known to membership.
     known: BTreeSet<ReplicaId>,
     clock: ReachableClock,
-    /// Removed replicas, and when on that clock they were noticed.
+    /// The removed replicas, with the time on the clock at which they were noticed.
     removed: BTreeMap<ReplicaId, Duration>,
-    /// Removed replicas that only a store knew of. A replica that membership names in this life is not removed,
-    /// whatever an earlier life of this replicator believed: two halves of a cluster may have removed each other.
+    /// Removed replicas known from a store only. Membership overrides them: two halves of a cluster may have removed
+    /// each other in an earlier life of this replicator.
     restored: BTreeSet<ReplicaId>,
     /// Replicas that data name and membership does not know; only the leader looks for them.
     unknown: BTreeMap<ReplicaId, Duration>,
     rounds: RoundTable,
     pub(crate) collections: Collections,
     pub(crate) ranges: Ranges,
-    /// Entries that wait to be performed, by removed replica.
+    /// Entries to be performed, by removed replica.
     pub(crate) work: Vec<Work>,
-    /// Times of markers and tombstones that are being set anew.
+    /// Changes of the times of markers and tombstones that are under way.
     pub(crate) retimings: Retimings,
-    /// The last entry that was looked at for markers to forget, while some of those that may have any were not.
+    /// The last entry examined for markers to forget; `None` if no examination is under way.
     pub(crate) forgotten_to: Option<(i64, KeyId)>,
     /// When the next tick is due.
     pub(crate) tick_at: Instant,
@@ -93,7 +93,7 @@ impl Pruning {
         }
     }
 
-    /// Membership changed. Source: ddata Z1.
+    /// Takes a change of membership. Source: ddata Z1.
     pub(crate) fn on_replicas(&mut self, now: Instant, replicas: &Replicas) {
         let reachable = unreachable(replicas).is_none() || self.sabotage.contains(&Sabotage::Unreachable);
         self.clock.set(now, replicas.own_status.is_some() && reachable && replicas.unmet.is_empty());
@@ -128,7 +128,7 @@ impl Pruning {
         self.removed.keys().copied()
     }
 
-    /// Takes over the replicas that a store knew as removed.
+    /// Takes over the removed replicas that a store remembered.
     pub(crate) fn restore(&mut self, now: Instant, removed: &BTreeSet<ReplicaId>, replicas: &Replicas) {
         let unheard = removed.iter().filter(|removed| !self.removed.contains_key(removed));
         self.restored = unheard.copied().collect();
@@ -138,17 +138,17 @@ impl Pruning {
         self.on_replicas(now, replicas);
     }
 
-    /// Whether nothing of this replica is taken any more.
+    /// Whether a replica is removed, so that its messages are dropped.
     pub(crate) fn is_removed(&self, replica: ReplicaId) -> bool {
         self.removed.contains_key(&replica)
     }
 
-    /// The rounds, as they are said to peers.
+    /// The rounds, for telling peers.
     pub(crate) fn rounds(&self) -> Vec<PruningRound> {
         self.rounds.iter().cloned().collect()
     }
 
-    /// A peer showed its rounds. Source: ddata Z1, Z3, Z4.
+    /// Takes the rounds of a peer. Source: ddata Z1, Z3, Z4.
     pub(crate) fn on_news(
         &mut self,
         now: Instant,
@@ -158,7 +158,7 @@ impl Pruning {
         lifetime: Duration,
     ) {
         for round in &news.rounds {
-            // Rounds that prune this very replica are ignored: membership soon tells it that it is removed.
+            // Ignore rounds that prune this very replica: membership soon tells it that it is removed.
             if round.removed == self.own || round.is_over(wall_ms, lifetime) || !self.rounds.merge(round) {
                 continue;
             }
@@ -172,8 +172,8 @@ impl Pruning {
         self.collections.on_shown(from, self.own, &news.rounds);
     }
 
-    /// Markers that ended before this may be forgotten now, as far as the clocks say: no member is unreachable, and
-    /// there was time for everything to spread since they ended and since all could be reached. Source: ddata Z9.
+    /// The time before which markers must have ended to be forgotten now, by the clocks: no member is unreachable, and
+    /// everything had time to spread since the markers ended and since all members were reachable. Source: ddata Z9.
     pub(crate) fn forgets_before(&self, now: Instant, wall_ms: i64, settings: &ReplicatorSettings) -> Option<i64> {
         settings.pruning_interval?;
         let since = self.clock.running_since()?;
@@ -214,7 +214,7 @@ impl Pruning {
         }
     }
 
-    /// Replicas that only data name: of former incarnations whose stores returned, say.
+    /// Notes replicas that only data name, for example of former incarnations whose stores returned.
     fn look_for_unknown(&mut self, now: Instant, index: &ReplicaIndex) {
         let is_known = |named: &ReplicaId| self.known.contains(named) || self.removed.contains_key(named);
         let unknown: BTreeSet<ReplicaId> = index.replicas().filter(|named| !is_known(named)).collect();
@@ -225,8 +225,8 @@ impl Pruning {
         }
     }
 
-    /// Goes on with the rounds of this owner: queues what can be performed, and returns the members that have still
-    /// to be collected. Source: ddata Z4, Z5.
+    /// Continues the rounds of this owner: queues entries to perform, and returns the members still to be collected.
+    /// Source: ddata Z4, Z5.
     pub(crate) fn pursue(&mut self, replicas: &Replicas, index: &ReplicaIndex) -> BTreeSet<UniqueAddress> {
         let members = collected_from(replicas);
         let mut awaited = BTreeSet::new();
@@ -244,12 +244,12 @@ impl Pruning {
         awaited
     }
 
-    /// Whether anything of a removed replica is left to prune.
+    /// Whether data still name a removed replica.
     pub(crate) fn has_something_to_do(&self, index: &ReplicaIndex) -> bool {
         self.removed.keys().any(|removed| index.mentions(*removed))
     }
 
-    /// Drops rounds that are over, and the replicas of which nothing is left. Source: ddata Z9.
+    /// Drops rounds that are over, and removed replicas of which nothing is left. Source: ddata Z9.
     pub(crate) fn drop_finished(
         &mut self,
         wall_ms: i64,
@@ -274,7 +274,7 @@ pub(crate) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A member that cannot be reached, and so keeps pruning waiting.
+/// An unreachable member, for which pruning waits.
 pub(crate) fn unreachable(replicas: &Replicas) -> Option<&UniqueAddress> {
     replicas.others.iter().find(|replica| !replica.reachable).map(|replica| &replica.address)
 }
@@ -284,7 +284,7 @@ fn collected_from(replicas: &Replicas) -> BTreeSet<UniqueAddress> {
     replicas.others.iter().map(|replica| replica.address.clone()).collect()
 }
 
-/// The first full member in the order of addresses.
+/// The pruning leader: the first full member in the order of addresses.
 fn leader<'a>(own: &'a UniqueAddress, replicas: &'a Replicas) -> Option<&'a UniqueAddress> {
     let others = replicas.others.iter().filter(|replica| replica.status == ReplicaStatus::Up);
     let own = (replicas.own_status == Some(ReplicaStatus::Up)).then_some(own);
@@ -305,8 +305,8 @@ mod tests {
 
     const REMOVED: ReplicaId = ReplicaId(9);
 
-    /// What is left of a removed replica after a tick, and of the numbers that stand for its own: whether it is still
-    /// removed, and whether they are still reserved.
+    /// Whether a removed replica is still removed after a tick, and whether the own numbers that stand for its numbers
+    /// are still reserved.
     fn left(is_tombstone: bool, has_round: bool, is_named: bool) -> (bool, bool) {
         let (now, settings) = (Instant::now(), ReplicatorSettings::default());
         let mut pruning = Pruning::new(ReplicaId(1), &settings, now);
@@ -326,8 +326,8 @@ mod tests {
         (pruning.is_removed(REMOVED), !pruning.ranges.reserved().is_empty())
     }
 
-    /// ddata Z9, Z6: a removed replica is forgotten when membership, rounds and data are all silent about it, and not
-    /// before; its numbers stay reserved as long as a round or data may still name it.
+    /// ddata Z9, Z6: a removed replica is forgotten when neither membership nor rounds nor data name it, and not
+    /// before; the images of its numbers stay reserved as long as a round or data may name it.
     #[test]
     fn a_removed_replica_is_forgotten_when_nothing_names_it() {
         for is_tombstone in [false, true] {

@@ -1,52 +1,52 @@
-//! Counting the replicas that take part in one request.
+//! Counts the replicas that take part in one request.
 //!
-//! As many as are needed are asked at once (the primaries). After a fifth of the timeout those that
-//! have not answered are asked again, and others (the secondaries) for the first time. A replica that cannot
-//! help is replaced by the next at once; the number needed never shrinks. One that is not ready yet is asked again, every
-//! twentieth of the timeout. Source: ddata R10, R11.
+//! As many replicas as are needed are asked at once (the primaries). After a fifth of the timeout those that have not
+//! answered are asked again, and others (the secondaries) for the first time. A replica that cannot help is replaced by
+//! the next at once; the needed number never shrinks. A replica that is not ready yet is asked again every twentieth of
+//! the timeout. Source: ddata R10, R11.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
 
-/// No clock can name a time that is as far off as a caller may want to wait.
+/// The longest timeout; a clock cannot name times that are arbitrarily far off.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 
-/// Where a request stands.
+/// The state of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Answers are awaited.
+    /// More answers are needed.
     Pending,
-    /// Enough answered.
+    /// Enough replicas answered.
     Done,
-    /// The replicas that are left cannot make up the number.
+    /// The replicas that are left are too few.
     Impossible,
 }
 
 /// The replicas of one request.
 #[derive(Debug)]
 pub(crate) struct Quorum {
-    /// How many others have to answer.
+    /// How many other replicas have to answer.
     needed: usize,
-    /// Whether this replica counts as one more.
+    /// Whether this replica counts in addition.
     pub(crate) own: bool,
     answered: BTreeSet<UniqueAddress>,
     waiting: BTreeSet<UniqueAddress>,
     refused: BTreeSet<UniqueAddress>,
-    /// Not asked so far, in order.
+    /// Replicas that were not asked so far, in order.
     spare: VecDeque<UniqueAddress>,
     escalate_at: Option<Instant>,
-    /// Those of `waiting` that said that they are not ready, since they were last asked.
+    /// The members of `waiting` that answered `NotReady` since they were last asked.
     unready: BTreeSet<UniqueAddress>,
-    /// When the unready ones are asked again.
+    /// When the unready replicas are asked again.
     retry_at: Option<Instant>,
     retry_after: Duration,
     deadline: Instant,
 }
 
 impl Quorum {
-    /// A request to `needed` of `candidates`, and the replicas to ask first. It may take for ever.
+    /// A request to `needed` of `candidates`; returns also the replicas to ask first. The timeout may be unlimited.
     pub(crate) fn new(
         now: Instant,
         needed: usize,
@@ -83,12 +83,12 @@ impl Quorum {
         }
     }
 
-    /// How many were needed, this replica included if it counts.
+    /// How many answers were needed, including this replica if it counts.
     pub(crate) fn needed(&self) -> usize {
         self.needed + usize::from(self.own)
     }
 
-    /// How many answered, this replica included if it counts.
+    /// How many replicas answered, including this one if it counts.
     pub(crate) fn got(&self) -> usize {
         self.answered.len() + usize::from(self.own)
     }
@@ -97,7 +97,7 @@ impl Quorum {
         self.refused.len()
     }
 
-    /// Counts an answer. Returns whether it was awaited; a second one is not.
+    /// Counts an answer. Returns whether it was awaited; a second answer of a replica is not.
     pub(crate) fn answer(&mut self, from: &UniqueAddress) -> bool {
         self.waiting.remove(from) && self.answered.insert(from.clone())
     }
@@ -111,7 +111,7 @@ impl Quorum {
         self.waiting.contains(from)
     }
 
-    /// Gives up on a replica that refused, and returns the one to ask in its place.
+    /// Gives up a replica that refused. Returns the one to ask in its place.
     pub(crate) fn refuse(&mut self, from: &UniqueAddress) -> Option<UniqueAddress> {
         if !self.waiting.remove(from) {
             self.spare.retain(|spare| spare != from);
@@ -121,7 +121,7 @@ impl Quorum {
         self.ask_next()
     }
 
-    /// Asks one more replica in addition, when one that was asked is not ready: it is starting, and will be asked again.
+    /// Returns one more replica to ask, because `peer` is not ready: it is starting, and will be asked again.
     pub(crate) fn not_ready(&mut self, now: Instant, peer: &UniqueAddress) -> Option<UniqueAddress> {
         if !self.waiting.contains(peer) {
             return None;
@@ -131,7 +131,7 @@ impl Quorum {
         self.ask_next()
     }
 
-    /// Takes this replica out of the quorum, so that one more of the others is needed. Returns the replicas to ask now.
+    /// Stops counting this replica, so that one more of the others is needed. Returns the replicas to ask now.
     pub(crate) fn lose_own(&mut self) -> Vec<UniqueAddress> {
         if !std::mem::replace(&mut self.own, false) {
             return Vec::new();
@@ -143,7 +143,7 @@ impl Quorum {
         }
     }
 
-    /// Takes a spare replica in addition, when one that was asked became unreachable; that one may still answer.
+    /// Returns one more replica to ask, because `peer` became unreachable; `peer` may still answer.
     pub(crate) fn suspect(&mut self, peer: &UniqueAddress) -> Option<UniqueAddress> {
         if self.waiting.contains(peer) { self.ask_next() } else { None }
     }
@@ -154,8 +154,7 @@ impl Quorum {
         Some(next)
     }
 
-    /// Returns the replicas to ask now, first or again: once a fifth of the time has passed, all; those that were not
-    /// ready every twentieth of it.
+    /// The replicas to ask now: all, once a fifth of the timeout has passed; unready ones, every twentieth of it.
     pub(crate) fn ask_again(&mut self, now: Instant) -> Vec<UniqueAddress> {
         let is_late = self.escalate_at.take_if(|at| *at <= now).is_some();
         let is_retry = self.retry_at.take_if(|at| *at <= now).is_some();
@@ -182,7 +181,7 @@ impl Quorum {
         self.deadline <= now
     }
 
-    /// When it ends, however few answered.
+    /// When the request ends, however few replicas answered.
     pub(crate) fn deadline(&self) -> Instant {
         self.deadline
     }
@@ -229,7 +228,7 @@ mod tests {
         assert_eq!(quorum.progress(), Progress::Impossible);
     }
 
-    /// ddata R12: a failed store of its own costs a replica one more acknowledgement.
+    /// ddata R12: a replica whose own store failed needs one more acknowledgement.
     #[test]
     fn who_does_not_count_itself_any_more_needs_one_more() {
         let (mut quorum, _) = Quorum::new(Instant::now(), 1, true, nodes("abc"), TIMEOUT);
@@ -246,7 +245,7 @@ mod tests {
         assert_eq!(late.lose_own(), nodes("bc"), "it is late: all are asked");
     }
 
-    /// ddata R11: a replica that starts is no reason to give up while there is time.
+    /// ddata R11: a replica that is starting is no reason to give up while there is time.
     #[test]
     fn a_replica_that_is_not_ready_is_asked_again_every_twentieth_of_the_timeout() {
         let now = Instant::now();

@@ -1,11 +1,11 @@
-//! What a read found.
+//! The results of reads and subscriptions, and the lifecycle.
 
 /// The answer to a read. Source: ddata R4.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Read<T> {
-    /// The value, with everything that the replicas asked hold.
+    /// The value, joined with the states of all replicas asked.
     Found(T),
-    /// None of the replicas asked has the entry.
+    /// No replica asked has the entry.
     NotFound,
     /// The entry is deleted.
     Deleted,
@@ -21,14 +21,14 @@ impl<T> Read<T> {
     }
 }
 
-/// What a subscriber is told. Source: ddata R15.
+/// An event of a subscription. Source: ddata R15.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Changed<T> {
     /// The entry holds this value now.
     Value {
         /// The entry; with a prefix subscription, the one that changed.
         key: crate::KeyId,
-        /// Its value.
+        /// The entry's value.
         value: T,
     },
     /// The entry was deleted.
@@ -43,14 +43,14 @@ pub enum Changed<T> {
     },
 }
 
-/// What a subscriber to entries of all types is told. Source: ddata R17.
+/// An event of a subscription to entries of all types. Source: ddata R17.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChangedAny {
     /// The entry holds another value now.
     Value {
         /// The entry.
         key: crate::KeyId,
-        /// The tag of its type.
+        /// The tag of the value's type.
         tag: std::sync::Arc<str>,
     },
     /// The entry was deleted.
@@ -65,15 +65,15 @@ pub enum ChangedAny {
     },
 }
 
-/// Where a replicator is in its life. Source: ddata R1.
+/// The lifecycle of a replicator. Source: ddata R1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lifecycle {
     /// Durable entries are being read; requests wait.
     Loading,
-    /// Local requests are served; reads by others are answered `NotReady`, and this replica does not
-    /// count in its own reads, until enough others were synchronized with. Source: ddata G13.
+    /// Local requests are served. Until this replica has synchronized with enough others, it answers their reads with
+    /// `NotReady` and does not count in its own reads. Source: ddata G13.
     Syncing,
-    /// Everything is served.
+    /// All requests are served.
     Running,
     /// Nothing is served any more.
     Stopped(crate::StopReason),

@@ -1,4 +1,4 @@
-//! Values that are too large to be sent whole, compared and sent range by range.
+//! Values too large to be sent whole: they are compared and sent range by range.
 //!
 //! ```text
 //! holder                                    other
@@ -10,10 +10,10 @@
 //!                                          <- InnerWant: nothing more
 //! ```
 //!
-//! The holder speaks of one snapshot, whatever happens to its entry meanwhile. The other joins the
-//! buckets into a draft, which takes the entry's place once all of them are in: until then nothing of
-//! them shows, so no later update is seen without its earlier ones. Deltas that arrive meanwhile go
-//! into the entry as always, and into the draft at its end. Source: ddata G6, G12.
+//! The holder serves one snapshot, even if its entry changes meanwhile. The other joins the buckets into a draft, which
+//! replaces the entry once all of them are in: until then nothing of them is visible, so no later update is seen
+//! without its earlier ones. Deltas that arrive meanwhile go into the entry as always, and into the draft at its end.
+//! Source: ddata G6, G12.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -28,47 +28,47 @@ use crate::message::{Offer, RoundId, Wanted};
 use crate::settings::ReplicatorSettings;
 use crate::types::{AnyData, AnyType};
 
-/// Values under way per round and direction; others wait.
+/// The most values under way per round and direction; others wait.
 pub(crate) const UNDER_WAY: usize = 4;
-/// Sums in one message.
+/// The most sums in one message.
 const NODES_PER_MESSAGE: usize = 256;
-/// Parts of one range where several are split at once.
+/// The number of parts of a range if several ranges are split at once.
 const CHILDREN: usize = 16;
 /// Ranges with at most so many keys are sent, not split.
 const LEAF_KEYS: u64 = 64;
-/// Keys whose sums one step computes.
+/// The number of keys whose sums one step computes.
 const WARM_STEP: usize = 8_192;
-/// A part has at most so many bytes, unless it has only one key.
+/// The most bytes of a part, unless it has only one key.
 const PART_BYTES: usize = 16 * 1024;
-/// Deltas kept for a draft; beyond it the draft is joined in one piece.
+/// The most deltas kept for a draft; with more, the draft is joined at its end.
 const DELTAS: usize = 10_000;
 
-/// A snapshot that is being sent.
+/// The holder's side: a snapshot that is being sent.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     value: Box<dyn AnyData>,
     snapshot: Digest,
-    /// Until it is made.
+    /// The offer, until it is sent.
     offer: Option<Box<Offer>>,
     todo: VecDeque<Wanted>,
-    /// Sums in a message where one range is split.
+    /// The number of sums in a message that splits one range.
     spread: usize,
     part_bytes: usize,
 }
 
-/// What a holder has to say next.
+/// The next step of a holder.
 #[derive(Debug)]
 pub(crate) enum Next {
     Nodes(Option<Box<Offer>>, Vec<(KeyRange, RangeSum)>),
     Bucket(Part),
-    /// Sums have to be computed first, in further steps.
+    /// Sums must be computed first, in further steps.
     Cold,
-    /// What the other wants makes no sense.
+    /// The other asked for ranges that do not exist.
     Nonsense,
 }
 
 impl Outgoing {
-    /// The value of an entry as it is now; `None` if it is none, or knows no ranges.
+    /// A snapshot of an entry's present value; `None` if the entry has no value, or its type no ranges.
     pub(crate) fn new(settings: &ReplicatorSettings, entry: &Entry, send_back: bool) -> Option<Self> {
         let value = entry.value()?;
         let ranged = value.ranged()?;
@@ -78,9 +78,9 @@ impl Outgoing {
             snapshot: entry.digest(),
             offer: Some(Box::new(Offer { head, context: ranged.context_bytes().into(), send_back })),
             todo: VecDeque::new(),
-            // Bounds are keys, and keys may be long.
+            // Bounds are keys, and keys may be long, so fewer sums may fit.
             spread: (settings.max_message_bytes / 4 / key_bytes).clamp(2, NODES_PER_MESSAGE),
-            // A receiver joins a part in one step, and others wait for that.
+            // Keep parts small: a receiver joins a part in one step, and others wait for that step.
             part_bytes: PART_BYTES.min(settings.max_message_bytes / 2),
             value: value.boxed_clone(),
         })
@@ -90,7 +90,7 @@ impl Outgoing {
         self.snapshot
     }
 
-    /// Takes what the other wants.
+    /// Takes the ranges that the other wants.
     pub(crate) fn want(&mut self, ranges: Vec<Wanted>) {
         self.todo.extend(ranges);
     }
@@ -99,7 +99,7 @@ impl Outgoing {
         self.offer.is_some() || !self.todo.is_empty()
     }
 
-    /// What to say next; `None` while the other has to speak.
+    /// The next step; `None` while the holder waits for the other.
     pub(crate) fn next(&mut self) -> Option<Next> {
         let ranged = self.value.ranged()?;
         if let Some(offer) = self.offer.take() {
@@ -141,33 +141,33 @@ impl Outgoing {
 
 type Bound = Option<Vec<u8>>;
 
-/// What is being made of an entry and a snapshot of a peer.
+/// The other's side: the join of an entry with a peer's snapshot, while it is being made.
 #[derive(Debug)]
 pub(crate) struct Draft {
     pub(crate) from: UniqueAddress,
-    /// As the peer names it.
+    /// The round, as the peer names it.
     pub(crate) round: RoundId,
     pub(crate) snapshot: Digest,
     pub(crate) offer: Offer,
-    /// All of the peer's value is wanted, not only what differs: markers differ, or nothing is held here.
+    /// Whether all of the peer's value is wanted, not only differences: markers differ, or there is no own value.
     is_whole: bool,
-    /// Whether it includes what was held here when it began.
+    /// Whether the draft includes the own value from when it began.
     includes_own: bool,
     context: Context,
     value: Box<dyn AnyData>,
-    /// The digest that the entry has as long as `deltas` are all that changed it; `None` for absent.
+    /// The digest of the entry as long as only `deltas` have changed it; `None` for an absent entry.
     expected: Option<Digest>,
     deltas: Vec<Bytes>,
     compare: VecDeque<(KeyRange, RangeSum)>,
-    /// Ranges whose sums, or content, are still to come: beginnings and ends.
+    /// Ranges whose sums, or whose content, are still to come, from begin to end.
     splitting: BTreeMap<Bound, Bound>,
     awaited: BTreeMap<Bound, Bound>,
     pub(crate) bytes: usize,
-    /// Offers of the same entry in other rounds, which are looked at when this is done.
+    /// Offers of the same entry in other rounds, which are handled when this draft is done.
     pub(crate) deferred: BTreeMap<(UniqueAddress, RoundId), Deferred>,
 }
 
-/// An offer that waits.
+/// An offer that waits for another draft.
 #[derive(Debug)]
 pub(crate) struct Deferred {
     pub(crate) round: RoundId,
@@ -176,16 +176,16 @@ pub(crate) struct Deferred {
     pub(crate) sum: RangeSum,
 }
 
-/// What a draft asks for.
+/// The next requests of a draft.
 #[derive(Debug, Default)]
 pub(crate) struct Step {
     pub(crate) wanted: Vec<Wanted>,
-    /// Own sums have to be computed first, in further steps.
+    /// Own sums must be computed first, in further steps.
     pub(crate) is_cold: bool,
     pub(crate) is_done: bool,
 }
 
-/// What came makes no sense, or cannot be read.
+/// What a peer sent is malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Nonsense;
 
@@ -196,7 +196,7 @@ impl From<DecodeError> for Nonsense {
 }
 
 impl Draft {
-    /// `zero` is the empty value of the type, at home here.
+    /// A draft that begins with the own value, or with `zero`, the empty value of the type bound to this entry.
     pub(crate) fn new(
         from: UniqueAddress,
         deferred: Deferred,
@@ -204,13 +204,13 @@ impl Draft {
         zero: Box<dyn AnyData>,
     ) -> Result<Self, Nonsense> {
         let Deferred { round, snapshot, offer, sum } = deferred;
-        // Under different names nothing can be compared.
+        // Compare with the own value only under equal markers: otherwise the same leaves may have different names.
         let base = own.filter(|own| *own.markers() == offer.head.markers).and_then(Entry::value);
         let value = base.map_or(zero, AnyData::boxed_clone);
         if value.ranged().is_none() {
             return Err(Nonsense);
         }
-        // From now on parts add to it; at the end there would be everything to be hashed at once.
+        // Compute the digest now: parts then update it, and at the end it need not be computed over everything at once.
         value.digest();
         Ok(Self {
             from,
@@ -231,17 +231,17 @@ impl Draft {
         })
     }
 
-    /// Whether it is made of this snapshot, in this round.
+    /// Whether the draft is of this snapshot, in this round.
     pub(crate) fn is_of(&self, from: &UniqueAddress, round: RoundId, snapshot: Digest) -> bool {
         (&self.from, self.round, self.snapshot) == (from, round, snapshot)
     }
 
-    /// Whether there are sums that were not compared so far.
+    /// Whether there are sums that were not compared yet.
     pub(crate) fn has_to_compare(&self) -> bool {
         !self.compare.is_empty()
     }
 
-    /// What to ask for next.
+    /// The ranges to ask for next.
     pub(crate) fn advance(&mut self) -> Result<Step, Nonsense> {
         let mut step = Step::default();
         let ranged = self.value.ranged().ok_or(Nonsense)?;
@@ -265,7 +265,7 @@ impl Draft {
         Ok(step)
     }
 
-    /// Takes sums within ranges that were to be split.
+    /// Takes the sums within ranges that were asked to be split.
     pub(crate) fn on_nodes(&mut self, nodes: Vec<(KeyRange, RangeSum)>) -> Result<(), Nonsense> {
         for (range, sum) in nodes {
             close(&mut self.splitting, &range)?;
@@ -274,7 +274,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Joins what is in a range.
+    /// Joins the content of a range.
     pub(crate) fn on_bucket(&mut self, part: &Part) -> Result<(), Nonsense> {
         close(&mut self.awaited, &part.range)?;
         self.value.ranged_mut().ok_or(Nonsense)?.join_part(&self.context, part)?;
@@ -282,7 +282,7 @@ impl Draft {
         Ok(())
     }
 
-    /// A delta was joined into the entry, which had the digest `before` and has `after` now.
+    /// Notes a delta that was joined into the entry, which had the digest `before` and has `after` now.
     pub(crate) fn note(&mut self, delta: &Bytes, before: Option<Digest>, after: Option<Digest>) {
         if self.expected == before && self.deltas.len() < DELTAS {
             self.deltas.push(delta.clone());
@@ -290,7 +290,8 @@ impl Draft {
         }
     }
 
-    /// Ends it: the value, and whether it includes all that the entry with this digest does.
+    /// Ends the draft. Returns its value, the head of the offer, and whether the value includes everything that the
+    /// entry with digest `now` does.
     pub(crate) fn finish(
         mut self,
         found: &Arc<dyn AnyType>,
@@ -307,11 +308,11 @@ impl Draft {
     }
 }
 
-/// The beginning of an open range was answered.
+/// Removes the answered beginning of an open range.
 fn close(open: &mut BTreeMap<Bound, Bound>, answered: &KeyRange) -> Result<(), Nonsense> {
     let to = open.remove(&answered.from).ok_or(Nonsense)?;
     if answered.to != to {
-        // What is left of it begins where the answer ends, and that is somewhere.
+        // The rest begins where the answer ends, so the answer must have an end.
         let from = answered.to.clone().ok_or(Nonsense)?;
         open.insert(Some(from), to);
     }
@@ -338,8 +339,8 @@ mod tests {
         set
     }
 
-    /// How many sums are in each message by which a holder of 1,000 keys answers what is wanted of both halves of them.
-    /// Each half is to be split, or is wanted itself, which takes one message without sums.
+    /// The number of sums in each message with which a holder of 1,000 keys answers requests for both halves. `split`
+    /// says for each half whether its sums are wanted, or its content, which takes one message without sums.
     fn sums_in_messages(split: [bool; 2]) -> Vec<usize> {
         let settings = ReplicatorSettings::test();
         let mut entries = Entries::new(ReplicaId(1), DotSource::new(), &settings);
@@ -361,9 +362,9 @@ mod tests {
         .collect()
     }
 
-    /// ddata G12: ranges of a large value that a peer wants split together are split into a few parts each, and all
-    /// sums go in one message. A range that is wanted split alone, or before one that is wanted itself, is split into
-    /// as many parts as a message holds sums.
+    /// ddata G12: if a peer wants several ranges of a large value split together, each is split into a few parts and
+    /// all sums go in one message. A range whose split is wanted alone, or before a range whose content is wanted, is
+    /// split into as many parts as a message holds sums.
     #[test]
     fn splits_that_are_wanted_together_share_a_message() {
         assert_eq!(sums_in_messages([true, true]), [2 * CHILDREN]);
@@ -371,8 +372,8 @@ mod tests {
         assert_eq!(sums_in_messages([false, true]), [0, NODES_PER_MESSAGE]);
     }
 
-    /// ddata G12: no more than so many deltas are kept for a draft. If more come while it is made, it does not claim to
-    /// include all that the entry does.
+    /// ddata G12: a bounded number of deltas is kept for a draft. If more come while it is made, the draft does not
+    /// claim to include everything that the entry does.
     #[test]
     fn a_draft_includes_no_more_deltas_than_are_kept_for_it() {
         let types = TypeTable::new();

@@ -1,8 +1,8 @@
-//! The replicator: one machine that holds the entries, serves requests, and keeps replicas alike.
+//! The replicator: one machine that holds the entries, serves requests, and keeps replicas equal.
 //!
-//! An update changes the entry here first, is logged for the peers, and is then confirmed by as many
-//! replicas as its level says. Whatever gets lost on the way, rounds of anti-entropy find. The
-//! machine reads no clock and draws from one seed: the same inputs give the same effects.
+//! An update changes the entry here first, is logged for the peers, and is then confirmed by as many replicas as its
+//! level says. Rounds of anti-entropy repair every loss. The machine reads no clock and draws from one seed: the same
+//! inputs give the same effects.
 //!
 //! Children: [`crate::delta_log`], [`crate::sync`], [`crate::quorum`], [`crate::subscriptions`].
 //! Source: ddata §3, §4, §10.
@@ -61,32 +61,32 @@ use requests::{ReadRequest, WriteRequest};
 use rounds::Rounds;
 use storage::Storage;
 
-/// What was dropped or refused, by reason. Source: ddata C8.
+/// Counters of what was dropped or refused, by reason. Source: ddata C8.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Messages of processes that are no replicas, or no longer.
+    /// Messages of processes that are not, or no longer, replicas.
     pub from_strangers: u64,
-    /// Entries whose type differs here.
+    /// Entries whose type differs from the one here.
     pub type_mismatches: u64,
     /// Entries of a type that is unknown here.
     pub unknown_types: u64,
-    /// Messages that were no messages.
+    /// Messages that could not be decoded.
     pub malformed: u64,
     /// Entries that could not be read or joined.
     pub undecodable: u64,
-    /// Entries that were larger than any that could have grown by updates.
+    /// Entries larger than any that updates could have produced.
     pub too_large: u64,
-    /// Writes whose timestamp was far ahead of the wall clock here. They were taken.
+    /// Writes whose timestamp was far ahead of the own wall clock. They were accepted.
     pub clocks_ahead: u64,
-    /// Copies that named numbers of this replica which it never drew. They were taken.
+    /// Copies that named numbers of this replica which it never drew. They were accepted.
     pub reused_ids: u64,
-    /// Deltas that were refused for a gap before them.
+    /// Deltas refused for a gap before them.
     pub gaps: u64,
     /// Answers to requests that are over.
     pub late_replies: u64,
-    /// Messages that the transport did not take, and those of a first exchange that waited for a store that failed.
+    /// Messages that the transport refused, and messages of a first exchange whose store failed.
     pub unsent: u64,
-    /// Messages that were lost because too many waited here; only a driver knows.
+    /// Messages lost because too many waited here; counted by the driver only.
     pub overrun: u64,
     /// Batches of deltas sent.
     pub batches_sent: u64,
@@ -94,35 +94,35 @@ pub struct Stats {
     pub rounds_opened: u64,
     /// Rounds that found a difference and exchanged all of it.
     pub rounds_completed: u64,
-    /// Full states sent, whatever for.
+    /// Full states sent, for any reason.
     pub full_states_sent: u64,
-    /// Entries put under the name of this replica, and how many of those not for the first time.
+    /// Entries put under the name of this replica.
     pub performed: u64,
-    /// Entries performed again because more of the removed replica had turned up.
+    /// Entries performed again because more data of the removed replica had turned up.
     pub performed_again: u64,
     /// Markers forgotten.
     pub markers_forgotten: u64,
-    /// Large values that differed from a peer's and got what they lacked range by range.
+    /// Large values that differed from a peer's and got the missing ranges.
     pub repaired_in_parts: u64,
-    /// Values in fragments or parts that were given up: what came made no sense, or nothing more came.
+    /// Transfers in fragments or parts that were given up: what came was malformed, or nothing more came.
     pub transfers_aborted: u64,
-    /// Times that something was handed to the store.
+    /// Requests to the store.
     pub stores: u64,
-    /// How often it failed.
+    /// Failed requests to the store.
     pub store_errors: u64,
-    /// Messages that could not be taken yet: durable entries were being loaded, or it was not known whether
-    /// they are too old for the sender.
+    /// Messages that could not be accepted yet: durable entries were being loaded, or a current member had not yet
+    /// judged them.
     pub not_ready: u64,
-    /// Messages with times of pruning or use that lie further ahead than clocks may differ. Those times were replaced,
-    /// or what stood beside them refused.
+    /// Messages with times of pruning or use further ahead than clocks may differ. The times were replaced, or the
+    /// items refused.
     pub implausible_times: u64,
-    /// Entries and tombstones whose time was over, removed.
+    /// Entries and tombstones removed because they had expired.
     pub expired: u64,
-    /// Entries and tombstones whose time was over when they arrived, ignored.
+    /// Entries and tombstones ignored because they had expired when they arrived.
     pub arrived_expired: u64,
 }
 
-/// The machine.
+/// The state machine of a replicator.
 #[derive(Debug)]
 pub struct ReplicatorCore {
     settings: ReplicatorSettings,
@@ -131,7 +131,7 @@ pub struct ReplicatorCore {
     replica: ReplicaId,
     writer: WriterKey,
     numbers: DotSource,
-    /// What earlier replicators of this process had drawn; never claimed by this one.
+    /// The last number drawn by earlier replicators of this process; this replicator claims nothing up to it.
     start_floor: u64,
     rng: ChaCha8Rng,
     replicas: Arc<Replicas>,
@@ -144,21 +144,21 @@ pub struct ReplicatorCore {
     gate: Gate,
     pruning: Pruning,
     conflicts: Conflicts,
-    /// The wall clock when it was last told, and when that was.
+    /// The last wall clock given, with the time of that input.
     wall: (Instant, i64),
     subscriptions: Subscriptions,
     lifecycle: Lifecycle,
-    /// Since when this node is known to membership while it synchronizes.
+    /// Since when membership has known this node while it synchronizes.
     syncing_since: Option<Instant>,
     synced_with: BTreeSet<UniqueAddress>,
     propagate_at: Option<Instant>,
     gossip_at: Instant,
     notify_at: Option<Instant>,
-    /// When unused entries are looked for again, and not before when.
+    /// When expired entries are looked for next, and the earliest time for the look after that.
     expire_at: Option<Instant>,
     expire_after: Instant,
     stopping: Option<(StopReason, Instant)>,
-    /// Whether one that is refused does not even tell others so any more.
+    /// Whether a refused replicator no longer answers others.
     is_over: bool,
     silence: Silence,
     sent: Traffic,
@@ -180,7 +180,7 @@ impl ReplicatorCore {
         now: Instant,
     ) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        // Nodes that start together do not gossip in step.
+        // Spread the first gossip, so that nodes which start together are out of step.
         let gossip_at = now + rounds::jittered(&mut rng, settings.gossip_interval);
         let replica = ReplicaId(own.uid().get());
         let entries = Entries::new(replica, numbers.clone(), &settings);
@@ -256,7 +256,7 @@ impl ReplicatorCore {
         self.finish_input(now, out);
     }
 
-    /// When a `Tick` next has work to do.
+    /// When the next `Tick` has work to do.
     pub fn next_deadline(&self) -> Option<Instant> {
         match self.lifecycle {
             Lifecycle::Stopped(_) => return None,
@@ -279,11 +279,11 @@ impl ReplicatorCore {
         timers.into_iter().chain(storing).chain([requests, self.gate.next_deadline()]).flatten().min()
     }
 
-    /// Changes an entry. The closure runs at once; on `Ok`, a [`Reply::Update`] with this `id` says
-    /// how the replication ended, on `Err` nothing changed and no reply follows. Source: ddata R2.
+    /// Changes an entry. The closure runs at once. On `Ok`, a later [`Reply::Update`] with this `id` says how the
+    /// replication ended; on `Err` nothing changed, and no reply follows. Source: ddata R2.
     ///
     /// # Errors
-    /// [`UpdateError`], all but `Timeout` and `StoreFailed`.
+    /// [`UpdateError`], except `Timeout` and `StoreFailed`.
     #[expect(clippy::too_many_arguments, reason = "an input, spelled out because a closure is no data")]
     pub fn update<T: ReplicatedData, O, E>(
         &mut self,
@@ -318,7 +318,7 @@ impl ReplicatorCore {
         });
         let run = AssertUnwindSafe(|| -> Result<(T, bool, O), UpdateError<E>> {
             let mut value = base.clone();
-            // A first value that is not empty is explained by no delta.
+            // Merge a first value that is not empty: no delta explains it.
             let merged = match existing {
                 Some(_) => Ok(()),
                 None => Some(init())
@@ -334,8 +334,8 @@ impl ReplicatorCore {
         let (mut value, seeded, output) = catch_unwind(run).map_err(|_| UpdateError::ModifyPanicked)??;
         let mut change = value.take_change(lineage);
         if seeded || change == Change::FullOnly {
-            // The closure may have put another value in the place of the entry's: nothing is lost. What a
-            // removed replica left does not come back that way.
+            // The closure may have replaced the value, so join the former one: nothing is lost. Clean first: data of a
+            // removed replica must not come back that way.
             let markers = self.entries.markers(key.id());
             if let Some(pruning) = value.pruning_mut().filter(|_| !markers.is_empty()) {
                 markers.clean(pruning);
@@ -369,7 +369,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// Makes a change the entry's, logs it, and has it confirmed.
+    /// Commits a change: sets the entry, logs the change, and has it confirmed.
     #[expect(clippy::too_many_arguments, reason = "the second half of `update`")]
     fn commit<T: ReplicatedData, E>(
         &mut self,
@@ -392,7 +392,7 @@ impl ReplicatorCore {
             Change::Delta(delta) if self.settings.delta_enabled => Some(T::delta_to_bytes(&delta)),
             Change::Delta(_) | Change::FullOnly => None,
         };
-        // Looked up once: with a million entries that is what an update costs.
+        // Look the entry up once: with a million entries the lookup is most of the cost of an update.
         let (mut versions, former, markers, before) = match self.entries.get(key.id()) {
             Some(own) => (own.versions.to_map(), own.size_bound, own.markers().clone(), Some(own.digest())),
             None => (BTreeMap::new(), 0, Markers::new(), None),
@@ -413,7 +413,7 @@ impl ReplicatorCore {
         if let Some(delta) = &delta {
             self.entries.note_delta(key.id(), delta, before);
         }
-        // A local update asks no replica for confirmation.
+        // At the local level no replica is asked, so no delta is sent.
         let asked = delta.as_ref().filter(|_| level != Level::Local);
         let item = asked.map(|delta| DeltaItem {
             key: key.id().clone(),
@@ -433,8 +433,8 @@ impl ReplicatorCore {
         Ok(())
     }
 
-    /// Above the limit only growing is refused. A value is encoded to know its size only when the bound
-    /// says that it may be above the limit. Source: ddata E4.
+    /// Above the limit only updates that grow the value are refused. A value is encoded to measure it only when the
+    /// bound says that it may be above the limit. Source: ddata E4.
     fn check_size<T: ReplicatedData, E>(
         &mut self,
         key: &KeyId,
@@ -457,7 +457,7 @@ impl ReplicatorCore {
         Ok(size)
     }
 
-    /// Tells of an entry that is large, and of one that goes on growing.
+    /// Reports an entry that is large, or has grown since it was reported.
     fn note_size(&mut self, key: &KeyId, out: &mut Vec<Effect>) {
         let Some(limit) = self.settings.log_data_size_exceeding else { return };
         if let Some(bytes) = self.entries.worth_telling(key, limit) {
@@ -501,7 +501,7 @@ impl ReplicatorCore {
             self.touch(&key, out);
         }
         match result {
-            // A local tombstone is final; anything else may be news elsewhere.
+            // A local tombstone is final; any other result may be outdated, so other replicas are asked.
             Ok(Read::Found(_) | Read::NotFound) if level != Level::Local => {
                 self.begin_read(now, id, key, tag, level, out);
             }
@@ -586,7 +586,7 @@ impl ReplicatorCore {
         peers.map(|replica| replica.address.clone()).collect()
     }
 
-    /// Sends what is unsent and waits for one voter to hold all of it. Source: ddata G15.
+    /// Sends everything unsent, and waits until one voter holds all of it. Source: ddata G15.
     fn on_stop(&mut self, now: Instant, reason: StopReason, out: &mut Vec<Effect>) {
         if self.gate.is_refused() {
             // From now on a refused replicator no longer tells peers that it is refused.
@@ -601,7 +601,8 @@ impl ReplicatorCore {
         }
         self.begin_last_store();
         let reachable = self.reachable_peers();
-        // A slice at a time would leave out peers of a large cluster; each turn serves the next ones.
+        // Propagate once per peer: one slice would leave out peers of a large cluster, and each call serves the next
+        // ones.
         for _ in 0..reachable.len() {
             self.propagate(now, out);
         }
@@ -622,7 +623,7 @@ impl ReplicatorCore {
             self.fail_all(&reason, out);
             self.become_lifecycle(Lifecycle::Stopped(reason), out);
         } else if !is_out && let Some(voter) = up_to_date.first() {
-            // The voter may still be asking for large entries: a round tells when it has all of them.
+            // The voter may still be asking for large entries; a complete round shows that it has all of them.
             self.open_round_soon(now, voter, out);
         }
     }
@@ -634,7 +635,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// Everything that is due after an input, whichever it was.
+    /// Does everything that is due after any input.
     fn finish_input(&mut self, now: Instant, out: &mut Vec<Effect>) {
         match self.lifecycle {
             Lifecycle::Stopped(_) => return,
@@ -660,7 +661,7 @@ impl ReplicatorCore {
         if self.log.is_trimming() {
             self.rounds.step_at.get_or_insert(now);
         }
-        // Idle timers sleep: nothing to send or to tell means nothing to wake up for.
+        // Plan no timer while there is nothing to send and no subscriber to notify.
         if self.propagate_at.is_none() && self.log.len() > 0 && self.log.has_work(&self.reachable_peers()) {
             self.propagate_at = Some(now + self.settings.delta_propagation_interval);
         }
@@ -685,8 +686,8 @@ impl ReplicatorCore {
         if message.is_exchange() {
             let is_held = message.request().is_some() && !self.gate.has_heard(&to);
             if is_held || !self.gate.exchanges_with(&to) {
-                // One of both may hold what the other has forgotten. This peer is asked once that is known not to be
-                // so; another one is asked at once.
+                // One of both may hold what the other has forgotten. This peer is asked once that is excluded; another
+                // one is asked at once.
                 if let Some(request) = message.request() {
                     self.ask_instead_in(request, &to, out);
                 }
@@ -707,7 +708,8 @@ impl ReplicatorCore {
         out.push(Effect::Send { to, bulk, message });
     }
 
-    /// Whether a message exceeds what the ordinary mailbox takes. Its size is reckoned first, and near the limit found out.
+    /// Whether a message exceeds what the ordinary mailbox takes. The size is estimated first, and measured near the
+    /// limit.
     fn is_bulk(&self, message: &Message, about: usize) -> bool {
         let most = self.settings.max_message_bytes;
         about > most || (about > most / 2 && message.encoded_len() > most)
@@ -721,7 +723,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// Adds types, as if each was used here.
+    /// Adds types, as if each had been used here.
     pub fn add_types(&mut self, types: &TypeTable) {
         let tags = self.types.join(types);
         if !self.entries.storing.held_back.is_empty() && self.lifecycle != Lifecycle::Loading {
@@ -729,13 +731,13 @@ impl ReplicatorCore {
         }
     }
 
-    /// Whether there is nothing more to do. A replicator whose store is too old has stopped for its users, and still
-    /// tells others that it is refused until it is stopped. Source: ddata Z11.
+    /// Whether there is nothing more to do. A replicator whose store is too old has stopped for its users, but answers
+    /// others that it is refused until it is stopped. Source: ddata Z11.
     pub fn is_over(&self) -> bool {
         matches!(self.lifecycle, Lifecycle::Stopped(_)) && (self.is_over || !self.gate.is_refused())
     }
 
-    /// Where the replicator is in its life.
+    /// The lifecycle.
     pub fn lifecycle(&self) -> &Lifecycle {
         &self.lifecycle
     }
@@ -749,7 +751,7 @@ impl ReplicatorCore {
         live.map(|(key, _)| key.clone()).take(limit).collect()
     }
 
-    /// The value of an entry, as it is here; `None` if it is absent, deleted, or of another type.
+    /// The value of an entry as held here; `None` if the entry is absent, deleted, or of another type.
     pub fn value<T: ReplicatedData>(&self, key: &Key<T>) -> Option<&T> {
         match &self.entries.get(key.id())?.data {
             Data::Value(value) => value.as_any().downcast_ref(),
@@ -762,7 +764,7 @@ impl ReplicatorCore {
         self.entries.iter().map(|(key, entry)| (key.clone(), entry.digest())).collect()
     }
 
-    /// The sum over everything that is held here: equal sums, equal data.
+    /// The sum over everything held here: equal sums mean equal data.
     pub fn root_sum(&self) -> crate::tree::Sum {
         self.entries.tree.sum(crate::tree::Prefix::ROOT)
     }
@@ -772,13 +774,13 @@ impl ReplicatorCore {
         self.log.len()
     }
 
-    /// What was dropped or refused so far.
+    /// Counters of what was dropped or refused so far.
     pub fn stats(&self) -> Stats {
         self.stats
     }
 }
 
-/// A tenth of the interval either way, so that what starts together drifts apart.
+/// The interval changed by up to a tenth either way, so that nodes which start together drift apart.
 pub(crate) fn jitter(interval: Duration, chance: f64) -> Duration {
     interval.mul_f64(0.9 + 0.2 * chance)
 }

@@ -7,124 +7,121 @@ use crate::durable::{DurableSettings, covers};
 use crate::error::StartError;
 use crate::sabotage::Sabotage;
 
-/// Settings of one replicator. Times are those of a production LAN. Source: ddata §8.
+/// Settings of one replicator. The default times suit a production LAN. Source: ddata §8.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicatorSettings {
     /// The instance's name; peers are the replicators of the same name. Default `ddata`.
     pub name: String,
-    /// All roles that a node needs to have a replica; only such members are peers. Default none: every
-    /// member has one. Source: ddata I1.
+    /// The roles that a node needs, all of them, to have a replica; only such members are peers. Default none: every
+    /// member has a replica. Source: ddata I1.
     pub roles: BTreeSet<String>,
-    /// Every so often a round of anti-entropy is begun with one peer. Default 2 s. Source: ddata G10.
+    /// How often a round of anti-entropy with one peer begins. Default 2 s. Source: ddata G10.
     pub gossip_interval: Duration,
-    /// Every so often some peers get the changes they lack. Default a fifth of `gossip_interval`, at
-    /// least 10 ms. Source: ddata G3.
+    /// How often some peers get the changes they lack. Default a fifth of `gossip_interval`, at least 10 ms. Source:
+    /// ddata G3.
     pub delta_propagation_interval: Duration,
-    /// Every so often subscribers are told what changed. Default 500 ms. Source: ddata R16.
+    /// How often subscribers are notified. Default 500 ms. Source: ddata R16.
     pub notify_subscribers_interval: Duration,
-    /// Entries in one message. Default 500.
+    /// The most entries in one message; in rounds at most 64, in batches of deltas at most 128. Default 500.
     pub max_delta_elements: usize,
-    /// Bytes in one message; it must fit an ordinary lane. Default 192 KiB.
+    /// The most bytes in one message, which must fit an ordinary lane. Default 192 KiB.
     pub max_message_bytes: usize,
-    /// Larger messages travel in pieces of this size; it must fit the large lane. Default 1 MiB.
-    /// Source: ddata G11.
+    /// The size of the fragments of larger messages, which must fit the large lane. Default 1 MiB. Source: ddata G11.
     pub bulk_fragment_bytes: usize,
-    /// The limit of updates to one entry. Default 64 MiB. Source: ddata E4.
+    /// The greatest size of an entry that updates may produce. Default 64 MiB. Source: ddata E4.
     pub max_entry_bytes: usize,
-    /// Full states up to this size travel with the deltas, larger ones by anti-entropy. Default 64 KiB.
+    /// The greatest full state sent with the deltas; larger ones are left to anti-entropy. Default 64 KiB.
     pub eager_full_state_bytes: usize,
     /// Whether deltas are kept and sent; if not, every change travels as a full state. Default true.
     pub delta_enabled: bool,
-    /// A group of deltas above this many leaves is sent as full state if that is not much larger.
-    /// Default 1,000. Source: ddata G4.
+    /// A group of deltas with more leaves is sent as a full state, if that is not much larger. Default 1,000. Source:
+    /// ddata G4.
     pub max_delta_size: usize,
-    /// Records in the delta log; beyond it lagging peers are left to anti-entropy. Default 100,000.
+    /// The most records in the delta log; beyond that lagging peers are left to anti-entropy. Default 100,000.
     pub delta_log_max_entries: usize,
-    /// Bytes in the delta log. Default 64 MiB.
+    /// The most bytes in the delta log. Default 64 MiB.
     pub delta_log_max_bytes: usize,
-    /// An unacknowledged batch of deltas is sent again after this. Default 2 s. Source: ddata G8.
+    /// How long to wait before an unacknowledged batch of deltas is resent. Default 2 s. Source: ddata G8.
     pub delta_resend_timeout: Duration,
-    /// Unacknowledged messages of one round of anti-entropy, per direction. Default 8.
+    /// The most unacknowledged full messages of one round of anti-entropy per direction, and unacknowledged batches of
+    /// deltas per peer. Default 8.
     pub sync_window: usize,
     /// How many peers a new node synchronizes with at a time. Default 4. Source: ddata G13.
     pub sync_parallel_peers: usize,
-    /// Syncing ends after this even if not enough peers answered. Default 30 s. Source: ddata G13.
+    /// The time after which `Syncing` ends even if not enough peers answered. Default 30 s. Source: ddata G13.
     pub sync_timeout: Duration,
-    /// Values with more top-level keys are compared and sent range by range, so that repairing one costs
-    /// what differs and a new node gets it in pieces. Default 4,096. Source: ddata G12.
+    /// Values with more top-level keys are compared and sent range by range, so that a repair sends only what differs
+    /// and a new node gets the value in parts. Default 4,096. Source: ddata G12.
     pub inner_tree_keys: usize,
-    /// A difference that exchanging did not settle is left alone for so many rounds. Default 30.
+    /// For how many rounds a difference that an exchange did not end is suppressed. Default 30.
     pub mismatch_suppress_rounds: u32,
-    /// A type conflict of one entry is told once in this time. Default 1 min. Source: ddata A5.
+    /// The shortest time between two events about a type conflict of one entry. Default 1 min. Source: ddata A5.
     pub type_conflict_log_interval: Duration,
     /// Whether the oldest nodes are asked first. Default false. Source: ddata R10.
     pub prefer_oldest: bool,
     /// The default of `min_cap` of majority levels. Default 0.
     pub majority_min_cap: usize,
-    /// Requests that wait for other replicas. Default 10,000.
+    /// The most requests that wait for other replicas. Default 10,000.
     pub max_in_flight: usize,
-    /// Local requests that wait for the replicator. Default 16,384.
+    /// The most local requests that wait for the replicator. Default 16,384.
     pub mailbox_capacity: usize,
     /// Whether a read pushes its result to replicas that answered with less. Default true.
     pub read_repair_push: bool,
-    /// Every so often removed replicas are pruned and old markers forgotten; `None` never. Default 120 s.
-    /// Source: ddata Z2.
+    /// How often removed replicas are pruned and old markers forgotten; `None` for never. Default 120 s. Source: ddata
+    /// Z2.
     pub pruning_interval: Option<Duration>,
-    /// How long a change takes at worst to reach all replicas while all are healthy. Default 300 s.
+    /// The longest time that a change takes to reach all replicas while all are healthy. Default 300 s.
     pub max_pruning_dissemination: Duration,
-    /// For how long copies that name a removed replica are expected, entries that are not durable. Default
-    /// 6 h. Source: ddata Z5, Z9.
+    /// How long markers of removed replicas live beside entries that are not durable, and so for how long late copies
+    /// are expected. Default 6 h. Source: ddata Z5, Z9.
     pub pruning_marker_time_to_live: Duration,
-    /// How far another member's wall clock may be ahead of the one here. Times of pruning that lie further ahead are
-    /// refused, and told of: nothing could ever be younger than they are. Default 5 min. Source: ddata Z9.
+    /// How far another member's wall clock may be ahead of the own one. Times of pruning further ahead are refused and
+    /// reported: nothing could ever be later than they are. Default 5 min. Source: ddata Z9.
     pub max_clock_skew: Duration,
-    /// Entries whose timestamps are numbers of the program's own and no wall time: ids, or prefixes and `*`. They are
-    /// never compared with the clock here. Default none. Source: ddata Y6.
+    /// Entries whose timestamps are numbers of the program and no wall times: ids, or prefixes and `*`. Their
+    /// timestamps are never compared with the own clock. Default none. Source: ddata Y6.
     pub custom_clocks: Vec<String>,
     /// Which entries are stored on disk, and how. Default none.
     pub durable: DurableSettings,
-    /// Local requests that wait while durable entries are loaded. Default 10,000. Source: ddata U4.
+    /// The most local requests that wait while durable entries are loaded. Default 10,000. Source: ddata U4.
     pub stash_capacity: usize,
-    /// Entries that are not read, updated or deleted for so long are removed without trace, by pattern:
-    /// an id, a prefix with `*` behind it, or `*` for all; the most specific one counts. For data like
-    /// a cache's: an entry that expires on one node while another uses it comes back. A lifetime must be well
-    /// above the difference of the nodes' clocks. Default none. Source: ddata E1, E3.
+    /// The time after which entries that are not read, updated or deleted are removed without a trace, by pattern: an
+    /// id, a prefix followed by `*`, or `*` for all; the most specific pattern counts. For data like a cache's: an
+    /// entry that expires on one node while another uses it comes back. A lifetime must be well above the difference of
+    /// the nodes' clocks. Default none. Source: ddata E1, E3.
     pub expire_keys_after_inactivity: BTreeMap<String, Duration>,
-    /// Tombstones of deleted entries are dropped this long after the deletion, so that their ids can be
-    /// used again. A member cut off for longer brings the entry back. Default `None`, never.
-    /// Source: ddata R5, Z9.
+    /// The time after a deletion at which the tombstone is dropped, so that its id can be used again. A member cut off
+    /// for longer brings the entry back. Default `None`, never. Source: ddata R5, Z9.
     pub delete_tombstone_ttl: Option<Duration>,
-    /// Entries of so many bytes or more are told of once, and again whenever they have grown by a
-    /// tenth. Default 10 KiB; `None` never. Source: ddata E4.
+    /// Entries of so many bytes or more are reported once, and again whenever they have grown by a tenth. Default 10
+    /// KiB; `None` for never. Source: ddata E4.
     pub log_data_size_exceeding: Option<usize>,
     /// How long an orderly stop waits for one voter to hold everything. Default 3 s. Source: ddata G15.
     pub shutdown_flush_timeout: Duration,
-    /// Encodings of entries are kept for so long after they were made, so that several recipients share
-    /// one. Default 10 s. Source: ddata R14.
+    /// How long encodings of entries are kept, so that several recipients share one. Default 10 s. Source: ddata R14.
     pub encode_cache_time_to_live: Duration,
-    /// Where the numbers of this process begin at least. Only for programs that keep their uids when they
-    /// start anew. Default `None`: uids are drawn, and numbers begin at 1. Source: ddata I2.
+    /// The number above which the numbers of this process begin. Only for programs that keep their uids over restarts.
+    /// Default `None`: uids are drawn, and numbers begin at 1. Source: ddata I2.
     pub dot_floor: Option<DotFloor>,
-    /// Static membership only: a peer silent for so long counts as unreachable. Default 5 s.
+    /// For fixed lists only: how long a silent peer counts as reachable. Default 5 s.
     pub unreachable_after: Duration,
     /// Clauses left out, for simulations that prove their checkers.
     #[doc(hidden)]
     pub sabotage: &'static [Sabotage],
 }
 
-/// Times are added to the clock, and no clock goes on for as long as a `Duration` may last.
+/// The greatest time in settings: times are added to clocks, which do not reach as far as a `Duration`.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 
-/// A number that no process before under the same uid has drawn. Source: ddata I2.
+/// A number that no former process with the same uid has drawn. Source: ddata I2.
 ///
-/// It must only ever grow: a process that drew a number twice would name two things alike, and one of
-/// them would vanish.
+/// It must only ever grow: if a number was drawn twice, two leaves would have one name, and one of them would vanish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DotFloor(pub u64);
 
 impl DotFloor {
-    /// A floor from the wall clock in milliseconds since 1970: good as long as that never goes back
-    /// between two starts, and no process draws more than a million numbers in a millisecond.
+    /// A floor from the wall clock in milliseconds since 1970. It is valid as long as the clock never goes back between
+    /// two starts, and no process draws more than a million numbers in a millisecond.
     pub fn from_wall_ms(wall_ms: i64) -> Self {
         Self(u64::try_from(wall_ms).unwrap_or(0).saturating_mul(1 << 20))
     }
@@ -197,7 +194,7 @@ impl ReplicatorSettings {
         self.sabotage.contains(&clause)
     }
 
-    /// For how long markers beside this entry live.
+    /// How long markers beside this entry live.
     pub(crate) fn marker_life(&self, key: &str) -> Duration {
         if self.durable.covers(key) {
             self.durable.pruning_marker_time_to_live
@@ -211,7 +208,7 @@ impl ReplicatorSettings {
         !self.custom_clocks.iter().any(|pattern| covers(pattern, key))
     }
 
-    /// For how long any marker lives.
+    /// The longest time that any marker lives.
     pub(crate) fn longest_marker_life(&self) -> Duration {
         self.pruning_marker_time_to_live.max(self.durable.pruning_marker_time_to_live)
     }
@@ -223,10 +220,10 @@ impl ReplicatorSettings {
         self
     }
 
-    /// Checks what could be wrong together.
+    /// Checks every setting, and settings that depend on each other.
     ///
     /// # Errors
-    /// [`StartError::Settings`], naming the values.
+    /// [`StartError::Settings`], which names the values.
     pub fn validate(&self) -> Result<(), StartError> {
         let times = [
             ("gossip_interval", self.gossip_interval),
@@ -323,7 +320,7 @@ impl ReplicatorSettings {
 mod tests {
     use super::*;
 
-    /// ddata K2: a floor from the clock leaves a million numbers to each millisecond, and never wraps round.
+    /// ddata K2: a floor from the clock leaves a million numbers to each millisecond, and never wraps around.
     #[test]
     fn a_floor_from_the_clock_grows_with_it() {
         let floors = [-5, 0, 1, 1_700_000_000_000, i64::MAX].map(DotFloor::from_wall_ms);

@@ -1,20 +1,19 @@
 //! Finds peers that were asked several times in a row and never answered.
 //!
-//! A member on which no replicator was started makes requests wait for it until they time out,
-//! and nothing else tells why. Three requests that went by without a single answer in between are
-//! told once, by the peer's name. Source: ddata I1.
+//! A member on which no replicator was started makes requests wait for it until they time out, and nothing else tells
+//! why. Three requests in a row without a single answer are reported once, with the peer's name. Source: ddata I1.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use greylag_core::UniqueAddress;
 
-/// So many unanswered requests in a row are silence.
+/// How many unanswered requests in a row count as silence.
 const REQUESTS: usize = 3;
 
 #[derive(Debug, Default)]
 struct Asked {
-    /// When the first requests since its last answer were over.
+    /// The ends of the first requests since the peer's last answer.
     over_at: Vec<Instant>,
     told: bool,
 }
@@ -26,12 +25,12 @@ impl Asked {
     }
 }
 
-/// What peers were asked since they last answered.
+/// The requests to each peer since its last answer.
 #[derive(Debug, Default)]
 pub(crate) struct Silence(BTreeMap<UniqueAddress, Asked>);
 
 impl Silence {
-    /// A peer was asked on behalf of a request that ends at `over_at`.
+    /// Notes that a peer was asked for a request that ends at `over_at`.
     pub(crate) fn asked(&mut self, peer: &UniqueAddress, over_at: Instant) {
         let asked = match self.0.get_mut(peer) {
             Some(asked) => asked,
@@ -42,7 +41,7 @@ impl Silence {
         }
     }
 
-    /// A peer answered, whatever and however late.
+    /// Notes that a peer answered, whatever and however late.
     pub(crate) fn answered(&mut self, peer: &UniqueAddress) {
         self.0.remove(peer);
     }
@@ -57,7 +56,7 @@ impl Silence {
         found.collect()
     }
 
-    /// When `on_tick` next has something to say.
+    /// When `on_tick` next has a peer to report.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.0.values().filter_map(Asked::silent_at).min()
     }
@@ -69,7 +68,8 @@ mod tests {
 
     use super::*;
 
-    /// ddata I1: three requests in a row without an answer are told once, and any answer begins anew.
+    /// ddata I1: three requests in a row without an answer are reported once, and after any answer the count begins
+    /// again.
     #[test]
     fn three_in_a_row_are_silence() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));

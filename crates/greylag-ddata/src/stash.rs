@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// At most so many requests.
+/// A bounded queue of requests.
 #[derive(Debug)]
 pub(crate) struct Stash<R> {
     waiting: VecDeque<R>,
@@ -14,7 +14,7 @@ impl<R> Stash<R> {
         Self { waiting: VecDeque::new(), capacity }
     }
 
-    /// Keeps a request if it has to wait and there is room; gives it back otherwise.
+    /// Keeps a request if it has to wait and there is room; otherwise returns it.
     pub(crate) fn admit(&mut self, request: R, waits: bool) -> Option<R> {
         if waits && self.waiting.len() < self.capacity {
             self.waiting.push_back(request);
@@ -23,7 +23,7 @@ impl<R> Stash<R> {
         Some(request)
     }
 
-    /// The one that has waited longest.
+    /// Takes the oldest request.
     pub(crate) fn next(&mut self) -> Option<R> {
         self.waiting.pop_front()
     }
@@ -33,7 +33,7 @@ impl<R> Stash<R> {
 mod tests {
     use super::*;
 
-    /// ddata U4: in order, and no more than there is room for.
+    /// ddata U4: requests stay in order, and at most as many are kept as there is room for.
     #[test]
     fn what_waits_keeps_its_order_and_what_finds_no_room_comes_back() {
         let mut stash = Stash::new(2);

@@ -1,5 +1,4 @@
-//! Membership from a fixed list: finds out which process runs at each address, and whether it can
-//! be reached.
+//! Membership from a fixed list: finds out which process runs at each address, and whether it is reachable.
 //!
 //! ```text
 //! Ping(address)        silence makes the process there unreachable, a word of it reachable
@@ -7,10 +6,10 @@
 //! a word of another    changes nothing; the address is asked who runs there (AskWho), and its answer decides
 //! ```
 //!
-//! Every configured peer counts as a voter from the start, so a majority is never computed over the
-//! peers met so far, and a process that takes another's place leaves the number of voters as it was. A caller that
-//! names itself with an address proves nothing, because any process that reaches this node's port can call; and a
-//! member removed for its sake would be removed for good. Source: ddata I2.
+//! Every configured peer counts as a voter from the start, so a majority is never computed over the peers met so far,
+//! and a process that replaces another leaves the number of voters as it was. A caller that claims an address proves
+//! nothing, because any process that reaches this node's port can call, and a member removed on its word would be
+//! removed for good. Source: ddata I2.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -19,7 +18,7 @@ use greylag_core::{NodeAddress, UniqueAddress};
 
 use crate::replicas::{Replica, ReplicaStatus, Replicas};
 
-/// Pings per `unreachable_after`, so that one lost ping is no verdict.
+/// Pings per `unreachable_after`; one lost ping does not make a peer unreachable.
 const PINGS: u32 = 5;
 
 #[derive(Debug, Default)]
@@ -38,14 +37,14 @@ pub(crate) enum Sign {
     AnsweredDial,
 }
 
-/// What the machine asks for.
+/// The effects of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum StaticEffect {
-    /// Asks the process at this address for a sign of life.
+    /// Ask the process at this address for a sign of life.
     Ping(NodeAddress),
-    /// Dials this address, so that the process that listens there says who it is.
+    /// Dial this address, so that the process that listens there names itself.
     AskWho(NodeAddress),
-    /// These are the replicas now.
+    /// Publish these replicas.
     Publish(Replicas),
 }
 
@@ -74,7 +73,7 @@ impl StaticMembership {
 
     /// Takes a sign of life of a process.
     pub(crate) fn on_heard(&mut self, now: Instant, process: &UniqueAddress, sign: Sign, out: &mut Vec<StaticEffect>) {
-        // A late message of a process that was replaced does not bring it back.
+        // Ignore a late message of a process that was replaced.
         if self.removed.contains(process) {
             return;
         }
@@ -96,14 +95,14 @@ impl StaticMembership {
         }
     }
 
-    /// Takes a peer out of the list: it counts no more, and what a process there left is pruned.
+    /// Takes a peer out of the list: it no longer counts, and what its process left is pruned.
     pub(crate) fn on_taken_out(&mut self, address: &NodeAddress, out: &mut Vec<StaticEffect>) {
         let Some(peer) = self.peers.remove(address) else { return };
         self.removed.extend(peer.process);
         self.publish(out);
     }
 
-    /// Does everything due by `now`.
+    /// Does everything that is due.
     pub(crate) fn on_tick(&mut self, now: Instant, out: &mut Vec<StaticEffect>) {
         if self.ping_at <= now {
             self.ping_at = now + self.unreachable_after / PINGS;
@@ -126,9 +125,9 @@ impl StaticMembership {
         self.ping_at
     }
 
-    /// The replicas as they are known now.
+    /// The replicas known now.
     pub(crate) fn replicas(&self) -> Replicas {
-        // Without a history, the order of addresses stands for age: it is the same everywhere.
+        // Use the order of addresses as age: there is no history, and the order is the same everywhere.
         let own_age = self.peers.keys().filter(|peer| *peer < self.own.address()).count();
         let age = |index: usize| (index + usize::from(index >= own_age)) as u64;
         let met = self.peers.values().enumerate().filter_map(|(index, peer)| {
@@ -189,8 +188,8 @@ mod tests {
         assert_eq!((replicas.removed, watch.replicas().voter_count()), ([node("a:1#1")].into(), 3));
     }
 
-    /// ddata I2: a process that calls and names itself with a member's address changes nothing, and the member's silence
-    /// is not broken by it; the address is asked who runs there.
+    /// ddata I2: a process that calls under a member's address changes nothing, and does not end the member's silence;
+    /// the address is asked which process listens there.
     #[test]
     fn a_call_alone_removes_nobody() {
         let now = Instant::now();
@@ -207,7 +206,7 @@ mod tests {
         assert!(watch.replicas().others[0].reachable);
     }
 
-    /// ddata I2, Z11: a peer that will not come is taken out, met or not; it counts no more and is not waited for.
+    /// ddata I2, Z11: a peer that will not come is taken out, met or not; it no longer counts and is not waited for.
     #[test]
     fn a_peer_that_will_not_come_is_taken_out() {
         let now = Instant::now();

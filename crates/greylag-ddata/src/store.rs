@@ -1,4 +1,4 @@
-//! What a store of durable entries is: load everything once, append changes, flush.
+//! The interface of stores of durable entries: load everything once, append changes, flush.
 //!
 //! ```text
 //! start   machine: Load             --> store: load_all  --> Loaded*, LoadDone | LoadFailed
@@ -7,9 +7,9 @@
 //! stop                                  store: close
 //! ```
 //!
-//! The replicator hands over changes, one append at a time: changes made while one is under way go
-//! into the next, so that pending changes of all entries share one flush. A store knows
-//! nothing of types; it keeps, for each entry, the snapshot last put and the deltas appended since.
+//! The replicator makes one append at a time: changes made meanwhile go into the next one, so that pending changes of
+//! all entries share one flush. A store knows no types; it keeps, for each entry, the snapshot last put and the deltas
+//! appended since.
 //!
 //! The default store is the feature `ddata` of `greylag-store-sled`. Source: ddata U2.
 
@@ -24,60 +24,59 @@ use greylag_crdt::{Markers, ReplicaId};
 use crate::gate::Starts;
 use crate::key::KeyId;
 
-/// One change of what is stored.
+/// A change to the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreOp {
-    /// The entry is this now; a snapshot and deltas that are stored for it give way, a tombstone too.
+    /// Stores a snapshot of the entry; it replaces a stored snapshot with its deltas, or a tombstone.
     Put {
         /// The entry.
         key: KeyId,
-        /// The tag of its type.
+        /// The tag of the value's type.
         tag: Arc<str>,
-        /// The canonical bytes of its value.
+        /// The canonical bytes of the value.
         bytes: Bytes,
-        /// What was put where of removed replicas.
+        /// The markers of removed replicas.
         markers: Markers,
     },
-    /// A delta to be joined with what is stored for the entry. Only after a `Put` of it.
+    /// Appends a delta to the stored snapshot of the entry. Only after a `Put` of the entry.
     Delta {
         /// The entry.
         key: KeyId,
         /// The canonical bytes of the delta.
         bytes: Bytes,
     },
-    /// The entry is deleted; what was stored for it gives way.
+    /// Stores a tombstone; it replaces everything stored for the entry.
     Tombstone {
         /// The entry.
         key: KeyId,
         /// Wall clock of the deletion, in milliseconds.
         deleted_at: i64,
     },
-    /// Nothing is stored for the entry any more; nothing happens if nothing was.
+    /// Removes everything stored for the entry; does nothing if there is nothing.
     Remove {
         /// The entry.
         key: KeyId,
     },
-    /// Everything that is stored for the entry is moved aside: it is kept for operators to look at, and
-    /// loaded no more.
+    /// Moves everything stored for the entry aside: it is kept for operators to inspect, and no longer loaded.
     Quarantine {
         /// The entry.
         key: KeyId,
     },
-    /// What the replicator itself has to remember, in place of what it remembered before.
+    /// Stores the replicator's own record, which replaces the former one.
     Meta(StoreMeta),
 }
 
-/// What a replicator remembers beside its entries. Source: ddata Z9.
+/// The replicator's own record: what it remembers beside its entries. Source: ddata Z9.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreMeta {
     /// When this was written: wall clock in milliseconds.
     pub written_at: i64,
-    /// When the latest complete round with a member began whose gate was open, or the time of writing as long as
+    /// When the latest complete round with a member whose gate was open began; or the time of writing, as long as
     /// nothing was exchanged with any member.
     pub synced_at: Option<i64>,
     /// Whether data were ever exchanged with another member.
     pub has_met_others: bool,
-    /// Up to when markers and tombstones were forgotten.
+    /// The time up to which markers and tombstones were forgotten.
     pub forget_horizon: Option<i64>,
     /// The starts of the history that this store belongs to. Source: ddata Z11.
     pub starts: Starts,
@@ -85,20 +84,20 @@ pub struct StoreMeta {
     pub removed: BTreeSet<ReplicaId>,
 }
 
-/// What is stored for one entry.
+/// The stored record of one entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoadedRecord {
     /// A value.
     Value {
         /// The entry.
         key: KeyId,
-        /// The tag of its type.
+        /// The tag of the value's type.
         tag: Arc<str>,
         /// The canonical bytes of the snapshot.
         bytes: Bytes,
         /// The markers of the snapshot.
         markers: Markers,
-        /// Deltas that were appended since; their order does not matter.
+        /// The deltas appended since; their order does not matter.
         deltas: Vec<Bytes>,
     },
     /// A deleted entry.
@@ -108,11 +107,11 @@ pub enum LoadedRecord {
         /// Wall clock of the deletion, in milliseconds.
         deleted_at: i64,
     },
-    /// Something is stored for the entry and cannot be read.
+    /// A record that cannot be read.
     Bad {
         /// The entry.
         key: KeyId,
-        /// What is wrong with it.
+        /// The damage.
         why: String,
     },
 }
@@ -126,73 +125,73 @@ impl LoadedRecord {
     }
 }
 
-/// Some of what is stored.
+/// A part of the stored records.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoadBatch {
-    /// Entries, each in one batch only.
+    /// Records of entries, each in one batch only.
     pub records: Vec<LoadedRecord>,
-    /// What the replicator remembered; in one batch at most, whichever.
+    /// The replicator's own record; in at most one batch, whichever.
     pub meta: Option<StoreMeta>,
 }
 
-/// Why a store did not do what it was asked. Source: ddata U5.
+/// Why a store failed. Source: ddata U5.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// Another process has the store open.
     #[error("store {place} is in use by another process; stop that process or choose another place")]
     Locked {
-        /// Where it is.
+        /// The path of the store.
         place: String,
     },
-    /// Changes that it had acknowledged are gone from its end, so it is not opened: it would show an older state. Source:
-    /// ddata U2.
+    /// Acknowledged changes are missing at the end of the store, so it is not opened: it would show an older state.
+    /// Source: ddata U2.
     #[error(
         "store {place} has lost its end: commit {expected} was acknowledged, the last one that is there is {found}"
     )]
     TailLost {
-        /// Where it is.
+        /// The path of the store.
         place: String,
-        /// The last commit that was acknowledged.
+        /// The last acknowledged commit.
         expected: u64,
-        /// The last one that is there; 0 if there is none.
+        /// The last commit that is there; 0 if there is none.
         found: u64,
     },
-    /// The store cannot be opened, read or written. What was appended last may or may not be stored.
+    /// The store cannot be opened, read or written. The last appended changes may or may not be stored.
     #[error("store {place} failed: {why}")]
     Failed {
-        /// Where it is.
+        /// The path of the store.
         place: String,
-        /// What it said.
+        /// The store's error.
         why: String,
     },
 }
 
 /// Keeps the durable entries of one replicator.
 ///
-/// The calls come from one task, one at a time, `load_all` first. The public conformance kit says in
-/// tests what is asked of an implementation: `greylag_ddata::tck`, behind the feature `tck`.
+/// The calls come from one task, one at a time, `load_all` first. The public conformance kit tests the requirements on
+/// an implementation: `greylag_ddata::tck`, behind the feature `tck`.
 pub trait DurableStore: Send + Sync + 'static {
     /// Opens the store if it is not open, and reads all of it. Called again after an error.
     ///
-    /// A record that cannot be read is a [`LoadedRecord::Bad`] and no error: the others are wanted.
+    /// A record that cannot be read is a [`LoadedRecord::Bad`] and no error: the other records are still needed.
     fn load_all(&self) -> BoxStream<'_, Result<LoadBatch, StoreError>>;
 
-    /// Takes changes, to be made in this order. They need not be durable before [`Self::flush`] returns.
-    /// After an error the outcome of all changes since the last flush is unknown; those that matter come
-    /// again, as [`StoreOp::Put`], and the store must take them if it can by then.
+    /// Appends changes, to be made in this order. They need not be durable before [`Self::flush`] returns. After an
+    /// error the outcome of all changes since the last flush is unknown; those that matter are appended again, as
+    /// [`StoreOp::Put`], and the store must accept them if it can by then.
     fn append(&self, ops: Vec<StoreOp>) -> BoxFuture<'_, Result<(), StoreError>>;
 
     /// Returns once everything appended is durable, also against power loss.
     fn flush(&self) -> BoxFuture<'_, Result<(), StoreError>>;
 
-    /// Gives what is stored another name, under which nothing opens it by itself, and answers that name. The place is empty
-    /// then. Asked only of a store that said [`StoreError::TailLost`], if `durable.stale_store` is `Discard`. Default: an
-    /// error, for stores that never say that. Source: ddata U5.
+    /// Renames the stored data, so that nothing opens them by themselves, and returns the new path; the old path is
+    /// then free. Called only after [`StoreError::TailLost`], if `durable.stale_store` is `Discard`. Default: an error,
+    /// for stores that never return that error. Source: ddata U5.
     fn set_aside(&self) -> BoxFuture<'_, Result<String, StoreError>> {
         let (place, why) = ("of this kind".to_owned(), "it cannot be set aside".to_owned());
         Box::pin(std::future::ready(Err(StoreError::Failed { place, why })))
     }
 
-    /// Flushes and closes. The same place can be opened anew at once, by any process.
+    /// Flushes and closes. Any process can open the same path again at once.
     fn close(&self) -> BoxFuture<'_, Result<(), StoreError>>;
 }

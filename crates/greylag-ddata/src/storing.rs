@@ -1,13 +1,12 @@
-//! Keeps what of the durable entries is not on disk, and which requests wait until it is.
+//! Tracks the changes of durable entries that are not on disk, and the requests that wait for them.
 //!
-//! Changes gather here while a store is under way and go into the next one together, so all entries
-//! share one flush and an entry that changes a hundred times meanwhile is stored once. A request that
-//! has to confirm that an entry is on disk waits for the store that holds everything the entry held when
-//! the request came. After a failure the whole entry is stored anew: by the next request that touches it,
-//! by its next change, or after [`RETRY_PAUSE`].
+//! Changes gather while a store request is under way and go into the next one together, so all entries share one flush,
+//! and an entry that changes a hundred times meanwhile is stored once. A request that must confirm that an entry is on
+//! disk waits for the store request that holds everything the entry held when the request came. After a failure the
+//! whole entry is stored again: by the next request that touches it, by its next change, or after [`RETRY_PAUSE`].
 //!
-//! An entry is stored as a snapshot; a large one, as long as that is cheaper, as a snapshot and the
-//! deltas since. Source: ddata U2, U3, U5.
+//! An entry is stored as a snapshot; a large one as a snapshot and the deltas since, as long as that is cheaper.
+//! Source: ddata U2, U3, U5.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -23,19 +22,19 @@ use crate::settings::ReplicatorSettings;
 use crate::store::{LoadedRecord, StoreMeta, StoreOp};
 use crate::types::{AnyData, TypeTable};
 
-/// Entries above this are stored as a snapshot and deltas.
+/// Larger entries are stored as a snapshot and deltas.
 pub(crate) const LARGE_BYTES: usize = 64 * 1024;
-/// An entry that could not be stored, and that no request asks about, is stored again after this.
+/// How long to wait before an entry that could not be stored, and that no request asks about, is stored again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// A request that waits for an entry to be on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Waiter {
-    /// A write that began here, by its number.
+    /// A local write, by its number.
     Write(u64),
-    /// A read that began here.
+    /// A local read, by its number.
     Read(u64),
-    /// A peer that is to be told with an acknowledgement.
+    /// A peer that gets an acknowledgement.
     Peer { to: UniqueAddress, request: u64 },
 }
 
@@ -43,19 +42,19 @@ pub(crate) enum Waiter {
 struct Waiting {
     key: KeyId,
     waiter: Waiter,
-    /// Whether what is waited for was stored on this one's account: its failure is then final. Others get
-    /// a store of their own first.
+    /// Whether the entry was stored on account of this request: a failure is then final. Other requests first get a
+    /// store request of their own.
     on_own_account: bool,
 }
 
-/// What became of an entry since it was handed to the store.
+/// The change of an entry since it was last handed to the store.
 #[derive(Debug)]
 enum Change {
     Deltas(Vec<Bytes>),
     Full,
 }
 
-/// What is in the store of a large entry.
+/// The stored bytes of a large entry.
 #[derive(Debug, Clone, Copy)]
 struct Large {
     snapshot: usize,
@@ -73,28 +72,29 @@ struct Flight {
     waiting: Vec<Waiting>,
 }
 
-/// The requests to answer after a store, by its outcome for them.
+/// The requests to answer after a store request, by its outcome for them.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     pub(crate) safe: Vec<Waiter>,
     pub(crate) failed: Vec<Waiter>,
 }
 
-/// How the replicator's own state is to be told to the store.
+/// What the store's own record must say next, and what it says.
 #[derive(Debug, Default)]
 struct Saying {
-    /// Horizon and starts have to be there before any change that is gathered.
+    /// Whether horizon and starts must be stored before any gathered change.
     goes_first: bool,
-    /// That state could not be stored, and waits for the next change or the next try.
+    /// Whether the own record could not be stored, and waits for the next change or the next try.
     has_failed: bool,
-    /// The last time in touch that the store speaks of, with all that was known until then.
+    /// The last time in touch in the store, together with everything that was known until then.
     synced_at: Option<i64>,
-    /// Whether the store says for certain that this replicator has met others.
+    /// Whether the store certainly says that this replicator has met others.
     has_met_others: bool,
 }
 
 impl Saying {
-    /// As it is said while not all is stored that the rounds until now brought: a time in touch speaks of all of that.
+    /// The record to write while data of former rounds are missing in the store: a time in touch vouches for all of
+    /// them.
     fn of_before(&self, meta: StoreMeta) -> StoreMeta {
         let stored = self.synced_at.unwrap_or(i64::MIN);
         if !meta.has_met_others && self.synced_at != Some(i64::MIN) {
@@ -105,29 +105,29 @@ impl Saying {
     }
 }
 
-/// The gathering of changes.
+/// The gathered changes, and the store request under way.
 #[derive(Debug)]
 pub(crate) struct Storing {
     settings: DurableSettings,
-    /// Off until everything is loaded.
+    /// `false` until the store is loaded.
     is_on: bool,
     tickets: u64,
     changes: BTreeMap<KeyId, Change>,
     waiting: Vec<Waiting>,
-    /// Records that cannot be read, to be moved aside.
+    /// Entries with unreadable records, which are to be moved aside.
     asides: Vec<KeyId>,
     pub(crate) meta_is_due: bool,
     saying: Saying,
     flight: Option<Flight>,
-    /// Not stored as they are, and in no store that is under way or gathered.
+    /// Entries that could not be stored, and are in no store request under way or gathered.
     failed: BTreeSet<KeyId>,
     retry_at: Option<Instant>,
     /// When gathered changes are written, if they are written behind.
     write_at: Option<Instant>,
     large: BTreeMap<KeyId, Large>,
-    /// Whether anything waits for the disk before it is acknowledged.
+    /// Whether acknowledgements wait for the disk.
     acknowledges_flushed: bool,
-    /// Stored entries of types that are unknown so far.
+    /// Stored entries whose types are unknown so far.
     pub(crate) held_back: BTreeMap<KeyId, LoadedRecord>,
 }
 
@@ -153,7 +153,7 @@ impl Storing {
         }
     }
 
-    /// From now on changes are stored, beside what the store holds and says of it.
+    /// Begins to store changes; `stored` is the store's own record.
     pub(crate) fn begin(&mut self, stored: Option<&StoreMeta>) {
         self.is_on = true;
         self.meta_is_due = true;
@@ -161,26 +161,26 @@ impl Storing {
         self.saying.has_met_others = stored.is_some_and(|meta| meta.has_met_others);
     }
 
-    /// What the store holds was found to be too old and is removed from it: until all of that is, the store says that it is
-    /// as old as can be, whatever else it is told.
+    /// Notes that the loaded data were found too old and are removed from the store: until all are removed, the store
+    /// says that it is as old as can be, whatever else is stored.
     pub(crate) fn discard(&mut self) {
         self.meta_is_due = true;
         self.saying.synced_at = Some(i64::MIN);
     }
 
-    /// From now on nothing is stored any more.
+    /// Stops storing.
     pub(crate) fn end(&mut self) {
         self.is_on = false;
     }
 
-    /// An entry changed, by this delta if it is known, or is gone.
+    /// Notes that an entry changed, by this delta if it is known, or is gone.
     pub(crate) fn changed(&mut self, key: &KeyId, delta: Option<&Bytes>) {
         if self.is_on && self.settings.covers(key) {
             self.gather(key, delta);
         }
     }
 
-    /// Stores an entry whatever became of it; one that is not durable any more is removed from the store.
+    /// Gathers the change of an entry in any case; an entry that is no longer durable is removed from the store.
     pub(crate) fn gather(&mut self, key: &KeyId, delta: Option<&Bytes>) {
         let is_whole = self.failed.remove(key) || !self.large.contains_key(key);
         let delta = delta.filter(|_| !is_whole).cloned();
@@ -192,32 +192,32 @@ impl Storing {
         }
     }
 
-    /// What the replicator goes by changed: the store has it before any data of a peer that it was taken over from, and
-    /// before any entry of which something was forgotten.
+    /// Has the own record stored before any data of a peer from which it was taken over, and before any entry of which
+    /// something was forgotten.
     pub(crate) fn meta_is_first(&mut self) {
         self.saying.goes_first = true;
         self.meta_is_due = true;
     }
 
-    /// Whether the store says that this replicator has met others, or nothing is ever stored.
+    /// Whether the store says that this replicator has met others; also true if nothing is ever stored.
     pub(crate) fn says_met_others(&self) -> bool {
         self.saying.has_met_others || !self.settings.is_used()
     }
 
-    /// What is stored for an entry was read and is this large.
+    /// Notes the sizes of a stored entry that was loaded.
     pub(crate) fn loaded(&mut self, key: &KeyId, snapshot: usize, deltas: usize) {
         if snapshot > LARGE_BYTES {
             self.large.insert(key.clone(), Large { snapshot, deltas });
         }
     }
 
-    /// What is stored for an entry cannot be read.
+    /// Notes that the stored record of an entry cannot be read, so that it is moved aside.
     pub(crate) fn set_aside(&mut self, key: KeyId) {
         self.asides.push(key);
     }
 
-    /// Has a request wait until all that an entry holds now is on disk. Returns whether there is anything
-    /// to wait for. `changed_it` if that is so because of this request.
+    /// Makes a request wait until everything that an entry holds now is on disk. Returns whether there is anything to
+    /// wait for. `changed_it` says whether this request made the change.
     pub(crate) fn wait(&mut self, key: &KeyId, waiter: Waiter, changed_it: bool) -> bool {
         if !self.acknowledges_flushed {
             return false;
@@ -237,7 +237,7 @@ impl Storing {
         true
     }
 
-    /// The store answered. `None` if that is not the answer that is awaited.
+    /// Takes the store's answer. `None` if the answer is not the awaited one.
     pub(crate) fn on_stored(&mut self, now: Instant, ticket: u64, is_ok: bool) -> Option<Told> {
         let flight = self.flight.take_if(|flight| flight.ticket == ticket)?;
         let mut told = Told::default();
@@ -272,13 +272,13 @@ impl Storing {
         Some(told)
     }
 
-    /// How many entries are not stored as they are.
+    /// How many entries have changes that are not stored.
     pub(crate) fn unstored(&self) -> usize {
         let flying = self.flight.as_ref().map_or(0, |flight| flight.keys.len());
         flying + self.changes.len() + self.failed.len()
     }
 
-    /// Whether nothing is under way and nothing gathered.
+    /// Whether no store request is under way and nothing is gathered.
     pub(crate) fn is_idle(&self) -> bool {
         self.flight.is_none() && !self.has_something()
     }
@@ -287,9 +287,10 @@ impl Storing {
         self.is_on && (!self.changes.is_empty() || !self.asides.is_empty() || self.meta_is_due)
     }
 
-    /// What failed is stored with the next store.
+    /// Stores with the next request what failed.
     pub(crate) fn retry_now(&mut self) {
-        // What was said meanwhile kept silent about the time in touch, because these were missing.
+        // Write the own record again: records since the failure left out the time in touch, because these entries were
+        // missing.
         self.meta_is_due |= std::mem::take(&mut self.saying.has_failed) || !self.failed.is_empty();
         for key in std::mem::take(&mut self.failed) {
             self.changes.insert(key, Change::Full);
@@ -297,7 +298,7 @@ impl Storing {
         self.retry_at = None;
     }
 
-    /// When there is something to do.
+    /// When there is something to store.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         if !self.is_on || self.flight.is_some() {
             return None;
@@ -306,7 +307,7 @@ impl Storing {
         [retry, self.write_at.filter(|_| self.has_something())].into_iter().flatten().min()
     }
 
-    /// Whether a store is due now.
+    /// Whether a store request is due now.
     fn is_due(&mut self, now: Instant, at_once: bool) -> bool {
         if self.flight.is_some() || !self.is_on {
             return false;
@@ -327,8 +328,8 @@ impl Storing {
 }
 
 impl Entries {
-    /// What is to be stored now, under a number for it: all that gathered, if no store is under way.
-    /// `at_once` writes what would be written behind too.
+    /// The next store request with its ticket: everything gathered, if no request is under way. `at_once` includes
+    /// changes that would be written behind.
     pub(crate) fn next_store(
         &mut self,
         now: Instant,
@@ -348,7 +349,7 @@ impl Entries {
         let meta = has_meta.then(meta);
         let first = meta.clone().filter(|_| meta_goes_first).map(|meta| saying.of_before(meta));
         let meta = meta.map(|meta| if storing.failed.is_empty() { meta } else { saying.of_before(meta) });
-        // From now on the store may say what this batch makes it say.
+        // From now on the store may say what this batch says.
         saying.has_met_others &= meta.as_ref().is_none_or(|meta| meta.has_met_others);
         storing.flight = Some(Flight {
             ticket: storing.tickets,
@@ -364,7 +365,7 @@ impl Entries {
             let op = self.store_op(types, key, change);
             ops.push(op);
         }
-        // Last, so that a store that holds this record also holds all that the record speaks of.
+        // Last: a store that holds this record then also holds everything that the record speaks of.
         ops.extend(meta.map(StoreOp::Meta));
         Some((self.storing.tickets, ops))
     }
@@ -394,7 +395,7 @@ impl Entries {
     }
 }
 
-/// Many small deltas as one record.
+/// Joins many small deltas into one record.
 fn joined(types: &TypeTable, value: &dyn AnyData, deltas: &[Bytes]) -> Option<Bytes> {
     if let [only] = deltas {
         return Some(only.clone());

@@ -1,9 +1,8 @@
-//! Subscribers: which entries each follows, and what it was told of them last.
+//! Subscriptions: the entries that each subscriber follows, and the state that it was last told.
 //!
-//! Subscribers are told in flushes: of each entry that changed since the last flush, every subscriber that
-//! follows it and was told other data gets the present state. Data that pruning changed, and that read as
-//! before, are no other data. A new subscriber gets the present state once even if nothing changed.
-//! Source: ddata R15, R16, R17.
+//! Subscribers are notified in flushes: for each entry that changed since the last flush, every subscriber that follows
+//! it and was told other data gets the present state. Data that pruning changed but that read as before do not count as
+//! other data. A new subscriber gets the present state once even if nothing changed. Source: ddata R15, R16, R17.
 
 mod index;
 
@@ -19,15 +18,15 @@ use index::{Pattern, PatternIndex};
 
 #[derive(Debug)]
 struct Subscriber {
-    /// The id, or prefix and `*`.
+    /// An id, or a prefix and `*`.
     pattern: KeyId,
-    /// Only entries with this tag; of all types if `None`.
+    /// The tag of the followed type; `None` for all types.
     tag: Option<Arc<str>>,
-    /// What it was told last, by entry.
+    /// The state that the subscriber was last told, by entry.
     told: BTreeMap<KeyId, Told>,
 }
 
-/// What a subscriber believes of an entry.
+/// The state of an entry that a subscriber was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Told {
     Value(Digest),
@@ -35,13 +34,13 @@ enum Told {
 }
 
 impl Subscriber {
-    /// What it is told of an entry now, and what it knows then; `None` if that is nothing new to it.
+    /// The notice about an entry that the subscriber must get now, if any; notes it as told.
     fn news(&mut self, entries: &Entries, key: &KeyId) -> Option<Notice> {
         let known = self.told.get(key);
         let Some(entry) = entries.get(key) else { return self.told.remove(key).map(|_| Notice::Expired) };
         let (notice, now) = match &entry.data {
-            // A tombstone has no type: a subscriber to the entries of one type below a prefix hears of it only
-            // if it has heard of the value.
+            // A tombstone has no type: a subscriber to one type below a prefix is told of it only if it was told of the
+            // value.
             Data::Tombstone { .. } if known.is_some() || self.tag.is_none() || !self.pattern.ends_with('*') => {
                 (Notice::Deleted, Told::Deleted)
             }
@@ -49,7 +48,7 @@ impl Subscriber {
                 (Notice::Value(Snapshot::new(&**value)), Told::Value(entry.told()))
             }
             Data::Tombstone { .. } => return None,
-            // What it has heard of is gone, and its id serves another type.
+            // The value that the subscriber was told of is gone, and its id serves another type.
             Data::Value(_) => return self.told.remove(key).map(|_| Notice::Expired),
         };
         (self.told.insert(key.clone(), now) != Some(now)).then_some(notice)
@@ -61,12 +60,12 @@ impl Subscriber {
 pub(crate) struct Subscriptions {
     by_number: BTreeMap<u64, Subscriber>,
     index: PatternIndex,
-    /// Not told anything yet.
+    /// Subscriptions that were told nothing yet.
     new: BTreeSet<u64>,
 }
 
 impl Subscriptions {
-    /// Follows an id, or a prefix and `*`, of one type or of all.
+    /// Adds a subscription to an id, or a prefix and `*`, of one type or of all.
     pub(crate) fn add(&mut self, number: u64, pattern: KeyId, tag: Option<Arc<str>>) {
         self.remove(number);
         self.index.insert(Pattern::read(&pattern), number);
@@ -74,7 +73,7 @@ impl Subscriptions {
         self.new.insert(number);
     }
 
-    /// Nothing if there is no such subscription.
+    /// Removes a subscription; does nothing if there is none.
     pub(crate) fn remove(&mut self, number: u64) {
         if let Some(subscriber) = self.by_number.remove(&number) {
             self.new.remove(&number);
@@ -82,12 +81,12 @@ impl Subscriptions {
         }
     }
 
-    /// How many there are.
+    /// The number of subscriptions.
     pub(crate) fn len(&self) -> usize {
         self.by_number.len()
     }
 
-    /// Whether a flush would have anything to look at. Changes made while there is no subscriber are not kept.
+    /// Whether a flush has anything to examine. Changes made while there is no subscriber are not kept.
     pub(crate) fn has_work(&self, entries: &mut Entries) -> bool {
         if self.by_number.is_empty() {
             entries.dirty.clear();
@@ -95,7 +94,7 @@ impl Subscriptions {
         !self.new.is_empty() || !entries.dirty.is_empty()
     }
 
-    /// Tells every subscriber what it has not been told.
+    /// Notifies every subscriber of what it was not told yet.
     pub(crate) fn flush(&mut self, entries: &mut Entries, out: &mut Vec<Effect>) {
         let dirty = std::mem::take(&mut entries.dirty);
         let new = std::mem::take(&mut self.new);

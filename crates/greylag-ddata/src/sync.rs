@@ -1,15 +1,14 @@
-//! One round of anti-entropy with one peer: finding what differs, and exchanging it.
+//! One round of anti-entropy with one peer: finds the differences and exchanges them.
 //!
-//! The opener says its sum. If that differs, both sides descend: where a part differs each answers
-//! with sums one level deeper, with a list if it holds few keys there, or with the entries at once
-//! if the other holds nothing. Listed differences travel as entries both ways, very large values in
-//! parts ([`crate::repair`]). A round may be about a part of the hash space only: a new node asks
-//! several peers for one share each.
+//! The opener sends its sum. If the other's differs, both sides descend: where a part differs, each answers with sums
+//! one level deeper, with a list if it holds few keys there, or with the entries at once if the other holds nothing.
+//! Listed differences travel as entries both ways, very large values in parts ([`crate::repair`]). A round may cover a
+//! part of the hash space only: a new node asks several peers for one share each.
 //!
-//! Every such message is numbered per round and direction. Each side says how many it has processed
-//! and sent; the opener knows that the round is complete when both sides have processed all that the
-//! other sent and neither has anything left. A lost message therefore stalls the round, never fakes
-//! its end; a stalled round is dropped and the next one begins afresh. Source: ddata G9, G10, G13.
+//! All these messages are numbered per round and direction. Each side reports how many it has processed and sent; the
+//! opener knows that the round is complete when both sides have processed everything that the other sent and neither
+//! has anything left. A lost message therefore stalls the round but never fakes its end; a stalled round is dropped and
+//! the next one begins afresh. Source: ddata G9, G10, G13.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -25,45 +24,44 @@ use crate::repair::{Next, Outgoing, UNDER_WAY};
 use crate::settings::ReplicatorSettings;
 use crate::tree::{LEAF_KEYS, Prefix, Sixteenths, Sum};
 
-/// Parts whose sums are in one message: 256 sums.
+/// The most parts whose sums are in one message: 256 sums.
 const PARENTS_PER_MESSAGE: usize = 16;
-/// Hashes in one message, and parts in one list.
+/// The most hashes in one message, and parts in one list.
 const HASHES_PER_MESSAGE: usize = 512;
-/// Entries in one message, which are read and joined in one step of the receiver. The window counts such messages by
-/// what they hold.
+/// The most entries in one message: the receiver decodes and joins them in one step. The window counts such messages by
+/// their content.
 const ENTRIES_PER_MESSAGE: usize = 64;
-/// What one step of a round says at most, more or less, as entries count; everything else costs less than so many. Others
-/// are served between two steps.
+/// About the most that one step of a round sends, in units of entries; other messages cost less. Others are served
+/// between two steps.
 const STEP_COST: usize = 64;
-/// A full message, as the window counts.
+/// The weight of a full message in the window.
 const FULL: usize = 64;
 
-/// Ranges in one message.
+/// The most ranges in one message.
 const RANGES_PER_MESSAGE: usize = 512;
 /// A part of the hash space is streamed in pieces of about so many entries, so that no step is long.
 const STREAMED_AT_ONCE: u64 = 256;
-/// So long may a message in fragments take.
+/// How long a message in fragments may take.
 pub(crate) const FRAGMENTS_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Whether a difference is left alone: of a hash, the own digest and the peer's, and when the peer used it last.
+/// Decides whether a difference is suppressed: by the hash, the own digest and the peer's, and the peer's used-time.
 pub(crate) type Skip<'a> = dyn FnMut(u64, Option<Digest>, Option<Digest>, Option<i64>) -> bool + 'a;
 
-/// What is to be said in a round, as soon as the window lets it; of one kind as much in one message as
-/// fits.
+/// What is to be sent in a round when the window allows it; as much of one kind as fits goes into one message.
 #[derive(Debug, Default)]
 struct Queue {
-    /// Parts whose sums differ: the sums one level deeper.
+    /// Parts whose sums differ: send the sums one level deeper.
     nodes: VecDeque<Prefix>,
-    /// Parts with few keys that differ: all of them by name.
+    /// Parts with few keys that differ: list all keys.
     lists: VecDeque<Prefix>,
     wants: VecDeque<u64>,
-    /// Entries that differ; the peer is asked to send back what it makes of them.
+    /// Entries that differ: send them, and ask for the result of the join.
     differing: VecDeque<KeyId>,
-    /// Entries that the peer lacks.
+    /// Entries that the peer lacks: send them.
     lacking: VecDeque<KeyId>,
-    /// Parts of which the peer holds nothing: everything in them.
+    /// Parts of which the peer holds nothing: send everything in them.
     streams: VecDeque<Prefix>,
-    /// Ranges of values that the peer offered; nothing ends that.
+    /// Ranges to ask for, of values that the peer offered; no range means that nothing more is wanted.
     inner: VecDeque<(KeyId, Digest, Vec<Wanted>)>,
 }
 
@@ -79,47 +77,47 @@ impl Queue {
     }
 }
 
-/// A round that is under way.
+/// A round under way.
 #[derive(Debug)]
 pub(crate) struct Round {
     number: u64,
     opened_here: bool,
-    /// What it is about.
+    /// The part of the hash space that the round covers.
     pub(crate) part: Sixteenths,
     pub(crate) began_at: Instant,
     pub(crate) progress_at: Instant,
     queue: Queue,
-    /// Large values that wait for their turn, and whether the result is wanted back.
+    /// Large values that wait to be sent, with whether the result of the join is wanted back.
     large: VecDeque<(KeyId, bool)>,
-    /// Large values on their way to the peer.
+    /// Large values being sent.
     outgoing: BTreeMap<KeyId, Outgoing>,
-    /// Large values on their way here.
+    /// Large values being received.
     receiving: BTreeSet<KeyId>,
-    /// The peer's sum, as long as comparing it has to wait.
+    /// The peer's sum, as long as comparing it is deferred.
     pub(crate) held: Option<Sum>,
-    /// Sums have to be computed before it goes on.
+    /// Whether sums must be computed before the round goes on.
     pub(crate) is_cold: bool,
-    /// Whether the last step sent as much as one step may, and there is more to send.
+    /// Whether the last step sent as much as one step may, and more is left.
     pub(crate) has_more: bool,
-    /// What those messages hold that the peer has not acknowledged, the oldest first.
+    /// The weights of the unacknowledged messages, the oldest first.
     weights: VecDeque<usize>,
-    /// Something of it was given up, so its end says nothing.
+    /// Whether a part of the round was given up; its end then counts for nothing.
     pub(crate) has_failed: bool,
-    /// The last message that went in fragments.
+    /// The number of the last message that went in fragments.
     fragmented: u64,
     sent: u64,
     received: BTreeSet<u64>,
-    /// What the peer said last: its acknowledgement's number, what it received and sent, and whether
-    /// it has nothing left.
+    /// The peer's last acknowledgement: its number, the numbers of received and sent messages, and whether nothing is
+    /// left.
     peer: (u64, u64, u64, bool),
-    /// What was said to the peer last.
+    /// The last acknowledgement sent to the peer.
     said: Option<(u64, u64, bool)>,
     acks: u64,
-    /// Whether the peer has answered the opening; always, where the peer opened it.
+    /// Whether the peer has answered the opening; always `true` if the peer opened the round.
     pub(crate) answered: bool,
-    /// What completing it collects for.
+    /// The own pruning rounds for which completing this round collects the peer.
     pub(crate) tokens: Tokens,
-    /// Whether every member could be reached when it began.
+    /// Whether every member was reachable when the round began.
     pub(crate) all_were_reachable: bool,
 }
 
@@ -157,7 +155,7 @@ impl Round {
         RoundId { opened_by_sender: self.opened_here, number: self.number }
     }
 
-    /// The opener's number for it.
+    /// The opener's number for the round.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -175,7 +173,7 @@ impl Round {
         new
     }
 
-    /// The peer said how far it is.
+    /// Takes the peer's acknowledgement.
     pub(crate) fn on_ack(&mut self, now: Instant, number: u64, received: u64, sent: u64, idle: bool) {
         if number > self.peer.0 {
             self.peer = (number, received, sent, idle);
@@ -183,13 +181,13 @@ impl Round {
         }
     }
 
-    /// Whether every difference was exchanged both ways; only the opener can tell.
+    /// Whether every difference was exchanged both ways; only the opener can know.
     pub(crate) fn is_complete(&self) -> bool {
         let (number, received, sent, idle) = self.peer;
         number > 0 && idle && self.is_idle() && received == self.sent && self.received.len() as u64 == sent
     }
 
-    /// Whether there is nothing more to say as things are.
+    /// Whether there is nothing more to send at present.
     fn is_idle(&self) -> bool {
         self.queue.is_empty()
             && self.large.is_empty()
@@ -198,7 +196,7 @@ impl Round {
             && self.held.is_none()
     }
 
-    /// Whether there is something to say that waits neither for the peer nor for sums.
+    /// Whether there is something to send that waits neither for the peer nor for sums.
     fn has_something_to_say(&self) -> bool {
         !self.queue.is_empty() || self.outgoing.values().any(Outgoing::has_work) || !self.large.is_empty()
     }
@@ -209,7 +207,7 @@ impl Round {
         self.progress_at + patience
     }
 
-    /// Compares all that the round is about with what the peer holds of it.
+    /// Compares everything that the round covers with the peer's sum.
     pub(crate) fn compare_root(&mut self, entries: &Entries, theirs: Sum) {
         if self.part == Sixteenths::ALL {
             self.compare(entries, Prefix::ROOT, theirs);
@@ -220,7 +218,7 @@ impl Round {
         }
     }
 
-    /// Compares the parts of a part with what the peer holds of them.
+    /// Compares the sixteen parts of a part with the peer's sums.
     pub(crate) fn compare_children(&mut self, entries: &Entries, parent: Prefix, theirs: &[Sum]) {
         for (child, sum) in parent.children().zip(theirs) {
             if parent != Prefix::ROOT || self.part.contains(child) {
@@ -229,7 +227,7 @@ impl Round {
         }
     }
 
-    /// Compares a part with what the peer holds of it.
+    /// Compares a part with the peer's sum.
     pub(crate) fn compare(&mut self, entries: &Entries, prefix: Prefix, theirs: Sum) {
         let own = entries.tree.sum(prefix);
         if own == theirs {
@@ -244,14 +242,14 @@ impl Round {
         }
     }
 
-    /// Compares a part with the list of all that the peer holds of it. `skip` says which differences
-    /// are left alone: exchanging them changed nothing before.
+    /// Compares a part with the list of everything that the peer holds in it. `skip` decides which differences are
+    /// suppressed, because exchanging them changed nothing before.
     pub(crate) fn compare_list(&mut self, entries: &Entries, prefix: Prefix, theirs: &[Listed], skip: &mut Skip<'_>) {
         if theirs.is_empty() {
-            // All of it, which may be much: some at a time.
+            // Stream the part, some entries at a time: it may be large.
             return self.queue.streams.push_back(prefix);
         }
-        // The peer holds little in this part; this replica may hold a thousand times as much.
+        // Descend: the peer holds little in this part, but this replica may hold a thousand times as much.
         if entries.tree.sum(prefix).count > STREAMED_AT_ONCE && !prefix.is_deepest() {
             for child in prefix.children() {
                 let theirs: Vec<Listed> = theirs.iter().filter(|held| child.contains(held.hash)).copied().collect();
@@ -281,7 +279,7 @@ impl Round {
                 Some(theirs) if skip(*hash, digests.first().copied(), theirs.first().copied(), used(*hash)) => {}
                 Some(theirs) => {
                     differing.extend(keys);
-                    // Two ids with one hash: the peer may hold one that is not here.
+                    // Two ids may have one hash: the peer may hold one that is not here.
                     if theirs.len() > digests.len() {
                         wanted.push_back(*hash);
                     }
@@ -301,17 +299,17 @@ impl Round {
         self.send_entries(hashes.iter().flat_map(|hash| keys_of(entries, *hash)));
     }
 
-    /// Queues entries, of which nothing is wanted back.
+    /// Queues entries whose results are not wanted back.
     pub(crate) fn send_entries(&mut self, keys: impl IntoIterator<Item = KeyId>) {
         self.queue.lacking.extend(keys);
     }
 
-    /// A large value is on its way here.
+    /// Notes that a large value is being received.
     pub(crate) fn begin_receiving(&mut self, key: KeyId) {
         self.receiving.insert(key);
     }
 
-    /// Asks for ranges of it.
+    /// Asks for ranges of a large value.
     pub(crate) fn want_ranges(&mut self, key: &KeyId, snapshot: Digest, mut ranges: Vec<Wanted>) {
         while !ranges.is_empty() {
             let rest = ranges.split_off(ranges.len().min(RANGES_PER_MESSAGE));
@@ -320,14 +318,14 @@ impl Round {
         }
     }
 
-    /// An entry that came in parts is complete, or was refused: nothing more of it is wanted.
+    /// Ends receiving a value in parts: it is complete or refused, and nothing more of it is wanted.
     pub(crate) fn end_receiving(&mut self, key: &KeyId, snapshot: Digest) {
         self.receiving.remove(key);
         self.queue.inner.push_back((key.clone(), snapshot, Vec::new()));
     }
 
-    /// The peer wants ranges of a value that was offered to it; nothing ends that. Returns whether the
-    /// value is on its way at all.
+    /// Takes the peer's request for ranges of an offered value; no range ends the transfer. Returns whether the value
+    /// is being sent at all.
     pub(crate) fn on_ranges_wanted(&mut self, key: &KeyId, snapshot: Digest, ranges: Vec<Wanted>) -> bool {
         let Some(outgoing) = self.outgoing.get_mut(key).filter(|outgoing| outgoing.snapshot() == snapshot) else {
             return false;
@@ -340,7 +338,7 @@ impl Round {
         true
     }
 
-    /// The next message about a large value.
+    /// The next message of a large value.
     fn next_of_large(&mut self, settings: &ReplicatorSettings, entries: &Entries, number: u64) -> Option<Message> {
         while self.outgoing.len() < UNDER_WAY
             && let Some((key, send_back)) = self.large.pop_front()
@@ -360,7 +358,7 @@ impl Round {
                 self.is_cold = true;
                 None
             }
-            // The peer's loss: it asked for something that is no range.
+            // Drop the value: the peer asked for ranges that do not exist.
             Next::Nonsense => {
                 self.outgoing.remove(&key);
                 None
@@ -368,7 +366,7 @@ impl Round {
         }
     }
 
-    /// The next message that is not about a large value, and whether it is one for the bulk mailbox.
+    /// The next message that is not of a large value, with whether it goes to the bulk mailbox.
     fn next_of_queue(
         &mut self,
         settings: &ReplicatorSettings,
@@ -424,7 +422,7 @@ impl Round {
         }
     }
 
-    /// What is under way to the peer, as the window counts.
+    /// The weight of the unacknowledged messages.
     fn unacknowledged(&mut self) -> usize {
         let count = self.sent - self.peer.1.min(self.sent);
         let known = self.weights.len() - (self.weights.len() as u64).min(count) as usize;
@@ -432,7 +430,8 @@ impl Round {
         self.weights.iter().sum()
     }
 
-    /// Says what the window and one step allow, and then how far this side is if the peer does not know.
+    /// Sends what the window and one step allow, and then an acknowledgement if the peer does not know the present
+    /// state.
     pub(crate) fn pump(
         &mut self,
         settings: &ReplicatorSettings,
@@ -471,7 +470,7 @@ impl Round {
     }
 }
 
-/// About what making a message costs, as entries count.
+/// About what making a message costs, in units of entries.
 fn cost(message: &Message) -> usize {
     match message {
         Message::Gossip { entries, .. } => entries.len(),
@@ -483,7 +482,8 @@ fn cost(message: &Message) -> usize {
     }
 }
 
-/// What a message takes of the window: entries and parts their share of a full message, everything else as much as one.
+/// The weight of a message in the window: of entries and parts their share of a full message; every other message is
+/// full.
 fn weight(settings: &ReplicatorSettings, message: &Message) -> usize {
     let (count, bytes) = match message {
         Message::Gossip { entries, .. } => {
@@ -497,7 +497,7 @@ fn weight(settings: &ReplicatorSettings, message: &Message) -> usize {
     most.clamp(1, FULL)
 }
 
-/// All that is held in a part, by hashes of ids.
+/// Everything held in a part, with the hashes of ids.
 fn listed(entries: &Entries, prefix: Prefix) -> impl Iterator<Item = Listed> {
     let present = entries.tree.items(prefix).into_iter().filter(|(_, key, _)| !entries.is_overdue(key));
     present.map(|(hash, key, digest)| Listed { hash, digest, used_ms: entries.used_ms(&key) })
@@ -509,8 +509,8 @@ pub(crate) fn keys_of(entries: &Entries, hash: u64) -> Vec<KeyId> {
     prefix.into_iter().map(|(_, key, _)| key).collect()
 }
 
-/// Takes as many entries as fit one message; one that alone is too large goes over bulk. Entries that
-/// are gone by now are left out; those that are never sent whole are returned beside.
+/// Takes as many entries as fit one message; an entry that is too large on its own goes over bulk. Entries that are
+/// gone are left out; entries that are never sent whole are returned separately.
 pub(crate) fn fill(
     settings: &ReplicatorSettings,
     entries: &mut Entries,
@@ -593,8 +593,8 @@ mod tests {
         }
     }
 
-    /// ddata G10: a message that came twice counts once, one that is missing keeps the round open, and what the peer
-    /// said earlier does not take the place of what it said later.
+    /// ddata G10: a message that came twice counts once, a missing one keeps the round open, and an older
+    /// acknowledgement of the peer does not replace a newer one.
     #[test]
     fn the_end_of_a_round_is_found_by_counting() {
         let now = Instant::now();
@@ -611,7 +611,7 @@ mod tests {
         assert!(!round.is_complete(), "it has more to say");
     }
 
-    /// ddata G11: a message holds no more entries and bytes than it may, and one large entry goes alone.
+    /// ddata G11: a message respects the limits of entries and bytes, and a large entry goes alone.
     #[test]
     fn messages_hold_as_much_as_they_may() {
         let mut entries = Entries::new(ReplicaId(1), DotSource::new(), &ReplicatorSettings::test());

@@ -22,8 +22,8 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! The hook for what only the store itself can do, damaging a record, is optional; the case that lacks it
-//! is reported as skipped, never as passed. The kit needs no runtime of its own. Source: ddata U2, U5.
+//! The hook that damages a record is optional, since only the store itself can do that; a case without its hook is
+//! reported as skipped, never as passed. The kit needs no runtime of its own. Source: ddata U2, U5.
 
 mod cases;
 
@@ -36,35 +36,35 @@ use crate::store::{DurableStore, LoadBatch, StoreError, StoreOp};
 
 pub use cases::durable_store;
 
-/// What an implementation gives the kit: a place, and stores there.
+/// An implementation under test: a place, and stores at that place.
 pub trait StoreBench: Send + Sync + Sized {
     /// A place where nothing is stored.
     fn fresh() -> Self;
 
-    /// A store at this place, as another process would have it; nothing has been loaded with it.
+    /// A store at this place, as another process would have it; it has loaded nothing yet.
     fn open(&self) -> Arc<dyn DurableStore>;
 
-    /// Damages what is stored for an entry; answers whether it can. Nothing has the place open.
+    /// Damages the record of an entry. Returns whether the bench can. No store has the place open.
     fn damage(&self, _key: &str) -> BoxFuture<'_, bool> {
         Box::pin(std::future::ready(false))
     }
 }
 
-/// What became of a case.
+/// The outcome of a case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The store does what it should.
+    /// The store meets the requirement.
     Passed,
-    /// The bench lacks the hook for it.
+    /// The bench lacks the hook of the case.
     Skipped,
-    /// The store does not, for this reason.
+    /// The store does not meet the requirement, for this reason.
     Failed(String),
 }
 
-/// What became of all cases.
+/// The outcomes of all cases.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// In order: the name of a case, and its outcome.
+    /// The cases in order, each with its name and its outcome.
     pub cases: Vec<(&'static str, Outcome)>,
 }
 
@@ -72,7 +72,7 @@ impl Report {
     /// Fails unless every case passed or was skipped.
     ///
     /// # Panics
-    /// If a case failed, with all of them.
+    /// If a case failed; the message lists all outcomes.
     pub fn assert_conforms(&self) {
         let failed = self.cases.iter().any(|(_, outcome)| matches!(outcome, Outcome::Failed(_)));
         assert!(!failed, "the store does not conform:\n{self}");
@@ -92,7 +92,7 @@ impl fmt::Display for Report {
 /// Reads all of a store.
 ///
 /// # Errors
-/// What the store says.
+/// The store's error.
 pub async fn load(store: &dyn DurableStore) -> Result<LoadBatch, StoreError> {
     use futures::StreamExt;
     let mut all = LoadBatch::default();
@@ -108,7 +108,7 @@ pub async fn load(store: &dyn DurableStore) -> Result<LoadBatch, StoreError> {
 /// Appends and flushes.
 ///
 /// # Errors
-/// What the store says.
+/// The store's error.
 pub async fn store(store: &dyn DurableStore, ops: Vec<StoreOp>) -> Result<(), StoreError> {
     store.append(ops).await?;
     store.flush().await

@@ -1,8 +1,8 @@
-//! Messages too large for one frame, cut into pieces and put together again.
+//! Messages too large for one frame: cut into fragments and reassembled.
 //!
-//! Pieces travel over the bulk mailbox. A transfer that loses one is dropped after half a minute
-//! without progress, like a message lost on the network; the replicator that needed it asks again. The memory
-//! that a peer may occupy here is bounded. Source: ddata G11.
+//! Fragments travel over the bulk mailbox. A transfer that loses one is dropped after half a minute without progress,
+//! like a message lost on the network; the replicator that needed it asks again. The memory that a peer may occupy here
+//! is bounded. Source: ddata G11.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -11,14 +11,14 @@ use bytes::{Bytes, BytesMut};
 use greylag_core::UniqueAddress;
 use greylag_crdt::Digest;
 
-/// A transfer without progress for so long is dropped.
+/// How long a transfer may rest before it is dropped.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Transfers under way per peer.
+/// The most transfers under way per peer.
 const PER_PEER: usize = 4;
-/// Transfers that are remembered as given up.
+/// The number of aborted transfers that are remembered.
 const ABORTED: usize = 64;
 
-/// A piece of a message.
+/// A fragment of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fragment {
     pub(crate) transfer: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Fragment {
     pub(crate) data: Bytes,
 }
 
-/// Cuts a message into pieces of at most `size` bytes.
+/// Cuts a message into fragments of at most `size` bytes.
 pub(crate) fn cut(transfer: u64, message: &Bytes, size: usize) -> Vec<Fragment> {
     let digest = Digest::of(message);
     let count = message.len().div_ceil(size) as u32;
@@ -51,7 +51,7 @@ struct Transfer {
     progress_at: Instant,
 }
 
-/// All pieces of a transfer.
+/// All fragments of a transfer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Pieces {
     pieces: BTreeMap<u32, Bytes>,
@@ -60,7 +60,7 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    /// The message, if it is what it was said to be.
+    /// The message, if its length and digest are as announced.
     pub(crate) fn join(self) -> Option<Bytes> {
         let mut whole = BytesMut::with_capacity(self.pieces.values().map(Bytes::len).sum());
         self.pieces.values().for_each(|piece| whole.extend_from_slice(piece));
@@ -69,33 +69,33 @@ impl Pieces {
     }
 }
 
-/// What became of a piece.
+/// The outcome of a fragment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Accepted {
-    /// Other pieces are missing, or the transfer is given up already.
+    /// Other fragments are missing, or the transfer was aborted before.
     InPart,
-    /// The piece was the last one.
+    /// The fragment was the last one.
     Whole(Pieces),
-    /// The transfer is given up: the piece contradicts what is known of it, came twice, or is one too much.
+    /// The transfer is aborted: the fragment contradicts earlier ones, came twice, or exceeds a bound.
     Aborted,
 }
 
-/// Transfers that are not complete.
+/// The incomplete transfers.
 #[derive(Debug)]
 pub(crate) struct Transfers {
     under_way: BTreeMap<(UniqueAddress, u64), Transfer>,
-    /// Given up lately, the newest last, so that the rest of their pieces is not taken for new ones.
+    /// Transfers aborted lately, the newest last, so that their remaining fragments do not begin them again.
     aborted: VecDeque<(UniqueAddress, u64)>,
     max_bytes: u64,
 }
 
 impl Transfers {
-    /// Takes messages, and in sum per peer, of at most `max_bytes`.
+    /// Accepts messages, and in sum per peer, of at most `max_bytes`.
     pub(crate) fn new(max_bytes: usize) -> Self {
         Self { under_way: BTreeMap::new(), aborted: VecDeque::new(), max_bytes: max_bytes as u64 }
     }
 
-    /// Takes a piece. One that makes no sense aborts its transfer.
+    /// Takes a fragment. A malformed one aborts its transfer.
     pub(crate) fn accept(&mut self, now: Instant, from: &UniqueAddress, fragment: Fragment) -> Accepted {
         self.tidy(now, |_| true);
         let key = (from.clone(), fragment.transfer);
@@ -140,7 +140,7 @@ impl Transfers {
         }
     }
 
-    /// Gives up what rests for too long, and what comes of peers that do not count any more.
+    /// Drops transfers that have rested for too long, and those of peers that `counts` rejects.
     pub(crate) fn tidy(&mut self, now: Instant, counts: impl Fn(&UniqueAddress) -> bool) {
         self.under_way.retain(|(peer, _), transfer| transfer.progress_at + PATIENCE > now && counts(peer));
     }
@@ -167,7 +167,7 @@ mod tests {
         Bytes::from((0..=255_u8).cycle().take(1_000).collect::<Vec<_>>())
     }
 
-    /// ddata G11.
+    /// ddata G11: fragments in any order make the message.
     #[test]
     fn pieces_in_any_order_make_the_message() {
         let mut pieces = cut(7, &message(), 300);
@@ -187,7 +187,8 @@ mod tests {
         assert!(transfers.under_way.is_empty());
     }
 
-    /// ddata G11: out of range, twice, another whole, too large: given up once, and no piece is kept.
+    /// ddata G11: a fragment out of range, sent twice, of another message, or too large aborts its transfer once; no
+    /// fragment is kept.
     #[test]
     fn what_makes_no_sense_gives_its_transfer_up() {
         let now = Instant::now();
@@ -212,7 +213,7 @@ mod tests {
         assert_eq!(lie.join(), None, "not what it was said to be");
     }
 
-    /// ddata G11: what a peer may occupy, and for how long.
+    /// ddata G11: the memory that a peer may occupy, and the time, are bounded.
     #[test]
     fn what_never_ends_is_bounded_and_dropped() {
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! Parts of the hash space of ids, and sums over them, by which two replicas find what differs between them.
+//! Parts of the hash space of ids, and sums over them, by which two replicas find their differences.
 //!
 //! A 16-ary trie over XXH3-64 of the ids. Each node holds a count and a wrapping sum of digests;
 //! nodes with at most 64 keys are not split. Equal roots mean equal data, and a difference is found
@@ -14,12 +14,12 @@ use greylag_crdt::Digest;
 pub(crate) use trie::touched;
 pub(crate) use trie::{Placed, SyncTree};
 
-/// Nodes with more keys are split.
+/// The most keys of a node that is not split.
 pub(crate) const LEAF_KEYS: usize = 64;
-/// Sixteen levels of four bits exhaust the hash.
+/// The depth at which sixteen levels of four bits exhaust the hash.
 const MAX_DEPTH: u8 = 16;
 
-/// A part of the hash space: all hashes that begin with these nibbles.
+/// A part of the hash space: all hashes that begin with certain nibbles.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Prefix {
     bits: u64,
@@ -30,18 +30,18 @@ impl Prefix {
     /// The whole space.
     pub const ROOT: Self = Self { bits: 0, depth: 0 };
 
-    /// The part whose hashes begin with the first `depth` nibbles of `bits`; `None` if there are more
-    /// than 16, or if bits are set below them.
+    /// The part whose hashes begin with the first `depth` nibbles of `bits`; `None` if `depth` exceeds 16, or if bits
+    /// below those nibbles are set.
     pub fn new(bits: u64, depth: u8) -> Option<Self> {
         (depth <= MAX_DEPTH && bits & !Self::mask(depth) == 0).then_some(Self { bits, depth })
     }
 
-    /// The leading bits, all others 0.
+    /// The leading nibbles; all other bits are 0.
     pub fn bits(self) -> u64 {
         self.bits
     }
 
-    /// How many nibbles are fixed.
+    /// The number of leading nibbles.
     pub fn depth(self) -> u8 {
         self.depth
     }
@@ -54,7 +54,7 @@ impl Prefix {
         hash & Self::mask(self.depth) == self.bits
     }
 
-    /// The sixteen parts of this part; none of the deepest.
+    /// The sixteen parts of this part; none if it is of the deepest level.
     pub(crate) fn children(self) -> impl DoubleEndedIterator<Item = Self> {
         let depth = self.depth + 1;
         let children = if depth <= MAX_DEPTH { 0..16_u64 } else { 0..0 };
@@ -73,15 +73,15 @@ impl fmt::Debug for Prefix {
     }
 }
 
-/// The part of the hash space that a round is about: any of the sixteen that differ in their first nibble.
-/// Source: ddata G13.
+/// The part of the hash space that a round covers: any of the sixteen parts that differ in their first nibble. Source:
+/// ddata G13.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sixteenths(u16);
 
 impl Sixteenths {
     /// The whole space.
     pub const ALL: Self = Self(u16::MAX);
-    /// Nothing of it: such a round only tells how both stand. Source: ddata Z11.
+    /// No part: such a round only shows both standings. Source: ddata Z11.
     pub const NONE: Self = Self(0);
 
     /// The sixteenths whose bits are set.
@@ -94,18 +94,18 @@ impl Sixteenths {
         self.0
     }
 
-    /// One of `of` about equal shares, which are disjoint and make up the whole; `of` is 1 to 16.
+    /// Share `index` of `of` about equal shares, which are disjoint and make up the whole; `of` is 1 to 16.
     pub fn share(index: usize, of: usize) -> Self {
         let (from, to) = (16 * index / of, 16 * (index + 1) / of);
         Self((from..to).fold(0, |bits, nibble| bits | 1 << nibble))
     }
 
-    /// Whether one of the sixteen is among them.
+    /// Whether one of the sixteen parts is included.
     pub(crate) fn contains(self, sixteenth: Prefix) -> bool {
         self.0 >> (sixteenth.bits >> 60) & 1 == 1
     }
 
-    /// The parts, as they stand in the trie.
+    /// The included parts as prefixes.
     pub(crate) fn prefixes(self) -> impl Iterator<Item = Prefix> {
         let parts = Prefix::ROOT.children().enumerate();
         parts.filter(move |(nibble, _)| self.0 >> nibble & 1 == 1).map(|(_, part)| part)
@@ -118,10 +118,10 @@ impl fmt::Debug for Sixteenths {
     }
 }
 
-/// How much there is in a part, and the wrapping sum of its digests.
+/// The number of entries in a part, and the wrapping sum of their digests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sum {
-    /// How many entries.
+    /// The number of entries.
     pub count: u64,
     /// The sum of their digests.
     pub total: Digest,

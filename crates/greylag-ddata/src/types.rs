@@ -1,4 +1,4 @@
-//! Types by their tags, so that what arrives can be read without the type that a caller names.
+//! Types by their tags, so that received values can be decoded without naming the type.
 
 use std::any::{Any, TypeId, type_name};
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use greylag_crdt::{
     OrMultiMap, OrSet, PNCounter, PnCounterMap, Ranged, RemovedNodePruning, ReplicatedData,
 };
 
-/// A value whose type is known by its tag only.
+/// A value of an erased type, known by its tag.
 pub trait AnyData: Any + fmt::Debug + Send + Sync {
     /// The type's tag.
     fn tag(&self) -> Arc<str>;
@@ -19,34 +19,34 @@ pub trait AnyData: Any + fmt::Debug + Send + Sync {
     /// Joins a value of the same type.
     ///
     /// # Errors
-    /// [`MergeError`], also for another type.
+    /// [`MergeError`], also if `other` has another type.
     fn merge(&mut self, other: &dyn AnyData) -> Result<Grew, MergeError>;
     /// The digest.
     fn digest(&self) -> Digest;
-    /// The canonical bytes; the tag stands beside them.
+    /// The canonical bytes, without the tag.
     fn encoded(&self) -> Vec<u8>;
-    /// A copy; cheap for types that share structure.
+    /// A copy; cheap for types with shared structure.
     fn boxed_clone(&self) -> Box<dyn AnyData>;
-    /// Puts a value of the same type in the place of this one.
+    /// Replaces this value by another one of the same type.
     ///
     /// # Errors
-    /// The other value, if it is of another type.
+    /// The other value, if it has another type.
     fn replace(&mut self, other: Box<dyn AnyData>) -> Result<(), Box<dyn AnyData>>;
     /// About how many bytes the encoded value has.
     fn size_hint(&self) -> usize;
-    /// Whether a reader sees the same in this value as in the other one.
+    /// Whether a reader sees the same in this value as in `before`.
     fn reads_like(&self, before: &dyn AnyData) -> bool;
-    /// Says where the value lives.
+    /// Binds the value to its home.
     fn bind(&mut self, home: Home);
-    /// What the type does about removed replicas.
+    /// The type's pruning of removed replicas.
     fn pruning(&self) -> Option<&dyn RemovedNodePruning>;
-    /// What the type does about removed replicas, to change the value.
+    /// The type's pruning of removed replicas, to change the value.
     fn pruning_mut(&mut self) -> Option<&mut dyn RemovedNodePruning>;
-    /// The latest timestamp among the writes in it.
+    /// The latest timestamp among the writes in the value.
     fn latest_timestamp(&self) -> Option<i64>;
-    /// How a large value is compared and sent in parts.
+    /// The access to ranges, by which a large value is compared and sent in parts.
     fn ranged(&self) -> Option<&dyn Ranged>;
-    /// How a large value is joined in parts.
+    /// The access to ranges, to join parts.
     fn ranged_mut(&mut self) -> Option<&mut dyn Ranged>;
     /// For downcasts.
     fn as_any(&self) -> &dyn Any;
@@ -133,7 +133,7 @@ impl<T: ReplicatedData> AnyData for T {
     }
 }
 
-/// The tags of types that were met, so that none is spelled out for every change of a value.
+/// The tags of types met so far, so that no tag is formatted for every change of a value.
 #[derive(Debug, Default)]
 pub(crate) struct Tags(BTreeMap<TypeId, (Arc<str>, Digest)>);
 
@@ -148,21 +148,21 @@ impl Tags {
     }
 }
 
-/// What can be done with bytes once their tag is known.
+/// Operations on encoded values and deltas of one type.
 pub(crate) trait AnyType: Send + Sync {
     fn zero(&self) -> Box<dyn AnyData>;
     fn decode(&self, bytes: &[u8]) -> Result<Box<dyn AnyData>, DecodeError>;
-    /// Joins an encoded delta into a value of this type, under the names that the markers give. Says also
-    /// which timestamp is the latest in it.
+    /// Joins an encoded delta into a value of this type, cleaned with the markers. Returns also the latest timestamp in
+    /// the delta.
     fn merge_delta(
         &self,
         value: &mut dyn AnyData,
         delta: &[u8],
         markers: &Markers,
     ) -> Result<(Grew, Option<i64>), Refused>;
-    /// Whether these markers change an encoded delta.
+    /// Whether the markers change an encoded delta.
     fn is_cleaned_by(&self, delta: &[u8], markers: &Markers) -> bool;
-    /// Joins encoded deltas and says how many leaves the result has.
+    /// Joins encoded deltas. Returns also the number of leaves of the result.
     fn join_deltas(&self, deltas: &[&[u8]]) -> Result<(Vec<u8>, usize), DecodeError>;
 }
 
@@ -220,17 +220,17 @@ impl<T: ReplicatedData> AnyType for TypeOf<T> {
 
 /// The types that a replicator can read, by tag.
 ///
-/// A type that is used locally is added by that; list here what only peers may use. A value with an
-/// unknown tag is refused and not stored. Source: ddata A5, O4.
+/// Using a type locally adds it; list here the types that only peers may use. A value with an unknown tag is refused
+/// and not stored. Source: ddata A5, O4.
 #[derive(Clone)]
 pub struct TypeTable {
     types: BTreeMap<Arc<str>, Arc<dyn AnyType>>,
-    /// The types in the table, so that an update adds its type at little cost.
+    /// The types in the table, so that adding a type at every update is cheap.
     known: BTreeSet<TypeId>,
 }
 
 impl TypeTable {
-    /// Flags and counters, and sets, registers and maps of texts.
+    /// A table of flags and counters, and of sets, registers and maps of texts.
     pub fn new() -> Self {
         Self::empty()
             .with::<Flag>()
@@ -245,12 +245,12 @@ impl TypeTable {
             .with::<PnCounterMap<String>>()
     }
 
-    /// No type.
+    /// A table without types.
     pub(crate) fn empty() -> Self {
         Self { types: BTreeMap::new(), known: BTreeSet::new() }
     }
 
-    /// Adds the types of another table; returns the tags of all of them.
+    /// Adds the types of another table. Returns the tags of all of them.
     pub(crate) fn join(&mut self, other: &Self) -> Vec<Arc<str>> {
         self.known.extend(&other.known);
         for (tag, of_type) in &other.types {
@@ -266,7 +266,7 @@ impl TypeTable {
         self
     }
 
-    /// Adds a type; nothing if it is there.
+    /// Adds a type; does nothing if it is there.
     pub fn add<T: ReplicatedData>(&mut self) {
         if self.known.insert(TypeId::of::<T>()) {
             let of_type = || Arc::new(TypeOf::<T>(std::marker::PhantomData)) as Arc<dyn AnyType>;

@@ -1,4 +1,4 @@
-//! Protobuf and back. Decoding never panics, and takes no more memory than the bytes it was given
+//! Encodes and decodes messages as protobuf. Decoding never panics, and takes no more memory than the given bytes
 //! imply.
 
 mod inner;
@@ -23,10 +23,10 @@ use crate::tree::{Prefix, Sum};
 /// The manifest of all messages.
 pub(crate) const MANIFEST: &str = "gl.ddata/1";
 
-/// The manifest of pieces of large messages.
+/// The manifest of fragments of large messages.
 pub(crate) const FRAGMENT_MANIFEST: &str = "gl.ddata.fragment/1";
 
-/// Reads a piece of a large message.
+/// Decodes a fragment of a large message.
 pub(crate) fn decode_fragment(bytes: Bytes) -> Result<Fragment, WireError> {
     let piece = pb::Fragment::decode(bytes).map_err(|error| WireError::Malformed(error.to_string()))?;
     Ok(Fragment {
@@ -39,7 +39,7 @@ pub(crate) fn decode_fragment(bytes: Bytes) -> Result<Fragment, WireError> {
     })
 }
 
-/// Writes a piece of a large message.
+/// Encodes a fragment of a large message.
 pub(crate) fn encode_fragment(fragment: &Fragment) -> Bytes {
     let piece = pb::Fragment {
         transfer: fragment.transfer,
@@ -52,7 +52,7 @@ pub(crate) fn encode_fragment(fragment: &Fragment) -> Bytes {
     piece.encode_to_vec().into()
 }
 
-/// Why bytes are no message.
+/// Why bytes are not a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WireError {
     #[error("malformed: {0}")]
@@ -63,14 +63,14 @@ pub(crate) enum WireError {
     TooMany(usize),
 }
 
-/// Reads a message.
+/// Decodes a message.
 pub(crate) fn decode(bytes: Bytes) -> Result<Message, WireError> {
     let message = pb::Message::decode(bytes).map_err(|error| WireError::Malformed(error.to_string()))?;
     from_kind(message.kind.ok_or(WireError::Missing("the kind of message"))?)
 }
 
-/// The most items in a message: a step of the replicator takes a message whole. Every list that a
-/// replicator sends is far below.
+/// The most items in a message: a step of the replicator handles a message whole. Every list that a replicator sends is
+/// far shorter.
 pub(crate) const MAX_ITEMS: usize = 10_000;
 
 fn bounded(count: usize) -> Result<(), WireError> {
@@ -99,7 +99,7 @@ fn check_counts(kind: &pb::message::Kind) -> Result<(), WireError> {
     })
 }
 
-/// Writes a message.
+/// Encodes a message.
 pub(crate) fn encode(message: &Message, buffer: &mut BytesMut) -> Result<(), EncodeError> {
     let message = pb::Message { kind: Some(to_kind(message)) };
     message
@@ -108,13 +108,13 @@ pub(crate) fn encode(message: &Message, buffer: &mut BytesMut) -> Result<(), Enc
 }
 
 impl Message {
-    /// How many bytes it takes on the wire.
+    /// The number of encoded bytes.
     pub fn encoded_len(&self) -> usize {
         pb::Message { kind: Some(to_kind(self)) }.encoded_len()
     }
 }
 
-/// A message that the lane writer encodes, so that a large one does not hold the replicator up.
+/// The lane writer encodes the message, so that a large one does not hold the replicator up.
 impl PayloadValue for Message {
     fn encode(&self, buffer: &mut BytesMut) -> Result<(), EncodeError> {
         encode(self, buffer)
@@ -192,7 +192,7 @@ fn envelope(envelope: &Envelope) -> pb::Envelope {
     pb::Envelope { content, versions: versions.collect(), markers, used: envelope.used_ms }
 }
 
-/// None, as most entries have, take no byte.
+/// Encodes markers; no markers, the usual case, take no byte.
 fn markers(markers: &Markers) -> Bytes {
     if markers.is_empty() {
         return Bytes::new();
@@ -202,7 +202,7 @@ fn markers(markers: &Markers) -> Bytes {
     out.finish().into()
 }
 
-/// `None` if they cannot be read: a newer version may write them in another format.
+/// Decodes markers; `None` if they cannot be read, since a newer version may write them in another format.
 fn from_markers(bytes: &[u8]) -> Option<Markers> {
     if bytes.is_empty() {
         return Some(Markers::new());
@@ -274,12 +274,12 @@ fn from_news(news: Option<pb::PruningNews>) -> Result<PruningNews, WireError> {
     Ok(PruningNews { rounds: rounds.collect(), standing })
 }
 
-/// Nothing to tell takes no byte: an idle pair of messages stays small.
+/// Encodes nothing for empty news, so that an idle pair of messages stays small.
 fn some_news(told: &PruningNews) -> Option<pb::PruningNews> {
     (*told != PruningNews::default()).then(|| news(told))
 }
 
-/// An envelope that cannot be read is refused where it would be merged: what else the message holds is taken.
+/// Decodes an envelope. An unreadable one is refused where it would be merged; the rest of the message is taken.
 fn from_envelope(envelope: Option<pb::Envelope>) -> Envelope {
     let envelope = envelope.unwrap_or_default();
     let (Some(content), Some(markers)) = (envelope.content, from_markers(&envelope.markers)) else {
@@ -305,7 +305,7 @@ fn delta(item: &DeltaItem) -> pb::Delta {
     }
 }
 
-/// The key alone if its markers cannot be read.
+/// Decodes a delta; returns only the key if its markers cannot be read.
 fn from_delta(delta: pb::Delta) -> Result<DeltaItem, KeyId> {
     let Some(markers) = from_markers(&delta.markers) else { return Err(delta.key.into()) };
     Ok(DeltaItem {
@@ -441,7 +441,7 @@ fn to_kind(message: &Message) -> pb::message::Kind {
     }
 }
 
-/// Entries that do not expire take no byte.
+/// Encodes used-times; a list without any takes no byte.
 fn used_times(keys: &[Listed]) -> Vec<i64> {
     if keys.iter().all(|held| held.used_ms.is_none()) {
         return Vec::new();
@@ -741,7 +741,7 @@ mod tests {
         ]
     }
 
-    /// ddata G17.
+    /// ddata G17: every message decodes to itself, and no part of its bytes makes the decoder panic.
     #[test]
     fn every_message_returns_and_no_part_of_it_panics() {
         for message in messages() {
@@ -755,7 +755,7 @@ mod tests {
         }
     }
 
-    /// ddata §9: a message with more items than a step takes is none, whichever list is too long; one with as many is taken.
+    /// ddata §9: a message in which any list is longer than one step handles is refused; one at the limit is accepted.
     #[test]
     fn no_list_of_a_message_is_longer_than_a_step_takes() {
         let ack = |nacked| Message::DeltaAck { from_seq: 1, to_seq: 1, nacked };
@@ -805,7 +805,7 @@ mod tests {
         assert!(matches!(read(&nodes(MAX_ITEMS / 16 + 1)), Err(WireError::TooMany(_))));
     }
 
-    /// ddata §9, Y4: an entry whose markers or content a newer version wrote is refused by itself; the rest of its message
+    /// ddata §9, Y4: an entry whose markers or content a newer version wrote is refused alone; the rest of its message
     /// is read.
     #[test]
     fn one_entry_that_cannot_be_read_does_not_lose_the_message() {

@@ -1,4 +1,4 @@
-//! New nodes get everything that others hold, whatever its size and number, over drivers without the cluster crate.
+//! New nodes get everything that others hold, whatever its size and number; drivers without the cluster crate.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use greylag_transport::memory::MemoryNetwork;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Nodes with addresses of their own, all on one list from the start.
+/// Nodes on one fixed list, each with its own address.
 struct Nodes {
     network: MemoryNetwork,
     name: &'static str,
@@ -66,7 +66,7 @@ async fn scenario_59_small_and_large_entries_in_one_sync() {
         bulk_fragment_bytes: 256 * 1024,
         eager_full_state_bytes: 50 * 1024,
         inner_tree_keys: 2_000,
-        // What is there after catching up was brought by catching up.
+        // Without gossip, everything that is there later was brought by catching up.
         gossip_interval: Duration::from_secs(600),
         sync_timeout: PATIENCE,
         ..ReplicatorSettings::test()
@@ -93,12 +93,12 @@ async fn scenario_59_small_and_large_entries_in_one_sync() {
     assert_eq!(text.value().map(String::len), Some(600 * 1024));
 }
 
-/// The keys of scenario 66. A build that is not optimized plays it with fewer, and does not look at the time.
+/// The number of keys of scenario 66. A build that is not optimized uses fewer, and does not check the time.
 const KEYS: usize = if cfg!(debug_assertions) { 3_500 } else { 100_000 };
 /// The time that 100,000 entries may take. Source: ddata H3.
 const H3: Duration = Duration::from_secs(2);
 
-/// ddata 66, I2, G13, H3: three nodes from a fixed list; one is killed and comes back as another process with nothing, and
+/// ddata 66, I2, G13, H3: three nodes from a fixed list; one is killed, comes back as another process with nothing, and
 /// gets every key in time. The form with 100,000 keys is `cargo test --release -p greylag-ddata --test catching_up`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_66_a_killed_node_comes_back_to_all_keys() {
@@ -119,7 +119,7 @@ async fn scenario_66_a_killed_node_comes_back_to_all_keys() {
             }
         })
     };
-    // Two write some of the keys both.
+    // Two nodes write; some of the keys are written by both.
     let (third, most) = (KEYS / 3, KEYS / 7 * 6);
     let writers = [increment(&running[0], 0, third * 2), increment(&running[1], third, most)];
     for writer in writers {
@@ -134,7 +134,7 @@ async fn scenario_66_a_killed_node_comes_back_to_all_keys() {
     let back = nodes.start(2, 6_104);
     has_keys(&back, KEYS).await;
     assert!(back.wait_synced(PATIENCE).await);
-    // What it holds itself, and not what it could ask others for.
+    // Read locally: what the node itself holds, and not what it could ask others for.
     let looked_at = (0..KEYS).step_by(KEYS / 500).chain([third, third * 2 - 1, most - 1, most, KEYS - 1]);
     let looked_at: Vec<(usize, u128)> =
         looked_at.map(|n| (n, if (third..third * 2).contains(&n) { 2 } else { 1 })).collect();
@@ -150,7 +150,7 @@ async fn scenario_66_a_killed_node_comes_back_to_all_keys() {
     }
 }
 
-/// Waits until a node holds this count itself.
+/// Waits until the node itself holds this count.
 async fn counts(node: &Replicator, n: usize, counted: u128) {
     let key = Key::<GCounter>::new(format!("count-{n}")).unwrap();
     let deadline = Instant::now() + PATIENCE;

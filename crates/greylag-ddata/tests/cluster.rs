@@ -35,7 +35,7 @@ impl Node {
     }
 }
 
-/// Nodes with these roles, all of them up in one cluster.
+/// Starts nodes with these roles, all of them Up in one cluster.
 async fn cluster(roles: &[&str]) -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::new();
     for role in roles {
@@ -91,8 +91,8 @@ async fn scenario_65_only_members_with_the_roles_count() {
     assert!(matches!(nodes[0].replicator("carts", &["cart"]), Err(StartError::DuplicateName { .. })));
 }
 
-/// ddata G13, G15, R1: a node that joins gets what is there; one that leaves hands over what no peer has yet, stops,
-/// and no longer counts.
+/// ddata G13, G15, R1: a node that joins gets all data; a node that leaves hands over what no peer has yet, stops, and
+/// no longer counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_join_and_leave_and_nothing_is_lost() {
     let mut nodes = cluster(&["any", "any"]).await;
@@ -101,7 +101,7 @@ async fn nodes_join_and_leave_and_nothing_is_lost() {
     let key = Key::<OrSet<String>>::new("birds").unwrap();
     replicators[0].update(&key, WriteLevel::all(PATIENCE), OrSet::new, add("greylag")).await.unwrap();
 
-    // The replicator runs before its node is a member, and is fed from the first gossip on.
+    // The replicator starts before its node is a member, and gets its replicas from the first gossip on.
     let third = Node::start("any").await;
     replicators.push(third.replicator("ddata", &[]).unwrap());
     assert_eq!(replicators[2].replica_count(), 0);

@@ -1,4 +1,4 @@
-//! How much each machine sends: machines side by side, with every message counted. Source: ddata §4, §11.
+//! How much each machine sends: several machines side by side, with every message counted. Source: ddata §4, §11.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -19,9 +19,10 @@ struct World {
     /// Whether the machines can reach each other.
     reachable: bool,
     flights: VecDeque<(usize, usize, Message)>,
-    /// Everything that was sent: from, to, what.
+    /// Every message sent: sender, receiver, message.
     said: Vec<(usize, usize, Message)>,
-    /// The most entries, and bytes of parts, that one step said, and the most records that one step took out of a log.
+    /// The most entries, and the most bytes of parts, that one step sent, and the most records that one step took out
+    /// of a log.
     most: (usize, usize, usize),
     next: u64,
 }
@@ -47,7 +48,7 @@ impl World {
         Self { now, cores, steps, reachable: true, flights, said, most: (0, 0, 0), next: 0 }
     }
 
-    /// Those in `known` know each other.
+    /// Publishes the nodes in `known` to each other.
     fn publish(&mut self, known: &[usize]) {
         for own in known {
             let others: Vec<usize> = known.iter().copied().filter(|other| other != own).collect();
@@ -55,7 +56,7 @@ impl World {
         }
     }
 
-    /// One node knows these others.
+    /// Publishes these others to one node.
     fn publish_to(&mut self, own: usize, others: &[usize]) {
         let others = others.iter().map(|other| Replica {
             address: address(*other),
@@ -112,7 +113,7 @@ impl World {
         self.update::<GCounter>(node, key, |counter, cx| counter.increment(cx, 1).unwrap());
     }
 
-    /// Delivers what is under way, and not what it leads to.
+    /// Delivers the messages under way; messages that follow from them stay under way.
     fn turn(&mut self) {
         for (from, to, message) in std::mem::take(&mut self.flights) {
             self.input(to, Input::Received { from: address(from), message });
@@ -120,7 +121,7 @@ impl World {
         self.go_on();
     }
 
-    /// What is done in steps is done.
+    /// Does all steps that are due.
     fn go_on(&mut self) {
         for node in 0..self.cores.len() {
             while self.cores[node].next_deadline().is_some_and(|at| at <= self.now) {
@@ -129,7 +130,7 @@ impl World {
         }
     }
 
-    /// Delivers until nothing is under way, and nothing to one of them.
+    /// Delivers until nothing is under way; messages to `silent` are lost.
     fn settle_but(&mut self, silent: usize) {
         while !self.flights.is_empty() {
             self.flights.retain(|(_, to, _)| *to != silent);
@@ -137,7 +138,8 @@ impl World {
         }
     }
 
-    /// Delivers until nothing is under way; returns in how many turns, each of all that is under way at one time.
+    /// Delivers until nothing is under way. Returns the number of turns; a turn delivers everything under way at one
+    /// time.
     fn settle(&mut self) -> usize {
         let mut turns = 0;
         while !self.flights.is_empty() {
@@ -147,7 +149,7 @@ impl World {
         turns
     }
 
-    /// One round that this node opens; others do what is due before, and are not heard.
+    /// Runs one round that this node opens; the others do what was due before, and their messages are lost.
     fn round(&mut self, node: usize) -> usize {
         self.now += Duration::from_secs(5);
         (0..self.cores.len()).filter(|other| *other != node).for_each(|other| self.input(other, Input::Tick));
@@ -157,7 +159,7 @@ impl World {
         self.settle()
     }
 
-    /// Time passes, and what is due is done by one node.
+    /// Lets time pass, and one node do what is due.
     fn tick(&mut self, node: usize, after: Duration) {
         self.now += after;
         self.input(node, Input::Tick);
@@ -176,7 +178,7 @@ fn settings() -> ReplicatorSettings {
     ReplicatorSettings { pruning_interval: None, ..ReplicatorSettings::default() }
 }
 
-/// Two nodes that agree on so many counters and have nothing logged for each other.
+/// Two nodes that hold the same counters, `keys` many, and have nothing logged for each other.
 fn agreed(keys: u32) -> World {
     let mut world = World::new(2, &settings());
     world.publish(&[0]);
@@ -198,8 +200,8 @@ fn items(said: &[(usize, usize, Message)]) -> Vec<&BatchItem> {
     batches.flatten().collect()
 }
 
-/// ddata G4: a burst that has more leaves than `max_delta_size` goes as a full state, unless that is more than twice as
-/// large: a huge value is never sent again because a little was added. Bursts do not grow the log.
+/// ddata G4: a burst with more leaves than `max_delta_size` goes as a full state, unless that is more than twice as
+/// large: a huge value is never resent because a little was added. Bursts do not grow the log.
 #[test]
 fn a_burst_goes_as_full_state_only_where_that_is_small() {
     let mut world = World::new(2, &ReplicatorSettings { max_delta_size: 10, ..settings() });
@@ -226,8 +228,8 @@ fn a_burst_goes_as_full_state_only_where_that_is_small() {
     assert_eq!(world.set_len(1, "burst"), 40 + 2_900 + 200);
 }
 
-/// ddata G5, G6: a later update never shows without the earlier ones of its origin, and a full state says which it
-/// includes, so that what follows it is taken and what it has is not missed.
+/// ddata G5, G6: a later update is never visible without the earlier ones of its origin. A full state names the
+/// versions that it includes, so that later deltas are accepted and included ones are not missed.
 #[test]
 fn deltas_are_joined_without_gaps_or_not_at_all() {
     let mut world = World::new(2, &settings());
@@ -251,7 +253,7 @@ fn deltas_are_joined_without_gaps_or_not_at_all() {
     assert!(deliver(&mut world, 0).is_empty());
     assert_eq!(deliver(&mut world, 2).len(), 1, "one is missing");
     assert_eq!(world.set_len(1, "set"), 1);
-    // The full state has all three, and says so: what comes late is acknowledged as known.
+    // The full state includes all three versions, so the late delta is acknowledged as known.
     let (_, _, refused) = batches[2].clone();
     let Message::DeltaBatch { from_seq, to_seq, items } = refused else { panic!("a batch") };
     let BatchItem::Delta(item) = &items[0] else { panic!("a delta") };
@@ -262,14 +264,14 @@ fn deltas_are_joined_without_gaps_or_not_at_all() {
     assert!(deliver(&mut world, 1).is_empty() && deliver(&mut world, 2).is_empty());
 }
 
-/// ddata G8, H6: a peer back from where it could not be reached gets what it missed, batch after batch as it
-/// acknowledges, and no full state.
+/// ddata G8, H6: a peer that is reachable again gets the deltas it missed, batch after batch as it acknowledges, and no
+/// full state.
 #[test]
 fn who_was_away_gets_the_deltas_it_missed() {
     let mut world = World::new(2, &ReplicatorSettings { max_delta_elements: 50, ..settings() });
     world.reachable = false;
     world.publish(&[0, 1]);
-    // Neither waits for the other any more.
+    // Let `sync_timeout` end the wait for each other.
     world.tick(0, Duration::from_secs(31));
     world.tick(1, Duration::ZERO);
     assert_eq!(*world.cores[0].lifecycle(), Lifecycle::Running);
@@ -294,8 +296,8 @@ fn who_was_away_gets_the_deltas_it_missed() {
     assert_eq!(world.said.iter().filter(full_states).count(), 0);
 }
 
-/// ddata G10: a node opens no round with a peer whose own round it is answering, and opens one once that has ended or
-/// stands still.
+/// ddata G10: a node opens no round with a peer whose own round it is answering, and opens one once that round has
+/// ended or stalled.
 #[test]
 fn a_peer_whose_round_is_answered_gets_no_other_round() {
     let mut world = agreed(10);
@@ -303,7 +305,7 @@ fn a_peer_whose_round_is_answered_gets_no_other_round() {
     world.flights.clear();
     world.said.clear();
     let interval = settings().gossip_interval;
-    // Node 1 opens a round; the sums that node 0 answers with stay under way.
+    // Node 1 opens a round; the sums in node 0's answer stay under way.
     world.tick(1, interval * 2);
     let opens = |world: &World, node: usize| {
         let of = |(from, _, message): &&(usize, usize, Message)| {
@@ -325,7 +327,8 @@ fn a_peer_whose_round_is_answered_gets_no_other_round() {
     assert!(world.are_equal());
 }
 
-/// ddata G10, H2: two nodes that agree say two messages of less than 128 bytes, however many keys they hold.
+/// ddata G10, H2: two nodes that agree exchange two messages of less than 128 bytes together, however many keys they
+/// hold.
 #[test]
 fn idling_costs_one_pair_of_messages() {
     for keys in [0, 10, 5_000] {
@@ -338,8 +341,8 @@ fn idling_costs_one_pair_of_messages() {
 }
 
 impl World {
-    /// To whom one node opens rounds in so many gossip intervals, in order and with the time since the round before;
-    /// `delivers` says which messages arrive.
+    /// The peers with which a node opens rounds in so many gossip intervals, in order and with the time since the round
+    /// before. `delivers` decides which messages arrive.
     fn opened_by(
         &mut self,
         node: usize,
@@ -368,8 +371,8 @@ impl World {
     }
 }
 
-/// ddata G10: every gossip interval, in a phase of its own, a node opens a round with one peer that is reachable, and every
-/// tenth time with any.
+/// ddata G10: every gossip interval, in its own phase, a node opens a round with one reachable peer, and every tenth
+/// time with any peer.
 #[test]
 fn every_interval_one_reachable_peer_and_every_tenth_time_any() {
     let mut world = World::new(4, &settings());
@@ -398,14 +401,14 @@ fn every_interval_one_reachable_peer_and_every_tenth_time_any() {
     assert!((120..280).contains(&first), "at random: {first} of {}", opened.len());
 }
 
-/// ddata G10: with a peer that it has opened a round with, a node opens no other.
+/// ddata G10: a node opens no second round with a peer while its first one is open.
 #[test]
 fn no_round_is_opened_with_a_peer_that_has_one() {
     let mut world = World::new(3, &settings());
     world.publish(&[0, 1, 2]);
     world.settle();
     world.opened_by(0, 3, |_, _| true);
-    // What node 1 answers gets lost: the round with it lasts until it is given up for its silence.
+    // Node 1's answers get lost: the round with node 1 lasts until it is given up.
     let opened = world.opened_by(0, 200, |from, _| from != 1);
     let to_it: Vec<usize> = (0..opened.len()).filter(|at| opened[*at].0 == 1).collect();
     assert!(to_it.len() > 20 && to_it.windows(2).all(|pair| pair[1] > pair[0] + 1), "{to_it:?}");
@@ -413,7 +416,7 @@ fn no_round_is_opened_with_a_peer_that_has_one() {
     assert!(others > to_it.len(), "others have rounds meanwhile");
 }
 
-/// ddata G9, G10, H5: a hundred differences are found and settled in seven round trips.
+/// ddata G9, G10, H5: a hundred differences are found and exchanged in seven round trips.
 #[test]
 fn a_hundred_differences_take_few_trips() {
     let mut world = agreed(8_000);
@@ -431,8 +434,8 @@ fn a_hundred_differences_take_few_trips() {
     assert!(bytes <= 128 * 1024, "{bytes} bytes of sums and listings");
 }
 
-/// ddata G13: a new node asks each peer for a share of its own and gets every entry once; those that others would send
-/// on their own account they keep until the shares are there, and then nothing differs any more.
+/// ddata G13: a new node asks each peer for a share and gets every entry once. Entries that peers would send on their
+/// own wait until the shares are complete, and then nothing differs any more.
 #[test]
 fn a_new_node_gets_every_entry_once() {
     let mut world = World::new(4, &settings());
@@ -446,7 +449,7 @@ fn a_new_node_gets_every_entry_once() {
         world.settle();
     }
     world.said.clear();
-    // The peers learn of it as it does, and begin rounds towards it at once.
+    // The peers learn of the new node when it learns of them, and open rounds towards it at once.
     world.now += Duration::from_secs(5);
     world.publish(&[0, 1, 2, 3]);
     assert!(world.said.iter().any(|(_, to, message)| *to == 3 && matches!(message, Message::SyncOpen { .. })));
@@ -466,7 +469,7 @@ fn a_new_node_gets_every_entry_once() {
     assert!(!world.said.iter().any(lists_keys), "an empty node is streamed to without lists");
 }
 
-/// ddata G10: a round is complete once what differed at its start is exchanged, whatever changes meanwhile.
+/// ddata G10: a round is complete once everything that differed at its start is exchanged, whatever changes meanwhile.
 #[test]
 fn a_round_ends_though_changes_go_on() {
     let mut world = agreed(2_000);
@@ -492,7 +495,7 @@ fn a_round_ends_though_changes_go_on() {
     panic!("it never ends");
 }
 
-/// Entries that were sent in rounds and from the log, by sender and receiver.
+/// The number of entries sent in rounds and from the log, by sender and receiver.
 fn entries_sent(said: &[(usize, usize, Message)]) -> BTreeMap<(usize, usize), usize> {
     let mut sent = BTreeMap::new();
     for (from, to, message) in said {
@@ -508,13 +511,13 @@ fn entries_sent(said: &[(usize, usize, Message)]) -> BTreeMap<(usize, usize), us
     sent
 }
 
-/// ddata G8, G13: a node that members know for a while before its replicator begins, and that meets them one after the
-/// other, gets every entry once: from the first that it meets, in a round, and not from the log as well.
+/// ddata G8, G13: members know a node for a while before its replicator starts, and it meets them one after the other.
+/// It gets every entry once: from the first member that it meets, in a round, and not from the log as well.
 #[test]
 fn a_node_that_meets_its_sources_one_by_one_gets_every_entry_once() {
-    // So that it takes a while, in which others begin rounds, too.
+    // Small messages make catching up take a while, in which others open rounds, too.
     let mut world = World::new(3, &ReplicatorSettings { max_delta_elements: 20, ..settings() });
-    // The others have begun their history before they hear of it.
+    // The others begin their history before they hear of the third node.
     world.publish_to(0, &[1]);
     world.publish_to(1, &[0]);
     world.settle();
@@ -523,7 +526,7 @@ fn a_node_that_meets_its_sources_one_by_one_gets_every_entry_once() {
     for n in 0..3_000 {
         world.count(0, &format!("key-{n}"));
     }
-    // The third is a member and does not run: what it is sent is lost.
+    // The third node is a member and does not run: messages to it are lost.
     for _ in 0..20 {
         world.tick(0, Duration::from_millis(400));
         world.settle_but(2);
@@ -531,7 +534,7 @@ fn a_node_that_meets_its_sources_one_by_one_gets_every_entry_once() {
     assert!(world.cores[0].log_len() >= 3_000, "the log keeps what a member has not acknowledged");
     world.said.clear();
     world.publish_to(2, &[0]);
-    // The other one turns up after some messages, and time passes for all.
+    // The second source turns up after some messages, and time passes for all.
     for turn in 0..200 {
         world.turn();
         if turn == 3 {
@@ -548,7 +551,7 @@ fn a_node_that_meets_its_sources_one_by_one_gets_every_entry_once() {
     assert_eq!(sent, BTreeMap::from([((0, 2), 3_000)]), "by (from, to)");
     assert_eq!(world.cores[0].log_len(), 0, "the round was as good as an acknowledgement");
     assert_eq!(world.most.2, 512, "and made room in steps");
-    // From then on it gets deltas as every peer does.
+    // From then on the node gets deltas as every peer does.
     world.said.clear();
     world.count(0, "key-1");
     world.tick(0, Duration::from_millis(400));
@@ -559,8 +562,8 @@ fn a_node_that_meets_its_sources_one_by_one_gets_every_entry_once() {
     assert_eq!(world.said.iter().filter(is_batch).count(), 1);
 }
 
-/// ddata H3, H9: whatever a new node lacks, no step says much, and no message holds more than one step of the receiver
-/// may take: others are served in between, on both sides.
+/// ddata H3, H9: whatever a new node lacks, no step sends much, and no message holds more than the receiver may handle
+/// in one step: others are served in between, on both sides.
 #[test]
 fn no_step_of_catching_up_is_long() {
     let mut world = World::new(2, &ReplicatorSettings { inner_tree_keys: 1_000, ..settings() });
@@ -604,8 +607,8 @@ fn no_step_of_catching_up_is_long() {
     assert_eq!(batches.max(), Some(128));
 }
 
-/// ddata G3, G7: full states and their ids fill a batch up to `max_message_bytes`; of what has no room the peer is told
-/// the hash.
+/// ddata G3, G7: full states and their ids fill a batch up to `max_message_bytes`; of entries without room the peer
+/// gets hints.
 #[test]
 fn a_batch_of_full_states_is_no_longer_than_a_message_may_be() {
     let limit = 4 * 1_024;
@@ -628,8 +631,8 @@ fn a_batch_of_full_states_is_no_longer_than_a_message_may_be() {
     assert!(lengths.iter().all(|length| *length <= limit), "{lengths:?}");
 }
 
-/// ddata G12, O1: a replica that is offered a large value sums its own up in steps, and waits a millisecond between two
-/// of them, so that other inputs have their turn.
+/// ddata G12, O1: a replica that is offered a large value computes its own sums in steps, with a millisecond between
+/// two of them, so that other inputs are handled.
 #[test]
 fn a_large_value_is_summed_up_with_pauses() {
     let mut world = World::new(2, &ReplicatorSettings { inner_tree_keys: 1_000, ..settings() });
@@ -639,7 +642,7 @@ fn a_large_value_is_summed_up_with_pauses() {
     world.update::<OrSet<u32>>(1, "large", |set, cx| set.add_all(cx, 0..30_000));
     world.now += Duration::from_secs(5);
     world.go_on();
-    // Only the round that node 0 opened goes on.
+    // Keep only the round that node 0 opened.
     world.flights.retain(|(from, _, _)| *from == 0);
     let mut offers = 0;
     while world.set_len(0, "large") < 30_000 {
@@ -662,7 +665,7 @@ fn a_large_value_is_summed_up_with_pauses() {
     assert!(offers > 0 && world.set_len(1, "large") == 30_000);
 }
 
-/// ddata G7, H9: large states that were hinted at and asked for go one message at a time.
+/// ddata G7, H9: large states that a peer asks for after hints go one message at a time.
 #[test]
 fn what_is_asked_for_after_hints_goes_in_steps() {
     let mut world =
@@ -680,8 +683,8 @@ fn what_is_asked_for_after_hints_goes_in_steps() {
     assert!((1..=64).contains(&world.most.0), "{} entries in one step", world.most.0);
 }
 
-/// ddata G15: a replicator that stops waits until a voter has what it was only hinted at, also if the question for it
-/// is lost.
+/// ddata G15: a replicator that stops waits until a voter has the entries for which it got only hints, even if the
+/// voter's request for them is lost.
 #[test]
 fn an_orderly_stop_waits_for_what_is_large() {
     let mut world =
@@ -703,7 +706,7 @@ fn an_orderly_stop_waits_for_what_is_large() {
     assert_eq!(world.set_len(1, "key"), 50_000);
 }
 
-/// ddata G14: what exchanging does not settle is left alone for a while.
+/// ddata G14: a difference that an exchange does not end is suppressed for a while.
 #[test]
 fn a_difference_that_stays_is_not_exchanged_again_and_again() {
     let mut world = World::new(2, &settings());
@@ -723,8 +726,8 @@ fn a_difference_that_stays_is_not_exchanged_again_and_again() {
     assert!(entries[25..].iter().sum::<usize>() > 0, "after so many rounds it is tried again: {entries:?}");
 }
 
-/// ddata G8, G11: a batch that travels in pieces is given the time that pieces take before it is sent again; a peer
-/// that is reachable again gets it at once.
+/// ddata G8, G11: a batch in fragments gets the time that fragments take before it is resent; a peer that is reachable
+/// again gets it at once.
 #[test]
 fn what_travels_in_pieces_is_not_sent_again_at_once() {
     let mut world = World::new(2, &ReplicatorSettings { max_message_bytes: 4_096, ..settings() });

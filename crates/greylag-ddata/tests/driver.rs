@@ -1,4 +1,4 @@
-//! The handle and its task, over an in-process network and threads: the wiring, not the protocol.
+//! The handle and its task, over an in-process network and threads: tests the wiring, not the protocol.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn address(index: usize) -> NodeAddress {
     format!("n{index}.ddata:1").parse().unwrap()
 }
 
-/// Replicators on nodes 0 to `count`, which know each other.
+/// Starts one replicator per uid, on nodes that know each other.
 async fn start(network: &MemoryNetwork, uids: &[u64]) -> Vec<Replicator> {
     let peers: Vec<NodeAddress> = (0..uids.len()).map(address).collect();
     let mut replicators = Vec::new();
@@ -136,7 +136,7 @@ async fn refusals_reach_the_caller() {
     assert!(alone.get(&key, ReadLevel::Local).await.is_err());
 }
 
-/// ddata I1, scenario 65: a replicator starts only where all its roles are, and says which ones are missing.
+/// ddata I1, scenario 65: a replicator starts only on a node with all its roles; the error names both sets of roles.
 #[tokio::test]
 async fn scenario_65_a_node_without_the_roles_is_refused() {
     let network = MemoryNetwork::new();
@@ -151,7 +151,7 @@ async fn scenario_65_a_node_without_the_roles_is_refused() {
     let (required, own) = (vec!["cart".to_owned(), "eu".to_owned()], vec!["eu".to_owned(), "us".to_owned()]);
     assert_eq!(refused.to_string(), r#"the replicator needs the roles ["cart", "eu"], this node has ["eu", "us"]"#);
     assert_eq!(refused, StartError::RoleMismatch { required, own });
-    // A refusal leaves nothing behind: the name is free.
+    // A refused start frees the name.
     start(&["cart", "eu", "us"]).unwrap().shutdown().await;
 }
 
@@ -183,7 +183,7 @@ async fn scenario_65_two_instances_in_a_process_do_not_mix() {
         let held = instances[1].get(&key, ReadLevel::all(PATIENCE)).await.unwrap().found();
         assert_eq!(held.map(|c| c.value()), Some(by));
     }
-    // The type under a key is each instance's own business.
+    // The type under a key may differ between instances.
     let other = Key::<OrSet<String>>::new("only-here").unwrap();
     instances[0][0]
         .update(&other, WriteLevel::all(PATIENCE), OrSet::new, |set, cx| {
@@ -195,7 +195,7 @@ async fn scenario_65_two_instances_in_a_process_do_not_mix() {
     assert_eq!(instances[1][1].keys("", None, 10).await.unwrap(), ["c".into()]);
 }
 
-/// ddata R6: keys are paged, in order, without the deleted ones; counts and numbers are at hand.
+/// ddata R6: keys are paged, in order, without deleted ones; counts and metrics can be read.
 #[tokio::test]
 async fn keys_are_paged_and_numbers_are_at_hand() {
     let network = MemoryNetwork::new();
@@ -225,7 +225,8 @@ async fn keys_are_paged_and_numbers_are_at_hand() {
     assert_eq!(alone.conflicts().await.unwrap(), []);
 }
 
-/// ddata I2, Z11: a peer of a fixed list that will not come is taken out while the replicator runs, and counts no more.
+/// ddata I2, Z11: a peer of a fixed list that will not come is taken out while the replicator runs, and no longer
+/// counts.
 #[tokio::test]
 async fn a_peer_of_a_fixed_list_is_taken_out() {
     let network = MemoryNetwork::new();
@@ -245,7 +246,7 @@ async fn a_peer_of_a_fixed_list_is_taken_out() {
     count().await.unwrap();
 }
 
-/// ddata I2: membership by hand.
+/// ddata I2: the program sets the membership through a handle.
 #[tokio::test]
 async fn a_program_says_itself_who_there_is() {
     let network = MemoryNetwork::new();
@@ -267,8 +268,8 @@ async fn a_program_says_itself_who_there_is() {
     assert_eq!(node.replica_count(), 1, "who was removed stays removed");
 }
 
-/// ddata I2: a program that keeps its uid gives a floor that only grows; numbers begin above it, and a counter does
-/// not count in a slot that it cannot know.
+/// ddata I2: a program that keeps its uid gives a floor that only grows; numbers begin above the floor, and a counter
+/// does not add to a slot from before.
 #[tokio::test]
 async fn numbers_begin_above_the_floor() {
     let network = MemoryNetwork::new();
@@ -294,7 +295,7 @@ async fn numbers_begin_above_the_floor() {
     assert!(matches!(&slots[..], [slot] if slot.replica == own && slot.birth > floor.0));
 }
 
-/// ddata R1: the mailbox is bounded, and a caller that finds it full is told so at once; a request that was taken is
+/// ddata R1: the mailbox is bounded, and a caller that finds it full gets an error at once; an accepted request is
 /// answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_mailbox_refuses_and_loses_nothing() {
@@ -303,7 +304,7 @@ async fn a_full_mailbox_refuses_and_loses_nothing() {
     let settings = ReplicatorSettings { mailbox_capacity: 2, ..ReplicatorSettings::test() };
     let node = Replicator::start(settings, TypeTable::new(), remoting, Membership::fixed([])).unwrap();
     let key = Key::<GCounter>::new("c").unwrap();
-    // A closure holds the replicator up until it is told to go on.
+    // A closure blocks the replicator until the test releases it.
     let (started, has_started) = std::sync::mpsc::channel();
     let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
     let holding = {
@@ -360,7 +361,7 @@ async fn scenario_35_two_tasks_update_one_set() {
     assert!(held.iter().copied().eq(0..200));
 }
 
-/// ddata E1: over the handle, with the clock of the machine: changed, expired, and the id used again.
+/// ddata E1: over the handle, with the clock of the machine: a change, the expiry, and the id used again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_38_a_key_expires_and_is_used_again() {
     let network = MemoryNetwork::new();
@@ -374,7 +375,7 @@ async fn scenario_38_a_key_expires_and_is_used_again() {
     let mut changes = node.subscribe(&key);
     let first = loop {
         node.update(&key, WriteLevel::Local, GCounter::new, |c, cx| c.increment(cx, 4)).await.unwrap();
-        // On a machine that stands still for half a second the entry has expired before the subscriber was told.
+        // Try again: on a machine that stalls for half a second the entry expires before the subscriber is notified.
         if let Ok(first) = tokio::time::timeout(Duration::from_secs(1), changes.next()).await {
             break first;
         }
@@ -382,7 +383,7 @@ async fn scenario_38_a_key_expires_and_is_used_again() {
     assert!(matches!(first, Some(Changed::Value { .. })));
     assert_eq!(changes.next().await, Some(Changed::Expired { key: key.id().clone() }));
     assert_eq!(node.get(&key, ReadLevel::Local).await, Ok(Read::NotFound));
-    // Its id can be used again, with any type.
+    // The id can be used again, with any type.
     let key = Key::<OrSet<String>>::new("session-1").unwrap();
     let add = |set: &mut OrSet<String>, cx: &mut greylag_crdt::UpdateCx<'_>| {
         set.add(cx, "again".to_owned());
@@ -391,7 +392,7 @@ async fn scenario_38_a_key_expires_and_is_used_again() {
     assert_eq!(node.update(&key, WriteLevel::Local, OrSet::new, add).await, Ok(1));
 }
 
-/// ddata R1: dropping the last handle ends the replicator, also if a subscriber still follows an entry.
+/// ddata R1: dropping the last handle ends the replicator, even if a subscriber still follows an entry.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_handle_is_the_end_for_followers_too() {
     let network = MemoryNetwork::new();
@@ -408,7 +409,7 @@ async fn the_last_handle_is_the_end_for_followers_too() {
     lifecycle.wait_for(|now| matches!(now, Lifecycle::Stopped(StopReason::ShutDown))).await.unwrap();
 }
 
-/// ddata 92, R9: whatever the task looks at first, a request never fails because no replica is known yet.
+/// ddata 92, R9: in whatever order the task handles its inputs, no request fails because no replica is known yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_92_a_request_right_after_the_start_waits_for_the_replicas() {
     let network = MemoryNetwork::new();

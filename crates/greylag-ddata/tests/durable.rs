@@ -1,4 +1,4 @@
-//! Durable entries at machine level: what is acknowledged when, with a disk that answers when a test says so.
+//! Durable entries at machine level: what is acknowledged when, with a disk that answers when the test says so.
 //!
 //! Replicas `w`, `b` and `c`; a message is delivered when the test hands it over. Source: ddata U3–U5, R12.
 
@@ -27,13 +27,13 @@ fn no_space() -> StoreError {
     StoreError::Failed { place: "disk".into(), why: "no space".into() }
 }
 
-/// One replica, its disk, and what it said since it was asked last.
+/// One replica, its disk, and the messages it sent since they were last taken.
 struct Node {
     core: ReplicatorCore,
     now: Instant,
     wall: i64,
     disk: StoreImage,
-    /// Handed to the disk and not answered.
+    /// The store request that the disk has not answered yet.
     pending: Option<(u64, Vec<StoreOp>)>,
     sent: Vec<(UniqueAddress, Message)>,
     replies: BTreeMap<u64, Reply>,
@@ -65,15 +65,15 @@ impl Node {
         node
     }
 
-    /// Loaded, alone among `others`, and done with synchronizing.
+    /// A replica that is loaded, knows `others`, and has ended synchronizing.
     fn running(name: &str, others: &[&str], disk: StoreImage) -> Self {
         let mut node = Self::new(name, DurableSettings::of(["*"]), disk);
         node.load();
         node.meets(others);
         node.settle_disk(true);
-        // No peer answers the rounds that it opens; synchronizing ends with its time.
+        // No peer answers the rounds of this replica; `sync_timeout` ends synchronizing.
         node.advance(Duration::from_secs(31));
-        // From the first exchange on the store remembers that there was one.
+        // Let the store record the first exchange.
         for other in others {
             node.hears_of(other);
             node.receive(other, Message::DeltaBatch { from_seq: 1, to_seq: 1, items: Vec::new() });
@@ -94,7 +94,7 @@ impl Node {
         self.input(Input::Replicas(Arc::new(replicas)));
     }
 
-    /// Another one says how it stands: it has nothing, and knows nothing.
+    /// Receives the standing of another replica that has nothing and knows no start.
     fn hears_of(&mut self, other: &str) {
         let (part, root, pruning) = (Sixteenths::NONE, Sum::default(), PruningNews::default());
         self.receive(other, Message::SyncOpen { round: 1, part, root, pruning });
@@ -144,7 +144,7 @@ impl Node {
         self.now = self.now.max(end);
     }
 
-    /// The disk answers what it was asked.
+    /// Lets the disk answer the pending request.
     fn answer_disk(&mut self, is_ok: bool) {
         let (ticket, ops) = self.pending.take().expect("something was asked of the disk");
         if is_ok {
@@ -200,7 +200,7 @@ impl Node {
         self.receive(from, Message::WriteReply { request, reply });
     }
 
-    /// The answers to writes of peers, since they were taken last.
+    /// The answers to writes of peers since they were last taken.
     fn write_replies(&mut self) -> Vec<WriteReply> {
         let sent = std::mem::take(&mut self.sent);
         sent.into_iter()
@@ -229,7 +229,7 @@ fn store_failed(id: &str) -> Result<(), UpdateError<std::convert::Infallible>> {
     Err(UpdateError::StoreFailed { key: id.into() })
 }
 
-/// The deltas by which another replica's set gets these elements, and its full state.
+/// The delta by which another replica's set gets these elements, and its full state.
 fn from_writer(elements: &[u64]) -> (DeltaItem, greylag_ddata::Envelope) {
     let mut writer = Node::new("w", DurableSettings::default(), StoreImage::default());
     writer.meets(&["b"]);
@@ -251,8 +251,8 @@ fn from_writer(elements: &[u64]) -> (DeltaItem, greylag_ddata::Envelope) {
     (item.unwrap(), full.expect("a peer that does not answer is sent the full state"))
 }
 
-/// ddata 39, U4: what was stored is there before anything is answered; until then requests find no room in
-/// the machine (the driver keeps them), peers are told to wait, and the replica does not count.
+/// ddata 39, U4: stored entries are loaded before anything is served; until then the machine refuses requests as
+/// overloaded (the driver stashes them), peers get `NotReady`, and the replica does not count.
 #[test]
 fn scenario_39_everything_is_loaded_before_anything_is_served() {
     let mut before = Node::running("b", &[], StoreImage::default());
@@ -286,7 +286,7 @@ fn scenario_39_everything_is_loaded_before_anything_is_served() {
     assert_eq!(count, 4);
 }
 
-/// ddata 40, U5: loading is tried again with growing pauses, then the replicator stops and names the place.
+/// ddata 40, U5: loading is retried with growing pauses; then the replicator stops, and its reason names the store.
 #[test]
 fn scenario_40_a_store_that_cannot_be_read_stops_it_and_one_that_cannot_be_written_does_not() {
     let mut node = Node::new("b", DurableSettings::of(["*"]), StoreImage::default());
@@ -314,7 +314,8 @@ fn scenario_40_a_store_that_cannot_be_read_stops_it_and_one_that_cannot_be_writt
     assert_eq!(node.core.unstored(), 0);
 }
 
-/// ddata U5, 88: a store that has lost its end is not asked again; it is left alone, or set aside if that is wanted.
+/// ddata U5, 88: a store that has lost its end is not retried; it is left as it is, or set aside if the settings say
+/// so.
 #[test]
 fn scenario_88_a_store_that_lost_its_end_stops_it_or_is_set_aside() {
     let lost = || StoreError::TailLost { place: "disk".into(), expected: 9, found: 7 };
@@ -335,13 +336,13 @@ fn scenario_88_a_store_that_lost_its_end_stops_it_or_is_set_aside() {
     assert!(matches!(&node.events[..], [ReplicatorEvent::StoreError { error: StoreError::TailLost { .. }, .. }]));
     node.load();
     assert_ne!(*node.core.lifecycle(), Lifecycle::Loading, "it goes on without what was stored");
-    // Where that does not help, it ends some time.
+    // If setting aside does not help, the replicator stops after a bounded number of tries.
     let mut node = Node::new("b", durable, StoreImage::default());
     (0..4).for_each(|_| node.input(Input::LoadFailed(lost())));
     assert_eq!(*node.core.lifecycle(), Lifecycle::Stopped(StopReason::StoreLoadFailed(lost())));
 }
 
-/// ddata U3: changes that come while a store is under way share the next one; the last state is stored once.
+/// ddata U3: changes that come while a store request is under way share the next one; only the last state is stored.
 #[test]
 fn pending_changes_of_all_entries_share_one_flush() {
     let mut node = Node::running("b", &[], StoreImage::default());
@@ -357,8 +358,8 @@ fn pending_changes_of_all_entries_share_one_flush() {
     assert_eq!(node.stored::<GCounter>("c").unwrap().value(), 101);
 }
 
-/// ddata 46, R12: remote acknowledgements do not stand for the own store; if that fails this replica does not
-/// count, and another has to; and too many refusals end it at once.
+/// ddata 46, R12: remote acknowledgements do not replace the own store; if that fails, this replica does not count and
+/// another acknowledgement is needed; too many refusals end the update at once.
 #[test]
 fn scenario_46_the_own_store_counts_like_any_other() {
     let to_3 = WriteLevel::To { n: 3, timeout: TIMEOUT };
@@ -397,7 +398,7 @@ fn scenario_46_the_own_store_counts_like_any_other() {
     assert_eq!(node.result(id), Some(store_failed("c")), "long before the time is over");
 }
 
-/// ddata 46, R12: a replica that could not store it does not count, and is made up for by another one.
+/// ddata 46, R12: a replica that could not store the entry does not count; another one makes up for it.
 #[test]
 fn scenario_46_a_remote_store_that_failed_is_made_up_for() {
     let mut node = Node::running("b", &["c", "d", "e"], StoreImage::default());
@@ -413,7 +414,7 @@ fn scenario_46_a_remote_store_that_failed_is_made_up_for() {
     assert_eq!(node.result(id), Some(Ok(())));
 }
 
-/// ddata 72, U3: nothing of an entry is acknowledged as long as part of it is not on disk, whether a caller or a peer
+/// ddata 72, U3: nothing of an entry is acknowledged while a part of it is not on disk, whether a caller or a peer
 /// asks, and whether or not the request changes anything.
 #[test]
 fn scenario_72_nothing_is_acknowledged_before_it_is_flushed() {
@@ -448,7 +449,7 @@ fn scenario_72_nothing_is_acknowledged_before_it_is_flushed() {
     assert_eq!((node.write_replies(), node.result(id)), (vec![WriteReply::Ack; 3], Some(Ok(()))));
     assert_eq!(node.stored::<GSet<u64>>("s").unwrap().len(), 2);
 
-    // The append fails: each stores first, and is refused if that fails too.
+    // The append fails: each request stores first, and is refused if that fails too.
     let mut node = with_batch();
     let id = ask(&mut node);
     node.answer_disk(false);
@@ -458,23 +459,24 @@ fn scenario_72_nothing_is_acknowledged_before_it_is_flushed() {
     assert_eq!(node.result(id), Some(store_failed("s")));
     assert!(node.pending.is_none());
 
-    // Asked again after the failure, each has it stored before it is told.
+    // Asked again after the failure, each request has the entry stored before it is answered.
     let id = ask(&mut node);
     assert_eq!((node.write_replies(), node.result(id)), (vec![], None));
     node.settle_disk(true);
     assert_eq!((node.write_replies(), node.result(id)), (vec![WriteReply::Ack; 3], Some(Ok(()))));
     assert_eq!(node.stored::<GSet<u64>>("s").unwrap().len(), 2);
 
-    // And at rest nothing is stored for what changes nothing.
+    // When everything is stored, a request that changes nothing stores nothing.
     let id = ask(&mut node);
     assert_eq!((node.write_replies(), node.result(id)), (vec![WriteReply::Ack; 3], Some(Ok(()))));
     assert!(node.pending.is_none());
 }
 
-/// ddata 72: killed at any point, all that was acknowledged is on disk.
+/// ddata 72: if the replica is killed at any point, everything that was acknowledged is on disk.
 #[test]
 fn scenario_72_killed_at_any_point_all_that_was_acknowledged_is_on_disk() {
-    // The disk answers after each of the steps for which the bit is set, well or, in the other half, badly first.
+    // The disk answers after each step whose bit is set: always well, or, in half of the schedules, sometimes badly
+    // first.
     let mut confirmed = 0;
     for schedule in 0..1_u32 << 9 {
         let mut node = Node::running("b", &["w"], StoreImage::default());
@@ -482,13 +484,13 @@ fn scenario_72_killed_at_any_point_all_that_was_acknowledged_is_on_disk() {
         for step in 0..8_u64 {
             let id = node.add(WriteLevel::Local, step);
             expected.insert(id, step);
-            // A peer asks whether this replica holds what there is now.
+            // A peer asks whether this replica holds the present state.
             let digest = node.core.digests().get("s").copied();
             node.receive("w", Message::Check { request: step, key: "s".into(), digest });
             if schedule & (1 << step) != 0 && node.pending.is_some() {
                 node.answer_disk(schedule & (1 << 8) == 0 || step % 3 != 0);
             }
-            // Killed here: the disk is what it is now.
+            // If the replica is killed here, this is what the disk holds.
             let on_disk = node.stored::<GSet<u64>>("s").unwrap_or_default();
             for (id, element) in &expected {
                 let is_acknowledged = node.result(*id) == Some(Ok(()));
@@ -505,7 +507,7 @@ fn scenario_72_killed_at_any_point_all_that_was_acknowledged_is_on_disk() {
     assert!(confirmed > 1_000, "peers are answered");
 }
 
-/// ddata R13, U3: the state that a read joined is stored before the answer.
+/// ddata R13, U3: the state that a read joined is stored before the read is answered.
 #[test]
 fn a_read_answers_when_what_it_found_is_stored() {
     let (_, envelope) = from_writer(&[1, 5]);
@@ -520,7 +522,8 @@ fn a_read_answers_when_what_it_found_is_stored() {
     assert!(matches!(node.replies.get(&1), Some(Reply::Get(Ok(Read::Found(_))))), "{:?}", node.replies);
 }
 
-/// ddata U3: written behind, a change is acknowledged at once, the last state is kept, and failures are no reply.
+/// ddata U3: with write-behind a change is acknowledged at once, the last state is stored, and failures are not
+/// reported to callers.
 #[test]
 fn what_is_written_behind_is_acknowledged_at_once() {
     let interval = Duration::from_secs(3);
@@ -542,7 +545,7 @@ fn what_is_written_behind_is_acknowledged_at_once() {
     node.advance(interval * 4);
     node.settle_disk(true);
     assert_eq!(node.stored::<GCounter>("c").unwrap().value(), 5);
-    // And at the end at once.
+    // A stop writes at once.
     node.count(WriteLevel::Local);
     node.input(Input::Stop(StopReason::ShutDown));
     assert!(!matches!(node.core.lifecycle(), Lifecycle::Stopped(_)));
@@ -551,7 +554,8 @@ fn what_is_written_behind_is_acknowledged_at_once() {
     assert_eq!(node.stored::<GCounter>("c").unwrap().value(), 6);
 }
 
-/// ddata U2, H4: a large entry is stored as a snapshot and deltas, and as a snapshot again when they are half of it.
+/// ddata U2, H4: a large entry is stored as a snapshot and deltas, and as a new snapshot when the deltas are half of
+/// it.
 #[test]
 fn a_small_change_of_a_large_entry_is_a_small_write() {
     let mut node = Node::running("b", &[], StoreImage::default());
@@ -583,8 +587,8 @@ fn a_small_change_of_a_large_entry_is_a_small_write() {
     assert!(deltas > 280 && (1..5).contains(&snapshots), "{deltas} deltas, {snapshots} snapshots");
 }
 
-/// ddata U5: a record that cannot be read stops the replicator, or is moved aside; one of an unknown type stays
-/// where it is, and is served as soon as its type is known.
+/// ddata U5: a record that cannot be read stops the replicator, or is moved aside; a record of an unknown type stays in
+/// the store, and is served as soon as its type is known.
 #[test]
 fn bad_records_stop_it_or_are_moved_aside() {
     let bad = |image: &mut StoreImage| {
@@ -622,7 +626,7 @@ fn bad_records_stop_it_or_are_moved_aside() {
     assert_eq!((&**key, &**other), ("bad", "u"));
     assert_eq!(node.disk.quarantined.len(), 1);
     assert!(node.disk.records.contains_key("u"), "it is not damaged");
-    // Another type does not take its place; its own does what it always did.
+    // Another type does not replace the record; its own type is served as usual.
     let refused = node.core.update(
         node.now,
         0,
@@ -641,7 +645,7 @@ fn bad_records_stop_it_or_are_moved_aside() {
     assert!(held.contains(&7) && held.contains(&8));
 }
 
-/// ddata Z9, U5: a stale store is discarded with what of it could not be read so far.
+/// ddata Z9, U5: a stale store is discarded together with its records of unknown types.
 #[test]
 fn what_was_held_back_is_discarded_with_a_stale_store() {
     let mut disk = StoreImage::default();
@@ -675,8 +679,8 @@ fn what_was_held_back_is_discarded_with_a_stale_store() {
     assert!(!node.disk.records.contains_key(&key), "nor is it loaded the next time");
 }
 
-/// ddata Z9, Z11: what a store brings before its gate is open says of its markers already that they were performed now: a
-/// member that took their former times for true would forget them before others have heard of them.
+/// ddata Z9, Z11: before its gate is open, a store's markers leave with the present as their time: a member that got
+/// their former times would forget them before others have heard of them.
 #[test]
 fn markers_of_a_store_that_passed_leave_as_performed_now() {
     let mut markers = greylag_crdt::Markers::new();
@@ -713,7 +717,7 @@ fn markers_of_a_store_that_passed_leave_as_performed_now() {
         .flatten()
         .flat_map(|(_, of)| of.markers.iter().map(|marker| (marker.performed_at, marker.obsolete_at)))
         .collect();
-    // Its end moves by the 100 ms for which the store was away.
+    // The marker's end moves by the 100 ms for which the store was away.
     let life = DurableSettings::of(["*"]).pruning_marker_time_to_live.as_millis();
     let end = node.wall + i64::try_from(life).unwrap();
     assert_eq!(
@@ -723,7 +727,7 @@ fn markers_of_a_store_that_passed_leave_as_performed_now() {
     );
 }
 
-/// A disk that holds this much of the counter `c`, and was in touch until shortly before.
+/// A disk with an increment of the counter `c`, that was in touch until shortly before.
 fn counted_disk() -> StoreImage {
     let mut node = Node::new("a", DurableSettings::of(["*"]), StoreImage::default());
     node.load();
@@ -738,8 +742,8 @@ fn counted_disk() -> StoreImage {
     disk
 }
 
-/// ddata C2, Z11: an update that waits while the store is judged is not confirmed once the store is discarded with it: what
-/// peers would confirm then is that they hold no less than nothing.
+/// ddata C2, Z11: an update that waits while the store is judged is not confirmed if the store is then discarded with
+/// the update's change: a peer would only confirm that it holds no less than nothing.
 #[test]
 fn what_is_discarded_with_a_store_is_not_confirmed() {
     let to = |n| WriteLevel::To { n, timeout: TIMEOUT };
@@ -782,7 +786,7 @@ fn what_is_discarded_with_a_store_is_not_confirmed() {
     }
 }
 
-/// A store is cut after each of the operations that are handed to it, and what is left of it looked at.
+/// Cuts the store after each of the operations handed to it, and inspects what is left.
 fn cut_after_each(disk: &StoreImage, ops: &[StoreOp], mut look: impl FnMut(&StoreImage, usize)) {
     for kept in 0..=ops.len() {
         let mut left = disk.clone();
@@ -791,8 +795,8 @@ fn cut_after_each(disk: &StoreImage, ops: &[StoreOp], mut look: impl FnMut(&Stor
     }
 }
 
-/// ddata Z9, U1: wherever the store loses its end, it has forgotten nothing without the horizon that says so: neither a
-/// tombstone that went by its age, nor what a peer with a later horizon brought.
+/// ddata Z9, U1: wherever the store is cut, it has forgotten nothing without the horizon that records it: neither a
+/// tombstone dropped by age, nor what a peer with a later horizon has forgotten.
 #[test]
 fn a_horizon_is_stored_before_what_is_forgotten_because_of_it() {
     let ttl = Duration::from_secs(600);
@@ -816,7 +820,7 @@ fn a_horizon_is_stored_before_what_is_forgotten_because_of_it() {
     });
     assert!(forgotten > 0, "it does go");
 
-    // As well when the first try to store all that has failed.
+    // The same order holds when the first try to store the batch has failed.
     node.answer_disk(false);
     node.advance(Duration::from_secs(6));
     let ops = node.pending.clone().expect("it is tried again").1;
@@ -826,8 +830,7 @@ fn a_horizon_is_stored_before_what_is_forgotten_because_of_it() {
     });
 }
 
-/// ddata Z9, U1: whatever message data of a member come with, the horizon that the member has told is in the store before
-/// them.
+/// ddata Z9, U1: with whatever message a member's data come, the horizon that the member told is stored before them.
 #[test]
 fn a_horizon_is_stored_before_the_data_of_the_member_that_told_it() {
     let (item, envelope) = from_writer(&[1]);
@@ -848,7 +851,7 @@ fn a_horizon_is_stored_before_the_data_of_the_member_that_told_it() {
     ];
     for message in messages {
         let mut node = Node::running("b", &["w"], StoreImage::default());
-        // Requests of this replica, for what answers one.
+        // This replica makes requests, so that messages which answer one are accepted.
         node.input(Input::Get { id: 70, key: "s".into(), tag: tag(), level: ReadLevel::all(TIMEOUT) });
         node.add(WriteLevel::all(TIMEOUT), 7);
         node.settle_disk(true);
@@ -874,8 +877,8 @@ fn a_horizon_is_stored_before_the_data_of_the_member_that_told_it() {
     }
 }
 
-/// ddata Z9: while something could not be stored, the store is not told of a later time in touch, by which what it lacks
-/// would count as known; and it is not asked again and again by itself.
+/// ddata Z9: while a change could not be stored, no later time in touch is stored, because it would vouch for the
+/// missing change; and the store is not asked again and again for that.
 #[test]
 fn a_time_in_touch_is_not_stored_without_what_the_rounds_brought() {
     let mut node = Node::running("b", &["w"], StoreImage::default());
@@ -886,7 +889,7 @@ fn a_time_in_touch_is_not_stored_without_what_the_rounds_brought() {
     node.input(Input::Wall(node.wall));
     let entries = vec![("s".into(), from_writer(&[1]).1)];
     node.receive("w", Message::Gossip { round: None, number: 0, send_back: false, entries });
-    // The first complete round is to be remembered.
+    // A first complete round changes the time in touch.
     for _ in 0..3 {
         node.advance(Duration::from_secs(3));
         for (_, message) in std::mem::take(&mut node.sent) {
@@ -916,8 +919,8 @@ fn a_time_in_touch_is_not_stored_without_what_the_rounds_brought() {
     assert!(last > first, "{first:?} {last:?}");
 }
 
-/// ddata U5, U1: a disk that fails is asked again after a pause and not at once, also if nothing but what the replicator goes
-/// by is to be stored, and by itself.
+/// ddata U5, U1: a disk that fails is asked again after a pause and not at once, even if only the own record is to be
+/// stored; and it is asked again without a request.
 #[test]
 fn a_disk_that_fails_is_left_in_peace_for_a_while() {
     let mut node = Node::new("b", DurableSettings::of(["*"]), StoreImage::default());
@@ -934,8 +937,8 @@ fn a_disk_that_fails_is_left_in_peace_for_a_while() {
     }
 }
 
-/// ddata Z9, U1: of what failed to be stored the store is not told that it has it, although it was handed the later time in
-/// touch together with that; nor is it told that it is older than it says itself.
+/// ddata Z9, U1: after a failure the store does not record the later time in touch that was in the same batch; nor does
+/// it become older than it was.
 #[test]
 fn a_time_in_touch_that_could_not_be_stored_is_not_stored_alone() {
     let (written_at, synced_at, removed) = (900, Some(900), [].into());
@@ -944,7 +947,7 @@ fn a_time_in_touch_that_could_not_be_stored_is_not_stored_alone() {
     let mut node = Node::new("b", DurableSettings::of(["*"]), disk.clone());
     node.load();
     node.meets(&["w"]);
-    // A current member passes the store, and a round with that member is complete.
+    // A current member lets the store pass, and a round with that member is complete.
     let number = 1 << 40;
     let starts = ToldStarts::Listed(Starts::of([Start { maker: ReplicaId(23), base: Some(970) }]));
     let standing = Standing { starts, number, is_current: true, ..Standing::default() };
@@ -977,7 +980,7 @@ fn a_time_in_touch_that_could_not_be_stored_is_not_stored_alone() {
     assert!(node.disk.records.contains_key("s") && node.disk.meta.clone().unwrap().synced_at >= later);
 }
 
-/// ddata R14: local updates that wait for their disk are no requests to others, however many they are.
+/// ddata R14: local updates that wait for their disk do not count as requests to others, however many they are.
 #[test]
 fn local_updates_that_wait_for_the_disk_overload_nobody() {
     let settings = |settings| ReplicatorSettings { max_in_flight: 3, ..settings };
@@ -998,7 +1001,7 @@ fn local_updates_that_wait_for_the_disk_overload_nobody() {
     assert!(far.iter().all(|id| node.result(*id).is_none()));
 }
 
-/// ddata U1, Z9: the replicator's own state is written after the entries it speaks of, and again if that failed.
+/// ddata U1, Z9: the own record is written after the entries that it speaks of, and again if that failed.
 #[test]
 fn what_is_remembered_is_written_last_and_until_it_is_written() {
     let mut node = Node::new("b", DurableSettings::of(["*"]), StoreImage::default());
@@ -1013,7 +1016,7 @@ fn what_is_remembered_is_written_last_and_until_it_is_written() {
     assert!(node.disk.meta.is_some());
 }
 
-/// The kinds of messages that this replicator sent since it was asked last, but for those by which it says how it stands.
+/// The kinds of messages that this replicator sent since they were last taken, without those that show its standing.
 fn exchanged(node: &mut Node) -> Vec<&'static str> {
     let sent = std::mem::take(&mut node.sent).into_iter();
     let is_standing = |message: &Message| {
@@ -1022,8 +1025,8 @@ fn exchanged(node: &mut Node) -> Vec<&'static str> {
     sent.filter(|(_, message)| !is_standing(message)).map(|(_, message)| message.kind()).collect()
 }
 
-/// ddata Z11: a store that says that it never met others is taken without a judgement. So nothing of an entry leaves before
-/// the store says that there was an exchange, whichever side begins, and also where changes are written behind.
+/// ddata Z11: a store that says that it never met others is accepted without a judgement. So nothing of an entry leaves
+/// before the store records an exchange, whichever side begins, also with write-behind.
 #[test]
 fn no_entry_leaves_before_the_store_says_that_there_was_an_exchange() {
     let says_so = |node: &Node| node.disk.meta.as_ref().is_some_and(|meta| meta.has_met_others);
@@ -1039,10 +1042,11 @@ fn no_entry_leaves_before_the_store_says_that_there_was_an_exchange() {
         node.sent.clear();
         node.count(WriteLevel::majority(TIMEOUT));
         assert_eq!((exchanged(&mut node), says_so(&node)), (vec![], false));
-        // The word comes first: wherever the store loses its end, an entry of this batch is behind it.
+        // The record comes first in the batch: wherever the store is cut, an entry of this batch lies behind the
+        // record.
         let ops = node.pending.clone().expect("the store is told at once").1;
         assert!(matches!(&ops[0], StoreOp::Meta(meta) if meta.has_met_others), "{ops:?}");
-        // What a store that failed kept waiting counts as lost: it is sent again by what repeats it.
+        // Messages held back for a store that failed count as lost; their protocol sends them again.
         node.answer_disk(false);
         assert_eq!((exchanged(&mut node), node.core.stats().unsent), (vec![], 1));
         node.advance(TIMEOUT + Duration::from_secs(1));
@@ -1053,7 +1057,7 @@ fn no_entry_leaves_before_the_store_says_that_there_was_an_exchange() {
     }
 }
 
-/// ddata Z11: what waited for the store leaves in the order in which it was sent, and so does what a peer asked for.
+/// ddata Z11: messages held back for the store leave in the order of sending, including answers to a peer.
 #[test]
 fn what_waited_for_the_first_exchange_leaves_in_order() {
     let mut node = Node::new("b", DurableSettings::of(["*"]), StoreImage::default());
@@ -1078,7 +1082,8 @@ fn what_waited_for_the_first_exchange_leaves_in_order() {
     assert_eq!(node.core.stats().unsent, 0);
 }
 
-/// ddata Z11: messages wait for the store only up to 8 MiB. What is beyond counts as lost, and its sender asks again.
+/// ddata Z11: at most 8 MiB of messages are held back for the store. A message beyond counts as lost, and is sent
+/// again.
 #[test]
 fn what_waits_for_the_first_exchange_is_bounded() {
     let mut node = Node::new("b", DurableSettings::of(["*"]), StoreImage::default());

@@ -1,5 +1,6 @@
-//! A member that speaks another type, sends nonsense, lies, never ends and never answers, against real drivers: what it
-//! sends is refused, counted and bounded, and all other members are served as before. Source: ddata §9, G11, C8.
+//! A hostile member uses other types, sends nonsense, lies, never ends transfers and never answers, against real
+//! drivers: its messages are refused, counted and bounded, and all other members are served as before. Source: ddata
+//! §9, G11, C8.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const MANIFEST: &str = "gl.ddata/1";
 const FRAGMENT: &str = "gl.ddata.fragment/1";
 
-/// Counts what the hostile member is sent, and answers nothing.
+/// Counts the messages that the hostile member gets, and answers none.
 #[derive(Default)]
 struct Ear {
     heard: Mutex<BTreeMap<usize, usize>>,
@@ -41,11 +42,11 @@ impl Receiver for Ear {
     }
 }
 
-/// Two honest nodes, and a member that is none.
+/// Two honest nodes, a hostile member, and a stranger.
 struct Scene {
     honest: [Replicator; 2],
     hostile: Arc<dyn Remoting>,
-    /// No member at all.
+    /// A process that is no member.
     stranger: Arc<dyn Remoting>,
     victim: UniqueAddress,
     ear: Arc<Ear>,
@@ -79,7 +80,7 @@ struct PbFragment {
 impl Scene {
     async fn new(settings: ReplicatorSettings) -> Self {
         let network = MemoryNetwork::new();
-        // Numbers belong to an incarnation, so every test has its own.
+        // Use own uids for every test, because numbers belong to an incarnation.
         static UIDS: AtomicU64 = AtomicU64::new(1);
         let uid = UIDS.fetch_add(4, Ordering::Relaxed);
         let address = |(n, name)| format!("{name}.hostile:1#{}", uid + n).parse().unwrap();
@@ -93,7 +94,7 @@ impl Scene {
         let mut start = |own: usize| {
             let others = (0..3).filter(|index| *index != own).map(|index| Replica {
                 address: addresses[index].clone(),
-                // It takes part in deltas and rounds; a voter that never answers would be waited for.
+                // WeaklyUp takes part in deltas and rounds; a voter that never answers would delay requests.
                 status: if index == 2 { ReplicaStatus::WeaklyUp } else { ReplicaStatus::Up },
                 reachable: true,
                 age: index as u64,
@@ -118,7 +119,7 @@ impl Scene {
     fn raw_from(&self, from: &Arc<dyn Remoting>, bulk: bool, manifest: &'static str, bytes: Vec<u8>) {
         let path = if bulk { format!("{}ddata/ddata", Recipient::BULK_PREFIX) } else { "ddata/ddata".to_owned() };
         let envelope = Envelope::new(Recipient::new(path), CodecId::PROST, manifest, bytes);
-        // A full queue loses it, which is as good.
+        // Ignore a full queue, which loses the message.
         drop(from.send(&Destination::Incarnation(self.victim.clone()), envelope.to_uid(self.victim.uid())));
     }
 
@@ -145,7 +146,7 @@ impl Scene {
         }
     }
 
-    /// The honest two still agree with each other, at once.
+    /// Checks that the honest two still agree with each other, at once.
     async fn still_serves(&self) {
         let key = Key::<GCounter>::new("honest").unwrap();
         let add = |counter: &mut GCounter, cx: &mut UpdateCx<'_>| counter.increment(cx, 1);
@@ -181,8 +182,8 @@ fn set(elements: impl IntoIterator<Item = String>) -> OrSet<String> {
     set
 }
 
-/// ddata A5, G14: another type under the same key, unknown types and bytes of no value are refused and counted; the
-/// entry stays, and so does everything else.
+/// ddata A5, G14: another type under the same key, unknown types, and bytes that are no value are refused and counted;
+/// the entry and everything else stay.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_type_under_the_same_key() {
     let scene = Scene::new(settings()).await;
@@ -203,7 +204,7 @@ async fn another_type_under_the_same_key() {
     let fine = Key::<GCounter>::new("fine").unwrap();
     assert_eq!(value(scene.honest[0].get(&fine, ReadLevel::Local).await.unwrap()), Some(7), "the rest is applied");
     assert_eq!(scene.honest[0].keys("", None, 10).await.unwrap(), ["fine".into(), "mine".into()]);
-    // Offered in parts it is no better.
+    // Offers in parts are refused in the same way.
     let other = set((0..40).map(|n| format!("{n:02}")));
     for (key, tag) in [("mine", set_tag.as_str()), ("unknown", "no.such.type/1"), ("counter", "gl.gcounter/1")] {
         open_round(&scene, 1);
@@ -213,7 +214,7 @@ async fn another_type_under_the_same_key() {
     scene.still_serves().await;
 }
 
-/// Something to answer for.
+/// Opens a round that the victim answers.
 fn open_round(scene: &Scene, round: u64) {
     let root = Sum { count: 1, total: Digest(u128::from(round)) };
     scene.say(Message::SyncOpen { round, part: Sixteenths::ALL, root, pruning: PruningNews::default() });
@@ -242,7 +243,7 @@ async fn nonsense() {
     let mut state = 7_u64;
     for n in 0..2_000_usize {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // The first byte says a field of a type that no message has: never anything by chance.
+        // The first byte names a field of a type that no message has, so the bytes are never a message by chance.
         let mut bytes = vec![0x0f];
         bytes.extend((0..n % 64).map(|at| (state >> (at % 8 * 8)) as u8));
         scene.raw(n % 2 == 0, if n % 3 == 0 { FRAGMENT } else { MANIFEST }, bytes);
@@ -251,8 +252,7 @@ async fn nonsense() {
     scene.still_serves().await;
 }
 
-/// ddata G10: sums and lists that are made up lead to an exchange that is bounded by its window, since it is never
-/// acknowledged.
+/// ddata G10: made-up sums and lists lead to an exchange that its window bounds, since it is never acknowledged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_digests_and_no_acknowledgement() {
     let scene = Scene::new(settings()).await;
@@ -279,11 +279,11 @@ async fn wrong_digests_and_no_acknowledgement() {
     }
     scene.still_serves().await;
     let sent = scene.ear.messages() - before;
-    // The window, an acknowledgement for each message, and what deltas and writes of others bring.
+    // Allow the window, an acknowledgement for each message, and the deltas and writes of others.
     assert!(sent < 200 + 200, "{sent} messages to who acknowledges nothing");
 }
 
-/// ddata G11: transfers that contradict themselves are given up and counted, those that never end are bounded.
+/// ddata G11: transfers that contradict themselves are aborted and counted, transfers that never end are bounded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fragments_that_never_end() {
     let scene = Scene::new(ReplicatorSettings { max_entry_bytes: 1024 * 1024, ..settings() }).await;
@@ -295,19 +295,19 @@ async fn fragments_that_never_end() {
         digest: Some(PbDigest { high: 1, low: 2 }),
         data: Bytes::from(vec![7; 1_000]),
     };
-    // Four may be under way; the next are refused, and so is one that alone is too large.
+    // Four may be under way; the next ones are refused, and so is one that is too large on its own.
     (0..104).for_each(|transfer| scene.fragment(&piece(transfer, 0, 1_000_000)));
     scene.fragment(&piece(900, 0, u64::MAX));
     scene.counted(|stats| stats.transfers_aborted == 101).await;
-    // Twice the same, out of range, another size: each ends one of the four.
+    // A repeated fragment, one out of range, one with another size: each ends one of the four.
     scene.fragment(&piece(0, 0, 1_000_000));
     scene.fragment(&piece(1, 1_000, 1_000_000));
     scene.fragment(&piece(2, 1, 999_999));
     scene.counted(|stats| stats.transfers_aborted == 104).await;
-    // A whole that is not what it was said to be.
+    // The whole does not match its announced digest.
     scene.fragment(&PbFragment { count: 1, total_bytes: 1_000, ..piece(1_000, 0, 0) });
     scene.counted(|stats| stats.transfers_aborted == 105).await;
-    // A process that is no member occupies nothing: a transfer that would be one too much is not even looked at.
+    // Fragments of a process that is no member are not buffered: not even a transfer beyond the limit is checked.
     let strangers = scene.stats().await.from_strangers;
     for transfer in 0..10 {
         scene.raw_from(&scene.stranger, true, FRAGMENT, piece(transfer, 0, 1_000_000).encode_to_vec());
@@ -317,7 +317,7 @@ async fn fragments_that_never_end() {
     scene.still_serves().await;
 }
 
-/// ddata G12: parts that were not asked for, or that are no parts, end the exchange of that value and nothing else.
+/// ddata G12: parts that were not asked for, or that are malformed, end the exchange of that value and nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn buckets_that_make_no_sense() {
     let scene = Scene::new(settings()).await;
@@ -347,7 +347,7 @@ async fn buckets_that_make_no_sense() {
     scene.say(Message::InnerNodes { round: ROUND, number: 2, key, snapshot, offer: None, nodes });
     scene.counted(|stats| stats.transfers_aborted == 3).await;
     assert!(scene.honest[0].keys("k", None, 1).await.unwrap().is_empty(), "nothing of it is held");
-    // The same value, sent as it should be, is taken.
+    // The same value, sent correctly, is accepted.
     open_round(&scene, 1);
     scene.say(offer("k", &tag, &theirs, 1));
     scene.say(bucket(2, whole));
@@ -356,8 +356,8 @@ async fn buckets_that_make_no_sense() {
     scene.still_serves().await;
 }
 
-/// ddata G3, G11: a great many keys by one member are taken message by message, and others are served in between; more
-/// in one message than any message holds is no message.
+/// ddata G3, G11: a great many keys from one member are handled message by message, and others are served in between; a
+/// message with more items than allowed is malformed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_great_many_keys() {
     let scene = Scene::new(settings()).await;
@@ -380,7 +380,7 @@ async fn a_great_many_keys() {
     scene.still_serves().await;
 }
 
-/// ddata Z3, G11: so are a great many rounds of pruning; as many as there may be are taken.
+/// ddata Z3, G11: a great many pruning rounds are bounded in the same way; as many as allowed are accepted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_great_many_rounds_of_pruning() {
     let scene = Scene::new(settings()).await;

@@ -1,4 +1,4 @@
-//! Sizes of messages and what the transport carries, over real sockets on loopback. Source: ddata §8.
+//! Message sizes and the limits of the transport, over real sockets on loopback. Source: ddata §8.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use greylag_ddata::{
 use greylag_transport::{GrpcTransport, Remoting, TransportSettings};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What stands before the data of a piece.
+/// The size of what precedes the data of a fragment.
 const PIECE_HEADER: usize = 60;
 
 fn transport_settings() -> TransportSettings {
@@ -28,7 +28,7 @@ async fn bind() -> Arc<GrpcTransport> {
     GrpcTransport::bind(transport_settings(), Arc::new(Registry::new())).await.unwrap()
 }
 
-/// As large as the lanes allow.
+/// Settings with messages as large as the lanes allow.
 fn largest() -> ReplicatorSettings {
     let transport = transport_settings();
     ReplicatorSettings {
@@ -45,7 +45,7 @@ fn with(other: &GrpcTransport) -> Membership {
     Membership::manual(replicas).1
 }
 
-/// ddata 94, §8: at the limit of the lanes it starts, and whatever the size of a message near it, the message arrives.
+/// ddata 94, §8: at the limits of the lanes the replicator starts, and messages of any size near the limits arrive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_94_messages_as_large_as_the_lanes_allow_arrive() {
     let (one, other) = (bind().await, bind().await);
@@ -55,7 +55,7 @@ async fn scenario_94_messages_as_large_as_the_lanes_allow_arrive() {
     let (a, b) = (start(&one, &other), start(&other, &one));
     assert!(a.wait_synced(PATIENCE).await && b.wait_synced(PATIENCE).await);
     let TransportSettings { maximum_frame_size: frame, maximum_large_frame_size: large, .. } = transport_settings();
-    // Around the limit of a message, of one that goes whole over the large lane, and of the second piece of one.
+    // Sizes around the limits of a message, of one that goes whole over the large lane, and of a second fragment.
     let sizes = (frame - 160..=frame).step_by(3).chain((large - 240..large + 8).step_by(7)).chain([2 * large - 60]);
     for size in sizes {
         let key = Key::<LwwRegister<String>>::new(format!("k{size}")).unwrap();
@@ -92,7 +92,7 @@ impl DurableStore for Watched {
 }
 
 /// ddata 94, §8: one byte more is refused at the start, with both names and both values; the store is not touched, and
-/// the name is free.
+/// the name is free again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_94_one_byte_more_than_the_lanes_allow_is_refused_at_the_start() {
     let (node, touched) = (bind().await, Arc::new(AtomicUsize::new(0)));

@@ -1,4 +1,4 @@
-//! A replicator in its task, while its store takes its time to load. Source: ddata U4.
+//! A replicator in its task, while its store loads slowly. Source: ddata U4.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use greylag_ddata::{
 use greylag_transport::memory::MemoryNetwork;
 use tokio::sync::Semaphore;
 
-/// Loads when it is told to.
+/// A store that loads when the test says so.
 struct Gated {
     store: MemoryStore,
     gate: Arc<Semaphore>,
@@ -66,7 +66,7 @@ async fn visit(replicator: Replicator) -> Result<u128, UpdateError<greylag_crdt:
     replicator.update(&visits, level, GCounter::new, visit).await
 }
 
-/// ddata 39, U4: an update sent before everything is loaded is applied after it, in order; one more than there is
+/// ddata 39, U4: updates sent before everything is loaded are applied after loading, in order; one more than there is
 /// room for is refused; no replica is counted meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_39_what_is_asked_during_loading_is_done_after_it() {
@@ -81,7 +81,7 @@ async fn scenario_39_what_is_asked_during_loading_is_done_after_it() {
     assert_eq!((&*second.lifecycle().borrow(), second.replica_count()), (&Lifecycle::Loading, 0));
     let (one, two, three) = (visit(second.clone()), visit(second.clone()), visit(second.clone()));
     let open = async {
-        // The third finds no room: its refusal says that the others wait.
+        // The third update finds no room: its refusal shows that the others wait.
         let refused = three.await;
         assert_eq!(refused, Err(UpdateError::Request(RequestError::Overloaded)));
         gate.add_permits(1);

@@ -208,7 +208,7 @@ impl World {
 
     fn start(&mut self, case: &Case<'_>, name: &str) {
         let mut settings = ReplicatorSettings {
-            // Rounds begin when a transcript asks for time enough, and not before.
+            // Keep rounds from beginning before a transcript lets enough time pass.
             gossip_interval: Duration::from_secs(20),
             delta_propagation_interval: Duration::from_millis(100),
             delta_enabled: case.arg("deltas") != Some("off"),
@@ -288,7 +288,7 @@ impl World {
         }
     }
 
-    /// Delivers what is under way now; what that leads to stays under way.
+    /// Delivers the messages under way that match; messages that follow from them stay under way.
     fn deliver(&mut self, matches: impl Fn(&Flight) -> bool) {
         let (now, later) = std::mem::take(&mut self.flights).into_iter().partition(|flight| matches(flight));
         self.flights = later;
@@ -369,7 +369,7 @@ impl World {
     }
 }
 
-/// Keys say their type by their first letter.
+/// The tag of a key: its first letter names the type.
 fn tag_of(key: &str) -> String {
     match key.as_bytes().first() {
         Some(b'c') => GCounter::TAG.to_string(),
@@ -427,7 +427,7 @@ fn kind(message: &Message) -> &'static str {
     }
 }
 
-/// A message without the numbers that only its sender understands, except where they are the point.
+/// A message without the numbers that only its sender understands, unless they are the point of the test.
 fn describe(message: &Message) -> String {
     let entry = |(key, _): &(Arc<str>, Envelope)| key.to_string();
     match message {

@@ -1,4 +1,4 @@
-//! The conformance kit, run by the store in memory, by stores that go wrong, and by one that forgets.
+//! The conformance kit, run on the store in memory and on faulty stores.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,7 +32,7 @@ impl StoreBench for Memory {
     }
 }
 
-/// ddata U2: the store in memory does what every store has to do.
+/// ddata U2: the store in memory meets all requirements.
 #[tokio::test]
 async fn the_store_in_memory_conforms() {
     let report = tck::durable_store::<Memory>().await;
@@ -40,7 +40,7 @@ async fn the_store_in_memory_conforms() {
     assert!(report.cases.iter().all(|(_, outcome)| *outcome == Outcome::Passed), "{report}");
 }
 
-/// Goes wrong in one way, every so often.
+/// A store with one fault, which occurs every so often.
 struct Faulty {
     inner: MemoryStore,
     fault: Fault,
@@ -116,7 +116,7 @@ async fn failures<B: StoreBench>() -> Vec<&'static str> {
     cases.into_iter().filter(|(_, outcome)| matches!(outcome, Outcome::Failed(_))).map(|(name, _)| name).collect()
 }
 
-/// ddata U2: the kit finds stores out that break a promise.
+/// ddata U2: the kit detects stores that violate a requirement.
 #[tokio::test]
 async fn the_kit_finds_what_is_wrong() {
     assert!(failures::<Forgetful>().await.contains(&"what_is_removed_is_gone"));

@@ -1,4 +1,4 @@
-//! How far entities are, in the database in which they keep their state.
+//! Watermarks of entities, in the database that holds the entities' state.
 
 use std::fmt;
 use std::path::Path;
@@ -16,7 +16,8 @@ use crate::settings::PostgresQueueSettings;
 
 const LOAD: &str = "select stream_id, seq_nr from greylag_delivery_dedupe where entity = $1";
 
-// The row's lock is held until the transaction ends: a second one waits here, and then sees what the first one noted.
+// The statement locks the row until the transaction ends: a second transaction waits here, and then sees the new
+// number.
 const RECORD: &str = "insert into greylag_delivery_dedupe as d (entity, stream_id, seq_nr, recorded_at) \
     values ($1, $2, $3, clock_timestamp()) on conflict (entity, stream_id) do update set \
     seq_nr = excluded.seq_nr, recorded_at = excluded.recorded_at where d.seq_nr < excluded.seq_nr";
@@ -26,7 +27,7 @@ const STORED: &str = "select seq_nr from greylag_delivery_dedupe where entity = 
 const FORGET: &str = "with gone as (delete from greylag_delivery_dedupe where recorded_at < clock_timestamp() - \
     $1 * interval '1 millisecond' returning 1) select count(*) from gone";
 
-/// Notes how far entities are, in one table for all of them.
+/// Records how far entities have processed their streams, in one table for all entities.
 ///
 /// ```no_run
 /// use greylag_delivery::{Delivery, DedupeStore, RecordError};
@@ -54,7 +55,7 @@ pub struct PostgresDedupe {
 }
 
 impl PostgresDedupe {
-    /// Connects, and makes the table if it is missing. `config`: as for libpq, key words or a URL; its
+    /// Connects, and creates the table if it is missing. `config` is a libpq connection string, key words or a URL; its
     /// password never appears in logs and errors.
     ///
     /// # Errors
@@ -65,7 +66,7 @@ impl PostgresDedupe {
         Ok(dedupe)
     }
 
-    /// Connects when an entity is first loaded. The password may stand in a file of its own.
+    /// Connects when an entity is first loaded. The password may be in a file of its own.
     ///
     /// # Errors
     /// [`PostgresDeliveryError::Settings`], [`PostgresDeliveryError::Config`].
@@ -77,13 +78,13 @@ impl PostgresDedupe {
         Ok(Self { link: Link::new(config, password_file, settings)? })
     }
 
-    /// Forgets streams of which no entity has processed anything for `unused_for`, and answers how many. A producer that
-    /// was away for longer may repeat effects; keep them at least as long as `dedupe_retention`.
+    /// Forgets streams without a record for `unused_for`, and returns their number. A producer that was away for longer
+    /// may repeat effects; keep records at least as long as `dedupe_retention`.
     ///
     /// # Errors
     /// [`PostgresDeliveryError`].
     pub async fn forget(&self, unused_for: Duration) -> Result<u64, PostgresDeliveryError> {
-        // Three thousand years are as far back as the calendar of the server goes.
+        // Cut to about three thousand years, since the server's calendar has a beginning.
         let unused_ms = unused_for.as_secs_f64() * 1000.0;
         let rows = self.link.query(FORGET, &[&unused_ms.min(1e14)]).await.map_err(|failure| self.failed(&failure))?;
         Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0)).cast_unsigned())

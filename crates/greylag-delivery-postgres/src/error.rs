@@ -1,40 +1,40 @@
-//! Why the database did not do what it was asked.
+//! Errors of the delivery database.
 
 use greylag_postgres::{ConfigError, ConnectError, Failure, advised};
 
 use crate::settings::SettingsError;
 
-/// Why the database of delivery cannot be used, split by what is to be done about it.
+/// Why the delivery database cannot be used; one variant per kind of remedy.
 #[derive(thiserror::Error)]
 pub enum PostgresDeliveryError {
-    /// A setting cannot be meant.
+    /// A setting is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The connection string cannot be used.
+    /// The connection string is invalid.
     #[error("the delivery database cannot be named: {0}")]
     Config(#[from] ConfigError),
-    /// There is no connection, or the tables are not there. The text says what helps. Nothing was done.
+    /// There is no connection, or tables are missing. The text names a remedy. The statement was not run.
     #[error("the delivery database at {place} cannot be used: {cause}")]
     Unavailable {
-        /// Where.
+        /// Address of the database, without the password.
         place: String,
-        /// What was said.
+        /// The error of the server or the connection, with a remedy.
         cause: String,
     },
-    /// The server refused the statement, which was not done.
+    /// The server refused the statement, which had no effect.
     #[error("the delivery database at {place} refuses a statement: {cause}")]
     Refused {
-        /// Where.
+        /// Address of the database, without the password.
         place: String,
-        /// What was said.
+        /// The error of the server.
         cause: String,
     },
-    /// The answer was lost: the statement may be done or not.
+    /// The answer was lost: the statement may have been run or not.
     #[error("the delivery database at {place} did not answer: {cause}")]
     Unanswered {
-        /// Where.
+        /// Address of the database, without the password.
         place: String,
-        /// What was said.
+        /// The error of the connection.
         cause: String,
     },
 }
@@ -42,7 +42,7 @@ pub enum PostgresDeliveryError {
 greylag_core::debug_is_sentence!(PostgresDeliveryError);
 
 impl PostgresDeliveryError {
-    /// What it means that a statement gave nothing.
+    /// Converts the failure of a statement.
     pub(crate) fn of(place: String, failure: &Failure) -> Self {
         let cause = failure.words().to_owned();
         match failure {

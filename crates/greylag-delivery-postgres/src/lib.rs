@@ -1,4 +1,4 @@
-//! What reliable delivery keeps in PostgreSQL: queues of producers, outboxes, and how far entities are.
+//! Reliable delivery's data in PostgreSQL: queues of producers, outboxes, and watermarks of entities.
 //!
 //! ```no_run
 //! use greylag_codec::json;
@@ -14,8 +14,8 @@
 //! ```
 //!
 //! # An outbox
-//! The application inserts a message in the transaction that also writes what the message tells of; both are
-//! committed, or neither is. A producer then sends it, and removes it once it is confirmed.
+//! The application inserts a message in the transaction that writes the change to which the message belongs; both are
+//! committed, or neither is. A producer then sends the message, and removes it once it is confirmed.
 //!
 //! ```no_run
 //! use greylag_codec::json;
@@ -36,18 +36,18 @@
 //! # }
 //! ```
 //!
-//! # What it promises
-//! - Every claim and every change is one statement, made or not made as a whole, on the condition that the head row has
-//!   the epoch under which its writer loaded. `synchronous_commit` is switched on.
-//! - Messages of an outbox are numbered in the order in which they are first seen, not in that of their inserts: a row
-//!   becomes visible when its transaction commits.
-//! - A call whose answer is lost is told as unknown, and its statement runs no longer than
+//! # Guarantees
+//! - Every claim and every change is one statement, made as a whole or not at all, if the head row has the epoch under
+//!   which its writer loaded. `synchronous_commit` is switched on.
+//! - Messages of an outbox are numbered in the order in which they are first seen, not in the order of their inserts: a
+//!   row becomes visible when its transaction commits.
+//! - A call whose answer is lost has an unknown outcome, and its statement runs no longer than
 //!   [`PostgresQueueSettings::call_timeout`] on the server.
-//! - A store is one connection, made anew by itself after any failure.
+//! - A store has one connection, which it opens again after any failure.
 //!
 //! # The tables
-//! They are made on demand, in the first schema of the search path, if the database user may. Otherwise let
-//! another user create them, and grant `select, insert, update, delete` on them:
+//! The tables are created on demand, in the first schema of the search path, if the database user may create them.
+//! Otherwise let another user create them, and grant `select, insert, update, delete` on them:
 //! ```sql
 #![doc = include_str!("schema.sql")]
 //! ```

@@ -1,4 +1,4 @@
-//! The one connection of a store: made when it is needed, and anew when it broke or was silent for too long.
+//! The connection of a store: opened on demand, and opened again after a failure or a timeout.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,14 +13,14 @@ use crate::error::PostgresDeliveryError;
 use crate::settings::PostgresQueueSettings;
 
 const CREATE: &str = include_str!("schema.sql");
-/// Nodes that start together make the tables one after the other. Any number, as long as it stays the same: "delivery"
-/// in ASCII.
+/// Advisory lock under which nodes that start at the same time create the tables one after the other. Any constant will
+/// do: "delivery" in ASCII.
 const LOCK: i64 = 0x64_65_6c_69_76_65_72_79;
-/// The tables of which one is missing in a new database.
+/// Whether all tables exist; in a new database at least one is missing.
 const TABLES: &str = "select bool_and(to_regclass(name) is not null) from unnest(array['greylag_queue_head', \
     'greylag_queue_message', 'greylag_queue_confirmed', 'greylag_outbox_head', 'greylag_outbox_confirmed', \
     'greylag_outbox_message', 'greylag_outbox_numbered', 'greylag_outbox_waiting', 'greylag_delivery_dedupe']) as name";
-/// How much later than the server this side gives up a statement.
+/// How much longer than the server this side waits for a statement.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A connection with the statements that were prepared on it.
@@ -32,7 +32,8 @@ struct Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // What was given up must not be answered into a later statement, nor keep its rows locked.
+        // Otherwise the answer to an abandoned statement might be taken for that of a later one, and its rows would
+        // stay locked.
         self.connection.abort();
     }
 }
@@ -42,7 +43,7 @@ pub(crate) struct Link {
     database: Database,
     pub(crate) settings: PostgresQueueSettings,
     session: Mutex<Option<Arc<Session>>>,
-    /// Lets one task connect while the others wait for it.
+    /// Lets one task connect while the others wait.
     connecting: tokio::sync::Mutex<()>,
 }
 
@@ -68,12 +69,12 @@ impl Link {
         Ok(Arc::new(Self { database, settings, session, connecting }))
     }
 
-    /// Where the database is, without the password.
+    /// The address of the database, without the password.
     pub(crate) fn place(&self) -> String {
         self.database.place()
     }
 
-    /// Connects and makes the tables, so that what is wrong shows at start.
+    /// Connects and creates the tables, so that errors appear at the start.
     pub(crate) async fn probe(&self) -> Result<(), PostgresDeliveryError> {
         self.session().await.map(drop)
     }
@@ -86,7 +87,7 @@ impl Link {
         self.held().clone().filter(|session| !session.client.is_closed())
     }
 
-    /// Drops a connection that is not to be trusted any more.
+    /// Drops a connection after a failure.
     fn discard(&self, broken: &Arc<Session>) {
         let dropped = self.held().take_if(|session| Arc::ptr_eq(session, broken));
         drop(dropped);
@@ -127,7 +128,8 @@ impl Link {
         let has_tables = async || Ok::<bool, tokio_postgres::Error>(client.query_one(TABLES, &[]).await?.get(0));
         if !has_tables().await? {
             let locked = format!("begin; select pg_advisory_xact_lock({LOCK}); {CREATE} commit");
-            // Another process may have made them meanwhile, or an operator for a user that may not.
+            // Another process may have created the tables meanwhile, or an operator, for a user who may not create
+            // them.
             if let Err(error) = client.batch_execute(&locked).await {
                 client.batch_execute("rollback").await?;
                 if !has_tables().await? {

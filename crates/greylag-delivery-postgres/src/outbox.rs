@@ -16,17 +16,17 @@ use crate::link::Link;
 use crate::rows::{Statements, message, not_read, not_written, stored};
 use crate::settings::PostgresQueueSettings;
 
-/// Inserts a message into an outbox, for clients other than `tokio-postgres`: $1 the outbox, $2 the qualifier (the entity
-/// that it goes to, under sharding; else empty), $3 the codec's number, $4 the manifest, $5 the encoded message.
+/// Inserts a message into an outbox, for clients other than `tokio-postgres`: $1 the outbox, $2 the qualifier (under
+/// sharding the receiving entity, otherwise empty), $3 the codec's number, $4 the manifest, $5 the encoded message.
 pub const INSERT_INTO_OUTBOX: &str = "insert into greylag_outbox_message (queue, qualifier, codec, manifest, payload) \
                                       values ($1, $2, $3, $4, $5)";
 
-/// Whether the outbox is still ours, and whether a message waits for its number.
+/// Reads the outbox's epoch, and whether a message has no number yet.
 const WAITING: &str = "select h.epoch, exists (select 1 from greylag_outbox_message m where m.queue = $1 and \
                        m.seq_nr is null) from greylag_outbox_head h where h.queue = $1";
 
-// The head row is moved on by as many numbers as there are messages that this statement sees, and only by the epoch
-// that is stored: the rest hangs on that row.
+// Moves the head row's next number by the number of messages that this statement sees, if the head row has the given
+// epoch: the other parts depend on that row.
 const NUMBER: &str = "with new as (
     select w.id, row_number() over (order by w.id) as nth, count(*) over () as of_all from (
         select id from greylag_outbox_message where queue = $1 and seq_nr is null order by id limit $3
@@ -39,8 +39,8 @@ const NUMBER: &str = "with new as (
     where m.id = new.id returning m.seq_nr, m.qualifier, m.ack, m.timestamp_ms, m.codec, m.manifest, m.payload
 ) select n.* from moved left join numbered n on true order by n.seq_nr";
 
-/// Outboxes in one database, each under its name; for
-/// [`OutboxProducerQueue`](greylag_delivery::OutboxProducerQueue). Clones share one connection.
+/// Outboxes in one database, by name; for [`OutboxProducerQueue`](greylag_delivery::OutboxProducerQueue). Clones share
+/// one connection.
 #[derive(Clone)]
 pub struct PostgresOutboxes {
     link: Arc<Link>,
@@ -48,8 +48,8 @@ pub struct PostgresOutboxes {
 }
 
 impl PostgresOutboxes {
-    /// Connects, and makes the tables if they are missing, so that what is wrong shows at start. `config`: as for
-    /// libpq, key words or a URL; its password never appears in logs and errors.
+    /// Connects, and creates the tables if they are missing, so that errors appear at the start. `config` is a libpq
+    /// connection string, key words or a URL; its password never appears in logs and errors.
     ///
     /// # Errors
     /// [`PostgresDeliveryError`].
@@ -59,7 +59,7 @@ impl PostgresOutboxes {
         Ok(outboxes)
     }
 
-    /// Connects when an outbox is first loaded. The password may stand in a file of its own.
+    /// Connects when an outbox is first loaded. The password may be in a file of its own.
     ///
     /// # Errors
     /// [`PostgresDeliveryError::Settings`], [`PostgresDeliveryError::Config`].
@@ -107,7 +107,7 @@ impl OutboxStore for PostgresOutboxes {
         let epoch = stored(epoch.0)?;
         let found = self.link.query(WAITING, &[&queue]).await.map_err(not_read)?;
         let found = found.first().filter(|row| row.get::<_, i64>(0) == epoch).ok_or(QueueStoreError::Changed)?;
-        // Polling writes nothing while nothing is new.
+        // Without new messages, polling writes nothing.
         if !found.get::<_, bool>(1) {
             return Ok(Vec::new());
         }
@@ -127,22 +127,22 @@ impl fmt::Debug for PostgresOutboxes {
     }
 }
 
-/// Why a message was not inserted. The transaction is to be rolled back.
+/// Why a message was not inserted. The transaction must be rolled back.
 #[derive(thiserror::Error)]
 pub enum InsertError {
     /// The codec refused the message.
     #[error("the message cannot be encoded: {0}")]
     Encode(#[from] EncodeError),
-    /// The database refused it, or is gone.
+    /// The database refused the statement, or the connection is broken.
     #[error("the message was not inserted into the outbox")]
     Failed(#[from] tokio_postgres::Error),
 }
 
 greylag_core::debug_is_sentence!(InsertError);
 
-/// Inserts a message into an outbox, in the application's own transaction: it is sent once that commits, and never if it
-/// does not. `qualifier` is the entity that it goes to, under sharding; else empty. The tables are to be there, in the
-/// search path of the transaction.
+/// Inserts a message into an outbox, in the application's own transaction: the message is sent once the transaction
+/// commits, and never otherwise. `qualifier` is the receiving entity under sharding, and empty otherwise. The tables
+/// must exist in the search path of the transaction.
 ///
 /// # Errors
 /// [`InsertError`].
@@ -159,7 +159,7 @@ pub async fn insert_into_outbox<T>(
     insert_encoded_into_outbox(transaction, outbox, qualifier, &Encoded { codec: codec.id(), manifest, payload }).await
 }
 
-/// The same with a message that is encoded already.
+/// Like [`insert_into_outbox`], for an encoded message.
 ///
 /// # Errors
 /// [`InsertError::Failed`].

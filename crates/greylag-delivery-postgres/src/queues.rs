@@ -13,8 +13,8 @@ use crate::link::Link;
 use crate::rows::Statements;
 use crate::settings::PostgresQueueSettings;
 
-/// Queues of producers in one database, each under its name; for
-/// [`KvProducerQueue`](greylag_delivery::KvProducerQueue). Clones share one connection.
+/// Queues of producers in one database, by name; for [`KvProducerQueue`](greylag_delivery::KvProducerQueue). Clones
+/// share one connection.
 #[derive(Clone)]
 pub struct PostgresQueues {
     link: Arc<Link>,
@@ -22,8 +22,8 @@ pub struct PostgresQueues {
 }
 
 impl PostgresQueues {
-    /// Connects, and makes the tables if they are missing, so that what is wrong shows at start. `config`: as for
-    /// libpq, key words or a URL; its password never appears in logs and errors.
+    /// Connects, and creates the tables if they are missing, so that errors appear at the start. `config` is a libpq
+    /// connection string, key words or a URL; its password never appears in logs and errors.
     ///
     /// # Errors
     /// [`PostgresDeliveryError`].
@@ -33,7 +33,7 @@ impl PostgresQueues {
         Ok(queues)
     }
 
-    /// Connects when a queue is first loaded. The password may stand in a file of its own.
+    /// Connects when a queue is first loaded. The password may be in a file of its own.
     ///
     /// # Errors
     /// [`PostgresDeliveryError::Settings`], [`PostgresDeliveryError::Config`].

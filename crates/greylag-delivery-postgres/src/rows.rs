@@ -1,4 +1,4 @@
-//! The rows of queues as statements: those of queues and those of outboxes have the same columns.
+//! Statements for the rows of queues and of outboxes, which have the same columns.
 
 use bytes::Bytes;
 use greylag_core::{CodecId, Encoded};
@@ -11,10 +11,10 @@ use tokio_postgres::Row;
 
 use crate::link::Link;
 
-/// How often rows are read again because their head row changed meanwhile.
+/// How often rows are read again because the head row changed meanwhile.
 const READS: usize = 8;
 
-/// The statements of one kind of queue.
+/// The statements for one kind of queue.
 pub(crate) struct Statements {
     head: String,
     make: String,
@@ -25,7 +25,7 @@ pub(crate) struct Statements {
 }
 
 impl Statements {
-    /// Those of the tables whose names begin with `prefix`.
+    /// Statements for the tables whose names begin with `prefix`.
     pub(crate) fn of(prefix: &str) -> Self {
         let head = format!(
             "select stream_id, epoch, node, path, instance, current, highest_confirmed from {prefix}_head where queue = $1"
@@ -47,7 +47,7 @@ impl Statements {
     }
 }
 
-/// One statement for a change: the head row is its condition, and all parts see the same moment.
+/// The statement of a change: the head row is its condition, and all parts use one snapshot of the database.
 fn write(prefix: &str) -> String {
     format!(
         "with head as (
@@ -68,7 +68,7 @@ fn write(prefix: &str) -> String {
     )
 }
 
-/// The columns that make a message, in the order of the statements.
+/// Converts a row to a message; the columns are in the order of the statements.
 pub(crate) fn message(row: &Row) -> Result<MessageSent<Encoded>, QueueStoreError> {
     let (seq_nr, timestamp_ms, codec): (i64, i64, i64) = (row.try_get(0).map_err(damaged)?, get(row, 3)?, get(row, 4)?);
     let codec = u32::try_from(codec).map_err(|_| QueueStoreError::Damaged(format!("there is no codec {codec}")))?;
@@ -96,7 +96,7 @@ fn number(stored: i64) -> Result<u64, QueueStoreError> {
     u64::try_from(stored).map_err(|_| QueueStoreError::Damaged(format!("{stored} is no number of a message")))
 }
 
-/// PostgreSQL has no unsigned integers; numbers end at half of what they could be.
+/// Converts a number to PostgreSQL's signed integers; numbers above `i64::MAX` are refused.
 pub(crate) fn stored(number: u64) -> Result<i64, QueueStoreError> {
     i64::try_from(number).map_err(|_| QueueStoreError::Rejected(format!("PostgreSQL stores no number {number}")))
 }
@@ -116,14 +116,14 @@ fn head(row: &Row) -> Result<QueueHead, QueueStoreError> {
     Ok(QueueHead {
         stream_id: StreamId(u128::from_be_bytes(stream_id)),
         epoch: Epoch(number(epoch)?),
-        // All of its 64 bits are used.
+        // The instance uses all of its 64 bits.
         controller: ControllerRef { node, path: path.into(), instance: instance.cast_unsigned() },
         current: SeqNr(number(current)?),
         highest_confirmed: SeqNr(number(highest)?),
     })
 }
 
-/// What it means that a writing statement gave nothing.
+/// Converts the failure of a writing statement.
 pub(crate) fn not_written(failure: Failure) -> QueueStoreError {
     match failure {
         Failure::NotSent(words)
@@ -135,7 +135,7 @@ pub(crate) fn not_written(failure: Failure) -> QueueStoreError {
     }
 }
 
-/// What it means that a reading statement gave nothing.
+/// Converts the failure of a reading statement.
 pub(crate) fn not_read(failure: Failure) -> QueueStoreError {
     QueueStoreError::Unavailable(failure.words().to_owned())
 }
@@ -146,7 +146,8 @@ impl Statements {
         rows.first().map(head).transpose()
     }
 
-    /// Rows between two looks at a head row that did not change are those of one moment.
+    /// Reads all rows. They are consistent if the head row is the same before and after the read; otherwise the read is
+    /// repeated.
     pub(crate) async fn read(&self, link: &Link, queue: &str) -> Result<Option<QueueRows>, QueueStoreError> {
         let mut before = self.head(link, queue).await?;
         for _ in 0..READS {
@@ -208,7 +209,7 @@ impl Statements {
     }
 }
 
-/// A statement answers a row when its condition held.
+/// A statement returns a row if its condition held.
 fn made(rows: &[Row]) -> Result<(), QueueStoreError> {
     if rows.is_empty() { Err(QueueStoreError::Changed) } else { Ok(()) }
 }

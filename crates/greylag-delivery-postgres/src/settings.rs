@@ -1,14 +1,14 @@
-//! How long the database may take.
+//! Timeouts and limits of the database.
 
 use std::time::Duration;
 
 /// Settings of a store in PostgreSQL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PostgresQueueSettings {
-    /// How long the server works on one statement before it gives it up, and undoes it. A second later its outcome is
-    /// taken for unknown. Between 10 ms and an hour; default 10 s.
+    /// Time limit of a statement on the server, which then cancels it and rolls it back. One second later its outcome
+    /// counts as unknown. Between 10 ms and an hour; default 10 s.
     pub call_timeout: Duration,
-    /// How long making a connection may take, the tables included. Default 10 s.
+    /// Time limit of opening a connection, including the creation of the tables. Default 10 s.
     pub connect_timeout: Duration,
     /// The largest message in encoded bytes; at most 256 MiB. Default 16 MiB.
     pub max_message_bytes: usize,
@@ -21,23 +21,23 @@ impl Default for PostgresQueueSettings {
     }
 }
 
-/// A setting that cannot be meant.
+/// An invalid setting.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("setting `{field}` {why}")]
 pub struct SettingsError {
-    /// Which one.
+    /// The name of the setting.
     pub field: &'static str,
-    /// What is wrong with it.
+    /// What is wrong with its value.
     pub why: &'static str,
 }
 
 greylag_core::debug_is_sentence!(SettingsError);
 
 impl PostgresQueueSettings {
-    /// Checks what types cannot.
+    /// Checks the values.
     ///
     /// # Errors
-    /// [`SettingsError`] names the first setting that is wrong.
+    /// [`SettingsError`] names the first invalid setting.
     pub fn validate(&self) -> Result<(), SettingsError> {
         let call_timeout = Duration::from_millis(10)..=Duration::from_secs(3600);
         let checks = [

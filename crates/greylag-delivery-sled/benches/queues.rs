@@ -1,7 +1,7 @@
 //! Durable producers over queues in a directory.
 //!
-//! `cargo bench -p greylag-delivery-sled`: with the defaults, so that every append is on the disk before it is answered. The
-//! directory is in the one for temporary files.
+//! `cargo bench -p greylag-delivery-sled`: with the default settings, so that every append is on the disk before it is
+//! answered. The data is in the directory for temporary files.
 
 #![allow(clippy::print_stdout, missing_docs)]
 

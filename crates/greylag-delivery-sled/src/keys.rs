@@ -15,20 +15,20 @@ pub(crate) const HEADS: u8 = 0x10;
 const CONFIRMED: u8 = 0x11;
 const MESSAGES: u8 = 0x12;
 
-/// Longest name of a queue and longest qualifier, in bytes.
+/// Maximum length of a queue's name and of a qualifier, in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 1024;
 
 pub(crate) fn head(queue: &str) -> Vec<u8> {
     [&[HEADS], queue.as_bytes()].concat()
 }
 
-/// The name of the queue whose head row this is.
+/// The queue's name from the key of its head row.
 pub(crate) fn name_of_head(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key.strip_prefix(&[HEADS])?).ok()
 }
 
 fn of(space: u8, queue: &str) -> Vec<u8> {
-    // Names are checked before they come here.
+    // Names were checked before, so the length fits.
     let length = u16::try_from(queue.len()).unwrap_or(u16::MAX).to_be_bytes();
     [&[space], &length[..], queue.as_bytes()].concat()
 }
@@ -39,7 +39,7 @@ pub(crate) fn confirmed(queue: &str, qualifier: &str) -> Vec<u8> {
     key
 }
 
-/// The first key of the confirmed rows of a queue, and the first one after them.
+/// Key range of the confirmed rows of a queue: first key, and first key after the range.
 pub(crate) fn all_confirmed(queue: &str) -> (Vec<u8>, Vec<u8>) {
     around(of(CONFIRMED, queue))
 }
@@ -51,26 +51,26 @@ pub(crate) fn piece(queue: &str, seq_nr: SeqNr, piece: u32) -> Vec<u8> {
     key
 }
 
-/// The first key of the pieces of a message, and the first one after them.
+/// Key range of the pieces of a message: first key, and first key after the range.
 pub(crate) fn pieces(queue: &str, seq_nr: SeqNr) -> (Vec<u8>, Vec<u8>) {
     let mut first = of(MESSAGES, queue);
     first.extend_from_slice(&seq_nr.get().to_be_bytes());
     around(first)
 }
 
-/// The first key of all messages of a queue, and the first one after them.
+/// Key range of all messages of a queue: first key, and first key after the range.
 pub(crate) fn all_messages(queue: &str) -> (Vec<u8>, Vec<u8>) {
     around(of(MESSAGES, queue))
 }
 
-/// The number and the piece of a message's key.
+/// The message number and the piece number from a message's key.
 pub(crate) fn number_and_piece(key: &[u8]) -> Option<(SeqNr, u32)> {
     let (rest, piece) = key.split_last_chunk::<4>()?;
     let (_, number) = rest.split_last_chunk::<8>()?;
     Some((SeqNr(u64::from_be_bytes(*number)), u32::from_be_bytes(*piece)))
 }
 
-/// A prefix, and the first key that does not begin with it.
+/// A prefix, and the first key after all keys that begin with it.
 fn around(prefix: Vec<u8>) -> (Vec<u8>, Vec<u8>) {
     let mut after = prefix.clone();
     while let Some(last) = after.pop() {

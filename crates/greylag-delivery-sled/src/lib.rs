@@ -1,4 +1,4 @@
-//! Producer queues in an embedded store: a directory of this machine, opened by one process at a time.
+//! Producer queues in an embedded store: a local directory, opened by one process at a time.
 //!
 //! ```
 //! use greylag_codec::json;
@@ -21,8 +21,8 @@
 //! ```
 //!
 //! Each change is one request to the committer of the store, which compares the head row and makes the change on one
-//! thread; those of many queues share a group commit. A store that lost acknowledged commits, at its end or in its
-//! middle, is not opened. The bytes are described in `docs/formats/delivery-queue.md`.
+//! thread; the changes of many queues share a group commit. A store that has lost acknowledged commits, at its end or
+//! in its middle, cannot be opened. The bytes are described in `docs/formats/delivery-queue.md`.
 //!
 //! Source: delivery §4.4; persistence §4.3 (the engine).
 

@@ -1,11 +1,11 @@
-//! A message as pieces of bounded size, and back.
+//! Cuts messages into pieces of bounded size, and joins them.
 
 use bytes::{Bytes, BytesMut};
 
-/// Bytes of one piece; some room is left for what the engine adds.
+/// Bytes of one piece; leaves room for the engine's overhead.
 const PIECE_BYTES: usize = 60 << 10;
 
-/// Cuts up a row. The first piece begins with the number of all pieces; there is at least one.
+/// Cuts a row into pieces. The first piece begins with the number of pieces; there is at least one.
 pub(crate) fn cut(row: &[u8]) -> Vec<Vec<u8>> {
     let mut pieces: Vec<Vec<u8>> = row.chunks(PIECE_BYTES).map(<[u8]>::to_vec).collect();
     if pieces.is_empty() {
@@ -16,7 +16,7 @@ pub(crate) fn cut(row: &[u8]) -> Vec<Vec<u8>> {
     pieces
 }
 
-/// Puts the pieces of one message together; `None` if one is missing or out of its place.
+/// Joins the pieces of one message; `None` if a piece is missing or out of order.
 pub(crate) fn joined(pieces: &[(u32, Bytes)]) -> Option<Bytes> {
     let in_place = (0_u32..).zip(pieces).all(|(place, (piece, _))| place == *piece);
     let (_, first) = pieces.first().filter(|_| in_place)?;

@@ -1,7 +1,7 @@
-//! How claims and changes become keys and values. Runs on the committer's thread, one request after the other.
+//! Translates claims and changes into keys and values. Runs on the committer's thread, one request after the other.
 //!
-//! A removal never makes the engine merge a page with a damaged neighbour: a message that cannot go is written over by
-//! nothing, which counts as gone.
+//! A removal never makes the engine merge a page with a damaged neighbour: a piece that cannot be removed is
+//! overwritten with an empty value, which counts as removed.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::message;
 
 const FORMAT: &[u8] = b"greylag delivery queues 1";
 
-/// What the committer is asked.
+/// A request to the committer.
 #[derive(Debug)]
 pub(crate) enum Request {
     Claim { queue: String, claim: QueueClaim },
@@ -45,7 +45,7 @@ pub(crate) struct Queues {
     commits: Commits,
 }
 
-/// The keys and values of one request; they are added to the batch when all of their pages can be written.
+/// The keys and values of one request; added to the batch if all of their pages can be written.
 struct Puts(Vec<(Vec<u8>, Bytes)>);
 
 impl Queues {
@@ -79,7 +79,7 @@ impl Queues {
             }
         }
         for qualifier in &change.forgotten {
-            // One that stays is forgotten another time.
+            // A row that cannot be removed now is forgotten by a later change.
             remove_unneeded(&keys::confirmed(queue, qualifier), reader, batch)?;
         }
         self.heads.insert(queue.to_owned(), head);
@@ -87,7 +87,7 @@ impl Queues {
     }
 }
 
-/// The keys of the pieces of messages, each on a page that can be written.
+/// The keys of the pieces of messages; checks that each page can be written.
 fn removable(queue: &str, removed: &[SeqNr], reader: &Reader) -> Result<Vec<Vec<u8>>, Stop> {
     let mut found = Vec::new();
     for seq_nr in removed {
@@ -102,8 +102,8 @@ fn removable(queue: &str, removed: &[SeqNr], reader: &Reader) -> Result<Vec<Vec<
 }
 
 impl Puts {
-    /// Adds all, or none if one of their pages is damaged: a batch cannot change such a page, and would fail all the
-    /// other requests of its group.
+    /// Adds all keys, or none if one of their pages is damaged: a batch cannot change such a page, and the other
+    /// requests of its group would fail.
     fn add(self, reader: &Reader, batch: &mut Batch) -> Planned {
         self.0.iter().try_for_each(|(key, _)| reader.check_page(key))?;
         self.0.into_iter().for_each(|(key, value)| batch.put(&key, &value));
@@ -115,7 +115,7 @@ type Planned = Result<(), Stop>;
 
 /// Why a request is not carried out.
 enum Stop {
-    /// The request is answered so, and changes nothing.
+    /// The request gets this answer, and changes nothing.
     Answer(QueueStoreError),
     /// The store has failed.
     Store(StoreError),

@@ -1,4 +1,4 @@
-//! The handle: queues in one directory.
+//! The store's handle: queues in one directory.
 
 use std::fmt;
 use std::path::Path;
@@ -21,8 +21,8 @@ use crate::settings::SledQueueSettings;
 /// How often rows are read again because the queue was claimed meanwhile.
 const READS: usize = 8;
 
-/// Queues of producers in a directory of this machine, each under its name; for
-/// [`KvProducerQueue`](greylag_delivery::KvProducerQueue). Clones share the directory, which one process at a time opens.
+/// Queues of producers in a local directory, by name; for [`KvProducerQueue`](greylag_delivery::KvProducerQueue).
+/// Clones share the directory, which only one process at a time can open.
 #[derive(Clone)]
 pub struct SledQueues {
     store: Store<Queues>,
@@ -34,8 +34,8 @@ impl SledQueues {
     /// Opens the directory `path`, or creates it.
     ///
     /// # Errors
-    /// [`OpenError::Locked`] if another process has it open; [`OpenError::Failed`] if it cannot be read or written;
-    /// [`OpenError::Corrupt`] if acknowledged commits are missing or damaged.
+    /// [`OpenError::Locked`] if another process has the directory open; [`OpenError::Failed`] if it cannot be read or
+    /// written; [`OpenError::Corrupt`] if acknowledged commits are missing or damaged.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -45,7 +45,7 @@ impl SledQueues {
         opening.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
     }
 
-    /// [`SledQueues::open`] for programs that have no runtime yet.
+    /// [`SledQueues::open`] for programs without a runtime.
     ///
     /// # Errors
     /// As [`SledQueues::open`].
@@ -58,7 +58,7 @@ impl SledQueues {
         Ok(Self { store, watermark, max_message_bytes })
     }
 
-    /// How the store is; a disk that is nearly full counts as degraded.
+    /// Health of the store; a nearly full disk counts as degraded.
     pub fn health(&self) -> Health {
         let mut reasons = match self.store.health() {
             Health::Up => Vec::new(),
@@ -69,7 +69,7 @@ impl SledQueues {
         if reasons.is_empty() { Health::Up } else { Health::Degraded(reasons) }
     }
 
-    /// Counters of group commits since it was opened.
+    /// Counters of group commits since the store was opened.
     pub fn stats(&self) -> StoreStats {
         self.store.stats()
     }
@@ -79,7 +79,7 @@ impl SledQueues {
         self.store.path()
     }
 
-    /// Answers what waits and closes the directory, for all clones.
+    /// Completes waiting requests and closes the directory, for all clones.
     ///
     /// # Errors
     /// [`StoreError::Stalled`] if the committer does not end in time.
@@ -95,7 +95,7 @@ impl SledQueues {
         pending.await.map_err(|unanswered| QueueStoreError::Unknown(unanswered.to_string()))?
     }
 
-    /// Runs a read on a thread that may block.
+    /// Runs a read on a blocking thread.
     async fn reading<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Reader) -> Result<T, QueueStoreError> + Send + 'static,
@@ -105,7 +105,7 @@ impl SledQueues {
         reading.await.unwrap_or_else(|error| Err(QueueStoreError::Unavailable(error.to_string())))
     }
 
-    /// Refuses what the disk may soon have no room for; the engine does not survive a full one.
+    /// Refuses changes that might fill the disk (`adds`), since the engine does not survive a full disk.
     fn check_room(&self, adds: bool) -> Result<(), QueueStoreError> {
         let room = self.watermark.room();
         let why = if adds { room.is_low() } else { room.is_exhausted() };
@@ -146,7 +146,7 @@ fn head(reader: &Reader, queue: &str) -> Result<Option<QueueHead>, QueueStoreErr
     row.map(|row| QueueHead::from_bytes(row).map_err(damaged)).transpose()
 }
 
-/// The messages of a queue. Of a message that is gone a piece may be left over, with nothing in it.
+/// The messages of a queue. An empty piece may be left over from a removed message.
 fn messages(reader: &Reader, queue: &str) -> Result<Vec<MessageSent<Encoded>>, QueueStoreError> {
     let (first, after) = keys::all_messages(queue);
     let mut messages = Vec::new();
@@ -185,7 +185,7 @@ fn rows(reader: &Reader, queue: &str) -> Result<Option<QueueRows>, QueueStoreErr
         let row =
             |row: Result<(Bytes, Bytes), StoreError>| confirmed_from_bytes(row.map_err(not_read)?.1).map_err(damaged);
         let confirmed = reader.range(&first, &after).map(row).collect::<Result<_, _>>()?;
-        // Under one epoch one writer changes the queue, and it is the one that reads.
+        // Under one epoch only one writer changes the queue, which is the reader.
         let after = head(reader, queue)?;
         if before == after {
             return Ok(after.map(|head| QueueRows { head, confirmed, messages }));

@@ -1,24 +1,25 @@
-//! How the store is opened, and when it refuses.
+//! Settings of the store.
 
 use greylag_store_sled::{Disk, StoreSettings};
 
 /// Settings of queues in an embedded store.
 #[derive(Debug, Clone)]
 pub struct SledQueueSettings {
-    /// Page cache. Default 32 MiB.
+    /// Size of the page cache in bytes. Default 32 MiB.
     pub cache_bytes: u64,
-    /// With fewer bytes free where the store lies, messages are refused until there are twice as many; with fewer than
-    /// half, so are loads. Confirmations always work: they make room. Default 256 MiB; 0 switches it off.
+    /// Threshold of free bytes on the store's file system. Below it messages are refused until twice as many bytes are
+    /// free; below half of it loads are refused, too. Confirmations always work, since they make room. Default 256 MiB;
+    /// 0 switches the check off.
     pub min_free_bytes: u64,
-    /// A file of this size is kept and given up when a full disk would not let the store open; it is the engine's
+    /// Size of a reserve file that is given up if a full disk would prevent the store from opening: the engine's
     /// [`StoreSettings::ballast_bytes`]. Default 64 MiB; 0 for none.
     pub ballast_bytes: u64,
-    /// Largest message, and largest sum of the messages of one call, in encoded bytes: they are stored in one batch.
+    /// Maximum bytes of a message, and of the messages of one call together (encoded), since one call is one batch.
     /// Default 16 MiB.
     pub max_message_bytes: usize,
-    /// How `min_free_bytes` is measured. Default: the file system is asked.
+    /// How free bytes are measured for `min_free_bytes`. Default: asks the file system.
     pub disk: Disk,
-    /// Everything else about the engine.
+    /// The engine's other settings.
     pub engine: StoreSettings,
 }
 
@@ -36,7 +37,7 @@ impl Default for SledQueueSettings {
 }
 
 impl SledQueueSettings {
-    /// For tests: a small cache, short waits, any disk, no ballast.
+    /// For tests: a small cache, short pauses, any disk, no ballast.
     pub fn test() -> Self {
         let (min_free_bytes, ballast_bytes) = (0, 0);
         Self { cache_bytes: 8 << 20, min_free_bytes, ballast_bytes, engine: StoreSettings::test(), ..Self::default() }

@@ -1,7 +1,7 @@
-//! The two machines of a link alone: no tasks, no sockets, no codec.
+//! The two machines of a link alone, without tasks, sockets and codec.
 //!
-//! `cargo bench -p greylag-delivery --bench link`. What is measured is one thread that hands each effect of one machine to the
-//! other: frames a second, allocations a frame, upstream messages a frame, and the bytes that an idle link keeps.
+//! `cargo bench -p greylag-delivery --bench link`. One thread hands each effect of one machine to the other. Measured
+//! are frames per second, allocations per frame, upstream messages per frame, and the bytes that an idle link keeps.
 
 #![allow(clippy::print_stdout, missing_docs)]
 
@@ -25,7 +25,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const PAYLOAD: usize = 64;
 const ROUNDS: usize = 5;
 
-/// What a frame carries: bytes that copies share.
+/// The payload of a frame: bytes that clones share.
 #[derive(Clone)]
 struct Shared(Bytes);
 

@@ -1,8 +1,8 @@
-//! Point to point, work pulling and large messages between two nodes over real sockets, beside raw tells on the same connection
-//! in the same run.
+//! Point to point, work pulling and large messages between two nodes over real sockets, compared with raw tells on the
+//! same connection in the same run.
 //!
-//! `cargo bench -p greylag-delivery --bench links`, or a part of it with `-- point-to-point`, `-- work` or `-- chunks`. A message
-//! counts once it is confirmed. Both nodes are in this process.
+//! `cargo bench -p greylag-delivery --bench links`, or a part of it with `-- point-to-point`, `-- work` or `-- chunks`.
+//! A message counts once it is confirmed. Both nodes are in this process.
 
 #![allow(clippy::print_stdout, missing_docs)]
 
@@ -30,12 +30,12 @@ use tokio::task::JoinHandle;
 
 const ROUNDS: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Senders at a time: each waits until its message is accepted.
+/// Concurrent senders; each waits until its message is accepted.
 const SENDERS: u64 = 64;
 const WORKERS: usize = 8;
 const LARGE: usize = 10 << 20;
 
-/// Counts what arrives without delivery.
+/// Counts messages that arrive without delivery.
 #[derive(Default)]
 struct Received(AtomicU64);
 
@@ -45,13 +45,13 @@ impl Receiver for Received {
     }
 }
 
-/// Two nodes, and who counts raw tells at the second.
+/// Two nodes, and the counter of raw tells at the second.
 struct Nodes {
     transports: [Arc<GrpcTransport>; 2],
     received: Arc<Received>,
 }
 
-/// A producer and a consumer that confirms everything at once.
+/// A producer and a consumer that confirms every delivery at once.
 struct Link {
     producer: Producer<Bytes>,
     _ends: (ProducerController<Bytes>, ConsumerController<Bytes>),
@@ -71,7 +71,7 @@ impl Nodes {
         self.transports[index].clone()
     }
 
-    /// Raw tells of this size a second, sent as fast as the lane takes them.
+    /// Raw tells of this size per second, sent as fast as the lane takes them.
     async fn tells(&self, size: usize, messages: u64) -> f64 {
         let to = Destination::Incarnation(self.transports[1].self_address().clone());
         let payload = Bytes::from(vec![7; size]);
@@ -113,7 +113,7 @@ impl Nodes {
 }
 
 impl Link {
-    /// Confirmed messages a second.
+    /// Confirmed messages per second.
     async fn confirmed(&self, size: usize, messages: u64, senders: u64) -> f64 {
         let payload = Bytes::from(vec![7; size]);
         let start = Instant::now();
@@ -132,7 +132,7 @@ impl Link {
         messages as f64 / start.elapsed().as_secs_f64()
     }
 
-    /// The 99th percentile of so many asks, one each millisecond, in microseconds.
+    /// The 99th percentile of `asks` asks, one per millisecond, in microseconds.
     async fn ask_p99(&self, asks: usize) -> f64 {
         let mut took = Vec::new();
         for _ in 0..asks {
@@ -151,7 +151,7 @@ impl Link {
     }
 }
 
-/// One link with 100 bytes and a window of 1,024.
+/// One link with messages of 100 bytes and a window of 1,024.
 async fn point_to_point(nodes: &Nodes, scale: u64) {
     let mut settings = DeliverySettings::default();
     settings.consumer.flow_control_window = 1024;
@@ -169,7 +169,7 @@ async fn point_to_point(nodes: &Nodes, scale: u64) {
     report("point to point: part of the rate of raw tells", parts);
 }
 
-/// Eight workers at the other node.
+/// Eight workers on the other node.
 async fn work(nodes: &Nodes, scale: u64) {
     let (mut rates, mut parts) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
@@ -213,7 +213,7 @@ async fn work(nodes: &Nodes, scale: u64) {
     report("work pulling: part of the rate of raw tells", parts);
 }
 
-/// Messages of 10 MiB in chunks, and what other links feel of them.
+/// Messages of 10 MiB in chunks, and their effect on other links.
 async fn chunks(nodes: &Nodes, scale: u64) {
     let settings = DeliverySettings::default();
     let slice = settings.producer.chunk_large_messages;

@@ -1,7 +1,9 @@
-//! Confirmed messages to entities of this node and of another one, beside raw tells of the same payloads in the same run.
+//! Confirmed messages to entities of this node and of another one, compared with raw tells of the same payloads in the
+//! same run.
 //!
-//! `cargo bench -p greylag-delivery --bench sharding`, or only one half with `-- local` or `-- remote`. A message counts once its
-//! entity has confirmed it. Payloads are 100 bytes; each size in entities is measured five times, tells and deliveries in turn.
+//! `cargo bench -p greylag-delivery --bench sharding`, or one half with `-- local` or `-- remote`. A message counts
+//! once its entity has confirmed it. Payloads have 100 bytes; each number of entities is measured five times, tells and
+//! deliveries in turn.
 
 #![allow(clippy::print_stdout, missing_docs)]
 
@@ -32,16 +34,16 @@ use tokio::sync::Notify;
 
 const PAYLOAD: usize = 100;
 const ROUNDS: usize = 5;
-/// Senders at a time: each waits until its message is accepted.
+/// Concurrent senders; each waits until its message is accepted.
 const SENDERS: u64 = 64;
-/// Tells that are under way at a time: fewer than a queue takes, so that none is refused.
+/// Maximum number of tells under way: fewer than the capacity of a queue, so that none is refused.
 const AHEAD: u64 = 3_000;
 const STEP: u64 = 500;
 
 const RAW: EntityKey<Bytes> = EntityKey::new("Raw");
 const SURE: EntityKey<Bytes> = EntityKey::new("Sure");
 
-/// Counts what raw entities receive.
+/// Counts messages received by raw entities.
 #[derive(Default)]
 struct Handled {
     count: AtomicU64,
@@ -49,7 +51,7 @@ struct Handled {
 }
 
 impl Handled {
-    /// How many were received, once no more come.
+    /// The number received, once no more arrive.
     async fn settled(&self) -> u64 {
         loop {
             let count = self.count.load(Ordering::Relaxed);
@@ -60,7 +62,7 @@ impl Handled {
         }
     }
 
-    /// Waits until so many were received.
+    /// Waits until `count` messages were received.
     async fn wait_for(&self, count: u64) {
         loop {
             let more = self.some_more.notified();
@@ -85,7 +87,7 @@ impl Entity for Raw {
     }
 }
 
-/// Confirms at once.
+/// An entity that confirms every delivery at once.
 struct Sure;
 
 impl DeliveryEntity<Bytes> for Sure {
@@ -109,7 +111,7 @@ impl DeliveryEntity<Bytes> for Sure {
     }
 }
 
-/// Nodes of one cluster, and the regions of the first.
+/// Nodes of one cluster, and the regions of the first node.
 struct Cluster {
     nodes: Vec<Node>,
     raw: Region<Bytes>,
@@ -142,7 +144,7 @@ impl Cluster {
         cluster
     }
 
-    /// Every shard has a home before anything is measured.
+    /// Waits until every shard has a home, before the measurement.
     async fn spread(&self) {
         let begun = Instant::now();
         let fair = 64 / self.nodes.len() / 2;
@@ -162,7 +164,7 @@ impl Cluster {
         }
     }
 
-    /// So many ids of entities that live on the last node.
+    /// The ids of `count` entities on the last node.
     fn ids<M: Send + 'static>(&self, region: &Region<M>, count: usize) -> Vec<Arc<str>> {
         let there = self.nodes[self.nodes.len() - 1].address();
         let ids = (0..).map(|n| format!("entity-{n}"));
@@ -171,7 +173,7 @@ impl Cluster {
         ids.filter(lives_there).take(count).map(Into::into).collect()
     }
 
-    /// Tells a second.
+    /// Tells per second.
     async fn tells(&self, ids: &[Arc<str>], messages: u64) -> f64 {
         let refs: Vec<_> = ids.iter().map(|id| self.raw.entity_ref(id.clone())).collect();
         let payload = Bytes::from_static(&[7; PAYLOAD]);
@@ -186,8 +188,9 @@ impl Cluster {
         messages as f64 / start.elapsed().as_secs_f64()
     }
 
-    /// Confirmed messages a second, and processor nanoseconds of each. The last message to each entity asks for its
-    /// confirmation, for an entity that hears nothing more confirms unasked only after `delayed_ack_timeout`.
+    /// Confirmed messages per second, and processor nanoseconds per message. The last message to each entity requests
+    /// its confirmation, since an entity that receives nothing more otherwise confirms only after
+    /// `delayed_ack_timeout`.
     async fn deliveries(&self, ids: &[Arc<str>], messages: u64) -> (f64, f64) {
         let mut settings = DeliverySettings::default();
         settings.sharding.buffer_size = settings.sharding.buffer_size.max(ids.len());

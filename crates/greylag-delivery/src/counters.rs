@@ -45,7 +45,7 @@ pub struct DeliverySnapshot {
     pub suppressed: u64,
     /// Deliveries that entities gave up: dropped unconfirmed, or refused with a pause.
     pub abandoned: u64,
-    /// Messages given up for good after the last permitted attempt.
+    /// Messages whose last permitted attempt failed.
     pub poisoned: u64,
     /// Messages that could not be decoded.
     pub undecodable: u64,
@@ -53,8 +53,8 @@ pub struct DeliverySnapshot {
     pub duplicates: u64,
     /// Gaps in the arriving frames; for each, the producer was asked to resend.
     pub gaps: u64,
-    /// Frames dropped: beyond the window, from a producer that is not the link's current one, with inconsistent
-    /// numbers, or without room in the buffer.
+    /// Frames dropped: beyond the window, of displaced senders, with invalid numbers, or without a link to take them
+    /// (too many producers, or too many frames before the entity's start).
     pub dropped: u64,
     /// Confirmations that came twice, or after their link had ended.
     pub late_confirmations: u64,

@@ -152,8 +152,8 @@ impl Watermarks {
         mark
     }
 
-    /// Forgets streams beyond the number kept, oldest first, but none that is `alive`, and none that is younger than the
-    /// retention unless its producer has begun another stream.
+    /// Drops the oldest watermarks beyond the limit, except those of streams that are `alive`, and those younger than
+    /// the retention unless their producer has begun another stream.
     pub(crate) fn prune(&mut self, now: Instant, alive: impl Fn(StreamId) -> bool) {
         let excess = self.streams.len().saturating_sub(self.max_streams);
         if excess == 0 {

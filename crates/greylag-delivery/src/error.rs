@@ -127,8 +127,8 @@ pub enum SentError {
         /// The active epoch, if a consumer reported it.
         newer: Option<Epoch>,
     },
-    /// The message was sent under this number, and the producer ended before it was confirmed: it may or may not have been
-    /// processed.
+    /// The message was sent under this number, and the producer ended before it was confirmed: it may or may not have
+    /// been processed.
     #[error("the producer ended before message {0} was confirmed")]
     Unconfirmed(SeqNr),
     /// The message was handed unencoded to its entity on this node, under this number. The entity moved to another node

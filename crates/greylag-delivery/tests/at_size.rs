@@ -1,4 +1,4 @@
-//! Scenarios that name numbers, with these numbers: the machines of producers, and time that passes by hand.
+//! Scenarios with large numbers, at full size: the producers' machines with a virtual clock.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use greylag_delivery::{
 
 const MIB: usize = 1 << 20;
 
-/// A producer, what it has asked for, and a queue that stores at once.
+/// A producer, its effects, and a queue that stores at once.
 struct World {
     start: Instant,
     now: Instant,
     machine: ShardingProducer<u64>,
     next_ticket: u64,
     admitted: BTreeSet<u64>,
-    /// When each frame was transmitted, by entity: link number, and the link.
+    /// Time, link number and link of each transmitted frame, by entity.
     transmitted: BTreeMap<Arc<str>, Vec<(Duration, u64, ControllerRef)>>,
 }
 
@@ -43,7 +43,7 @@ impl World {
         Self::new(ShardingProducer::new(settings.clone(), identity, "n:1#1".parse().unwrap(), "delivery/1".into()))
     }
 
-    /// With one message for each of these entities in its queue.
+    /// A world whose queue has one message for each of these entities.
     fn durable(settings: &DeliverySettings, unconfirmed: impl IntoIterator<Item = Arc<str>>) -> Self {
         let now = Instant::now();
         let id = ProducerId::new("p").unwrap();
@@ -101,7 +101,7 @@ impl World {
         ticket
     }
 
-    /// Sends until a message waits; how many were admitted.
+    /// Sends messages until one waits; returns how many were admitted.
     fn send_until_one_waits(&mut self, entity: &str, bytes: usize) -> usize {
         (0..)
             .take_while(|_| {
@@ -115,7 +115,7 @@ impl World {
         self.transmitted.get(entity).map_or(0, Vec::len)
     }
 
-    /// The entity confirms and grants so much of the link that it heard last.
+    /// The entity confirms and grants frames of the link of its last frame.
     fn answer(&mut self, entity: &str, confirmed: u64, up_to: u64) {
         let (.., link) = self.transmitted[entity].last().unwrap();
         let from = ControllerRef { node: "e:1#1".parse().unwrap(), path: entity.into(), instance: 1 };
@@ -150,14 +150,15 @@ fn sent(entity: Arc<str>, total: u64) -> MessageSent<Parcel<u64>> {
     MessageSent { seq_nr: SeqNr(total), message, ack: false, qualifier: entity, timestamp_ms: 1_000_000 }
 }
 
-/// Entities share a hundred shards.
+/// Distributes entities over a hundred shards.
 fn shard_of(entity: &str) -> Arc<str> {
     let hash = entity.bytes().fold(7_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
     format!("{}", hash % 100).into()
 }
 
-/// delivery 74: 150 recovered entities, the first 100 never answer, and 100 may be unanswered at a time. The other 50 have
-/// got their first frame after `resend_first_unconfirmed_idle_timeout`; then the 100 are tried again in turn.
+/// delivery 74: 150 recovered entities, of which the first 100 never answer; at most 100 may be unanswered at a time.
+/// The other 50 get their first frame after `resend_first_unconfirmed_idle_timeout`; then the 100 are tried again in
+/// turn.
 #[test]
 fn scenario_74_slots_of_a_recovery() {
     let settings = settings();
@@ -172,7 +173,7 @@ fn scenario_74_slots_of_a_recovery() {
     world.advance(Duration::from_millis(1));
     assert_eq!(begun(&world), (0..150).collect::<Vec<_>>(), "the other 50 have got their first frame");
 
-    // These answer, and what turns are free the silent ones have again: each of them within one more timeout.
+    // These 50 answer, and the silent entities get the free turns: each of them within one more timeout.
     let before: Vec<usize> = (0..150).map(|number| world.frames_to(&name(number))).collect();
     for number in 100..150 {
         world.confirm_all(&name(number));
@@ -185,8 +186,8 @@ fn scenario_74_slots_of_a_recovery() {
             _ => assert_eq!(after, before, "{number} is done"),
         }
     }
-    // First frames are repeated every second, so those of each second are of the links whose turn it is. Turns change after
-    // ten seconds.
+    // First frames are repeated every second, so the frames of each second show the links whose turn it is. Turns
+    // change after ten seconds.
     for second in (0..8).chain(10..18) {
         let from = Duration::from_millis(second * 1000 + 500);
         let during = from..from + Duration::from_secs(1);
@@ -196,8 +197,8 @@ fn scenario_74_slots_of_a_recovery() {
     }
 }
 
-/// delivery 77: four entities never confirm, and hold all the slots that they are given: nine tenths of a thousand. What is
-/// sent to a ninth entity, known or new, is accepted as its demand comes.
+/// delivery 77: four entities never confirm, and hold all the slots available to them: nine tenths of a thousand.
+/// Messages to another entity ("ninth"), known or new, are accepted as its demand comes.
 #[test]
 fn scenario_77_stuck_entities_hold_every_slot_that_they_are_given() {
     for (granted, is_known) in [(0, false), (0, true), (20, false), (20, true)] {
@@ -220,7 +221,7 @@ fn scenario_77_stuck_entities_hold_every_slot_that_they_are_given() {
     }
 }
 
-/// Sends fifty messages to the ninth entity, which confirms what it gets; each is accepted.
+/// Sends fifty messages to "ninth", which confirms them; each is accepted.
 fn assert_ninth_is_served(world: &mut World, bytes: usize) {
     let first = world.send("ninth", bytes);
     assert!(world.admitted.contains(&first), "an entity that has demand, or is new, is served at once");
@@ -232,7 +233,7 @@ fn assert_ninth_is_served(world: &mut World, bytes: usize) {
     assert_eq!(waiting, 0, "messages that wait although their entity confirms all that it gets");
 }
 
-/// delivery 77: eight entities never confirm, and hold all the bytes that they are given.
+/// delivery 77: eight entities never confirm, and hold all the bytes available to them.
 #[test]
 fn scenario_77_stuck_entities_hold_every_byte_that_they_are_given() {
     for (granted, is_known) in [(0, false), (0, true), (20, false), (20, true)] {
@@ -254,7 +255,7 @@ fn scenario_77_stuck_entities_hold_every_byte_that_they_are_given() {
     }
 }
 
-/// delivery 77: a queue with 1500 messages for one entity holds no other entity up.
+/// delivery 77: a queue with 1500 messages for one entity does not block other entities.
 #[test]
 fn scenario_77_a_large_recovery_holds_nobody_up() {
     let mut world = World::durable(&settings(), (0..1500).map(|_| "A".into()));
@@ -267,8 +268,8 @@ fn scenario_77_a_large_recovery_holds_nobody_up() {
     assert_ninth_is_served(&mut world, 100);
 }
 
-/// delivery 93: 100,000 entities with one unconfirmed message each, and no route: one copy of each lies in the region's
-/// buffer for as long as that has it, and one at most takes the place of a copy that the region dropped.
+/// delivery 93: 100,000 entities with one unconfirmed message each, without a route: the region's buffer has one copy
+/// of each, and the producer sends at most one more for each copy that the region dropped.
 #[test]
 fn scenario_93_coordinator_away() {
     const ENTITIES: usize = 100_000;
@@ -303,7 +304,7 @@ fn scenario_93_coordinator_away() {
     assert_eq!(copies(&world), (3, 3), "and the pace is the quick one again");
 }
 
-/// A lane of the transport that takes so many frames, and a consumer that takes one at a time off it.
+/// A lane of the transport with this capacity in frames, and a consumer that takes one frame at a time.
 struct SlowConsumer {
     lane: VecDeque<u64>,
     capacity: usize,
@@ -311,8 +312,8 @@ struct SlowConsumer {
     received: u64,
 }
 
-/// delivery 94: a consumer is slower than its producer, and the lane to it is full all the time. It gets frames at four
-/// fifths of its pace at least, whatever the lane holds, and no timer of the protocol has a part in it.
+/// delivery 94: a consumer is slower than its producer, and its lane is always full. The consumer gets frames at four
+/// fifths of its own pace at least, for any capacity of the lane, without timers of the protocol.
 #[test]
 fn scenario_94_a_slow_consumer_behind_a_full_lane() {
     for capacity in [1, 8, 40] {
@@ -325,7 +326,7 @@ fn scenario_94_a_slow_consumer_behind_a_full_lane() {
 
 const MESSAGES: u64 = 1000;
 
-/// How long the consumer takes for all messages.
+/// The time that the consumer needs for all messages.
 fn drained(capacity: usize, pace: Duration) -> Duration {
     let mut settings = settings();
     settings.producer.resend_first_interval = Duration::from_secs(3600);
@@ -339,7 +340,7 @@ fn drained(capacity: usize, pace: Duration) -> Duration {
     let window = 100;
     let mut granted = 0;
     while consumer.received < MESSAGES {
-        // Frames that find no room on the lane are refused one by one, as the lane would.
+        // Refuse each frame for which the lane has no room.
         let frames = world.transmitted.insert("slow".into(), Vec::new()).unwrap_or_default();
         let mut refused: Option<(u64, u64)> = None;
         let mut link = None;
@@ -368,7 +369,7 @@ fn drained(capacity: usize, pace: Duration) -> Duration {
             continue;
         }
         consumer.received = seq_nr;
-        // Grants come at half of the window, and last of all with nothing else.
+        // Grant a new window once more than half of the last one is used; the consumer sends nothing else.
         if granted < consumer.received + window / 2 {
             granted = consumer.received + window;
             let to = ControllerRef { node: "n:1#1".parse().unwrap(), path: "delivery/1".into(), instance };

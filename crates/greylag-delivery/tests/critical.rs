@@ -1,4 +1,4 @@
-//! Scenarios that model checking found, where more than one machine takes part.
+//! Scenarios found by model checking, with more than one machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ fn identity(epoch: u64) -> ProducerIdentity {
     ProducerIdentity::stable(ProducerId::new("till").unwrap(), StreamId(1), Epoch(epoch))
 }
 
-/// The machines of both sides, and the messages between them, passed on by hand.
+/// The machines of both sides; the test delivers the messages between them.
 struct Pair {
     now: Instant,
     producer: ProducerMachine<u64>,
@@ -80,7 +80,7 @@ impl Pair {
         }
     }
 
-    /// Brings everything that is on its way to the entity, and its answers back.
+    /// Delivers all frames to the entity, and its answers to the producer.
     fn exchange(&mut self, entity: &mut Entity) {
         while !self.transmitted.is_empty() || !entity.said.is_empty() {
             for batch in std::mem::take(&mut self.transmitted) {
@@ -129,8 +129,8 @@ impl Entity {
     }
 }
 
-/// delivery 61: what the former consumer confirms late is not missed at the new one, and no timer is
-/// needed for it to go on.
+/// delivery 61: messages whose late confirmation came from the former consumer are not missing at the new one, which
+/// goes on without a timer.
 #[test]
 fn confirmed_by_the_former_consumer() {
     let mut pair = Pair::new(1);
@@ -142,7 +142,7 @@ fn confirmed_by_the_former_consumer() {
         a.confirm(now, value);
         pair.exchange(&mut a);
     }
-    // 2 is confirmed at the entity only; make the producer know, as a C11 tick would.
+    // Only the entity knows that 2 is confirmed; tell the producer, like a C11 tick.
     let link = a.machine.watermarks().confirmed(StreamId(1));
     assert_eq!(link.get(), 2);
     let to = ControllerRef { node: "p:1#1".parse().unwrap(), path: "delivery/1".into(), instance: 1 };
@@ -161,7 +161,7 @@ fn confirmed_by_the_former_consumer() {
         b.tell(now, sharding_consumer::Input::Batch(batch));
     }
     assert_eq!(b.values(), [3]);
-    // A's last word arrives before B's first.
+    // A's last message arrives before B's first.
     pair.tell(sharding_producer::Input::Received(ack(4)));
     assert_eq!(pair.transmitted[0].header.lowest, 5);
     pair.exchange(&mut b);
@@ -178,8 +178,8 @@ fn confirmed_by_the_former_consumer() {
     assert_eq!(b.values(), [3, 5, 6, 7, 8]);
 }
 
-/// delivery 62, for a stable identity: the stream goes on under a higher epoch, with numbers from 1
-/// again; what was processed is suppressed, and late words of the old epoch confirm nothing.
+/// delivery 62, for a stable identity: the stream continues under a higher epoch, with link numbers from 1; processed
+/// messages are suppressed, and late messages to the old epoch confirm nothing.
 #[test]
 fn a_stream_goes_on_under_a_higher_epoch() {
     let mut old = Pair::new(1);
@@ -193,7 +193,7 @@ fn a_stream_goes_on_under_a_higher_epoch() {
     }
     let mut new = Pair::new(2);
     new.send(5);
-    // What the entity says to the old epoch must not move the new one.
+    // An answer to the old epoch must not affect the new one.
     let late = UpstreamMessage {
         from: entity.controller.clone(),
         to: new.transmitted[0].header.controller.clone(),
@@ -208,7 +208,7 @@ fn a_stream_goes_on_under_a_higher_epoch() {
         new.exchange(&mut entity);
     }
     assert_eq!((entity.values(), entity.suppressed.clone()), (vec![1, 2, 3, 4, 5], vec![1, 2, 3]));
-    // The old controller is told, and ends.
+    // The old controller is fenced, and ends.
     old.send(1);
     old.exchange(&mut entity);
     assert_eq!(entity.values(), [1, 2, 3, 4, 5]);
@@ -216,7 +216,7 @@ fn a_stream_goes_on_under_a_higher_epoch() {
     assert!(old.transmitted.is_empty(), "a fenced producer is silent");
 }
 
-/// Adds up; zero leads to nothing, of which a mark is left when `mark_empty` is set.
+/// Adds messages up; zero has no effect, but leaves a mark if `mark_empty` is set.
 struct Sum {
     evaluated: Arc<AtomicUsize>,
     snapshots: bool,
@@ -329,12 +329,13 @@ fn added() -> StoredCodec<i64> {
     StoredCodec::new(json::<i64>("added"))
 }
 
-/// Writes events that older programs do not know, and reads theirs.
+/// Writes events that older programs cannot decode, and decodes theirs.
 fn added_later() -> StoredCodec<i64> {
     StoredCodec::new(json::<i64>("added later")).reads(json::<i64>("added"), 1)
 }
 
-/// Cannot read 1, has an adapter that drops 2, and skips events of a later program; stores a mark alone where there are no events.
+/// Cannot decode 1, has an adapter that drops 2, and skips events of a later program; stores a mark alone if there are
+/// no events.
 fn blind(sum: &mut Sum) {
     let adapted = added().from_journal(|by| if by == 2 { EventSeq::Filtered } else { EventSeq::One(by) });
     sum.events = adapted.filtered_when(|stored| &stored.payload[..] == b"1");
@@ -350,8 +351,8 @@ fn kept() -> Kept {
     Kept { journal: InMemoryJournal::default(), snapshots: InMemorySnapshots::default() }
 }
 
-/// delivery 71: an owner that lost its history without knowing it decides "nothing to do". The look
-/// at the head finds the newer owner; the decision is not confirmed, and made again by a true owner.
+/// delivery 71: an owner that lost its history without knowing decides "nothing to do". The read of the journal's head
+/// reveals the newer owner; the decision is not confirmed, and a true owner makes it again.
 #[tokio::test]
 async fn a_stale_owner_confirms_nothing() {
     let kept = kept();
@@ -366,7 +367,7 @@ async fn a_stale_owner_confirms_nothing() {
     assert_eq!(counters.confirmed, 2, "each message once");
 }
 
-/// delivery 75: marks count whatever becomes of their events, and a snapshot alone has them.
+/// delivery 75: marks count even if their events are filtered or unreadable, and a snapshot alone has them.
 #[tokio::test]
 async fn marks_outlive_snapshots_and_unreadable_events() {
     let kept = kept();
@@ -376,7 +377,7 @@ async fn marks_outlive_snapshots_and_unreadable_events() {
         producer.send_confirmed("x", by).await.unwrap();
     }
     producer.close().await;
-    // Every event is mapped to nothing by an adapter; without snapshots nothing but marks is left.
+    // From here on an adapter filters every event; without snapshots only marks are left.
     let forgetful = Node::start(&kept, |sum| sum.events = added().from_journal(|_| EventSeq::Filtered)).await;
     let again = forgetful.producer(2);
     for by in 1..=4 {
@@ -385,7 +386,7 @@ async fn marks_outlive_snapshots_and_unreadable_events() {
     assert_eq!(forgetful.delivery.counters().snapshot().suppressed, 3);
     assert_eq!(forgetful.sum("x").await, 4);
     again.close().await;
-    // From the snapshot, with no event to replay before it.
+    // From the snapshot alone, without events to replay.
     let from_snapshot = Node::start(&kept, |sum| sum.snapshots = true).await;
     let third = from_snapshot.producer(3);
     for by in 1..=4 {
@@ -395,8 +396,8 @@ async fn marks_outlive_snapshots_and_unreadable_events() {
     assert_eq!(from_snapshot.sum("x").await, 10);
 }
 
-/// delivery 98, 75: producers that begin anew leave a bounded number of streams in the state and in its snapshots. One of them
-/// whose link is there keeps its mark, however long it was silent.
+/// delivery 98, 75: producers with ever new streams leave a bounded number of streams in the state and in its
+/// snapshots. A stream with a link keeps its mark, however long the producer is silent.
 #[tokio::test]
 async fn marks_of_streams_that_ended_leave_state_and_snapshots() {
     let kept = kept();
@@ -409,7 +410,7 @@ async fn marks_of_streams_that_ended_leave_state_and_snapshots() {
     silent.send_confirmed("x", 1).await.unwrap();
     let mut last = StreamId(0);
     for by in 0..20 {
-        // Longer than marks are kept, by the clock of the journal.
+        // Longer than the retention of marks, by the clock of the journal.
         tokio::time::sleep(Duration::from_millis(5)).await;
         let identity = ProducerIdentity::in_memory(ProducerId::new("orders").unwrap());
         last = identity.stream_id;
@@ -434,9 +435,9 @@ async fn marks_of_streams_that_ended_leave_state_and_snapshots() {
     assert!(streams.contains(&last.0) && streams.contains(&1), "{streams:?}");
 }
 
-/// delivery 75: an event whose payload decodes to nothing, one that an adapter maps to nothing, one that is skipped because
-/// nothing reads it, and a mark that was stored alone. After a restart the four deliveries are suppressed; the same from a
-/// snapshot alone.
+/// delivery 75: an event whose payload decodes to nothing, an event that an adapter filters, an event that is skipped
+/// because no codec reads it, and a mark that was stored alone. After a restart the four deliveries are suppressed;
+/// also from a snapshot alone.
 #[tokio::test]
 async fn marks_outlive_events_that_come_to_nothing() {
     let kept = kept();
@@ -448,7 +449,7 @@ async fn marks_outlive_events_that_come_to_nothing() {
         }
         producer.close().await;
         let suppressed = node.delivery.counters().snapshot().suppressed;
-        // Snapshots are written beside what follows.
+        // Snapshots are written in the background.
         let newest = || kept.journal.events(&sum_id()).last().map(|event| event.seq_nr);
         let has_snapshot = || kept.snapshots.snapshots(&sum_id()).iter().any(|kept| Some(kept.seq_nr) == newest());
         let mut sum = Sum::default();
@@ -460,10 +461,10 @@ async fn marks_outlive_events_that_come_to_nothing() {
     };
     assert_eq!(write(&[1, 2], 1, |_| {}).await, (0, 2, 3));
     assert_eq!(write(&[1, 2, 3], 2, |sum| sum.events = added_later()).await, (2, 1, 6));
-    // The first three events come to nothing from here on.
+    // From here on the first three events yield nothing.
     assert_eq!(write(&[1, 2, 3, 0], 3, blind).await, (3, 1, 0));
     assert_eq!(write(&[1, 2, 3, 0], 4, blind).await, (4, 0, 0));
-    // A snapshot is written by a program that reads every event; events before the snapshot are not read again.
+    // A snapshot is written by a program that can decode every event; events before the snapshot are not read again.
     let whole = |sum: &mut Sum| {
         sum.events = added_later();
         sum.snapshots = true;
@@ -476,8 +477,8 @@ async fn marks_outlive_events_that_come_to_nothing() {
     assert_eq!(write(&[1, 2, 3, 0, 5, 6], 6, from_snapshot).await, (5, 1, 17));
 }
 
-/// delivery §7, `mark_empty`: a delivery that led to nothing is not evaluated again where that was asked for, and its mark is
-/// a record without an event.
+/// delivery §7, `mark_empty`: a delivery without an effect is not evaluated again if `mark_empty` is set, and its mark
+/// is a record without an event.
 #[tokio::test]
 async fn a_delivery_that_led_to_nothing_is_marked_where_that_is_asked_for() {
     let evaluations = async |mark_empty| {
@@ -513,8 +514,8 @@ async fn settings_that_lose_marks_are_refused() {
     }
 }
 
-/// delivery 65, C8: the same message by a producer of the next epoch reaches the entity that has stored its effect, and is
-/// confirmed without running.
+/// delivery 65, C8: a message sent again by a producer of the next epoch reaches the entity that has stored its effect;
+/// it is confirmed without running the handler.
 #[tokio::test]
 async fn a_message_that_comes_again_under_a_higher_epoch_does_not_run() {
     let kept = kept();

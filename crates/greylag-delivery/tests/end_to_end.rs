@@ -25,10 +25,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 const CUSTOMER: EntityKey<Purchase> = EntityKey::new("Customer");
 
-/// What a customer bought; zero cents is nothing.
+/// A customer's purchase in cents; a purchase of zero has no effect.
 type Purchase = i64;
 
-/// Purchases and cents.
+/// Number of purchases, and their sum in cents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Totals {
     purchases: u64,
@@ -41,7 +41,7 @@ enum Question {
     Passivate,
 }
 
-/// How often the customer `clumsy` panics before it takes its first purchase.
+/// How often the customer `clumsy` panics before it handles its first purchase.
 const CLUMSY_PANICS: u32 = 2;
 
 struct Customer {
@@ -130,7 +130,7 @@ impl Shop {
     }
 }
 
-/// The same purchases in every run.
+/// The purchases, the same in every run.
 fn purchases() -> impl Iterator<Item = (String, i64)> {
     (1..=600_i64).map(|line| ((line * line % 97).to_string(), line))
 }
@@ -154,8 +154,8 @@ async fn assert_every_purchase_applied_once(shop: &Shop) {
     }
 }
 
-/// delivery 44, 58: a producer takes over from one that is in the midst of its work, as after a crash. Every purchase is
-/// applied once: those that were not confirmed come again, before new ones, and are known where they had been processed.
+/// delivery 44, 58: a producer takes over from one with unconfirmed messages, as after a crash. Every purchase is
+/// applied once: unconfirmed ones are sent again, before new ones, and are suppressed if they had been processed.
 #[tokio::test]
 async fn a_durable_producer_goes_on_where_another_one_was() {
     let shop = Shop::open().await;
@@ -181,7 +181,7 @@ async fn a_durable_producer_goes_on_where_another_one_was() {
     let refused = first.send("late", 1).await.unwrap_err();
     assert!(matches!(refused, SendError::Fenced { message: Some(1), .. }), "{refused}");
 
-    // A third one finds nothing to do, and the numbers where they were.
+    // A third producer finds no unconfirmed message, and continues the numbers.
     second.close().await;
     let third = start();
     let mut sent = third.send("another", 5).await.unwrap();
@@ -201,7 +201,7 @@ async fn purchases_are_applied_exactly_once_also_by_a_second_run() {
     assert_eq!(shop.delivery.counters().snapshot().suppressed, 0);
     producer.close().await;
 
-    // The same input again, in a process that remembers nothing but the journal.
+    // The same input again, in a process that only has the journal.
     let shop = Shop::open_on(shop.journal.clone()).await;
     sell(&shop.producer(2)).await;
     assert_every_purchase_applied_once(&shop).await;
@@ -209,7 +209,7 @@ async fn purchases_are_applied_exactly_once_also_by_a_second_run() {
     assert_eq!((counters.suppressed, counters.delivered), (600, 0));
 }
 
-/// delivery 65: whatever becomes of the answer, the effect is there once.
+/// delivery 65: with any loss of the answer, the effect is applied once.
 #[tokio::test]
 async fn an_append_whose_answer_is_lost_is_not_repeated() {
     let shop = Shop::open().await;
@@ -236,7 +236,7 @@ async fn a_panicking_behaviour_gets_the_delivery_again() {
     assert_eq!(shop.totals("clumsy").await, Totals { purchases: 2, cents: 12 });
 }
 
-/// delivery 71: a delivery that leads to nothing is confirmed, once ownership is proved.
+/// delivery 71: a delivery without an effect is confirmed once ownership is proved.
 #[tokio::test]
 async fn a_delivery_without_an_effect_is_confirmed_too() {
     let shop = Shop::open().await;
@@ -246,7 +246,7 @@ async fn a_delivery_without_an_effect_is_confirmed_too() {
     assert_eq!(shop.totals("frugal").await, Totals { purchases: 1, cents: 3 });
 }
 
-/// delivery 55: the entity ends between deliveries, and its successor goes on.
+/// delivery 55: the entity is passivated between deliveries, and its successor continues.
 #[tokio::test]
 async fn a_passivated_entity_goes_on_where_it_was() {
     let shop = Shop::open().await;
@@ -286,7 +286,7 @@ async fn what_cannot_be_sent_is_given_back() {
     assert!(matches!(refused, SendError::Closed(Some(8))), "{refused}");
 }
 
-/// delivery 79: nothing is lost when the last handle goes out of scope.
+/// delivery 79: no message is lost when the last handle is dropped.
 #[tokio::test]
 async fn a_dropped_producer_delivers_what_it_has() {
     let shop = Shop::open().await;
@@ -300,7 +300,7 @@ async fn a_dropped_producer_delivers_what_it_has() {
     assert_eq!(shop.totals("heir").await, Totals { purchases: 10, cents: 55 });
 }
 
-/// Says what it was handed, and fails in every way once.
+/// Reports each delivery, and fails in every way once.
 #[derive(Default)]
 struct Moody {
     handed: Vec<(i64, u32)>,
@@ -357,7 +357,7 @@ async fn an_entity_with_handlers_may_say_no_or_later() {
     assert_eq!(handed, [(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (4, 1), (5, 1)]);
 }
 
-/// What an entity that confirms later is told beside its deliveries.
+/// Bypass messages to an entity that confirms later.
 #[derive(Serialize, Deserialize)]
 enum Later {
     Done,
@@ -365,7 +365,8 @@ enum Later {
     Handed(ReplyTo<Vec<i64>>),
 }
 
-/// Keeps each delivery until asynchronous work is done (here: some time has passed), and confirms it from the message that says so.
+/// Keeps each delivery until asynchronous work is done (here: some time has passed), and confirms it when the bypass
+/// message of the work's end arrives.
 #[derive(Default)]
 struct Patient {
     in_hand: Option<Delivery<i64>>,
@@ -396,8 +397,8 @@ impl DeliveryEntity<i64> for Patient {
     }
 }
 
-/// What a message beside the deliveries makes possible waits for nothing else: neither the next
-/// delivery, nor the end of an entity that was asked to stop. Of delivery §6, S15.
+/// After a confirmation by a bypass message, the next delivery follows at once, and an entity asked to stop ends at
+/// once. Of delivery §6, S15.
 #[tokio::test]
 async fn what_is_confirmed_beside_the_deliveries_lets_the_entity_go_on() {
     let sharding = alone(&InMemoryJournal::default()).await;
@@ -424,13 +425,13 @@ async fn what_is_confirmed_beside_the_deliveries_lets_the_entity_go_on() {
     producer.send("one", 6).await.unwrap();
     while !handed().await.contains(&6) {}
     region.entity_ref("one").tell(WithDelivery::Bypass(Later::Passivate)).unwrap();
-    // Asked meanwhile, its successor answers.
+    // A message sent meanwhile is answered by its successor.
     let handed = tokio::time::timeout(Duration::from_secs(3), handed());
     assert_eq!(handed.await.expect("the end waits for the delivery in hand alone"), Vec::<i64>::new());
 }
 
-/// A message that is sent while nothing else is on its way is confirmed as soon as it is processed, and the last one of a burst
-/// a little later: neither waits for the consumer's retry timer. Of delivery C9, P12.
+/// A message sent while no other is under way is confirmed as soon as it is processed, and the last one of a burst a
+/// little later: neither waits for the consumer's retry timer. Of delivery C9, P12.
 #[tokio::test]
 async fn a_confirmation_that_is_waited_for_does_not_wait_for_a_timer_of_seconds() {
     let mut settings = DeliverySettings::test();
@@ -455,7 +456,7 @@ async fn a_confirmation_that_is_waited_for_does_not_wait_for_a_timer_of_seconds(
     assert_eq!(tokio::time::timeout(Duration::from_secs(15), burst).await, Ok(SeqNr(7)));
 }
 
-/// Fails at everything, and notes when.
+/// Fails at every delivery, and records the time.
 struct Hopeless(Arc<Mutex<Vec<Instant>>>);
 
 impl DeliveryEntity<i64> for Hopeless {
@@ -479,7 +480,7 @@ impl DeliveryEntity<i64> for Hopeless {
     }
 }
 
-/// A handler that always fails is given time between its attempts, and they are counted. Of delivery C12.
+/// Attempts of a handler that always fails are paced and counted. Of delivery C12.
 #[tokio::test]
 async fn a_handler_that_always_fails_does_not_keep_its_shard_busy() {
     let sharding = alone(&InMemoryJournal::default()).await;
@@ -499,7 +500,7 @@ async fn a_handler_that_always_fails_does_not_keep_its_shard_busy() {
     producer.drain(PATIENCE).await.unwrap();
     let attempts = attempts.lock().unwrap().clone();
     assert_eq!((attempts.len(), delivery.counters().snapshot().poisoned), (3, 1));
-    // The pause counts from the turn's beginning, which may be a little before the handler's.
+    // The pause counts from the start of the turn, which may be a little before the handler's.
     let pauses: Vec<Duration> = attempts.windows(2).map(|two| two[1] - two[0]).collect();
     assert!(pauses.iter().all(|pause| *pause >= Duration::from_millis(50)), "{pauses:?}");
 }

@@ -1,4 +1,4 @@
-//! What entities do with their deliveries when something goes wrong: with handlers, and event-sourced.
+//! Entities whose deliveries fail: with handlers, and event-sourced.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 const PATIENCE: Duration = Duration::from_secs(60);
 const SCRIPTED: EntityKey<i64> = EntityKey::new("Scripted");
 const PLAIN: EntityKey<i64> = EntityKey::new("Plain");
-/// Longer than any of these tests waits: what would come by a timer of that length does not come at all.
+/// Longer than any of these tests runs: a timer of this length never fires.
 const LONG: Duration = Duration::from_secs(300);
 
 async fn alone(stores: Option<Stores>) -> Sharding {
@@ -33,7 +33,7 @@ async fn alone(stores: Option<Stores>) -> Sharding {
     Sharding::alone(remoting, stores, ShardingSettings::test()).await.unwrap()
 }
 
-/// Nothing comes by an idle probe.
+/// Settings without idle probes.
 fn settings() -> DeliverySettings {
     let mut settings = DeliverySettings::test();
     settings.producer.resend_first_unconfirmed_idle_timeout = LONG;
@@ -45,7 +45,7 @@ fn identity(stream: u128, epoch: u64) -> ProducerIdentity {
     ProducerIdentity::stable(ProducerId::new(format!("p{stream}")).unwrap(), StreamId(stream), Epoch(epoch))
 }
 
-/// Looks again until it holds.
+/// Polls until `holds` returns true.
 async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let waited = tokio::time::timeout(PATIENCE, async {
         while !holds().await {
@@ -55,10 +55,10 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     waited.await.unwrap_or_else(|_| panic!("{what}: not within {PATIENCE:?}"));
 }
 
-/// What an entity is asked beside its deliveries.
+/// Bypass messages to the entity.
 #[derive(Serialize, Deserialize)]
 enum Ask {
-    /// The number of the value that answers; 1 for the first that the factory made.
+    /// Asks for the number of the entity value; 1 for the first value that the factory made.
     Value(ReplyTo<u32>),
     Fail,
     Passivate,
@@ -66,7 +66,7 @@ enum Ask {
     ConfirmKept,
 }
 
-/// What an entity does with a delivery.
+/// The reaction of an entity to a delivery.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Do {
     Confirm,
@@ -77,7 +77,7 @@ enum Do {
     Nack(Duration),
 }
 
-/// Which value was handed which message, and as which attempt.
+/// Entity value, message and attempt of each delivery.
 type Log = Arc<Mutex<Vec<(u32, i64, u32)>>>;
 
 struct Scripted {
@@ -169,8 +169,8 @@ impl World {
     }
 }
 
-/// delivery 92: a handler that fails at the first of five costs each message that was handed to its value one more run at most,
-/// and its successor is handed none of them twice. The five arrive at once.
+/// delivery 92: a handler that fails at the first of five messages causes at most one more run of each message handed
+/// to its value, and its successor gets none of them twice. The five arrive at once.
 #[tokio::test]
 async fn a_failure_in_a_batch_repeats_nothing_twice() {
     let mut settings = settings();
@@ -182,7 +182,7 @@ async fn a_failure_in_a_batch_repeats_nothing_twice() {
         };
         let world = World::new(settings.clone(), None, what).await;
         let producer = world.producer(1);
-        // The first message of a link goes out alone; those after it travel together.
+        // The first message of a link is sent alone; the messages after it share a batch.
         producer.send_confirmed("one", 0).await.unwrap();
         futures::future::try_join_all((1..=6).map(|message| producer.send("one", message))).await.unwrap();
         producer.drain(PATIENCE).await.unwrap();
@@ -216,10 +216,11 @@ async fn what_was_in_hand_with_a_failure_runs_once_more() {
     assert!(again.iter().copied().eq((1..=5).map(|message| (2, message, 2))), "{again:?}");
 }
 
-/// delivery 95: an entity that is to end does not wait for a delivery that nobody has in hand, and its successor has it at once.
+/// delivery 95: an entity that is stopped does not wait for a delivery that is in back-off, and its successor gets the
+/// delivery at once.
 #[tokio::test]
 async fn a_delivery_in_back_off_does_not_hold_up_the_end() {
-    // 103: a pause beyond all time is as long as there is.
+    // 103: the longest possible pause is cut to a representable one.
     for pause in [LONG, Duration::MAX] {
         let what = match pause {
             LONG => |_, attempt| if attempt == 1 { Do::Nack(LONG) } else { Do::Confirm },
@@ -232,12 +233,12 @@ async fn a_delivery_in_back_off_does_not_hold_up_the_end() {
         world.tell(Ask::Passivate);
         until("the successor has it", async || world.log().len() == 2).await;
         assert_eq!(world.log(), [(1, 7, 1), (2, 7, 1)], "a stop is no failure: attempts begin anew");
-        // The successor gives it up, too, and is ended in turn.
+        // The successor gives the delivery up, too, and is stopped in turn.
         assert_eq!(producer.stats().confirmed, 0);
     }
 }
 
-/// delivery 95: one that the entity has in hand is waited for.
+/// delivery 95: an entity that is stopped waits for the delivery in hand.
 #[tokio::test]
 async fn a_delivery_in_hand_holds_up_the_end() {
     let world = World::new(settings(), None, |_, _| Do::ConfirmLater).await;
@@ -250,7 +251,8 @@ async fn a_delivery_in_hand_holds_up_the_end() {
     assert_eq!(world.log(), [(1, 7, 1)]);
 }
 
-/// delivery 99: a producer whose message is given up under `stop_consumer` is not heard until the entity starts again.
+/// delivery 99: after a message was given up under `stop_consumer`, frames of its producer are refused until the entity
+/// starts again.
 #[tokio::test]
 async fn given_up_means_stopped() {
     let mut settings = settings();
@@ -276,7 +278,7 @@ async fn given_up_means_stopped() {
     assert_eq!(world.log()[3].1, 1);
 }
 
-/// delivery 103: a message beside the deliveries that fails is handled as a delivery that fails is.
+/// delivery 103: a failing bypass message is handled like a failing delivery.
 #[tokio::test]
 async fn a_failing_bypass_costs_the_state_and_no_link() {
     let what = |_, attempt| if attempt == 1 { Do::Keep } else { Do::Confirm };
@@ -290,7 +292,7 @@ async fn a_failing_bypass_costs_the_state_and_no_link() {
     assert_eq!((world.value().await, producer.stats().resent), (2, 0), "the link was kept");
 }
 
-/// delivery 91: a delivery that comes and goes does not take back what the entity itself said.
+/// delivery 91: the end of a delivery does not lift the entity's own veto against passivation.
 #[tokio::test]
 async fn vetoes_are_counted_by_holder() {
     let idle = Passivation::idle_after(Duration::from_millis(100));
@@ -311,7 +313,7 @@ async fn vetoes_are_counted_by_holder() {
     .await;
 }
 
-/// Of delivery §8: bypass traffic is refused where the settings say so.
+/// Of delivery §8: bypass messages are refused if the settings say so.
 #[tokio::test]
 async fn bypass_may_be_refused() {
     let mut settings = settings();
@@ -326,7 +328,7 @@ async fn bypass_may_be_refused() {
     assert_eq!(world.log(), [(1, 1, 1)], "the entity did not fail");
 }
 
-/// delivery C13: a delivery in hand for long is told of, and counted until it is settled.
+/// delivery C13: a delivery in hand for long is reported, and counted until it is settled.
 #[tokio::test]
 async fn a_slow_consumer_is_told_of() {
     let mut settings = settings();
@@ -342,7 +344,8 @@ async fn a_slow_consumer_is_told_of() {
     until("it is settled", async || world.delivery.counters().snapshot().overdue == 0).await;
 }
 
-/// delivery S10: a producer of the same name with a stream of its own is heard, too, and both are told of.
+/// delivery S10: a second producer of the same name with a stream of its own is served, too, and the conflict is
+/// reported.
 #[tokio::test]
 async fn two_producers_of_one_name_are_told_of() {
     let world = World::new(settings(), None, |_, _| Do::Confirm).await;
@@ -353,7 +356,7 @@ async fn two_producers_of_one_name_are_told_of() {
         let producer =
             ShardingProducer::start(&world.sharding, named(stream), region, json::<i64>("n"), settings).unwrap();
         producer.send_confirmed("one", 7).await.unwrap();
-        // Their links stay, so that both are heard.
+        // Keep the producers and thus their links.
         std::mem::forget(producer);
     }
     let told = tokio::time::timeout(PATIENCE, events.next()).await.unwrap().unwrap();
@@ -361,12 +364,12 @@ async fn two_producers_of_one_name_are_told_of() {
     assert_eq!(world.log().len(), 2, "both were delivered");
 }
 
-/// Adds up; what it does with a message is told by the message.
+/// Adds messages up; special numbers choose the reaction.
 struct Sum {
     evaluated: Arc<Mutex<Vec<i64>>>,
 }
 
-/// A message that panics, one that is dropped, and two that are confirmed without an effect of delivery.
+/// Messages with special reactions: panic, drop, and two that are confirmed without an effect.
 const PANIC: i64 = -1;
 const DROP: i64 = -2;
 const CONFIRM: i64 = -3;
@@ -453,8 +456,8 @@ fn total(event: &StoredEvent) -> u64 {
     Mark::decode(event.metadata[MARK_NAME].clone()).unwrap().total_seq_nr
 }
 
-/// delivery 89: a message of an event-sourced entity that is given up does not stand in the way of the later ones; they are
-/// persisted in order, with their marks. Attempts are counted also where each of them ends the incarnation.
+/// delivery 89: a message that an event-sourced entity gives up does not block the later ones; they are persisted in
+/// order, with their marks. Attempts are counted even if each of them ends the incarnation.
 #[tokio::test]
 async fn poisoned_once() {
     for (poison, position) in [(DROP, 0), (DROP, 1), (PANIC, 0), (PANIC, 1)] {
@@ -481,7 +484,7 @@ async fn poisoned_once() {
         assert_eq!(stored, expected, "in order, each with its mark");
         producer.close().await;
 
-        // The marks are there: the same input again changes nothing.
+        // The marks are stored: the same input again changes nothing.
         let node = Node::start(&journal, settings).await;
         let producer = node.producer(2);
         for message in messages {
@@ -493,12 +496,13 @@ async fn poisoned_once() {
     }
 }
 
-/// delivery 100, 71: a confirmation without an effect waits for the look at the head, whichever way it is said. An owner that
-/// lost its history without knowing it confirms nothing; the message is evaluated again by the true one.
+/// delivery 100, 71: a confirmation without an effect, made in any way, waits for a read of the journal's head. An
+/// owner that lost its history without knowing confirms nothing; the true owner evaluates the message again.
 #[tokio::test]
 async fn a_confirmation_waits_for_proof_whichever_way_it_is_said() {
     let mut settings = settings();
-    // An incarnation that the region ends while it asks who owns the shard says nothing to its producers.
+    // Needed because an incarnation that the region ends while it asks for the shard's owner sends no message to its
+    // producers.
     settings.producer.resend_first_unconfirmed_idle_timeout = Duration::from_secs(1);
     for confirmation in [CONFIRM, CONFIRM_LATER] {
         let journal = InMemoryJournal::default();
@@ -518,7 +522,7 @@ async fn a_confirmation_waits_for_proof_whichever_way_it_is_said() {
     }
 }
 
-/// delivery 100: where nobody else claims the history, it is confirmed after one evaluation.
+/// delivery 100: if no other owner claims the history, the message is confirmed after one evaluation.
 #[tokio::test]
 async fn a_confirmation_without_an_effect_is_proved() {
     let node = Node::start(&InMemoryJournal::default(), settings()).await;
@@ -530,7 +534,7 @@ async fn a_confirmation_without_an_effect_is_proved() {
     assert_eq!(node.evaluated.lock().unwrap().len(), 5);
 }
 
-/// An entity without a second message type has nothing to refuse.
+/// An entity without bypass messages.
 #[derive(Default)]
 struct Plain;
 
@@ -551,7 +555,7 @@ impl DeliveryEntity<i64> for Plain {
     }
 }
 
-/// delivery K7: a large message to an entity of the same node is handed over as it is.
+/// delivery K7: a large message to an entity of the same node is handed over without encoding.
 #[tokio::test]
 async fn a_large_message_of_the_same_node_is_confirmed_too() {
     let sharding = alone(None).await;

@@ -1,4 +1,4 @@
-//! Event-sourced entities under delivery: attempts that wait together, and what keeps an entity from being passivated.
+//! Event-sourced entities under delivery: concurrent attempts, and vetoes against passivation.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -38,7 +38,7 @@ async fn within<F: IntoFuture>(future: F) -> F::Output {
     tokio::time::timeout(PATIENCE, future).await.expect("it takes too long")
 }
 
-/// Looks again until it holds.
+/// Polls until `holds` returns true.
 async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let looking = async {
         while !holds().await {
@@ -57,7 +57,7 @@ fn producer<Q: Send + 'static>(
     ShardingProducer::start(sharding, identity, region.clone(), json::<i64>("n"), settings.clone()).unwrap()
 }
 
-/// Puts deliveries aside until it is opened, and then stores them in their order.
+/// Sets deliveries aside until it is opened, and then stores them in order.
 struct Gate {
     is_open: bool,
     evaluated: Arc<Mutex<Vec<i64>>>,
@@ -97,8 +97,8 @@ impl EventSourced for Gate {
     }
 }
 
-/// delivery 65: `confirm_timeout` passes while the first attempt waits, so that a second one waits behind it. The append of the
-/// first is slow; when it has stored the effect, the second is confirmed without running.
+/// delivery 65: `confirm_timeout` passes while the first attempt waits, so that a second attempt waits behind it. The
+/// append of the first is slow; when it has stored the effect, the second is confirmed without running.
 #[tokio::test]
 async fn scenario_65_of_two_attempts_that_wait_one_runs() {
     let mut settings = DeliverySettings::test();
@@ -129,24 +129,24 @@ async fn scenario_65_of_two_attempts_that_wait_one_runs() {
     assert_eq!(within(stored.timeout(PATIENCE)).await.unwrap(), [7, 8]);
 }
 
-/// Sends on what it is told to until that is confirmed, and keeps some deliveries in hand.
+/// Sends messages on until they are confirmed, and keeps some deliveries in hand.
 struct Forwarder {
     incarnation: u32,
     sent_on: tokio::sync::mpsc::UnboundedSender<DeliveryId>,
     kept: Vec<Delivery<i64>>,
 }
 
-/// Deliveries to a forwarder: what is to be sent on, one that leads to nothing, and one that it keeps.
+/// Deliveries to a forwarder: a message to send on, one without effect, and one to keep.
 const SEND_ON: i64 = 1;
 const NOTHING: i64 = 2;
 const KEEP: i64 = 3;
 
 #[derive(Serialize, Deserialize)]
 enum Beside {
-    /// The message of this number, which the forwarder sent on, has arrived: the forwarder persists that.
+    /// The message of this number, which the forwarder had sent on, has arrived; the forwarder persists that.
     Arrived(u64),
     LetGo,
-    /// The number of the incarnation that answers, 1 for the first.
+    /// Asks for the number of the incarnation, 1 for the first.
     Incarnation(ReplyTo<u32>),
 }
 
@@ -176,7 +176,7 @@ impl EventSourced for Forwarder {
         }
     }
 
-    /// Zero is a message to be sent on, any other number says that the one of that number has arrived.
+    /// Event 0: a message is sent on. Any other event is the number of a message that has arrived.
     fn apply(state: &mut Self::State, event: &i64) {
         match *event {
             0 => drop(state.deliver((), |_| ())),
@@ -189,8 +189,8 @@ impl EventSourced for Forwarder {
     }
 }
 
-/// delivery 91: a tracker with an unconfirmed message, and deliveries that come and go. The entity stays awake for either, takes
-/// back neither for the other, and is passivated when both are done.
+/// delivery 91: a tracker with an unconfirmed message, and short deliveries. The entity stays awake for either, neither
+/// lifts the other's veto, and it is passivated when both are done.
 #[tokio::test]
 async fn scenario_91_a_tracker_and_a_delivery_keep_their_entity_awake() {
     let settings = DeliverySettings::test();
@@ -211,7 +211,7 @@ async fn scenario_91_a_tracker_and_a_delivery_keep_their_entity_awake() {
         within(ask.timeout(PATIENCE)).await.unwrap()
     };
 
-    // The tracker waits, and deliveries come and go.
+    // The tracker waits during short deliveries.
     within(producer.send_confirmed("x", SEND_ON)).await.unwrap();
     let number = within(arrives.recv()).await.unwrap().as_u64();
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! The bytes of docs/formats/delivery-marks.md.
+//! The bytes match docs/formats/delivery-marks.md.
 
 use greylag_persistence::{Mark, Marks, StreamId, Timestamp};
 

@@ -1,5 +1,5 @@
-//! The memory of the two ends of an idle link, counted by the allocator. One test, since the counts are of the whole
-//! process.
+//! The memory of the two ends of an idle link, counted by the allocator. Only one test, since the allocator counts the
+//! whole process.
 //!
 //! Source: delivery §12: at most 512 bytes at the producer's end, 1 KiB at the consumer's.
 
@@ -19,7 +19,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const LINKS: usize = 100;
 
-/// Bytes that each of them gives back when it goes.
+/// Bytes freed per value when `ends` are dropped.
 fn bytes_of_each<T>(ends: Vec<Box<T>>) -> usize {
     let (count, region) = (ends.len(), Region::new(ALLOCATOR));
     drop(ends);

@@ -1,4 +1,5 @@
-//! The memory of producers and consumers, counted by the allocator. One test, since the counts are of the whole process.
+//! The memory of producers and consumers, counted by the allocator. Only one test, since the allocator counts the whole
+//! process.
 
 use std::alloc::System;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ fn live_bytes() -> isize {
     stats.bytes_allocated.cast_signed() - stats.bytes_deallocated.cast_signed()
 }
 
-/// An entity, and the deliveries that it has in hand.
+/// An entity, and its deliveries in hand.
 struct Entity {
     controller: ControllerRef,
     machine: ShardingConsumer<u64>,
@@ -36,7 +37,7 @@ struct World {
     now: Instant,
     producer: ShardingProducer<u64>,
     next_ticket: u64,
-    /// `waits` and `goes on`.
+    /// The entities `waits` and `goes on`.
     entities: [Entity; 2],
     to_entities: Vec<(Arc<str>, SequencedBatch<u64>)>,
     to_producer: Vec<sharding_producer::Input<u64>>,
@@ -72,7 +73,7 @@ impl World {
         world
     }
 
-    /// Sends a message, and lets everything arrive.
+    /// Sends a message, and delivers every resulting message.
     fn send(&mut self, entity: &str) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -158,8 +159,9 @@ fn answer(call: Call<Parcel<u64>>) -> Answer<Parcel<u64>> {
     }
 }
 
-/// delivery 90: one message that cannot be read waits at its entity, and any number of later ones pass through the same
-/// producer: neither side keeps anything of them. `GREYLAG_MESSAGES=10000000` sends as many as the scenario names.
+/// delivery 90: one undecodable message blocks its entity, and any number of later ones pass through the same producer
+/// to another entity: neither side keeps memory for them. `GREYLAG_MESSAGES=10000000` sends as many as the scenario
+/// names.
 #[test]
 fn scenario_90_one_that_waits() {
     let messages = std::env::var("GREYLAG_MESSAGES").ok().and_then(|text| text.parse().ok()).unwrap_or(200_000_u64);
@@ -180,7 +182,7 @@ fn scenario_90_one_that_waits() {
         let grown = live_bytes() - before;
         assert!(grown.abs() < 4096, "{grown} bytes more after {messages} messages, durable: {is_durable}");
 
-        // It did wait, and everything counts when it is passed over.
+        // The message did block its entity, and the totals are right once it is skipped.
         let stats = world.producer.stats(world.now);
         assert_eq!(stats.confirmed + stats.unconfirmed, messages + 1001);
         assert_eq!(world.producer.confirmed(), SeqNr::NONE);

@@ -24,7 +24,7 @@ use greylag_transport::memory::MemoryNetwork;
 use serde::{Deserialize, Serialize};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes that one message of the ordinary lane may have. Source: cluster T5.
+/// Maximum bytes of a message of the ordinary lane. Source: cluster T5.
 const LANE: usize = 256 << 10;
 /// A timer that does not fire while a test runs.
 const HOUR: Duration = Duration::from_secs(3600);
@@ -33,30 +33,30 @@ const SHELF: EntityKey<String> = EntityKey::new("Shelf");
 
 type Message = WithDelivery<String, Stop>;
 
-/// How a shelf is asked to stop, and hears that it has taken its time.
+/// The stop message of a shelf (`Please`), and the message that ends its slow stop (`Now`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Stop {
     Please,
     Now,
 }
 
-/// One message that a shelf has processed: where, its number, and its length.
+/// A message processed by a shelf: node, message number, and length.
 type Processed = (UniqueAddress, u64, usize);
 
-/// How the shelves of all nodes behave, and a record of what they did.
+/// Behaviour of the shelves of all nodes, and a record of their actions.
 #[derive(Default)]
 struct Shelves {
-    /// Shelves of this node keep their deliveries, and confirm none.
+    /// Shelves on this node keep their deliveries without confirming them.
     hold_at: Mutex<Option<UniqueAddress>>,
-    /// Shelves of this node give every delivery back, to be tried again in an hour.
+    /// Shelves on this node give every delivery up, to be tried again in an hour.
     back_off_at: Mutex<Option<UniqueAddress>>,
     given_back: AtomicUsize,
     held: Mutex<Vec<Delivery<String>>>,
     processed: Mutex<BTreeMap<String, Vec<Processed>>>,
-    /// A shelf knows what it has processed when it starts anew, as one that persists it does.
+    /// Whether a restarted shelf knows its processed messages, like an entity that persists them.
     remember: AtomicBool,
     marks: Mutex<BTreeMap<String, Dedupe>>,
-    /// Shelves that were asked to stop, with their nodes and the stop messages.
+    /// Stopped shelves, with their nodes and stop messages.
     stopped: Mutex<Vec<(String, UniqueAddress, Option<Stop>)>>,
 }
 
@@ -118,7 +118,7 @@ impl DeliveryEntity<String> for Shelf {
     }
 }
 
-/// JSON that counts what it writes.
+/// A JSON codec that counts encoded messages.
 #[derive(Clone, Default)]
 struct Books(Arc<AtomicUsize>);
 
@@ -155,7 +155,7 @@ impl Codec<String> for Books {
     }
 }
 
-/// Places shards on the node that the test names, and moves the shards that it names.
+/// Places shards on the node chosen by the test, and moves the chosen shards.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<(Option<UniqueAddress>, BTreeSet<ShardId>)>>);
 
@@ -182,14 +182,14 @@ impl AllocationStrategy for Told {
     }
 }
 
-/// Replicators are known per process, so no two nodes of these tests are the same incarnation.
+/// Replicators are known per process, so no two nodes of these tests may have the same incarnation.
 static LAST_UID: AtomicU64 = AtomicU64::new(0);
 
 struct World {
     network: MemoryNetwork,
     books: Books,
     shelves: Arc<Shelves>,
-    /// Where shards go; those of no strategy are balanced.
+    /// The allocation strategy chosen by the test; without one, shards are balanced.
     told: Option<Told>,
 }
 
@@ -218,13 +218,13 @@ impl World {
         }
     }
 
-    /// A member of the cluster to which the node `one:1` belongs.
+    /// Starts a member of the cluster of the node `one:1`.
     async fn node(&self, address: &str) -> Node {
         let address = format!("{address}#{}", LAST_UID.fetch_add(1, Ordering::Relaxed) + 1);
         let address: UniqueAddress = address.parse().expect("an address");
         let remoting = self.network.node(address.clone(), Arc::new(Registry::new()));
         let cluster = Cluster::start(ClusterSettings::test(), remoting).await.expect("it starts");
-        // Without moves by the test, shards stay where they are: the next rebalance comes in an hour.
+        // Unless the test moves shards, they stay: the next rebalance comes in an hour.
         let rebalance_interval = Duration::from_millis(if self.told.is_some() { 50 } else { 3_600_000 });
         let settings = ShardingSettings { rebalance_interval, ..ShardingSettings::test() };
         let sharding = Sharding::start(cluster.clone(), None, settings).await.expect("it starts");
@@ -259,15 +259,15 @@ fn text(len: usize) -> String {
     (b'a'..=b'z').cycle().take(len).map(char::from).collect()
 }
 
-/// Messages that a node could not write, or that its lanes do not carry.
+/// Messages that the node could not encode, or that are too large for its lanes.
 fn unwritten(node: &Node) -> u64 {
     use greylag_core::DeadLetterReason::{SerializeFailed, TooLarge};
     let dead = node.sharding.remoting().dead_letter_totals();
     [SerializeFailed, TooLarge].iter().filter_map(|reason| dead.get(reason)).sum()
 }
 
-/// delivery K7: a message to an entity of the same node is never encoded, whatever its size, sent before the entity's shard is
-/// hosted there or after.
+/// delivery K7: a message to an entity of the same node is never encoded, whatever its size, whether sent before the
+/// entity's shard is hosted there or after.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deliveries_of_the_same_node_are_not_encoded() {
     let told = Told::default();
@@ -282,7 +282,7 @@ async fn deliveries_of_the_same_node_are_not_encoded() {
     producer.drain(PATIENCE).await.expect("everything is confirmed");
     assert_eq!(lock(&world.shelves.processed).values().map(Vec::len).sum::<usize>(), 301);
     assert_eq!(world.books.encoded(), 0);
-    // The same to another node, for the counter's sake.
+    // A message to another node, as a check of the counter.
     let away = world.producer(&two);
     away.send_confirmed("0", text(10)).await.expect("it is open");
     assert_eq!(world.books.encoded(), 1);
@@ -304,7 +304,7 @@ async fn scenario_70_local_large_moved() {
     until("the first one is outstanding", || !lock(&world.shelves.held).is_empty()).await;
     assert_eq!(world.books.encoded(), 0);
     told.move_to(one.region.shard_of("a").expect("an id"), &two.address);
-    // The shelf's first incarnation gives up every delivery that it has, each time it gets one again.
+    // The first incarnation gives up all its deliveries each time it gets one.
     until("everything is processed on the other node", || {
         lock(&world.shelves.held).clear();
         world.shelves.of("a").len() == 3
@@ -317,7 +317,8 @@ async fn scenario_70_local_large_moved() {
     assert_eq!(unwritten(&one), 0, "nothing was refused on the way");
 }
 
-/// delivery K7: an entity that moves to and fro under traffic gets everything once and in order, and nothing is encoded twice.
+/// delivery K7: an entity that moves to and fro under traffic gets every message once and in order, and no message is
+/// encoded twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_moving_entity_gets_everything_once_and_in_order() {
     let told = Told::default();
@@ -357,8 +358,8 @@ async fn a_moving_entity_gets_everything_once_and_in_order() {
     assert_eq!((unwritten(&one), unwritten(&two)), (0, 0));
 }
 
-/// delivery 95: deliveries in back-off do not delay the hand-off of their shard. Their producers, on either node, learn of it
-/// at once and start over at the next owner: no pause and no probe is shorter than an hour.
+/// delivery 95: deliveries in back-off do not delay the hand-off of their shard. Their producers, on either node, are
+/// told at once and start over at the next owner: every pause and probe takes at least an hour.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_95_a_delivery_in_back_off_does_not_delay_a_hand_off() {
     let told = Told::default();
@@ -386,9 +387,9 @@ async fn scenario_95_a_delivery_in_back_off_does_not_delay_a_hand_off() {
     assert_eq!(world.shelves.given_back.load(Ordering::Relaxed), 2, "none was tried again where it was");
 }
 
-/// delivery 59: the oldest of two nodes leaves. Its shelves are asked by the type's own stop message and take their time; its
-/// region ends before the coordinator is another node's; what is sent meanwhile is processed, and what was confirmed before is
-/// not handed out again, although no shelf remembers it.
+/// delivery 59: the oldest of two nodes leaves. Its shelves get the type's own stop message and stop slowly; its region
+/// ends before another node is coordinator. Messages sent meanwhile are processed, and messages confirmed before are
+/// not handed out again, although the shelves do not remember them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_59_hand_off() {
     const IDS: usize = 20;

@@ -1,9 +1,9 @@
 //! The link machines against the scenarios of the specification, as plain text.
 //!
-//! The first case of a file names the machine under test: one side of a link (`producer`, `consumer`), both of them with the
-//! messages between them (`link`), the producer controller of a link (`point-to-point`) or of many workers
-//! (`work-pulling`), the controllers of sharding (`sharding-producer`, `sharding-consumer`), or the storing of a producer
-//! (`storing`).
+//! The first case of a file names the machine under test: one side of a link (`producer`, `consumer`), both sides with
+//! the messages between them (`link`), the producer controller of a link (`point-to-point`) or of many workers
+//! (`work-pulling`), the controllers of sharding (`sharding-producer`, `sharding-consumer`), or the storing of a
+//! producer (`storing`).
 
 mod support;
 

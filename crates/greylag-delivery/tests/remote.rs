@@ -1,4 +1,4 @@
-//! Messages to entities of another node, over a network that refuses large messages as a real one does.
+//! Messages to entities of another node, over a network that refuses large messages like a real one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use greylag_transport::QuarantineReason;
 use greylag_transport::memory::MemoryNetwork;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What one message of the ordinary lane may have. Source: cluster T5.
+/// Maximum bytes of a message of the ordinary lane. Source: cluster T5.
 const LANE: usize = 256 << 10;
 
 type Question = ReplyTo<Vec<(u64, String)>>;
@@ -26,7 +26,7 @@ type Message = WithDelivery<String, Question>;
 
 const SHELF: EntityKey<String> = EntityKey::new("Shelf");
 
-/// Keeps the length and the beginning of what it is handed.
+/// Keeps the length and the beginning of each delivery.
 #[derive(Default)]
 struct Shelf(Vec<(u64, String)>);
 
@@ -49,7 +49,7 @@ fn shelves() -> EntityType<Message> {
     DeliveryType::of_both(SHELF, json("book"), json("shelf.question"), |_| Ok(Shelf::default())).role("library")
 }
 
-/// A node that hosts shelves, and one that does not.
+/// A node that hosts shelves, and a node that does not.
 struct World {
     library: Sharding,
     readers: Sharding,
@@ -57,7 +57,7 @@ struct World {
     region: Region<Message>,
 }
 
-/// Replicators are known per process, so no two nodes of these tests are the same incarnation.
+/// Replicators are known per process, so no two nodes of these tests may have the same incarnation.
 static LAST_UID: AtomicU64 = AtomicU64::new(0);
 
 async fn within<F: IntoFuture>(future: F) -> F::Output {
@@ -110,8 +110,8 @@ fn text(len: usize) -> String {
     (b'a'..=b'z').cycle().take(len).map(char::from).collect()
 }
 
-/// delivery 88, K8: a message larger than any frame arrives whole, in its order among small ones, and no frame is larger than
-/// the lane takes, or the network would have refused it.
+/// delivery 88, K8: a message larger than any frame arrives whole, in order among small ones, and no frame exceeds the
+/// lane's limit, since the network would refuse it.
 #[tokio::test]
 async fn a_message_larger_than_a_frame_arrives_whole() {
     let world = World::new(&DeliverySettings::test(), OnUndecodable::default()).await;
@@ -127,9 +127,9 @@ async fn a_message_larger_than_a_frame_arrives_whole() {
     assert_eq!(producer.stats().resent, 0, "nothing was refused and sent again");
 }
 
-/// delivery 88: 300 KiB and the largest message that there may be arrive whole, one byte more is refused with both numbers, and
-/// fifty messages of 6 KiB to a new entity travel together. The network, which takes no frame beyond the lane's limit, refuses
-/// none.
+/// delivery 88: messages of 300 KiB and of the maximum size arrive whole, a message one byte larger is refused with its
+/// size and the limit, and fifty messages of 6 KiB to a new entity share batches. The network, which takes no frame
+/// beyond the lane's limit, refuses none.
 #[tokio::test]
 async fn scenario_88_messages_of_every_size_arrive() {
     const LARGEST: usize = 64 << 20;
@@ -154,7 +154,7 @@ async fn scenario_88_messages_of_every_size_arrive() {
     assert_eq!(refused, [BTreeMap::new(), BTreeMap::new()], "nothing was refused");
 }
 
-/// delivery §9: a message that its reader does not take holds up its link, or is passed over, and harms nothing else.
+/// delivery §9: a message too large for its receiver blocks its link, or is skipped, and affects nothing else.
 #[tokio::test]
 async fn a_message_that_is_too_large_for_its_reader_is_undecodable() {
     let mut small = DeliverySettings::test();
@@ -170,8 +170,8 @@ async fn a_message_that_is_too_large_for_its_reader_is_undecodable() {
     assert_eq!(world.delivery.counters().snapshot().undecodable, 1);
 }
 
-/// delivery §9, `surface`: the link waits, the message is shown with its reason and what is known of its bytes, and confirming
-/// it lets the link go on.
+/// delivery §9, `surface`: the link is blocked, the message is shown with the reason and the kept bytes, and confirming
+/// it unblocks the link.
 #[tokio::test]
 async fn an_undecodable_message_is_shown_until_it_is_confirmed() {
     let mut small = DeliverySettings::test();
@@ -196,11 +196,11 @@ async fn an_undecodable_message_is_shown_until_it_is_confirmed() {
     let lengths: Vec<u64> = world.shelf("one").await.iter().map(|(len, _)| *len).collect();
     assert_eq!(lengths, [3, 5]);
     assert_eq!(world.delivery.health(), DeliveryHealth::Healthy);
-    // Twice is once.
+    // A second confirmation has no effect.
     waiting[0].confirm();
 }
 
-/// delivery §9, `stop`: nothing more is taken from that producer, and the entity serves the others.
+/// delivery §9, `stop`: no frame of that producer is taken any more, and the entity serves the others.
 #[tokio::test]
 async fn an_undecodable_message_may_end_its_link() {
     let mut small = DeliverySettings::test();
@@ -227,9 +227,10 @@ async fn an_undecodable_message_may_end_its_link() {
     assert_eq!(world.delivery.counters().snapshot().undecodable, 1, "no crash loop");
 }
 
-/// delivery 69: there is no coordinator, and the region's buffer is full of messages for other shards, so the first frame finds
-/// no room. When there is room again, no other message makes the region ask for the shard's home: a copy does, after the
-/// probe's time-out and a half at most, and the message is delivered. Meanwhile there is one attempt in that time at most.
+/// delivery 69: there is no coordinator, and the region's buffer is full of messages for other shards, so the first
+/// frame finds no room. When there is room again, only another copy makes the region ask for the shard's home; it
+/// follows after the probe's timeout and a half at most, and the message is delivered. Meanwhile there is at most one
+/// attempt per timeout.
 #[tokio::test]
 async fn scenario_69_a_copy_that_found_no_room_in_the_region() {
     let network = MemoryNetwork::new();
@@ -264,7 +265,7 @@ async fn scenario_69_a_copy_that_found_no_room_in_the_region() {
     let attempts = u128::from(producer.stats().resent);
     assert!((1..=most).contains(&attempts), "{attempts} repeats, at most {most}");
     assert_eq!(producer.stats().confirmed, 0);
-    // By itself the producer sends a copy only after thirty probes, which are thirty times the timeout.
+    // Without the region's event the producer sends a copy only after thirty probes, that is thirty times the timeout.
     assert!(started.elapsed() < timeout * 10, "the region's word brings the next copy");
 
     let _library = library_beside(&network, "readers:1").await;
@@ -276,7 +277,7 @@ async fn scenario_69_a_copy_that_found_no_room_in_the_region() {
     drop(fillers);
 }
 
-/// A node that hosts shelves, in the cluster of another one.
+/// A node that hosts shelves, in the cluster of `seed`.
 async fn library_beside(network: &MemoryNetwork, seed: &str) -> Sharding {
     let library = sharding(network, "library:1", &["library"]).await;
     NodeDelivery::of(&library, DeliverySettings::test()).unwrap();
@@ -286,8 +287,9 @@ async fn library_beside(network: &MemoryNetwork, seed: &str) -> Sharding {
     library
 }
 
-/// delivery S7, 93: a region that finds no host for its shards drops what waits in its buffer, and says so. Another copy follows
-/// at the pace of the probe; by itself, one would come after thirty probes, which is longer than this test waits.
+/// delivery S7, 93: a region that finds no host for its shards drops its buffered messages, and reports that. Another
+/// copy follows at the interval of the probe; without the report it would follow after thirty probes, longer than this
+/// test waits.
 #[tokio::test]
 async fn scenario_93_a_copy_that_the_region_dropped_is_replaced() {
     let network = MemoryNetwork::new();
@@ -313,7 +315,7 @@ async fn scenario_93_a_copy_that_the_region_dropped_is_replaced() {
     assert_eq!(producer.stats().confirmed, 1);
 }
 
-/// delivery S13: the end of a node reaches the entities that listened to producers there.
+/// delivery S13: entities with links to producers of a node are told of the node's end.
 #[tokio::test]
 async fn links_end_with_the_node_of_their_producer() {
     let world = World::new(&DeliverySettings::test(), OnUndecodable::default()).await;
@@ -326,14 +328,14 @@ async fn links_end_with_the_node_of_their_producer() {
     let here = world.library.region(EntityKey::<Message>::new("Shelf")).unwrap();
     let ended = async {
         while links() > 0 {
-            // An idle entity hears of it with its next message.
+            // An idle entity handles the news with its next message.
             here.entity_ref("one").ask(WithDelivery::Bypass).timeout(PATIENCE).await.unwrap();
         }
     };
     tokio::time::timeout(PATIENCE, ended).await.expect("the link ends");
 }
 
-/// delivery §9: chunks that leave no room for what travels with them are refused before anything is sent.
+/// delivery §9: a chunk size that leaves no room for the fields around a chunk is refused before anything is sent.
 #[tokio::test]
 async fn chunks_that_the_lane_does_not_carry_are_refused() {
     let world = World::new(&DeliverySettings::test(), OnUndecodable::default()).await;

@@ -1,4 +1,4 @@
-//! Producers and entities of one node: order, ends that come at the worst moment, and runs that are repeated.
+//! Producers and entities of one node: order, ends at critical moments, and repeated runs.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +37,7 @@ fn identity(name: &str, stream: u128, epoch: u64) -> ProducerIdentity {
     ProducerIdentity::stable(ProducerId::new(name).unwrap(), StreamId(stream), Epoch(epoch))
 }
 
-/// Keeps a list of its deliveries, each with the name of its producer.
+/// Records its deliveries, each with the name of its producer.
 #[derive(Default)]
 struct Recorder(Vec<(String, i64)>);
 
@@ -62,8 +62,8 @@ impl DeliveryEntity<i64> for Recorder {
     }
 }
 
-/// delivery 51: 42 messages to each of three entities, of which each sees its own in order; then two producers at a time,
-/// and each entity reports both.
+/// delivery 51: 42 messages to each of three entities, each of which gets its own in order; then two producers at a
+/// time, and each entity reports both.
 #[tokio::test]
 async fn scenario_51_each_entity_sees_its_own_in_order() {
     let sharding = alone(None).await;
@@ -112,14 +112,14 @@ async fn scenario_51_each_entity_sees_its_own_in_order() {
     }
 }
 
-/// Notes each message that it evaluates; its state is the list of its events.
+/// Records each message that it evaluates; its state is the list of its events.
 struct Ledger {
     evaluated: Arc<Mutex<Vec<i64>>>,
 }
 
-/// It panics when this is stored, before it is confirmed.
+/// The entity panics when this message is stored, before it is confirmed.
 const PANICS: i64 = 7_000_000;
-/// It stores this and lets go of the delivery unconfirmed.
+/// The entity stores this message and drops the delivery unconfirmed.
 const FORGETS: i64 = 7_000_001;
 
 type Bypass = ReplyTo<Vec<i64>>;
@@ -197,9 +197,9 @@ impl World {
     }
 }
 
-/// delivery 65: the append of delivery 7 is stored, and its answer is lost; or the entity panics between the answer and the
-/// confirmation; or it forgets to confirm; or the answer takes longer than `confirm_timeout`. The effect is there once, and the
-/// handler ran once: 7 is confirmed, not evaluated again.
+/// delivery 65: the append of delivery 7 is stored, but its answer is lost; or the entity panics between answer and
+/// confirmation; or the handler does not confirm; or the answer takes longer than `confirm_timeout`. The effect is
+/// applied once, and the handler ran once: 7 is confirmed, not evaluated again.
 #[tokio::test]
 async fn scenario_65_a_stored_effect_is_not_evaluated_again() {
     let mut settings = DeliverySettings::test();
@@ -224,8 +224,8 @@ async fn scenario_65_a_stored_effect_is_not_evaluated_again() {
     }
 }
 
-/// delivery 71, end: deliveries that lead to nothing wait together for one look at the head. The first look is slow, so that
-/// the others come meanwhile; one more look covers all of them, and a third one would never be answered.
+/// delivery 71, end: deliveries without effects share one read of the journal's head. The first read is slow, so that
+/// the other deliveries come meanwhile; one more read covers all of them, and a third one would never be answered.
 #[tokio::test]
 async fn scenario_71_one_look_at_the_head_confirms_all_that_wait() {
     let mut settings = DeliverySettings::test();
@@ -243,8 +243,8 @@ async fn scenario_71_one_look_at_the_head_confirms_all_that_wait() {
     assert_eq!(world.delivery.counters().snapshot().confirmed, 11);
 }
 
-/// delivery 96: sends are cancelled at every point of their way. The producer runs again with the same identity and input, and
-/// cancels nothing: every message has the total that it had, and each effect is there once.
+/// delivery 96: sends are cancelled at every step. The producer runs again with the same identity and input, without
+/// cancelling: every message has the same total, and each effect is applied once.
 #[tokio::test]
 async fn scenario_96_a_second_run_finds_every_number_as_it_was() {
     const MESSAGES: i64 = 60;
@@ -293,7 +293,7 @@ async fn scenario_96_a_second_run_finds_every_number_as_it_was() {
     }
 }
 
-/// Keeps its deliveries until the test has it let go of them, and fails on request.
+/// Keeps its deliveries until the test tells it to drop them, and fails on request.
 struct Holder {
     kept: Vec<Delivery<i64>>,
     failures: Arc<AtomicU64>,
@@ -331,8 +331,8 @@ impl DeliveryEntity<i64> for Holder {
     }
 }
 
-/// delivery 97: an entity fails 100,000 times, which is more than a subscriber of the region's events keeps up with. The links
-/// to other entities do not start over.
+/// delivery 97: an entity fails 100,000 times, more often than a subscriber of the region's events can follow. The
+/// links to other entities do not start over.
 #[tokio::test]
 async fn scenario_97_failures_of_one_entity_start_no_other_link_over() {
     const FAILURES: u64 = 100_000;

@@ -26,7 +26,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
-/// Plays the seeds; a failure names the seed that broke a promise, and the command that plays it again.
+/// Runs the seeds; a failure names the seed that violated an invariant, and the command to run it again.
 fn play(name: &str, run: impl Fn(u64) -> Result<(), String>) {
     let seeds = match number("GREYLAG_SEED") {
         Some(seed) => seed..seed + 1,
@@ -41,13 +41,13 @@ fn play(name: &str, run: impl Fn(u64) -> Result<(), String>) {
     }
 }
 
-/// Every message is applied exactly once and in order, whatever dies.
+/// Every message is applied exactly once and in order, whichever parts die.
 #[test]
 fn sharding_applies_every_message_exactly_once() {
     play("sharding_applies", |seed| sharding::run(seed, Without::NOTHING).map(drop));
 }
 
-/// delivery K7: entities are handed messages without bytes, and leave others behind as they move.
+/// delivery K7: entities get messages without bytes, and such messages are left out when an entity moves.
 #[test]
 fn messages_without_bytes_are_handed_over_and_left_behind() {
     let tallies = (0..50).map(|seed| sharding::run(seed, Without::NOTHING).expect("no promise is broken"));
@@ -56,38 +56,39 @@ fn messages_without_bytes_are_handed_over_and_left_behind() {
     assert!(handed_over > 500 && left_behind > 10, "{handed_over} handed over, {left_behind} batches left some behind");
 }
 
-/// What a durable producer stored is applied exactly once and in order, whatever dies, and however its store fails.
+/// Messages stored by a durable producer are applied exactly once and in order, whichever parts die, and however the
+/// store fails.
 #[test]
 fn a_durable_producer_delivers_what_it_stored_and_nothing_else() {
     play("a_durable", |seed| sharding::run_durable(seed, Without::NOTHING).map(drop));
 }
 
-/// Every message arrives in order; twice only where a process died.
+/// Every message arrives in order; twice only if a process died.
 #[test]
 fn a_link_delivers_every_message_in_order() {
     play("a_link", |seed| link::run(seed, Without::NOTHING));
 }
 
-/// Every accepted message is processed, in order and once, however producers and consumers change, and senders are told the
-/// truth.
+/// Every accepted message is processed, in order and once, under any replacement of producers and consumers, and
+/// senders get true answers.
 #[test]
 fn point_to_point_keeps_its_promises() {
     play("point_to_point", |seed| point_to_point::run(seed, Without::NOTHING));
 }
 
-/// Where only the flow is controlled, what arrives is in order and once, and the link goes on.
+/// With flow control only, frames that arrive are delivered in order and once, and the link goes on.
 #[test]
 fn a_link_that_only_controls_the_flow_goes_on() {
     play("only_controls", |seed| link::run_flow_control_only(seed, Without::NOTHING));
 }
 
-/// Every message is processed by some worker, whatever dies, and each ask is answered once.
+/// Every message is processed by some worker, whichever parts die, and each ask is answered once.
 #[test]
 fn work_pulling_has_every_message_processed() {
     play("work_pulling", |seed| work_pulling::run(seed, Without::NOTHING));
 }
 
-/// delivery 82: without a clause some seed breaks a promise. `--nocapture` shows which promise.
+/// delivery 82: with a clause omitted, some seed violates an invariant. `--nocapture` shows which one.
 fn noticed(name: &str, run: impl Fn(u64) -> Result<(), String>) {
     let found = (0..2000).find_map(|seed| run(seed).err().map(|violation| (seed, violation)));
     let Some((seed, violation)) = found else { panic!("no seed misses {name}") };
@@ -105,7 +106,7 @@ fn missing_repeats_and_questions_are_noticed() {
     noticed("P8, P9 and Resend", |seed| link::run(seed, Without::clause(Sabotage::RepeatsAndResend)));
 }
 
-/// The link comes home all the same, by P9 and C10; only the time of each lost frame tells.
+/// The link recovers all the same, by P9 and C10; only the delay of each lost frame reveals the omission.
 #[test]
 fn missing_questions_are_noticed() {
     noticed("Resend", |seed| {

@@ -76,7 +76,7 @@ async fn until(producer: &WorkPullingProducer<u64>, what: impl Fn(WorkerStats) -
     .await;
 }
 
-/// delivery 46: both workers get work, every job is confirmed once, and the counters tell who is there.
+/// delivery 46: both workers get work, every job is confirmed once, and the counters show the workers.
 #[tokio::test]
 async fn two_workers_share_the_jobs() {
     let nodes = nodes();
@@ -112,8 +112,8 @@ async fn two_workers_share_the_jobs() {
     until(&producer, |stats| stats.number_of_workers == 0).await;
 }
 
-/// delivery 47, 48: a worker's node is lost with two jobs in hand; another does them, under the same numbers, and the asks
-/// are answered once.
+/// delivery 47, 48: a worker's node is lost with two jobs in hand; another worker does them, under the same numbers,
+/// and the asks are answered once.
 #[tokio::test]
 async fn the_jobs_of_a_lost_worker_go_to_another() {
     let nodes = nodes();
@@ -130,7 +130,7 @@ async fn the_jobs_of_a_lost_worker_go_to_another() {
     job.confirm();
     until(&producer, |stats| stats.in_flight == 2 && stats.pending == 0).await;
     nodes.network.crash(nodes.b.self_address());
-    // The directory hears of it, and another worker is there.
+    // The directory learns of the loss, and another worker starts.
     let (second, mut others) = nodes.worker(&nodes.c);
     drop((deliveries, first));
     let mut seen = BTreeSet::from([confirmed]);
@@ -148,7 +148,7 @@ async fn the_jobs_of_a_lost_worker_go_to_another() {
     drop(second);
 }
 
-/// delivery 68: a worker dies and stays listed. It is found out by its silence, and its jobs go to another.
+/// delivery 68: a worker dies and stays listed. Its silence is detected, and its jobs go to another worker.
 #[tokio::test]
 async fn a_silent_worker_is_found_out() {
     let nodes = nodes();
@@ -176,7 +176,7 @@ async fn a_silent_worker_is_found_out() {
     drop((silent, deliveries, in_hand));
 }
 
-/// W4: messages wait without a worker, up to the buffer's size; then senders wait, and nothing is refused.
+/// W4: without a worker messages wait, up to the buffer's size; then senders wait, and none is refused.
 #[tokio::test]
 async fn messages_wait_for_workers_and_senders_for_room() {
     let nodes = nodes();
@@ -206,7 +206,7 @@ async fn messages_wait_for_workers_and_senders_for_room() {
     assert!(matches!(within(producer.send(5)).await, Err(SendError::Closed(Some(5)))));
 }
 
-/// A worker serves the producers of every node, and a job that fails, or panics, comes again.
+/// A worker serves the producers of every node, and gets a job that failed or panicked again.
 #[tokio::test]
 async fn a_worker_serves_every_producer_and_does_failed_jobs_again() {
     let nodes = nodes();
@@ -243,8 +243,8 @@ async fn a_worker_serves_every_producer_and_does_failed_jobs_again() {
     assert_eq!(worker.counters().snapshot().confirmed, 40);
 }
 
-/// delivery 50: producer and one of three workers are killed; two new workers and a new producer on the same queue do the
-/// rest. Everything is seen, and what was confirmed and stored is not seen again.
+/// delivery 50: the producer and one of three workers are killed; two new workers and a new producer on the same queue
+/// do the rest. Every message is seen, and messages whose confirmation was stored are not seen again.
 #[tokio::test]
 async fn stored_jobs_outlive_their_producer_and_its_workers() {
     let (nodes, disk) = (nodes(), InMemoryQueues::new());
@@ -270,7 +270,7 @@ async fn stored_jobs_outlive_their_producer_and_its_workers() {
     let mut workers: Vec<_> = [&nodes.a, &nodes.b, &nodes.c].map(|node| nodes.worker(node)).into();
     until(&producer, |stats| stats.number_of_workers == 3).await;
     for number in 1..=15 {
-        // An ask is answered when the job is stored.
+        // An ask is answered once its job is stored.
         assert_eq!(within(producer.ask(number)).await.unwrap(), SeqNr(number));
     }
     let mut confirmed = 0;
@@ -306,10 +306,10 @@ async fn stored_jobs_outlive_their_producer_and_its_workers() {
     })
     .await;
     assert_eq!(seen, (1..=20).collect());
-    // No store failed: a call that fails is repeated, with the same numbers.
+    // No store call failed: a failed call would be repeated with the same numbers.
     assert_eq!(*stored.lock().unwrap(), (1..=20).collect::<Vec<_>>());
     assert!(matches!((second.storing_state(), second.failure()), (StoringState::Open, None)));
-    // All of it is confirmed, and the queue knows.
+    // Every message is confirmed, and the confirmations are stored.
     second.close().await;
     let third = start(&nodes.c);
     within(third.drain(PATIENCE)).await.unwrap();
@@ -317,8 +317,8 @@ async fn stored_jobs_outlive_their_producer_and_its_workers() {
     assert_eq!((permit.current_seq_nr(), third.stats().pending), (SeqNr(21), 0));
 }
 
-/// C15, W5: a worker that stops in order finishes the job in hand and begins no other; others get those, and that one is not
-/// done again.
+/// C15, W5: a worker that stops in order finishes the job in hand and begins no other; other workers get those, and the
+/// finished job is not done again.
 #[tokio::test]
 async fn a_worker_that_stops_finishes_its_job_and_gets_no_other() {
     let nodes = nodes();
@@ -392,8 +392,8 @@ mod ddata {
         Member { remoting, replicator, membership, directory: Arc::new(directory) }
     }
 
-    /// W1: a worker is found from another node; while its node cannot be reached it is given nothing, and with the end of its
-    /// node it is gone at once, and taken out of the set by the oldest member.
+    /// W1: a worker is found from another node; while its node is unreachable it gets no jobs, and when its node is
+    /// removed it is dropped at once, and deleted from the set by the oldest member.
     #[tokio::test]
     async fn workers_of_a_cluster_are_found_and_forgotten() {
         let network = MemoryNetwork::new();
@@ -428,7 +428,7 @@ mod ddata {
         .await;
     }
 
-    /// A worker that stops is listed no more, on its own node and on others.
+    /// A worker that stops is taken off the list, on its own node and on others.
     #[tokio::test]
     async fn a_worker_that_stops_is_listed_no_more() {
         let network = MemoryNetwork::new();
@@ -449,7 +449,7 @@ mod ddata {
     }
 }
 
-/// `drain`, and the background drain of a dropped producer, wait for what the queue had before, too.
+/// `drain`, and the background drain of a dropped producer, also wait for messages loaded from the queue.
 #[tokio::test]
 async fn what_the_queue_had_is_drained_too() {
     let (nodes, disk) = (nodes(), InMemoryQueues::new());

@@ -1,7 +1,7 @@
-//! Many shards: how long it takes to allocate 100,000 of them, and what a region needs to know where they are.
+//! Many shards: how long it takes to allocate 100,000 of them, and how much memory their homes take in a region.
 //!
-//! `cargo bench -p greylag-sharding --bench homes`. Memory is what a process of its own, which hosts nothing, has allocated
-//! and not freed: its resident set says little, for homes take room that asks before them have freed.
+//! `cargo bench -p greylag-sharding --bench homes`. Memory is what a separate process, which hosts nothing, has
+//! allocated and not freed: its resident set says little, since homes reuse memory freed by earlier asks.
 
 #![allow(clippy::print_stdout, missing_docs)]
 
@@ -24,7 +24,7 @@ static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 type Question = ReplyTo<u64>;
 
 const ECHO: EntityKey<Question> = EntityKey::new("Echo");
-/// What a process of this program does that only asks.
+/// Argument of the process that only asks.
 const ASK: &str = "--learn-homes";
 
 struct Echo;
@@ -43,7 +43,8 @@ fn echoes() -> EntityType<Question> {
 }
 
 fn settings(shards: u32) -> ShardingSettings {
-    // Every shard is asked for at once. A node without the role holds homes as a region does, and no replica of the store.
+    // Nodes ask for every shard at once. A node without the role holds homes as a region does, and no replica of the
+    // store.
     let role = "host".to_owned();
     ShardingSettings { number_of_shards: shards, buffer_size: 2_000_000, role, ..ShardingSettings::default() }
 }
@@ -67,7 +68,7 @@ fn main() {
     }
 }
 
-/// One id in each shard, in the order in which they are found.
+/// One id in each shard, in the order of finding.
 fn one_in_each(region: &Region<Question>, shards: u32) -> Vec<String> {
     let (mut found, mut ids) = (vec![false; shards as usize], Vec::with_capacity(shards as usize));
     for n in 0.. {
@@ -83,7 +84,7 @@ fn one_in_each(region: &Region<Question>, shards: u32) -> Vec<String> {
     ids
 }
 
-/// Asks for every shard, so many at a time, and returns once the homes of all are known here.
+/// Asks for every shard, `at_once` at a time, and returns once the homes of all are known here.
 async fn learn(region: &Region<Question>, ids: &[String], at_once: usize) -> f64 {
     let begun = Instant::now();
     for some in ids.chunks(at_once) {
@@ -94,7 +95,7 @@ async fn learn(region: &Region<Question>, ids: &[String], at_once: usize) -> f64
             for (id, answer) in asked.iter().zip(asked.iter().map(|id| ask(id)).collect::<Vec<_>>()) {
                 match answer.await {
                     Ok(_) => {}
-                    // More messages wait for homes than fit into the queue to the other node.
+                    // Ask again: more messages wait for homes than fit into the queue to the other node.
                     Err(AskError::Dropped(DeadLetterReason::QueueFull)) => again.push(*id),
                     Err(error) => panic!("{id} does not answer: {error}"),
                 }
@@ -109,7 +110,8 @@ async fn learn(region: &Region<Question>, ids: &[String], at_once: usize) -> f64
     begun.elapsed().as_secs_f64()
 }
 
-/// How long two nodes need to give homes to all shards and to answer from each, and what the homes cost a third node.
+/// How long two nodes need to give homes to all shards and to answer from each, and the memory of the homes on a third
+/// node.
 async fn allocate(shards: u32) -> (f64, f64) {
     let nodes = [Node::start(settings(shards)).await, Node::start(settings(shards)).await];
     for node in &nodes {
@@ -134,21 +136,21 @@ async fn allocate(shards: u32) -> (f64, f64) {
     (took, memory)
 }
 
-/// What this process grows by when it learns where all shards are.
+/// How much the memory of this process grows when it learns the homes of all shards.
 async fn bytes_of_homes(seed: &NodeAddress, shards: u32) -> f64 {
     let node = Node::with_roles(BTreeSet::new(), settings(shards)).await;
     let region = node.sharding.init_proxy(echoes()).expect("a fresh name");
     let ids = one_in_each(&region, shards);
-    // A region is told all homes once it has registered.
+    // A region gets all homes once it has registered.
     let before = allocated_bytes();
     node.join(Some(seed)).await;
     learn(&region, &ids, 1_000).await;
-    // Answers that have come are forgotten a while later.
+    // Wait until answers are forgotten, which happens a while after they have come.
     tokio::time::sleep(Duration::from_secs(2)).await;
     allocated_bytes() - before
 }
 
-/// Bytes that this process has allocated and not freed: live memory, whatever the allocator keeps for later.
+/// Bytes that this process has allocated and not freed: live memory, without memory that the allocator keeps for later.
 fn allocated_bytes() -> f64 {
     let stats = ALLOCATOR.stats();
     stats.bytes_allocated as f64 - stats.bytes_deallocated as f64

@@ -1,8 +1,9 @@
-//! What one node does without a network: tells to 10,000 entities, and starts, memory and scattered tells of many more.
+//! Performance of one node without a network: tells to 10,000 entities, and starts, memory and scattered tells of many
+//! more.
 //!
-//! `cargo bench -p greylag-sharding --bench local` prints the median of several runs with the least
-//! and the greatest; `-- tells`, `-- tick` or `-- memory` does one part alone. CPU time and memory are read from `/proc`, so figures need Linux. Each memory
-//! run is a process of its own: what one run has freed would flatter the next.
+//! `cargo bench -p greylag-sharding --bench local` prints the median of several runs with the least and the greatest;
+//! `-- tells`, `-- tick` or `-- memory` does one part alone. CPU time and memory are read from `/proc`, so figures need
+//! Linux. Each memory run is a process of its own: what one run has freed would flatter the next.
 
 #![allow(clippy::print_stdout, missing_docs)]
 
@@ -26,7 +27,7 @@ const ENTITIES: usize = 10_000;
 const ROUNDS: usize = 20;
 const ROUND: usize = 200_000;
 const BUFFER: usize = 1_000_000;
-/// What a process of this program does that has many entities.
+/// Argument of the process that has many entities.
 const MANY: &str = "--entities";
 
 enum Message {
@@ -73,12 +74,12 @@ fn main() {
     sizes.iter().filter(|_| wanted("memory")).for_each(|count| report_many(*count));
 }
 
-/// Whether a part of this program is asked for: by its name, or by none.
+/// Whether a part of this program is requested: by its name, or because no part is named.
 fn wanted(part: &str) -> bool {
     !std::env::args().any(|argument| argument != part && ["tells", "tick", "memory"].contains(&&*argument))
 }
 
-/// Each run is a process of its own: what one run has freed would flatter the next.
+/// Runs each measurement in a process of its own: memory freed by one run would flatter the next.
 fn report_many(count: usize) {
     let this = std::env::current_exe().expect("a running program has a path");
     let runs: Vec<Vec<f64>> = (0..3)
@@ -136,7 +137,7 @@ fn flood(threads: usize, counters: impl FnOnce(&Runtime) -> Region<Message>) -> 
     rates
 }
 
-/// Sends round robin, and never runs further ahead than a round.
+/// Sends round robin, and never runs ahead by more than a round.
 fn send(refs: &[EntityRef<Message>], messages: usize, runtime: &tokio::runtime::Handle) {
     for n in 0..messages {
         let counter = &refs[n % refs.len()];
@@ -147,7 +148,7 @@ fn send(refs: &[EntityRef<Message>], messages: usize, runtime: &tokio::runtime::
     }
 }
 
-/// Asks all before it awaits the first answer: questions one at a time would be a third of what the tells cost.
+/// Sends all asks before it awaits the first answer: asks one at a time would cost a third of the tells.
 async fn count_all(refs: &[EntityRef<Message>]) -> u64 {
     let answers: Vec<_> = refs.iter().map(|counter| counter.ask(Message::Get).timeout(PATIENCE).send()).collect();
     let mut sum = 0;
@@ -157,8 +158,8 @@ async fn count_all(refs: &[EntityRef<Message>]) -> u64 {
     sum
 }
 
-/// What it costs that each run of a shard reads the tick of its node first (cluster F9): one look by itself,
-/// and as a part of a tell and of a lone ask (which takes at least one run of its own).
+/// Measures the cost of reading the node's tick before each run of a shard (cluster F9): one read by itself, and as a
+/// part of a tell and of a lone ask (which takes at least one run of its own).
 fn look_at_the_tick() {
     const LOOKS: u32 = 2_000_000;
     const ASKS: u32 = 100_000;
@@ -187,7 +188,7 @@ fn look_at_the_tick() {
     let shares = looks.iter().zip(&asks).map(|(look, ask)| look / ask * 1e4);
     report("a look as a part of a lone ask: hundredths of a percent", shares);
 
-    // The same flood with the look and without, in turns; the clock of the processor is the judge.
+    // Run the same flood with the read and without, in turns; compare by CPU time.
     let mut shares: Vec<f64> = Vec::new();
     for _ in 0..RUNS {
         let without = 1.0 / flood(1, |runtime| runtime.block_on(counters(64))).1;
@@ -197,9 +198,9 @@ fn look_at_the_tick() {
     report("tells with the look against tells without: hundredths of a percent more time", shares);
 }
 
-/// The same on a node of a cluster of one, which ticks.
+/// The same counters on a node of a cluster of one, which has a tick.
 async fn counters_in_a_cluster(shards: u32) -> (Cluster, Region<Message>) {
-    // Replicators are known per process, by the incarnation of their node.
+    // Give each node another incarnation, since replicators are registered per process by it.
     static LAST_UID: AtomicU64 = AtomicU64::new(1);
     let uid = LAST_UID.fetch_add(1, Ordering::Relaxed) + 1;
     let address = format!("bench:1#{uid}").parse().expect("valid");
@@ -220,14 +221,14 @@ async fn counters_in_a_cluster(shards: u32) -> (Cluster, Region<Message>) {
     (cluster, region)
 }
 
-/// What so many entities cost that are started one after the other, and how fast they are found again.
+/// The cost of `count` entities that are started one after the other, and the rate of messages to them afterwards.
 fn many_entities(count: usize) -> [f64; 6] {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.expect("threads can be started");
     runtime.block_on(async {
         let region = counters(64).await;
         count_all(&(0..2000).map(|n| region.entity_ref(format!("warm-{n}"))).collect::<Vec<_>>()).await;
-        // Sixteen bytes.
+        // Ids of sixteen bytes.
         let entity = |n: usize| region.entity_ref(format!("entity-{n:09}"));
         let before = resident_bytes();
         let started = Lap::begin();
@@ -241,7 +242,7 @@ fn many_entities(count: usize) -> [f64; 6] {
         let tells = count.min(2_000_000);
         let told = Lap::begin();
         for n in 0..tells {
-            // Far from the one before, wherever that was.
+            // Take an entity far from the previous one.
             tell_or_ask(&entity(n.wrapping_mul(2_654_435_761) % count), n).await;
         }
         settle(count, &entity).await;
@@ -250,7 +251,7 @@ fn many_entities(count: usize) -> [f64; 6] {
     })
 }
 
-/// Time on the wall, and of the processors.
+/// Wall time and CPU time of a measurement.
 struct Lap {
     wall: Instant,
     cpu: f64,
@@ -261,14 +262,14 @@ impl Lap {
         Self { wall: Instant::now(), cpu: cpu_seconds() }
     }
 
-    /// So many things since the begin, per second of each.
+    /// Things per second of wall time and of CPU time.
     fn rates(&self, things: usize) -> (f64, f64) {
         let things = things as f64;
         (things / self.wall.elapsed().as_secs_f64(), things / (cpu_seconds() - self.cpu))
     }
 }
 
-/// One in a thousand asks, so that the sender runs no further ahead.
+/// Tells; asks once in a thousand times, so that the sender does not run further ahead.
 async fn tell_or_ask(counter: &EntityRef<Message>, n: usize) {
     if n.is_multiple_of(1000) {
         counter.ask(Message::Get).timeout(PATIENCE).await.expect("it answers");
@@ -277,7 +278,7 @@ async fn tell_or_ask(counter: &EntityRef<Message>, n: usize) {
     }
 }
 
-/// Waits for some entities of every shard.
+/// Waits for answers of some entities of every shard.
 async fn settle(count: usize, entity: &impl Fn(usize) -> EntityRef<Message>) {
     for n in (0..count).step_by((count / 1000).max(1)) {
         entity(n).ask(Message::Get).timeout(PATIENCE).await.expect("it answers");

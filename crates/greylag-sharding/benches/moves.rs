@@ -1,6 +1,6 @@
-//! How long an ask may have to wait while shards move under load: one shard with idle entities is handed over, a node with
-//! many shards leaves, a process with many shards is killed. All over loopback, with default settings but for how often the
-//! coordinator looks what to move.
+//! The longest wait of an ask while shards move under load: one shard with idle entities is handed over, a node with
+//! many shards leaves, a process with many shards is killed. All over loopback, with default settings except for the
+//! interval of rebalancing.
 //!
 //! `cargo bench -p greylag-sharding --bench moves`
 
@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 type Question = ReplyTo<u64>;
 
 const ECHO: EntityKey<Question> = EntityKey::new("Echo");
-/// What a process of this program does that is to be killed.
+/// Argument of the process that is to be killed.
 const HOST: &str = "--host-until-killed";
 
 #[derive(Default)]
@@ -84,7 +84,7 @@ fn tell(what: &str, mut gaps: Vec<f64>) {
     println!("{what}: p50 {:.1}, p99 {:.1}, most {:.1} (of {})", at(50), at(99), at(100), gaps.len());
 }
 
-/// Ids, each of another shard.
+/// Ids, each in another shard.
 fn one_in_each(region: &Region<Question>, shards: usize) -> BTreeMap<ShardId, String> {
     let mut ids = BTreeMap::new();
     for n in 0.. {
@@ -97,7 +97,7 @@ fn one_in_each(region: &Region<Question>, shards: usize) -> BTreeMap<ShardId, St
     ids
 }
 
-/// Askers that ask one entity after the other, and note the longest wait.
+/// Tasks that ask one entity after the other, and note the longest wait.
 struct Load {
     is_over: Arc<AtomicBool>,
     longest: Arc<Mutex<Duration>>,
@@ -105,7 +105,7 @@ struct Load {
 }
 
 impl Load {
-    /// Each of the lists has an asker.
+    /// Starts one asking task for each list.
     fn start(lists: Vec<Vec<EntityRef<Question>>>) -> Self {
         let (is_over, longest) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Duration::ZERO)));
         let askers = lists.into_iter().map(|entities| {
@@ -126,7 +126,7 @@ impl Load {
         Self { is_over, longest, askers }
     }
 
-    /// The longest wait since this was asked last, in milliseconds.
+    /// The longest wait since the last call, in milliseconds.
     fn take_longest(&self) -> f64 {
         std::mem::take(&mut *self.longest.lock().expect("no panic under the lock")).as_secs_f64() * 1e3
     }
@@ -152,7 +152,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// One shard goes from one node to another and back while one of its entities is asked from a third.
+/// Moves one shard from one node to another and back while one of its entities is asked from a third.
 async fn handovers(idle: usize, moves: usize) -> Vec<f64> {
     let (here, first, second) = (Node::start(settings(64)), Node::start(settings(64)), Node::start(settings(64)));
     let (here, hosts) = (here.await, [first.await, second.await]);
@@ -202,7 +202,7 @@ async fn wake(entities: &[EntityRef<Question>]) {
     }
 }
 
-/// Three nodes with so many shards each, of which one leaves while the entities of all are asked.
+/// Lets one of three nodes with `shards` shards each leave while the entities of all are asked.
 async fn leave(shards: u32) -> f64 {
     let all = 3 * shards;
     let nodes = [Node::start(settings(all)).await, Node::start(settings(all)).await, Node::start(settings(all)).await];
@@ -238,7 +238,7 @@ async fn leave(shards: u32) -> f64 {
     longest
 }
 
-/// A member that hosts until it is killed.
+/// Runs a member that hosts until it is killed.
 async fn host_until_killed(seed: &NodeAddress, shards: u32) {
     let node = Node::start(settings(shards)).await;
     node.sharding.init(echoes()).expect("a fresh name");
@@ -247,7 +247,7 @@ async fn host_until_killed(seed: &NodeAddress, shards: u32) {
     std::future::pending::<()>().await;
 }
 
-/// Ends its process with the benchmark, whatever becomes of that.
+/// A process that is ended with the benchmark, whatever the outcome.
 struct Host(Child);
 
 impl Host {
@@ -270,8 +270,8 @@ impl Drop for Host {
     }
 }
 
-/// Two nodes of this process and one of another, which is killed: seconds until the first entity that lived there answers,
-/// and until all have.
+/// Kills the one of three nodes that is another process: seconds until the first entity that lived there answers, and
+/// until all have.
 async fn kill(shards: u32) -> (f64, f64) {
     let all = 3 * shards;
     let nodes = [Node::start(settings(all)).await, Node::start(settings(all)).await];

@@ -1,5 +1,5 @@
-//! Tells to entities of another node and asks of them, over loopback, and beside them in the same run what bare tonic streams
-//! do with the same envelopes.
+//! Tells to entities of another node and asks of them, over loopback, compared in the same run with bare tonic streams
+//! that carry the same envelopes.
 //!
 //! `cargo bench -p greylag-sharding --bench remote`, or only one half with `-- tells` or `-- asks`.
 
@@ -28,15 +28,15 @@ use tokio::sync::Notify;
 
 const PAYLOAD: usize = 100;
 const ROUNDS: usize = 5;
-/// Tells that are under way at a time: fewer than the queue to the other node takes, so that none is refused.
+/// Tells under way at a time: fewer than the queue to the other node takes, so that none is refused.
 const AHEAD: u64 = 3_000;
-/// The sender looks after so many tells how many are under way, and is woken after as many.
+/// After this many tells the sender checks how many are under way, and is woken after as many.
 const STEP: u64 = 500;
 
 const SINK: EntityKey<Bytes> = EntityKey::new("Sink");
 const ECHO: EntityKey<Question> = EntityKey::new("Echo");
 
-/// Counts what all entities of this process receive.
+/// Counts the messages that all entities of this process receive.
 #[derive(Default)]
 struct Handled {
     count: AtomicU64,
@@ -44,7 +44,7 @@ struct Handled {
 }
 
 impl Handled {
-    /// How many were received, once no more come.
+    /// The number of received messages, once no more come.
     async fn settled(&self) -> u64 {
         loop {
             let count = self.count.load(Ordering::Relaxed);
@@ -55,14 +55,14 @@ impl Handled {
         }
     }
 
-    /// Waits until so many were received.
+    /// Waits until `count` messages were received.
     async fn wait_for(&self, count: u64) {
         loop {
             let more = self.some_more.notified();
             if self.count.load(Ordering::Relaxed) >= count {
                 return;
             }
-            // The last ones make no step; nor does a node that was asked before it counted.
+            // Time out: the last messages complete no step, and a node may have been asked before it counted.
             tokio::time::timeout(Duration::from_millis(1), more).await.ok();
         }
     }
@@ -101,7 +101,7 @@ impl Entity for Echo {
     }
 }
 
-/// Two members. What is sent from the first to entities that live on the second.
+/// Two members. Messages go from the first to entities that live on the second.
 struct Pair {
     here: Node,
     there: Node,
@@ -130,7 +130,7 @@ impl Pair {
         Self { here, there, sinks, echoes, handled }
     }
 
-    /// So many entities whose shards live on the other node.
+    /// `count` entities whose shards live on the other node.
     async fn there<M: Send + 'static>(&self, region: &Region<M>, count: usize) -> Vec<EntityRef<M>> {
         let mut found = Vec::new();
         for n in 0.. {
@@ -146,7 +146,7 @@ impl Pair {
         found
     }
 
-    /// Every shard has a home before anything is measured, and half of them there.
+    /// Gives every shard a home before the measurement, half of them on the other node.
     async fn spread<M: Send + 'static>(&self, region: &Region<M>, wake: impl Fn(&EntityRef<M>)) {
         let begun = Instant::now();
         loop {
@@ -163,7 +163,7 @@ impl Pair {
         }
     }
 
-    /// Tells a second, processor nanoseconds of each, and how many were in a frame.
+    /// Tells per second, CPU nanoseconds of each, and messages per frame.
     async fn tells(&self, entities: usize, messages: u64) -> (f64, f64, u64) {
         let refs = self.there(&self.sinks, entities).await;
         let payload = Bytes::from_static(&[7; PAYLOAD]);
@@ -183,7 +183,7 @@ impl Pair {
         (messages as f64 / wall, cost, (now.sent_envelopes - stats.sent_envelopes) / frames.max(1))
     }
 
-    /// One ask after the other.
+    /// Asks one after the other, and returns the durations.
     async fn asks(&self, entities: usize, count: u64) -> Vec<Duration> {
         let refs = self.there(&self.echoes, entities).await;
         let mut trips = Vec::new();

@@ -1,16 +1,15 @@
 //! Which region gets a shard, and which shards should move.
 //!
-//! A strategy sees a [`View`] and names regions or shards; the coordinator checks its answer. What
-//! strategies share is here: the view, the order of suitability, and whether it is a good time to
-//! move shards. Each strategy is a value that decides without waiting; those that first have to ask
-//! another service do so in the driver.
+//! A strategy sees a [`View`] and names regions or shards; the coordinator checks its answer. This module holds what
+//! strategies share: the view, the order of suitability, and whether it is a good time to move shards. Each strategy is
+//! a value that decides without waiting; strategies that first have to ask another service do so in the driver.
 //!
 //! | strategy | a shard goes to | shards move |
 //! |---|---|---|
 //! | [`LeastShard`], the default | the region with the fewest | until all regions have as many, give or take one |
 //! | [`ClassicalLeastShard`] | the region with the fewest | while the difference exceeds a threshold |
 //! | [`ConsistentHashing`] | the node that a hash draws | when nodes come and go, to the node drawn |
-//! | [`ExternalAllocation`](crate::ExternalAllocation) | the node that the program names | when the program names another one |
+//! | [`ExternalAllocation`](crate::ExternalAllocation) | the node named by the program | when the named node changes |
 //!
 //! Source: sharding §3.
 
@@ -39,18 +38,18 @@ pub use least_shard::LeastShard;
 /// The regions that can host, as a strategy sees them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct View {
-    /// In the order of their ids.
+    /// The regions, in the order of their ids.
     pub regions: Vec<RegionView>,
     /// Whether a member is unreachable, or joins: no time to move shards.
     pub unsettled: bool,
 }
 
-/// One region.
+/// One region of a view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegionView {
-    /// Which one.
+    /// The region's id.
     pub region: RegionId,
-    /// What it hosts, in the order of allocation; allocations under way count.
+    /// The shards of the region, in the order of allocation; allocations under way count.
     pub shards: ShardList,
     /// Status of its member.
     pub phase: Phase,
@@ -102,20 +101,19 @@ impl View {
         }
     }
 
-    /// The first region in the order of suitability: one that stays before one that leaves, then a
-    /// reachable one, the highest version, the fewest shards, the lowest address.
+    /// The first region in the order of suitability: a region that stays before one that leaves, then a reachable one,
+    /// the highest version, the fewest shards, the lowest address.
     ///
     /// One pass over the regions; their shards are counted, not read. `None` without a region.
     pub fn most_suitable(&self) -> Option<&RegionView> {
         self.regions.iter().min_by_key(|region| region.suitability())
     }
 
-    /// The regions that the coordinator lets a strategy choose from: of those that stay, the
-    /// reachable ones, and either half of this gives way where it would leave no region.
+    /// The regions that the coordinator lets a strategy choose from: of the regions that stay, the reachable ones;
+    /// either condition is dropped if it would leave no region.
     ///
-    /// The view for moves holds the others too. A strategy that moves shards to a region of its
-    /// choice has to choose among these, or what it moves comes back in every round.
-    /// Source: sharding §2.12.
+    /// The view for moves holds the other regions too. A strategy that moves shards to a region of its choice must
+    /// choose among these, or the shards come back in every round. Source: sharding §2.12.
     pub fn candidates(&self) -> Vec<&RegionView> {
         let all_leave = self.regions.iter().all(RegionView::is_leaving);
         let staying = self.regions.iter().filter(|region| all_leave || !region.is_leaving());
@@ -123,9 +121,8 @@ impl View {
         staying.filter(|region| none_reachable || region.reachable).collect()
     }
 
-    /// Whether shards may be moved now: there are regions, all of one version, and no member joins
-    /// or is unreachable. Moves made at another time would be made again soon after, or would wait
-    /// for a node that is silent.
+    /// Whether shards may be moved now: there are regions, all of one version, and no member joins or is unreachable.
+    /// At another time the same shards would be moved again soon after, or would wait for an unreachable node.
     pub fn is_good_time(&self) -> bool {
         let same_version = self.regions.windows(2).all(|pair| pair[0].app_version == pair[1].app_version);
         let all_reachable = self.regions.iter().all(|region| region.reachable);
@@ -134,12 +131,12 @@ impl View {
 }
 
 impl RegionView {
-    /// Where the region's process is reached; a restarted process keeps the address.
+    /// The address of the region's process; a restarted process keeps the address.
     pub fn address(&self) -> &NodeAddress {
         self.region.node.address()
     }
 
-    /// Whether its member is on its way out of the cluster.
+    /// Whether its member is leaving the cluster.
     pub fn is_leaving(&self) -> bool {
         matches!(self.phase, Phase::Leaving | Phase::Exiting | Phase::Down)
     }
@@ -150,7 +147,7 @@ impl RegionView {
     }
 }
 
-/// A strategy gave no answer; the request is dropped and will be asked again.
+/// A strategy gave no answer; the request is dropped and will be repeated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("allocation strategy failed: {0}")]
 pub struct AllocationFailed(pub String);

@@ -1,4 +1,4 @@
-//! The tokio half: tasks of regions and shards, and the handles that users hold.
+//! The tokio half: tasks of regions and shards, and the handles of users.
 
 mod alone;
 mod answering;

@@ -1,8 +1,8 @@
 //! Plain entities: synchronous handlers whose state lives as long as their incarnation.
 //!
-//! A shard calls its entities one at a time and never re-enters one. Work that has to wait is started
-//! through the [`Ctx`], and its result comes back as a message. What a handler asks its context for takes effect when the
-//! handler returns.
+//! A shard calls its entities one at a time and never re-enters one. Work that has to wait is started through the
+//! [`Ctx`], and its result comes back as a message. Requests of a handler to its context take effect when the handler
+//! returns.
 //!
 //! ```text
 //! first message --> factory --> on_start --> receive* --> on_signal(PostStop)
@@ -30,7 +30,7 @@ use crate::extensions::Extensions;
 pub use crate::host::Signal;
 use crate::ids::{EntityId, EntityTypeName, ShardId};
 
-/// The behaviour of one entity that keeps nothing.
+/// The behaviour of one entity that persists nothing.
 ///
 /// Handlers run on the shard's task and must not block; a slow one delays its shard and no other.
 /// Source: sharding §1.2, §4.1.
@@ -50,17 +50,17 @@ pub trait Entity: Sized + Send + 'static {
     /// anew, without the message that failed.
     fn receive(&mut self, message: Self::Message, cx: &mut Ctx<'_, Self::Message>) -> Result<(), Failure>;
 
-    /// Is told of the incarnation's end.
+    /// Takes a signal about the incarnation's end.
     ///
     /// # Errors
-    /// Counted and logged; the incarnation ends all the same.
+    /// Counted and logged; the incarnation ends nevertheless.
     fn on_signal(&mut self, signal: Signal, cx: &mut Ctx<'_, Self::Message>) -> Result<(), Failure> {
         let _ = (signal, cx);
         Ok(())
     }
 }
 
-/// What a factory knows of the entity that it makes.
+/// The facts that a factory gets about the entity that it makes.
 #[derive(Debug, Clone)]
 pub struct EntityInit {
     /// The entity type's name.
@@ -69,17 +69,17 @@ pub struct EntityInit {
     pub id: EntityId,
     /// Its shard.
     pub shard: ShardId,
-    /// Under which allocation of the shard it starts; named in journal claims.
+    /// The allocation of the shard under which the entity starts; named in journal claims.
     pub generation: Generation,
     /// Number of this incarnation; never used twice by a process.
     pub incarnation: u64,
-    /// Whether its history or state may lie where only this node reaches it.
+    /// Whether its history or state may be in a store that only this node reaches.
     pub allow_local_journal: bool,
     pub(crate) node: std::sync::Arc<Node>,
 }
 
 impl EntityInit {
-    /// The name under which an entity's history or state is stored, unless its type says otherwise: its type and its id.
+    /// The persistence id of the entity's history or state, unless its type has another rule: its type and its id.
     ///
     /// # Errors
     /// [`InvalidPersistenceId`] if the two are too long together, or one of them contains a `|`.
@@ -93,7 +93,7 @@ impl EntityInit {
         self.node.sharding()
     }
 
-    /// What layers above keep with this node's sharding.
+    /// Values that layers above keep with this node's sharding.
     pub fn extensions(&self) -> &Extensions {
         &self.node.extensions
     }

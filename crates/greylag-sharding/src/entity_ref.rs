@@ -1,8 +1,7 @@
-//! A name for an entity, to send messages to.
+//! A reference to an entity, to send messages to.
 //!
-//! Cheap to clone. It names the entity, not an incarnation or a place: wherever the entity lives, and
-//! whether or not it runs now, a message starts it and reaches it. Sending never blocks and never
-//! awaits.
+//! Cheap to clone. The reference names the entity, not an incarnation or a place: wherever the entity lives, and
+//! whether or not it runs now, a message starts it and reaches it. Sending never blocks and never awaits.
 //!
 //! Source: sharding §1.2, §4.11.
 
@@ -25,7 +24,7 @@ use crate::key::EntityKey;
 
 pub(crate) use view::{Entities, View, Wrapped};
 
-/// Why a message was not taken. It is a dead letter; nothing of it will be handled.
+/// Why a message was not taken. The message is a dead letter and will not be handled.
 ///
 /// Source: sharding §2.5, §8.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -60,7 +59,7 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// Whether a handler may have run on the message: never, it was not taken.
+    /// Whether a handler may have run on the message: never, since the message was not taken.
     pub fn may_have_run(&self) -> bool {
         false
     }
@@ -92,11 +91,11 @@ impl From<DeadLetterReason> for SendError {
     }
 }
 
-/// Why an ask has no answer. Whether the message was handled only an answer can tell, except where
-/// the variant says so. It may itself stand in a message, as the outcome of another one.
+/// Why an ask has no answer. The message may have been handled or not, except if the variant says so. The error may
+/// itself be part of a message, as the outcome of another one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum AskError {
-    /// Nothing came in time.
+    /// No answer came in time.
     #[error("{entity_type} {entity:?} did not answer {message_type} within {timeout:?}")]
     Timeout {
         /// The entity type.
@@ -105,7 +104,7 @@ pub enum AskError {
         entity: String,
         /// The Rust type of the message, for people only.
         message_type: String,
-        /// The asker's patience.
+        /// The timeout of the ask.
         timeout: Duration,
     },
     /// A timeout of zero cannot be met; nothing was sent.
@@ -114,28 +113,28 @@ pub enum AskError {
     /// The message was not taken; nothing was handled.
     #[error(transparent)]
     Send(#[from] SendError),
-    /// The entity's runtime answered in its stead.
+    /// The entity's runtime answered in the entity's stead.
     #[error(transparent)]
     Entity(EntityError),
     /// The message, or its answer, was dropped on its way.
     #[error("dropped: {0}")]
     Dropped(DeadLetterReason),
-    /// The answer could not be written on the entity's node, or not read on this one.
+    /// The answer could not be encoded on the entity's node, or not decoded on this one.
     #[error("an answer of type {type_name} could not be written or read on {node}: {cause}")]
     Codec {
         /// The Rust type of the answer, or its manifest if the type is not known; for people only.
         type_name: String,
-        /// Where it failed.
+        /// The node on which the codec failed.
         node: UniqueAddress,
-        /// What the codec said, or that there is none.
+        /// The codec's error, or that there is no codec.
         cause: String,
     },
-    /// The message could not be read on the entity's node: that has no codec for it, or another one.
+    /// The message could not be decoded on the entity's node, which has no codec for it, or another one.
     #[error("{message_type} could not be read on {node}; its log says why")]
     Undecodable {
         /// The Rust type of the message, for people only.
         message_type: String,
-        /// Where it failed.
+        /// The node on which decoding failed.
         node: UniqueAddress,
     },
     /// The owner's process was replaced by a newer one with the message in hand.
@@ -156,7 +155,7 @@ pub enum AskError {
 }
 
 impl AskError {
-    /// Whether the message may have had an effect that lasts. `docs/errors.md` has every error.
+    /// Whether the message may have had a lasting effect. `docs/errors.md` lists every error.
     pub fn may_have_run(&self) -> bool {
         match self {
             Self::Timeout { .. }
@@ -189,7 +188,7 @@ impl AskError {
         }
     }
 
-    /// What the transport says of a question of this message type.
+    /// The ask error for a transport error, with the message type.
     pub(crate) fn of_transport(
         error: greylag_transport::AskError,
         asked: impl FnOnce(Duration) -> Self,
@@ -218,12 +217,13 @@ impl AskError {
     }
 }
 
-/// The answer to come; dropping it ends the question and frees its place.
+/// The pending answer; dropping it ends the question and frees its place.
 pub type Answer<R> = Pin<Box<dyn Future<Output = Result<R, AskError>> + Send>>;
 
-/// A name for one entity whose messages are `M`s.
+/// A reference to one entity with messages of type `M`.
 ///
-/// It may stand in a message, and reaches the same entity from wherever it is read; it may not be stored.
+/// The reference may be part of a message, and reaches the same entity from wherever it is decoded; it must not be
+/// stored.
 pub struct EntityRef<M> {
     to: Result<To<M>, Unreachable<M>>,
 }
@@ -234,12 +234,12 @@ struct To<M> {
     shard: u32,
 }
 
-/// A name to which nothing can be sent.
+/// A reference to which nothing can be sent.
 struct Unreachable<M> {
     entity_type: Arc<str>,
     id: Arc<str>,
     why: SendError,
-    /// Where what is sent all the same is counted, and for what reason, if the type is set up here.
+    /// Where refused sends are counted, and with which reason, if the type is set up here.
     counted: Option<(Entities<M>, DeadLetterReason)>,
 }
 
@@ -262,7 +262,7 @@ impl<M: Send + 'static> EntityRef<M> {
         Self { to: Err(Unreachable { entity_type: key.name().into(), id: id.into(), why, counted: None }) }
     }
 
-    /// Sends a message. It is handled at most once, in the order in which one task sends.
+    /// Sends a message, which is handled at most once, in the order in which one task sends.
     ///
     /// # Errors
     /// [`SendError`]: the message was not taken.
@@ -276,8 +276,8 @@ impl<M: Send + 'static> EntityRef<M> {
         }
     }
 
-    /// Asks the entity: `question` makes the message of the token by which the entity answers. Await what it returns, which
-    /// waits for as long as the entity type says, or [as long as you say](Ask::timeout).
+    /// Asks the entity: `question` makes the message from the token by which the entity answers. Await the returned
+    /// value, which waits for the type's ask timeout, or [as long as you say](Ask::timeout).
     pub fn ask<R, F>(&self, question: F) -> Ask<M, R, F>
     where
         R: Send + 'static,
@@ -322,7 +322,7 @@ impl<M: Send + 'static> EntityRef<M> {
 }
 
 impl<M> EntityRef<M> {
-    /// The entity's id, as it was given.
+    /// The entity's id, as given.
     pub fn id(&self) -> &str {
         match &self.to {
             Ok(to) => to.id.as_str(),
@@ -339,7 +339,7 @@ impl<M> EntityRef<M> {
     }
 }
 
-/// A question that has not left yet: it leaves when this is awaited, or [sent](Ask::send).
+/// A question that is not sent yet: awaiting it sends it, or [`send`](Ask::send) does.
 #[must_use = "a question leaves when it is awaited or sent"]
 pub struct Ask<M, R, F> {
     to: EntityRef<M>,
@@ -354,7 +354,7 @@ where
     R: Send + 'static,
     F: FnOnce(ReplyTo<R>) -> M,
 {
-    /// Waits for the answer for this long, in place of the type's default.
+    /// Sets how long to wait for the answer, instead of the type's default.
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }
     }

@@ -1,4 +1,4 @@
-//! The description of an entity type: all that a node must know to host or to reach its entities.
+//! The description of an entity type: everything that a node must know to host or to reach its entities.
 //!
 //! The same value is given to `Sharding::init` on every node. Codecs, extractor and role must agree
 //! between the nodes of a cluster; the factory stays on its node.
@@ -26,7 +26,7 @@ use crate::passivation::Passivation;
 use crate::remember::RememberStore;
 use crate::settings::ShardingSettings;
 
-/// An entity whose own type is forgotten: shards hold these.
+/// An entity with its own type erased, as held by shards.
 pub(crate) type BoxedEntity<M> = Box<dyn HostedEntity<Message = M>>;
 
 /// Makes entities.
@@ -48,7 +48,7 @@ type AddressedBy<M> = Arc<dyn Fn(&M) -> Option<Arc<str>> + Send + Sync>;
 type OnSetUp<M> = Arc<dyn Fn(&Sharding, &Region<M>) + Send + Sync>;
 type BeforeSetUp = Arc<dyn Fn(&Sharding) -> Result<(), Failure> + Send + Sync>;
 
-/// The types of what a caller gave, which tell closures of one place in the program from those of another.
+/// The types of the given functions, which tell closures of one place in the program from those of another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct GivenTypes {
     factory: Option<TypeId>,
@@ -60,7 +60,7 @@ struct GivenTypes {
     addressed_by: Option<TypeId>,
 }
 
-/// What entities of a type keep in this node's stores.
+/// The kind of data that entities of a type keep in this node's stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Persisted {
     Nothing,
@@ -68,9 +68,9 @@ pub(crate) enum Persisted {
     State,
 }
 
-/// An entity type: a key, a way to make its entities, and how they are placed and kept.
+/// An entity type: a key, a way to make its entities, and how the entities are placed and stored.
 ///
-/// `K` is the kind of its entities, which the constructor says: [`EntityType::new`] for plain ones,
+/// `K` is the kind of its entities, chosen by the constructor: [`EntityType::new`] for plain ones,
 /// [`EntityType::event_sourced`], [`EntityType::durable_state`], or [`EntityKey::proxy`] for a node that hosts none.
 #[must_use = "a type is set up by Sharding::init or NodeBuilder::entity"]
 pub struct EntityType<M, K = Plain<M>> {
@@ -79,7 +79,7 @@ pub struct EntityType<M, K = Plain<M>> {
     pub(crate) common: Common<M>,
 }
 
-/// What entity types of every kind have in common.
+/// Properties that entity types of every kind have.
 pub(crate) struct Common<M> {
     pub(crate) codec: Option<Arc<dyn Codec<M>>>,
     pub(crate) local_only: bool,
@@ -103,12 +103,12 @@ pub(crate) struct Common<M> {
 /// Whether a type remembers its entities.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) enum Remember {
-    /// As the settings say.
+    /// By the settings.
     #[default]
     AsSet,
-    /// Whatever the settings say, it does not.
+    /// No, whatever the settings are.
     Never,
-    /// In this store.
+    /// Yes, in this store.
     In(RememberStore),
 }
 
@@ -137,7 +137,7 @@ impl<M> Default for Common<M> {
 }
 
 impl<M> Common<M> {
-    /// Something that was said of messages, if anything was.
+    /// The first method about messages that was called, if any.
     fn said_of_messages(&self) -> Option<&'static str> {
         let said = [
             (self.stop_message.is_some(), "stop_message"),
@@ -147,7 +147,7 @@ impl<M> Common<M> {
         said.into_iter().find(|(is_said, _)| *is_said).map(|(_, what)| what)
     }
 
-    /// The same of a type whose messages are others. What is said of messages is left out; `codec` makes their codec.
+    /// The same properties for a type with other messages. Functions of messages are left out; `codec` makes the codec.
     fn of_other_messages<N>(self, codec: impl FnOnce(Arc<dyn Codec<M>>) -> Arc<dyn Codec<N>>) -> Common<N> {
         let Self { local_only, extractor, role, supervision, allocation, passivation, ask_timeout, .. } = self;
         let Self { lease, settings, remember, before_set_up, given, .. } = self;
@@ -174,7 +174,7 @@ impl<M> Common<M> {
 }
 
 impl<M: Send + 'static> EntityType<M, Plain<M>> {
-    /// A type whose entities `factory` makes. It runs on the shard's task: do not block in it.
+    /// A type whose entities `factory` makes. The factory runs on the shard's task and must not block.
     pub fn new<E: Entity<Message = M>>(
         key: EntityKey<M>,
         factory: impl Fn(&EntityInit) -> Result<E, Failure> + Send + Sync + 'static,
@@ -187,7 +187,7 @@ impl<M: Send + 'static> EntityType<M, Plain<M>> {
         )
     }
 
-    /// A type of entities that stand on the layer below: see [`crate::host`].
+    /// A type of entities of the layer below: see [`crate::host`].
     pub fn hosting<E: HostedEntity<Message = M>>(
         key: EntityKey<M>,
         factory: impl Fn(&EntityInit) -> Result<E, Failure> + Send + Sync + 'static,
@@ -196,28 +196,29 @@ impl<M: Send + 'static> EntityType<M, Plain<M>> {
         Self::of_kind(key, Plain::new(move |init| Ok(Box::new(factory(init)?))), Some(given))
     }
 
-    /// The entities keep their state in the journal, which must therefore be shared by all nodes: for entities of the layer
-    /// below.
+    /// Declares that the entities keep their state in the journal, which must therefore be shared by all nodes: for
+    /// entities of the layer below.
     pub fn persistent(mut self) -> Self {
         self.kind.persisted = Persisted::Events;
         self
     }
 
-    /// How messages travel between nodes.
+    /// Sets the codec of messages between nodes.
     pub fn codec(self, codec: impl Codec<M>) -> Self {
         self.with_codec(codec)
     }
 }
 
 impl<M: Send + 'static, B: EventSourced> EntityType<M, ByEvents<B>> {
-    /// A type whose entities are event-sourced: `behavior` makes the behaviour of one, or says why
-    /// there can be none. Its state is in the journal, which must therefore be shared by all nodes.
+    /// A type whose entities are event-sourced: `behavior` makes the behaviour of an entity, or fails if there can be
+    /// none. Its state is in the journal, which must therefore be shared by all nodes.
     ///
-    /// The key names the behaviour's commands, or what a layer makes its commands of, which is then put before it: delivery
-    /// does, by `with_delivery`.
+    /// The key names the behaviour's commands, or the messages of a layer that makes commands of them and must be
+    /// added: delivery is one, added by `with_delivery`.
     ///
-    /// Its events need a codec, by [`EntityType::events`]; its commands one, too, by [`EntityType::commands`], where there
-    /// is a cluster. An entity is stored under its type and id; [`EntityType::persistence_id`] says otherwise.
+    /// The type needs a codec for its events, set by [`EntityType::events`], and in a cluster one for its commands, set
+    /// by [`EntityType::commands`]. An entity is stored under its type and id, unless [`EntityType::persistence_id`] is
+    /// called.
     pub fn event_sourced(
         key: EntityKey<M>,
         behavior: impl Fn(&EntityInit) -> Result<B, Failure> + Send + Sync + 'static,
@@ -228,8 +229,8 @@ impl<M: Send + 'static, B: EventSourced> EntityType<M, ByEvents<B>> {
 }
 
 impl<B: DurableState> EntityType<B::Command, ByState<B>> {
-    /// A type whose entities keep their newest state: `behavior` makes the behaviour of one, or says
-    /// why there can be none. It is in the state store, which must therefore be shared by all nodes.
+    /// A type whose entities keep their newest state: `behavior` makes the behaviour of an entity, or fails if there
+    /// can be none. Its state is in the state store, which must therefore be shared by all nodes.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -286,12 +287,12 @@ impl<M: Send + 'static> EntityType<M, Proxy> {
         Self::of_kind(key, Proxy, None)
     }
 
-    /// How messages travel between nodes.
+    /// Sets the codec of messages between nodes.
     pub fn codec(self, codec: impl Codec<M>) -> Self {
         self.with_codec(codec)
     }
 
-    /// As [`EntityType::codec`], of entities whose messages are commands.
+    /// As [`EntityType::codec`], for entities whose messages are commands.
     pub fn commands(self, codec: impl Codec<M>) -> Self {
         self.with_codec(codec)
     }
@@ -309,34 +310,34 @@ impl<M: Send + 'static, K> EntityType<M, K> {
         self
     }
 
-    /// The entities are reached from this node alone, and need no codec: a message to another node is a dead letter
-    /// `SerializeFailed`.
+    /// Declares that the entities are reached from this node alone, and need no codec: a message to another node is a
+    /// dead letter `SerializeFailed`.
     pub fn local_only(mut self) -> Self {
         self.common.local_only = true;
         self
     }
 
-    /// How ids map to shards. Default: [`crate::HashV1`] over the setting `number_of_shards`.
+    /// Sets how ids map to shards. Default: [`crate::HashV1`] over the setting `number_of_shards`.
     pub fn extractor(mut self, extractor: impl Extractor) -> Self {
         self.common.extractor = Some(Arc::new(extractor));
         self
     }
 
-    /// Only nodes with this role host. Default: the setting `role`, which is all nodes.
+    /// Sets the role of the nodes that host. Default: the setting `role`, which is all nodes.
     pub fn role(mut self, role: impl Into<String>) -> Self {
         self.common.role = Some(role.into());
         self
     }
 
-    /// What an entity is asked to stop with. Without one it is stopped after its queued messages.
+    /// Sets the message that asks an entity to stop. Without one the entity is stopped after its queued messages.
     pub fn stop_message<F: Fn() -> M + Send + Sync + 'static>(mut self, message: F) -> Self {
         self.common.given.stop_message = Some(TypeId::of::<F>());
         self.common.stop_message = Some(Arc::new(message));
         self
     }
 
-    /// How homes of the type's shards are chosen: [`LeastShard`](crate::allocation::LeastShard) unless this is called. All
-    /// nodes that may run the type's coordinator name the same one.
+    /// Sets how homes of the type's shards are chosen: [`LeastShard`](crate::allocation::LeastShard) by default. All
+    /// nodes that may run the type's coordinator must set the same strategy.
     ///
     /// ```
     /// use greylag_sharding::allocation::ConsistentHashing;
@@ -355,15 +356,16 @@ impl<M: Send + 'static, K> EntityType<M, K> {
         self
     }
 
-    /// Which messages count as activity for automatic passivation. Default: all of them.
+    /// Sets which messages count as activity for automatic passivation. Default: all of them.
     pub fn is_activity<F: Fn(&M) -> bool + Send + Sync + 'static>(mut self, is_activity: F) -> Self {
         self.common.given.is_activity = Some(TypeId::of::<F>());
         self.common.is_activity = Some(Arc::new(is_activity));
         self
     }
 
-    /// Which entity a message is for, where messages say that themselves: such messages are sent by
-    /// [`Region::send`](crate::Region::send). `None`: for no entity; the message is the dead letter `ExtractorRejected`.
+    /// Sets which entity a message is for, if messages name it themselves: such messages are sent by
+    /// [`Region::send`](crate::Region::send). `None`: for no entity; the message is the dead letter
+    /// `ExtractorRejected`.
     ///
     /// ```
     /// # use greylag_sharding::{EntityKey, EntityType, Proxy};
@@ -380,21 +382,21 @@ impl<M: Send + 'static, K> EntityType<M, K> {
         self
     }
 
-    /// What happens to entities that fail.
+    /// Sets how failures of entities are handled.
     pub fn supervision(mut self, supervision: Supervision) -> Self {
         self.common.supervision = supervision;
         self
     }
 
-    /// When the shard ends entities by itself. Default: the setting.
+    /// Sets when shards end entities by themselves. Default: the setting.
     pub fn passivation(mut self, passivation: Passivation) -> Self {
         self.common.passivation = Some(passivation);
         self
     }
 
-    /// Entities start again with their shard, without a message, until they passivate: after a failure, the loss of their
-    /// node, a rebalance, and, if the store lasts, a stop of all nodes. No entity is passivated automatically. Default: the
-    /// settings `remember_entities` and `remember_entities_store`.
+    /// Makes entities start again with their shard, without a message, until they passivate: after a failure, the loss
+    /// of their node, a rebalance, and, if the store is durable, a stop of all nodes. No entity is passivated
+    /// automatically. Default: the settings `remember_entities` and `remember_entities_store`.
     ///
     /// ```
     /// use greylag_sharding::{Ctx, Entity, EntityKey, EntityType, Failure, RememberStore};
@@ -420,20 +422,19 @@ impl<M: Send + 'static, K> EntityType<M, K> {
         self
     }
 
-    /// Entities start with a message or a request alone, whatever the settings say.
+    /// Makes entities start only with a message or a request, whatever the settings are.
     pub fn forget_entities(mut self) -> Self {
         self.common.remember = Remember::Never;
         self
     }
 
-    /// How long an ask waits that does not say it. Default: the setting `ask_timeout`.
+    /// Sets the timeout of asks without their own. Default: the setting `ask_timeout`.
     pub fn ask_timeout(mut self, timeout: Duration) -> Self {
         self.common.ask_timeout = Some(timeout);
         self
     }
 
-    /// Settings that are this type's own: `change` is given those of the node. What this type says by other methods comes on
-    /// top.
+    /// Changes settings for this type: `change` gets those of the node. Other methods of this type override the result.
     ///
     /// ```
     /// use greylag_sharding::settings::Dispatcher;
@@ -456,22 +457,23 @@ impl<M: Send + 'static, K> EntityType<M, K> {
         self
     }
 
-    /// Each shard of the type runs only while its node holds the lease `<cluster>-shard-<type>/<shard>`, in the cluster's
-    /// store of leases, which `store` names. Default: the setting `use_lease`. Source: sharding §4.12.
+    /// Makes each shard of the type run only while its node holds the lease `<cluster>-shard-<type>/<shard>`, in the
+    /// cluster's store of leases, which `store` names. Default: the setting `use_lease`. Source: sharding §4.12.
     pub fn lease(mut self, store: impl Into<String>) -> Self {
         self.common.lease = Some(store.into());
         self
     }
 
-    /// Has `run` run on each node before the type is set up there, and before it has entities: for layers that prepare
-    /// something for them. If it fails the type is not set up ([`InitError::Refused`](crate::InitError::Refused)).
+    /// Calls `run` on each node before the type is set up there, and before it has entities: for layers that prepare
+    /// something for the entities. If `run` fails the type is not set up
+    /// ([`InitError::Refused`](crate::InitError::Refused)).
     pub fn before_set_up(mut self, run: impl Fn(&Sharding) -> Result<(), Failure> + Send + Sync + 'static) -> Self {
         self.common.before_set_up.push(Arc::new(run));
         self
     }
 
-    /// Has `run` run on each node with the type's region, once the type is set up there: for layers that keep a list of what
-    /// is set up, or [another view](Sharding::add_view) of it.
+    /// Calls `run` on each node with the type's region, once the type is set up there: for layers that keep a list of
+    /// types that are set up, or [another view](Sharding::add_view) of the type.
     pub fn on_set_up(mut self, run: impl Fn(&Sharding, &Region<M>) + Send + Sync + 'static) -> Self {
         self.common.on_set_up.push(Arc::new(run));
         self
@@ -483,20 +485,20 @@ impl<M: Send + 'static, K> EntityType<M, K> {
     }
 }
 
-/// An entity type whose kind is forgotten.
+/// An entity type with its kind erased.
 pub(crate) struct Described<M> {
     pub(crate) name: String,
     pub(crate) common: Common<M>,
-    /// The number of the messages' codec: asked once, since a codec is the user's code.
+    /// The id of the messages' codec: read once, since a codec is user code.
     pub(crate) codec_id: CodecId,
-    /// What that codec reads, as the fingerprint has it.
+    /// The names that this codec reads, as in the fingerprint.
     pub(crate) codec_names: Vec<String>,
-    /// `None`: a proxy's description.
+    /// `None` for the description of a proxy.
     pub(crate) hosted: Option<Hosted<M>>,
 }
 
 impl<M: Send + 'static, K: Kind<M>> EntityType<M, K> {
-    /// Forgets the kind.
+    /// Erases the kind.
     pub(crate) fn describe(self) -> Result<Described<M>, Incomplete> {
         let hosted = self.kind.hosted()?;
         let codec = self.common.codec.as_deref();
@@ -509,9 +511,9 @@ impl<M: Send + 'static, K: Kind<M>> EntityType<M, K> {
 }
 
 impl<M: 'static> Described<M> {
-    /// The first thing in which `other` is another type than this one. A proxy says nothing of what only hosts need, and
-    /// may say nothing of codec, extractor and role. Two factories are the same if they are written at the same place in
-    /// the program: values that they capture cannot be compared.
+    /// The first difference between `other` and this type. A proxy sets nothing that only hosts need, and may leave out
+    /// codec, extractor and role. Two factories count as equal if they are written at the same place in the program:
+    /// their captured values cannot be compared.
     pub(crate) fn differs_from(&self, other: &Self) -> Option<&'static str> {
         let is_proxy = other.hosted.is_none();
         let unsaid = |says: bool| is_proxy && !says;

@@ -1,4 +1,4 @@
-//! What can go wrong when an entity type is set up, and when a message of another node is read.
+//! Errors of setting an entity type up, and of reading a message of another node.
 
 use greylag_core::{DeadLetterReason, DecodeError};
 
@@ -6,23 +6,23 @@ use greylag_core::{DeadLetterReason, DecodeError};
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid entity type name {name:?}: {why}")]
 pub struct InvalidTypeName {
-    /// The name as it was given.
+    /// The name as given.
     pub name: String,
-    /// What is wrong with it.
+    /// The fault.
     pub why: &'static str,
 }
 
 greylag_core::debug_is_sentence!(InvalidTypeName);
 
-/// A setting that makes no sense. Nothing was started. Source: sharding §7.
+/// A setting with an invalid value. Nothing was started. Source: sharding §7.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("setting sharding.{key} = {value} is invalid: {reason}")]
 pub struct InvalidSetting {
     /// The key below `sharding`.
     pub key: &'static str,
-    /// The value as it was given.
+    /// The value as given.
     pub value: String,
-    /// What is wrong with it.
+    /// The fault.
     pub reason: &'static str,
 }
 
@@ -31,10 +31,10 @@ greylag_core::debug_is_sentence!(InvalidSetting);
 /// Why a message of another node was not read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// Its bytes say nothing that this version understands.
+    /// The bytes are not valid for this version.
     #[error(transparent)]
     Malformed(#[from] DecodeError),
-    /// It names an epoch, generation or attempt that no coordinator can have reached (sharding §2.1).
+    /// The message names an epoch, generation or attempt that no coordinator can have reached (sharding §2.1).
     #[error("the {0} lies more than a hundred years ahead of this node's clock")]
     BeyondReach(&'static str),
 }

@@ -1,7 +1,7 @@
 //! Values that layers above sharding keep with a node's sharding: one of each type.
 //!
-//! A description of an entity type is made before there is a node. What it needs of the node when its entities start (settings
-//! of a layer, counters, a list of what was set up) is found here, by its type.
+//! A description of an entity type is made before there is a node. Values of the node that its entities need at their
+//! start (settings of a layer, counters, a list of types that are set up) are found here, by their type.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ impl Extensions {
         let value: Value = Arc::new(value);
         let mut values = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let known = values.entry(TypeId::of::<T>()).or_insert_with(|| value.clone()).clone();
-        // A value that is not taken is dropped without the lock: what its destructor does may come back here.
+        // Drop an unused value without the lock, as its destructor may come back here.
         drop(values);
         known.downcast().expect("it is kept under its type")
     }

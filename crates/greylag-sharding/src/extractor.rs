@@ -1,8 +1,8 @@
 //! From entity id to shard: a pure function of bytes, the same on every node, build and version.
 //!
-//! The built-in extractors hash the id and take the remainder by the number of shards; they differ
-//! in the hash only. [`HashV1`] is the default; the other two place entities as other systems do.
-//! Nothing here may read a seed, a pointer width or the byte order of the machine.
+//! The built-in extractors hash the id and take the remainder by the number of shards; they differ in the hash only.
+//! [`HashV1`] is the default; the other two place entities as other systems do. No extractor may read a seed, a pointer
+//! width or the byte order of the machine.
 //!
 //! Source: sharding §1.3, §1.4, I5.
 
@@ -13,13 +13,13 @@ use twox_hash::XxHash3_64;
 
 use crate::ids::{EntityId, ShardId};
 
-/// Places entities: which shard an id belongs to.
+/// Places entities: chooses the shard of an id.
 ///
-/// The answer may depend on the id's bytes alone; every node of a cluster must give the same one,
-/// which the coordinator checks by [`Extractor::identity`] when a region registers. A shard takes no message for an entity
-/// that an extractor of the program's own places elsewhere: it is the dead letter `WrongShard`.
+/// The result may depend on the id's bytes alone; every node of a cluster must give the same result, which the
+/// coordinator checks by [`Extractor::identity`] when a region registers. A shard takes no message for an entity that
+/// an extractor of the program places elsewhere: the message is the dead letter `WrongShard`.
 ///
-/// Shards are numbered, where [`Extractor::number_of_shards`] says how many there are, or named freely. Every name that was
+/// Shards are numbered, if [`Extractor::number_of_shards`] returns their number, or named freely. Every name that was
 /// ever met takes some memory on every node, and a type has at most a million of them.
 ///
 /// ```
@@ -48,8 +48,8 @@ pub trait Extractor: Send + Sync + 'static {
     /// The shard of an entity.
     ///
     /// # Errors
-    /// The reason that a message for this entity is dropped with: [`DeadLetterReason::InvalidShardId`], as
-    /// [`ShardId::new`] says it.
+    /// The reason with which a message for this entity is dropped: [`DeadLetterReason::InvalidShardId`], as
+    /// [`ShardId::new`] returns it.
     fn shard_id(&self, id: &EntityId) -> Result<ShardId, DeadLetterReason>;
 
     /// The shard's number, for extractors whose shards are the numbers below
@@ -64,7 +64,7 @@ pub trait Extractor: Send + Sync + 'static {
         None
     }
 
-    /// Name and version; part of the fingerprint that all nodes must share.
+    /// Name and version of the extractor; part of the fingerprint that all nodes must share.
     fn identity(&self) -> (&'static str, u32);
 }
 
@@ -72,8 +72,8 @@ pub trait Extractor: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HashV1(pub NonZeroU32);
 
-/// `(murmur2(id) & 0x7fffffff) mod number_of_shards`: as a well-known log's default partitioner, so
-/// that entities and partitions of the same keys can be placed alike.
+/// `(murmur2(id) & 0x7fffffff) mod number_of_shards`: as Kafka's default partitioner, so that entities and partitions
+/// of the same keys can be placed alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Murmur2(pub NonZeroU32);
 
@@ -123,12 +123,12 @@ macro_rules! numbered {
 }
 numbered!(HashV1 "hash-v1", Murmur2 "murmur2", JavaHash "java-hash");
 
-/// Whether an extractor is one of those above, which are known to give one answer for one id, always.
+/// Whether an extractor is built in, and thus known always to give one answer for one id.
 pub(crate) fn is_built_in(extractor: &dyn Extractor) -> bool {
     ["hash-v1", "murmur2", "java-hash"].contains(&extractor.identity().0)
 }
 
-/// Murmur2 in its 32-bit form, with the seed that the partitioner uses.
+/// Murmur2 in its 32-bit form, with the seed of Kafka's partitioner.
 fn murmur2(bytes: &[u8]) -> u32 {
     const M: u32 = 0x5bd1_e995;
     const SEED: u32 = 0x9747_b28c;

@@ -1,13 +1,13 @@
-//! What all nodes must agree on about an entity type, and how a disagreement is found.
+//! The properties of an entity type on which all nodes must agree, and how a disagreement is found.
 //!
-//! The fingerprint is compared when a region registers; a 32-bit digest of its routing part rides on
-//! every message between regions. Source: sharding §1.5.
+//! The fingerprint is compared when a region registers; every message between regions carries a 32-bit digest of its
+//! routing part. Source: sharding §1.5.
 
 use std::fmt;
 
 use twox_hash::XxHash3_64;
 
-/// Which state store keeps the coordinator's homes.
+/// The store of the coordinator's homes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum StateStoreMode {
     /// Replicated in memory by `greylag-ddata`.
@@ -26,7 +26,7 @@ impl fmt::Display for StateStoreMode {
     }
 }
 
-/// The agreement itself. Fields up to `number_of_shards` form the routing part.
+/// The properties to agree on. Fields up to `number_of_shards` form the routing part.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     /// Major version of the sharding protocol.
@@ -39,18 +39,18 @@ pub struct Fingerprint {
     pub number_of_shards: u32,
     /// Whether active entities restart with their shard.
     pub remember_entities: bool,
-    /// Where they are remembered.
+    /// The store of remembered entities.
     pub remember_entities_store: String,
-    /// Where the coordinator keeps homes.
+    /// The store of the coordinator's homes.
     pub state_store_mode: StateStoreMode,
     /// The hosting role; empty for all nodes.
     pub role: String,
-    /// What the messages' codec reads, as `codec id:manifest`, sorted; empty for a type without a codec.
+    /// The names that the messages' codec reads, as `codec id:manifest`, sorted; empty for a type without a codec.
     pub codec: Vec<String>,
 }
 
 impl Fingerprint {
-    /// The protocol's major version spoken here.
+    /// The protocol's major version of this release.
     pub const PROTOCOL_MAJOR: u32 = 1;
 
     /// Digest of the routing part, carried by every message between regions.
@@ -78,8 +78,8 @@ impl Fingerprint {
             ("extractor", extractor(self), extractor(got)),
             ("number_of_shards", self.number_of_shards.to_string(), got.number_of_shards.to_string()),
         ];
-        // A codec that reads old and new names lets nodes change over one by one; without a common name no message of one
-        // node is read on the other.
+        // One common name is enough: a codec that reads old and new names lets nodes change over one by one; without a
+        // common name no message of one node is read on the other.
         let speaks = |one: &Self, other: &Self| one.codec.iter().any(|name| other.codec.contains(name));
         if !self.codec.is_empty() && !got.codec.is_empty() && !speaks(self, got) {
             fields.push(("codec", self.codec.join(", "), got.codec.join(", ")));
@@ -97,15 +97,15 @@ impl Fingerprint {
     }
 }
 
-/// In what two fingerprints differ.
+/// The first difference between two fingerprints.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{field} is {got:?} here and {expected:?} in the cluster")]
 pub struct Mismatch {
     /// The field.
     pub field: String,
-    /// What the coordinator keeps.
+    /// The coordinator's value.
     pub expected: String,
-    /// What the region brought.
+    /// The region's value.
     pub got: String,
 }
 
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// Sharding scenario 109: two codecs without a common name; during a change of names both are read.
+    /// Sharding scenario 109: two codecs without a common name differ; during a change of names both names are read.
     #[test]
     fn scenario_109_codecs_without_a_common_name_differ() {
         let of =

@@ -1,8 +1,8 @@
 //! The frames of a shard's data lane: messages behind a header, and marks.
 //!
-//! This is the hot part of the wire, so it is bytes and not protobuf: a frame is written and read
-//! without an allocation but for the entity id. Integers are big-endian; texts are a `u16` length and
-//! UTF-8. A reader refuses versions and tags that it does not know.
+//! This is the hot part of the wire format, so it is bytes and not protobuf: a frame is written and read without an
+//! allocation except for the entity id. Integers are big-endian; texts are a `u16` length and UTF-8. A reader refuses
+//! versions and tags that it does not know.
 //!
 //! ```text
 //! message  version=1 | flags | digest u32 | generation u64 | origin incarnation u64
@@ -35,17 +35,17 @@ const TRAVELLED: u8 = 2;
 pub(crate) struct Header {
     /// Digest of the sender's fingerprint.
     pub(crate) digest: u32,
-    /// The generation of the route that the last sender took.
+    /// The generation of the route that the last sender used.
     pub(crate) generation: Generation,
-    /// Which region of its origin's process it was submitted to.
+    /// The incarnation of the region in its origin's process that the message was submitted to.
     pub(crate) incarnation: u64,
-    /// Returned by the shard's former owner.
+    /// Whether the message was returned by the shard's former owner.
     leftover: bool,
     travelled: Option<Travelled>,
     pub(crate) id: EntityId,
 }
 
-/// What the header of a message says that did not come straight from its origin.
+/// The additional header fields of a message that did not come straight from its origin.
 #[derive(Debug, PartialEq, Eq)]
 struct Travelled {
     hops: u8,
@@ -54,12 +54,13 @@ struct Travelled {
 }
 
 impl Header {
-    /// Whether the message came by its first route straight from the region it was submitted to, at the other end of the link.
+    /// Whether the message came by its first route straight from the region it was submitted to, at the other end of
+    /// the link.
     pub(crate) fn is_straight(&self) -> bool {
         !self.leftover && self.travelled.is_none()
     }
 
-    /// What the region's machine is to know of a message that came by the link of `peer`, and the entity it is for.
+    /// The stamp of a message that came by the link of `peer`, and the entity that it is for.
     pub(crate) fn into_stamp(self, peer: &UniqueAddress) -> (Stamp, EntityId) {
         let Self { generation, incarnation, leftover, travelled, id, .. } = self;
         let Travelled { hops, first, node } =
@@ -94,7 +95,7 @@ pub(crate) fn put_straight(
     put_bytes(buffer, id.as_bytes());
 }
 
-/// What all headers begin with.
+/// Appends the common begin of all headers.
 fn put_begin(buffer: &mut BytesMut, flags: u8, digest: u32, generation: Generation, incarnation: u64) {
     let mut begin = [0; 22];
     (begin[0], begin[1]) = (VERSION, flags);
@@ -104,7 +105,7 @@ fn put_begin(buffer: &mut BytesMut, flags: u8, digest: u32, generation: Generati
     buffer.put_slice(&begin);
 }
 
-/// Reads the header at the front of `bytes`, and says how long it is; the rest is the message. It is read where it lies, for
+/// Reads the header at the front of `bytes`, and returns its length too; the rest is the message. Reads in place, as
 /// every message passes here.
 pub(crate) fn read_header(bytes: &[u8], horizon: Horizon) -> Result<(Header, usize), ReadError> {
     let rest = &mut &*bytes;
@@ -187,7 +188,7 @@ pub(crate) fn put_direct(buffer: &mut BytesMut, instance: u64) {
     buffer.put_u64(instance);
 }
 
-/// Reads the instance that a direct message is for; the rest of the bytes is the message.
+/// Reads the instance of a direct message; the rest of the bytes is the message.
 pub(crate) fn take_direct(bytes: &mut Bytes) -> Result<u64, ReadError> {
     let rest = &mut &bytes[..];
     version(rest)?;
@@ -298,7 +299,7 @@ mod tests {
         }
     }
 
-    /// The bytes themselves: a change of them is a change of the protocol.
+    /// Fixes the bytes: a change of them is a change of the protocol.
     #[test]
     fn the_straight_header_is_as_documented() {
         let mut buffer = BytesMut::new();

@@ -1,22 +1,22 @@
-//! Whether the types that a node waits for have registered: a part of its readiness.
+//! Whether the types in `healthcheck.names` have registered: a part of the node's readiness.
 //!
 //! ```text
 //! waiting --all registered--> passed, for ever
 //! waiting --disabled_after behind the first look at a member that is Up--> off, for ever
 //! ```
-//! Looked at from outside at whatever pace: nothing here runs by itself. Source: sharding §6.4.
+//! The check is driven by its caller, at any pace: nothing here runs by itself. Source: sharding §6.4.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::settings::HealthCheckSettings;
 
-/// What is seen of a type's region.
+/// The observed state of a type's region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
-    /// A coordinator has taken it.
+    /// Whether a coordinator has taken its registration.
     pub registered: bool,
-    /// It has answered the last question whether it works, or was asked none.
+    /// Whether the region has answered the last liveness question, or was asked none.
     pub answered: bool,
 }
 
@@ -25,9 +25,9 @@ pub struct Look {
 pub struct HealthCheck {
     settings: HealthCheckSettings,
     has_passed: bool,
-    /// When the node was first looked at as a member that is `Up`.
+    /// When the node was first observed as a member that is `Up`.
     up_since: Option<Instant>,
-    /// Since when each type's last question has been open, or was put again.
+    /// The time of each type's last answer, or of its first unanswered question.
     asked_at: BTreeMap<String, Instant>,
 }
 
@@ -37,13 +37,14 @@ impl HealthCheck {
         Self { settings, has_passed: false, up_since: None, asked_at: BTreeMap::new() }
     }
 
-    /// The types that are waited for; none once that is over.
+    /// The types that are awaited; none once the check is over.
     pub fn names(&self) -> &[String] {
         if self.has_passed { &[] } else { &self.settings.names }
     }
 
-    /// What keeps the node from being ready, a sentence for each type; nothing if it is. `look` sees a type's region, or `None`
-    /// if the type is not set up. The caller asks each region of [`HealthCheck::names`] anew once it has answered.
+    /// Why the node is not ready, one sentence for each type; empty if it is. `look` observes a type's region, or
+    /// returns `None` if the type is not set up. The caller asks each region of [`HealthCheck::names`] anew once it has
+    /// answered.
     pub fn check(&mut self, now: Instant, is_up: bool, look: impl Fn(&str) -> Option<Look>) -> Vec<String> {
         if self.has_passed {
             return Vec::new();
@@ -59,7 +60,7 @@ impl HealthCheck {
         if self.has_passed { Vec::new() } else { missing }
     }
 
-    /// What a type lacks.
+    /// What a type lacks for readiness, if anything.
     fn missing(&mut self, now: Instant, name: &str, look: Option<Look>) -> Option<String> {
         let Some(look) = look else {
             self.asked_at.remove(name);
@@ -83,13 +84,13 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
-    /// How a region stands: it is taken, it answers and is not taken, it says nothing, there is none.
+    /// States of a region: registered, answering but unregistered, not answering, absent.
     const TAKEN: Option<Look> = Some(Look { registered: true, answered: true });
     const WAITS: Option<Look> = Some(Look { registered: false, answered: true });
     const SILENT: Option<Look> = Some(Look { registered: true, answered: false });
     const ABSENT: Option<Look> = None;
 
-    /// Looks at the node after a time, while its regions stand as they do. Answers the types that are missing.
+    /// Observes the node after some time, with its regions in given states. Returns the types that are missing.
     struct Lab {
         check: HealthCheck,
         now: Instant,

@@ -1,15 +1,15 @@
-//! Values of the user's that the runtime may have to drop.
+//! User values that the runtime may have to drop.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Drops what is the user's: a panic of its destructor ends with it, and not with what held it.
+/// Drops a user value and catches a panic of its destructor, which must not unwind into the runtime.
 pub(crate) fn discard<T>(value: T) {
     if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
         tracing::error!("a destructor panicked");
     }
 }
 
-/// A value of the user's in the hands of the runtime, which [discards](discard) it wherever it lets go of it.
+/// A user value held by the runtime, which [discards](discard) the value on drop.
 pub(crate) struct Held<T>(Option<T>);
 
 impl<T> Held<T> {
@@ -17,7 +17,7 @@ impl<T> Held<T> {
         Self(Some(value))
     }
 
-    /// Gives the value out.
+    /// Takes the value out.
     pub(crate) fn into_inner(mut self) -> T {
         self.0.take().expect("given out once")
     }

@@ -1,9 +1,9 @@
-//! How far ahead of this node's clock the numbers of other nodes may lie.
+//! How far ahead of this node's clock the numbers sent by other nodes may lie.
 //!
-//! Epochs and generations only grow, and a coordinator climbs above every one that it hears of. One forged number near
-//! the end of the range would leave no room for the next epoch, so a number that no coordinator can have reached is
-//! refused where it is read. Epochs begin at the Unix time in seconds; a hundred years of room are more than restarts
-//! and wrong clocks use up.
+//! Epochs and generations only grow, and a coordinator chooses an epoch above every one that it hears of. One forged
+//! number near the end of the range would leave no room for the next epoch, so a number that no coordinator can have
+//! reached is refused when it is read. Epochs begin at the Unix time in seconds; a hundred years of room are more than
+//! restarts and wrong clocks use up.
 //!
 //! Source: sharding §2.1.
 
@@ -14,7 +14,7 @@ use crate::machine::message::{Attempt, Epoch};
 /// A hundred years of 365 days, in seconds.
 const AHEAD: u64 = 100 * 365 * 24 * 60 * 60;
 
-/// The largest epoch that this node believes another one.
+/// The largest epoch that this node accepts from another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Horizon(Epoch);
 

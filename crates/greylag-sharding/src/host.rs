@@ -1,8 +1,8 @@
-//! What a shard hosts: the layer below [`Entity`](crate::Entity), for wrappers with a protocol of their own.
+//! Hosted entities: the layer below [`Entity`](crate::Entity), for wrappers with a protocol of their own.
 //!
-//! A shard calls what it hosts one at a time and never re-enters one. Plain entities and those that persist stand on this;
-//! so does delivery, whose wrapper takes protocol messages in front of the entity that it holds. Requests that a handler
-//! makes of its [`ShardCx`] take effect when the handler returns.
+//! A shard calls its hosted entities one at a time and never re-enters one. Plain and persistent entities are built on
+//! this layer; so is delivery, whose wrapper takes protocol messages in front of the entity that it holds. Requests of
+//! a handler to its [`ShardCx`] take effect when the handler returns.
 //!
 //! ```text
 //! first message --> factory --> on_start --> receive* --> on_stop --> receive* --> on_signal(PostStop)
@@ -23,7 +23,7 @@ pub(crate) use cx::{CtxScope, MakeMessage, Requests, Resumption, TellSilence, Ti
 pub use crate::driver::{DurableStateEntity, EventSourcedEntity, HostedMachine, PersistentEntity, Standing};
 use crate::entity::Failure;
 
-/// What a shard hosts. See the [module](self).
+/// An entity as hosted by a shard. See the [module](self).
 ///
 /// Handlers run on the shard's task and must not block; a slow one delays its shard and no other.
 pub trait HostedEntity: Send + 'static {
@@ -47,12 +47,12 @@ pub trait HostedEntity: Send + 'static {
     /// anew, without the message that failed.
     fn receive(&mut self, message: Self::Message, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure>;
 
-    /// The shard wants this incarnation to end: it is passivated, or its shard moves or stops.
+    /// Takes the shard's request to end this incarnation: it is passivated, or its shard moves or stops.
     ///
-    /// `stop` is the type's stop message, if it has one. The default hands that to
-    /// [`HostedEntity::receive`], which is then expected to call [`ShardCx::stop`], and stops at once where
-    /// there is none. An entity with work in flight may stop later; after the type's deadline it is
-    /// stopped by force. Called at most once per incarnation. Source: sharding §4.5, §2.9.
+    /// `stop` is the type's stop message, if it has one. The default passes the message to [`HostedEntity::receive`],
+    /// which is then expected to call [`ShardCx::stop`], and stops at once if there is none. An entity with work in
+    /// flight may stop later; after the type's deadline it is stopped by force. Called at most once per incarnation.
+    /// Source: sharding §4.5, §2.9.
     ///
     /// # Errors
     /// As [`HostedEntity::receive`]; a failing entity is then stopped without a restart.
@@ -66,17 +66,17 @@ pub trait HostedEntity: Send + 'static {
         }
     }
 
-    /// Is told of the incarnation's end.
+    /// Takes a signal about the incarnation's end.
     ///
     /// # Errors
-    /// Counted and logged; the incarnation ends all the same.
+    /// Counted and logged; the incarnation ends nevertheless.
     fn on_signal(&mut self, signal: Signal, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
         let _ = (signal, cx);
         Ok(())
     }
 
-    /// Takes the output of a future begun by [`ShardCx::suspend_for`] or [`ShardCx::spawn_for`], for
-    /// entities whose asynchronous results are no messages of theirs.
+    /// Takes the output of a future begun by [`ShardCx::suspend_for`] or [`ShardCx::spawn_for`], for entities whose
+    /// asynchronous results are not messages.
     ///
     /// # Errors
     /// As [`HostedEntity::receive`].
@@ -86,19 +86,19 @@ pub trait HostedEntity: Send + 'static {
     }
 }
 
-/// Told to an entity just before its incarnation ends.
+/// A signal to an entity just before its incarnation ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
     /// The entity failed, and a new value from the factory is about to replace this one.
     PreRestart,
-    /// It has stopped; no message follows. A killed entity does not get it.
+    /// The entity has stopped; no message follows. A killed entity does not get this signal.
     PostStop,
 }
 
 /// Why an entity type's journal knows a newer owner; see [`ShardCx::fenced`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fenced {
-    /// The generation that the journal holds, if that was the reason for the refusal.
+    /// The generation in the journal, if that was the reason for the refusal.
     pub stored: Option<Generation>,
 }
 

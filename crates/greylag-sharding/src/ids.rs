@@ -1,7 +1,7 @@
-//! Names of what sharding places: entity types, shards, entities, regions.
+//! Ids used by sharding: entity types, shards, entities, regions.
 //!
-//! Each is a newtype that is checked when it is made, so that its users need not check again.
-//! They are cheap to clone and ordered by their bytes; maps that decide something use that order.
+//! Each id is a newtype that is checked when it is made, so that its users need not check again. Ids are cheap to clone
+//! and ordered by their bytes; maps whose order matters use that order.
 
 mod entity;
 
@@ -20,7 +20,7 @@ use crate::error::InvalidTypeName;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntityTypeName(Arc<str>);
 
-/// Names are compared as their text, so maps by name are searched by text.
+/// Compares names as text, so that maps by name can be searched by text.
 impl std::borrow::Borrow<str> for EntityTypeName {
     fn borrow(&self) -> &str {
         &self.0
@@ -49,7 +49,7 @@ impl EntityTypeName {
         Ok(Self(name.into()))
     }
 
-    /// The name as it was given.
+    /// The name as given.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -61,7 +61,7 @@ impl EntityTypeName {
     }
 }
 
-/// Percent-encodes all but the unreserved characters of RFC 3986.
+/// Percent-encodes all characters but the unreserved ones of RFC 3986.
 pub fn percent_encode(text: &str) -> String {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let mut encoded = String::with_capacity(text.len());
@@ -85,10 +85,10 @@ impl ShardId {
     /// The longest shard id in bytes.
     pub const MAX_BYTES: usize = 255;
 
-    /// Checks a shard id as an extractor or a peer named it.
+    /// Checks a shard id named by an extractor or a peer.
     ///
     /// # Errors
-    /// [`DeadLetterReason::InvalidShardId`], the reason that the message concerned is dropped with.
+    /// [`DeadLetterReason::InvalidShardId`], the reason with which the message concerned is dropped.
     pub fn new(id: impl Into<Arc<str>>) -> Result<Self, DeadLetterReason> {
         let id = id.into();
         if id.is_empty() || id.len() > Self::MAX_BYTES { Err(DeadLetterReason::InvalidShardId) } else { Ok(Self(id)) }
@@ -104,7 +104,7 @@ impl ShardId {
         Self::index_of(&self.0)
     }
 
-    /// As [`ShardId::index`], of a name that is not checked.
+    /// As [`ShardId::index`], for an unchecked name.
     pub(crate) fn index_of(name: &str) -> Option<u32> {
         let index: u32 = name.parse().ok()?;
         let canonical = !name.starts_with('+') && (name.len() == 1 || !name.starts_with('0'));
@@ -121,16 +121,16 @@ impl ShardId {
         &self.0
     }
 
-    /// As [`ShardId::shared`], without another count.
+    /// As [`ShardId::shared`], without changing the reference count.
     pub(crate) fn into_shared(self) -> Arc<str> {
         self.0
     }
 }
 
-/// One region: the process it runs in, and which region of this type that process has started.
+/// One region: its process, and its number in that process.
 ///
-/// The incarnation is the recipient instance id of its transport registration, so that nothing meant
-/// for a stopped region reaches its successor in the same process. Source: sharding §1.1, cluster T25.
+/// The incarnation is the recipient instance id of the region's transport registration, so that no message for a
+/// stopped region reaches its successor in the same process. Source: sharding §1.1, cluster T25.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId {
     /// The process.

@@ -1,9 +1,8 @@
 //! A bounded queue with many writers and one reader that can be sealed.
 //!
-//! Writers never wait for room. Sealing draws a line: a push that came before it is in the queue,
-//! one that comes after it is refused and handed back, so nothing is ever lost between two owners
-//! of a route. The reader takes everything at once; the lock is held for a push or a swap of two
-//! vectors, and it belongs to one queue alone.
+//! Writers never wait for room. Sealing draws a line: a push before the seal is in the queue, a push after it is
+//! refused and handed back, so no item is lost between two owners of a route. The reader takes everything at once; the
+//! lock is held for a push or a swap of two vectors, and belongs to one queue alone.
 //!
 //! Source: sharding §2.4 (flips are linearisable), §10 (local path).
 
@@ -20,7 +19,7 @@ pub(crate) enum Refused<T> {
     Full(T),
 }
 
-/// How much may wait in an inbox.
+/// The bound of an inbox.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bound {
     pub(crate) items: usize,
@@ -35,12 +34,12 @@ pub(crate) struct Inbox<T> {
 
 struct State<T> {
     queue: VecDeque<T>,
-    /// What the items of the queue count.
+    /// Sum of the items' sizes in bytes.
     bytes: usize,
     sealed: bool,
     /// The reader, while it waits.
     reader: Option<Waker>,
-    /// Items so far, for tests that count hand-overs.
+    /// Number of items pushed so far, for tests that count hand-overs.
     #[cfg(test)]
     pushed: u64,
 }
@@ -56,7 +55,7 @@ impl<T> State<T> {
     }
 }
 
-/// Past this many slots an emptied vector is given back to the allocator.
+/// An emptied vector with more slots than this is freed.
 const KEPT_CAPACITY: usize = 4096;
 
 impl<T> Inbox<T> {
@@ -72,7 +71,7 @@ impl<T> Inbox<T> {
         Self { state: Mutex::new(state), bound }
     }
 
-    /// How many items were ever pushed.
+    /// Number of items pushed so far.
     #[cfg(test)]
     pub(crate) fn pushed(&self) -> u64 {
         self.lock().pushed
@@ -82,7 +81,7 @@ impl<T> Inbox<T> {
         self.state.lock().expect("nothing panics while it holds an inbox")
     }
 
-    /// Appends one item that counts so many bytes, and wakes the reader if it waits.
+    /// Appends one item of size `bytes`, and wakes the reader if it waits.
     pub(crate) fn push(&self, item: T, bytes: u32) -> Result<(), Refused<T>> {
         let state = self.lock();
         if state.sealed {
@@ -91,8 +90,8 @@ impl<T> Inbox<T> {
         self.add_within(state, item, bytes).map_err(Refused::Full)
     }
 
-    /// Appends as many of these items, which say themselves what they count, as [`Inbox::push`] would take, and wakes the
-    /// reader once for all. The others are left, in their order; answers why there are some.
+    /// Appends as many of the items as [`Inbox::push`] would take, with their sizes from `bytes`, and wakes the reader
+    /// once for all. The others stay in `items`, in their order; returns why they were refused.
     pub(crate) fn push_all(&self, items: &mut VecDeque<T>, bytes: impl Fn(&T) -> u32) -> Option<Refused<()>> {
         let mut state = self.lock();
         if state.sealed {
@@ -109,12 +108,13 @@ impl<T> Inbox<T> {
         (!items.is_empty()).then_some(Refused::Full(()))
     }
 
-    /// As [`Inbox::push`], also if the inbox is sealed: for the task that seals it. Gives the item back if the inbox is full.
+    /// As [`Inbox::push`], even if the inbox is sealed: for the task that seals it. Gives the item back if the inbox is
+    /// full.
     pub(crate) fn push_sealed(&self, item: T, bytes: u32) -> Result<(), T> {
         self.add_within(self.lock(), item, bytes)
     }
 
-    /// Appends one item, also if the inbox is full or sealed: for what must not be lost.
+    /// Appends one item, even if the inbox is full or sealed: for items that must not be lost.
     pub(crate) fn push_anyway(&self, item: T) {
         let mut state = self.lock();
         state.add(item, 0);
@@ -127,7 +127,7 @@ impl<T> Inbox<T> {
         Ok(())
     }
 
-    /// Appends an item if there is room for it. An item that is larger than all of the bound waits alone.
+    /// Appends an item if there is room for it. An item larger than the whole bound waits alone.
     fn admit(&self, state: &mut State<T>, item: T, bytes: u32) -> Result<(), T> {
         let is_beyond = state.bytes.saturating_add(bytes as usize) > self.bound.bytes && !state.queue.is_empty();
         if state.queue.len() >= self.bound.items || is_beyond {
@@ -137,7 +137,7 @@ impl<T> Inbox<T> {
         Ok(())
     }
 
-    /// Wakes the reader, outside of the lock, into which the reader would otherwise run at once.
+    /// Wakes the reader after the lock is released, as the reader would otherwise run into the lock at once.
     fn wake(mut state: MutexGuard<'_, State<T>>) {
         let reader = state.reader.take();
         drop(state);
@@ -146,7 +146,7 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// How many items wait.
+    /// Number of waiting items.
     pub(crate) fn len(&self) -> usize {
         self.lock().queue.len()
     }
@@ -161,7 +161,7 @@ impl<T> Inbox<T> {
         self.lock().sealed = false;
     }
 
-    /// Moves everything queued into `batch`, which must be empty. Answers whether there was anything.
+    /// Moves everything queued into `batch`, which must be empty. Returns whether there was anything.
     pub(crate) fn take(&self, batch: &mut VecDeque<T>) -> bool {
         debug_assert!(batch.is_empty());
         Self::give_back(batch);

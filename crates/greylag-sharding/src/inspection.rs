@@ -1,7 +1,7 @@
-//! What can be seen of an entity type from outside: regions, shards, entities. Nothing is started by looking.
+//! Inspection results of an entity type: regions, shards, entities. Inspection starts nothing.
 //!
-//! Regions are named by their coordinator, shards and entities are told by the region that hosts them. Every answer is partial
-//! rather than none: what did not answer in time stands under `failed`. For tests and monitoring.
+//! The coordinator names the regions; each hosting region reports its shards and entities. Every answer may be partial:
+//! regions and shards that did not answer in time are listed under `failed`. For tests and monitoring.
 //!
 //! Source: sharding §6.1.
 
@@ -11,30 +11,30 @@ use greylag_core::UniqueAddress;
 
 use crate::ids::{EntityId, RegionId, ShardId};
 
-/// Entities of one page of [`RegionEntities`], at most.
+/// Most entities of one page of [`RegionEntities`].
 pub const ENTITIES_PER_PAGE: usize = 10_000;
 
-/// How many entities of a shard there are, by their state. Source: sharding §4.7.
+/// Numbers of a shard's entities by state. Source: sharding §4.7.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EntityCounts {
-    /// Live, and not asked to stop; those that are starting too.
+    /// Live entities that were not asked to stop, including those that are starting.
     pub active: u64,
-    /// Live, and asked to stop.
+    /// Live entities that were asked to stop.
     pub passivating: u64,
-    /// Remembered, and not started since the shard is here.
+    /// Remembered entities that have not been started since the shard is here.
     pub remembered_not_started: u64,
-    /// Not live, and to be started: after a backoff, or in their turn.
+    /// Entities that are not live, and will be started: after a backoff, or in their turn.
     pub waiting_restart: u64,
 }
 
 impl EntityCounts {
-    /// All of them.
+    /// The sum of all states.
     pub fn total(&self) -> u64 {
         let live = self.active.saturating_add(self.passivating);
         live.saturating_add(self.remembered_not_started).saturating_add(self.waiting_restart)
     }
 
-    /// Both together.
+    /// The sums of both counts.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -51,7 +51,8 @@ impl EntityCounts {
 pub struct RegionStats {
     /// The shards that answered.
     pub shards: BTreeMap<ShardId, EntityCounts>,
-    /// Shards that did not, within `shard_region_query_timeout`: a handler blocks, or the shard waits for its restart.
+    /// Shards that did not answer within `shard_region_query_timeout`: a handler blocks, or the shard waits for its
+    /// restart.
     pub failed: BTreeSet<ShardId>,
 }
 
@@ -67,36 +68,37 @@ impl RegionStats {
 pub struct ClusterStats {
     /// The regions that answered, by the full addresses of their nodes.
     pub regions: BTreeMap<UniqueAddress, RegionStats>,
-    /// Nodes whose regions did not.
+    /// Nodes whose regions did not answer.
     pub failed_regions: BTreeSet<UniqueAddress>,
-    /// No coordinator is known that could name the regions, or it did not answer: so there are none here.
+    /// Whether no coordinator is known, or it did not answer: then `regions` is empty.
     pub coordinator_missing: bool,
 }
 
-/// The nodes with a region that hosts.
+/// The nodes with a hosting region.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CurrentRegions {
     /// The full addresses of the nodes.
     pub addresses: BTreeSet<UniqueAddress>,
-    /// No coordinator is known, or it did not answer: so there are none here.
+    /// Whether no coordinator is known, or it did not answer: then `addresses` is empty.
     pub coordinator_missing: bool,
 }
 
-/// A place in the entities of a region: behind an entity of a shard, or at the begin of the shard.
+/// A position in the entities of a region: behind an entity of a shard, or at the begin of the shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Position {
-    /// In which shard.
+    /// The shard.
     pub shard: ShardId,
-    /// Behind which entity.
+    /// The entity before the position; `None` at the begin of the shard.
     pub after: Option<EntityId>,
 }
 
 /// One page of the live entities of a region (active and passivating), by the names of shards and entities.
 ///
-/// Entities that start or end meanwhile may be missing, and a shard whose entities fill more than one page stands in each.
+/// Entities that start or end meanwhile may be missing; a shard whose entities fill more than one page is in each of
+/// these.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RegionEntities {
-    /// The shards that answered, with [`ENTITIES_PER_PAGE`] entities in all, at most.
+    /// The shards that answered, with at most [`ENTITIES_PER_PAGE`] entities in all.
     pub shards: BTreeMap<ShardId, BTreeSet<EntityId>>,
     /// Shards that did not answer within `shard_region_query_timeout`.
     pub failed: BTreeSet<ShardId>,
@@ -109,48 +111,48 @@ pub struct RegionEntities {
 pub struct EntityLocation {
     /// Its shard.
     pub shard: ShardId,
-    /// The region that messages to it go to; `None` if this node has no route to the shard.
+    /// The region to which messages for the entity go; `None` if this node has no route to the shard.
     pub region: Option<RegionId>,
 }
 
-/// What one node asks the region of another one.
+/// A question of one node to the region of another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Inquiry {
-    /// Its shards, with counts.
+    /// Asks for the shards, with counts.
     Stats,
-    /// A page of its entities.
+    /// Asks for a page of the entities.
     Entities {
-        /// Where it begins; `None` for the first one.
+        /// The begin of the page; `None` for the first one.
         from: Option<Position>,
     },
 }
 
-/// What a region answers.
+/// The answer of a region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// To [`Inquiry::Stats`].
+    /// The answer to [`Inquiry::Stats`].
     Stats(RegionStats),
-    /// To [`Inquiry::Entities`].
+    /// The answer to [`Inquiry::Entities`].
     Entities(RegionEntities),
 }
 
-/// A question or an answer between nodes. The number is the asker's.
+/// A question or an answer between nodes. The asking node chooses the number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InspectionMessage {
     /// The question.
     Ask {
-        /// Comes back with the answer.
+        /// Repeated in the answer.
         request: u64,
-        /// How long the asker waits, in milliseconds: shards that are slower have failed by then.
+        /// How long the asking node waits, in milliseconds: slower shards count as failed.
         patience_ms: u32,
-        /// What is asked.
+        /// The question.
         inquiry: Inquiry,
     },
     /// The answer.
     Tell {
-        /// Of the question.
+        /// The number of the question.
         request: u64,
-        /// What was found.
+        /// The result.
         finding: Finding,
     },
 }

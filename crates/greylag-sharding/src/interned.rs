@@ -1,6 +1,6 @@
-//! Values that many things have in common, kept once.
+//! Values shared by many users, each kept once.
 //!
-//! A region of 100,000 shards knows a home for each of them, and few regions that are homes. Source: sharding §10.
+//! A region of 100,000 shards knows a home for each of them, but only a few distinct regions. Source: sharding §10.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ impl<K, V> Default for Interned<K, V> {
 }
 
 impl<K: Ord + Clone, V> Interned<K, V> {
-    /// The value of a key, which `make` makes if there is none in use. Then the values of which only this table knows are
-    /// forgotten.
+    /// The value of a key, made by `make` if none is in use. A new value also removes all values that only this table
+    /// still holds.
     pub(crate) fn share(&mut self, key: &K, make: impl FnOnce() -> V) -> Arc<V> {
         if let Some(known) = self.0.get(key) {
             return known.clone();

@@ -1,4 +1,4 @@
-//! A key names an entity type once, with what its entities are sent.
+//! A key names an entity type, together with the type of its messages.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use crate::entity_type::{EntityType, Proxy};
 
-/// Names an entity type whose entities are sent `M`s. Usually a constant that all of a program shares:
+/// Names an entity type with messages of type `M`. Usually a constant shared by the whole program:
 ///
 /// ```
 /// use greylag_sharding::EntityKey;
@@ -24,12 +24,12 @@ pub struct EntityKey<M> {
 }
 
 impl<M> EntityKey<M> {
-    /// A key by this name, which is checked where the type is set up.
+    /// A key with this name, which is checked when the type is set up.
     pub const fn new(name: &'static str) -> Self {
         Self { name: Cow::Borrowed(name), message: PhantomData }
     }
 
-    /// A key by a name that is made at run time.
+    /// A key with a name that is made at run time.
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: Cow::Owned(name.into()), message: PhantomData }
     }
@@ -41,7 +41,7 @@ impl<M> EntityKey<M> {
 }
 
 impl<M: Send + 'static> EntityKey<M> {
-    /// The type as a node sees it that only sends to its entities and hosts none.
+    /// The description for a node that only sends to the type's entities and hosts none.
     pub fn proxy(self) -> EntityType<M, Proxy> {
         EntityType::proxy(self)
     }

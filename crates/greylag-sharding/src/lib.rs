@@ -1,5 +1,4 @@
-//! Entities found by name: one coordinator per type, a region per node, shards, and the runtime of
-//! their entities.
+//! Entities found by id: one coordinator per type, a region per node, shards, and the runtime of their entities.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -71,8 +70,8 @@
 //!   forwarding, moves and restarts; a message may be dropped with a reason, never overtaken.
 //! - **Nothing vanishes silently.** A message is handled, refused to its sender, or a dead letter.
 //!
-//! An entity that needs no history keeps its newest state only: [`EntityType::durable_state`]. One that is to run without being
-//! asked for starts again with its shard: [`EntityType::remember_entities`].
+//! An entity that needs no history keeps its newest state only: [`EntityType::durable_state`]. An entity that must run
+//! without a message starts again with its shard: [`EntityType::remember_entities`].
 //!
 //! Delivery is at most once; `greylag-delivery` makes it exactly once in effect.
 //!

@@ -9,10 +9,10 @@ use crate::start::StartEntityAck;
 use bytes::Bytes;
 use greylag_core::{CodecId, Generation, Manifest, ReplyTo, UniqueAddress};
 
-/// The question that a message carries.
+/// The question that a message carries, for its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AskTag {
-    /// Its number at the asking node.
+    /// The number of the question at the asking node.
     pub(crate) id: u64,
     /// When the asker stops waiting.
     pub(crate) deadline: Instant,
@@ -26,16 +26,16 @@ impl AskTag {
         Self { id, deadline, asker: None }
     }
 
-    /// For a question of another process, which waits for `budget` more.
+    /// For a question of another process, with `budget` of its time left.
     pub(crate) fn of_another(asker: UniqueAddress, id: u64, now: Instant, budget: Duration) -> Self {
         Self { id, deadline: now.checked_add(budget).unwrap_or(now + FAR), asker: Some(asker) }
     }
 }
 
-/// Stands for "never" where a wait overflows the clock.
+/// Used instead of a wait that overflows the clock.
 pub(crate) const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Where a message was submitted, unless that was here.
+/// The origin of a message that was submitted to another region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Origin {
     /// The region it was submitted to.
@@ -44,19 +44,18 @@ pub(crate) struct Origin {
     pub(crate) first: Generation,
 }
 
-/// A message, read or still to be read.
+/// A message, decoded or not.
 pub(crate) enum Content<M> {
     /// A value: sent on this node, or decoded here.
     Value {
         /// The value.
         message: M,
-        /// Under which name it is written, once the codec was asked: before the region's lock is taken, since codecs are
-        /// the user's code.
+        /// The manifest, once the codec was asked: before the region's lock is taken, since codecs are user code.
         manifest: Option<Manifest>,
     },
-    /// As it came from another node; forwarding does not decode it.
+    /// The encoded message, as it came from another node; forwarding does not decode it.
     Bytes { codec: CodecId, manifest: Manifest, payload: Bytes },
-    /// No message: the entity is to be started, and this told.
+    /// No message: a request to start the entity and to ack that.
     Start(ReplyTo<StartEntityAck>),
 }
 
@@ -68,16 +67,16 @@ impl<M> Content<M> {
 
 /// A message for one entity.
 pub(crate) struct Parcel<M> {
-    /// The entity that it is for.
+    /// The receiving entity.
     pub(crate) id: EntityId,
     /// The message.
     pub(crate) content: Content<M>,
-    /// The question it carries, if its sender said so.
+    /// The question that the message carries, if its sender asks.
     pub(crate) ask: Option<Box<AskTag>>,
     /// `None` if it was submitted to this node's region.
     pub(crate) origin: Option<Arc<Origin>>,
-    /// Bytes that it counts in the limits of buffers and queues: as it was on the wire, or as the value is in memory
-    /// without what that points to, which only the program knows.
+    /// Bytes that count towards the limits of buffers and queues: the size on the wire, or the size of the value in
+    /// memory without data behind pointers, whose size only the program knows.
     pub(crate) size: u32,
 }
 
@@ -114,7 +113,7 @@ impl<M> fmt::Debug for Parcel<M> {
 mod tests {
     use super::*;
 
-    /// Up to 128 bytes, moving a value takes a few instructions, and no call.
+    /// Moving a value of up to 128 bytes takes a few instructions, and no call.
     #[test]
     fn a_message_is_moved_without_a_call_and_so_is_one_with_a_question_in_it() {
         assert!(size_of::<Parcel<u64>>() <= 112);

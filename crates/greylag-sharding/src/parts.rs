@@ -1,8 +1,8 @@
 //! Control messages longer than one frame carries: cut into pieces, and put together again.
 //!
-//! An inventory of 100,000 shards takes megabytes. Sent as one frame it would be refused as too large, or hold up the
+//! An inventory of 100,000 shards takes megabytes. As one frame it would be refused as too large, or hold up the
 //! heartbeats behind it. A control lane is first in, first out, so pieces come in the order in which they were sent; a
-//! lost piece loses the message, and every control message is said again.
+//! lost piece loses the message, and every control message is repeated.
 //!
 //! ```text
 //! message of 150 KiB  ->  Part{7, 0 of 3}  Part{7, 1 of 3}  Part{7, 2 of 3}  ->  message
@@ -25,17 +25,17 @@ use crate::wire::MANIFESTS;
 /// Manifest of a piece.
 pub const PART_MANIFEST: &str = "greylag.sharding.part";
 
-/// Bytes of a message up to which it is a frame of its own, and of a piece: with a piece's header and the envelope's a
-/// frame stays below 64 KiB.
+/// Most bytes of a message that is a frame of its own, and of a piece: with a piece's header and the envelope's a frame
+/// stays below 64 KiB.
 const PIECE: usize = 63 * 1024;
 
-/// Bytes up to which a message is put together: an inventory of a million shards with their ids of at most 64 bytes.
+/// Most bytes of a joined message: an inventory of a million shards with their ids of at most 64 bytes.
 const LONGEST: usize = 96 * 1024 * 1024;
 
-/// Cuts the control messages of one sender.
+/// Cuts the control messages of one sender into frames.
 #[derive(Debug, Default)]
 pub struct Cutter {
-    /// Messages cut so far; tells the pieces of one from those of the next.
+    /// Messages cut so far; tells the pieces of one message from those of the next.
     cut: AtomicU64,
 }
 
@@ -57,7 +57,7 @@ impl Cutter {
     }
 }
 
-/// The pieces that came of a message so far.
+/// The pieces of a message received so far.
 #[derive(Debug)]
 struct Open {
     number: u64,
@@ -66,18 +66,18 @@ struct Open {
     bytes: BytesMut,
 }
 
-/// Puts the control messages of all senders together: of each node at most one message of each manifest at a time.
+/// Joins the control messages of all senders: of each node at most one message of each manifest at a time.
 #[derive(Debug, Default)]
 pub struct Joiner {
     open: BTreeMap<(UniqueAddress, &'static str), Open>,
 }
 
 impl Joiner {
-    /// Takes a piece that came from this node. The whole message with its manifest, once this was the last piece.
+    /// Takes a piece from a node. Returns the whole message with its manifest, if this was the last piece.
     ///
     /// # Errors
-    /// [`ReadError::Malformed`] if it is no piece, or belongs to no message whose other pieces came before it. What came
-    /// of its message is given up.
+    /// [`ReadError::Malformed`] if the bytes are no piece, or belong to no message whose other pieces came before. The
+    /// message is given up.
     pub fn take(&mut self, from: &UniqueAddress, piece: Bytes) -> Result<Option<(&'static str, Bytes)>, ReadError> {
         let malformed = |why: &str| DecodeError::malformed(PART_MANIFEST, why);
         let part = Part::decode(piece).map_err(|error| malformed(&error.to_string()))?;
@@ -105,7 +105,7 @@ impl Joiner {
         Ok(None)
     }
 
-    /// Gives up what came of nodes that are no members any more.
+    /// Gives up the pieces of nodes that are no members any more.
     pub fn retain(&mut self, is_member: impl Fn(&UniqueAddress) -> bool) {
         self.open.retain(|(node, _), _| is_member(node));
     }

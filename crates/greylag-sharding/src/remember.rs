@@ -1,9 +1,9 @@
 //! Remembering which entities run, so that they start again with their shard.
 //!
-//! A type that remembers its entities stores the id of each when it starts first, and takes it back when it passivates.
-//! Whatever else ends an entity (a crash, the loss of its node, a rebalance, a shutdown of everything) leaves it
-//! remembered, and it starts again wherever its shard lives next, without a message. What an entity knew is not part of
-//! that: an entity that needs its state persists it.
+//! A type that remembers its entities stores the id of each entity at its first start, and removes the id when it
+//! passivates. Any other end of an entity (a crash, the loss of its node, a rebalance, a shutdown of everything) leaves
+//! it remembered, and it starts again wherever its shard lives next, without a message. The state of an entity is not
+//! remembered: an entity that needs its state persists it.
 //!
 //! ```text
 //! first message --> shard: remembering --stored--> entity starts, its messages flow

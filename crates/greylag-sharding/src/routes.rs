@@ -1,15 +1,13 @@
-//! The published route table: where a sender puts a message for a shard, without asking the region.
+//! The published route table: tells a sender where to put a message for a shard, without asking the region.
 //!
-//! The region publishes, every sender reads: one array cell per shard, one atomic load, no lock that
-//! two shards share. Without an open route a message goes through the region's machine, which
-//! buffers it or knows better.
+//! The region publishes, every sender reads: one array cell per shard, one atomic load, no lock that two shards share.
+//! Without an open route a message goes through the region's machine, which buffers or routes it.
 //!
-//! Publishing is a barrier, as `machine::region::protocol` asks: the cell is written first, then the route
-//! left is sealed (a shard's inbox, or the gate of a remote route). A sender that had read the old
-//! route is either in ahead of the seal, and so ahead of the stop marker or flush mark that follows,
-//! or is refused and goes to the machine, which it cannot enter before the flip is over. Entering a
-//! route needs nothing more: buffered messages are in the new route before the cell is written, and
-//! both happen under the machine's lock.
+//! Publishing is a barrier, as `machine::region::protocol` requires: the cell is written first, then the former route
+//! is sealed (a shard's inbox, or the gate of a remote route). A sender that had read the old route is either in before
+//! the seal, and so ahead of the stop marker or flush mark that follows, or is refused and goes to the machine, which
+//! it cannot enter before the flip is over. Opening a route needs nothing more: buffered messages are in the new route
+//! before the cell is written, and both happen under the machine's lock.
 //!
 //! Source: sharding §2.4, §10.
 
@@ -24,17 +22,17 @@ use crate::ids::RegionId;
 use crate::inbox::Inbox;
 use crate::parcel::Origin;
 
-/// A route that senders may take by themselves.
+/// A route that senders may use without the machine.
 pub(crate) enum Open<T> {
     /// The shard is hosted here and serves.
     Local(LocalRoute<T>),
-    /// Another region hosts it.
+    /// Another region hosts the shard.
     Remote(RemoteRoute),
 }
 
 /// See [`Open::Local`].
 pub(crate) struct LocalRoute<T> {
-    /// Under which allocation.
+    /// The allocation.
     pub(crate) generation: Generation,
     /// The shard's queue.
     pub(crate) inbox: Arc<Inbox<T>>,
@@ -46,16 +44,16 @@ pub(crate) struct LocalRoute<T> {
 pub(crate) struct RemoteRoute {
     /// The region that hosts the shard.
     pub(crate) home: Arc<Home>,
-    /// Under which allocation.
+    /// The allocation.
     pub(crate) generation: Generation,
-    /// Whether the route was left. Held for reading while a message is put on the lane.
+    /// Whether the route was left. Read-locked while a message is put on the lane.
     left: RwLock<bool>,
 }
 
-/// A region of another node that is home to shards: one for all of them.
+/// A region of another node that hosts shards; shared by their routes.
 pub(crate) struct Home {
     pub(crate) region: RegionId,
-    /// Its node, as the transport is told it.
+    /// Its node, as a transport destination.
     pub(crate) destination: Destination,
 }
 
@@ -70,7 +68,7 @@ impl<T> LocalRoute<T> {
         Self { generation, inbox, admitted: ArcSwap::default() }
     }
 
-    /// From now on frames of `origin` need no check.
+    /// Admits frames of `origin` without a check from now on.
     pub(crate) fn admit(&self, origin: RegionId) {
         if self.admitted(&origin.node, origin.incarnation).is_none() {
             let mut all = self.admitted.load().as_ref().clone();
@@ -79,7 +77,7 @@ impl<T> LocalRoute<T> {
         }
     }
 
-    /// What to keep with frames of a node's region, if it is admitted.
+    /// The origin to keep with frames of a node's region, if it is admitted.
     pub(crate) fn admitted(&self, node: &UniqueAddress, incarnation: u64) -> Option<Arc<Origin>> {
         let is_origin = |region: &RegionId| region.incarnation == incarnation && region.node == *node;
         self.admitted.load().iter().find(|known| is_origin(&known.region)).cloned()
@@ -91,7 +89,7 @@ impl RemoteRoute {
         Self { home, generation, left: RwLock::new(false) }
     }
 
-    /// Runs `enqueue` unless the route was left. The flip waits for it.
+    /// Runs `enqueue` unless the route was left. Closing the route waits for `enqueue`.
     pub(crate) fn enter<R>(&self, enqueue: impl FnOnce() -> R) -> Option<R> {
         let left = self.left.read().expect("nothing panics while it holds a gate");
         (!*left).then(enqueue)
@@ -112,7 +110,7 @@ impl<T> RouteCell<T> {
         self.0.load().is_some()
     }
 
-    /// Publishes `route` as a barrier: when this returns, nothing gets into the former one any more.
+    /// Publishes `route` as a barrier: when this returns, no message gets into the former one any more.
     ///
     /// A shard that serves again after a pause keeps its queue, which therefore takes pushes again.
     pub(crate) fn publish(&self, route: Option<Open<T>>) {
@@ -128,15 +126,15 @@ impl<T> RouteCell<T> {
     }
 }
 
-/// Cells of a table that grows, at its begin.
+/// Number of cells at the begin of a table that grows.
 const FIRST_CELLS: u32 = 64;
 
 /// See the module's description. `T` is the item of a shard's inbox.
 pub(crate) struct RouteTable<T> {
-    /// All there are where shards are numbered.
+    /// All cells if shards are numbered; otherwise the first ones.
     cells: Box<[RouteCell<T>]>,
-    /// What follows in a table that grows: each piece has twice the cells of the one before. Cells never move, so that readers
-    /// need no lock.
+    /// Further cells of a table that grows: each piece has twice the cells of the previous one. Cells never move, so
+    /// that readers need no lock.
     more: Box<[OnceLock<Box<[RouteCell<T>]>>]>,
 }
 
@@ -144,7 +142,7 @@ fn cells<T>(count: u32) -> Box<[RouteCell<T>]> {
     (0..count).map(|_| RouteCell(ArcSwapOption::empty())).collect()
 }
 
-/// Where a number past the first cells stands: the piece, and the place in it.
+/// The place of a number past the first cells: the piece, and the index in it.
 fn place(shard: u32) -> Option<(usize, usize)> {
     let beyond = shard / FIRST_CELLS;
     let piece = beyond.checked_ilog2()?;
@@ -152,7 +150,7 @@ fn place(shard: u32) -> Option<(usize, usize)> {
 }
 
 impl<T> RouteTable<T> {
-    /// A table without routes, for so many shards or, without a number, for more and more.
+    /// A table without routes, for a fixed number of shards or, without a number, for a growing one.
     pub(crate) fn new(number_of_shards: Option<NonZeroU32>) -> Self {
         match number_of_shards {
             Some(count) => Self { cells: cells(count.get()), more: Box::default() },
@@ -172,7 +170,7 @@ impl<T> RouteTable<T> {
         self.more.get(piece)?.get()?.get(at)
     }
 
-    /// A table that grows has a cell for this number from now on.
+    /// Makes a growing table have a cell for this number.
     pub(crate) fn grow(&self, shard: u32) {
         if let Some((piece, _)) = place(shard)
             && let Some(more) = self.more.get(piece)

@@ -28,7 +28,7 @@ pub use runtime::{BlockingPoolSettings, RuntimeSettings, StuckShardAction};
 use crate::error::InvalidSetting;
 use crate::fingerprint::StateStoreMode;
 
-/// What a full region buffer does with one message more.
+/// The handling of a new message in a full region buffer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum BufferOverflow {
     /// The new message is dropped. The default.
@@ -38,7 +38,7 @@ pub enum BufferOverflow {
     DropOld,
 }
 
-/// What happens to a message that came too late to keep its sender's order.
+/// The handling of a message that came too late to keep its sender's order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HandoffStraggler {
     /// The message is a dead letter: a gap, never a swap. The default.
@@ -48,10 +48,10 @@ pub enum HandoffStraggler {
     Forward,
 }
 
-/// How many replicas besides a majority a state read or write waits for.
+/// How many replicas beyond a majority a state read or write waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MajorityPlus {
-    /// A majority and so many more.
+    /// A majority and this many more.
     Additional(usize),
     /// Every replica.
     All,
@@ -60,64 +60,64 @@ pub enum MajorityPlus {
 /// Settings of one entity type; the defaults suit a production LAN.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShardingSettings {
-    /// Only nodes with this role host the entities of types that name no other one; empty: all nodes. All nodes must agree.
+    /// The role of the nodes that host types without a role of their own; empty: all nodes. All nodes must agree.
     /// Default empty.
     pub role: String,
-    /// Of the singletons that coordinators are.
+    /// Settings of the coordinators' singletons.
     pub coordinator_singleton: CoordinatorSingletonSettings,
     /// Shards of the built-in extractors, 1 to 1,000,000. All nodes must agree. Default 1000.
     pub number_of_shards: u32,
     /// How long a stopped coordinator waits before it starts again; grows to five times. Default 5 s.
     pub coordinator_failure_backoff: Duration,
-    /// Between repeats of registration, home requests, graceful shutdown. Default 2 s.
+    /// Time between repeats of registration, home requests, graceful shutdown. Default 2 s.
     pub retry_interval: Duration,
     /// Messages buffered per region over all shards. Default 100,000.
     pub buffer_size: usize,
     /// Bytes of the messages buffered per region: as they were on the wire, or the size of the value in memory. Default
     /// 256 MiB.
     pub buffer_bytes: usize,
-    /// What a full buffer does. Default: drop the new message.
+    /// The handling of a new message in a full buffer. Default: drop the new message.
     pub buffer_overflow: BufferOverflow,
-    /// One shard's handoff; entities get 5 s less to stop (at least 1 s). Default 60 s.
+    /// The timeout of one shard's handoff; entities get 5 s less to stop (at least 1 s). Default 60 s.
     pub handoff_timeout: Duration,
-    /// How long a mark, an echo or leftovers are waited for. Default 2 s.
+    /// How long to wait for a mark, an echo or leftovers. Default 2 s.
     pub flush_timeout: Duration,
     /// How long a handoff waits for the acks of proxies. Default 2 s.
     pub proxy_ack_timeout: Duration,
-    /// Order or delivery, when both cannot be had. Default: order.
+    /// Whether order or delivery is kept if both are impossible. Default: order.
     pub handoff_straggler: HandoffStraggler,
-    /// Between repeats of `HostShard` until it is acked. Default 10 s.
+    /// Time between repeats of `HostShard` until it is acked. Default 10 s.
     pub shard_start_timeout: Duration,
-    /// Before a failed shard starts again. Default 10 s.
+    /// Time before a failed shard starts again. Default 10 s.
     pub shard_failure_backoff: Duration,
-    /// Between rebalance checks. Default 10 s.
+    /// Time between rebalance checks. Default 10 s.
     pub rebalance_interval: Duration,
-    /// Where the coordinator keeps homes: replicated data, or a journal that every node reaches. All nodes must agree.
-    /// Default: replicated data. Source: sharding §2.14, §2.15.
+    /// The store of the coordinator's homes: replicated data, or a journal that every node reaches. All nodes must
+    /// agree. Default: replicated data. Source: sharding §2.14, §2.15.
     pub state_store_mode: StateStoreMode,
-    /// Which entities start again with their shard, and how.
+    /// Settings of remembered entities.
     pub remember: RememberSettings,
-    /// Of the journal, if that is where.
+    /// Settings of the journal, if homes are in one.
     pub journal: StateJournalSettings,
-    /// How long a shard may take to say what it holds, before it counts as failed in what is told of its region. Default 3 s.
+    /// How long a shard may take to report its entities before it counts as failed in an inspection. Default 3 s.
     /// Source: sharding §6.1.
     pub shard_region_query_timeout: Duration,
-    /// Which types the node waits for before it is ready. Of the node, and not of a type.
+    /// Which types the node waits for before it is ready. A setting of the node, not of a type.
     pub healthcheck: HealthCheckSettings,
     /// Limits of the default allocation strategy.
     pub least_shard: LeastShardSettings,
-    /// Limits of the classical one, which a limit of 0 in `least_shard` selects.
+    /// Limits of the classical strategy, which a limit of 0 in `least_shard` selects.
     pub classical_least_shard: ClassicalLeastShardSettings,
-    /// Of the external strategy, and of the client that tells it where shards belong.
+    /// Settings of the external strategy, and of its client.
     pub external: ExternalSettings,
-    /// Of daemon processes.
+    /// Settings of daemon processes.
     pub daemon: DaemonProcessSettings,
-    /// Longest time an allocation strategy may think. Default 10 s.
+    /// Longest time an allocation strategy may take. Default 10 s.
     pub allocation_timeout: Duration,
-    /// One read of coordinator state, or of a shard's remembered entities; repeated for ever. Default 2 s.
+    /// Timeout of one read of coordinator state, or of a shard's remembered entities; repeated for ever. Default 2 s.
     pub waiting_for_state_timeout: Duration,
-    /// One write of coordinator state, repeated for ever; or of a shard's remembered entities, whose shard fails if it
-    /// takes longer. Default 5 s.
+    /// Timeout of one write of coordinator state, repeated for ever; or of a shard's remembered entities, whose shard
+    /// fails if the write takes longer. Default 5 s.
     pub updating_state_timeout: Duration,
     /// Replicas besides a majority that a state write reaches. Default 3.
     pub write_majority_plus: MajorityPlus,
@@ -125,18 +125,18 @@ pub struct ShardingSettings {
     pub read_majority_plus: MajorityPlus,
     /// Smallest number counted as a majority of the state's replicas. Default 5.
     pub majority_min_cap: usize,
-    /// Wait before the shards of a member that was removed without proof of its end are allocated
-    /// again. `None` takes the cluster's own margin. Source: cluster S14.
+    /// Time before the shards of a member that was removed without proof of its end are allocated again. `None` takes
+    /// the cluster's own margin. Source: cluster S14.
     pub down_removal_margin: Option<Duration>,
-    /// Hosting regions that must be registered before the first allocation ever; never fewer than the members that the cluster
-    /// waits for, those with the type's role if it has one. Default 1. Source: sharding §2.16.
+    /// Hosting regions that must be registered before the first allocation ever; never fewer than the members that the
+    /// cluster waits for, those with the type's role if it has one. Default 1. Source: sharding §2.16.
     pub min_regions: usize,
-    /// How long no member may have had the hosting role of a type before that is told, and before what waits for a host is
-    /// dropped. Default 10 s.
+    /// How long no member may have had the hosting role of a type before that is reported, and before messages that
+    /// wait for a host are dropped. Default 10 s.
     pub no_host_timeout: Duration,
-    /// How long an ask waits that does not say it, of a type that does not either. Default 5 s.
+    /// The timeout of asks without their own, for types without their own. Default 5 s.
     pub ask_timeout: Duration,
-    /// When shards end entities by themselves, of types that do not say it. Default: after 120 s without use.
+    /// When shards end entities by themselves, for types without their own setting. Default: after 120 s without use.
     pub passivation: PassivationSettings,
     /// How long a passivating entity may take before it is stopped by force. Default 60 s.
     pub passivation_stop_timeout: Duration,
@@ -144,11 +144,11 @@ pub struct ShardingSettings {
     pub entity_throughput: usize,
     /// Messages a shard handles before it yields. Default 128.
     pub shard_run_budget: usize,
-    /// Messages waiting for one entity; one that only waits for its turn may have `shard_inbox_capacity` more, so that a flood
-    /// does not hold up its neighbours. Default 10,000.
+    /// Messages waiting for one entity; an entity that only waits for its turn may have `shard_inbox_capacity` more, so
+    /// that a flood does not hold up its neighbours. Default 10,000.
     pub entity_mailbox_capacity: usize,
-    /// Bytes of the messages waiting for one entity; one that only waits for its turn may have `shard_inbox_bytes` more. Default
-    /// 16 MiB.
+    /// Bytes of the messages waiting for one entity; an entity that only waits for its turn may have
+    /// `shard_inbox_bytes` more. Default 16 MiB.
     pub entity_mailbox_bytes: usize,
     /// Messages waiting in one shard's inbox. Default 1,000,000.
     pub shard_inbox_capacity: usize,
@@ -156,19 +156,19 @@ pub struct ShardingSettings {
     pub shard_inbox_bytes: usize,
     /// Restarts of an entity within `restart_window` before it is stopped instead. Default 10.
     pub max_restarts: u32,
-    /// See `max_restarts`. Default 1 min.
+    /// The window of `max_restarts`. Default 1 min.
     pub restart_window: Duration,
-    /// Of the leases that shards hold while they run.
+    /// Settings of the leases that shards hold while they run.
     pub lease: ShardLeaseSettings,
-    /// How entities run: timers, and what is told of those that take long.
+    /// Settings of running entities: timers, and warnings of long operations.
     pub runtime: RuntimeSettings,
     /// Lets event-sourced types, and coordinators in mode persistence, use a journal that only this process can open.
     /// Default false.
     pub allow_local_journal: bool,
     /// Entities of this node that recover at the same time, of all types. Default 50. Source: persistence §2.5.
     pub max_concurrent_recoveries: usize,
-    /// An entity that waits so long for its turn to recover is told of in the log; nothing else follows.
-    /// Default 30 s. Source: persistence §2.5.
+    /// An entity that waits this long for its turn to recover is logged; nothing else follows. Default 30 s. Source:
+    /// persistence §2.5.
     pub permit_wait_warn: Duration,
 }
 
@@ -253,13 +253,13 @@ impl ShardingSettings {
         }
     }
 
-    /// How long the entities of a shard that is handed off may take to stop, before they are ended by force: what is left of
-    /// the handoff but for 5 s, and at least 1 s. Source: sharding §2.9 (3).
+    /// How long the entities of a shard that is handed off may take to stop, before they are ended by force: 5 s less
+    /// than the handoff, and at least 1 s. Source: sharding §2.9 (3).
     pub fn entity_stop_timeout(&self) -> Duration {
         self.handoff_timeout.saturating_sub(Duration::from_secs(5)).max(Duration::from_secs(1))
     }
 
-    /// Checks the values that could be wrong, alone or together.
+    /// Checks the values, single and in combination.
     ///
     /// # Errors
     /// [`InvalidSetting`] names the first key found wrong. Nothing is started then.

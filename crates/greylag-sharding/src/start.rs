@@ -1,8 +1,8 @@
 //! Requests to start an entity, and their acks.
 //!
 //! A request travels as a message of the entity does: through the route table, buffers, forwarding and handoffs, and in
-//! order with the entity's messages. On a lane it is the token by which it is answered, and nothing else. No handler
-//! sees it: the shard acks it in the place where the handler would run.
+//! order with the entity's messages. On a lane the request is only the token by which it is answered. No handler sees
+//! it: the shard acks it in the place where the handler would run.
 //!
 //! Source: sharding §4.7 (`StartEntity`).
 
@@ -20,16 +20,16 @@ pub(crate) const START_MANIFEST: &str = "greylag.sharding.start";
 /// Manifest of an ack.
 const ACK_MANIFEST: &str = "greylag.sharding.start.ack";
 
-/// The entity runs, in this shard. Source: sharding §4.7.
+/// The ack: the entity runs, in this shard. Source: sharding §4.7.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartEntityAck {
-    /// Which entity.
+    /// The entity.
     pub entity: EntityId,
     /// The shard in which it was started, or found running.
     pub shard: ShardId,
 }
 
-/// How acks travel between nodes.
+/// The codec of acks between nodes.
 struct AckCodec;
 
 impl Codec<StartEntityAck> for AckCodec {
@@ -62,12 +62,13 @@ impl Codec<StartEntityAck> for AckCodec {
 
 static TOKENS: LazyLock<TokenCodec<StartEntityAck>> = LazyLock::new(|| ReplyTo::with(AckCodec));
 
-/// Appends a request. The right to ack it moves with the bytes.
+/// Appends a request. The token to ack it moves with the bytes.
 pub(crate) fn put_request(buffer: &mut BytesMut, reply_to: &ReplyTo<StartEntityAck>) {
     buffer.extend_from_slice(&TOKENS.write(reply_to));
 }
 
-/// Reads a request; the surrounding [`ReplyScope`](greylag_core::ReplyScope) says through which node it is acked.
+/// Reads a request; the surrounding [`ReplyScope`](greylag_core::ReplyScope) provides the node through which it is
+/// acked.
 pub(crate) fn read_request(bytes: &[u8]) -> Result<ReplyTo<StartEntityAck>, ReadTokenError> {
     TOKENS.read(bytes)
 }

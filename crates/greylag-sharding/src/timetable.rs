@@ -1,9 +1,9 @@
-//! What is due when, by key: the next time is found without a look at the others.
+//! Due times by key: the next time is found without looking at the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// One time for each key.
+/// One due time for each key.
 #[derive(Debug)]
 pub(crate) struct Timetable<K> {
     times: BTreeMap<K, Instant>,
@@ -17,12 +17,12 @@ impl<K> Default for Timetable<K> {
 }
 
 impl<K: Ord + Clone> Timetable<K> {
-    /// The key is due at that time, and at no other.
+    /// Sets the only due time of the key.
     pub(crate) fn set(&mut self, key: &K, at: Instant) {
         self.change(key, Some(at));
     }
 
-    /// The key is due at that time, or never.
+    /// Sets the due time of the key, or removes it.
     pub(crate) fn change(&mut self, key: &K, at: Option<Instant>) {
         if self.times.get(key).copied() == at {
             return;
@@ -34,25 +34,25 @@ impl<K: Ord + Clone> Timetable<K> {
         }
     }
 
-    /// The key is due no more.
+    /// Removes the due time of the key.
     pub(crate) fn remove(&mut self, key: &K) {
         if let Some(at) = self.times.remove(key) {
             self.order.remove(&(at, key.clone()));
         }
     }
 
-    /// Nothing is due any more.
+    /// Removes all due times.
     pub(crate) fn clear(&mut self) {
         self.times.clear();
         self.order.clear();
     }
 
-    /// When something is due next.
+    /// The earliest due time.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.order.first().map(|(at, _)| *at)
     }
 
-    /// What is due by now, the earliest first. It stays in the table until it is changed.
+    /// The keys that are due by now, the earliest first. They stay in the table until they are changed.
     pub(crate) fn due(&self, now: Instant) -> Vec<K> {
         self.order.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| key.clone()).collect()
     }

@@ -1,7 +1,7 @@
-//! Protobuf to domain and back: control messages, and the coordinator's stored state.
+//! Conversion between protobuf and domain types: control messages, and the coordinator's stored state.
 //!
-//! A message that cannot be read is refused whole: none is acted on in parts. Every list is bounded by
-//! the frame that carried it, since each element takes bytes there.
+//! A message that cannot be read is refused whole, never applied in parts. Every list is bounded by the frame that
+//! carried it, since each element takes bytes there.
 
 mod daemon;
 pub mod history;
@@ -27,20 +27,20 @@ use crate::machine::message::{
     RegionMessage, Register, TypeClaim,
 };
 
-/// Manifest of what regions tell coordinators.
+/// Manifest of messages of regions to coordinators.
 pub const REGION_MANIFEST: &str = "greylag.sharding.region";
-/// Manifest of what coordinators tell regions and nodes.
+/// Manifest of messages of coordinators to regions and nodes.
 pub const COORDINATOR_MANIFEST: &str = "greylag.sharding.coordinator";
-/// Manifest of what regions tell each other.
+/// Manifest of messages between regions.
 pub const PEER_MANIFEST: &str = "greylag.sharding.peer";
 
 /// The kinds of control messages.
 pub const MANIFESTS: [&str; 4] = [REGION_MANIFEST, COORDINATOR_MANIFEST, PEER_MANIFEST, INSPECTION_MANIFEST];
 
-/// Whatever arrives on the control path of an entity type.
+/// Any message on the control path of an entity type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Control {
-    /// For the coordinator, if it runs here.
+    /// For the coordinator, if it runs on this node.
     ToCoordinator(RegionMessage),
     /// For the region, or for the node that has none.
     FromCoordinator(FromCoordinator),
@@ -123,7 +123,7 @@ pub fn decode_home(bytes: &[u8], horizon: Horizon) -> Result<StoredHome, ReadErr
     read_stored_home(home, horizon).map_err(|invalid| invalid.of(MANIFEST))
 }
 
-/// The stored form of an incarnation's claim to power.
+/// The stored form of an incarnation's epoch record.
 pub fn encode_meta(meta: &Meta) -> Vec<u8> {
     stored_meta(meta).encode_to_vec()
 }
@@ -178,7 +178,7 @@ fn read_stored_meta(meta: proto::StoredMeta, horizon: Horizon) -> Result<Meta, I
     })
 }
 
-/// What is wrong with the field that made a message unreadable.
+/// The fault of the field that made a message unreadable.
 enum Fault {
     Missing,
     BeyondReach,
@@ -573,7 +573,7 @@ mod tests {
 
     const WALL: u64 = 1_800_000_000;
     const YEARS_200: u64 = 200 * 365 * 24 * 60 * 60;
-    /// No coordinator can have reached these.
+    /// Epochs that no coordinator can have reached.
     const BEYOND: [u64; 4] = [WALL + YEARS_200, Generation::MAX_EPOCH - 1, Generation::MAX_EPOCH, u64::MAX];
 
     fn horizon() -> Horizon {
@@ -695,7 +695,7 @@ mod tests {
         Err(ReadError::BeyondReach(what))
     }
 
-    /// Sharding scenario 103: what names an epoch that no coordinator can have reached is refused whole.
+    /// Sharding scenario 103: a message with an epoch that no coordinator can have reached is refused whole.
     #[test]
     fn scenario_103_epochs_beyond_the_horizon_are_refused() {
         for epoch in BEYOND {
@@ -723,7 +723,7 @@ mod tests {
         }
     }
 
-    /// Sharding scenario 103, generations and attempts.
+    /// Sharding scenario 103, for generations and attempts.
     #[test]
     fn scenario_103_generations_beyond_the_horizon_are_refused() {
         let shard = ShardId::from_index(7);

@@ -1,4 +1,4 @@
-//! Sharding scenario 106: what a coordinator does for one allocation does not grow with the others.
+//! Sharding scenario 106: the coordinator's work for one allocation does not grow with the number of others.
 
 #[path = "common/machines.rs"]
 mod machines;
@@ -15,9 +15,9 @@ use greylag_sharding::machine::message::{CoordinatorId, CoordinatorMessage, Regi
 use greylag_sharding::settings::ShardingSettings;
 use machines::{fingerprint, up};
 
-/// So many that work of each allocation for each other one would not end.
+/// So many shards that quadratic work would not end.
 const SHARDS: u32 = 100_000;
-/// Homes that one turn may tell of a table.
+/// Most homes of a table sent in one turn.
 const TURN: usize = 2_000;
 
 fn node(n: u64) -> UniqueAddress {
@@ -28,20 +28,20 @@ fn region(n: u64) -> RegionId {
     RegionId { node: node(n), incarnation: 1 }
 }
 
-/// A coordinator on `n1` of a cluster of two, and what it has said.
+/// A coordinator on `n1` of a cluster of two, and its effects.
 struct World {
     now: Instant,
     coordinator: Coordinator,
     stored: StoredState,
     epoch: u64,
-    /// Shards of each question to the strategy.
+    /// Shards of each call of the strategy.
     asked: Vec<ShardId>,
     /// Events of each write.
     writes: Vec<usize>,
     /// The write under way, unless it is answered at once.
     held: Option<u64>,
     holds_writes: bool,
-    /// Homes told by `ShardHomes` in one turn, for each region.
+    /// Homes sent by `ShardHomes` in one turn, for each region.
     told: Vec<(u64, usize)>,
     continues: usize,
 }
@@ -155,7 +155,7 @@ impl World {
 #[test]
 fn scenario_106_each_shard_is_decided_once_while_others_are_being_committed() {
     let mut world = World::new();
-    // The node without a region of its own registers a proxy: the inventory is complete.
+    // `NoRegion` of the node that registers only a proxy completes the inventory.
     world.input(Input::FromRegion { node: node(2), message: RegionMessage::NoRegion { epoch: world.epoch } });
     world.register(2, 1);
     world.writes.clear();

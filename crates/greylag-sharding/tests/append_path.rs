@@ -1,5 +1,5 @@
-//! The way of one append of one entity in a shard, counted. Alone in its program: the runtime numbers tasks across all
-//! of it.
+//! The steps of one append of one entity in a shard, counted. Alone in its program, as the runtime numbers tasks across
+//! the whole program.
 //!
 //! ```text
 //! caller      1 push into the shard's inbox (no task, no wait)
@@ -42,13 +42,13 @@ impl EventSourced for Sum {
     }
 }
 
-/// Notes by which task each append comes.
+/// Notes the task of each append.
 struct Noting {
     inner: Arc<dyn Journal>,
     appends: Arc<Mutex<Vec<u64>>>,
 }
 
-/// The runtime's number of the task that asks; a later task has a larger one.
+/// The runtime's number of the current task; a later task has a larger one.
 fn task_number() -> u64 {
     tokio::task::id().to_string().parse().expect("the runtime shows tasks by number")
 }

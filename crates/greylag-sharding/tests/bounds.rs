@@ -1,5 +1,5 @@
-//! Sharding scenario 105: what waits for an entity that does not get on is bounded in messages and bytes, and what comes
-//! beyond is a dead letter.
+//! Sharding scenario 105: the messages that wait for a stuck entity are bounded in number and bytes, and further ones
+//! become dead letters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,17 +17,17 @@ use greylag_sharding::{
 use greylag_transport::memory::MemoryNetwork;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// An ask that is never answered ends with the test.
+/// Longer than any test, so that an unanswered ask ends with the test.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Sent to an entity that handles none.
+/// Messages sent to an entity that handles none.
 const FLOOD: usize = 3_000;
 const KIB: usize = 1024;
 
-/// Loads that were read from bytes and not dropped, and the most at a time.
+/// Loads decoded and not dropped, and the maximum at a time.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-/// Text that is counted where it was read.
+/// Text that is counted when it is decoded.
 struct Load {
     text: String,
     is_counted: bool,
@@ -57,7 +57,7 @@ impl Drop for Load {
 
 #[derive(Serialize, Deserialize)]
 enum Message {
-    /// From here on nothing is handled.
+    /// Makes the entity handle nothing from here on.
     Wait(ReplyTo<()>),
     Carry(Load, ReplyTo<()>),
 }
@@ -81,7 +81,7 @@ impl Entity for Waits {
     }
 }
 
-/// Two nodes, of which the first hosts; answers the region of the other one.
+/// Two nodes, of which the first hosts; returns the region of the other one.
 async fn region(settings: ShardingSettings) -> (Vec<Cluster>, Region<Message>) {
     static UIDS: AtomicUsize = AtomicUsize::new(1);
     let network = MemoryNetwork::new();
@@ -101,8 +101,8 @@ async fn region(settings: ShardingSettings) -> (Vec<Cluster>, Region<Message>) {
     (clusters, regions.pop().expect("two"))
 }
 
-/// Asks an entity that waits for ever, until all but `kept` asks have heard that their message was dropped; answers the most
-/// messages that were alive at the host at a time.
+/// Asks an entity that waits for ever, until all but `kept` asks have heard that their message was dropped; returns the
+/// maximum number of messages alive at the host.
 async fn flood(settings: ShardingSettings, kept: usize) -> usize {
     let (_clusters, crates) = region(settings).await;
     let entity = crates.entity_ref("1");
@@ -136,7 +136,7 @@ async fn scenario_105_remote_traffic_to_an_entity_that_waits_costs_dead_letters_
     assert!((room / 2..=2 * room + 10).contains(&most), "{most} messages of a KiB in {room} and {room} KiB");
 }
 
-/// A message that is alive as long as its counter has another owner.
+/// A message that is alive as long as its counter has a second owner.
 enum Direct {
     Address(ReplyTo<Option<DirectRef>>),
     Carry(#[expect(dead_code, reason = "it is counted")] Arc<()>),
@@ -168,7 +168,7 @@ async fn scenario_105_direct_messages_are_bounded_too() {
     }
 }
 
-/// By settings with room for thirty in the inbox and for twenty in the mailbox.
+/// With room for thirty messages in the inbox and for twenty in the mailbox.
 async fn direct_messages_are_bounded(settings: ShardingSettings) {
     const REACHABLE: EntityKey<Direct> = EntityKey::new("Reachable");
     let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
@@ -186,7 +186,7 @@ async fn direct_messages_are_bounded(settings: ShardingSettings) {
     });
     assert!(refused.count() >= FLOOD - 30, "the task had no turn, so no more than its inbox holds were taken");
     for _ in 0..10 {
-        // The task has its turns: what it took waits for the entity, up to the entity's bound.
+        // The task has its turns: the messages it took wait for the entity, up to the entity's bound.
         tokio::task::yield_now().await;
         for _ in 0..FLOOD {
             region.tell_direct(&direct, Direct::Carry(counter.clone())).ok();
@@ -196,7 +196,8 @@ async fn direct_messages_are_bounded(settings: ShardingSettings) {
     }
 }
 
-/// What passes through the region's machine is bounded by the shard's inbox like what passes by it: here a buffer that leaves.
+/// Messages through the region's machine are bounded by the shard's inbox like those that bypass it: here a flushed
+/// buffer.
 #[tokio::test]
 async fn scenario_105_a_buffer_that_leaves_is_bounded_by_the_inbox_of_its_shard() {
     const REACHABLE: EntityKey<Direct> = EntityKey::new("Reachable");
@@ -215,7 +216,8 @@ async fn scenario_105_a_buffer_that_leaves_is_bounded_by_the_inbox_of_its_shard(
     assert_eq!(Arc::strong_count(&counter), 1, "the others were handled");
 }
 
-/// A direct message whose incarnation is gone ends as such, and an asker that waits for it hears that it did not run.
+/// A direct message whose incarnation is gone is dropped as stale, and an asker that waits for it hears that it did not
+/// run.
 #[tokio::test]
 async fn a_direct_message_that_finds_no_incarnation_says_so() {
     const REACHABLE: EntityKey<Direct> = EntityKey::new("Reachable");

@@ -1,4 +1,4 @@
-//! What a region's buffer keeps, by bytes. Source: sharding §2.5, scenario 105.
+//! The bound of a region's buffer, in bytes. Source: sharding §2.5, scenario 105.
 
 #[path = "common/machines.rs"]
 mod machines;
@@ -27,7 +27,7 @@ impl World {
         Self { region: Region::new(config, now), now, last: 0, dead: Vec::new(), fill: Vec::new() }
     }
 
-    /// Sends a message of so many bytes; messages are numbered from 1 on.
+    /// Sends a message of `size` bytes; messages are numbered from 1 on.
     fn send(&mut self, size: u32) {
         self.last += 1;
         let message = MessageInfo { size, ..MessageInfo::of(Token(self.last)) };

@@ -42,8 +42,8 @@ async fn one_node_hosts_everything() {
     assert_eq!(a.counters.shard_homes().into_keys().collect::<Vec<_>>(), [a.address]);
 }
 
-/// cluster F9, sharding §4.1: entities of a process that slept handle nothing before its node has looked at
-/// how long that was, and nothing at all where they may have been started elsewhere meanwhile.
+/// cluster F9, sharding §4.1: entities of a process that slept handle nothing before its node has checked how long that
+/// was, and nothing at all if they may have been started elsewhere meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entities_that_slept_answer_only_once_their_node_is_confirmed() {
     let world = World::new();
@@ -56,13 +56,13 @@ async fn entities_that_slept_answer_only_once_their_node_is_confirmed() {
     let stays = (0..10).find(|id| on_a(*id).as_ref() == Some(&a.address)).expect("it keeps some");
     assert_eq!(get(&b.volatile, stays).await, 1);
 
-    // Confirmed by the other node, it goes on with the state that it had.
+    // Confirmed by the other node, the entity goes on with its state.
     clock.jump(Duration::from_secs(60));
     assert!(!a.cluster.pulse().is_fresh());
     assert_eq!(get(&a.volatile, stays).await, 1);
     assert!(a.cluster.pulse().is_fresh(), "it was confirmed first");
 
-    // No other member confirms it: it ends, and has answered nothing.
+    // No other member confirms the node: it ends without an answer.
     world.network.cut(a.address.address(), b.address.address());
     clock.jump(Duration::from_secs(60));
     let ask =
@@ -73,10 +73,10 @@ async fn entities_that_slept_answer_only_once_their_node_is_confirmed() {
     assert_eq!(ended, ShutdownReason::Downed);
 }
 
-/// cluster 85: a shard reads the tick of its node once per run and not once per message. A run looks at its time after 32
-/// messages first, so a machine however slow reads at most once in 32; how often a machine of the usual speed does, and what
-/// it costs, `cargo bench -p greylag-sharding --bench local` says. On one thread, so that the tells have queued up when the
-/// shard runs; the room between 32 and 20 is for the reads of the node itself.
+/// cluster 85: a shard reads the tick of its node once per run and not once per message. A run checks its time after 32
+/// messages first, so even a slow machine reads at most once in 32; for a machine of usual speed, and for the cost, see
+/// `cargo bench -p greylag-sharding --bench local`. On one thread, so that the tells have queued up when the shard
+/// runs; the margin between 32 and 20 is for the reads of the node itself.
 #[tokio::test]
 async fn scenario_85_a_flood_of_tells_reads_the_tick_once_in_a_run() {
     const TELLS: u64 = 100_000;
@@ -92,7 +92,7 @@ async fn scenario_85_a_flood_of_tells_reads_the_tick_once_in_a_run() {
     assert!((1..=TELLS / 20).contains(&reads), "{reads} reads of the clock for {TELLS} tells");
 }
 
-/// cluster T33: the node's port is to outlive its shards.
+/// cluster T33: the node's port must outlive its shards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shards_count_as_running_until_they_have_stopped() {
     let world = World::new();
@@ -105,7 +105,7 @@ async fn shards_count_as_running_until_they_have_stopped() {
     tokio::time::timeout(PATIENCE, running.ended()).await.expect("they stop");
 }
 
-/// sharding 2: a second node takes its share, and the counts go on wherever they are asked.
+/// sharding 2: a second node takes its share, and the counts go on, whichever node asks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shards_move_to_a_node_that_joins_and_the_counts_go_on() {
     let world = World::new();
@@ -134,7 +134,7 @@ async fn shards_move_to_a_node_that_joins_and_the_counts_go_on() {
     }
 }
 
-/// sharding 75, 84: a node that dies takes no stored event with it, and its entities go on elsewhere.
+/// sharding 75, 84: when a node dies no stored event is lost, and its entities go on elsewhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entities_of_a_lost_node_go_on_at_the_others() {
     let world = World::new();
@@ -154,7 +154,7 @@ async fn entities_of_a_lost_node_go_on_at_the_others() {
     drop(c);
 }
 
-/// sharding 47: a node that leaves hands its shards over first; nothing is lost on the way.
+/// sharding 47: a node that leaves hands its shards over first; no message is lost meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leaving_node_hands_its_shards_over() {
     let world = World::new();
@@ -197,7 +197,7 @@ async fn scenario_102_a_region_is_started_again_beside_another_node() {
     assert_all(&a.counters, 40, 2).await;
 }
 
-/// Takes numbers, and counts those that are not the next one.
+/// Receives numbers, and counts those that are not the next one.
 #[derive(Default)]
 struct Sequence {
     last: u64,
@@ -227,7 +227,7 @@ impl Entity for Sequence {
     }
 }
 
-/// Sends so many numbers; what was sent is looked at often enough that no queue overflows.
+/// Sends `count` numbers, with an ask often enough that no queue overflows.
 async fn send_numbers(to: EntityRef<Numbered>, count: u64) {
     for number in 1..=count {
         to.tell(Numbered::Next(number)).expect("it is taken");
@@ -238,8 +238,8 @@ async fn send_numbers(to: EntityRef<Numbered>, count: u64) {
     }
 }
 
-/// sharding 25: while no coordinator can be reached, known homes are served as ever, near and far, and what is for a shard
-/// without a home waits until one can.
+/// sharding 25: while no coordinator can be reached, known homes are served as before, near and far, and messages for a
+/// shard without a home wait until a coordinator can be reached.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_25_known_homes_go_on_without_a_coordinator() {
     const MESSAGES: u64 = 50_000;
@@ -286,7 +286,7 @@ async fn scenario_25_known_homes_go_on_without_a_coordinator() {
     assert_eq!(near_from_c.ask(Numbered::Seen).timeout(PATIENCE).await, Ok((MESSAGES, 0)), "the same incarnation");
 }
 
-/// sharding 29: a node that joins is given shards of the one that has them all, and no value is lost on the way.
+/// sharding 29: a node that joins gets shards of the one that has them all, and no value is lost meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_29_shards_move_to_a_node_that_joins() {
     const IDS: usize = 100;
@@ -305,7 +305,7 @@ async fn scenario_29_shards_move_to_a_node_that_joins() {
     }
 }
 
-/// What a node without a region is told on the control path of a type.
+/// Passes on the control messages that a node without a region gets.
 struct Told(tokio::sync::mpsc::UnboundedSender<Control>);
 
 impl Receiver for Told {
@@ -315,7 +315,7 @@ impl Receiver for Told {
     }
 }
 
-/// A node without sharding that speaks to the coordinator of the counters by hand.
+/// A node without sharding that sends hand-made messages to the coordinator of the counters.
 struct Speaker {
     region: RegionId,
     remoting: Arc<dyn Remoting>,
@@ -324,7 +324,7 @@ struct Speaker {
 }
 
 impl Speaker {
-    /// As a member, or as a stranger.
+    /// As a member, or as a non-member.
     async fn new(world: &World, address: &str, member: bool) -> Self {
         let node: UniqueAddress = address.parse().expect("an address");
         let remoting = world.network.node(node.clone(), Arc::new(Registry::new()));
@@ -343,7 +343,7 @@ impl Speaker {
         format!("{}sharding/Counter", Recipient::CONTROL_PREFIX)
     }
 
-    /// Says something; answers in how many frames.
+    /// Sends a message; returns the number of frames.
     fn say(&self, to: &UniqueAddress, message: &RegionMessage) -> usize {
         let (manifest, bytes) = wire::encode_region(message);
         let frames = Cutter::default().frames(manifest, bytes);
@@ -356,15 +356,15 @@ impl Speaker {
         count
     }
 
-    /// A registration that is refused, since that is an answer to its serial which any region gets.
+    /// A registration that will be refused, since any region gets such an answer with its serial.
     fn register(&self, serial: u64, highest_epoch: u64, hosted: Vec<Claim>) -> RegionMessage {
         let fingerprint = Fingerprint { type_name: "Another".into(), ..machines::fingerprint(10_000) };
         let region = self.region.clone();
         RegionMessage::Register(Register { region, proxy: false, serial, fingerprint, highest_epoch, hosted })
     }
 
-    /// Says it until it is refused, since a coordinator that does not know this member yet answers nothing. The serial in
-    /// the refusal, and the coordinator's epoch.
+    /// Repeats a registration until it is refused, since a coordinator that does not know this member yet answers
+    /// nothing. Returns the serial in the refusal, and the coordinator's epoch.
     async fn refused(&mut self, by: &UniqueAddress, register: &RegionMessage) -> (u64, u64) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -404,8 +404,8 @@ async fn scenario_98_an_inventory_in_pieces_is_answered() {
     assert_eq!(b.refused(&a.address, &inventory).await.0, 5, "it was read whole");
 }
 
-/// sharding 103: the coordinator believes no epoch that none can have reached, from a member or from a stranger, and keeps
-/// its own.
+/// sharding 103: the coordinator accepts no epoch that no coordinator can have reached, from a member or from a
+/// non-member, and keeps its own.
 #[tokio::test]
 async fn scenario_103_a_coordinator_stores_no_number_beyond_reach_and_goes_on() {
     let world = World::new();
@@ -428,10 +428,11 @@ async fn scenario_103_a_coordinator_stores_no_number_beyond_reach_and_goes_on() 
             speaker.say(&a.address, &RegionMessage::StaleEpoch { region: speaker.region.clone(), epoch });
         }
     }
-    // Behind all of it on the same lane.
+    // Behind all earlier messages on the same lane.
     let last = member.refused(&a.address, &member.register(4, 0, Vec::new())).await;
     assert_eq!(last, (4, before), "nothing in between was answered, and it is the same coordinator");
-    // A member without the type keeps no part of the coordinator's state: with it, nothing new is decided.
+    // The member without the type keeps no part of the coordinator's state: while it is a member, nothing new is
+    // decided.
     let leaver = member.cluster.take().expect("it is a member");
     leaver.leave(member.region.node.clone()).expect("it is one of its cluster");
     tokio::time::timeout(PATIENCE, leaver.terminated()).await.expect("it leaves");

@@ -1,4 +1,4 @@
-//! How messages, answers and what stands in them find their formats, between two nodes, and what an asker hears of a
+//! How messages, answers and their contents find their formats, between two nodes, and what an asker hears of a
 //! mistake. Sharding scenario 110; api.md, "How replies find their format".
 
 use std::io::Write;
@@ -60,14 +60,14 @@ impl Two {
         Self { host: node("b:1", "host").await, asker }
     }
 
-    /// Sets a type up on both, hosted by the second; answers the first one's region.
+    /// Sets a type up on both nodes, hosted by the second; returns the first one's region.
     fn init<M: Send + 'static, K: Kind<M>>(&self, entity_type: impl Fn() -> EntityType<M, K>) -> Region<M> {
         self.host.sharding.init(entity_type().role("host")).unwrap();
         self.asker.sharding.init(entity_type().role("host")).unwrap()
     }
 }
 
-/// Of a type without a codec: refused where other nodes are, on every node, whether or not it would host.
+/// A type without a codec is refused if there are other nodes, on every node, whether or not it would host.
 #[tokio::test]
 async fn scenario_110_a_type_without_a_codec_is_refused_when_it_is_set_up() {
     const SHY: EntityKey<u64> = EntityKey::new("Shy");
@@ -120,7 +120,7 @@ async fn scenario_110_a_type_without_a_codec_is_refused_when_it_is_set_up() {
     sharding.init(shy().local_only()).expect("it says that no other node is to reach it");
 }
 
-/// An answer that its owner cannot write, or its asker cannot read.
+/// An answer that its owner cannot encode, or its asker cannot decode.
 #[derive(Debug, PartialEq)]
 enum Fussy {
     Fine,
@@ -157,9 +157,9 @@ enum Question {
     Unwritable(ReplyTo<Fussy>),
     Unreadable(ReplyTo<Fussy>),
     Explosive(ReplyTo<Fussy>),
-    /// A reference to an entity of a type that only the asker has.
+    /// Holds a reference to an entity of a type that only the asker has.
     Holds(EntityRef<Question>, ReplyTo<Fussy>),
-    /// The same, with the token in front of what cannot be read.
+    /// The same, with the token in front of the unreadable reference.
     HoldsLast(ReplyTo<Fussy>, EntityRef<Question>),
 }
 
@@ -207,7 +207,7 @@ async fn scenario_110_an_asker_hears_which_type_has_no_way_and_on_which_node() {
     }
 }
 
-/// What the nodes of this file log.
+/// Collects the log of the nodes of this file.
 struct Log;
 
 impl Log {
@@ -228,7 +228,7 @@ impl Write for Log {
     }
 }
 
-/// The asker hears which message was not read, and where; the log of that node, which type it lacks.
+/// The asker hears which message was not decoded, and where; that node logs which type it lacks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_110_a_reference_to_a_type_that_the_reader_lacks_ends_its_message() {
     tracing_subscriber::fmt().with_writer(|| Log).with_ansi(false).try_init().unwrap();
@@ -239,7 +239,7 @@ async fn scenario_110_a_reference_to_a_type_that_the_reader_lacks_ends_its_messa
     let here = two.asker.sharding.init(EntityType::new(ONLY_HERE, |_| Ok(Clerk)).codec(json("only.here"))).unwrap();
     let message_type = std::any::type_name::<Question>().to_owned();
     let undecodable = AskError::Undecodable { message_type, node: two.host.address() };
-    // Straight from an admitted origin and, the first time, by the region's machine: the asker hears the same.
+    // First through the region's machine, then straight from an admitted origin: the asker hears the same.
     for _ in 0..2 {
         let unread = clerk.ask(|to| Question::Holds(here.entity_ref("1"), to)).await;
         assert_eq!(unread.unwrap_err(), undecodable);
@@ -256,8 +256,8 @@ async fn scenario_110_a_reference_to_a_type_that_the_reader_lacks_ends_its_messa
     }
 }
 
-/// sharding 109: one type by two codecs that no message can pass between. The later node is refused when it registers.
-/// On one thread, so that nothing of the region runs before its events are listened to.
+/// sharding 109: one type by two codecs without a common name. The later node is refused when it registers. On one
+/// thread, so that the region does not run before its events are subscribed to.
 #[tokio::test]
 async fn scenario_109_a_node_with_another_codec_is_refused_and_told_so() {
     let two = Two::new().await;
@@ -282,7 +282,7 @@ async fn scenario_109_a_node_with_another_codec_is_refused_and_told_so() {
     assert_eq!(first.entity_ref("1").ask(Question::Fine).await, Ok(Fussy::Fine), "the first one goes on");
 }
 
-/// serde tries the variants of an untagged enum one after the other: tokens are read that no handler ever sees.
+/// serde tries the variants of an untagged enum one after the other: tokens are decoded that no handler ever sees.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_that_serde_read_in_vain_leaves_the_answer_to_the_handler() {
     const GUESSER: EntityKey<Guess> = EntityKey::new("Guesser");
@@ -313,7 +313,7 @@ async fn a_token_that_serde_read_in_vain_leaves_the_answer_to_the_handler() {
     assert_eq!(guesser.ask(|to| Guess::Word { to, what: "four".to_owned() }).await, Ok(4));
 }
 
-/// A message that is no serde type: the token travels as bytes, the answer by a codec of its own.
+/// A message that is no serde type: the token travels as bytes, the answer by its own codec.
 struct Double(u64, ReplyTo<u64>);
 
 struct ByHand;
@@ -363,7 +363,7 @@ async fn an_answer_travels_by_the_codec_that_its_token_was_written_with() {
     assert_eq!(doublers.entity_ref("1").ask(|to| Double(21, to)).await, Ok(42));
 }
 
-/// What belongs to a running process is refused where it would be stored, and the asker hears it.
+/// Values that belong to a running process are refused when they would be stored, and the asker hears it.
 #[tokio::test]
 async fn neither_a_reference_nor_a_token_can_be_stored() {
     const HOARDER: EntityKey<Hoard> = EntityKey::new("Hoarder");

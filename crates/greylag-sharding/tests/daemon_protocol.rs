@@ -1,4 +1,4 @@
-//! The keeper of a daemon process as text: what it is told, and what it does about it.
+//! The keeper of a daemon process as text: its inputs, and its effects.
 //!
 //! Workers are written by their ids. Effects come one per line, in their order. Source: sharding §6.2.
 
@@ -22,7 +22,7 @@ struct World {
     now: Instant,
     keeper: Keeper,
     effects: Vec<Effect>,
-    /// What the keeper last asked to be written.
+    /// The record that the keeper last asked to write.
     written: Option<DaemonRecord>,
 }
 

@@ -1,8 +1,9 @@
-//! Keepers and workers of a daemon process under drawn faults: never two keepers in step, letters late, lost and out of order.
+//! Keepers and workers of a daemon process under drawn faults: several keepers, letters late, lost and out of order.
 //!
-//! Checked at every step: all workers that live are of one revision, and no index has two. After healing the workers of the
-//! latest record live, each once. Without the check of a worker's revision, with shards that say they stopped and did not, and
-//! with commits that look at nothing, a violation is found. `GREYLAG_SEEDS=20000` runs so many seeds instead of the gate's number.
+//! Checked at every step: all workers that live are of one revision, and no index has two. After healing the workers of
+//! the latest record live, each once. A violation is found without the check of a worker's revision, with shards that
+//! report a stop and go on, and with unconditional commits. `GREYLAG_SEEDS=20000` runs that many seeds instead of the
+//! gate's number.
 //!
 //! Source: sharding §6.2, scenario 80.
 
@@ -16,19 +17,19 @@ use rand_chacha::ChaCha8Rng;
 const INITIAL: u32 = 3;
 const MOST: u32 = 6;
 
-/// A clause left out on purpose.
+/// A protocol rule left out on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sabotage {
     Nothing,
-    /// Workers live whatever the record says.
+    /// Workers live whatever the record is.
     NoCheck,
-    /// Shards are told to have stopped, and go on.
+    /// Shards are reported as stopped, and go on.
     NoStop,
-    /// A record is written whatever is there, and the later one wins.
+    /// A record is written without comparing it, and the later one wins.
     BlindCommit,
 }
 
-/// What is under way, delivered in any order.
+/// A message under way, delivered in any order.
 #[derive(Debug, Clone)]
 enum Letter {
     ToKeeper {
@@ -43,7 +44,7 @@ enum Letter {
         record: DaemonRecord,
     },
     Start(ProcessId),
-    /// A worker reads the record, then hears what it says.
+    /// A worker reads the record, then gets its verdict.
     Read {
         worker: u64,
         id: ProcessId,
@@ -165,7 +166,7 @@ impl World {
                 self.letters.push(Letter::Verdict { worker, allowed });
             }
             Letter::Verdict { worker, allowed: true } => {
-                // A shard that was stopped meanwhile has ended the worker.
+                // Skip a worker whose shard was stopped meanwhile: it has ended.
                 if let Some(worker) = self.workers.get_mut(&worker) {
                     worker.lives = true;
                 }
@@ -181,7 +182,7 @@ impl World {
         }
     }
 
-    /// A majority takes the record, or not; a keeper may not hear which.
+    /// A majority takes the record, or not; the keeper may not get the outcome.
     fn commit(&mut self, run: u64, record: DaemonRecord, is_faulty: bool) {
         let may_be = match (self.sabotage, &self.record) {
             (Sabotage::BlindCommit, Some(current)) => record.clock() >= current.clock(),
@@ -229,7 +230,7 @@ impl World {
             self.fault();
         }
         self.deliver();
-        // Letters are late by some seconds at most, however many there are.
+        // Bound the letters, so that none is late by more than some seconds.
         while self.letters.len() > 40 {
             self.deliver();
         }

@@ -19,7 +19,7 @@ use greylag_transport::memory::MemoryNetwork;
 const PATIENCE: Duration = Duration::from_secs(30);
 const INTERVAL: Duration = Duration::from_millis(300);
 
-/// One worker, as it was started.
+/// One start of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     id: String,
@@ -29,12 +29,12 @@ struct Seen {
     index: u32,
 }
 
-/// Every worker that began, and the ids that live now.
+/// Every start of a worker, and the ids that live now.
 #[derive(Debug, Default)]
 struct Book {
     began: Vec<Seen>,
     alive: BTreeMap<String, u32>,
-    /// More than one of an index at a time, which must never be.
+    /// Indices with more than one live worker at a time; must stay empty.
     twice: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ impl Book {
 
 type Shared = Arc<Mutex<Book>>;
 
-/// Does nothing but live, and ends when its shared word says so.
+/// A worker that does nothing, and ends when its shared flag is set.
 struct Worker {
     book: Shared,
     seen: Seen,
@@ -60,7 +60,7 @@ struct Worker {
 impl Worker {
     fn new(book: &Shared, init: &DaemonInit, ends_at_once: bool) -> Self {
         let DaemonInit { index, count, revision, entity } = init;
-        // The node is known once the worker has begun.
+        // Set the node later: it is known once the worker has begun.
         let seen = Seen {
             id: entity.id.to_string(),
             node: "none:1#1".parse().expect("an address"),
@@ -104,7 +104,7 @@ impl Entity for Worker {
     }
 }
 
-/// Replicators are known per process, so no two nodes of these tests are the same incarnation.
+/// Gives each node another incarnation, since replicators are registered per process by it.
 static LAST_UID: AtomicU64 = AtomicU64::new(0);
 
 struct Node {
@@ -118,7 +118,7 @@ impl Node {
         Self::joined_every(network, address, roles, INTERVAL).await
     }
 
-    /// One whose keeper, if it runs here, asks each worker to start so often.
+    /// A node whose keeper, if it runs here, sends start requests at this interval.
     async fn joined_every(network: &MemoryNetwork, address: &str, roles: &[&str], interval: Duration) -> Self {
         // `RUST_LOG=greylag=debug` shows what the nodes do.
         tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).try_init().ok();
@@ -148,7 +148,7 @@ impl Node {
     }
 }
 
-/// Waits until just these workers live.
+/// Waits until exactly these workers live.
 async fn wait_for_workers(book: &Shared, ids: &[&str]) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -165,7 +165,7 @@ fn assert_never_twice(book: &Shared) {
     assert_eq!(book.lock().expect("no holder panics").twice, Vec::<String>::new());
 }
 
-/// Scenario sharding 80: five workers with distinct indices; one that ends is back within the interval.
+/// Scenario sharding 80: five workers with distinct indices; a worker that ends is back within the interval.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_80_each_worker_lives_once_and_comes_back() {
     let network = MemoryNetwork::new();
@@ -185,7 +185,7 @@ async fn scenario_80_each_worker_lives_once_and_comes_back() {
         assert_eq!((number.count, number.revision, number.rescale_in_progress), (5, 0, false));
     }
 
-    // Workers of a node that leaves come back on the others.
+    // Workers of a node that leaves come back on the other nodes.
     let left = nodes.pop().expect("there are three");
     left.cluster.shutdown().await;
     wait_for_workers(&book, &["0", "1", "2", "3", "4"]).await;
@@ -196,14 +196,15 @@ async fn scenario_80_each_worker_lives_once_and_comes_back() {
     assert!(latest.values().all(|node| *node != left.address), "{latest:?}");
     assert_never_twice(&book);
 
-    // The same again is the same; another number is not.
+    // The same number again is accepted; another number is not.
     let again = book.clone();
     let fewer = nodes[0].sharding.daemon_process("workers", 4, move |init| Ok(Worker::new(&again, init, false)));
     assert!(matches!(fewer.start(), Err(InitError::Differs { field: "number of processes", .. })));
 }
 
-/// Scenario sharding 80: a worker that has stopped is asked to start again in the next round. By the default interval, in
-/// place of that of this file, three rounds would have a time in which there are nine of these.
+/// Scenario sharding 80: a worker that has stopped is asked to start again in the next round. Ten starts take nine
+/// rounds, while at the default interval only three rounds would fit into `PATIENCE`: so rounds follow this file's
+/// interval.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_80_a_stopped_worker_is_back_within_the_interval() {
     let network = MemoryNetwork::new();
@@ -244,7 +245,7 @@ async fn a_worker_whose_shard_moves_does_not_wait_for_the_keeper() {
     assert_eq!(book.twice, Vec::<String>::new());
 }
 
-/// Does not stop when asked to, so a shard takes its deadline to stop.
+/// A worker that ignores stop requests, so that its shard takes the whole deadline to stop.
 struct Stubborn(Worker);
 
 impl Entity for Stubborn {
@@ -263,7 +264,7 @@ impl Entity for Stubborn {
     }
 }
 
-/// Scenario sharding 80: the next keeper goes on with a change that the one before it began.
+/// Scenario sharding 80: the next keeper completes a change that its predecessor began.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_80_a_change_goes_on_when_its_keeper_ends() {
     let network = MemoryNetwork::new();
@@ -296,12 +297,12 @@ async fn scenario_80_a_change_goes_on_when_its_keeper_ends() {
         assert!(Instant::now() < deadline, "the change does not end");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // Its asker heard of it, or that the keeper has ended.
+    // The asker hears of the change, or that the keeper has ended.
     asked.await.expect("no panic").ok();
     assert_never_twice(&book);
 }
 
-/// Scenario sharding 80: nodes without the role run no worker, and reach the keeper all the same.
+/// Scenario sharding 80: nodes without the role run no worker, but reach the keeper.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_80_nodes_without_the_role_run_none() {
     let network = MemoryNetwork::new();
@@ -342,7 +343,7 @@ async fn scenario_80_a_rescale_stops_all_and_starts_the_new_ones() {
     }
 
     let (first, second) = tokio::join!(at_b.change_number_of_processes(2), at_a.change_number_of_processes(6));
-    // Which of the two the keeper heard first is open; the other one is refused.
+    // Either request may come first; the other one is refused.
     let (count, ids): (u32, &[&str]) = match (first, second) {
         (Ok(()), Err(DaemonError::RescaleInProgress)) => (2, &["1|2|0", "1|2|1"]),
         (Err(DaemonError::RescaleInProgress), Ok(())) => (6, &["1|6|0", "1|6|1", "1|6|2", "1|6|3", "1|6|4", "1|6|5"]),
@@ -360,7 +361,7 @@ async fn scenario_80_a_rescale_stops_all_and_starts_the_new_ones() {
         assert!(Instant::now() < deadline, "the change does not end");
     }
 
-    // The keeper's node leaves; the next keeper knows the number, and changes it again.
+    // The keeper's node leaves; the next keeper knows the number, and can change it again.
     a.cluster.shutdown().await;
     let number = at_b.number_of_processes().await.expect("the next keeper answers");
     assert_eq!((number.count, number.revision), (count, 1));
@@ -369,8 +370,8 @@ async fn scenario_80_a_rescale_stops_all_and_starts_the_new_ones() {
     assert_never_twice(&book);
 }
 
-/// Scenario sharding 80, and the complaint "daemon worker of an old revision starts": a late request for a worker of the former
-/// revision runs no code of the user.
+/// Scenario sharding 80, and the complaint "daemon worker of an old revision starts": a late request for a worker of
+/// the former revision runs no user code.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_80_a_worker_of_an_old_revision_ends_before_it_begins() {
     let network = MemoryNetwork::new();
@@ -383,7 +384,7 @@ async fn scenario_80_a_worker_of_an_old_revision_ends_before_it_begins() {
     let before = book.lock().expect("no holder panics").began.len();
     let region = a.sharding.region(EntityKey::<()>::named("sharded-daemon-process-workers")).expect("it is set up");
     for id in ["0", "1", "1|2|0", "2|3|0"] {
-        // Its start is acked before its revision is known.
+        // The start is acked before the worker's revision is known.
         region.start_entity(id).await.expect("it is acked");
     }
     tokio::time::sleep(INTERVAL * 2).await;
@@ -407,7 +408,7 @@ async fn what_cannot_be_is_refused_at_the_start() {
     let words = "there must be from 1 to 12, which is number_of_shards";
     assert_eq!(refused(0), format!("daemon process none: 0 processes; {words}"));
     assert_eq!(refused(13), format!("daemon process none: 13 processes; {words}"));
-    // A type that is set up under the name of one is not taken for it.
+    // A type that is set up under the name of a daemon process's type is not mistaken for it.
     struct Other;
     impl Entity for Other {
         type Message = u8;

@@ -1,4 +1,4 @@
-//! `docs/errors.md` has a row for every error of `tell` and `ask`, and each row says what the code says.
+//! `docs/errors.md` has a row for every error of `tell` and `ask`, and each row agrees with the code.
 //!
 //! Source: sharding scenario 113.
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 use greylag_core::{DeadLetterReason, EntityError, NotStoredReason, Uid, UniqueAddress};
 use greylag_sharding::{AskError, SendError};
 
-/// By error: whether it may have run, and whether to try again.
+/// By error: whether the message may have run, and whether to try again.
 type Rows = BTreeMap<String, (bool, bool)>;
 
 fn documented() -> Rows {
@@ -146,7 +146,7 @@ fn scenario_113_every_error_says_whether_the_command_may_have_run_and_whether_to
     assert_eq!(documented(), coded);
 }
 
-/// An outcome may itself stand in a command.
+/// An error may itself be part of a command.
 #[test]
 fn every_error_survives_its_way_in_a_message() {
     let errors = asks().into_iter().chain(sends().into_iter().map(AskError::Send));

@@ -1,4 +1,5 @@
-//! Sharding scenario 58: a failure that escalates is the shard's: every entity of it begins anew, and what waited is handled.
+//! Sharding scenario 58: a failure that escalates ends the shard: all its entities begin anew, and waiting messages are
+//! handled.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +16,7 @@ use greylag_transport::memory::MemoryNetwork;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 enum Message {
-    /// Answers how many messages this incarnation has had.
+    /// Answers the number of messages that this incarnation has had.
     Count(ReplyTo<u32>),
     Fail,
 }
@@ -53,7 +54,7 @@ async fn scenario_58_a_failure_that_escalates_restarts_the_shard() {
     let failed = counters.shard_of(&ids[0]);
     let mut events = counters.subscribe();
     counters.entity_ref(ids[0].as_str()).tell(Message::Fail).unwrap();
-    // Behind the failure in the shard's inbox: handled once the shard is back.
+    // These asks are behind the failure in the shard's inbox: handled once the shard is back.
     for id in &ids {
         let expected = if counters.shard_of(id) == failed { 1 } else { 2 };
         assert_eq!(count(id).await, Ok(expected), "{id}");
@@ -68,7 +69,7 @@ async fn scenario_58_a_failure_that_escalates_restarts_the_shard() {
     assert_eq!(tokio::time::timeout(PATIENCE, told).await.ok(), failed);
 }
 
-/// Of a type that remembers its entities, all of the shard live again, and no message has asked for them.
+/// All remembered entities of the shard live again, without a message.
 #[tokio::test]
 async fn scenario_58_a_failure_that_escalates_has_remembered_entities_loaded_again() {
     let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
@@ -96,7 +97,7 @@ async fn scenario_58_a_failure_that_escalates_has_remembered_entities_loaded_aga
     tokio::time::timeout(PATIENCE, again).await.unwrap_or_else(|_| panic!("{:?}", starts.lock().unwrap()));
 }
 
-/// Counts what it is told; every so often it fails, and its shard with it.
+/// Counts its messages; fails now and then, and its shard with it.
 struct Tally(Arc<AtomicUsize>);
 
 impl Entity for Tally {
@@ -108,7 +109,7 @@ impl Entity for Tally {
     }
 }
 
-/// Senders push past the machine all the while the shard ends and starts: each message is handled, or a dead letter.
+/// Senders push past the machine while the shard ends and starts: each message is handled, or a dead letter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_message_vanishes_while_its_shard_fails() {
     const TALLY: EntityKey<()> = EntityKey::new("Tally");

@@ -1,4 +1,4 @@
-//! Shards that the program places, and strategies of one's own, over real clusters of nodes that live in one process.
+//! Shards that the program places, and custom strategies, over real clusters of nodes that live in one process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use greylag_transport::memory::MemoryNetwork;
 const PATIENCE: Duration = Duration::from_secs(30);
 const SHARDS: u32 = 20;
 
-/// Asked where it lives.
+/// Asks an entity for its node.
 type Where = ReplyTo<UniqueAddress>;
 
 const PET: EntityKey<Where> = EntityKey::new("Pet");
@@ -42,7 +42,7 @@ fn pets(strategy: impl AllocationStrategy) -> EntityType<Where> {
     EntityType::new(PET, |_| Ok(Pet)).codec(json("where")).allocation(strategy)
 }
 
-/// Replicators are known per process, so no two nodes of these tests are the same incarnation.
+/// Gives each node another incarnation, since replicators are registered per process by it.
 static LAST_UID: AtomicU64 = AtomicU64::new(0);
 
 struct Node {
@@ -70,7 +70,7 @@ impl Node {
         Self { address, cluster, sharding, pets: None }
     }
 
-    /// One that hosts pets.
+    /// A member that hosts pets.
     async fn hosting(network: &MemoryNetwork, address: &str, strategy: impl AllocationStrategy) -> Self {
         let mut node = Self::joined(network, address, |_| ()).await;
         node.pets = Some(node.sharding.init(pets(strategy)).expect("fresh"));
@@ -89,12 +89,12 @@ impl Node {
         self.address.address().clone()
     }
 
-    /// Where a pet lives that this node asks.
+    /// The node of a pet, as the pet answers.
     async fn home_of(&self, pet: &str) -> UniqueAddress {
         self.pets().entity_ref(pet).ask(|reply_to| reply_to).timeout(PATIENCE).await.expect("it answers")
     }
 
-    /// Asks until a pet has come to `home`.
+    /// Asks until a pet lives at `home`.
     async fn wait_for_home(&self, pet: &str, home: &UniqueAddress) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -128,7 +128,7 @@ async fn scenario_37_shards_go_where_the_program_says_at_once_or_once_the_node_h
     assert_eq!(first.home_of(bird).await, first.address);
     assert_eq!(second.home_of(mouse).await, second.address);
 
-    // An entry is obeyed whoever asks first. What a majority knows the coordinator's node knows, too.
+    // An entry is obeyed whichever node asks first. The coordinator's node knows everything that a majority knows.
     let said = first.sharding.external_shards(&PET);
     let heard = second.sharding.external_shards(&PET);
     let entry = (first.shard_of(cats), first.plain_address());
@@ -146,7 +146,7 @@ async fn scenario_37_shards_go_where_the_program_says_at_once_or_once_the_node_h
     let known = third.sharding.external_shards(&PET).shard_locations().await.expect("a majority answers");
     assert_eq!(known, entries.into_iter().chain([entry]).collect());
 
-    // Moving the entry moves the shard, and no other one.
+    // Moving the entry moves its shard, and no other one.
     third
         .sharding
         .external_shards(&PET)
@@ -158,7 +158,7 @@ async fn scenario_37_shards_go_where_the_program_says_at_once_or_once_the_node_h
     assert_eq!(homes, [first.address.clone(), second.address.clone(), first.address.clone()]);
 }
 
-/// Scenario sharding 38: the client; what a query without an answer comes down to is tested where the strategy stands.
+/// Scenario sharding 38: the client; the strategy's own tests cover queries without an answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_38_the_client_knows_nothing_before_the_type_is_set_up_and_says_when_others_are_silent() {
     let network = MemoryNetwork::new();
@@ -175,7 +175,7 @@ async fn scenario_38_the_client_knows_nothing_before_the_type_is_set_up_and_says
     assert_eq!(unknown.to_string(), "Pet has no shard 20: its shards are numbered from 0 to 19");
     assert_eq!(client.shard_locations().await, Ok(BTreeMap::new()), "nothing of it was written");
 
-    // No entry: who asks; and what has a home stays there.
+    // Without an entry a shard goes to the asking node; shards with a home stay.
     let second = Node::hosting(&network, "b:1", ExternalAllocation::default()).await;
     let pets = ids(&first, 4);
     for (number, pet) in pets.iter().enumerate() {
@@ -183,7 +183,7 @@ async fn scenario_38_the_client_knows_nothing_before_the_type_is_set_up_and_says
         assert_eq!(asks.home_of(pet).await, asks.address);
     }
 
-    // A write waits for this node alone, a read for most nodes.
+    // A write waits for this node alone, a read for a majority.
     network.cut(&first.plain_address(), &second.plain_address());
     client.update_shard_location(shard.clone(), first.plain_address()).await.expect("it is written here");
     let silent = client.shard_locations().await;
@@ -191,7 +191,7 @@ async fn scenario_38_the_client_knows_nothing_before_the_type_is_set_up_and_says
     assert_eq!(silent, Err(ExternalShardsError::ClientTimeout { entity_type: "Pet".to_owned(), timeout }));
 }
 
-/// Placed by the test: the homes that it names, and the shards that it wants moved.
+/// A strategy controlled by the test: the homes to choose, and the shards to move.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<(BTreeMap<ShardId, NodeAddress>, BTreeSet<ShardId>)>>);
 
@@ -228,7 +228,7 @@ async fn scenario_36_a_custom_strategy_moves_the_shard_that_it_is_told_to_move()
         assert_eq!(second.home_of(pet).await, home.address);
     }
 
-    // Both could move: the second one is told to.
+    // Both shards could move: only the second one is named.
     place(0, &second);
     place(1, &second);
     told.0.lock().expect("no holder panics").1.insert(shards[1].clone());
@@ -237,7 +237,7 @@ async fn scenario_36_a_custom_strategy_moves_the_shard_that_it_is_told_to_move()
     assert_eq!(first.home_of(&pets[2]).await, second.address);
 }
 
-/// A node of one version of the application, on which the type's shards are balanced as by default.
+/// A node with a version of the application, with the default allocation strategy.
 async fn of_version(network: &MemoryNetwork, address: &str, version: &str) -> Node {
     let version: AppVersion = version.parse().expect("a version");
     let mut node = Node::joined(network, address, |settings| settings.app_version = version).await;
@@ -252,7 +252,7 @@ async fn scenario_39_a_rolling_update_fills_new_nodes_and_moves_nothing_until_ve
     let network = MemoryNetwork::new();
     let old = [of_version(&network, "a:1", "1").await, of_version(&network, "b:1", "1").await];
     let pets = ids(&old[0], 16);
-    // So uneven that shards would move if versions agreed.
+    // Distribute so unevenly that shards would move if versions agreed.
     let (early, late) = pets.split_at(12);
     let mut homes = BTreeMap::new();
     for pet in early {
@@ -266,7 +266,7 @@ async fn scenario_39_a_rolling_update_fills_new_nodes_and_moves_nothing_until_ve
         assert!(of_new.contains(&home), "a new shard went to {home}");
         homes.insert(pet.as_str(), home);
     }
-    // Several rounds, in each of which least-shard would move a shard if versions agreed.
+    // Wait several rounds, in each of which least-shard would move a shard if versions agreed.
     tokio::time::sleep(ShardingSettings::test().rebalance_interval * 4).await;
     for (pet, home) in &homes {
         assert_eq!(old[0].home_of(pet).await, *home, "{pet} moved while versions differed");

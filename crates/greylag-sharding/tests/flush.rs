@@ -1,4 +1,4 @@
-//! Sharding scenario 100: however many messages wait for one shard, no other waits for them.
+//! Sharding scenario 100: however many messages wait for one shard, no other shard waits for them.
 
 #[path = "common/machines.rs"]
 mod machines;
@@ -20,7 +20,7 @@ use greylag_sharding::settings::ShardingSettings;
 use machines::{config, up};
 
 const MESSAGES: u64 = 100_000;
-/// Messages that one turn may move.
+/// Most messages moved in one turn.
 const TURN: usize = 512;
 /// The shard for which the messages wait, and another one.
 const BUSY: u32 = 1;
@@ -39,7 +39,7 @@ struct World {
     region: Region,
     now: Instant,
     last: u64,
-    /// What left for the shard or for another region, in order.
+    /// Messages that left for the shard or for another region, in order.
     left: Vec<u64>,
     /// Most messages that left in one turn.
     most: usize,
@@ -162,7 +162,8 @@ fn scenario_100_a_full_buffer_leaves_in_turns_and_others_have_theirs() {
     }
 }
 
-/// A handoff in the midst of a flush: the shard has messages, so it stops as one that serves; what waits is leftover.
+/// A handoff in the middle of a flush: the shard has messages, so it is stopped as a serving shard; waiting messages
+/// are leftovers.
 #[test]
 fn scenario_100_a_handoff_in_the_midst_of_a_flush_stops_the_shard_in_order() {
     let mut world = World::new();
@@ -182,9 +183,9 @@ fn scenario_100_a_handoff_in_the_midst_of_a_flush_stops_the_shard_in_order() {
     assert_eq!(world.region.counters().buffered, 2_000 - TURN as u64);
 }
 
-/// A route that is left in the midst of a flush: the rest leaves first and the mark follows all of it. A part left behind
-/// would wait for a new home with the probes of other regions in its midst, and that home may wait for their echo (found by
-/// the simulation: seed 3036 of the world `sharding`).
+/// A route that is left in the middle of a flush: the rest leaves first and the mark follows all of it. Entries left
+/// behind would wait for a new home with the probes of other regions among them, and that home may wait for their echo
+/// (found by the simulation: seed 3036 of the world `sharding`).
 #[test]
 fn scenario_100_a_route_left_in_the_midst_of_a_flush_is_flushed_first() {
     let mut world = World::new();
@@ -203,7 +204,7 @@ fn scenario_100_a_route_left_in_the_midst_of_a_flush_is_flushed_first() {
     assert_eq!(world.region.counters().buffered, 1, "what comes later waits for the next home");
 }
 
-/// The same on a node that cannot trust its own view: nothing leaves it, and what waits goes to the next home.
+/// The same on a node that cannot trust its own view: no message leaves the node, and waiting ones go to the next home.
 #[test]
 fn a_route_left_by_a_suspect_node_in_the_midst_of_a_flush_sends_nothing() {
     let mut world = World::new();
@@ -218,8 +219,8 @@ fn a_route_left_by_a_suspect_node_in_the_midst_of_a_flush_sends_nothing() {
     assert_eq!(world.region.counters().buffered, 2_000 - TURN as u64);
 }
 
-/// Leftovers are good for the next home alone, so all of them leave for it at once: of a route that is left in the midst of
-/// them the rest would be dropped, with every link up.
+/// Leftovers are valid for the next home alone, so all of them leave for it at once: if the route were left halfway,
+/// the rest would be dropped, with every link up.
 #[test]
 fn scenario_100_leftovers_leave_in_one_turn_and_the_mark_behind_them() {
     let mut world = World::new();
@@ -241,13 +242,13 @@ fn scenario_100_leftovers_leave_in_one_turn_and_the_mark_behind_them() {
     assert_eq!(world.left, (1..=4_000).collect::<Vec<_>>());
 }
 
-/// The time that this thread has had a processor for, which other processes do not lengthen. `None`: the system does not tell.
+/// The processor time of this thread, which other processes do not lengthen. `None`: the system does not tell.
 fn processor_time() -> Option<Duration> {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     stat.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// What `work` costs at least, of several tries.
+/// The smallest cost of `work` in several tries.
 fn least_cost(mut work: impl FnMut()) -> Duration {
     let cost = |work: &mut dyn FnMut()| {
         let (processor, wall) = (processor_time(), Instant::now());
@@ -257,7 +258,7 @@ fn least_cost(mut work: impl FnMut()) -> Duration {
     (0..3).map(|_| cost(&mut work)).min().expect("three tries")
 }
 
-/// So many messages wait for a shard that starts, and leave.
+/// Buffers `messages` messages for a shard that starts, and lets them leave.
 fn buffer_and_leave(messages: u64) {
     let mut world = World::new();
     world.fill(messages);
@@ -267,7 +268,7 @@ fn buffer_and_leave(messages: u64) {
     assert_eq!(world.left.len() as u64, messages);
 }
 
-/// So many messages are left over in a shard, and leave for its next home.
+/// Makes leftovers of `messages` messages in a shard, and lets them leave for its next home.
 fn give_back_and_leave(messages: u64) {
     let mut world = World::new();
     world.home(BUSY, 1);
@@ -283,8 +284,8 @@ fn give_back_and_leave(messages: u64) {
     assert_eq!(world.marked_after, Some(messages as usize));
 }
 
-/// A message costs the same however many others wait: all at once cost as much as the same number in sixteen parts, give or
-/// take what memory costs. Were each to cost more for each other one, it would be sixteen times as much.
+/// A message costs the same however many others wait: all at once cost as much as the same number in sixteen parts,
+/// give or take memory effects. If the cost grew with the number of others, it would be sixteen times as much.
 #[test]
 fn scenario_100_a_message_costs_the_same_however_many_wait() {
     const PARTS: u64 = 16;

@@ -1,4 +1,4 @@
-//! Shards that an extractor names freely, and extractors that change their mind. Source: sharding §1.1, §1.3, §8.
+//! Shards that an extractor names freely, and inconsistent extractors. Source: sharding §1.1, §1.3, §8.
 
 #[path = "common/nodes.rs"]
 mod nodes;
@@ -20,7 +20,7 @@ use nodes::*;
 
 const THING: EntityKey<Count> = EntityKey::new("Thing");
 
-/// Counts one, and answers how many that makes.
+/// Counts one message, and answers the count.
 type Count = ReplyTo<u64>;
 
 #[derive(Default)]
@@ -36,7 +36,7 @@ impl Entity for Thing {
     }
 }
 
-/// Ids are as `tenant/thing`, and each tenant has one shard.
+/// Ids have the form `tenant/thing`, and each tenant has one shard.
 struct ByTenant;
 
 impl Extractor for ByTenant {
@@ -65,7 +65,7 @@ fn thing(number: usize, thing: usize) -> String {
     format!("{}/{thing}", tenant(number).as_str())
 }
 
-/// Shards by name over three nodes: they are found from everywhere, stop by name, and move when a node leaves.
+/// Freely named shards over three nodes: they are found from everywhere, stop by name, and move when a node leaves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shards_that_are_named_freely_are_found_stopped_and_moved() {
     const TENANTS: usize = 150;
@@ -107,7 +107,7 @@ async fn shards_that_are_named_freely_are_found_stopped_and_moved() {
     assert!(regions[0].metrics().dropped() == 0);
 }
 
-/// sharding §8: what no shard can be named for is refused by its reason.
+/// sharding §8: an id without a valid shard name is refused with its reason.
 #[tokio::test]
 async fn an_id_without_a_possible_shard_is_refused() {
     let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
@@ -120,7 +120,7 @@ async fn an_id_without_a_possible_shard_is_refused() {
     assert_eq!(count(&region, &format!("{}/1", "x".repeat(255))).await, Ok(1));
     assert_eq!(region.shard_of("/nobody's"), None);
 
-    // Where entities are remembered in a journal, the shard's history has a name, too.
+    // If entities are remembered in a journal, the shard's name must also fit into a persistence id.
     let remembered = EntityType::new(EntityKey::<Count>::new("Remembered"), |_| Ok(Thing::default()));
     let remembered = remembered.codec(json("thing")).extractor(ByTenant).remember_entities(RememberStore::EventSourced);
     let region = sharding.init(remembered).unwrap();
@@ -128,7 +128,7 @@ async fn an_id_without_a_possible_shard_is_refused() {
     assert_eq!(count(&region, "acme/1").await, Ok(1));
 }
 
-/// Places everything elsewhere once it is told to.
+/// Places every id elsewhere once its flag is set.
 struct Fickle(Arc<AtomicBool>);
 
 impl Extractor for Fickle {
@@ -141,8 +141,8 @@ impl Extractor for Fickle {
     }
 }
 
-/// sharding §8: an extractor that places an id elsewhere than before would have its entity live twice. The shard that gets a
-/// message for it drops it.
+/// sharding §8: an extractor that places an id elsewhere than before would make its entity live twice. The shard that
+/// gets a message for the entity drops it.
 #[tokio::test]
 async fn a_message_for_an_entity_of_another_shard_is_the_dead_letter_wrong_shard() {
     let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
@@ -153,7 +153,7 @@ async fn a_message_for_an_entity_of_another_shard_is_the_dead_letter_wrong_shard
     let early = region.entity_ref("one");
     assert_eq!(early.ask(|reply_to| reply_to).timeout(PATIENCE).await, Ok(1));
     changed.store(true, Ordering::Relaxed);
-    // The reference has looked its shard up before.
+    // The reference has cached its shard.
     let wrong = Err(AskError::Dropped(DeadLetterReason::WrongShard));
     assert_eq!(early.ask(|reply_to| reply_to).timeout(PATIENCE).await, wrong);
     let told = async {

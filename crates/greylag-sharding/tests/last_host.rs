@@ -1,5 +1,5 @@
-//! Sharding scenario 99: the last region that hosts stops where it is, at once, beside a proxy; and the proxy finds the
-//! region that hosts next.
+//! Sharding scenario 99: the last hosting region stops without a handoff, at once, beside a proxy; and the proxy finds
+//! the next hosting region.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -71,7 +71,7 @@ async fn scenario_99_the_last_host_ends_after_its_entities_and_a_later_host_is_f
     let stopped = Err(AskError::Dropped(DeadLetterReason::RegionStopped));
     assert_eq!(ask(&beside, "1").await, stopped, "the proxy knows no other home");
 
-    // The node of the region that stopped stays a member: only that region can tell that the old route leads nowhere.
+    // The stopped region's node stays a member: only that region can tell that the old route is dead.
     let (third, thirds) = node(&network, "c:1#2003", "carts").await;
     join(&third).await;
     let _region = init(&thirds, &ended);

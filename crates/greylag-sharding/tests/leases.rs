@@ -28,12 +28,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 enum Message {
     /// Adds one; answers the sum and the incarnation.
     Add(ReplyTo<(u64, u64)>),
-    /// Answers, and suspends the entity for good.
+    /// Answers, and suspends the entity for ever.
     Suspend(ReplyTo<()>),
     Never,
 }
 
-/// How carts ended.
+/// Counts how carts ended.
 #[derive(Clone, Default)]
 struct Ends {
     dropped: Arc<AtomicUsize>,
@@ -92,7 +92,7 @@ fn carts(ends: &Ends) -> EntityType<Message> {
     EntityType::new(CART, move |_| Ok(Cart(0, ends.clone()))).codec(json("cart")).lease("in memory")
 }
 
-/// Names of processes are unique among the tests, too: a replicator is found by its process.
+/// Addresses are unique among the tests, since replicators are registered per process by them.
 async fn node(address: &str, leases: &InMemoryLeases, ends: &Ends) -> (Region<Message>, RegionEvents) {
     let region = sharding(&MemoryNetwork::new(), address, Some(leases)).await.init(carts(ends)).unwrap();
     let events = region.subscribe();
@@ -122,7 +122,7 @@ async fn scenario_77_a_message_waits_until_the_lease_is_granted() {
     assert!(other.release().await.unwrap());
     assert_eq!(answer.await.unwrap().0, 1);
     assert_eq!(leases.holder(LEASE).as_deref(), Some("a:1"));
-    // The region ends, and nothing of the lease is left for the next owner to wait for.
+    // The region ends, and the next owner need not wait for the lease.
     tokio::time::timeout(PATIENCE, region.graceful_shutdown()).await.unwrap();
     assert_eq!(leases.holder(LEASE), None);
 }
@@ -168,7 +168,7 @@ async fn scenario_77_a_shard_that_moves_takes_its_lease_along() {
     assert_eq!(leases.holder(LEASE).as_deref(), Some("b:1"));
 }
 
-/// Leases whose owner is not told of their end, as that of a process that sleeps.
+/// Leases whose owner is not told of their end, like the leases of a process that sleeps.
 #[derive(Debug, Clone)]
 struct Forgetful {
     leases: InMemoryLeases,
@@ -209,7 +209,7 @@ impl Lease for ForgetfulLease {
     }
 }
 
-/// sharding §4.12, cluster F9: a process that slept looks whether it still holds its leases, before any handler runs.
+/// sharding §4.12, cluster F9: a process that slept checks that it still holds its leases, before any handler runs.
 #[tokio::test]
 async fn a_lease_that_ended_while_its_process_slept_is_lost() {
     let forgetful = Forgetful { leases: InMemoryLeases::new(), is_held: Arc::default() };

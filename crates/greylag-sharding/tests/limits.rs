@@ -12,12 +12,12 @@ use greylag_transport::memory::MemoryNetwork;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Is answered when it was handled.
+/// A message that is answered when it is handled.
 type Touch = ReplyTo<()>;
 
 const SESSION: EntityKey<Touch> = EntityKey::new("Session");
 
-/// Is counted while it lives.
+/// An entity that is counted while it lives.
 struct Session(Arc<AtomicUsize>);
 
 impl Session {
@@ -54,7 +54,7 @@ async fn use_all(sessions: &Region<Touch>, ids: std::ops::Range<u32>) {
     }
 }
 
-/// Entities end a moment after others were started for which they have to.
+/// Waits until `count` entities live: entities end a moment after others took their place.
 async fn come_to(live: &AtomicUsize, count: usize) {
     let settled = async {
         while live.load(Ordering::SeqCst) != count {

@@ -31,7 +31,7 @@ use greylag_sharding::wire::{self, Control};
 use machines::{fingerprint, up};
 
 const SHARDS: u32 = 100_000;
-/// The last shards of all have no home, and leftovers of theirs lie at `c`.
+/// The number of shards without a home, whose leftovers are at `c`: the last ones.
 const HOMELESS: u32 = SHARDS / 10;
 const A: usize = 0;
 const B: usize = 1;
@@ -66,7 +66,7 @@ fn settings() -> ShardingSettings {
     ShardingSettings { buffer_size: SHARDS as usize, ..ShardingSettings::test() }
 }
 
-/// What `a` left behind.
+/// The state that `a` left behind.
 fn stored() -> StoredState {
     let record = |shard: u32| {
         let homeless = shard >= SHARDS - HOMELESS;
@@ -84,7 +84,8 @@ fn stored() -> StoredState {
     StoredState { meta: Some(meta), homes: (0..SHARDS).map(record).collect(), ..StoredState::default() }
 }
 
-/// The longest frame, and the messages that took several: the test asserts a bound of the one and the kinds of the others.
+/// The longest frame, and the messages that took several: the test asserts a bound of the former and the kinds of the
+/// latter.
 #[derive(Default)]
 struct Traffic {
     longest: usize,
@@ -131,7 +132,7 @@ impl World {
         }
     }
 
-    /// Cuts a message into frames, which stand in one queue.
+    /// Cuts a message into frames, which go into one queue.
     fn send(&mut self, from: usize, to: &UniqueAddress, (manifest, bytes): (&'static str, Bytes)) {
         let Some(to) = [B, C].into_iter().find(|index| node(*index) == *to) else { return };
         let frames = self.cutters[from - B].frames(manifest, bytes);
@@ -198,7 +199,7 @@ impl World {
         }
     }
 
-    /// All frames arrive; then time passes until the next deadline of a machine, up to `end`.
+    /// Delivers all frames; then lets time pass until the next deadline of a machine, up to `end`.
     fn run_until(&mut self, end: Instant) {
         loop {
             while let Some((from, to, manifest, frame)) = self.frames.pop_front() {
@@ -235,7 +236,7 @@ impl World {
         }
     }
 
-    /// `a` has given all shards but the homeless ones to `b` and `c`, which run them.
+    /// Lets `a` give all shards except the homeless ones to `b` and `c`, which run them.
     fn hosted(&mut self) {
         let coordinator = CoordinatorId { node: node(A), incarnation: 1 };
         for index in [B, C] {

@@ -1,4 +1,4 @@
-//! Sharding §6.5: what the handle of a type tells and counts, over a cluster of one.
+//! Sharding §6.5: the events and counters of a type's handle, over a cluster of one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl Entity for Echo {
     }
 }
 
-/// "broken" cannot start; what fails otherwise takes its shard along.
+/// "broken" cannot start; any other failure escalates to the shard.
 fn echoes() -> EntityType<Command> {
     let made = EntityType::new(ECHO, |init| match init.id.as_str() {
         "broken" => Err(Failure::new("it cannot start")),
@@ -135,7 +135,7 @@ async fn dropped_messages_are_told_one_by_one_and_counted_by_reason() {
     assert_eq!((counted.dropped(), counted.handlers.failed), (2, 1), "{counted:?}");
 }
 
-/// Waits until the numbers are so: shards tell them after each turn.
+/// Waits until the metrics satisfy `holds`: shards report after each turn.
 async fn until(region: &Region<Command>, what: &str, holds: impl Fn(&RegionMetrics) -> bool) -> RegionMetrics {
     let waiting = async {
         loop {
@@ -150,7 +150,7 @@ async fn until(region: &Region<Command>, what: &str, holds: impl Fn(&RegionMetri
     tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(late)
 }
 
-/// Handlers, entities in memory, and what had to leave it.
+/// Counts of handlers, entities in memory, and passivations.
 #[tokio::test]
 async fn entities_and_the_times_of_their_handlers_are_counted() {
     let idle = Passivation::idle_after(Duration::from_secs(2));
@@ -163,7 +163,7 @@ async fn entities_and_the_times_of_their_handlers_are_counted() {
     let used = until(&region, "all live", |metrics| metrics.entities == 50).await;
     assert_eq!((used.passivation.hits, used.passivation.misses, used.passivation.evicted), (50, 50, 0));
     assert_eq!(used.passivation.hit_rate(), Some(0.5));
-    // A start has two handlers: the factory, and the entity's own.
+    // Each entity's start counts two handlers: the factory, and the entity's own.
     let handled =
         until(&region, "all are measured", |metrics| metrics.handler_times.count() >= 200).await.handler_times;
     assert!(handled.mean() <= handled.quantile(1.0) && handled.total() > Duration::ZERO, "{handled:?}");
@@ -175,7 +175,7 @@ async fn entities_and_the_times_of_their_handlers_are_counted() {
     assert_eq!(region.metrics().passivation.misses, 50, "what was counted stays");
 }
 
-/// What the coordinator on this node did: commits, choices of homes, handoffs.
+/// Metrics of the coordinator on this node: commits, choices of homes, handoffs.
 #[tokio::test]
 async fn the_coordinator_counts_its_commits_and_measures_its_handoffs() {
     let (cluster, _sharding, region, _events) = node(6504).await;
@@ -201,7 +201,7 @@ async fn the_coordinator_counts_its_commits_and_measures_its_handoffs() {
     assert_eq!((gone.regions, handoffs(&gone)), (0, [1, 1, 1]), "what was counted stays");
 }
 
-/// Remembered entities: writes, and the ids in them.
+/// Metrics of remembered entities: writes, and the ids in them.
 #[tokio::test]
 async fn writes_of_remembered_entities_are_measured() {
     let store = RememberStore::custom(InMemoryRememberStore::new());

@@ -1,4 +1,4 @@
-//! What is sent to a shard that is moved all the time, over real clusters of nodes that live in one process.
+//! Messages to a shard that is moved all the time, over real clusters of nodes that live in one process.
 //!
 //! Source: sharding §2.9, scenario 30.
 
@@ -15,7 +15,7 @@ use greylag_sharding::{Entity, EntityKey, EntityRef, EntityType, ExternalAllocat
 use nodes::*;
 use serde::{Deserialize, Serialize};
 
-/// One of the numbers of a sender.
+/// A numbered message of a sender.
 #[derive(Serialize, Deserialize)]
 struct Numbered {
     sender: usize,
@@ -29,20 +29,20 @@ const NUMBERED: EntityKey<Numbered> = EntityKey::new("Numbered");
 struct Seen {
     /// The last number of each sender, by entity.
     last: [[u64; SENDERS]; ENTITIES],
-    /// How many numbers were not the next ones of their senders.
+    /// Numbers that were not the next ones of their senders.
     wrong: usize,
-    /// How often entities were started.
+    /// Starts of entities.
     lives: usize,
 }
 
 impl Seen {
-    /// How many messages of a sender were handled.
+    /// Number of handled messages of a sender.
     fn of(&self, sender: usize) -> u64 {
         self.last.iter().map(|last| last[sender]).sum()
     }
 }
 
-/// An entity by its number.
+/// An entity, with its number.
 struct Listener(usize, Arc<Mutex<Seen>>);
 
 impl Entity for Listener {
@@ -61,10 +61,10 @@ const SENDERS: usize = 4;
 const ENTITIES: usize = 3;
 const MOVES: usize = 100;
 
-/// Messages of each sender that may be on their way at once: fewer than any queue takes.
+/// Most messages of each sender under way: fewer than any queue takes.
 const WINDOW: u64 = 1_000;
 
-/// Numbers its messages to each entity, in turns, until `ends`. How many were sent.
+/// Sends numbered messages to each entity, in turns, until `ends` is set. Returns how many were sent.
 async fn send_numbered(to: Targets, sender: usize, seen: Arc<Mutex<Seen>>, ends: Arc<AtomicBool>) -> u64 {
     let mut sent = 0;
     while !ends.load(Ordering::Relaxed) {
@@ -82,7 +82,7 @@ async fn send_numbered(to: Targets, sender: usize, seen: Arc<Mutex<Seen>>, ends:
 
 type Targets = [EntityRef<Numbered>; ENTITIES];
 
-/// Ids of one shard.
+/// Ids in one shard.
 fn ids_of_one_shard(region: &Region<Numbered>) -> [String; ENTITIES] {
     let shard = region.shard_of("0");
     let mut ids = (0..).map(|id: u32| id.to_string()).filter(|id| region.shard_of(id) == shard);
@@ -95,7 +95,7 @@ async fn scenario_30_what_four_senders_send_to_a_shard_that_moves_keeps_its_orde
     a_shard_that_moves_is_sent_to(World::new()).await;
 }
 
-/// sharding 30, over sockets, where lanes overtake each other.
+/// sharding 30, over sockets, where lanes can overtake each other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_30_what_four_senders_send_to_a_shard_that_moves_keeps_its_order_over_sockets() {
     a_shard_that_moves_is_sent_to(World::over_sockets()).await;

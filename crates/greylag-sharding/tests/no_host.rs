@@ -1,5 +1,5 @@
-//! Sharding scenario 108: a type whose role no member has says so, keeps nothing for ever, and is healed by the first member
-//! that has the role.
+//! Sharding scenario 108: a type whose role no member has is reported, drops its waiting messages, and is healed by the
+//! first member that has the role.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +57,8 @@ async fn scenario_108_a_type_that_no_member_hosts_says_so_and_keeps_nothing() {
     let (cluster, carts) = node(&network, "a:1#1001", "web").await;
     let mut events = carts.subscribe();
     let question = || carts.entity_ref("1").ask(|reply_to| reply_to);
-    // One message waits when the region reports that no member hosts, another is sent later: each ends after its own timeout.
+    // One message waits when the region reports that no member hosts, another is sent later: each ends after its own
+    // timeout.
     for _ in 0..2 {
         assert_eq!(question().await, Err(AskError::Dropped(DeadLetterReason::NoHost)));
     }
@@ -69,7 +70,7 @@ async fn scenario_108_a_type_that_no_member_hosts_says_so_and_keeps_nothing() {
     let (_second, _) = node(&network, "b:1#1002", "carts").await;
     let next = |event: &RegionEvent| matches!(event, RegionEvent::NoHost { .. } | RegionEvent::HostFound);
     assert_eq!(region_event(&mut events, next).await, RegionEvent::HostFound, "it was said once");
-    // The one that waited meanwhile is answered, or its time was over before the host was a member.
+    // The ask that waited is answered, or its timeout passed before the host was a member.
     let waited = waits.await;
     assert!(matches!(waited, Ok(1) | Err(AskError::Dropped(DeadLetterReason::NoHost))), "{waited:?}");
     assert_eq!(question().await, Ok(1));

@@ -1,5 +1,6 @@
-//! What the heads of a journal are for: an owner that was left behind stores nothing, and generations rise above whatever a
-//! journal knows, also where homes are kept elsewhere and were lost. Over real clusters of nodes that live in one process.
+//! The protection by a journal's heads: an owner that was left behind stores nothing, and generations rise above every
+//! one that a journal knows, even if homes are kept elsewhere and were lost. Over real clusters of nodes that live in
+//! one process.
 //!
 //! Source: sharding §4.6, scenarios 81 and 82.
 
@@ -26,12 +27,12 @@ use greylag_sharding::{ByEvents, EntityKey, EntityType, Event, Region, RegionEve
 use nodes::*;
 use tokio::sync::watch;
 
-/// A journal whose claims wait until they are let through: its process was paused right before it made them.
+/// A journal whose claims wait until they are released, as if the process was paused right before it made them.
 struct HeldClaims {
     inner: Arc<dyn Journal>,
     through: watch::Sender<bool>,
     waiting: AtomicUsize,
-    /// Claims say under which generation they are made.
+    /// Whether claims carry the generation under which they are made.
     with_generation: bool,
 }
 
@@ -87,7 +88,7 @@ impl Journal for HeldClaims {
     }
 }
 
-/// A counter that counts the commands which its node has handled.
+/// A counter that counts the commands handled by its node.
 struct Witness(Arc<AtomicUsize>);
 
 const WITNESS: EntityKey<Command> = EntityKey::new("Witness");
@@ -150,7 +151,7 @@ impl Host {
         self.sharding.cluster().expect("it has one").view().members.iter().any(|member| member.address == *other)
     }
 
-    /// What has happened so far and was not taken yet.
+    /// The events since the last call.
     fn happened(&mut self) -> Vec<Event> {
         let events = &mut self.events;
         std::iter::from_fn(|| futures::FutureExt::now_or_never(events.next()).flatten()).collect()
@@ -166,7 +167,7 @@ struct LeftBehind {
     a: Host,
     b: Host,
     c: Host,
-    /// The journal of `c`, without its own.
+    /// The journal of `c` only, with held claims.
     held: Arc<HeldClaims>,
     journal: Arc<dyn Journal>,
     /// The entity that `c` has begun to start.
@@ -174,10 +175,10 @@ struct LeftBehind {
     _world: World,
 }
 
-/// The owner of a shard starts an entity and is paused before it claims it. Meanwhile it is downed by a cluster that it does
-/// not hear any more, and the entity lives elsewhere.
+/// The owner of a shard starts an entity and is paused before its claim. Meanwhile it is downed by a cluster that it
+/// does not hear any more, and the entity lives elsewhere.
 async fn an_owner_that_is_left_behind(mode: StateStoreMode, with_generation: bool) -> LeftBehind {
-    // Nothing is downed by itself: the one that is left behind goes on, and believes to own what it owned.
+    // No member is downed automatically: the owner left behind goes on, and believes that it owns its shards.
     let mut world = World { cluster: ClusterSettings::test(), ..World::in_mode(mode) };
     let journal = world.stores.journal.clone();
     let (a, b) = (Host::join(&world, "a:1").await, Host::join(&world, "b:1").await);
@@ -245,8 +246,8 @@ async fn scenario_81_an_owner_that_was_left_behind_stores_nothing_and_homes_are_
     an_owner_that_was_left_behind_stores_nothing(StateStoreMode::Ddata).await;
 }
 
-/// sharding 96: of the clauses that keep a second owner out, the last one is that claims name their generation. Without it the
-/// owner that was left behind handles the message, beside the one that lives.
+/// sharding 96: of the rules that keep a second owner out, the last one is that claims carry their generation. Without
+/// it the owner that was left behind handles the message, beside the present owner.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_without_its_generation_is_noticed() {
     let LeftBehind { c, held, .. } = &an_owner_that_is_left_behind(StateStoreMode::Ddata, false).await;
@@ -256,13 +257,13 @@ async fn a_claim_without_its_generation_is_noticed() {
 
 const IDS: usize = 6;
 
-/// Since 1970.
+/// Time since 1970.
 fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970")
 }
 
 impl World {
-    /// The generation under which each entity was claimed last.
+    /// The generation of the last claim of each entity.
     async fn generations(&self) -> Vec<Generation> {
         let mut generations = Vec::new();
         for id in 0..IDS {
@@ -273,8 +274,8 @@ impl World {
     }
 }
 
-/// A cluster of two lives until each entity has its event, and ends as a whole: the replicated homes are gone. No claim is
-/// refused meanwhile: numbers are above the journal's from the start.
+/// A cluster of two lives until each entity has its event, and ends as a whole: the replicated homes are gone. No claim
+/// is refused meanwhile, since generations are above the journal's from the start.
 async fn a_whole_life(world: &World, expected: i64) {
     let (mut a, mut b) = (Host::join(world, "a:1").await, Host::join(world, "b:1").await);
     increment(&b.region, 0..IDS);
@@ -293,20 +294,20 @@ async fn a_whole_life(world: &World, expected: i64) {
     }
 }
 
-/// sharding 82: the journals outlive the cluster, and its homes do not.
+/// sharding 82: the journals outlive the cluster, its homes do not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_82_entities_start_under_larger_generations_after_a_full_stop() {
     let world = World::in_mode(StateStoreMode::Ddata);
     a_whole_life(&world, 1).await;
     let before = world.generations().await;
-    // Epochs are counted in seconds, and nothing but the clock is left to tell the second life from the first.
+    // Wait: epochs are counted in seconds, and only the clock distinguishes the second life from the first.
     until("the clock goes on", || before.iter().all(|generation| generation.epoch() < now().as_secs())).await;
     a_whole_life(&world, 2).await;
     let after = world.generations().await;
     assert!(before.iter().zip(&after).all(|(before, after)| before < after), "{before:?}, then {after:?}");
 }
 
-/// sharding 82: the journal was written under the numbers of a clock that stood a year later than the nodes' clocks do now.
+/// sharding 82: the journal was written under epochs of a clock that was a year ahead of the nodes' clocks now.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_82_a_clock_set_back_by_a_year_costs_one_restart_of_the_coordinator() {
     let world = World::in_mode(StateStoreMode::Ddata);
@@ -322,10 +323,10 @@ async fn scenario_82_a_clock_set_back_by_a_year_costs_one_restart_of_the_coordin
 
     let (mut a, mut b) = (Host::join(&world, "a:1").await, Host::join(&world, "b:1").await);
     for id in 0..IDS {
-        // One ask, which is not sent again: what waits for the restart is answered.
+        // One ask, which is not repeated: messages that wait for the restart are answered.
         assert_eq!(get(&b.region, id).await, 1, "witness {id}");
     }
-    // Time enough for a coordinator that stopped again.
+    // Wait long enough for a coordinator to stop once more, if it would.
     tokio::time::sleep(4 * world.sharding.coordinator_failure_backoff).await;
     assert_eq!(get(&a.region, 0).await, 1);
     let (at_a, at_b) = (a.happened(), b.happened());

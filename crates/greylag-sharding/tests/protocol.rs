@@ -1,6 +1,6 @@
-//! The machines as text: what they are told, and what they do about it.
+//! The machines as text: their inputs, and their effects.
 //!
-//! The first case of a file says what is looked at: `regions`, or one `shard`; without either it is a coordinator.
+//! The first case of a file selects the world: `regions`, or one `shard`; without either it is a coordinator.
 //! Source: sharding §2, §4.
 
 #[path = "protocol/coordinator.rs"]
@@ -17,7 +17,7 @@ use greylag_testkit::transcript::{self, Case};
 use regions::RegionsWorld;
 use shard::ShardWorld;
 
-/// What a file looks at.
+/// The world of a file.
 enum World {
     Unknown,
     Coordinator(Box<CoordinatorWorld>),

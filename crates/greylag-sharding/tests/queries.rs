@@ -1,4 +1,4 @@
-//! Looking at entity types over clusters of nodes that live in one process: sharding scenarios 3, 5, 14, 15 and 78.
+//! Inspection of entity types over clusters of nodes that live in one process: sharding scenarios 3, 5, 14, 15 and 78.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ enum Command {
     Block,
 }
 
-/// Holds back whatever blocks.
+/// Blocks threads until it is opened.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<(bool, usize)>, Condvar)>);
 
@@ -43,13 +43,13 @@ impl Gate {
         self.0.1.notify_all();
     }
 
-    /// How many stand before it.
+    /// Number of blocked threads.
     fn waiting(&self) -> usize {
         self.0.0.lock().unwrap().1
     }
 }
 
-/// Opens the gate when a test ends, so that a failure does not wait for what is blocked.
+/// Opens the gate when a test ends, so that a failing test does not wait for blocked threads.
 struct OpensAtLast(Gate);
 
 impl Drop for OpensAtLast {
@@ -83,7 +83,7 @@ fn counters(key: EntityKey<Command>, gate: &Gate) -> EntityType<Command> {
     EntityType::new(key, move |_| Ok(Counter { count: 0, gate: gate.clone() })).codec(json("counter"))
 }
 
-/// Replicators are known per process, so no two nodes of these tests are the same incarnation.
+/// Gives each node another incarnation, since replicators are registered per process by it.
 static LAST_UID: AtomicU64 = AtomicU64::new(7800);
 
 struct Node {
@@ -110,7 +110,7 @@ async fn start(network: &MemoryNetwork, address: &str, cluster: ClusterSettings,
     Node { cluster, address, sharding }
 }
 
-/// Six shards, and none of them moves by itself.
+/// Six shards, none of which moves by itself.
 fn still() -> ShardingSettings {
     let rebalance_interval = Duration::from_secs(3600);
     ShardingSettings { number_of_shards: 6, rebalance_interval, ..ShardingSettings::test() }
@@ -129,7 +129,7 @@ fn ids(region: &Region<Command>, count: usize) -> Vec<(ShardId, String)> {
     ids.into_iter().take(count).collect()
 }
 
-/// Asks until the answer is as it should be.
+/// Asks until the answer satisfies `is_right`.
 async fn stats_at_last(region: &Region<Command>, is_right: impl Fn(&ClusterStats) -> bool) -> ClusterStats {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -188,7 +188,7 @@ async fn scenario_3_a_proxy_reads_what_others_host_and_hosts_nothing() {
         assert_eq!(asked.inspect().current_regions(PATIENCE).await, regions, "a proxy is no region");
         assert_eq!(total(&asked.inspect().cluster_stats(PATIENCE).await), 20);
     }
-    // Beside a region of the same type a proxy is that region.
+    // Beside a region of the same type, a proxy is that region.
     let beside = host.sharding.init_proxy(COUNTER.proxy().codec(json("counter"))).unwrap();
     assert_eq!((beside.id(), add(&beside, "1").await), (counts.id(), 5));
 }
@@ -230,7 +230,7 @@ async fn scenario_78_stats_name_regions_and_shards_and_are_partial_rather_than_e
     let one = EntityCounts { active: 1, ..EntityCounts::default() };
     assert!(stats.regions.values().flat_map(|region| region.shards.values()).all(|counts| *counts == one));
 
-    // Both shards of the last node do not answer, one after the other: the first costs no more than itself.
+    // Both shards of the last node stop answering, one after the other: each costs only its own answer.
     let (busy, _) = &nodes[2];
     let stuck: BTreeSet<_> = stats.regions[&busy.address].shards.keys().cloned().collect();
     let of_stuck = six.iter().filter(|(shard, _)| stuck.contains(shard));
@@ -325,7 +325,7 @@ async fn entities_are_listed_page_by_page_from_any_node_and_located_without_bein
         drop(region.entity_ref(format!("{id:05}")).ask(Command::Add).send());
     }
     for id in 0..ALL {
-        // In order behind the first one.
+        // Tells are handled in order before the ask.
         if id % 1000 == 999 {
             add(&region, &format!("{id:05}")).await;
         }
@@ -353,7 +353,7 @@ async fn entities_are_listed_page_by_page_from_any_node_and_located_without_bein
         assert_eq!(found.values().map(BTreeSet::len).sum::<usize>(), ALL);
     }
 
-    // An id that nothing was sent to is located by its shard, and stays away.
+    // An id without messages is located by its shard, and its entity is not started.
     let shard = region.shard_of("nobody").unwrap();
     let here = EntityLocation { shard, region: Some(region.id().clone()) };
     assert_eq!(region.inspect().entity_location("nobody"), Ok(here.clone()));
@@ -380,7 +380,7 @@ async fn without_a_coordinator_nothing_is_known_and_that_is_said() {
     assert_eq!(region.inspect().cluster_stats(PATIENCE).await, missing);
     let shard = region.shard_of("1").unwrap();
     assert_eq!(region.inspect().entity_location("1"), Ok(EntityLocation { shard, region: None }));
-    // A node that is not there does not answer.
+    // A node that does not exist does not answer.
     let nowhere = "y:1#9".parse().unwrap();
     assert_eq!(region.inspect().stats_of(&nowhere, Duration::from_millis(50)).await, None);
 }
@@ -399,7 +399,7 @@ async fn a_node_that_stands_alone_is_its_only_region() {
     assert_eq!(total(&stats), 1);
 }
 
-/// Members with these roles, and a minimum for the cluster or for the roles.
+/// Members with these roles, and a minimum of members for the cluster or for roles.
 fn with(roles: &[&str], least: usize, of_roles: &[(&str, usize)]) -> ClusterSettings {
     ClusterSettings {
         roles: roles.iter().map(ToString::to_string).collect(),

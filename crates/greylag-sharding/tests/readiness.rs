@@ -1,4 +1,4 @@
-//! Sharding scenario 79: a node is ready once the types that its settings name have registered, over a real cluster.
+//! Sharding scenario 79: a node is ready once the types named in its settings have registered, over a real cluster.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -37,7 +37,7 @@ enum Command {
     Fail,
 }
 
-/// Which jobs live, and on which nodes; how often each was started.
+/// The live jobs and their nodes; how often each was started.
 #[derive(Clone, Default)]
 struct Office(Arc<Mutex<Books>>);
 
@@ -52,7 +52,7 @@ impl Office {
         self.0.lock().unwrap().living.keys().cloned().collect()
     }
 
-    /// The nodes on which some live.
+    /// The nodes on which jobs live.
     fn nodes(&self) -> BTreeSet<String> {
         self.0.lock().unwrap().living.values().flatten().cloned().collect()
     }
@@ -129,8 +129,8 @@ async fn alone(store: RememberStore, office: &Office) -> (Sharding, Region<Comma
     (sharding, region)
 }
 
-/// An entity that stops by itself comes back without a message; one that passivates does not, nor does one of a type that
-/// does not remember. A sibling keeps its state.
+/// An entity that stops by itself comes back without a message; an entity that passivates does not, nor does an entity
+/// of a type that does not remember. A sibling keeps its state.
 #[tokio::test]
 async fn scenario_57_an_entity_that_stops_by_itself_comes_back_and_a_passivated_one_stays_away() {
     let office = Office::default();
@@ -143,7 +143,7 @@ async fn scenario_57_an_entity_that_stops_by_itself_comes_back_and_a_passivated_
     jobs.entity_ref("stops").tell(Command::Stop).unwrap();
     until("it comes back", || office.starts("stops") == 2).await;
     until("it is gone", || office.living() == names(["sibling", "stops"])).await;
-    // Three times as long as the other one was away.
+    // Wait three times as long as the other one was away.
     tokio::time::sleep(Duration::from_millis(750)).await;
     assert_eq!((office.starts("passivates"), get(&jobs, "sibling").await), (1, 1));
     assert_eq!((get(&jobs, "stops").await, get(&jobs, "passivates").await), (0, 0));
@@ -159,7 +159,7 @@ async fn scenario_57_an_entity_that_stops_by_itself_comes_back_and_a_passivated_
     assert_eq!((office.starts("stops"), office.living()), (1, BTreeSet::new()));
 }
 
-/// What one call of the store does.
+/// The fault of one store call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     NoAnswer,
@@ -177,7 +177,7 @@ enum Op {
     AddShard,
 }
 
-/// A store whose next call of one kind goes wrong.
+/// A store whose next call of one kind fails.
 #[derive(Clone)]
 struct Flaky {
     store: InMemoryRememberStore,
@@ -235,8 +235,8 @@ impl RememberEntitiesStore for Flaky {
     }
 }
 
-/// A store that does not answer, says no, has stopped, or takes 500 ms: the message that waits for it is answered, and is
-/// not sent again.
+/// With a store that does not answer, refuses, has stopped, or takes 500 ms: the message that waits for the store is
+/// answered, and is not sent again.
 #[tokio::test]
 async fn scenario_72_what_waits_for_a_store_that_fails_is_answered_without_being_sent_again() {
     for op in [Op::Load, Op::Start, Op::Stop, Op::AddShard] {
@@ -258,14 +258,14 @@ async fn goes_on_after(op: Op, fault: Fault) {
     world.join(&cluster).await;
     assert_eq!(get(&jobs, "1").await, 0);
     jobs.entity_ref("1").tell(Command::Passivate).unwrap();
-    // Behind the passivation: it waits until that is stored, or for the shard that starts again.
+    // This ask is behind the passivation: it waits until that is stored, or for the shard that starts again.
     assert_eq!(get(&jobs, "1").await, 0);
     assert_eq!(store.met.load(Ordering::Relaxed), 1, "the fault was met");
     until("it is remembered", || store.store.entities(&ShardId::from_index(0)).len() == 1).await;
     assert_eq!(office.living(), names(["1"]));
 }
 
-/// Shards by the last figure of an id, shifted by so much.
+/// Shards by the last figure of an id, shifted by `shift`.
 #[derive(Clone, Copy)]
 struct LastFigure {
     shift: u32,
@@ -289,8 +289,8 @@ impl Extractor for LastFigure {
     }
 }
 
-/// After a stop of all nodes the mapping is another one: entities live in their new shard alone, and the old shard's store
-/// is empty the next time.
+/// After a stop of all nodes the mapping differs: entities live in their new shard alone, and the old shard's store is
+/// empty the next time.
 #[tokio::test]
 async fn scenario_74_a_mapping_that_was_shifted_moves_remembered_entities_to_their_new_shard() {
     let store = InMemoryRememberStore::new();
@@ -337,7 +337,7 @@ enum Combination {
     PersistenceJournal,
 }
 
-/// What outlives a stop of all nodes.
+/// The data that outlive a stop of all nodes.
 struct Disks {
     combination: Combination,
     stores: Stores,
@@ -351,7 +351,7 @@ impl Disks {
             _ => StateStoreMode::Ddata,
         };
         let mut world = World::over(self.stores.clone(), mode);
-        // What is stored may take longer where the machine has much else to do; what has to fail is tested by itself.
+        // Allow more time on a busy machine; other tests cover stores that fail.
         world.sharding.waiting_for_state_timeout = Duration::from_secs(3);
         world.sharding.updating_state_timeout = Duration::from_secs(10);
         world
@@ -408,12 +408,12 @@ async fn entities_are_remembered_over_everything(combination: Combination) {
     let c = disks.node(&world, "c", &office).await;
     until("some live on the new node", || office.nodes().contains("c") && are_left()).await;
 
-    // The coordinator's node goes without a word, and with it a region.
+    // The coordinator's node crashes, and with it a region.
     world.network.crash(&a.address);
     until("all live on the others", || office.nodes() == names(["b", "c"]) && are_left()).await;
     drop(a);
 
-    // Another one leaves in order.
+    // Another node leaves in order.
     within("it leaves", b.cluster.shutdown()).await;
     until("all live on the last", || office.nodes() == names(["c"]) && are_left()).await;
     drop(b);
@@ -421,7 +421,7 @@ async fn entities_are_remembered_over_everything(combination: Combination) {
     until("nobody is left", || office.living().is_empty()).await;
     drop((c, world));
 
-    // All nodes have stopped. The last one comes back.
+    // All nodes have stopped. The last one starts again.
     let (world, office) = (disks.world(), Office::default());
     let c = disks.node(&world, "c", &office).await;
     until("all are back", || office.living() == left).await;
@@ -446,7 +446,7 @@ async fn scenario_75_homes_and_entities_in_a_journal() {
     entities_are_remembered_over_everything(Combination::PersistenceJournal).await;
 }
 
-/// Homes move from the journal to replicated data: what is remembered stays. There is no way back.
+/// Homes move from the journal to replicated data: entities stay remembered. There is no way back.
 #[tokio::test]
 async fn scenario_76_remembered_entities_stay_when_homes_leave_the_journal_for_good() {
     let (stores, replicated) = (Stores::in_memory_shared(), Mutex::default());
@@ -464,7 +464,7 @@ async fn scenario_76_remembered_entities_stay_when_homes_leave_the_journal_for_g
             }
             1 => until("they are back", || office.living() == names(ids)).await,
             _ => {
-                // As long as it took before, and more: no coordinator decides anything.
+                // Wait longer than the restart took before: no coordinator decides anything.
                 tokio::time::sleep(Duration::from_secs(3)).await;
                 assert_eq!((office.living(), a.jobs.shard_homes()), (BTreeSet::new(), BTreeMap::new()));
             }
@@ -476,8 +476,8 @@ async fn scenario_76_remembered_entities_stay_when_homes_leave_the_journal_for_g
     }
 }
 
-/// Coordinators on nodes of one role, shards on those of another: what is remembered starts again on the next node of that
-/// role. The set of shards is kept where coordinators may run, the entities where they are hosted.
+/// Coordinators on nodes of one role, shards on nodes of another: remembered entities start again on the next node of
+/// that role. The set of shards is kept where coordinators may run, the entities where they are hosted.
 #[tokio::test]
 async fn scenario_4_remembered_entities_start_again_on_the_next_node_of_their_role() {
     let world = World::new();
@@ -505,7 +505,7 @@ async fn scenario_4_remembered_entities_start_again_on_the_next_node_of_their_ro
     until("they live on the next node", || office.nodes() == names(["b"]) && office.living() == names(ids)).await;
 }
 
-/// The only node ends under traffic, although its type remembers: late messages have nowhere to go, and entities stay
+/// The only node ends under traffic, although its type remembers: late messages are dropped, and entities stay
 /// remembered.
 #[tokio::test]
 async fn scenario_51_the_only_region_of_a_type_that_remembers_ends_in_time() {
@@ -563,7 +563,7 @@ async fn scenario_73_a_constant_rate_is_kept_over_all_shards() {
     assert!(began.elapsed() >= Duration::from_millis(800), "two pauses lie between three lots: {:?}", began.elapsed());
 }
 
-/// Four shards by the remainder of the id.
+/// Four shards by the remainder of the id by four.
 struct ByRest;
 
 impl Extractor for ByRest {
@@ -584,7 +584,7 @@ impl Extractor for ByRest {
     }
 }
 
-/// A remembered entity that fails goes on by its supervision, and an operator hears of one that cannot start.
+/// A remembered entity that fails is supervised, and an entity that cannot start is reported.
 #[tokio::test]
 async fn an_entity_that_cannot_start_is_told_of_once_it_is_given_up() {
     static STARTS: AtomicU64 = AtomicU64::new(0);
@@ -611,7 +611,7 @@ async fn an_entity_that_cannot_start_is_told_of_once_it_is_given_up() {
     assert_eq!(STARTS.load(Ordering::Relaxed), 3);
 }
 
-/// A journal that other nodes do not reach, or none at all, is found when the type is set up.
+/// A journal that other nodes do not reach, or no journal, is an error when the type is set up.
 #[tokio::test]
 async fn a_type_that_remembers_in_a_journal_needs_one_that_all_nodes_reach() {
     let office = Office::default();

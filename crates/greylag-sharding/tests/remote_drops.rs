@@ -1,5 +1,5 @@
-//! Sharding scenario 104: whatever drops an ask of another node says so at once, and its asker hears the reason long
-//! before its patience is over.
+//! Sharding scenario 104: any drop of an ask from another node is answered at once, and the asker hears the reason long
+//! before its timeout.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use greylag_transport::memory::MemoryNetwork;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-/// Of the askers, whose patience no test here uses up; and of the tests, which is less.
+/// Timeout of asks, which no test here uses up; the tests' own timeout is shorter.
 const FOR_EVER: Duration = Duration::from_secs(600);
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -25,15 +25,15 @@ const BUSY: EntityKey<Message> = EntityKey::new("Busy");
 
 #[derive(Serialize, Deserialize)]
 enum Message {
-    /// Answers how many came before.
+    /// Answers the number of earlier messages.
     Count(ReplyTo<u64>),
     /// Suspends for ever.
     Suspend,
-    /// Keeps the shard's thread until the door opens.
+    /// Blocks the shard's thread until the door opens.
     Block,
 }
 
-/// A door that a test opens. It tells when somebody stands before it.
+/// A door that a test opens, and that reports when a thread waits before it.
 #[derive(Default)]
 struct Door {
     open: Mutex<bool>,
@@ -102,7 +102,7 @@ impl Two {
         let (first, asker, _) = node("a:1", "web").await;
         let (second, host, remoting) = node("b:1", "host").await;
         let two = Self { asker, host, remoting, door, _sharding: [first, second] };
-        // From the second one on, messages go past the region's machine.
+        // From the second message on, messages bypass the region's machine.
         for count in 0..2 {
             assert_eq!(two.ask("1").await, Ok(count));
         }
@@ -114,7 +114,7 @@ impl Two {
         tokio::time::timeout(PATIENCE, asked.send()).await.expect("it ends long before the asker's patience")
     }
 
-    /// Until the door opens, the shard's task does nothing.
+    /// Blocks the shard's task until the door opens.
     async fn block(&self) {
         self.tell("1", Message::Block);
         tokio::time::timeout(PATIENCE, self.door.reached.notified()).await.expect("it is handled");
@@ -125,7 +125,7 @@ impl Two {
     }
 }
 
-/// A failed test must not leave a thread of its runtime before the door.
+/// Opens the door: a failed test must not leave a thread of its runtime blocked.
 impl Drop for Two {
     fn drop(&mut self) {
         self.door.open();
@@ -140,7 +140,7 @@ fn dropped(reason: DeadLetterReason) -> Result<u64, AskError> {
 async fn scenario_104_a_full_shard_inbox_answers_at_once() {
     let two = Two::new(ShardingSettings { shard_inbox_capacity: 2, ..ShardingSettings::test() }).await;
     two.block().await;
-    // While the door is shut, only what is dropped is answered.
+    // While the door is shut, only dropped asks are answered.
     let asks: Vec<_> = (0..8).map(|_| Box::pin(two.ask("1"))).collect();
     let (first, _, others) = select_all(asks).await;
     assert_eq!(first, dropped(DeadLetterReason::ShardInboxFull));
@@ -164,7 +164,7 @@ async fn scenario_104_a_full_mailbox_answers_at_once() {
     assert_eq!(two.ask("2").await, Ok(0), "other entities have mailboxes of their own");
 }
 
-/// An ask whose time is over in the inbox is not handled. Its asker has given up by then, so that it hears of its timeout.
+/// An ask that expires in the inbox is not handled. Its asker has given up by then, and gets its timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn scenario_104_an_ask_that_has_expired_is_not_handled() {
     let two = Two::new(ShardingSettings::test()).await;
@@ -173,7 +173,7 @@ async fn scenario_104_an_ask_that_has_expired_is_not_handled() {
     let answer = two.asker.entity_ref("1").ask(Message::Count).timeout(short).await;
     assert!(matches!(answer, Err(AskError::Timeout { timeout, .. }) if timeout == short), "{answer:?}");
     let mut letters = two.remoting.dead_letters(10);
-    // The host counts from the arrival on, which is not far behind.
+    // The host counts the timeout from the arrival on, a little later.
     tokio::time::sleep(20 * short).await;
     two.door.open();
     assert_eq!(two.ask("1").await, Ok(2), "it was not counted");
@@ -186,7 +186,7 @@ async fn scenario_104_a_stopping_shard_answers_what_waits_and_what_comes() {
     let two = Two::new(ShardingSettings::test()).await;
     two.tell("1", Message::Suspend);
     let waits = two.asker.entity_ref("1").ask(Message::Count).send();
-    // It has arrived once what was sent behind it is answered.
+    // The ask has arrived once a later ask is answered.
     assert_eq!(two.ask("2").await, Ok(0));
     let host = two.host.clone();
     let stopped = tokio::spawn(async move { host.graceful_shutdown().await });

@@ -1,4 +1,5 @@
-//! What users ask of the coordinator, as the region's machine asks it: again until it is answered, and not for ever.
+//! Requests of users to the coordinator, as the region's machine sends them: repeated until they are answered or time
+//! out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -73,7 +74,7 @@ impl Lab {
         lab
     }
 
-    /// What it asks of the coordinator, and what it answers the user.
+    /// The messages to the coordinator, and the answers to the user.
     fn tell(&mut self, input: Input) -> (Vec<RegionMessage>, Vec<(u64, Answer)>) {
         let mut effects = Vec::new();
         let ticks = matches!(input, Input::Tick);
@@ -122,14 +123,14 @@ fn asked(request: u64, shards: &[u32]) -> RegionMessage {
 #[test]
 fn a_request_to_stop_shards_is_said_again_with_what_is_left_of_it() {
     let mut lab = Lab::new(false);
-    // Without a coordinator it waits for one.
+    // Without a coordinator the request waits for one.
     assert_eq!(lab.request(1, stop(&[1, 2, 3])), (vec![], vec![]));
     assert_eq!(lab.register(), [asked(1, &[1, 2, 3])]);
     let told = lab.order(CoordinatorMessage::ShardsStopped { request: 1, shards: vec![shard(2), shard(9)] });
     assert_eq!(told, (vec![], vec![(1, Answer::ShardsStopped(vec![shard(2)]))]));
     assert_eq!(lab.after(Duration::from_millis(199)), (vec![], vec![]));
     assert_eq!(lab.after(Duration::from_millis(1)), (vec![asked(1, &[1, 3])], vec![]));
-    // Each shard is told once.
+    // Each shard is reported once.
     let all = CoordinatorMessage::ShardsStopped { request: 1, shards: [1, 2, 3].map(shard).to_vec() };
     let rest = (1, Answer::ShardsStopped(vec![shard(1), shard(3)]));
     assert_eq!(lab.order(all.clone()), (vec![], vec![rest, (1, Answer::Ended(RequestEnd::Complete))]));
@@ -153,8 +154,8 @@ fn a_request_ends_when_its_time_is_over_or_the_region_has_stopped() {
     assert_eq!(lab.request(5, Request::CurrentRegions).1, [(5, Answer::Ended(RequestEnd::RegionStopped))]);
 }
 
-/// Sharding scenario 40: a type that remembers its entities. Its region says so without asking; a proxy, which does not know
-/// it, hears it from the coordinator.
+/// Sharding scenario 40: a type that remembers its entities. Its region refuses without asking; a proxy, which does not
+/// know that, gets the refusal from the coordinator.
 #[test]
 fn scenario_40_shards_of_a_type_that_remembers_are_not_stopped() {
     let refused = [(1, Answer::Ended(RequestEnd::NotAllowedWithRememberEntities))];

@@ -1,8 +1,8 @@
-//! The counterexamples that model checking found (sharding scenarios 85 to 95), and what reading and
-//! testing found (111, 112), each by name.
+//! The counterexamples that model checking found (sharding scenarios 85 to 95), and those that reading and testing
+//! found (111, 112), each by name.
 //!
-//! Three regions, O (owner), N (new owner) and P (sender), with the test as their coordinator. Data
-//! lanes are queues that the test empties when it wants, so every race can be played in any order.
+//! Three regions, O (owner), N (new owner) and P (sender), with the test as their coordinator. Data lanes are queues
+//! that the test empties on demand, so every race can be played in any order.
 
 #[path = "common/machines.rs"]
 mod machines;
@@ -28,7 +28,7 @@ use machines::up;
 const O: usize = 0;
 const N: usize = 1;
 const P: usize = 2;
-/// The flush timeout of the settings used here, and a little more.
+/// A little more than the flush timeout of the settings used here.
 const PAST_FLUSH: Duration = Duration::from_millis(301);
 
 enum Item {
@@ -40,7 +40,7 @@ struct Node {
     region: Region,
     published: Route,
     tokens: BTreeMap<Token, &'static str>,
-    /// Delivered and not handled yet; a node that is not busy handles at once.
+    /// Messages delivered and not handled yet; a node that is not busy handles messages at once.
     inbox: Vec<(&'static str, Provenance)>,
     busy: bool,
     /// Starts of the shard that the driver has not reported ready.
@@ -59,7 +59,7 @@ struct Lab {
     handled: Vec<(usize, &'static str)>,
     dead: Vec<(&'static str, DeadLetterReason)>,
     tokens: u64,
-    /// Where the coordinator runs.
+    /// The node of the coordinator.
     coordinator: usize,
     epoch: u64,
 }
@@ -97,7 +97,7 @@ fn config(node: usize) -> RegionConfig {
     machines::config(region(node))
 }
 
-/// All three, but for those that were downed and removed.
+/// All three members, except those that were downed and removed.
 fn members_without(removed: &[usize], at: Instant) -> Arc<Members> {
     let members = (0..3).filter(|n| !removed.contains(n)).map(|n| (address(n), up(n as u32))).collect();
     let removed = removed.iter().map(|n| (address(*n), Removal { at, clean: false })).collect();
@@ -201,7 +201,7 @@ impl Lab {
         self.tell(node, Input::FromCoordinator { node: address(self.coordinator), message });
     }
 
-    /// A newer coordinator on the same node takes all registrations.
+    /// Makes a newer coordinator on the same node take all registrations.
     fn fail_over(&mut self) {
         self.epoch += 1;
         for node in 0..3 {
@@ -231,7 +231,7 @@ impl Lab {
         token
     }
 
-    /// A frame arrives that no lane held: `first` and `seq` are the generations by which it left and is addressed.
+    /// Delivers a frame that no lane held: `first` and `seq` are the generations by which it left and is addressed.
     fn frame(&mut self, from: usize, to: usize, message: &'static str, first: u64, seq: u64, leftover: bool) {
         let (first, generation) = (generation(first), generation(seq));
         let stamp = Stamp { generation, origin: region(from), first, hops: 0, leftover };
@@ -239,7 +239,7 @@ impl Lab {
         self.tell(to, Input::Frame { node: address(from), shard: shard(), stamp, message });
     }
 
-    /// Everything on one data lane arrives.
+    /// Delivers everything on one data lane.
     fn arrive(&mut self, from: usize, to: usize) {
         while let Some(item) = self.lanes.entry((from, to)).or_default().pop_front() {
             let node = address(from);
@@ -257,7 +257,7 @@ impl Lab {
         }
     }
 
-    /// Everything arrives, on every lane, until nothing is under way.
+    /// Delivers everything, on every lane, until nothing is under way.
     fn settle(&mut self) {
         while self.lanes.values().any(|lane| !lane.is_empty()) || !self.peer.is_empty() {
             for (from, to) in self.lanes.keys().copied().collect::<Vec<_>>() {
@@ -267,7 +267,7 @@ impl Lab {
         }
     }
 
-    /// The control messages between regions arrive.
+    /// Delivers the control messages between regions.
     fn echoes(&mut self) {
         while let Some((from, to, message)) = self.peer.pop_front() {
             self.tell(to, Input::FromPeer { node: address(from), message });
@@ -288,7 +288,7 @@ impl Lab {
         self.tell(node, Input::ShardInitialized { shard: shard(), generation });
     }
 
-    /// The shard's task ends; what it has not handled is left over.
+    /// Ends the shard's task; messages that it has not handled are leftovers.
     fn stopped(&mut self, node: usize) {
         let generation = self.nodes[node].ending.take().expect("it is ending");
         let inbox = std::mem::take(&mut self.nodes[node].inbox);
@@ -328,7 +328,7 @@ impl Lab {
         lab
     }
 
-    /// O is removed from the membership, and with it the coordinator, which goes on at N.
+    /// Removes O from the membership, and with it the coordinator, which goes on at N.
     fn remove_o(&mut self) {
         for node in [N, P] {
             self.tell(node, Input::Membership(members_without(&[O], self.now)));
@@ -340,7 +340,7 @@ impl Lab {
         }
     }
 
-    /// The transport of one node gives back what it has not written to another one.
+    /// Hands back the frames that the transport of one node has not written to another one.
     fn hand_back(&mut self, node: usize, peer: usize) {
         let mut frames = Vec::new();
         for item in std::mem::take(self.lanes.entry((node, peer)).or_default()) {
@@ -465,7 +465,7 @@ fn scenario_88_late_registration_and_a_table_push() {
 fn scenario_88_a_late_begin_hand_off_of_a_proxy() {
     let mut lab = Lab::owned_by_o();
     p_is_left_out(&mut lab);
-    // This ack is not awaited any more: its attempt is in no `flush_from`.
+    // This ack is not awaited any more, so P is in no `flush_from`.
     lab.begin(P, O, 1, 1);
     lab.route(P, home(N, 2));
     lab.send(P, "m2");
@@ -502,7 +502,7 @@ fn scenario_88_begin_hand_off_of_a_newer_generation() {
     let ack = lab.last_told(P, |message| matches!(message, RegionMessage::BeginHandOffAck { .. }));
     assert!(matches!(ack, Some(RegionMessage::BeginHandOffAck { flushed: false, .. })), "it never sent at 2");
     lab.send(P, "m2");
-    // The handoff comes to nothing, and P is told of N once more.
+    // The handoff is given up, and P is told the home N once more.
     lab.route(P, home(N, 2));
     lab.arrive(P, N);
     lab.settle();
@@ -525,7 +525,7 @@ fn scenario_88_the_sender_becomes_the_owner() {
     assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2", "m3"], 0));
 }
 
-/// The lane to O is down for longer than marks are waited for: m1 arrives when m2 has been handled.
+/// The lane to O is down for longer than marks are awaited: m1 arrives after m2 has been handled.
 #[test]
 fn scenario_89_what_comes_too_late_is_a_gap_and_never_a_swap() {
     let mut lab = Lab::owned_by_o();
@@ -568,7 +568,7 @@ fn scenario_89_over_two_moves_in_a_row() {
     lab.send(P, "m2");
     lab.pass(PAST_FLUSH);
     lab.arrive(P, N);
-    // N's floor ends with N's hosting; what the new owner knows is the generation that went before.
+    // N's floor ends with N's hosting; the new owner only knows the generation before.
     lab.hand_off(N, 2, 2, &[]);
     lab.stopped(N);
     lab.host(home_after(O, 3, 2));
@@ -609,7 +609,7 @@ fn scenario_91_a_hand_off_of_a_shard_that_is_not_here_is_answered() {
     assert_eq!(lab.nodes[O].starts, 0, "a HostShard that comes later starts nothing");
 }
 
-/// The first leftover is taken after the wait for leftovers is over; the shard fails; the second comes.
+/// The first leftover is taken after the wait for leftovers has timed out; the shard fails; the second comes.
 #[test]
 fn scenario_94_a_leftover_after_its_time_is_dead() {
     let mut lab = Lab::owned_by_o();
@@ -672,9 +672,10 @@ fn scenario_95_a_hand_off_during_the_start_loses_nothing() {
     assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2", "m3"], 0));
 }
 
-/// The home of generation 2 never starts, since N shuts down or the order to host is lost, and yet P sends by it. What waits
-/// at N is leftover of that generation and goes ahead of what P sends by the next one (found by the simulation: seed 5215 of
-/// the world `sharding`, in which an owner that was handed off before it served took them in the order of arrival).
+/// The home of generation 2 never starts, since N shuts down or the order to host is lost, and yet P sends to it. The
+/// messages that wait at N are leftovers of that generation and go ahead of P's messages to the next one (found by the
+/// simulation: seed 5215 of the world `sharding`, in which an owner that was handed off before it served took them in
+/// the order of arrival).
 #[test]
 fn scenario_95_an_owner_that_never_starts_keeps_the_order() {
     for is_leaving in [true, false] {
@@ -712,8 +713,9 @@ fn scenario_95_an_owner_that_never_starts_keeps_the_order() {
     }
 }
 
-/// P knows that N has the shard and waits for the echo from O when a message for a still newer home of its own comes: by N
-/// that message would come back behind later ones (found by the simulation: seed 127494 of the world `sharding`).
+/// P knows that N has the shard and waits for the echo from O when a message for a still newer home at P itself comes:
+/// sent to N that message would come back behind later ones (found by the simulation: seed 127494 of the world
+/// `sharding`).
 #[test]
 fn scenario_88_a_planned_home_falls_when_a_newer_one_is_heard_of() {
     let mut lab = Lab::owned_by_o();
@@ -729,7 +731,7 @@ fn scenario_88_a_planned_home_falls_when_a_newer_one_is_heard_of() {
     assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2", "newer"], 0));
 }
 
-/// An order to begin a handoff that is long over reaches P when it waits for the echo, which is lost (seed 57790).
+/// A late order to begin a handoff that has ended reaches P while it waits for the echo, which is lost (seed 57790).
 #[test]
 fn scenario_88_a_late_begin_hand_off_does_not_stop_the_clock() {
     let mut lab = Lab::owned_by_o();
@@ -740,7 +742,7 @@ fn scenario_88_a_late_begin_hand_off_does_not_stop_the_clock() {
     assert_eq!(lab.nodes[P].published, Route::Remote { region: region(N), generation: generation(2) });
 }
 
-/// O knows of a newer home than P's and of none to go to: P hears it all the same (seed 25777).
+/// O has heard of a newer home than P's but knows no home itself: P is told nevertheless (seed 25777).
 #[test]
 fn a_sender_hears_of_a_newer_home_from_a_region_without_one() {
     let mut lab = Lab::owned_by_o();
@@ -754,8 +756,8 @@ fn a_sender_hears_of_a_newer_home_from_a_region_without_one() {
     assert_eq!(lab.nodes[P].published, Route::Closed, "P leaves the old route and asks");
 }
 
-/// P's message waited at a region that knew no home, and was passed on with the number of the home that came: too old there,
-/// it still tells that P uses an older one (seed 171 of many shards).
+/// P's message waited at a region that knew no home, and was passed on with the generation of the home that came: too
+/// old there, it still shows that P uses an older home (seed 171 of many shards).
 #[test]
 fn a_sender_hears_of_a_newer_home_from_the_owner_that_dropped_what_another_region_passed_on() {
     let mut lab = Lab::owned_by_o();
@@ -776,7 +778,8 @@ fn a_sender_hears_of_a_newer_home_from_the_owner_that_dropped_what_another_regio
     assert_eq!(lab.nodes[P].published, open, "a route to the owner stays as it is");
 }
 
-/// What waits at an owner that ends before it serves passes the next owner unseen, so it is seen to here (seed 45061).
+/// Messages that wait at an owner that ends before it serves pass the next owner unchecked, so they are checked here
+/// (seed 45061).
 #[test]
 fn scenario_94_what_an_unserved_owner_would_not_take_is_no_leftover() {
     let mut lab = Lab::owned_by_o();
@@ -793,8 +796,9 @@ fn scenario_94_what_an_unserved_owner_would_not_take_is_no_leftover() {
     assert_eq!(lab.nodes[N].region.counters().buffered, 1, "the newer one goes on");
 }
 
-/// A node that P does not know as the coordinator's yet gives orders under a newer epoch. P would not believe its ack, so it
-/// does not ask for one: each registration is answered by the table, which is an order too (found by the simulation).
+/// A node that P does not know as the coordinator's yet gives orders under a newer epoch. P would not believe its ack,
+/// so P does not ask for one: each registration is answered by the table, which is an order too (found by the
+/// simulation).
 #[test]
 fn orders_of_a_node_that_may_not_coordinate_are_not_answered() {
     let mut lab = Lab::owned_by_o();
@@ -812,8 +816,9 @@ fn orders_of_a_node_that_may_not_coordinate_are_not_answered() {
     assert_eq!(registers(&lab), before + 1, "the ack of one that may is asked for");
 }
 
-/// A copy of the home from before the handoff reaches P behind the order to close its route: what P sent by it now would
-/// come to O behind P's mark. Told after the try was given up, or by another coordinator, the same home is one to go to.
+/// A copy of the home from before the handoff reaches P behind the order to close its route: messages sent to it now
+/// would reach O behind P's mark. Sent after the attempt was given up, or by another coordinator, the same home is
+/// valid.
 #[test]
 fn scenario_88_a_copy_of_the_home_does_not_open_the_route_behind_the_mark() {
     let open = Route::Remote { region: region(O), generation: generation(1) };
@@ -830,8 +835,7 @@ fn scenario_88_a_copy_of_the_home_does_not_open_the_route_behind_the_mark() {
     }
 }
 
-/// An order of an older handoff that comes late does not have P forget that it has closed its route for a newer one (seed
-/// 67432).
+/// A late order of an older handoff does not make P forget that it has closed its route for a newer one (seed 67432).
 #[test]
 fn scenario_88_a_late_order_of_an_older_handoff_does_not_let_a_copy_of_the_home_open_the_route() {
     let attempt = |n| Attempt(generation(n).as_u64());
@@ -845,8 +849,8 @@ fn scenario_88_a_late_order_of_an_older_handoff_does_not_let_a_copy_of_the_home_
     assert_eq!(lab.nodes[P].published, Route::Closed);
 }
 
-/// N is handed off without ever having been told to host: what waits there from before is no leftover, since N cannot know what
-/// was handled meanwhile, and the next owner takes leftovers unseen (seed 10057).
+/// N is handed off without ever having been told to host: messages that wait there from before are no leftovers, since
+/// N does not know what was handled meanwhile, and the next owner takes leftovers unchecked (seed 10057).
 #[test]
 fn scenario_94_an_owner_that_was_never_told_makes_no_leftover_of_what_is_older() {
     let mut lab = Lab::owned_by_o();
@@ -857,7 +861,7 @@ fn scenario_94_an_owner_that_was_never_told_makes_no_leftover_of_what_is_older()
     assert_eq!(lab.nodes[N].region.counters().buffered, 1, "the newer one goes on");
 }
 
-/// What its sender has sent under an older generation than a leftover may not follow it.
+/// Messages that a sender has sent under an older generation than a leftover must not follow it.
 #[test]
 fn scenario_94_what_is_older_than_a_leftover_comes_too_late() {
     let mut lab = Lab::owned_by_o();
@@ -901,7 +905,7 @@ fn scenario_95_leftovers_do_not_wait_for_a_probe_that_waits_for_them() {
     assert_eq!(lab.dead, []);
 }
 
-/// The same while the shard starts again after a failure, with what it gave back waiting.
+/// The same while the shard starts again after a failure, with the messages that it gave back waiting.
 #[test]
 fn scenario_95_a_hand_off_during_the_restart_loses_nothing() {
     // The handoff comes when the shard waits for its restart, or when it starts again.
@@ -944,8 +948,8 @@ fn scenario_95_a_hand_off_during_the_restart_loses_nothing() {
     }
 }
 
-/// Found by the workspace's simulation: after a loss of numbering a shard lives on under its small
-/// number through a coordinator that counts from above it again. Nothing in it can claim.
+/// Found by the workspace's simulation: after a loss of numbering a shard lives on under its small generation through a
+/// coordinator that counts from above it again. No entity in it can claim.
 #[test]
 fn scenario_82_a_shard_whose_number_the_journal_has_passed_ends_and_is_allocated_anew() {
     let mut lab = Lab::owned_by_o();
@@ -958,7 +962,7 @@ fn scenario_82_a_shard_whose_number_the_journal_has_passed_ends_and_is_allocated
     assert_eq!(lab.nodes[O].published, Route::Local { generation: generation(10) });
 }
 
-/// sharding §4.6: a journal that names ever higher epochs has the coordinator restart once a minute at most.
+/// sharding §4.6: a journal that names ever higher epochs makes the coordinator restart once a minute at most.
 #[test]
 fn scenario_82_an_epoch_of_the_journal_is_adopted_once_a_minute() {
     let mut lab = Lab::owned_by_o();
@@ -977,8 +981,9 @@ fn scenario_82_an_epoch_of_the_journal_is_adopted_once_a_minute() {
     assert_eq!(lab.nodes[O].ending, Some(number(150)));
 }
 
-/// The coordinator allocates once more before it hears of the journal's numbers, so that the shard is fenced twice: what waited in
-/// it the first time is not too old the second time (found by the clock that was set back, `ownership.rs`).
+/// The coordinator allocates once more before it hears of the journal's generations, so that the shard is fenced twice:
+/// messages that waited in it the first time are not too old the second time (found by the clock that was set back,
+/// `ownership.rs`).
 #[test]
 fn scenario_82_what_waits_in_a_shard_that_is_fenced_twice_is_handled() {
     for next_owner in [O, N] {
@@ -1004,7 +1009,7 @@ fn scenario_82_what_waits_in_a_shard_that_is_fenced_twice_is_handled() {
     }
 }
 
-/// A newer writer of the same number (an answer was lost, say) is no reason to move.
+/// A newer writer of the same generation (an answer was lost, say) is no reason to move.
 #[test]
 fn scenario_81_a_newer_writer_of_the_same_generation_only_asks_for_the_home() {
     let mut lab = Lab::owned_by_o();
@@ -1015,7 +1020,7 @@ fn scenario_81_a_newer_writer_of_the_same_generation_only_asks_for_the_home() {
     assert!(lab.last_told(O, |message| matches!(message, RegionMessage::GetShardHome { .. })).is_some());
 }
 
-/// The owner's process is killed, and the coordinator names it until it is removed.
+/// The owner's process is killed, and the coordinator names it as the home until it is removed.
 #[test]
 fn scenario_111_what_the_transport_hands_back_waits_for_the_next_home() {
     for times in [1, 7, 8, 9, 30] {
@@ -1038,7 +1043,7 @@ fn scenario_111_what_the_transport_hands_back_waits_for_the_next_home() {
     }
 }
 
-/// A home that nothing reaches is asked for again with a growing wait, and not taken.
+/// The region asks again for an unreachable home with a growing wait, and does not take the home.
 #[test]
 fn scenario_111_the_region_asks_again_and_does_not_circle() {
     let mut lab = Lab::owned_by_o();
@@ -1060,7 +1065,7 @@ fn scenario_111_the_region_asks_again_and_does_not_circle() {
     assert_eq!(waits, expected);
 }
 
-/// What another region forwarded keeps the number of its hops, however often it is handed back.
+/// A message forwarded by another region keeps its number of hops, however often it is handed back.
 #[test]
 fn scenario_111_a_hand_back_adds_no_hop() {
     let mut lab = Lab::owned_by_o();
@@ -1078,7 +1083,7 @@ fn scenario_111_a_hand_back_adds_no_hop() {
     assert_eq!(sent, Some((4, generation(1))));
 }
 
-/// A message that was forwarded too often says so, and not that an entity could not start.
+/// A message that was forwarded too often has its own dead-letter reason, not that of a failed start.
 #[test]
 fn scenario_111_a_message_that_circles_has_a_reason_of_its_own() {
     for (hops, dead) in [(7, false), (8, false), (9, true), (u8::MAX, true)] {
@@ -1095,7 +1100,7 @@ fn scenario_111_a_message_that_circles_has_a_reason_of_its_own() {
     }
 }
 
-/// A message that never left counts as sent when it leaves: allocations meanwhile make it no straggler.
+/// A message that never left counts as sent when it leaves: allocations meanwhile do not make it a straggler.
 #[test]
 fn scenario_111_a_message_that_never_left_takes_the_generation_of_its_new_route() {
     let mut lab = Lab::owned_by_o();
@@ -1109,7 +1114,7 @@ fn scenario_111_a_message_that_never_left_takes_the_generation_of_its_new_route(
     assert_eq!((lab.messages(), lab.dead), (vec!["m"], Vec::new()));
 }
 
-/// The same for a route that was left before: nothing is on it any more.
+/// The same for a route that was left before: no message is on it any more.
 #[test]
 fn scenario_112_an_old_path_to_a_removed_node_is_empty_once_it_was_handed_back() {
     let mut lab = Lab::owned_by_o();
@@ -1125,7 +1130,7 @@ fn scenario_112_an_old_path_to_a_removed_node_is_empty_once_it_was_handed_back()
     assert_eq!(lab.messages(), ["m1", "m2"]);
 }
 
-/// The owner is gone: the transport's word and the cluster's come in either order.
+/// The owner is gone: the reports of transport and cluster come in either order.
 #[test]
 fn scenario_112_the_route_is_free_at_once_in_both_orders() {
     for handed_back_first in [true, false] {
@@ -1148,7 +1153,7 @@ fn scenario_112_the_route_is_free_at_once_in_both_orders() {
     }
 }
 
-/// Without the transport's word, the wait is `flush_timeout`.
+/// Without a hand-back by the transport, the wait is `flush_timeout`.
 #[test]
 fn scenario_112_a_removal_without_a_hand_back_waits_for_the_flush_timeout() {
     let mut lab = Lab::owned_by_o();
@@ -1164,7 +1169,7 @@ fn scenario_112_a_removal_without_a_hand_back_waits_for_the_flush_timeout() {
     assert_eq!(lab.messages(), ["m"]);
 }
 
-/// Sharding §2.1: what a process says that is no member, or that speaks for another one, moves no route.
+/// Sharding §2.1: messages of a process that is no member, or that speaks for another one, move no route.
 #[test]
 fn scenario_103_a_stranger_moves_no_route() {
     let stranger: UniqueAddress = "x:1#99".parse().expect("an address");
@@ -1177,7 +1182,7 @@ fn scenario_103_a_stranger_moves_no_route() {
     let orders = [CoordinatorMessage::ShardHomes(vec![home(N, 9)]), CoordinatorMessage::RegisterAck { serial: 1 }];
     for message in orders {
         let message = FromCoordinator { coordinator: coordinator.clone(), epoch: 99, to: None, message };
-        // From the stranger itself, and from a member that names the stranger.
+        // From the non-member itself, and from a member that names the non-member.
         lab.tell(P, Input::FromCoordinator { node: stranger.clone(), message: message.clone() });
         lab.tell(P, Input::FromCoordinator { node: address(N), message });
     }
@@ -1186,7 +1191,7 @@ fn scenario_103_a_stranger_moves_no_route() {
     lab.send(P, "m");
     lab.settle();
     assert_eq!(lab.messages(), ["m"]);
-    // The coordinator of before is obeyed still: none of these raised the epoch.
+    // The previous coordinator is still obeyed: none of these messages raised the epoch.
     lab.route(P, home(N, 2));
     assert!(matches!(&lab.nodes[P].published, Route::Closed), "it leaves O and probes the path");
 }
@@ -1202,7 +1207,7 @@ impl Lab {
     }
 }
 
-/// A region says nothing to a coordinator before its node is Up, however long it waits and whatever waits in it.
+/// A region sends nothing to a coordinator before its node is Up, however long it waits and however many messages wait.
 #[test]
 fn scenario_17_a_region_whose_node_is_not_up_registers_with_nobody() {
     let mut lab = Lab::new();
@@ -1219,7 +1224,8 @@ fn scenario_17_a_region_whose_node_is_not_up_registers_with_nobody() {
     assert!(lab.last_told(P, |message| matches!(message, RegionMessage::Register(_))).is_some(), "at once");
 }
 
-/// The shard comes back to its owner of before, which has not ended the former one yet: the next one starts once, after it.
+/// The shard comes back to a former owner, whose earlier hosting has not ended yet: the new hosting starts once, after
+/// it.
 #[test]
 fn scenario_34_a_shard_that_comes_back_starts_after_the_former_one_has_ended() {
     let mut lab = Lab::owned_by_o();
@@ -1243,7 +1249,7 @@ fn scenario_34_a_shard_that_comes_back_starts_after_the_former_one_has_ended() {
     assert_eq!((lab.handled, lab.dead), (vec![(O, "m")], vec![]));
 }
 
-/// A region without shards has nothing to wait for.
+/// A region without shards ends at once.
 #[test]
 fn scenario_47_a_region_without_shards_ends_at_once() {
     let mut lab = Lab::owned_by_o();
@@ -1252,8 +1258,8 @@ fn scenario_47_a_region_without_shards_ends_at_once() {
     assert!(lab.last_told(N, |message| matches!(message, RegionMessage::RegionStopped { .. })).is_some());
 }
 
-/// A shard that has begun to stop in order goes on so, whatever becomes of its region: entities see their stop message
-/// through. Only what is left for another owner has none any more.
+/// A shard that has begun to stop in order goes on so, even if its region changes how it ends: entities handle their
+/// stop message. Only leftovers for another owner become dead letters.
 #[test]
 fn scenario_51_a_shard_that_stops_in_order_is_not_killed_for_want_of_another_region() {
     let ends: [fn(&mut Lab); 2] = [
@@ -1274,14 +1280,14 @@ fn scenario_51_a_shard_that_stops_in_order_is_not_killed_for_want_of_another_reg
     }
 }
 
-/// All three are there, and the cluster prepares to end.
+/// All three members are there, and the cluster prepares to end.
 fn members_that_prepare(at: Instant) -> Arc<Members> {
     let mut members = Members::clone(&members_without(&[], at));
     members.members.values_mut().for_each(|member| member.phase = Phase::Preparing);
     Arc::new(members)
 }
 
-/// In a cluster that prepares to end no region stops sending to a shard, and one that ends does so where it is.
+/// In a cluster that prepares to end no region stops sending to a shard, and a region that ends hands nothing over.
 #[test]
 fn scenario_50_a_region_of_a_cluster_that_prepares_to_end_hands_nothing_over() {
     let mut lab = Lab::owned_by_o();
@@ -1303,7 +1309,7 @@ fn scenario_50_a_region_of_a_cluster_that_prepares_to_end_hands_nothing_over() {
     assert!(lab.last_told(O, |message| matches!(message, RegionMessage::RegionStopped { .. })).is_some());
 }
 
-/// A region that was handing its shards over when the word came stops waiting for that.
+/// A region that was handing its shards over stops waiting for that once the cluster prepares to end.
 #[test]
 fn scenario_50_a_region_that_hands_over_ends_where_it_is_when_the_cluster_prepares_to_end() {
     let mut lab = Lab::owned_by_o();
@@ -1316,8 +1322,8 @@ fn scenario_50_a_region_that_hands_over_ends_where_it_is_when_the_cluster_prepar
     assert_eq!(lab.nodes[O].region.state(), RegionState::Stopped);
 }
 
-/// The last region that hosts stops where it is: what comes meanwhile ends for want of another one, also what the shard
-/// gives back; a region that is stopped at once says that instead.
+/// The last hosting region stops without a handoff: later messages are dropped because no other region can host,
+/// including messages that the shard gives back; a region that is stopped at once gives that as the reason instead.
 #[test]
 fn scenario_51_late_messages_of_the_last_region_say_that_no_other_one_could_host() {
     let ends = |order: fn(&mut Lab)| {
@@ -1338,8 +1344,8 @@ fn scenario_51_late_messages_of_the_last_region_say_that_no_other_one_could_host
     assert_eq!(at_once, [("late", RegionStopped), ("queued", RegionStopped), ("after", RegionStopped)]);
 }
 
-/// However many shards the last region hosts, and whether or not their entities are remembered: it ends in the same instant as
-/// the last of them, by the default settings, and what comes before that is for no other region.
+/// However many shards the last region hosts, and whether or not their entities are remembered: it ends in the same
+/// instant as the last of them, with the default settings, and no earlier message goes to another region.
 #[test]
 fn scenario_51_the_last_region_ends_in_the_instant_in_which_its_last_shard_has() {
     for enabled in [false, true] {
@@ -1386,7 +1392,7 @@ fn scenario_51_the_last_region_ends_in_the_instant_in_which_its_last_shard_has()
     }
 }
 
-/// By the default settings: one warning after ten seconds, and each message ends after ten seconds of its own.
+/// With the default settings: one warning after ten seconds, and each message ends after ten seconds of its own.
 #[test]
 fn scenario_108_ten_seconds_without_a_host_are_said_once() {
     let start = Instant::now();

@@ -1,5 +1,5 @@
-//! Setting types up, and the first messages to them: on one node, before the node is a member, beside nodes that mean
-//! something else by a type or run no sharding at all. Source: sharding §1.2 to §1.6, §2.3, §2.5, scenarios 6 to 18.
+//! Setting types up, and the first messages to them: on one node, before the node is a member, beside nodes that
+//! describe a type differently or run no sharding at all. Source: sharding §1.2 to §1.6, §2.3, §2.5, scenarios 6 to 18.
 
 #[path = "common/nodes.rs"]
 mod nodes;
@@ -24,7 +24,7 @@ use greylag_sharding::{
 use nodes::*;
 use serde::{Deserialize, Serialize};
 
-/// Says who it is and what it was sent, in order.
+/// Answers its id and the messages that it was sent, in order.
 struct Echo {
     id: String,
     seen: Vec<u64>,
@@ -57,7 +57,7 @@ async fn all(region: &Region<Say>, id: &str) -> (String, Vec<u64>) {
     region.entity_ref(id).ask(Say::All).timeout(PATIENCE).await.expect("it answers")
 }
 
-/// sharding 6: the same type again is the same handle; the same name for other messages is refused.
+/// sharding 6: the same type again returns the same handle; the same name with other messages is refused.
 #[tokio::test]
 async fn scenario_6_a_name_has_one_message_type() {
     let world = World::new();
@@ -71,7 +71,7 @@ async fn scenario_6_a_name_has_one_message_type() {
     assert_ne!(sharding.init(counters()).expect("another type"), region);
 }
 
-/// sharding 7: types that are set up at once, by as many tasks. Within five seconds on a machine that does nothing else.
+/// sharding 7: types that are set up at once, by as many tasks. Within five seconds on an otherwise idle machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_7_fifty_types_are_set_up_at_once() {
     let world = World::new();
@@ -96,7 +96,7 @@ async fn scenario_7_fifty_types_are_set_up_at_once() {
     assert_eq!(sharding.shard_type_names().len(), 50);
 }
 
-/// sharding 8: many senders, many entities, two nodes: each entity is sent what is meant for it and nothing else.
+/// sharding 8: many senders, many entities, two nodes: each entity gets its own messages and no others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_8_each_entity_sees_its_own_messages_alone() {
     each_entity_sees_its_own_messages_alone(World::new()).await;
@@ -168,12 +168,12 @@ impl Extractor for OneEach {
     }
 }
 
-/// sharding 9: with a shard for each entity, a node's crash moves its entities alone, each when it is next sent something.
+/// sharding 9: with a shard for each entity, a node's crash moves its entities alone, each at its next message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_9_with_a_shard_for_each_entity_a_crash_moves_its_entities_alone() {
     const IDS: usize = 24;
     let mut world = World::new();
-    // What moves here, moves because of the crash.
+    // Disable rebalancing, so that all moves are due to the crash.
     world.sharding.rebalance_interval = Duration::from_secs(3600);
     let mut nodes = Vec::new();
     for address in ["a:1", "b:1", "c:1"] {
@@ -199,7 +199,7 @@ async fn scenario_9_with_a_shard_for_each_entity_a_crash_moves_its_entities_alon
     }
     for (id, home) in homes.iter().enumerate() {
         let count = get_at_last(region, id).await;
-        // What waited for a home leaves ahead of the route's publication, and may be answered before that.
+        // Messages that wait for a home leave before the route is published, and may be answered before that.
         until("its route is there", || home_of(region, id).is_some()).await;
         let now = home_of(region, id).expect("nothing moves any more");
         assert_eq!(count, i64::from(*home != gone), "counter {id}: a new one, or the one of before");
@@ -210,7 +210,7 @@ async fn scenario_9_with_a_shard_for_each_entity_a_crash_moves_its_entities_alon
     }
 }
 
-/// Notes what it is asked, and knows nothing of one id.
+/// Notes the ids that it is asked for, and rejects one id.
 struct Noting(HashV1, Arc<Mutex<Vec<String>>>);
 
 impl Extractor for Noting {
@@ -233,7 +233,7 @@ impl Extractor for Noting {
     }
 }
 
-/// Which entity a number is for.
+/// The entity that a number is for.
 fn of_number(say: &Say) -> Option<Arc<str>> {
     match say {
         Say::Number(13) => panic!("nobody has this number"),
@@ -242,9 +242,9 @@ fn of_number(say: &Say) -> Option<Arc<str>> {
     }
 }
 
-/// sharding 10: an extractor is asked for the shards of entities and for nothing else, whether a message comes with an id,
-/// says itself whom it is for, or is a request to start; neither answers nor acks reach it. What it cannot answer, and what
-/// panics in it, costs that message.
+/// sharding 10: an extractor is asked for the shards of entities and for nothing else, whether a message comes with an
+/// id, names its entity itself, or is a request to start; neither answers nor acks reach it. An id that it rejects, and
+/// a panic in it, cost only that message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_10_an_extractor_is_asked_for_entities_alone() {
     let (world, asked) = (World::new(), Arc::default());
@@ -295,7 +295,7 @@ async fn scenario_10_an_extractor_is_asked_for_entities_alone() {
     assert_eq!(asked, ["1", "2", "3", "4", "unknown"].map(String::from).into());
 }
 
-/// sharding 4: coordinators on nodes of one role, entities on those of another one.
+/// sharding 4: coordinators on nodes of one role, entities on nodes of another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_4_coordinators_and_entities_live_on_nodes_of_their_roles() {
     for mode in [StateStoreMode::Ddata, StateStoreMode::Persistence] {
@@ -331,7 +331,7 @@ async fn scenario_4_coordinators_and_entities_live_on_nodes_of_their_roles() {
             let homes = region.shard_homes();
             assert_eq!(homes.keys().collect::<Vec<_>>(), [c.0.self_address()], "role mismatch: a proxy");
         }
-        // The node that hosts leaves beside a new one with its role.
+        // The hosting node leaves beside a new one with its role.
         let sharding = world.newcomer("e:1", "shards").await;
         let region = sharding.init(counters().role("shards")).expect("fresh");
         world.join(sharding.cluster().expect("it has one")).await;
@@ -342,7 +342,7 @@ async fn scenario_4_coordinators_and_entities_live_on_nodes_of_their_roles() {
             d.1.shard_homes().keys().collect::<Vec<_>>(),
             [sharding.cluster().expect("it has one").self_address()]
         );
-        // The coordinator's node leaves: the other one with its role goes on, and no other.
+        // The coordinator's node leaves: the other node with its role takes over, and no other.
         within("it leaves", a.0.shutdown()).await;
         increment(&d.1, 40..80);
         settle(&d.1, 80).await;
@@ -354,7 +354,7 @@ async fn scenario_4_coordinators_and_entities_live_on_nodes_of_their_roles() {
     }
 }
 
-/// Nodes that disagree on where coordinators run would run two: the later one is not let in.
+/// Nodes that disagree on where coordinators run would run two: the later node cannot join.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_looks_for_coordinators_elsewhere_is_refused() {
     let mut world = World::new();
@@ -366,7 +366,7 @@ async fn a_node_that_looks_for_coordinators_elsewhere_is_refused() {
     assert!(refused.contains("sharding.coordinator_singleton.role"), "{refused}");
 }
 
-/// What nodes compare when they join is the same for all types of a node.
+/// Settings that nodes compare when they join are the same for all types of a node.
 #[tokio::test]
 async fn a_type_does_not_change_where_coordinators_run() {
     let sharding = World::new().newcomer("a:1", "").await;
@@ -382,7 +382,7 @@ async fn a_type_does_not_change_where_coordinators_run() {
     sharding.init(volatiles().settings(|settings| settings.buffer_size = 5)).expect("any other may differ");
 }
 
-/// What this thread logs, from one level on.
+/// The log output of this thread, from one level on.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -411,8 +411,9 @@ impl Log {
     }
 }
 
-/// sharding 11: of two members one runs no sharding, so the coordinator's state is not read: an error says what to look
-/// for, and all goes on once the other one starts it. All of the coordinator runs on the thread of this test.
+/// sharding 11: one of two members runs no sharding, so the coordinator's state cannot be read: an error gives a hint,
+/// and everything goes on once the other member starts sharding. The coordinator runs entirely on the thread of this
+/// test.
 #[tokio::test]
 async fn scenario_11_a_member_without_sharding_is_hinted_at() {
     let mut world = World::new();
@@ -437,7 +438,7 @@ fn refused(event: Event) -> Option<Mismatch> {
     if let Event::Region(RegionEvent::Refused(mismatch)) = event { Some(mismatch) } else { None }
 }
 
-/// sharding 13: nodes that place the entities of a type otherwise: the later one is refused, for that type alone.
+/// sharding 13: of nodes with different extractors of a type the later one is refused, for that type alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_13_another_version_of_an_extractor_is_refused_for_its_type_alone() {
     let world = World::new();
@@ -477,10 +478,10 @@ async fn scenario_13_another_version_of_an_extractor_is_refused_for_its_type_alo
     assert!(shards > 0 && !placed_a.shard_homes().contains_key(&placed_b.id().node), "it hosts the other type alone");
 }
 
-/// sharding 17: a node that the cluster cannot let come up yet keeps what is sent there.
+/// sharding 17: a node that cannot come up yet keeps its messages.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_17_a_node_that_is_weakly_up_keeps_what_is_sent() {
-    // Homes are kept in a journal, since replicas that are cut off from each other would agree on none.
+    // Keep homes in a journal, since replicas that are cut off from each other would agree on none.
     let world = World { cluster: ClusterSettings::test(), ..World::in_mode(StateStoreMode::Persistence) };
     let (a, b) = (world.node("a:1").await, world.node("b:1").await);
     world.network.cut(a.address.address(), b.address.address());
@@ -505,7 +506,7 @@ async fn scenario_17_a_node_that_is_weakly_up_keeps_what_is_sent() {
         Event::Region(RegionEvent::Registered { .. }) => panic!("a node that is WeaklyUp was registered"),
         _ => None,
     };
-    // By then it has come by a registration five times.
+    // By then the region has tried to register five times.
     let told = event("it is not registered", &mut events, tried).await;
     assert_eq!(told, (3, vec![a.address.clone()], Obstacle::Silent));
     assert!(has_status(MemberStatus::WeaklyUp));
@@ -518,7 +519,7 @@ async fn scenario_17_a_node_that_is_weakly_up_keeps_what_is_sent() {
     assert_eq!(get(&a.volatile, 0).await, 3);
 }
 
-/// sharding 18: a full buffer keeps the oldest, refuses the others to their sender, and loses count of none.
+/// sharding 18: a full buffer keeps the oldest messages, refuses the others to their sender, and counts all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_18_a_full_buffer_keeps_the_oldest_and_refuses_the_rest() {
     let mut world = World::new();

@@ -18,7 +18,7 @@ use greylag_sharding::settings::{RememberSettings, ShardingSettings};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A region whose one shard fails, and gives a message back, as soon as it is started.
+/// A region whose only shard fails, and gives a message back, as soon as it is started.
 struct World {
     region: Region,
     now: Instant,
@@ -46,7 +46,7 @@ impl World {
         world
     }
 
-    /// Answers whether the shard is started.
+    /// Passes an input; returns whether the shard is started.
     fn tell(&mut self, input: Input) -> bool {
         let mut out = Vec::new();
         self.region.handle(self.now, input, &mut out);
@@ -58,7 +58,7 @@ impl World {
         MessageInfo::of(Token(self.last_token))
     }
 
-    /// How long it takes until the shard is started again after a failure; another message comes meanwhile.
+    /// How long it takes until the shard is started again after a failure, while another message comes.
     fn fails(&mut self) -> Duration {
         let unprocessed = vec![Returned { message: self.message(), provenance: Provenance::Own }];
         assert!(!self.tell(Input::ShardFailed { shard: shard(), generation: generation(), unprocessed }));

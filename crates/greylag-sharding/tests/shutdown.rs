@@ -1,4 +1,4 @@
-//! Nodes that leave, alone and together, and clusters that end as a whole: what becomes of their shards and of the messages
+//! Nodes that leave, alone and together, and clusters that end as a whole: the fate of their shards and of messages
 //! sent meanwhile. Source: sharding §2.11 to §2.13, §2.18, scenarios 16 and 47 to 52.
 
 #[path = "common/nodes.rs"]
@@ -22,7 +22,7 @@ use nodes::*;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-/// An entity that takes its time to stop.
+/// An entity that takes some time to stop.
 struct Slow;
 
 const SLOW: EntityKey<Work> = EntityKey::new("Slow");
@@ -78,13 +78,13 @@ async fn whereabouts(region: &Region<Work>, id: usize) -> UniqueAddress {
     }
 }
 
-/// Two nodes end at once.
+/// Ends two nodes at once.
 fn both_end(one: &Node, other: &Node) -> tokio::task::JoinHandle<(ShutdownReason, ShutdownReason)> {
     let (one, other) = (one.cluster.clone(), other.cluster.clone());
     tokio::spawn(async move { tokio::join!(one.shutdown(), other.shutdown()) })
 }
 
-/// Waits for the registration with a coordinator on that node.
+/// Waits for the registration with a coordinator on `node`.
 async fn registered_with(events: &mut greylag_sharding::RegionEvents, node: &UniqueAddress) {
     let is_it = |event| match event {
         Event::Region(RegionEvent::Registered { coordinator, .. }) if coordinator == *node => Some(()),
@@ -93,9 +93,9 @@ async fn registered_with(events: &mut greylag_sharding::RegionEvents, node: &Uni
     event("the next coordinator", events, is_it).await;
 }
 
-/// sharding 16: the oldest node and another one end at once. The other one sends a message to a shard without a home in the last
-/// phase in which it is a full member; the oldest has handed its coordinator over by then, and is a member still. The next
-/// oldest gives the shard its home.
+/// sharding 16: the oldest node and another one end at once. The other one sends a message to a shard without a home in
+/// the last phase in which it is a full member; the oldest has handed its coordinator over by then, and is still a
+/// member. The next oldest node's coordinator gives the shard its home.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_16_a_node_that_ends_beside_the_oldest_is_served_by_the_next() {
     for mode in [StateStoreMode::Ddata, StateStoreMode::Persistence] {
@@ -139,8 +139,8 @@ async fn a_node_that_ends_beside_the_oldest_is_served_by_the_next(world: World) 
     get_at_last(&b.volatile, new).await;
 }
 
-/// sharding 47: the newer of two nodes shuts down, and something else keeps it in the phase in which its region does. Its shards
-/// are the other node's long before it has left.
+/// sharding 47: the newer of two nodes shuts down, and another task keeps it in the phase in which its region ends. Its
+/// shards belong to the other node long before it has left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_47_shards_move_long_before_a_node_that_takes_its_time_has_left() {
     for mode in [StateStoreMode::Ddata, StateStoreMode::Persistence] {
@@ -150,7 +150,7 @@ async fn scenario_47_shards_move_long_before_a_node_that_takes_its_time_has_left
 
 async fn shards_move_long_before_a_node_has_left(mut world: World) {
     const IDS: usize = 200;
-    // Whoever waited for a repeat would be noticed.
+    // Make retries so rare that waiting for one would be noticed.
     world.sharding.retry_interval = PATIENCE;
     let (a, b) = (world.node("a:1").await, world.node("b:1").await);
     let began = Instant::now();
@@ -183,7 +183,7 @@ async fn shards_move_long_before_a_node_has_left(mut world: World) {
     assert_eq!(within("it ends", left).await.expect("no panic"), ShutdownReason::Left);
 }
 
-/// The oldest of two nodes leaves, and its entities take their time.
+/// Lets the oldest of two nodes leave while its entities take long to stop.
 async fn the_oldest_leaves_slowly(world: World) {
     const IDS: usize = 100;
     let mut nodes = Vec::new();
@@ -202,7 +202,7 @@ async fn the_oldest_leaves_slowly(world: World) {
         let oldest = oldest.clone();
         async move { oldest.shutdown().await }
     });
-    // The coordinator of the node that stays begins when the one of the node that leaves has ended.
+    // The coordinator of the node that stays begins when that of the node that leaves has ended.
     registered_with(&mut events, other.self_address()).await;
     assert_eq!(ends.state(), RegionState::Stopped, "the region ends before its coordinator");
     for id in 0..IDS {
@@ -229,7 +229,7 @@ async fn scenario_48_the_region_of_the_oldest_ends_before_its_coordinator_over_s
     the_oldest_leaves_slowly(World::over_sockets()).await;
 }
 
-/// The coordinator's node goes at the word of another node; a third one goes on.
+/// The coordinator's node is removed by another node; a third one goes on.
 async fn the_coordinators_node_goes(world: World, goes: impl FnOnce(&Node, &UniqueAddress), reason: ShutdownReason) {
     let (a, b, c) = (world.node("a:1").await, world.node("b:1").await, world.node("c:1").await);
     increment(&a.counters, 0..20);
@@ -242,7 +242,7 @@ async fn the_coordinators_node_goes(world: World, goes: impl FnOnce(&Node, &Uniq
     }
     assert_eq!(within("its process ends", a.cluster.terminated()).await, reason);
     until("its shards are elsewhere", || !c.counters.shard_homes().contains_key(&a.address)).await;
-    // The node that goes may have answered for some of them until here.
+    // The removed node may have answered for some of them until here.
     for id in 0..40 {
         assert_eq!(get_at_last(&c.counters, id).await, i64::from(id < 20), "counter {id}");
         assert_ne!(home_of(&c.counters, id).as_ref(), Some(&a.address), "counter {id}");
@@ -250,7 +250,7 @@ async fn the_coordinators_node_goes(world: World, goes: impl FnOnce(&Node, &Uniq
     assert!(went.elapsed() < Duration::from_secs(10), "all answer: {:?}", went.elapsed());
 }
 
-/// sharding 49, it is told to leave.
+/// sharding 49, the node is told to leave.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_49_entities_go_on_when_the_coordinators_node_leaves() {
     for world in [World::new(), World::over_sockets()] {
@@ -259,7 +259,7 @@ async fn scenario_49_entities_go_on_when_the_coordinators_node_leaves() {
     }
 }
 
-/// sharding 49, it is downed.
+/// sharding 49, the node is downed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_49_entities_go_on_when_the_coordinators_node_is_downed() {
     for world in [World::new(), World::over_sockets()] {
@@ -268,19 +268,19 @@ async fn scenario_49_entities_go_on_when_the_coordinators_node_is_downed() {
     }
 }
 
-/// Every member has heard that the cluster ends.
+/// Whether every member has heard that the cluster ends.
 fn all_prepare(nodes: &[&Node]) -> bool {
     let prepares = |status| matches!(status, MemberStatus::PreparingForShutdown | MemberStatus::ReadyForShutdown);
     nodes.iter().all(|node| node.cluster.view().members.iter().all(|member| prepares(member.status)))
 }
 
-/// sharding 50: a cluster that prepares to end goes on where everything is; nothing moves, whatever a strategy would like,
-/// and who leaves hands nothing over.
+/// sharding 50: a cluster that prepares to end keeps everything in place; nothing moves, whatever a strategy would
+/// choose, and a node that leaves hands nothing over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_50_a_cluster_that_prepares_to_end_moves_nothing() {
     let world = World::new();
     let a = world.node("a:1").await;
-    // All shards are on one node, so the two that join would be given many.
+    // All shards are on one node, so the two that join would normally get many.
     increment(&a.counters, 0..100);
     increment(&a.volatile, 0..6);
     assert_all(&a.counters, 100, 1).await;
@@ -289,7 +289,7 @@ async fn scenario_50_a_cluster_that_prepares_to_end_moves_nothing() {
     wait_for_shards(&a.counters, &c.address, 1).await;
     b.cluster.prepare_for_full_shutdown().expect("it is a member");
     until("all prepare", || all_prepare(&[&a, &b, &c])).await;
-    // What was on its way when the word came is over.
+    // All moves that were under way have ended.
     assert_all(&b.counters, 100, 1).await;
     let homes = homes_of(&b.counters, 0..100);
     assert!(homes.iter().filter(|home| **home == a.address).count() > 50, "most are where they were: {homes:?}");
@@ -299,7 +299,7 @@ async fn scenario_50_a_cluster_that_prepares_to_end_moves_nothing() {
     settle(&b.counters, 100).await;
     assert_all(&a.counters, 100, 2).await;
     assert_eq!(homes_of(&b.counters, 0..100), homes);
-    // New shards find homes, and those of a node that has left.
+    // New shards get homes, and so do the shards of a node that has left.
     increment(&b.volatile, 6..10);
     settle(&b.volatile, 10).await;
     within("it ends", c.cluster.shutdown()).await;
@@ -325,8 +325,8 @@ async fn scenario_50_a_cluster_that_prepares_to_end_moves_nothing() {
     assert_eq!(ended, (ShutdownReason::Left, ShutdownReason::Left));
 }
 
-/// sharding 51: the last region ends as soon as its shards have, without waiting for a repeat of anything; what is sent
-/// meanwhile ends with a reason.
+/// sharding 51: the last region ends as soon as its shards have, without waiting for any retry; messages sent meanwhile
+/// end with a reason.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_51_the_only_region_ends_with_its_shards_under_traffic() {
     the_only_region_ends_under_traffic(slow()).await;
@@ -340,7 +340,7 @@ async fn scenario_51_the_only_region_of_remembered_entities_ends_with_its_shards
 
 async fn the_only_region_ends_under_traffic(entities: EntityType<Work>) {
     let mut world = World::new();
-    // Whoever waited for a repeat would be noticed.
+    // Make retries so rare that waiting for one would be noticed.
     let retry_interval = Duration::from_secs(5);
     world.sharding = ShardingSettings { retry_interval, ..world.sharding };
     let sharding = world.newcomer("a:1", "").await;
@@ -359,7 +359,7 @@ async fn the_only_region_ends_under_traffic(entities: EntityType<Work>) {
                 if ended.load(Ordering::Relaxed) {
                     break;
                 }
-                // Half of them to entities that are there, half to those that are not.
+                // Send half of them to existing entities, half to others.
                 let told = region.entity_ref((id * 2 + sender).to_string()).tell(Work::Stopped);
                 errors.extend(told.err().filter(|error| errors.last() != Some(error)));
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -395,7 +395,7 @@ async fn the_only_region_ends_under_traffic(entities: EntityType<Work>) {
     assert_eq!((now.submitted, now.buffered), (now.delivered + now.forwarded + now.dead_lettered, 0));
 }
 
-/// How the members that are removed go.
+/// Whether each removal was clean.
 async fn removals(events: &mut ClusterEvents, count: usize) -> BTreeMap<UniqueAddress, bool> {
     let mut removed = BTreeMap::new();
     while removed.len() < count {
@@ -406,8 +406,8 @@ async fn removals(events: &mut ClusterEvents, count: usize) -> BTreeMap<UniqueAd
     removed
 }
 
-/// sharding 52: two of three nodes end at once, the coordinator's among them. Both hand over in time, which is what makes
-/// their removal clean; nothing that is sent to an entity is lost.
+/// sharding 52: two of three nodes end at once, the coordinator's among them. Both hand over in time, which makes their
+/// removal clean; no message to an entity is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_52_two_of_three_nodes_end_at_once_and_nothing_is_lost() {
     two_of_three_nodes_end_at_once(World::new()).await;

@@ -6,7 +6,7 @@
 //! All of it over both stores of the coordinators' state.
 //!
 //! Replay: `GREYLAG_SEED=17 GREYLAG_TRACE=400 cargo test -p greylag-sharding --test simulation one_seed`.
-//! `GREYLAG_SEEDS=2000` runs so many seeds instead of the gate's number.
+//! `GREYLAG_SEEDS=2000` runs that many seeds instead of the gate's number.
 //!
 //! Source: sharding §0, §9, scenario 96.
 
@@ -52,7 +52,7 @@ fn run_over_journal(seed: u64, sabotage: Sabotage) -> Result<Tally, String> {
         .map_err(|what| format!("seed {seed}, over a journal: {what}"))
 }
 
-/// The same worlds in mode persistence: histories never contradict themselves, whoever else writes.
+/// The same worlds in mode persistence: histories never contradict themselves, even with other writers.
 #[test]
 fn promises_hold_over_a_journal_under_drawn_faults() {
     let mut total = Tally::default();
@@ -78,7 +78,7 @@ fn play(seed: u64, mut world: World<Letters>) {
     world.run(world::SAFETY, world::PATIENCE).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
 }
 
-/// sharding 92: all that is stored is lost and the clock is set back behind the first epoch: each node that runs the
+/// sharding 92: all stored state is lost and the clock is set back behind the first epoch: each node that runs the
 /// coordinator restarts it at most once for that, and epochs are above those of all regions.
 #[test]
 fn scenario_92_a_coordinator_restarts_once_for_what_is_lost() {
@@ -94,8 +94,9 @@ fn scenario_92_a_coordinator_restarts_once_for_what_is_lost() {
     assert!(losses > 50 && fenced > 10, "{losses} losses, {fenced} restarts");
 }
 
-/// sharding 28: the owner of a shard and the coordinator die within a second, in the midst of the shard's handoff. Survivors host
-/// it, without any other node's help, and what waited there is handled: all of it, and nothing twice.
+/// sharding 28: the owner of a shard and the coordinator die within a second, in the middle of the shard's handoff.
+/// Survivors host it, without any other node's help, and messages that waited there are handled: all of them, and none
+/// twice.
 #[test]
 fn scenario_28_owner_and_coordinator_die_in_the_midst_of_a_handoff() {
     let faults = Faults { twin_deaths: true, ..Faults::default() };
@@ -115,14 +116,14 @@ fn scenario_28_owner_and_coordinator_die_in_the_midst_of_a_handoff() {
     }
 }
 
-/// sharding 96: with 3 to 50 shards, so that decisions about many are under way at once.
+/// sharding 96: with 3 to 50 shards, so that decisions about many shards are under way at once.
 #[test]
 fn promises_hold_with_many_shards() {
     over_both(seeds(48), |seed| World::new(seed, Faults::of(seed), Sabotage::default()).with_shards(3..=50));
 }
 
-/// sharding 75: after healing every shard whose entities are remembered lives, though no message has asked for it; also
-/// where the whole cluster has ended.
+/// sharding 75: after healing every shard whose entities are remembered lives, without a message; even after the whole
+/// cluster has ended.
 #[test]
 fn remembered_shards_live_again_under_drawn_faults() {
     for seed in 0..seeds(96) {
@@ -131,7 +132,7 @@ fn remembered_shards_live_again_under_drawn_faults() {
     }
 }
 
-/// sharding 40: requests to stop shards are answered to their end, and what is sent meanwhile is handled.
+/// sharding 40: requests to stop shards are answered completely, and messages sent meanwhile are handled.
 #[test]
 fn promises_hold_while_users_stop_shards() {
     over_both(seeds(96), |seed| World::new(seed, Faults::with_stopped_shards(seed), Sabotage::default()));
@@ -178,16 +179,16 @@ fn one_seed() {
     }
 }
 
-/// The first violation that leaving the rule out leads to. Only the world's own checkers count.
+/// The first violation found with the rule left out. Only the world's own checkers count.
 fn noticed(sabotage: Sabotage) -> Option<String> {
     noticed_from(0, sabotage)
 }
 
-/// As [`noticed`], but begins at a seed, where rare violations would make the gate wait.
+/// As [`noticed`], but begins at a seed, since rare violations would make the gate wait.
 fn noticed_from(first: u64, sabotage: Sabotage) -> Option<String> {
     let found = (first..2000).find_map(|seed| run(seed, sabotage).err());
     if let Some(violation) = &found {
-        // Shown with `--nocapture`, for the record of what each rule is good for.
+        // Shown with `--nocapture`, to record which violation each rule prevents.
         std::io::Write::write_all(&mut std::io::stdout(), format!("{sabotage:?}: {}\n", violation.trim()).as_bytes())
             .expect("a terminal");
     }

@@ -1,4 +1,4 @@
-//! Entities that are started by request, without a message: on this node, on another one, and by way of a proxy.
+//! Entities started by request, without a message: on this node, on another one, and through a proxy.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,7 +74,7 @@ async fn an_entity_is_started_once_and_acked_each_time() {
     assert_eq!(*starts.lock().unwrap(), BTreeMap::from([("nightly".to_owned(), 1)]));
 }
 
-/// The ack comes behind what was sent before, also where that waits for asynchronous work.
+/// The ack comes after the earlier messages are handled, even if one of them waits for asynchronous work.
 #[tokio::test]
 async fn a_request_keeps_its_place_among_the_messages() {
     let (starts, jobs, _sharding) = alone().await;

@@ -1,7 +1,7 @@
-//! Failovers over both stores of the coordinators' state, by real clusters of nodes that live in one process.
+//! Failovers over both stores of the coordinators' state, with real clusters of nodes that live in one process.
 //!
-//! A node that crashes here goes on by itself, cut off from the others, until it finds that it is downed: its coordinator
-//! still reaches the journal, which is what the journal's fence is for. Source: sharding §2.13 to §2.15.
+//! A node that crashes here goes on by itself, cut off from the others, until it learns that it is downed: its
+//! coordinator still reaches the journal, which is why the journal has a fence. Source: sharding §2.13 to §2.15.
 
 #[path = "common/nodes.rs"]
 mod nodes;
@@ -25,7 +25,7 @@ use greylag_sharding::{InitError, Region, RegionState, Sharding, ShardingSetting
 use nodes::*;
 
 impl World {
-    /// What the coordinators of the counters have written, in order.
+    /// The records written by the coordinators of the counters, in order.
     async fn records(&self) -> Vec<StoredEvent> {
         let id = PersistenceId::unique("/sharding/CounterCoordinator").expect("valid");
         self.stores.journal.read(&id, ReadRange::all()).await.expect("it answers").records
@@ -35,7 +35,7 @@ impl World {
         self.records().await.iter().map(decoded).collect()
     }
 
-    /// The homes that the history amounts to, which must not contradict itself.
+    /// The homes that the history yields; the history must not be contradictory.
     async fn homes(&self) -> BTreeMap<ShardId, (UniqueAddress, Generation)> {
         let mut replay = Replay::new(true);
         for event in self.history().await {
@@ -82,9 +82,9 @@ impl Sender {
     }
 }
 
-/// Loses one of three hosting nodes. What the others host goes on as it is, what it hosted goes on from its events, new shards
-/// get homes; a fourth node that hosts nothing finds all of it, and so does one that joins later. In mode persistence the
-/// coordinator that is cut off writes nothing any more.
+/// Loses one of three hosting nodes. Entities of the other nodes go on as they are, entities of the lost node from
+/// their events, new shards get homes; a fourth node that hosts nothing finds all of them, and so does one that joins
+/// later. In mode persistence the coordinator that is cut off writes nothing any more.
 async fn homes_go_on_without(lost: usize, mode: StateStoreMode) {
     let world = World::in_mode(mode);
     let nodes = [world.node("a:1").await, world.node("b:2").await, world.node("c:3").await];
@@ -94,7 +94,7 @@ async fn homes_go_on_without(lost: usize, mode: StateStoreMode) {
         nodes.iter().all(|n| is_registered(&n.counters) && is_registered(&n.volatile))
     })
     .await;
-    // A few ids leave shards without a home. The first counter stands at 4, the others at 1.
+    // Use few ids, so that some shards have no home. The first counter has the value 4, the others 1.
     (0..3).for_each(|_| increment(&nodes[0].counters, 0..1));
     let count = |id: usize| if id == 0 { 4 } else { 1 };
     increment(&nodes[0].counters, 0..6);
@@ -122,7 +122,7 @@ async fn homes_go_on_without(lost: usize, mode: StateStoreMode) {
     increment(&other.counters, 0..6);
     let late = within("it joins", Sender::join(&world, "e:5", &other.address)).await;
     for (id, home) in homes.iter().enumerate() {
-        // What `other` has told goes before what it asks.
+        // Ask `other` first, so that its tells are handled before the other asks.
         get(&other.counters, id).await;
         for region in [&sender.counters, &late.counters] {
             assert_eq!(get_at_last(region, id).await, count(id) + 1, "counter {id}");
@@ -182,7 +182,7 @@ async fn scenario_22_replicated_homes_go_on_without_another_node() {
     homes_go_on_without(2, StateStoreMode::Ddata).await;
 }
 
-/// Of five nodes the two oldest leave at once.
+/// Lets the two oldest of five nodes leave at once.
 async fn the_oldest_leave_at_once(mode: StateStoreMode) {
     let world = World::in_mode(mode);
     let mut nodes = Vec::new();
@@ -210,8 +210,8 @@ async fn the_oldest_leave_at_once(mode: StateStoreMode) {
     };
     all_answer().await;
     tokio::time::timeout(PATIENCE, leave).await.expect("they leave").expect("no panic");
-    // Those that left may have answered for some of them until here. That another shard is given a home shows that the next
-    // coordinator has taken stock.
+    // The nodes that left may have answered for some of them until here. A new home for another shard shows that the
+    // next coordinator has completed the inventory.
     let new = (10..).find(|id| home_of(&last.volatile, *id).is_none()).expect("most shards have no home");
     assert_eq!(get_at_last(&last.volatile, new).await, 0);
     all_answer().await;
@@ -237,7 +237,7 @@ async fn scenario_23_the_oldest_leave_at_once_and_replicated_homes_follow() {
     the_oldest_leave_at_once(StateStoreMode::Ddata).await;
 }
 
-/// sharding 12: what nodes keep homes in, and in how many shards, is compared when they join.
+/// sharding 12: nodes compare their state store mode and number of shards when they join.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_12_a_node_of_another_mode_or_count_is_refused() {
     let world = World::in_mode(StateStoreMode::Persistence);
@@ -263,7 +263,7 @@ async fn scenario_12_a_node_of_another_mode_or_count_is_refused() {
     }
 }
 
-/// sharding 82 and §2.14: after a full stop the homes that were recorded are read back, and generations rise above them.
+/// sharding 82 and §2.14: after a full stop the recorded homes are read back, and generations rise above them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn homes_are_read_back_after_a_full_stop_and_generations_rise() {
     let world = World::in_mode(StateStoreMode::Persistence);
@@ -274,7 +274,7 @@ async fn homes_are_read_back_after_a_full_stop_and_generations_rise() {
     }
     let (before, events) = (world.homes().await, world.history().await.len());
     assert!(!before.is_empty());
-    // The newest first, as an operator would.
+    // Stop the newest node first, as an operator would.
     for node in nodes.into_iter().rev() {
         tokio::time::timeout(PATIENCE, node.cluster.shutdown()).await.expect("it ends");
     }
@@ -292,7 +292,7 @@ async fn homes_are_read_back_after_a_full_stop_and_generations_rise() {
     assert_eq!(fingerprints, 1, "what the type is was read back");
     let gates = history.iter().filter(|event| **event == HistoryEvent::Initialized).count();
     assert_eq!(gates, 1, "the gate that was passed once is open");
-    // The home that ended is known: without it, the smallest generation of the epoch would stand here.
+    // The ended home is known: otherwise the smallest generation of the epoch would be here.
     let follows = |event: &HistoryEvent| match event {
         HistoryEvent::ShardHomeAllocated { previous: Some(previous), .. } => previous.seq() > 0,
         _ => false,
@@ -300,8 +300,8 @@ async fn homes_are_read_back_after_a_full_stop_and_generations_rise() {
     assert!(history[events..].iter().filter(|event| follows(event)).count() >= before.len());
 }
 
-/// Homes cannot be stored while `is_away` is set. Known homes go on, a new shard waits, and nothing is lost; entities come
-/// and go as ever.
+/// Homes cannot be stored while `is_away` is set. Known homes go on, a new shard waits, and nothing is lost; entities
+/// start and stop as usual.
 async fn known_homes_go_on(region: &Region<Command>, set_away: impl Fn(bool)) {
     increment(region, 0..1);
     assert_eq!(get_at_last(region, 0).await, 1);
@@ -327,7 +327,7 @@ async fn known_homes_go_on(region: &Region<Command>, set_away: impl Fn(bool)) {
     assert_eq!(get(region, 0).await, 0);
 }
 
-/// sharding 24, mode persistence: the journal takes nothing.
+/// sharding 24, mode persistence: the journal accepts nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_24_known_homes_go_on_while_the_journal_takes_nothing() {
     let below = Stores::in_memory_shared();
@@ -346,7 +346,7 @@ async fn scenario_24_known_homes_go_on_while_the_journal_takes_nothing() {
 async fn scenario_24_known_homes_go_on_while_most_replicas_are_out_of_reach() {
     let world = World::without_resolver();
     let a = world.node("a:1").await;
-    // They keep homes, and host nothing: all shards are the coordinator's own.
+    // These nodes keep homes, and host nothing: all shards are on the coordinator's node.
     let mut others = Vec::new();
     for address in ["b:1", "c:1"] {
         let sharding = world.newcomer(address, "").await;
@@ -367,7 +367,7 @@ async fn scenario_24_known_homes_go_on_while_most_replicas_are_out_of_reach() {
     .await;
 }
 
-/// sharding §2.14, §6.3: a history that cannot be read is never taken for an empty one; once it is removed, the next
+/// sharding §2.14, §6.3: an unreadable history is never taken for an empty one; once it is removed, the next
 /// coordinator begins anew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_history_that_cannot_be_read_holds_up_new_shards_until_it_is_removed() {
@@ -394,7 +394,7 @@ fn local() -> Stores {
     Stores::in_memory()
 }
 
-/// A journal that only one node reaches, or none at all, is refused before anything is started.
+/// A journal that only one node reaches, or no journal, is refused before anything is started.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn homes_are_only_kept_in_a_journal_that_every_node_reaches() {
     let world = World::in_mode(StateStoreMode::Persistence);

@@ -1,4 +1,4 @@
-//! Sharding scenario 40: shards are stopped on request, and a region at once.
+//! Sharding scenario 40: shards that are stopped on request, and a region that is stopped at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use greylag_transport::memory::MemoryNetwork;
 const PATIENCE: Duration = Duration::from_secs(60);
 const ECHO: EntityKey<ReplyTo<u64>> = EntityKey::new("Echo");
 
-/// How often each entity has started, and how often it heard `PostStop`.
+/// How often each entity has started, and how often it got `PostStop`.
 type Seen = Arc<Mutex<BTreeMap<String, (u64, u64)>>>;
 
 struct Echo {
@@ -87,7 +87,7 @@ async fn start_of(region: &Region<ReplyTo<u64>>, id: &str) -> u64 {
     region.entity_ref(id).ask(|reply_to| reply_to).await.unwrap()
 }
 
-/// Entities in every shard, spread over both nodes.
+/// Starts entities in every shard, spread over both nodes.
 async fn spread(one: &Node, two: &Node) -> BTreeMap<ShardId, String> {
     let ids = ids(&one.region);
     let begun = Instant::now();
@@ -126,7 +126,7 @@ async fn scenario_40_shards_on_two_nodes_stop_on_request_and_start_with_the_next
     for (id, (starts, stops)) in &*seen.lock().unwrap() {
         assert_eq!((*starts, *stops), (before[id].0, before[id].1 + 1), "{id} heard PostStop once");
     }
-    // Stopped shards are told at once, and none of them starts by itself: rebalance checks pass meanwhile.
+    // Stopped shards are reported at once, and none of them starts by itself: rebalance checks pass meanwhile.
     tokio::time::timeout(PATIENCE, one.region.stop_shards(asked).all()).await.unwrap().unwrap();
     tokio::time::sleep(ShardingSettings::test().rebalance_interval * 3).await;
     assert_eq!(one.region.shard_homes().len() + two.region.shard_homes().len(), 0);
@@ -135,7 +135,7 @@ async fn scenario_40_shards_on_two_nodes_stop_on_request_and_start_with_the_next
     }
 }
 
-/// Sharding scenario 40: a type that remembers its entities keeps its shards, whoever asks.
+/// Sharding scenario 40: a type that remembers its entities keeps its shards, whichever node asks.
 #[tokio::test]
 async fn scenario_40_shards_of_a_type_that_remembers_stay() {
     let (network, seen) = (MemoryNetwork::new(), Seen::default());
@@ -171,7 +171,8 @@ async fn a_node_without_a_cluster_stops_shards_on_request_too() {
     }
 }
 
-/// Sharding §2.11: an abrupt stop kills, what waits is a dead letter, and another region hosts the shards afterwards.
+/// Sharding §2.11: an abrupt stop kills, waiting messages are dead letters, and another region hosts the shards
+/// afterwards.
 #[tokio::test]
 async fn a_region_that_is_stopped_at_once_hands_nothing_over() {
     let (network, seen) = (MemoryNetwork::new(), Seen::default());
@@ -193,7 +194,7 @@ async fn a_region_that_is_stopped_at_once_hands_nothing_over() {
         assert_eq!(start_of(&one.region, id).await, before[*id].0, "{id} goes on");
     }
     for (_, id) in &here {
-        // What was sent before the other region heard of the end is dropped, with the reason.
+        // Messages sent before the other region hears of the end are dropped, with the reason.
         let start = loop {
             match one.region.entity_ref(id.as_str()).ask(|reply_to| reply_to).await {
                 Ok(start) => break start,
@@ -204,7 +205,7 @@ async fn a_region_that_is_stopped_at_once_hands_nothing_over() {
     }
 }
 
-/// Sharding §2.5: what a region that stops at once still holds ends as `RegionStopped`, in buffers and in shards.
+/// Sharding §2.5: messages in a region that stops at once end as `RegionStopped`, in buffers and in shards.
 #[tokio::test]
 async fn what_waits_in_a_region_that_is_stopped_at_once_is_dropped_with_the_reason() {
     struct Waits;
@@ -213,7 +214,7 @@ async fn what_waits_in_a_region_that_is_stopped_at_once_is_dropped_with_the_reas
         type Message = ReplyTo<u64>;
 
         fn receive(&mut self, reply_to: ReplyTo<u64>, cx: &mut Ctx<'_, ReplyTo<u64>>) -> Result<(), Failure> {
-            // Suspended for ever: what comes next waits in its queue.
+            // Suspend for ever, so that later messages wait in the queue.
             cx.suspend(std::future::pending(), |()| unreachable!("it never ends")).ok();
             drop(reply_to);
             Ok(())

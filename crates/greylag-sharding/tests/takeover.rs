@@ -1,8 +1,8 @@
-//! Sharding scenarios 27, 86, 91 and 93: a coordinator takes over, or closes a region, while words between it and the
-//! regions are late or lost.
+//! Sharding scenarios 27, 86, 91 and 93: a coordinator takes over, or closes a region, while messages between it and
+//! the regions are late or lost.
 //!
 //! The machines of one coordinator and of two regions, wired to each other: N runs the coordinator and may host, O
-//! hosts. Everything arrives at once and in order, but for control messages that a test holds back or drops. Shards
+//! hosts. Everything arrives at once and in order, except for control messages that a test holds back or drops. Shards
 //! start and stop at once, and after every step at most one of the regions has the shard.
 
 #[path = "common/machines.rs"]
@@ -29,7 +29,7 @@ use machines::{config, fingerprint, up};
 const O: usize = 0;
 const N: usize = 1;
 
-/// What is under way.
+/// A message under way.
 #[derive(Debug)]
 enum Packet {
     /// To a region.
@@ -55,7 +55,7 @@ struct World {
     incarnation: u64,
     stored: StoredState,
     wire: VecDeque<Packet>,
-    /// Words of regions that never arrive.
+    /// Selects the messages of regions that never arrive.
     lost: fn(&RegionMessage) -> bool,
     lost_count: usize,
     prefer: usize,
@@ -81,7 +81,7 @@ fn index(node: &UniqueAddress) -> usize {
 }
 
 fn members() -> Arc<Members> {
-    // N is the oldest, and so the place of the coordinator.
+    // N is the oldest, and so runs the coordinator.
     let facts = |n: usize| up(1 - n as u32);
     Arc::new(Members { members: (0..2).map(|n| (address(n), facts(n))).collect(), ..Members::default() })
 }
@@ -205,7 +205,7 @@ impl World {
                     match event {
                         StateEvent::EpochStarted(meta) => self.stored.meta = Some(meta),
                         StateEvent::Home { shard, home } => drop(self.stored.homes.insert(shard, home)),
-                        // Only a journal keeps the others.
+                        // Only a journal keeps the other events.
                         _ => {}
                     }
                 }
@@ -256,14 +256,14 @@ impl World {
     fn send(&mut self, node: usize, message: &'static str) {
         let token = Token(self.tokens.len() as u64);
         self.tokens.insert(token, message);
-        // A region with an open route sends past its machine; what a test here sends finds none, or a home at this node.
+        // A region with an open route sends past its machine; here a message finds no route, or a home at this node.
         match &self.nodes[node].route {
             Route::Local { .. } => self.handled.push((node, message)),
             _ => self.tell(node, Input::LocalSend { shard: shard(), message: MessageInfo::of(token) }),
         }
     }
 
-    /// Another incarnation takes over from what `stored` holds. The one before, which goes on where it was.
+    /// Lets another incarnation take over from `stored`. Returns the previous incarnation, which goes on.
     fn fail_over(&mut self) -> Coordinator {
         let mut decisions = Vec::new();
         self.epoch_seen = self.coordinator.epoch();
@@ -277,7 +277,8 @@ impl World {
         before
     }
 
-    /// N still has the route to O: what it sends there is lost and tells it so, and the next message starts the shard.
+    /// N still has the route to O: a message sent there is lost and N learns that, and the next message starts the
+    /// shard.
     fn messages_find_the_end_and_then_the_new_home(&mut self) {
         for message in ["m1", "m2"] {
             self.send(N, message);
@@ -291,7 +292,7 @@ impl World {
         self.nodes.iter().position(|node| node.live.is_some())
     }
 
-    /// An order of the coordinator that runs now, to be delivered when the test wants.
+    /// An order of the present coordinator, to be delivered by the test.
     fn order(&self, to: usize, message: CoordinatorMessage) -> Packet {
         let coordinator = CoordinatorId { node: address(N), incarnation: self.incarnation };
         let epoch = self.coordinator.epoch();
@@ -299,7 +300,7 @@ impl World {
     }
 }
 
-/// The state is lost, and O is slow to say that it hosts the shard.
+/// The state is lost, and O is slow to report that it hosts the shard.
 #[test]
 fn scenario_86_an_entity_goes_on_where_it_is_when_the_state_is_lost() {
     let mut world = World::hosted_by_o();
@@ -324,7 +325,8 @@ fn scenario_86_an_entity_goes_on_where_it_is_when_the_state_is_lost() {
     assert_eq!((world.nodes[O].live, world.nodes[O].starts), (generation, 1), "under the number that it had");
 }
 
-/// The `HostShard` of the coordinator before comes when its state is lost and O has said that it hosts nothing.
+/// The `HostShard` of the previous coordinator arrives after its state was lost and O has reported that it hosts
+/// nothing.
 #[test]
 fn scenario_93_a_home_from_before_the_loss_is_found_before_anything_is_allocated() {
     // O takes the old order before the new coordinator's answer, or after it.
@@ -337,7 +339,7 @@ fn scenario_93_a_home_from_before_the_loss_is_found_before_anything_is_allocated
         world.stored = StoredState::default();
         world.fail_over();
         world.send(N, "m");
-        // Everything arrives but for what C2 says to O, behind the inquiry.
+        // Everything arrives except C2's messages to O behind the inquiry.
         let mut held = VecDeque::new();
         while let Some(packet) = world.wire.pop_front() {
             match packet {
@@ -367,7 +369,7 @@ fn scenario_93_a_home_from_before_the_loss_is_found_before_anything_is_allocated
     }
 }
 
-/// The coordinator before resumes after a pause and gives an order: the region tells it of the newer epoch, and it ends.
+/// The previous coordinator resumes after a pause and gives an order: the region tells it the newer epoch, and it ends.
 #[test]
 fn scenario_27_a_coordinator_that_resumes_is_told_of_the_newer_one_and_stops() {
     let mut world = World::hosted_by_o();
@@ -392,7 +394,7 @@ fn scenario_27_a_coordinator_that_resumes_is_told_of_the_newer_one_and_stops() {
     assert_eq!(decisions, [], "it decides nothing any more");
 }
 
-/// The `HandOff` of the coordinator before comes when O has registered with the next one.
+/// The `HandOff` of the previous coordinator arrives when O has registered with the next one.
 #[test]
 fn scenario_91_a_hand_off_of_the_coordinator_before_ends_nothing() {
     let mut world = World::hosted_by_o();
@@ -409,7 +411,7 @@ fn scenario_91_a_hand_off_of_the_coordinator_before_ends_nothing() {
     assert_eq!((world.handled, world.dead), (vec![(O, "m")], vec![]));
 }
 
-/// The word that a shard has stopped is lost: the order is said again, and so is the word.
+/// The report that a shard has stopped is lost: the order is repeated, and so is the report.
 #[test]
 fn scenario_91_a_shard_whose_end_was_not_heard_of_is_hosted_again() {
     let mut world = World::hosted_by_o();
@@ -424,7 +426,7 @@ fn scenario_91_a_shard_whose_end_was_not_heard_of_is_hosted_again() {
     assert_eq!((world.handled, world.dead), (vec![(N, "m")], vec![]));
 }
 
-/// The word that a region has stopped is lost: it is said again until it is answered.
+/// The report that a region has stopped is lost: it is repeated until it is answered.
 #[test]
 fn scenario_91_the_shard_of_a_region_whose_end_was_not_heard_of_is_hosted_again() {
     let mut world = World::hosted_by_o();
@@ -438,7 +440,7 @@ fn scenario_91_the_shard_of_a_region_whose_end_was_not_heard_of_is_hosted_again(
     assert!(world.nodes[O].region.next_deadline().is_none(), "it was answered");
 }
 
-/// The coordinator dies right after a region has closed, and has heard of nothing: the next one asks.
+/// The coordinator dies right after a region has closed, without hearing of it: the next coordinator asks.
 #[test]
 fn scenario_91_the_shard_of_a_region_that_closed_before_a_fail_over_is_hosted_again() {
     let mut world = World::hosted_by_o();

@@ -1,4 +1,4 @@
-//! Sharding scenario 107: one type under two roles lives on one side only, and the other side says so.
+//! Sharding scenario 107: one type under two roles lives on one side only, and the other side reports that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use greylag_transport::memory::MemoryNetwork;
 const CART: EntityKey<ReplyTo<String>> = EntityKey::new("Cart");
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Says on which side it lives.
+/// Answers the side on which it lives.
 struct Cart(&'static str);
 
 impl Entity for Cart {
@@ -40,10 +40,11 @@ struct Node {
 impl Node {
     async fn start(network: &MemoryNetwork, address: &str, role: &'static str) -> Self {
         static UIDS: AtomicU64 = AtomicU64::new(1);
-        // Replicators know each other by their processes, and the tests of this file run in one.
+        // Give each process another number, since replicators are registered per process, and the tests of this file
+        // run in one.
         let process = format!("{address}#{}", UIDS.fetch_add(1, Ordering::Relaxed));
         let remoting = network.node(process.parse().unwrap(), Arc::new(Registry::new()));
-        // No verdict is given on members that are cut off: what is tested is what two sides say when they meet again.
+        // Use no resolver for members that are cut off: the test is about two sides that meet again.
         let settings = ClusterSettings { roles: [role.to_owned()].into(), ..ClusterSettings::test() };
         let cluster = Cluster::start(settings, remoting).await.unwrap();
         let sharding = Sharding::start(cluster.clone(), None, ShardingSettings::test()).await.unwrap();
@@ -90,7 +91,7 @@ fn differs(there: &str, here: &str) -> Mismatch {
     Mismatch { field: "role".into(), expected: there.into(), got: here.into() }
 }
 
-/// The side that came later is refused, whatever its role, until the other one is gone.
+/// The later side is refused, whatever its role, until the other one is gone.
 async fn the_later_side_is_refused(first: &'static str, second: &'static str, init_before_join: bool) {
     let network = MemoryNetwork::new();
     let one = Node::start(&network, "n1:1", first).await;
@@ -130,7 +131,8 @@ async fn scenario_107_the_side_that_came_later_is_refused() {
     }
 }
 
-/// Both at once, after the join and before it: one side stays, it is the same for every node, and the other one says why not.
+/// Both at once, after the join and before it: one side stays, the same for every node, and the other one reports why
+/// not.
 #[tokio::test]
 async fn scenario_107_of_two_sides_that_start_at_once_one_stays() {
     for round in 0..20 {
@@ -167,7 +169,7 @@ async fn scenario_107_of_two_sides_that_start_at_once_one_stays() {
     }
 }
 
-/// Both were active before they met: neither is refused, and both say so.
+/// Both sides were active before they met: neither is refused, and both report the dispute.
 #[tokio::test]
 async fn scenario_107_after_a_partition_both_sides_say_so() {
     let network = MemoryNetwork::new();

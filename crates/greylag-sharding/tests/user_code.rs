@@ -1,5 +1,5 @@
-//! Sharding scenario 101: code of the user (codecs, destructors, what a type is described by) runs under no lock of a region,
-//! and what panics in it costs one message or one entity.
+//! Sharding scenario 101: user code (codecs, destructors, functions of a type's description) runs under no lock of a
+//! region, and a panic in it costs one message or one entity.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -26,14 +26,14 @@ const ECHO: EntityKey<Message> = EntityKey::new("Echo");
 #[derive(Serialize, Deserialize)]
 enum Message {
     Get(ReplyTo<u64>),
-    /// What a codec says when it meets this is up to the test.
+    /// A message for which the test chooses the codec's behaviour.
     Odd(ReplyTo<u64>),
     Fail,
     #[serde(skip)]
     Bomb(Bomb),
 }
 
-/// Tells the same type again when it is dropped.
+/// Sends a message to its own type when it is dropped.
 struct Bomb(EntityRef<Message>, Arc<AtomicU64>);
 
 impl Drop for Bomb {
@@ -70,7 +70,7 @@ async fn alone<K: greylag_sharding::Kind<Message>>(entity_type: EntityType<Messa
     Sharding::alone(remoting, None, settings).await.unwrap().init(entity_type).unwrap()
 }
 
-/// A door in the user's code, which a test opens.
+/// A door in user code, which a test opens.
 #[derive(Clone, Default)]
 struct Door(Arc<(Mutex<bool>, Condvar)>, Arc<AtomicU64>);
 
@@ -88,7 +88,7 @@ impl Door {
     }
 }
 
-/// JSON, but for what it does with [`Message::Odd`].
+/// JSON, except for [`Message::Odd`].
 #[derive(Clone)]
 enum Odd {
     WaitsToRead(Door),
@@ -158,7 +158,7 @@ fn ids(region: &Region<Message>) -> Vec<String> {
     shards.into_values().collect()
 }
 
-/// The first message of a region to a shard goes through the owner's machine, which must not read it under its lock.
+/// The first message of a region to a shard goes through the owner's machine, which must not decode it under its lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn scenario_101_a_codec_that_waits_to_read_holds_up_its_own_shard_alone() {
     let door = Door::default();
@@ -188,7 +188,8 @@ async fn scenario_101_a_codec_that_waits_to_name_a_message_holds_up_its_sender_a
     assert_eq!(slow.await.unwrap().await, Ok(1));
 }
 
-/// On an open route the message is named before the route is taken: a task that closes the route does not wait for the codec.
+/// On an open route the manifest is computed before the route is entered: closing the route does not wait for the
+/// codec.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn scenario_101_a_codec_that_waits_on_an_open_route_holds_up_no_flip() {
     let door = Door::default();
@@ -209,7 +210,7 @@ async fn scenario_101_a_codec_that_waits_on_an_open_route_holds_up_no_flip() {
         while region.is_routed(&shard) {
             std::thread::yield_now();
         }
-        // The machine's lock is free, though the sender has not come out of the codec.
+        // The machine's lock is free, although the sender is still in the codec.
         region.counters()
     });
     let looked = tokio::time::timeout(PATIENCE / 3, looking).await;
@@ -222,7 +223,7 @@ async fn scenario_101_a_codec_that_waits_on_an_open_route_holds_up_no_flip() {
 async fn scenario_101_a_codec_that_panics_on_a_peers_bytes_costs_that_message() {
     let (_clusters, region, host) = pair(&Odd::PanicsToRead).await;
     let echo = region.entity_ref("1");
-    // Through the machine first, then past it.
+    // Ask through the machine first, then past it.
     for _ in 0..3 {
         let unread = echo.ask(Message::Odd).await.unwrap_err();
         let message_type = std::any::type_name::<Message>().to_owned();
@@ -231,7 +232,7 @@ async fn scenario_101_a_codec_that_panics_on_a_peers_bytes_costs_that_message() 
     }
 }
 
-/// A node that has not joined keeps what it is told, until its buffer is full.
+/// A node that has not joined keeps messages, until its buffer is full.
 #[tokio::test]
 async fn scenario_101_a_message_whose_destructor_tells_its_own_type_ends_like_any_other() {
     let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));

@@ -1,4 +1,4 @@
-//! Persistence scenario 77, cluster T30: entities of every kind watch what is registered at another node.
+//! Persistence scenario 77, cluster T30: entities of every kind watch recipients of another node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,7 +93,7 @@ async fn scenario_77_entities_of_every_kind_watch() {
     let (here, there) = (node(&network, "a:1#3301").await, node(&network, "b:1#3302").await);
     let stores = Some(Stores::in_memory_shared());
     let sharding = Sharding::start(here.clone(), stores, ShardingSettings::test()).await.unwrap();
-    // The homes of shards are kept by both.
+    // Both nodes keep the homes of shards.
     let beside = Sharding::start(there.clone(), None, ShardingSettings::test()).await.unwrap();
     for name in ["Plain", "Keeping"] {
         beside.init(EntityKey::<Word>::named(name).proxy().local_only()).unwrap();
@@ -118,7 +118,7 @@ async fn scenario_77_entities_of_every_kind_watch() {
         let instance = there.remoting().register(WATCHED, Arc::new(Deaf));
         let recipient = Recipient { instance, ..Recipient::new(WATCHED) };
         region.entity_ref("1").tell(Word::Watch(recipient, there.self_address().clone())).unwrap();
-        // Watched or not by then: what has ended before is told at once.
+        // The watch may come later: an end before it is reported at once.
         there.remoting().unregister(WATCHED);
         let ended = end("a receiver").await.unwrap();
         assert!(matches!(ended.why, WhyTerminated::Stopped), "{ended:?}");
@@ -127,11 +127,11 @@ async fn scenario_77_entities_of_every_kind_watch() {
 
 const MORTAL: EntityKey<Fate> = EntityKey::new("Mortal");
 
-/// What becomes of an entity that others watch.
+/// Commands that decide how a watched entity ends.
 #[derive(Serialize, Deserialize)]
 enum Fate {
     Address(ReplyTo<DirectRef>),
-    /// Says its address and fails, in one handler.
+    /// Answers its address and fails, in one handler.
     AddressAndFail(ReplyTo<DirectRef>),
     Stop,
     Fail,
@@ -158,8 +158,8 @@ impl Entity for Mortal {
     }
 }
 
-/// cluster T30, sharding §4.11: an entity at another node is watched by the address that it gave, until that incarnation has
-/// ended, however it does; the next incarnation is another one.
+/// cluster T30, sharding §4.11: an entity at another node is watched by the address that it gave, until that
+/// incarnation has ended, in any way; the next incarnation has another address.
 #[tokio::test]
 async fn an_entity_is_watched_by_its_address_until_its_incarnation_ends() {
     let network = MemoryNetwork::new();
@@ -193,7 +193,7 @@ async fn an_entity_is_watched_by_its_address_until_its_incarnation_ends() {
         assert_eq!(address().await, entity, "it is alive");
         mortal.tell(fate).unwrap();
         assert_eq!(end(what).await, WhyTerminated::Stopped, "{what}");
-        // Its name reaches the next one; what has ended is told of at once.
+        // The id reaches the next incarnation; an earlier end is reported at once.
         assert_ne!(address().await, entity);
         watch(&entity);
         assert_eq!(end("it has ended before").await, WhyTerminated::Stopped);
@@ -201,7 +201,7 @@ async fn an_entity_is_watched_by_its_address_until_its_incarnation_ends() {
     let failed = mortal.ask(Fate::AddressAndFail).timeout(PATIENCE).await.unwrap();
     watch(&failed);
     assert_eq!(end("failure in the same handler").await, WhyTerminated::Stopped);
-    // Killed with its shard.
+    // The entity is killed with its shard.
     watch(&address().await);
     address().await;
     hosting.stop().await;

@@ -1,4 +1,4 @@
-//! Certificates made for a test, in files that end with it.
+//! Certificates for a test, in files that are deleted after it.
 //!
 //! ```
 //! use greylag_testkit::certificates::Authority;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
-/// An authority, with a directory for what it signs.
+/// An authority, with a directory for the certificates that it signs.
 #[derive(Debug)]
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
@@ -22,12 +22,12 @@ pub struct Authority {
     directory: TempDir,
 }
 
-/// Where a certificate is; all PEM.
+/// Paths of a certificate and its files; all PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Files {
     /// The private key.
     pub key: PathBuf,
-    /// The certificate of that key.
+    /// The certificate of the private key.
     pub cert: PathBuf,
     /// The certificate of the authority that signed it.
     pub ca: PathBuf,
@@ -35,10 +35,10 @@ pub struct Files {
 
 #[expect(clippy::new_without_default, reason = "no authority is like another")]
 impl Authority {
-    /// Makes an authority that no node trusts yet.
+    /// Makes a new authority, which no node trusts yet.
     ///
     /// # Panics
-    /// If the system gives no directory.
+    /// If the system gives no temporary directory.
     #[must_use]
     pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no name is a fine name");
@@ -52,16 +52,16 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), pem, directory }
     }
 
-    /// Puts key, certificate and this authority's own into files that start with `name`; what was
-    /// there is replaced, the key first.
+    /// Writes a key, its certificate and the authority's own into files whose names start with `name`; replaces files
+    /// that exist, the key first.
     ///
     /// # Panics
-    /// If a host is none, or the files cannot be written.
+    /// If a host name is invalid, or the files cannot be written.
     pub fn sign(&self, name: &str, hosts: &[&str]) -> Files {
         self.sign_until(name, hosts, None)
     }
 
-    /// The same with a certificate whose last second is `not_after`, in seconds since 1970; `None`: a far one.
+    /// The same with a certificate that expires after `not_after`, in seconds since 1970; `None`: in the far future.
     ///
     /// # Panics
     /// As [`Authority::sign`].
@@ -81,7 +81,7 @@ impl Authority {
         files
     }
 
-    /// Where a file of this name and kind is, or would be.
+    /// The path of a file of this name and kind.
     #[must_use]
     pub fn file(&self, name: &str, kind: &str) -> PathBuf {
         self.directory.path().join(format!("{name}.{kind}.pem"))
@@ -89,7 +89,7 @@ impl Authority {
 }
 
 impl Files {
-    /// Puts what these files hold in the place of `others`, the key first.
+    /// Copies these files over those of `others`, the key first.
     ///
     /// # Panics
     /// If a file cannot be copied.

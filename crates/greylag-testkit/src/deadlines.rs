@@ -1,15 +1,15 @@
-//! A machine's deadline moves: what a tick finds due, the tick settles.
+//! Deadlines of machines: a tick must settle everything that is due.
 //!
-//! A driver sleeps until `next_deadline()` and then sends a tick. A machine that answers a tick with a deadline that
-//! is not later keeps its driver awake for ever: one task takes a whole core and, where the driver prefers its timer, hears
-//! nothing any more. A world that rounds deadlines up to its own step hides exactly that, so worlds call
-//! [`assert_moved`] after each tick and arm what the machine says.
+//! A driver sleeps until `next_deadline()` and then sends a tick. A machine that answers a tick with a deadline that is
+//! not later keeps its driver awake for ever: one task takes a whole core and, if the driver prefers its timer, reads
+//! no other input any more. A world that rounds deadlines up to its own step hides exactly that, so worlds call
+//! [`assert_moved`] after each tick and wait until the machine's exact deadline.
 //!
 //! Source: cluster C4, cluster 84.
 
 use std::time::Instant;
 
-/// Asserts that after a tick at `now` the machine waits for something later, or for no deadline at all.
+/// Asserts that after a tick at `now` the machine's next deadline is later, or that it has none.
 ///
 /// # Panics
 ///
@@ -21,11 +21,12 @@ pub fn assert_moved(machine: &str, now: Instant, next: Option<Instant>) {
     }
 }
 
-/// How many steps of long work may follow one another without time passing.
+/// Most steps of long work at one instant.
 const MOST_STEPS: u32 = 100_000;
 
-/// The ticks of a machine that does long work in steps. One tick does one step, and the next step is due at once, so the
-/// deadline of such a machine may stand still; but the work is finite, so ticks at one instant come to an end.
+/// Checks the ticks of a machine that does long work in steps. One tick does one step, and the next step is due at
+/// once, so the deadline of such a machine may stand still; but the work is finite, so ticks at one instant must come
+/// to an end.
 #[derive(Debug, Default)]
 pub struct Steps {
     at: Option<Instant>,
@@ -33,11 +34,12 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Asserts that a tick at `now`, after which the machine waits until `next`, is not one of too many at one instant.
+    /// Asserts that a tick at `now`, after which the machine's deadline is `next`, is not one of too many at one
+    /// instant.
     ///
     /// # Panics
     ///
-    /// At the 100,000th tick at one instant that leaves the deadline where it is.
+    /// At the 100,000th tick at one instant that does not move the deadline.
     #[track_caller]
     pub fn assert_end(&mut self, machine: &str, now: Instant, next: Option<Instant>) {
         if next.is_none_or(|at| at > now) {

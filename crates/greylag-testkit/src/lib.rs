@@ -1,4 +1,4 @@
-//! Seeded virtual network and data-driven transcripts for machines that take inputs and yield effects.
+//! A seeded virtual network and data-driven transcripts, for machines that take inputs and yield effects.
 //!
 //! ```
 //! use greylag_testkit::transcript;
@@ -24,9 +24,9 @@
 //! # Ok::<(), transcript::MalformedTranscript>(())
 //! ```
 //!
-//! The crate knows nothing of Greylag's protocols: [`transcript`] hands lines of text to a closure,
-//! [`network`] moves values between numbered nodes on virtual time, [`linearizability`] judges a history of calls and answers.
-//! What a protocol makes of them is the business of its own tests.
+//! The crate knows nothing of Greylag's protocols: [`transcript`] hands lines of text to a closure, [`network`] moves
+//! values between numbered nodes on virtual time, and [`linearizability`] checks a history of calls and answers. The
+//! tests of a protocol give these their meaning.
 
 #[cfg(feature = "certificates")]
 pub mod certificates;

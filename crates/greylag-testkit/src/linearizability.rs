@@ -1,4 +1,5 @@
-//! Whether a history of concurrent calls can be put into one order that keeps real time and that a model accepts.
+//! Checks whether a history of concurrent calls can be put into one order that keeps real time and that a model
+//! accepts.
 //!
 //! ```
 //! use greylag_testkit::linearizability::register::{Call, Register, Reply};
@@ -14,13 +15,14 @@
 //! assert!(matches!(refusal, Refusal::NotLinearizable { key: "till", .. }));
 //! ```
 //!
-//! A history is linearizable if each operation can be given one moment between its call and its answer so that the
-//! operations, taken in the order of these moments, are what a single copy would have done one after the other. The check is
-//! exact. Histories of different keys are independent, so each key is checked by itself.
+//! A history is linearizable if each operation can be given one moment between its call and its answer so that a single
+//! copy that ran the operations in the order of these moments would have given the same answers. The check is exact.
+//! Histories of different keys are independent, so each key is checked by itself.
 //!
-//! An operation without an answer may have taken effect at any moment after its call, or never. Every such operation may double
-//! the work unless the model sees early that it leads nowhere ([`Model::can_still_answer`]), so a caller that can find out what became of it should: an operation that is known not to have run is left out,
-//! one that is known to have run gets its answer (with a late moment, if that is all that is known of it).
+//! An operation without an answer may have taken effect at any moment after its call, or never. Every such operation
+//! may double the work unless the model sees early that an order leads nowhere ([`Model::can_still_answer`]). A caller
+//! that can find out its outcome should therefore do so: an operation that is known not to have run is left out, and
+//! one that is known to have run gets its answer (with a late moment, if its time is unknown).
 //!
 //! Source: Wing and Gong, *Testing and Verifying Concurrent Objects* (1993); Lowe, *Testing for Linearizability* (2016);
 //! the order of the search is Porcupine's.
@@ -36,64 +38,64 @@ use std::hash::Hash;
 
 use search::{Outcome, Timeline, Try};
 
-/// What a single copy does, one operation after the other.
+/// A single copy, which runs one operation after the other.
 pub trait Model {
-    /// What is asked.
+    /// A call.
     type Input: Clone + fmt::Debug;
-    /// What is answered.
+    /// An answer.
     type Output: Clone + fmt::Debug;
-    /// What the copy holds.
+    /// The state of the copy.
     type State: Clone + Eq + Hash + fmt::Debug;
 
-    /// What the copy holds before the first operation.
+    /// The state before the first operation.
     fn start(&self) -> Self::State;
 
-    /// What the copy holds after the operation, or `None` if a copy in this state does not answer so. Without `output` the
-    /// answer is not known, and any answer fits.
+    /// The state after the operation, or `None` if a copy in this state would give another answer. `output` is `None`
+    /// if the answer is unknown; then any answer fits.
     fn step(&self, state: &Self::State, input: &Self::Input, output: Option<&Self::Output>) -> Option<Self::State>;
 
-    /// Whether such an operation leaves every state as it is. It may then be taken as soon as it fits, and need not be tried
-    /// later in its stead. Default: it may change something.
+    /// Whether the operation never changes the state. A read may be ordered as soon as it fits, and no other choice
+    /// needs to be tried in its place. Default: it may change the state.
     fn is_read(&self, _input: &Self::Input) -> bool {
         false
     }
 
-    /// Whether a copy in this state can still come to answer so, now or after other operations. Default: it can. A model that
-    /// knows better (of a count that only grows, say) keeps the search from trying what leads nowhere; many operations
-    /// without an answer need that. A `false` that is wrong makes the check refuse what has an order.
+    /// Whether a copy in this state can give this answer, now or after other operations. Default: it can. A better
+    /// answer (of a count that only grows, for example) keeps the search from orders that lead nowhere, which many
+    /// operations without an answer need. A wrong `false` makes the check refuse linearizable histories.
     fn can_still_answer(&self, _state: &Self::State, _input: &Self::Input, _output: &Self::Output) -> bool {
         true
     }
 }
 
-/// One call and its answer, on a clock that all callers share. The unit is the caller's.
+/// One call and its answer. Times are of a clock that all callers share; the unit is the caller's choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operation<I, O> {
-    /// What was asked.
+    /// The call.
     pub input: I,
-    /// When it was asked: not later than anything was sent.
+    /// Time of the call: not later than the moment at which anything was sent.
     pub called_at: u64,
-    /// What came back; `None` if that is not known, and the operation may have taken effect or not.
+    /// The answer; `None` if it is unknown, and the operation may have taken effect or not.
     pub answer: Option<Answer<O>>,
 }
 
-/// What came back, and when.
+/// An answer and its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer<O> {
-    /// What was answered.
+    /// The answer.
     pub output: O,
-    /// When it was known to the caller: not earlier than it came. An answer at the moment of another call counts as
-    /// concurrent with it.
+    /// Time at which the caller had the answer: not earlier than it arrived. An answer at the moment of another call
+    /// counts as concurrent with that call.
     pub at: u64,
 }
 
 impl<I, O> Operation<I, O> {
-    /// One whose answer came.
+    /// An operation with an answer.
     pub fn answered(input: I, called_at: u64, output: O, at: u64) -> Self {
         Self { input, called_at, answer: Some(Answer { output, at }) }
     }
 
-    /// One of which no answer came; it may have taken effect.
+    /// An operation without an answer; it may have taken effect.
     pub fn open(input: I, called_at: u64) -> Self {
         Self { input, called_at, answer: None }
     }
@@ -105,62 +107,62 @@ pub type OperationOf<M> = Operation<<M as Model>::Input, <M as Model>::Output>;
 /// A refusal of a history of a model.
 pub type RefusalOf<K, M> = Refusal<K, <M as Model>::Input, <M as Model>::Output, <M as Model>::State>;
 
-/// What was checked.
+/// Counts of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Checked {
-    /// How many keys there were.
+    /// Count of keys.
     pub keys: usize,
-    /// How many operations, over all keys.
+    /// Count of operations, over all keys.
     pub operations: usize,
-    /// How many operations of them had no answer.
+    /// Count of operations without an answer.
     pub open: usize,
-    /// How many steps the search took, over all keys.
+    /// Count of search steps, over all keys.
     pub steps: u64,
 }
 
-/// Why a history was not accepted.
+/// Why a history was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal<K, I, O, S> {
     /// No order explains the operations of this key.
     NotLinearizable {
-        /// Whose operations.
+        /// The key of the operations.
         key: K,
-        /// Where it goes wrong.
+        /// The part of the history that has no order.
         window: Window<I, O, S>,
     },
-    /// The search ended before it was through. That is no verdict, and counts as a failure: raise the bound of steps, make
-    /// fewer operations on one key overlap, or find out what became of the operations without an answer.
+    /// The search ended early. That is no verdict, and counts as a failure: raise the bound of steps, make fewer
+    /// operations on one key overlap, or find out the outcome of operations without an answer.
     Undecided {
-        /// Whose operations.
+        /// The key of the operations.
         key: K,
-        /// How many operations.
+        /// Count of operations.
         operations: usize,
-        /// How many operations of them had no answer.
+        /// Count of operations without an answer.
         open: usize,
-        /// The bound that was reached.
+        /// The bound of steps.
         steps: u64,
     },
-    /// An operation was answered before it was called: the clocks of the history are not one clock.
+    /// An operation was answered before it was called: the times are not of one clock.
     Backwards {
-        /// Whose operation.
+        /// The key of the operation.
         key: K,
-        /// Which.
+        /// The operation.
         operation: Operation<I, O>,
     },
 }
 
-/// The part of a history that cannot be ordered. Everything up to the answer before the last one in it can be.
+/// The part of a history that has no order. The history up to the answer before its last one has an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window<I, O, S> {
-    /// What the copy holds after the longest order that was found.
+    /// The state after the longest order that was found.
     pub state: S,
-    /// The end of that order: its last operation, and those before that overlap with what is stuck.
+    /// The end of that order: its last operation, and earlier ones that overlap with a stuck operation.
     pub ordered: Vec<Operation<I, O>>,
-    /// What should come next, and cannot: the operations called before the end of the window that are in no order.
+    /// The operations that were called before the end of the window and can be appended to the order in no way.
     pub stuck: Vec<Operation<I, O>>,
-    /// When the first operation of the window was called.
+    /// Time of the first call in the window.
     pub from: u64,
-    /// The first answer that no order explains.
+    /// Time of the first answer that no order explains.
     pub to: u64,
 }
 
@@ -195,7 +197,7 @@ fn open<I, O>(operations: &[Operation<I, O>]) -> usize {
     operations.iter().filter(|operation| operation.answer.is_none()).count()
 }
 
-/// Yields how many steps it took.
+/// Checks one key; answers the steps it took.
 fn check_key<M: Model, K>(
     model: &M,
     key: K,
@@ -220,11 +222,11 @@ fn check_key<M: Model, K>(
     }
 }
 
-/// How long the order is looked for that goes farthest towards what cannot be explained.
+/// Bound of the search for the order that goes farthest, which is shown in the window.
 const STEPS_FOR_WINDOW: u64 = 200_000;
 
-/// The history up to the first answer that no order explains. Every beginning of a linearizable history is linearizable, so
-/// halving finds that answer.
+/// The history up to the first answer that no order explains. Every prefix of a linearizable history is linearizable,
+/// so a binary search finds that answer.
 fn smallest_window<M: Model>(
     model: &M,
     operations: &[OperationOf<M>],
@@ -236,7 +238,7 @@ fn smallest_window<M: Model>(
         let middle = fits + (fails - fits) / 2;
         match search::search(model, operations, &timeline.until_answer(middle), Try::Promising, most_steps) {
             Outcome::Stuck(_) => fails = middle,
-            // A beginning that is not decided only makes the window larger than it could be.
+            // A prefix that is not decided only makes the window larger than necessary.
             Outcome::Ordered { .. } | Outcome::GivenUp(_) => fits = middle,
         }
     }

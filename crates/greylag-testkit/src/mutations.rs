@@ -1,16 +1,16 @@
 //! Damaged input for decoders: a short run of what a fuzzer does, the same each time.
 //!
-//! From examples that decode, it makes inputs that nearly do: bits flipped, bytes replaced by telling
-//! ones, ranges cut, doubled and spliced together. `fuzz/` runs the same checks for millions of inputs.
+//! Makes damaged inputs from examples that decode: bits flipped, bytes replaced by critical values, ranges cut, doubled
+//! and spliced together. `fuzz/` runs the same checks for millions of inputs.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Values at which lengths, tags and signs change.
+/// Byte values around which lengths, tags and signs change.
 const TELLING: [u8; 10] = [0x00, 0x01, 0x08, 0x0a, 0x12, 0x1a, 0x7f, 0x80, 0xfe, 0xff];
 
-/// Calls `check` with every example, and with `runs` damaged ones. A check that fails panics; the
-/// input stands in its message if `check` puts it there.
+/// Calls `check` with every example, and with `runs` damaged ones. A check that fails panics, and should put the input
+/// into its message.
 ///
 /// # Panics
 /// If there is no example.

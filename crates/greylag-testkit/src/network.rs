@@ -1,10 +1,9 @@
 //! A virtual network on virtual time, drawn from one seed.
 //!
-//! Nodes are numbers, messages are values of the test's choice. Each ordered pair of nodes has
-//! numbered lanes; a lane is first in, first out unless the fault model reorders it, and nothing is
-//! promised between lanes. Faults (loss, delay, duplication, cuts, crashes, pauses) are drawn from
-//! the seed or set by the test. The world above asks [`Network::step`] for the next thing that
-//! happens and lets its machines handle it.
+//! Nodes are numbers, messages are values of the test's choice. Each ordered pair of nodes has numbered lanes; a lane
+//! is first in, first out unless the fault model reorders it, and lanes are independent of each other. Faults (loss,
+//! delay, duplication, cuts, crashes, pauses) are drawn from the seed or set by the test. The world on top asks
+//! [`Network::step`] for the next event and lets its machines handle it.
 //!
 //! ```
 //! use std::time::Duration;
@@ -30,43 +29,43 @@ use rand_chacha::ChaCha8Rng;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub usize);
 
-/// How messages fare between two nodes.
+/// Delay and faults of messages between two nodes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Link {
-    /// The shortest and the longest way.
+    /// The shortest and the longest delay.
     pub delay: (Duration, Duration),
-    /// The chance that a message is lost.
+    /// Probability that a message is lost.
     pub loss: f64,
-    /// The chance that a message arrives twice.
+    /// Probability that a message arrives twice.
     pub duplication: f64,
     /// Whether messages of one lane may overtake each other.
     pub reorder: bool,
 }
 
 impl Link {
-    /// Loses nothing, keeps the order of each lane, takes exactly `delay`.
+    /// Loses nothing, keeps the order of each lane, and delays each message by exactly `delay`.
     pub fn reliable(delay: Duration) -> Self {
         Self { delay: (delay, delay), loss: 0.0, duplication: 0.0, reorder: false }
     }
 }
 
-/// What happens next.
+/// An event of the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Happening<M> {
     /// A message arrives.
     Delivered {
-        /// The node that sent it.
+        /// The sender.
         from: NodeId,
-        /// The node that it reaches.
+        /// The receiver.
         to: NodeId,
-        /// On which lane.
+        /// The lane.
         lane: u32,
         /// The message.
         message: M,
     },
-    /// The time that a node asked for has come.
+    /// The time of a wake-up has come.
     Woken {
-        /// Which node.
+        /// The node to wake.
         node: NodeId,
     },
 }
@@ -76,7 +75,7 @@ struct Event<M> {
     at: Duration,
     seq: u64,
     what: Happening<M>,
-    /// The wake-up this event stands for; an older number is void.
+    /// Number of the wake-up; an event with an older number is void.
     wake: u64,
 }
 
@@ -92,7 +91,7 @@ impl<M> PartialOrd for Event<M> {
     }
 }
 impl<M> Ord for Event<M> {
-    /// The heap yields its greatest element, so earlier is greater.
+    /// Reversed, since the heap yields its greatest element and the earliest event must come first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.seq).cmp(&(self.at, self.seq))
     }
@@ -106,7 +105,7 @@ struct Node {
     wake_at: Option<Duration>,
 }
 
-/// What the network did with messages so far.
+/// Counts of messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Messages handed to [`Network::send`].
@@ -121,7 +120,7 @@ pub struct Counts {
     pub duplicated: u64,
 }
 
-/// The network, its clock and its chance.
+/// The network, its clock and its random numbers.
 #[derive(Debug)]
 pub struct Network<M> {
     rng: ChaCha8Rng,
@@ -132,13 +131,13 @@ pub struct Network<M> {
     default_link: Link,
     links: BTreeMap<(NodeId, NodeId), Link>,
     cuts: BTreeSet<(NodeId, NodeId)>,
-    /// The latest arrival per lane, so that order holds where it is promised.
+    /// The latest arrival per lane, which keeps the order of a lane.
     arrivals: BTreeMap<(NodeId, NodeId, u32), Duration>,
     counts: Counts,
 }
 
 impl<M: Clone> Network<M> {
-    /// An empty network at time zero whose pairs behave like `link` unless told otherwise.
+    /// An empty network at time zero. `link` is the default for all pairs of nodes.
     pub fn new(seed: u64, link: Link) -> Self {
         Self {
             rng: ChaCha8Rng::seed_from_u64(seed),
@@ -154,17 +153,17 @@ impl<M: Clone> Network<M> {
         }
     }
 
-    /// The time since the beginning.
+    /// Time since the start.
     pub fn now(&self) -> Duration {
         self.now
     }
 
-    /// The seed's chance, for what the test itself has to draw.
+    /// Random numbers from the seed, for draws of the test itself.
     pub fn rng(&mut self) -> &mut ChaCha8Rng {
         &mut self.rng
     }
 
-    /// What became of the messages so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -175,7 +174,7 @@ impl<M: Clone> Network<M> {
         NodeId(self.nodes.len() - 1)
     }
 
-    /// Sends a message on its way, or loses it.
+    /// Sends a message, which may be lost.
     pub fn send(&mut self, from: NodeId, to: NodeId, lane: u32, message: M) {
         self.counts.sent += 1;
         if self.nodes[from.0].crashed || self.nodes[to.0].crashed || self.cuts.contains(&(from, to)) {
@@ -206,7 +205,7 @@ impl<M: Clone> Network<M> {
         self.push(at, 0, Happening::Delivered { from, to, lane, message });
     }
 
-    /// Wakes a node once at `at` (time since the beginning); a later call replaces an earlier one.
+    /// Wakes a node once at `at` (time since the start); replaces an earlier wake-up of the node.
     pub fn wake_at(&mut self, node: NodeId, at: Duration) {
         let state = &mut self.nodes[node.0];
         if state.wake_at == Some(at) {
@@ -218,7 +217,7 @@ impl<M: Clone> Network<M> {
         self.push(at.max(self.now), wake, Happening::Woken { node });
     }
 
-    /// Takes back the wake-up a node has asked for.
+    /// Cancels the wake-up of a node.
     pub fn forget_wake(&mut self, node: NodeId) {
         let state = &mut self.nodes[node.0];
         state.wake += 1;
@@ -230,7 +229,7 @@ impl<M: Clone> Network<M> {
         self.queue.push(Event { at, seq: self.seq, what, wake });
     }
 
-    /// Moves to the next event and yields it; `None` when nothing will ever happen.
+    /// Moves to the next event and returns it; `None` if there will be none.
     pub fn step(&mut self) -> Option<Happening<M>> {
         self.step_until(Duration::MAX)
     }
@@ -256,7 +255,7 @@ impl<M: Clone> Network<M> {
                 continue;
             }
             if let Some(until) = state.paused_until.filter(|until| *until > self.now) {
-                // A paused process finds everything at once when it wakes, in order.
+                // A paused process finds all events when it wakes, in order.
                 self.push(until, event.wake, event.what);
                 continue;
             }
@@ -272,17 +271,17 @@ impl<M: Clone> Network<M> {
         }
     }
 
-    /// Sets how messages fare from `from` to `to`.
+    /// Sets delay and faults from `from` to `to`.
     pub fn set_link(&mut self, from: NodeId, to: NodeId, link: Link) {
         self.links.insert((from, to), link);
     }
 
-    /// Sets how messages fare wherever [`Network::set_link`] said nothing.
+    /// Sets delay and faults of all pairs without a link of their own.
     pub fn set_default_link(&mut self, link: Link) {
         self.default_link = link;
     }
 
-    /// Nothing gets from `from` to `to` any more, not even what is under way. One way only.
+    /// Cuts the way from `from` to `to`: nothing arrives, not even messages under way. The other direction stays.
     pub fn cut(&mut self, from: NodeId, to: NodeId) {
         self.cuts.insert((from, to));
     }
@@ -311,7 +310,7 @@ impl<M: Clone> Network<M> {
         self.cuts.remove(&(from, to));
     }
 
-    /// The node is gone: it gets nothing and is never woken again. A restart is a new node.
+    /// Crashes the node: it receives nothing and is never woken again. A restart is a new node.
     pub fn crash(&mut self, node: NodeId) {
         self.nodes[node.0].crashed = true;
     }
@@ -321,12 +320,12 @@ impl<M: Clone> Network<M> {
         self.nodes[node.0].crashed
     }
 
-    /// The node stands still for `pause`; what reaches it meanwhile waits.
+    /// Pauses the node for `pause`; messages to it wait meanwhile.
     pub fn pause(&mut self, node: NodeId, pause: Duration) {
         self.nodes[node.0].paused_until = Some(self.now + pause);
     }
 
-    /// Whether the node stands still now.
+    /// Whether the node is paused now.
     pub fn is_paused(&self, node: NodeId) -> bool {
         self.nodes[node.0].paused_until.is_some_and(|until| until > self.now)
     }

@@ -1,5 +1,4 @@
-//! A throw-away PostgreSQL server, made from the binaries that are installed, for the tests of what
-//! stands on PostgreSQL.
+//! A throw-away PostgreSQL server, made from the installed binaries, for tests of parts that use PostgreSQL.
 //!
 //! ```no_run
 //! use greylag_testkit::postgres::Postgres;
@@ -9,10 +8,9 @@
 //! let _connect_to = server.config();
 //! ```
 //!
-//! The server keeps its data in a directory of its own, listens on a free port of the loopback
-//! interface, and ends with the value, or with the process if that dies first. It trusts every client
-//! that comes over its socket, and wants the password over TCP. It does not sync to disk: it survives a
-//! [`Postgres::restart`], not a power loss.
+//! The server keeps its data in a directory of its own, listens on a free port of the loopback interface, and ends when
+//! the value is dropped, or with the process if that dies first. It trusts every client on its socket, and requires the
+//! password over TCP. It does not sync to disk: its data survive a [`Postgres::restart`], not a power loss.
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -28,23 +26,23 @@ use tempfile::TempDir;
 
 /// The user that owns the databases.
 pub const USER: &str = "postgres";
-/// The password that TCP wants.
+/// The password of connections over TCP.
 pub const PASSWORD: &str = "throw-away";
 
-/// How often a port is chosen: another process may take a free one before the server does.
+/// How many ports are tried: another process may take a free port before the server does.
 const TRIES: usize = 5;
 const START_WITHIN: Duration = Duration::from_secs(60);
 
-/// Why there is no server.
+/// Why a server could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum PostgresError {
-    /// PostgreSQL is not installed here. Debian: the package `postgresql`.
+    /// PostgreSQL is not installed. Debian: the package `postgresql`.
     #[error("the server binaries of PostgreSQL are missing: {0}; install the package postgresql")]
     NotInstalled(String),
-    /// PostgreSQL is installed, and does not start.
+    /// PostgreSQL is installed, but does not start.
     #[error("PostgreSQL does not start: {0}")]
     DoesNotStart(String),
-    /// A file or a process could not be made.
+    /// A file or a process could not be created.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -60,31 +58,31 @@ pub struct Postgres {
     server: Option<Server>,
 }
 
-/// What a server that speaks TLS shows, and which clients it believes. All files are PEM, and copied.
+/// Certificates of a server with TLS, and the clients that it accepts. All files are PEM, and copied.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerTls<'a> {
-    /// Its private key.
+    /// The server's private key.
     pub key: &'a Path,
-    /// The certificate of that key.
+    /// The certificate of the private key.
     pub cert: &'a Path,
-    /// Lets in only clients that come by TLS with a certificate of this authority; the password is wanted
-    /// all the same. `None`: every client that knows the password, by TLS or not.
+    /// Accepts only clients with a certificate of this authority; the password is required as well. `None`: every
+    /// client with the password, by TLS or not.
     pub clients: Option<&'a Path>,
 }
 
 /// How a server ends before it starts again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The server lets everything fall, and tells its clients so (SIGQUIT); as [`Postgres::stop`] does.
+    /// The server ends at once and tells its clients so (SIGQUIT), as in [`Postgres::stop`].
     Crash,
-    /// All processes of the server are killed (SIGKILL): no client is told.
+    /// All processes of the server are killed (SIGKILL); no client is told.
     Killed,
-    /// The server rolls back what is under way, writes everything to its tables, and ends (SIGINT).
+    /// The server rolls back open transactions, writes everything to its tables, and ends (SIGINT).
     Orderly,
 }
 
-/// The server's process, and a shell beside it that ends it when our end of the pipe closes, so that
-/// no server outlives a test that was killed.
+/// The server's process, and a shell beside it that ends it when our end of the pipe closes, so that no server outlives
+/// a killed test.
 #[derive(Debug)]
 struct Server {
     process: Child,
@@ -104,18 +102,18 @@ impl Drop for Server {
     }
 }
 
-// The server takes the place of the shell: what a shell starts in the background ignores SIGQUIT until it handles it.
-// The server may ignore it all the same, if the tests run in the background; so the signal is repeated until it has
-// ended.
+// `exec` replaces the shell by the server: a process that a shell starts in the background ignores SIGQUIT until it
+// sets a handler. The server may ignore the signal all the same, if the tests run in the background, so the signal is
+// repeated until the server has ended.
 const SHELL: &str =
     r#"exec 3<&0; (read -r _ <&3; while kill -QUIT $$ 2>&-; do sleep 0.05; done) & exec "$0" "$@" 3<&- </dev/null"#;
 
 impl Postgres {
-    /// Starts a server. Without the binaries it writes a line that begins with `SKIPPED:` (which
-    /// the gate counts as a failure) and answers `None`.
+    /// Starts a server. Without the binaries prints a line that begins with `SKIPPED:` (which the gate counts as a
+    /// failure) and returns `None`.
     ///
     /// # Panics
-    /// If PostgreSQL is installed and does not start.
+    /// If PostgreSQL is installed but does not start.
     #[must_use]
     pub fn start() -> Option<Self> {
         Self::start_with(&[])
@@ -147,7 +145,7 @@ impl Postgres {
         match started {
             Ok(server) => Some(server),
             Err(PostgresError::NotInstalled(what)) => {
-                // Past the capture of the test harness, on a line of its own.
+                // Printed uncaptured by the test harness, on a line of its own.
                 let _ = writeln!(io::stdout(), "\nSKIPPED: a test needs PostgreSQL, and {what}");
                 None
             }
@@ -184,7 +182,7 @@ impl Postgres {
         for (setting, from) in files {
             let to = self.directory.path().join(setting);
             fs::copy(from, &to)?;
-            // The server refuses a key that others can read.
+            // The server refuses a key file that others can read.
             fs::set_permissions(&to, fs::Permissions::from_mode(0o600))?;
             if let Some((user, group)) = self.run_as {
                 chown(&to, Some(user), Some(group))?;
@@ -228,7 +226,7 @@ impl Postgres {
         loop {
             match says.recv_timeout(START_WITHIN) {
                 Ok(line) if line.contains("database system is ready to accept connections") => break,
-                // A client that connects too early is told to wait; that is no failure of the server.
+                // A client that connects too early is refused; that is no failure of the server.
                 Ok(line) if line.contains("FATAL:  the database system is") => {}
                 Ok(line) => heard = heard + &line + "\n",
                 Err(_) => return Err(PostgresError::DoesNotStart(heard)),
@@ -241,7 +239,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// A server that begins to start, and what it says. It ends with the value.
+    /// A starting server, and the lines that it prints. The server ends when the value is dropped.
     fn spawn(&self) -> Result<(Server, mpsc::Receiver<String>), PostgresError> {
         let mut command = self.as_user(Command::new("sh"));
         command.args(["-c", SHELL]).arg(self.binaries.join("postgres")).arg("-D").arg(self.data());
@@ -266,7 +264,7 @@ impl Postgres {
         let log = process.stderr.take();
         let server = Server { process, lifeline };
         let (said, says) = mpsc::channel();
-        // Reads for as long as the server lives, which would otherwise block on a full pipe.
+        // The pipe is read for as long as the server lives, which would otherwise block when it is full.
         std::thread::spawn(move || {
             for line in log.into_iter().flat_map(|log| BufReader::new(log).lines()).map_while(Result::ok) {
                 let _started_already = said.send(line);
@@ -275,13 +273,12 @@ impl Postgres {
         Ok((server, says))
     }
 
-    /// Where to connect, as a string of key words: the loopback address, [`USER`], [`PASSWORD`], and the
-    /// database `postgres`.
+    /// Connection string of key words: the loopback address, [`USER`], [`PASSWORD`], and the database `postgres`.
     pub fn config(&self) -> String {
         format!("host=127.0.0.1 port={} user={USER} password={PASSWORD} dbname=postgres", self.port)
     }
 
-    /// The port on 127.0.0.1. Stays the same over a restart.
+    /// The port on 127.0.0.1. A restart keeps it.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -294,7 +291,7 @@ impl Postgres {
     /// Runs statements as [`USER`], and returns the rows, a line each, fields separated by `|`.
     ///
     /// # Errors
-    /// What the server said against it.
+    /// The server's error.
     pub fn psql(&self, sql: &str) -> Result<String, String> {
         let mut command = self.command("psql");
         command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", USER, "-d", "postgres"]);
@@ -307,12 +304,12 @@ impl Postgres {
         }
     }
 
-    /// Stops it as a crash would: connections break, nothing is finished.
+    /// Stops the server as in a crash: connections break, transactions are not finished.
     pub fn stop(&mut self) {
         self.server = None;
     }
 
-    /// Stops it if it runs, and starts it again with its data, at the same port.
+    /// Stops the server if it runs, and starts it again with its data, on the same port.
     ///
     /// # Errors
     /// [`PostgresError::DoesNotStart`].
@@ -321,14 +318,14 @@ impl Postgres {
         self.launch()
     }
 
-    /// Ends it in this way, and starts it again with its data, at the same port.
+    /// Ends the server in this way, and starts it again with its data, on the same port.
     ///
     /// # Errors
     /// [`PostgresError::DoesNotStart`].
     pub fn restart_after(&mut self, end: End) -> Result<(), PostgresError> {
         if let Some(server) = &self.server {
             let pid = server.process.id().to_string();
-            // Its children first: once their parent is gone, they are no longer found by it.
+            // The children are listed before their parent is killed, since they are found through it.
             let all = r#"kill -STOP $0; kill -KILL $(cat /proc/$0/task/$0/children) $0"#;
             match end {
                 End::Crash => {}
@@ -345,7 +342,7 @@ impl Postgres {
         let began_at = Instant::now();
         loop {
             match self.launch() {
-                // Killed processes hold their memory until they are gone, and there is no way to wait for that.
+                // Killed processes keep their shared memory until they are gone, and there is no way to wait for that.
                 Err(PostgresError::DoesNotStart(said))
                     if said.contains("pre-existing shared memory block") && began_at.elapsed() < START_WITHIN => {}
                 launched => return launched,
@@ -353,11 +350,11 @@ impl Postgres {
         }
     }
 
-    /// Starts it with its data, and stops it `after` so long as a crash would: in the midst of its recovery,
-    /// if that takes longer.
+    /// Starts the server with its data, and stops it as in a crash after `after`: in the midst of its recovery, if that
+    /// takes longer.
     ///
     /// # Errors
-    /// If it cannot be started at all.
+    /// If the server cannot be started at all.
     pub fn stop_while_starting(&mut self, after: Duration) -> Result<(), PostgresError> {
         self.stop();
         let (server, _says) = self.spawn()?;
@@ -378,7 +375,7 @@ impl Postgres {
         if let Some((user, group)) = self.run_as {
             command.uid(user).gid(group);
         }
-        // The caller's directory may be one that the other user cannot enter.
+        // The current directory of the test may be one that the other user cannot enter.
         command.current_dir(self.directory.path()).env("LC_ALL", "C");
         command
     }
@@ -386,7 +383,7 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        self.stop(); // before its directory goes
+        self.stop(); // before its directory is deleted
     }
 }
 
@@ -394,7 +391,7 @@ fn words(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Where the server's binaries are: off the path on Debian, so `pg_config` is asked.
+/// Directory of the server's binaries, from `pg_config`: on Debian it is not in the path.
 fn binaries() -> Result<PathBuf, PostgresError> {
     let missing = |what: &str| PostgresError::NotInstalled(what.to_owned());
     let asked = Command::new("pg_config").arg("--bindir").output();
@@ -408,7 +405,7 @@ fn binaries() -> Result<PathBuf, PostgresError> {
     candidates.into_iter().find(whole).ok_or_else(|| missing("neither pg_config nor /usr/lib/postgresql lead to them"))
 }
 
-/// PostgreSQL refuses to run as root: the user `postgres`, or else `nobody`, then runs it.
+/// The user to run the server as, since PostgreSQL refuses to run as root: `postgres`, or else `nobody`.
 fn other_user() -> Result<Option<(u32, u32)>, PostgresError> {
     if fs::metadata("/proc/self").map(|own| own.uid()).unwrap_or(1) != 0 {
         return Ok(None);

@@ -1,7 +1,7 @@
-//! A small file system of a test's own, that no other process sees and that is gone with the test.
+//! A small file system of a test's own, which no other process sees and which is gone after the test.
 //!
-//! A mount needs a namespace of its own, and that a process: the test starts its very binary once more, and
-//! only one test there, the child, which runs on the disk.
+//! A mount needs a namespace of its own, and that needs a process: the test starts its own binary once more, with one
+//! test only, the child, which runs on the disk.
 //!
 //! ```no_run
 //! use greylag_testkit::small_disk::{self, SmallDisk};
@@ -32,25 +32,25 @@ use std::process::{Command, Stdio};
 const PLACE: &str = "GREYLAG_SMALL_DISK";
 const DONE: &str = "small disk: done";
 
-/// The disk that the parent made for this child.
+/// The disk that the parent mounted for this child.
 #[derive(Debug)]
 pub struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// The disk, in a child; `None` wherever else the test runs.
+    /// The disk, in the child; `None` if the test runs otherwise.
     pub fn mounted() -> Option<Self> {
         env::var_os(PLACE).map(|place| Self(place.into()))
     }
 
-    /// Where it is. Every user may write there.
+    /// The mount point. Every user may write there.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Takes all the space there is but `spare` bytes, until the file that is answered is removed.
+    /// Fills the disk up to `spare` free bytes, until the returned file is removed.
     ///
     /// # Panics
-    /// If the file cannot be made.
+    /// If the file cannot be written.
     pub fn fill(&self, spare: u64) -> PathBuf {
         let filler = self.0.join("filler");
         let mut file = File::create(&filler).expect("an empty file takes no space");
@@ -60,22 +60,22 @@ impl SmallDisk {
         filler
     }
 
-    /// Tells the parent that the child came to its end.
+    /// Tells the parent that the child has passed.
     pub fn done(self) {
         say(DONE);
     }
 }
 
 fn say(line: &str) {
-    // Past the capture of the test harness, on a line of its own.
+    // Printed uncaptured by the test harness, on a line of its own.
     let _nobody_listens = writeln!(io::stdout(), "\n{line}");
 }
 
-/// Runs the test named `child` of this binary on a disk of so many MiB, and waits for its end. Where a mount
-/// namespace is not to be had it writes a line that begins with `SKIPPED:` (which the gate counts as a failure).
+/// Runs the test named `child` of this binary on a disk of `mebibytes` MiB, and waits for its end. On a system without
+/// mount namespaces prints a line that begins with `SKIPPED:` (which the gate counts as a failure).
 ///
 /// # Panics
-/// If the child fails, with its words, or does not come to [`SmallDisk::done`].
+/// If the child fails, with its output, or does not reach [`SmallDisk::done`].
 pub fn run(child: &str, mebibytes: u32) {
     let place = tempfile::tempdir().expect("a directory to mount on");
     let can = |flags: &[&str]| {
@@ -101,7 +101,7 @@ pub fn run(child: &str, mebibytes: u32) {
 mod tests {
     use super::*;
 
-    /// Not a test of its own.
+    /// Child process of the test below; does nothing when run as a test.
     #[test]
     fn child_on_a_small_disk() {
         let Some(disk) = SmallDisk::mounted() else { return };

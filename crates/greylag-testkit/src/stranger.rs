@@ -1,17 +1,18 @@
-//! A stranger in a server's place: it takes connections and says nothing, and tells how long clients wait between their tries.
+//! A listener in the place of a stopped server: it closes every connection at once, and measures how long clients wait
+//! between their tries.
 //!
-//! What a client waits out after its server has come back cannot be measured on a machine that has other work: the answer is
-//! late for many reasons. How long it waits before it tries again can, since nothing shortens a wait.
+//! The delay of a client after its server is back cannot be measured on a busy machine, since its answer may be late
+//! for many reasons. The waits between its tries can, since nothing makes a wait shorter.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
-/// Connections that come closer together than this belong to one try.
+/// Connections closer together than this belong to one try.
 const ONE_TRY: Duration = Duration::from_millis(20);
 
-/// The shortest of `count` waits between the tries of a client to connect to `address`, where no server is. `None` if fewer
-/// come within `patience`. Blocks its thread.
+/// The shortest of `count` waits between the tries of a client to connect to `address`, where no server may listen.
+/// `None` if there are fewer within `patience`. Blocks its thread.
 ///
 /// # Panics
 /// If the address cannot be bound.

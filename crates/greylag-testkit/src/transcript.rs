@@ -1,8 +1,8 @@
-//! Data-driven protocol tests: inputs and the effects they led to, as plain text.
+//! Data-driven protocol tests: inputs and the effects that they led to, as plain text.
 //!
-//! A transcript is a file of cases between blank lines. A case is a line with a command, optional
-//! further lines of input, `----`, and the output that was recorded. Lines that begin with `#` are
-//! for the reader; a file opens with the situation in words.
+//! A transcript is a file of cases separated by blank lines. A case is a line with a command, optional further lines of
+//! input, `----`, and the recorded output. Lines that begin with `#` are comments; a file opens with a description of
+//! the situation.
 //!
 //! ```text
 //! # A silent peer is reported once.
@@ -27,7 +27,7 @@ pub struct Case<'a> {
     pub command: &'a str,
     /// The lines between the command and `----`, without the trailing line break.
     pub input: &'a str,
-    /// The line of the file on which the command stands; the first is 1.
+    /// The line number of the command in the file, from 1.
     pub line: usize,
     words: Vec<&'a str>,
 }
@@ -41,7 +41,7 @@ impl<'a> Case<'a> {
     /// The value of `key=value`, read as a `T`.
     ///
     /// # Panics
-    /// If the value is there and is not a `T`: the transcript is wrong, and says where.
+    /// If the value is there but is not a `T`; the message names the line.
     pub fn parse<T: FromStr>(&self, key: &str) -> Option<T> {
         self.arg(key)
             .map(|text| text.parse().unwrap_or_else(|_| panic!("line {}: {key}={text} cannot be read", self.line)))
@@ -50,7 +50,7 @@ impl<'a> Case<'a> {
     /// The value of `key=value`, read as a duration such as `250ms`, `1.5s`, `2m`.
     ///
     /// # Panics
-    /// If the value is there and is not a duration.
+    /// If the value is there but is not a duration.
     pub fn duration(&self, key: &str) -> Option<Duration> {
         self.arg(key).map(|text| {
             duration(text).unwrap_or_else(|| panic!("line {}: {key}={text} is not a duration such as 1.5s", self.line))
@@ -83,17 +83,17 @@ pub fn duration(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(number * seconds).ok()
 }
 
-/// A transcript that is not one.
+/// An invalid transcript.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {why}")]
 pub struct MalformedTranscript {
-    /// Where; the first line is 1.
+    /// The line number, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// Description of the error.
     pub why: &'static str,
 }
 
-/// Runs a transcript and returns it with the outputs that `run` gave.
+/// Runs a transcript and returns it with the outputs of `run`.
 ///
 /// # Errors
 /// [`MalformedTranscript`] if a case has no `----`.

@@ -70,8 +70,8 @@ pub struct Association {
     /// Processes that were removed from the cluster: their quarantines do not expire, and such a process is refused
     /// also if it was never quarantined here.
     tombstones: BTreeSet<Uid>,
-    /// Retired incarnations that a layer above asked to quarantine. Nothing followed, since they are refused already;
-    /// kept to report each only once.
+    /// Retired incarnations that a layer above asked to quarantine: refused already, so each is only reported, once,
+    /// and never comes back.
     ignored: BTreeSet<Uid>,
     /// The members that hold the address, and claims of other processes to it.
     claims: Claims,

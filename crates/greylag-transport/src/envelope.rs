@@ -24,7 +24,7 @@ pub(crate) const MAX_NAME: usize = 4096;
 pub struct Recipient {
     /// The registered path, such as `cluster` or `sharding/Customer`.
     pub path: Arc<str>,
-    /// What the registered receiver distinguishes below its path, such as a shard; never empty.
+    /// The part of the receiver that is meant, such as a shard; never empty.
     pub sub_path: Option<Arc<str>>,
     /// The instance meant, or 0 for the current one.
     pub instance: u64,

@@ -1,5 +1,5 @@
-//! Associations between nodes: which processes are spoken to, over which lane, in which order, and how messages end that
-//! cannot be delivered.
+//! Associations between nodes: which processes are spoken to, over which lane, in which order, and how messages end
+//! that cannot be delivered.
 //!
 //! Two nodes in one process, over real sockets; one tells, then asks:
 //!

@@ -269,7 +269,7 @@ pub enum TransportEvent {
     LinkLost {
         /// The incarnation at the other end.
         peer: UniqueAddress,
-        /// Which lane.
+        /// The lane of the stream.
         lane: Lane,
     },
     /// Envelopes that were queued for an incarnation and never written, because the incarnation was quarantined here,
@@ -287,7 +287,7 @@ pub enum TransportEvent {
     Quarantined {
         /// The incarnation that nothing goes to or comes from any more.
         peer: UniqueAddress,
-        /// Why.
+        /// The reason of the quarantine.
         reason: QuarantineReason,
         /// Whether the peer left in order, and so is not told.
         harmless: bool,
@@ -311,7 +311,7 @@ pub enum TransportEvent {
     ThisNodeQuarantined {
         /// The node that quarantined this one.
         by: UniqueAddress,
-        /// Why.
+        /// The reason of the quarantine.
         reason: QuarantineReason,
     },
     /// A node refused our Hello: for good, and the messages queued for it became dead letters (cluster T12,

@@ -22,7 +22,7 @@ pub fn others_can_read(mode: u32, owner: u32) -> bool {
 /// (cluster T40).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Tls {
-    /// Nothing was chosen: no encryption, and therefore loopback only. Binding any other address is
+    /// No explicit choice: no encryption, and therefore loopback only. Binding any other address is
     /// refused at start.
     #[default]
     LoopbackOnly,

@@ -87,7 +87,7 @@ pub enum WatchMessage {
         /// As in the watch.
         instance: u64,
     },
-    /// Notices to the receiver of this message were given up: it has to name again what it watches at the sender.
+    /// Notices to the receiver of this message were given up: the receiver has to repeat its watches at the sender.
     Rewatch,
 }
 
@@ -159,7 +159,7 @@ pub enum WatchEffect {
     },
     /// Flush: answer by [`WatchInput::Flushed`] when everything sent to this node so far has been taken there.
     Flush {
-        /// Which node.
+        /// The node to flush to.
         to: UniqueAddress,
         /// The number for the answer.
         flush: u64,

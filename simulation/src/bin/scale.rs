@@ -1,4 +1,4 @@
-//! Prints how membership behaves as a cluster grows; see `greylag_simulation::scale`.
+//! Prints how membership scales with the size of a cluster; see `greylag_simulation::scale`.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Parser;
 use greylag_simulation::scale::{self, Parted, Plan, Report, Wire};
 
-/// Sixty virtual seconds of a thousand members and a partition take no more of one core (cluster C5).
+/// Limit of processor time, on one core, for sixty virtual seconds of a thousand members with a partition (cluster C5).
 const PROCESSOR_BUDGET: Duration = Duration::from_secs(60);
 
 /// Big clusters on virtual time. Fails if a single change converges too late (cluster G2), or the
@@ -78,7 +78,7 @@ fn partition(plan: Plan) -> Result<(), String> {
 }
 
 fn say(line: &str) {
-    // A closed pipe is the reader's choice.
+    // A write fails only if the reader has closed the pipe.
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 

@@ -1,12 +1,12 @@
-//! The invariants of a cluster. Each is checked where something changes, never over everything.
+//! The invariants of a cluster. Each is checked only where something changes.
 //!
-//! Always: the invariants of M4; one version, one content (M6); statuses only go forward, an
-//! `up_number` never rises, a removed member stays removed (G3); nothing is delivered to another
-//! incarnation than it was meant for, and per sender and lane the order holds (T15, T23, T24).
+//! Always: the invariants of M4; one version, one content (M6); statuses only go forward, an `up_number` never rises, a
+//! removed member stays removed (G3); nothing is delivered to another incarnation than it was meant for, and messages
+//! keep their order per sender and lane (T15, T23, T24).
 //!
-//! Where G1 promises it: never two instances of the singleton; never two decisions by which each
-//! side keeps itself and downs the other. A profile that goes beyond G1 names its excuse; then both
-//! are counted instead; where the singleton needs a lease there is no excuse for a second one. An instance on a process that stands still does not run: it counts from the
+//! Where G1 promises it: never two instances of the singleton; never two decisions by which each side keeps itself and
+//! downs the other. A profile that goes beyond G1 names its excuse; then both are counted instead. If the singleton
+//! needs a lease, nothing excuses a second instance. An instance on a paused process does not run: it counts from the
 //! moment at which the process wakes (cluster P7).
 
 use std::collections::{BTreeSet, HashMap};
@@ -20,14 +20,14 @@ use super::plan::{Excuse, Plan};
 use super::world::{Process, ProcessId};
 use crate::Violation;
 
-/// What one process has seen so far.
+/// Observations of one process so far.
 #[derive(Default)]
 pub(super) struct Seen {
-    /// The furthest status and the lowest `up_number` of each.
+    /// The furthest status and the lowest `up_number` of each member.
     members: HashMap<UniqueAddress, (MemberStatus, u32)>,
     present: BTreeSet<UniqueAddress>,
     removed: BTreeSet<UniqueAddress>,
-    /// The last message from each process on each lane.
+    /// Number of the last message from each process on each lane.
     numbers: Vec<[u64; 2]>,
 }
 
@@ -39,25 +39,25 @@ struct Decision {
 
 /// The checkers of a run.
 pub(super) struct Checks {
-    /// The first promise that was broken.
+    /// The first broken promise.
     pub(super) violation: Option<Violation>,
-    /// Everything of this run is excepted from G1.
+    /// Whether the whole run is an exception of G1.
     excused: bool,
-    /// The instance needs a lease: then nothing excuses a second one (P7).
+    /// Whether the instance needs a lease: then nothing excuses a second one (P7).
     leased: bool,
-    /// What a process does that has stood still for too long is (P7).
+    /// Whether a process that was paused for too long excuses a second instance (P7).
     stood_still_excuses: bool,
-    /// Instances of the singleton that exist.
+    /// Count of existing instances of the singleton.
     pub(super) instances: usize,
-    /// Two ran at once, where that is excused.
+    /// Whether two instances ran at once, excused.
     pub(super) overlapped: bool,
-    /// Conflicting decisions, where they are excused.
+    /// Count of excused conflicting decisions.
     pub(super) conflicts: u64,
     decisions: Vec<Decision>,
-    /// The processes that a decision, a proof or an operator downed; `None` where a clause is left out that would
-    /// be found by this alone.
+    /// Processes that a decision, a proof or an operator downed; `None` with an omission that this check alone would
+    /// find.
     sanctioned: Option<BTreeSet<UniqueAddress>>,
-    /// The content of each version.
+    /// Hash of the content of each version.
     contents: HashMap<u64, u64>,
 }
 
@@ -78,7 +78,7 @@ impl Checks {
         }
     }
 
-    /// Whether two sides may have removed each other, in one decision each or in several, where G1 promises nothing.
+    /// Whether two sides may have removed each other, by one decision each or several, where G1 promises nothing.
     pub(super) fn may_stay_apart(&self) -> bool {
         self.conflicts > 0 || (self.excused && self.overlapped)
     }
@@ -94,7 +94,7 @@ impl Checks {
         }
     }
 
-    /// A death was proven.
+    /// Checks a proven death.
     pub(super) fn on_proof(&mut self, processes: &[Process], proven: &UniqueAddress) {
         if processes.iter().any(|process| process.address == *proven && !process.gone) {
             self.broken("no living process is proven dead (cluster S20)", format!("{proven} lives"));
@@ -102,7 +102,7 @@ impl Checks {
         self.sanction([proven.clone()]);
     }
 
-    /// An instance started, or its process woke.
+    /// Checks that one instance runs; called when an instance starts or its process wakes.
     pub(super) fn on_instance(&mut self, processes: &[Process], at: ProcessId) {
         if self.instances < 2 {
             return;
@@ -122,7 +122,7 @@ impl Checks {
         }
     }
 
-    /// Two sides that each keep themselves and down the other both survive.
+    /// Checks a decision: no other decision may keep the other side and down this one.
     pub(super) fn on_decision(&mut self, by: &UniqueAddress, view: &MembershipView, decision: &DowningDecision) {
         let downed: BTreeSet<UniqueAddress> = decision.downed.iter().cloned().collect();
         self.sanction(downed.iter().cloned());
@@ -150,10 +150,10 @@ impl Checks {
         self.decisions.push(new);
     }
 
-    /// A process shows a new view.
+    /// Checks a new view of a process.
     pub(super) fn on_view(&mut self, seen: &mut Seen, own: &UniqueAddress, view: &MembershipView, gossip: &Gossip) {
         if view.members.is_empty() {
-            // The process has ended, or not begun.
+            // The process has ended, or has not joined yet.
             return;
         }
         if !gossip.is_sound() {
@@ -214,7 +214,7 @@ impl Checks {
         }
     }
 
-    /// A message reaches its process.
+    /// Checks a message that reaches a process.
     pub(super) fn on_delivery(
         &mut self,
         seen: &mut Seen,

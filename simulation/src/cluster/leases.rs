@@ -1,9 +1,8 @@
-//! The store of leases, which stands outside of all hosts, and what the driver of a process does with it.
+//! The store of leases, outside of all hosts, and the use that a process's driver makes of it.
 //!
-//! A request takes time there and back, and may fail: then it is unknown whether the lease was granted. A
-//! lease is renewed for as long as its process runs, and ends by itself a while after the last renewal;
-//! a process that stands still does not renew. An owner is an address, so that a process restarted there
-//! gets the lease at once.
+//! A request takes time in both directions, and may fail: then it is unknown whether the lease was granted. A lease is
+//! renewed as long as its process runs, and expires a while after the last renewal; a paused process does not renew. An
+//! owner is an address, so a process restarted there gets the lease at once.
 //!
 //! Source: cluster S10, S16, P5.
 
@@ -15,14 +14,14 @@ use rand::RngExt;
 
 use super::world::{Happening, Local, Micros, ProcessId, World, micros};
 
-/// What a lease is for.
+/// Purpose of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lease {
     Resolver,
     Singleton,
 }
 
-/// What reaches the store.
+/// A request to the store.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Request {
     Acquire { asked_at: Instant },
@@ -30,7 +29,7 @@ pub(super) enum Request {
     Release,
 }
 
-/// What a process is told by its driver.
+/// News for a process from its driver.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum LeaseNews {
     Answered { asked_at: Instant, outcome: LeaseOutcome, grant: u64 },
@@ -46,7 +45,7 @@ struct Held {
     until: Micros,
 }
 
-/// Who holds what.
+/// The leases and their holders.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     held: BTreeMap<Lease, Held>,
@@ -54,8 +53,8 @@ pub(super) struct Leases {
 }
 
 impl World {
-    /// One way between a process and the store; now and then it is slow, yet no request takes longer
-    /// than the driver waits.
+    /// Time of one way between a process and the store. It is sometimes slow, but no request takes longer than the
+    /// driver waits.
     fn way_to_store(&mut self) -> Duration {
         let slow = self.rng.random_bool(0.02);
         Duration::from_micros(self.rng.random_range(if slow { 100_000..2_000_000 } else { 500..50_000 }))

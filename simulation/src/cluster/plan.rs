@@ -1,24 +1,24 @@
-//! A run's faults as data: drawn from the seed by a profile, printed, replayed in part, minimised.
+//! The faults of a run as data: drawn from the seed by a profile, printed, replayed in part, minimised.
 
 use std::fmt;
 use std::time::Duration;
 
 use greylag_cluster::Strategy;
 
-/// The place of an address in the plan: `a` is 0. A restart puts a new process there.
+/// Index of an address in the plan: `a` is 0. A restart puts a new process there.
 pub(crate) type Place = usize;
 
-/// How messages fare between two hosts. Loss costs time, not messages: a stream repeats a lost
-/// message, and later ones wait.
+/// Delay and loss between two hosts. Loss costs time, not messages: a stream repeats a lost packet, and later ones
+/// wait.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Link {
-    /// The shortest and the longest way, where nothing is in the way.
+    /// The shortest and the longest latency of an undisturbed message.
     pub(crate) latency: (Duration, Duration),
-    /// The chance of a way up to ten times as long.
+    /// Probability of a delay up to ten times as long.
     pub(crate) tail: f64,
-    /// The chance that a packet is lost and repeated.
+    /// Probability that a packet is lost and repeated.
     pub(crate) loss: f64,
-    /// Bytes a second.
+    /// Bytes per second.
     pub(crate) bandwidth: u64,
 }
 
@@ -32,88 +32,88 @@ impl Link {
     };
 }
 
-/// One thing that goes wrong, or is mended.
+/// A fault, or the end of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// SIGKILL: the process is gone, and its kernel says so.
+    /// SIGKILL: the process is gone, and its kernel refuses connections.
     Kill(Place),
-    /// The host is gone: no kernel is left that could refuse a connection.
+    /// The host is gone: no kernel is left to refuse connections.
     Crash(Place),
     /// The process there is killed, and a new one starts.
     Restart(Place),
-    /// The name leads to a process on another host from now on. The process that had the name is left as it
-    /// is: cut off, dead, or running on.
+    /// The name leads to a process on another host from now on. The process that had the name stays as it is: cut off,
+    /// dead, or running.
     Move {
         /// The place whose name moves.
         place: Place,
-        /// The new host is as connected as this one's.
+        /// The place whose connectivity the new host shares.
         beside: Place,
-        /// The new process names its host.
+        /// Whether the new process names its host.
         told: bool,
     },
-    /// The processes that had the name before the one that has it now are gone with their hosts: no kernel
-    /// is left that could refuse a connection.
+    /// The processes that had the name before the present one are gone with their hosts: no kernel is left to refuse
+    /// connections.
     EndOld(Place),
-    /// An operator downs them.
+    /// An operator downs the processes that had the name before.
     DownOld(Place),
     /// A member is asked to leave.
     Leave {
         /// The member that leaves.
         place: Place,
-        /// Where the command is given.
+        /// The member that gets the command.
         by: Place,
     },
-    /// Nothing passes between these and the rest.
+    /// Nothing passes between these places and the rest.
     Cut(Vec<Place>),
     /// Nothing passes from one host to another. Streams need both directions, so they end.
     OneWay {
-        /// From here.
+        /// The host whose messages are lost.
         from: Place,
-        /// To there.
+        /// The host that they do not reach.
         to: Place,
     },
-    /// The process drops the heartbeat responses of one peer: overloaded, or half broken.
+    /// The process drops the heartbeat responses of one peer, because it is overloaded or half broken.
     Deaf {
-        /// The process that misses them.
+        /// The process that drops them.
         place: Place,
-        /// The peer whose responses are dropped.
+        /// The peer that sends them.
         to: Place,
     },
-    /// The process hears all responses again.
+    /// The process takes all responses again.
     Hears(Place),
     /// All cuts end.
     Heal,
-    /// The process stands still.
+    /// The process is paused.
     Pause {
-        /// Which.
+        /// The place of the process.
         place: Place,
-        /// For how long.
+        /// Duration of the pause.
         time: Duration,
     },
     /// The monotonic clock of the process jumps forward (cluster G4).
     Jump {
-        /// Which.
+        /// The place of the process.
         place: Place,
-        /// By how much.
+        /// Size of the jump.
         time: Duration,
     },
 }
 
-/// A fault and its time, from the moment at which the cluster stood.
+/// A fault and its time, counted from the moment at which the cluster had formed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Timed {
     pub(crate) at: Duration,
     pub(crate) fault: Fault,
 }
 
-/// What a run is promised to keep, beside what is always checked.
+/// Promises of a run, besides those that are always checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Promises {
-    /// No member is downed that no fault touched and that is not on the losing side of a cut.
+    /// No member is downed unless a fault touched it or it was on the losing side of a cut.
     pub(crate) healthy_stay: bool,
-    /// The cluster is not lost.
+    /// The cluster survives.
     pub(crate) cluster_stays: bool,
-    /// Where G1 promises nothing about two instances and two sides: there they are counted, not
+    /// The exception under which G1 promises nothing about two instances and two sides: they are then counted, not
     /// refused.
     pub(crate) excuse: Option<Excuse>,
 }
@@ -121,67 +121,67 @@ pub(crate) struct Promises {
 /// The exceptions of G1 and P7.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Excuse {
-    /// P7: one of the processes concerned has stood still for longer than [`LONG_PAUSE`].
+    /// P7: one of the processes concerned was paused for longer than [`LONG_PAUSE`].
     StoodStill,
     /// G1: a partition began within `stable_after` of an earlier unreachability, so that the winner's
     /// clock started before the cut; or pauses and jumps add up to more than [`LONG_PAUSE`].
     Unsettled,
 }
 
-/// What G1 covers: the margin less four heartbeats, and less what clocks, the end of an instance and
-/// the spread of detection take.
+/// The longest pause that G1 covers: the margin less four heartbeats, and less the errors of clocks, the time in which
+/// an instance stops, and the spread of detection.
 pub(crate) const LONG_PAUSE: Duration = Duration::from_secs(12);
-/// From silence to the mark, and `stable_after`.
+/// Time from silence to the mark, plus `stable_after`.
 const UNSETTLED: Duration = Duration::from_secs(28);
 
-/// What leases are good for in a run.
+/// Use of leases in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct LeaseUse {
-    /// An instance of the singleton runs only under a lease.
+    /// Whether an instance of the singleton runs only under a lease.
     pub(crate) singleton: bool,
-    /// The chance that a request fails, so that its outcome is unknown.
+    /// Probability that a request fails, so that its outcome is unknown.
     pub(crate) failures: f64,
 }
 
-/// A whole run.
+/// The plan of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Plan {
-    /// What is not in the plan (jitter, choices of the machines) is drawn from it.
+    /// Seed of everything that is not in the plan (jitter, choices of the machines).
     pub(crate) seed: u64,
     pub(crate) places: usize,
     pub(crate) strategy: Strategy,
-    /// A resolver decides; else an operator does, by hand.
+    /// Whether a resolver decides; otherwise an operator does, by hand.
     pub(crate) resolver: bool,
-    /// What stands between a removal without proof and the start elsewhere; `None`: what the settings derive.
+    /// Margin between a removal without proof and the start elsewhere; `None`: derived from the settings.
     pub(crate) margin: Option<Duration>,
     pub(crate) leases: LeaseUse,
-    /// Deaths of processes can be proven: all share a host, or the operator vouches (cluster S20).
+    /// Whether deaths of processes can be proven: all share a host, or the operator vouches (cluster S20).
     pub(crate) provable: bool,
     /// How long an instance of the singleton takes to stop.
     pub(crate) stop_delay: Duration,
     pub(crate) link: Link,
-    /// By how many millionths each host's clock is fast.
+    /// Error of each host's clock, in parts per million; positive is fast.
     pub(crate) clock_ppm: Vec<i64>,
     pub(crate) faults: Vec<Timed>,
-    /// From then on nothing is wrong any more, and everything must come to rest.
+    /// When the last fault has ended; everything must come to rest afterwards.
     pub(crate) quiet_at: Duration,
     pub(crate) promises: Promises,
 }
 
 impl Plan {
-    /// How many hosts there are: one for each place, and one for each move.
+    /// Count of hosts: one for each place, and one for each move.
     pub(crate) fn hosts(&self) -> usize {
         let moves = self.faults.iter().filter(|timed| matches!(timed.fault, Fault::Move { .. }));
         self.places + moves.count()
     }
 
-    /// The same with some of its faults only.
+    /// The same plan with these faults only.
     pub(crate) fn with_faults(&self, keep: &[usize]) -> Self {
         let faults = keep.iter().filter_map(|index| self.faults.get(*index)).cloned().collect();
         Self { faults, ..self.clone() }
     }
 
-    /// Whether the exception of [`Excuse::Unsettled`] is met.
+    /// Whether the plan meets the exception of [`Excuse::Unsettled`].
     pub(crate) fn is_unsettled(&self) -> bool {
         let stood = self.faults.iter().filter_map(|timed| match &timed.fault {
             Fault::Pause { time, .. } | Fault::Jump { time, .. } => Some(*time),
@@ -202,8 +202,8 @@ impl Plan {
         followed || stood.sum::<Duration>() > LONG_PAUSE
     }
 
-    /// Whether the strategy gives up `side` when a cut is all that ever happened. The place 0 has the
-    /// lowest address and is the oldest.
+    /// Whether the strategy gives up `side` if a cut is the only fault. Place 0 has the lowest address and is the
+    /// oldest.
     pub(crate) fn loses(&self, side: &[Place], others: &[Place]) -> bool {
         let has_first = side.contains(&0);
         match &self.strategy {
@@ -218,7 +218,7 @@ impl Plan {
         }
     }
 
-    /// The places that a fault names, or leaves on the losing side of a cut: their members need not stay.
+    /// The places that a fault names, or that are on the losing side of a cut: their members need not stay.
     pub(crate) fn touched(&self) -> Vec<bool> {
         let mut touched = vec![false; self.places];
         for Timed { fault, .. } in &self.faults {

@@ -1,8 +1,8 @@
-//! Named kinds of trouble. Each draws a plan from a seed.
+//! Named kinds of faults. Each profile draws a plan from a seed.
 //!
-//! A profile keeps to what the guarantees cover (cluster G1): pauses and clock jumps stay below the
-//! margin less four heartbeats, and a cut that shall be decided lasts. One that goes further says
-//! so, with the reason, and what G1 does not promise is then counted and not refused.
+//! A profile keeps to what the guarantees cover (cluster G1): pauses and clock jumps stay below the margin less four
+//! heartbeats, and a cut that shall be decided lasts. A profile that goes further says so, with the reason; violations
+//! of G1 are then counted and not refused.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use rand_chacha::ChaCha8Rng;
 use super::plan::{Excuse, Fault, LeaseUse, Link, Place, Plan, Promises, Timed};
 
 const MS: Duration = Duration::from_millis(1);
-/// Longer than detection, `stable_after` and the margin together: a cut that lasts is decided, and
-/// what follows from it has happened.
+/// Longer than detection, `stable_after` and the margin together: after such a cut the decision and its consequences
+/// have happened.
 const LASTING_MS: u32 = 70_000;
-/// When the resolver has not yet decided about what began at 0.
+/// Until then the resolver has not decided about a cut that began at 0.
 const UNDECIDED_MS: u32 = 18_000;
-/// When it has, and all have carried it out.
+/// By then the resolver has decided about it, and all have carried the decision out.
 const DECIDED_MS: u32 = 40_000;
 
-/// One kind of trouble.
+/// A kind of faults.
 pub(crate) struct Profile {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
@@ -54,9 +54,9 @@ pub(crate) const PROFILES: [Profile; 19] = [
 ];
 
 impl Profile {
-    /// The run of a seed.
+    /// The plan of a seed.
     pub(crate) fn plan(&self, seed: u64) -> Plan {
-        // Two profiles must not draw the same cluster from one seed.
+        // Salted, so that two profiles do not draw the same cluster from one seed.
         let salt = self.name.bytes().fold(0u64, |salt, byte| salt.wrapping_mul(31).wrapping_add(u64::from(byte)));
         let mut draw = Draw::new(seed, salt);
         (self.draw)(&mut draw);
@@ -66,7 +66,7 @@ impl Profile {
     }
 }
 
-/// A plan being drawn.
+/// A plan that is being drawn.
 pub(crate) struct Draw {
     rng: ChaCha8Rng,
     plan: Plan,
@@ -110,7 +110,7 @@ impl Draw {
         self.rng.random_range(0..self.plan.places)
     }
 
-    /// Some places, in no order.
+    /// `count` different places, in random order.
     fn some(&mut self, count: usize) -> Vec<Place> {
         let mut places: Vec<Place> = (0..self.plan.places).collect();
         places.shuffle(&mut self.rng);
@@ -142,15 +142,15 @@ impl Draw {
         self.rng.random_bool(chance)
     }
 
-    /// Clocks that are wrong by a hundredth at most, and instances that stop soon. The margin of G1
-    /// also pays for what a clock is wrong by until it is over, and for the time in which an instance
-    /// stops; and two clocks that differ by a tenth differ by more than the 3 s of S13 after 35 s.
+    /// Clocks with errors of at most a hundredth, and instances that stop soon. The margin of G1 must also cover the
+    /// error that a clock accumulates until the margin is over, and the time in which an instance stops; and two clocks
+    /// that differ by a tenth differ by more than the 3 s of S13 after 35 s.
     fn exact(&mut self) {
         self.plan.stop_delay = MS * self.rng.random_range(1..500);
         self.plan.clock_ppm.iter_mut().for_each(|ppm| *ppm /= 5);
     }
 
-    /// One of the strategies for which G1 promises one side at most; mostly the default.
+    /// Draws one of the strategies for which G1 promises one side at most; mostly the default.
     fn strategy(&mut self) {
         self.plan.strategy = match self.rng.random_range(0..6) {
             0 => Strategy::StaticQuorum { role: None, quorum_size: self.plan.places / 2 + 1 },
@@ -159,7 +159,7 @@ impl Draw {
         };
     }
 
-    /// A cut, and whether a side of it survives by the strategy.
+    /// Adds a cut; answers whether a side of it survives by the strategy.
     fn cut(&mut self, side: Vec<Place>) -> bool {
         let others: Vec<Place> = (0..self.plan.places).filter(|place| !side.contains(place)).collect();
         let survives = !self.plan.loses(&side, &others) || !self.plan.loses(&others, &side);
@@ -167,8 +167,8 @@ impl Draw {
         survives
     }
 
-    /// Now and then the singleton needs a lease, and the strategy is one that downs all members or asks a
-    /// store. Drawn apart, so that nothing else of the plan depends on it.
+    /// Draws whether the singleton needs a lease, and whether the strategy is one that downs all members or asks the
+    /// store. Drawn from an rng of its own, so that nothing else of the plan depends on it.
     fn lease_use(&mut self, mut rng: ChaCha8Rng) {
         let failures = if rng.random_bool(0.2) { rng.random_range(0.01..0.3) } else { 0.0 };
         self.plan.leases = LeaseUse { singleton: rng.random_bool(0.25), failures };
@@ -181,20 +181,21 @@ impl Draw {
             }
             1..=3 => {
                 self.plan.strategy = Strategy::named("lease_majority", None).expect("it is one of the strategies");
-                // The minority asks for the lease 2 s later, and its marks may be deferred (F10): the margin pays for both.
+                // The minority asks for the lease 2 s later, and its marks may be deferred (F10): the margin must cover
+                // both.
                 for timed in &mut self.plan.faults {
                     if let Fault::Pause { time, .. } = &mut timed.fault {
                         *time = (*time).min(Duration::from_secs(8));
                     }
                 }
-                // A leader that dies with the lease leaves the others without it for two minutes.
+                // A leader that dies while it holds the lease keeps the others from it for two minutes.
                 let is_big =
                     |fault: &Fault| !matches!(fault, Fault::OneWay { .. } | Fault::Deaf { .. } | Fault::Hears(_));
                 let big = self.plan.faults.iter().filter(|timed| is_big(&timed.fault)).count();
                 let cut = self.plan.faults.iter().any(|timed| matches!(timed.fault, Fault::Cut(_)));
                 *cluster_stays &= big <= 1 && failures == 0.0;
-                // A node that hears no other node takes itself for a side of a partition, and asks for a lease
-                // that no other node wants.
+                // A node that hears no other node takes itself for a side of a partition, and asks for a lease that no
+                // other node wants.
                 let deaf = self.plan.faults.iter().any(|timed| matches!(timed.fault, Fault::Deaf { .. }));
                 *healthy_stay &= *cluster_stays && !cut && !deaf;
             }
@@ -245,7 +246,7 @@ fn restart(draw: &mut Draw) {
     draw.quiet_after(100);
 }
 
-/// What became of the process that had the name: cut off, alone or with others; dead; or neither.
+/// The process that had the name is cut off, alone or with others; or dead; or neither.
 fn moved_name(draw: &mut Draw) {
     let places = draw.places(3, 7);
     match draw.rng.random_range(0..6) {
@@ -254,7 +255,7 @@ fn moved_name(draw: &mut Draw) {
         2 => draw.plan.strategy = Strategy::named("lease_majority", None).expect("it is one of the strategies"),
         _ => draw.strategy(),
     }
-    // Mostly the host of the singleton.
+    // Most often the host of the singleton.
     let place = if draw.chance(0.6) { 0 } else { draw.place() };
     let mut side = vec![place];
     let mut heals = false;
@@ -262,7 +263,7 @@ fn moved_name(draw: &mut Draw) {
         0 => draw.death(place),
         1 => {}
         _ => {
-            // At least one is left outside, where the new process is.
+            // At least one place is not cut off, where the new process is.
             let more = draw.rng.random_range(0..=(places - 2).min(2));
             let others = draw.some(places).into_iter().filter(|other| *other != place);
             side.extend(others.take(more));
@@ -273,7 +274,7 @@ fn moved_name(draw: &mut Draw) {
     }
     let rest: Vec<Place> = (0..places).filter(|other| !side.contains(other)).collect();
     let is_lost = draw.plan.strategy == Strategy::DownAll || draw.plan.loses(&rest, &side);
-    // A request for the lease that fails downs all members (cluster S10).
+    // A failed request for the lease downs all members (cluster S10).
     let asks = matches!(draw.plan.strategy, Strategy::LeaseMajority { .. });
     let cluster_stays = !draw.plan.resolver || (!heals && !is_lost && !asks);
     draw.plan.promises = Promises { healthy_stay: false, cluster_stays, excuse: None };
@@ -330,7 +331,7 @@ fn several_leaves(draw: &mut Draw) {
         draw.wait(0, 1_500);
     }
     if draw.chance(0.3) {
-        // One of them does not get to the end of it; if few are left, it can be the side that stays.
+        // One of the leaving members is killed; if only few stay, its side can be the one that survives.
         let few = places - count < 2;
         (draw.plan.promises.healthy_stay, draw.plan.promises.cluster_stays) = (!few, !few);
         draw.wait(0, 3_000);
@@ -377,7 +378,7 @@ fn cut_that_heals(draw: &mut Draw) {
     let (least, most) = if draw.chance(0.5) { (500, 18_000) } else { (18_000, 50_000) };
     draw.wait(least, most);
     let (undecided, decided) = (draw.now < MS * UNDECIDED_MS, draw.now > MS * DECIDED_MS);
-    // Healing in the middle of the decision leaves nodes that both sides have marked.
+    // A cut that heals in the middle of the decision leaves nodes that both sides have marked.
     draw.plan.promises.healthy_stay = undecided || decided;
     let by_default = matches!(draw.plan.strategy, Strategy::KeepMajority { .. });
     draw.plan.promises.cluster_stays = undecided || if decided { survives } else { by_default };
@@ -392,7 +393,7 @@ fn cut_with_paused_leader(draw: &mut Draw) {
     let others: Vec<Place> = (0..places).filter(|place| !side.contains(place)).collect();
     let led = if draw.chance(0.5) { &side } else { &others };
     let leader = led.iter().copied().min().unwrap_or(0);
-    // A leader that comes back in the middle of it is an instability (cluster S13); those on the other side do not
+    // A leader that wakes in the middle of the decision is an instability (cluster S13), which the other side does not
     // notice.
     let loses = draw.plan.loses(led, if led == &side { &others } else { &side });
     draw.exact();
@@ -433,8 +434,8 @@ fn flapping_then_cut(draw: &mut Draw) {
         draw.wait(0, 3_000);
     }
     draw.fault(Fault::Cut(side));
-    // The losing side ends by S13, 38 s after its last detection; the winner starts 40 s after its own. Drawn at the
-    // end, so that the faults of a seed do not depend on it.
+    // The losing side ends by S13, 38 s after its last detection; the winner starts 40 s after its own. Drawn last, so
+    // that the faults of a seed do not depend on it.
     draw.exact();
     draw.quiet_after(LASTING_MS + 20_000);
 }
@@ -483,7 +484,7 @@ fn suspended_some(draw: &mut Draw) {
     let count = draw.rng.random_range(1..places);
     let time = draw.time(22_000, 60_000);
     let few = 2 * count < places;
-    // A process that wakes in the middle of the decision is accused by some and heard by others.
+    // A process that wakes in the middle of the decision is accused by some members and heard by others.
     let decided = time > MS * DECIDED_MS;
     draw.plan.promises =
         Promises { healthy_stay: few && decided, cluster_stays: few, excuse: Some(Excuse::StoodStill) };
@@ -515,7 +516,7 @@ fn clock_jump(draw: &mut Draw) {
         draw.fault(Fault::Cut(side));
         draw.wait(0, 40_000);
     }
-    // Jumps add up where one node decides and the next one waits for the margin.
+    // The jumps of two nodes add up: one decides, the other waits for the margin.
     for place in draw.some(2) {
         let time = draw.time(100, 6_000);
         draw.fault(Fault::Jump { place, time });
@@ -543,7 +544,8 @@ fn all_mixed(draw: &mut Draw) {
             5 => Fault::Leave { place, by: draw.place() },
             6 | 7 => Fault::Heal,
             8 => Fault::Jump { place, time: draw.time(100, 10_000) },
-            // Once a majority of the seeds has started anew, they may found another cluster (cluster M24).
+            // Kills instead of restarting: once a majority of the seeds has started anew, they may found another
+            // cluster (M24).
             _ if !restarted.contains(&place) && restarted.len() + 1 > places / 2 => Fault::Kill(place),
             _ => {
                 restarted.insert(place);

@@ -1,12 +1,10 @@
 //! The transport between virtual hosts, at the level of associations.
 //!
-//! Each process has the real [`Association`] machine per peer address. The work of the gRPC driver is
-//! modelled here: dials, Hellos, streams per lane, queues that wait for their gate, notices.
-//! A stream behaves as TCP does: nothing in it is lost or overtaken while it lives; a lost packet is
-//! repeated, and later ones wait. A stream ends when a process ends (its kernel says
-//! so, if it can), when a dial takes too long, or when keep-alive gets no answer (cluster T9); messages
-//! in it are lost then (T10). A cut holds back messages under way; if it ends in time, they
-//! arrive late and at once.
+//! Each process has the real [`Association`] machine per peer address. The gRPC driver is modelled here: dials, Hellos,
+//! streams per lane, queues that wait for their gate, notices. A stream behaves as TCP does: nothing in it is lost or
+//! overtaken while it lives; a lost packet is repeated, and later ones wait. A stream ends when a process ends (if its
+//! kernel can say so), when a dial takes too long, or when keep-alive gets no answer (cluster T9); messages in it are
+//! lost then (T10). A cut holds messages under way back; if it ends in time, they arrive late and together.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,28 +22,28 @@ use super::world::{Happening, Micros, ProcessId, Spot, World, micros};
 
 pub(super) type StreamId = usize;
 
-/// What is said between two processes.
+/// The body of a message between two processes.
 #[derive(Debug, Clone)]
 pub(super) enum Body {
     Core(Message),
     Singleton(SingletonMessage),
-    /// User traffic, for the order and the incarnation of what is delivered.
+    /// User traffic, to check order and incarnation of deliveries.
     Probe,
 }
 
-/// A message on its way.
+/// A message under way.
 #[derive(Debug, Clone)]
 pub(super) struct Letter {
-    /// Grows with every message sent in the run.
+    /// Number of the message in the run.
     pub(super) number: u64,
-    /// The only incarnation that may get it.
+    /// The only incarnation that may receive it.
     pub(super) target: Option<Uid>,
     pub(super) body: Body,
 }
 
 #[derive(Debug)]
 enum Frame {
-    /// With the caller's cluster, if it knows it; again once it does.
+    /// With the caller's cluster, if it has one; sent again once it has.
     Hello(Option<u128>),
     Accepted(Uid, Option<u128>),
     Rejected {
@@ -60,7 +58,7 @@ enum Frame {
     Terminating,
 }
 
-/// Which way along a stream: forward is away from the process that dialled.
+/// Direction in a stream; forward is away from the dialling process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     Forward,
@@ -71,7 +69,7 @@ pub(super) enum Way {
 struct Pipe {
     in_flight: VecDeque<Frame>,
     last_arrival: Micros,
-    /// So many arrivals found the way cut.
+    /// Count of arrivals that met a cut.
     held: usize,
 }
 
@@ -79,7 +77,7 @@ struct Pipe {
 enum State {
     Dialing,
     Open,
-    /// The dialler's end is gone. Frames that it had written still arrive, unless the link broke.
+    /// The dialler's end is closed. Frames that it has written still arrive, unless the link broke.
     Ended,
     Broken,
 }
@@ -91,18 +89,18 @@ pub(super) struct Stream {
     lane: Lane,
     seq: u64,
     state: State,
-    /// The called side let it in.
+    /// Whether the called side has accepted it.
     admitted: bool,
     forward: Pipe,
     back: Pipe,
 }
 
-/// What one process knows of one peer address.
+/// A process's state for one peer address.
 pub(super) struct Peer {
     pub(super) association: Association,
     pub(super) deadline: Option<std::time::Instant>,
     lanes: [LaneOut; 3],
-    /// Per lane the newest stream that the peer opened.
+    /// The newest stream that the peer opened, per lane.
     inbound: [Option<Inbound>; 3],
 }
 
@@ -117,7 +115,7 @@ struct Inbound {
 struct LaneOut {
     queue: VecDeque<Letter>,
     open: Option<(Uid, StreamId)>,
-    /// Streams of this lane that have not ended, by number.
+    /// Streams of this lane that have not ended, with their numbers.
     streams: Vec<(u64, StreamId)>,
     wanted: bool,
 }
@@ -174,7 +172,7 @@ impl World {
         let Some((uid, stream)) = out.open else { return };
         let letters = std::mem::take(&mut out.queue);
         for letter in letters {
-            // Stale ones never leave (cluster T15).
+            // Messages to an earlier incarnation are never sent (cluster T15).
             if letter.target.is_none_or(|target| target == uid) {
                 self.transmit(stream, Way::Forward, Frame::Letter(letter));
             }
@@ -204,7 +202,7 @@ impl World {
         if link.tail > 0.0 && self.rng.random_bool(link.tail) {
             time *= self.rng.random_range(2..=10);
         }
-        // A lost packet is repeated after 200 ms, then twice as long, and so on.
+        // A lost packet is repeated after 200 ms, then after twice as long, and so on.
         let mut repeat = 200_000;
         while link.loss > 0.0 && repeat < 3_000_000 && self.rng.random_bool(link.loss) {
             time += repeat;
@@ -231,7 +229,7 @@ impl World {
         }
         let Some(frame) = self.streams[stream].pipe(way).in_flight.pop_front() else { return };
         if self.processes[receiver].gone {
-            // Its kernel answers in its stead, if there still is one.
+            // The kernel answers in place of the process, if the host still stands.
             if self.processes[receiver].host_stands {
                 self.hang_up(stream);
             }
@@ -312,7 +310,7 @@ impl World {
 
     // --- streams end ----------------------------------------------------------------------------
 
-    /// The dialler is done with the stream; frames that it had written still arrive.
+    /// The dialler closes the stream; frames that it has written still arrive.
     fn end_stream(&mut self, stream: StreamId) {
         let Stream { from, to, lane, seq, .. } = self.streams[stream];
         if self.streams[stream].state != State::Broken {
@@ -324,7 +322,7 @@ impl World {
         out.open = out.open.filter(|(_, open)| *open != stream);
     }
 
-    /// The called side's kernel closes it.
+    /// The called side's kernel closes the stream.
     fn hang_up(&mut self, stream: StreamId) {
         let at = self.now + 1_000;
         self.push(at, Happening::HungUp { stream });
@@ -337,7 +335,7 @@ impl World {
         }
     }
 
-    /// Keep-alive has had its time since `since`: the stream breaks if its other end is still silent.
+    /// Keep-alive has waited since `since`: the stream breaks if its other end is still silent.
     pub(super) fn on_suspicion(&mut self, stream: StreamId, since: Micros) {
         let (from, to) = (self.streams[stream].from, self.streams[stream].to);
         let (a, b) = (self.processes[from].spot, self.processes[to].spot);
@@ -362,7 +360,7 @@ impl World {
         (self.streams[stream].forward, self.streams[stream].back) = Default::default();
         if matches!(state, State::Dialing | State::Open) && !self.processes[from].gone {
             if let Some(until) = self.stands_still(from) {
-                // The process finds out when it wakes.
+                // A paused process notices when it wakes.
                 self.streams[stream].state = state;
                 return self.push(until, Happening::Broken { stream });
             }
@@ -382,7 +380,7 @@ impl World {
         }
     }
 
-    /// Something happened to a host or a way: keep-alive will notice, unless it ends first.
+    /// Schedules keep-alive checks after a fault of a host or a link, for all open streams that it touches.
     pub(super) fn suspect(&mut self, touches: impl Fn(&Self, ProcessId, ProcessId) -> bool) {
         for stream in 0..self.streams.len() {
             let Stream { from, to, state, .. } = self.streams[stream];
@@ -397,7 +395,7 @@ impl World {
         }
     }
 
-    /// The process is gone, and its kernel closes what it had open.
+    /// Closes all streams of a process that is gone; its kernel tells the other ends.
     pub(super) fn close_all_of(&mut self, gone: ProcessId) {
         for stream in 0..self.streams.len() {
             let Stream { from, to, state, .. } = self.streams[stream];
@@ -427,7 +425,7 @@ impl World {
         }
     }
 
-    /// A last word on every lane of a process that ends in order (cluster T33).
+    /// Sends a last frame on every lane of a process that ends in order (cluster T33).
     pub(super) fn say_terminating(&mut self, process: ProcessId) {
         for place in 0..self.places {
             let Some(peer) = &self.processes[process].peers[place] else { continue };
@@ -538,7 +536,7 @@ impl World {
         Some(self.processes[process].core.gossip().cluster_id).filter(|id| *id != 0)
     }
 
-    /// The process has got a cluster: it says Hello again wherever it is connected (cluster T12).
+    /// Sends Hello again on every connection when the process has got a cluster (cluster T12).
     pub(super) fn say_hello_again(&mut self, process: ProcessId) {
         let cluster_id = self.cluster_id_of(process);
         for place in 0..self.places {
@@ -555,7 +553,8 @@ impl World {
         }
     }
 
-    /// On our own stream to it if one is left, else on one that it opened.
+    /// Sends a quarantine notice, on the process's own stream to the peer if there is one, else on one that the peer
+    /// opened.
     fn notify(&mut self, process: ProcessId, place: Place, uid: Uid, reason: QuarantineReason) {
         let peer = self.peer(process, place);
         let inbound = peer.inbound.iter().flatten().filter(|inbound| inbound.uid == uid).map(|inbound| inbound.stream);
@@ -598,8 +597,8 @@ impl World {
         }
     }
 
-    /// What a handshake taught of the process that is known to run there; of one that may only ask to join,
-    /// nothing.
+    /// Tells the core of a handshake, if the association knows this process as its peer; a process that may only ask to
+    /// join is not reported.
     fn greet_if_known(&mut self, process: ProcessId, place: Place, peer: UniqueAddress, cluster_id: Option<u128>) {
         if self.peer(process, place).association.peer() != Some(peer.uid()) {
             return;
@@ -634,7 +633,7 @@ impl Stream {
     }
 }
 
-/// About as many bytes as the frame has on the wire.
+/// Size of the frame on the wire in bytes, roughly.
 fn size_of(frame: &Frame) -> u64 {
     match frame {
         Frame::Letter(Letter { body: Body::Core(message), .. }) => match message {
@@ -650,5 +649,5 @@ fn gossip_size(gossip: &Arc<greylag_cluster::Gossip>) -> u64 {
     90 * gossip.members.len() as u64 + 40 * gossip.tombstones.len() as u64
 }
 
-/// The deadline of a dial of a proof (cluster S20) that is not answered.
+/// Timeout of the dial of a proof (cluster S20).
 pub(super) const DIAL_PATIENCE: Duration = Duration::from_secs(1);

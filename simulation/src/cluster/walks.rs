@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::{Omission, Outcome, Violation};
 
-/// Three that hold states, and one that comes and goes.
+/// Count of nodes that hold states; one further node comes and goes.
 const HOLDERS: usize = 3;
 const STEPS: u64 = 30;
 
@@ -62,7 +62,7 @@ impl Walk {
         self.check(at, &before)
     }
 
-    /// A change of the holder's own.
+    /// Makes a change on the holder's own state.
     fn change(&mut self, at: usize) {
         let target = node(self.rng.random_range(0..=HOLDERS));
         let kind = self.rng.random_range(0..4);
@@ -90,7 +90,7 @@ impl Walk {
         }
     }
 
-    /// Another holder's state arrives.
+    /// Merges another holder's state.
     fn hear(&mut self, at: usize) {
         let theirs = self.states[self.rng.random_range(0..HOLDERS)].clone();
         if !theirs.members.contains_key(&node(at)) {

@@ -1,10 +1,8 @@
-//! Whole processes on virtual time: membership, resolver, singleton manager and associations, all
-//! of them the real machines.
+//! Whole processes on virtual time, with the real machines of membership, resolver, singleton manager and associations.
 //!
-//! Events come from one queue keyed by time and sequence. Each process has a clock of its own that
-//! is a little fast or slow, may jump, and stands still with the process as far as it can tell. The
-//! world plays the driver, the kernels of the hosts (dials of proofs, refused connections, closed
-//! streams) and the instance of the singleton.
+//! Events come from one queue keyed by time and sequence. Each process has its own clock, which is a little fast or
+//! slow, may jump, and, as far as the process can tell, stops while the process is paused. The world plays the driver,
+//! the kernels of the hosts (dials of proofs, refused connections, closed streams) and the instance of the singleton.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -27,10 +25,10 @@ use super::plan::{Fault, LONG_PAUSE, Link, Place, Plan};
 use super::streams::{Body, DIAL_PATIENCE, Letter, Peer, Stream, StreamId, Way};
 use crate::Violation;
 
-/// Real time since the beginning, in millionths of a second.
+/// Microseconds of real time since the start.
 pub(super) type Micros = u64;
 pub(super) type ProcessId = usize;
-/// A host: the first ones are those of the places.
+/// Index of a host: first those of the places, then those that names moved to.
 pub(super) type Spot = usize;
 
 pub(super) fn micros(duration: Duration) -> Micros {
@@ -38,10 +36,10 @@ pub(super) fn micros(duration: Duration) -> Micros {
 }
 
 const SECOND: Micros = 1_000_000;
-/// Between two messages of user traffic of one process.
+/// Interval of a process's user traffic.
 const PROBE_INTERVAL: Micros = 3 * SECOND;
 
-/// What happens next.
+/// An event of the queue.
 #[derive(Debug)]
 pub(super) enum Happening {
     Arrival { stream: StreamId, way: Way },
@@ -58,7 +56,7 @@ pub(super) enum Happening {
     Probe { process: ProcessId },
 }
 
-/// What a process is told by its own host or driver.
+/// News for a process from its own host or driver.
 #[derive(Debug, Clone)]
 pub(super) enum Local {
     Core(Input),
@@ -85,7 +83,7 @@ impl PartialOrd for Event {
     }
 }
 impl Ord for Event {
-    /// The heap yields its greatest element, so earlier is greater.
+    /// Reversed, since the heap yields its greatest element and the earliest event must come first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.seq).cmp(&(self.at, self.seq))
     }
@@ -105,7 +103,7 @@ impl Clock {
         self.shows + passed * (1_000_000 + self.ppm) as u64 / 1_000_000
     }
 
-    /// When it will show `local`, or has.
+    /// The real time at which the clock shows `local`.
     fn when(&self, local: Micros) -> Micros {
         let missing = local.saturating_sub(self.shows);
         let rate = (1_000_000 + self.ppm) as u64;
@@ -116,28 +114,28 @@ impl Clock {
 /// One process.
 pub(super) struct Process {
     pub(super) place: Place,
-    /// Its host: that of its place, unless its name has moved.
+    /// Its host: that of its place, unless the name has moved.
     pub(super) spot: Spot,
-    /// What its host tells of itself.
+    /// The host's name for itself, if it tells one.
     pub(super) host_id: Option<String>,
-    /// Who holds the address of each place, as its transport was told.
+    /// The holders of each place's address, as its transport was told.
     pub(super) holders: Vec<Vec<Holder>>,
     pub(super) address: UniqueAddress,
     pub(super) core: ClusterCore,
     manager: SingletonManager,
-    /// The instance of the singleton exists.
+    /// Whether the singleton's instance exists here.
     pub(super) instance: bool,
-    /// Why its membership ended. The process may still wait for its instance.
+    /// Why the membership ended. The process may still wait for its instance.
     pub(super) ended: Option<ShutdownReason>,
-    /// The process is no more.
+    /// Whether the process has ended.
     pub(super) gone: bool,
-    /// Its kernel still answers for it.
+    /// Whether its host's kernel still answers.
     pub(super) host_stands: bool,
-    /// The process was ended from outside.
+    /// Whether the process was ended from outside.
     pub(super) killed: bool,
-    /// Since when and until when it stands still.
+    /// Begin and end of its present pause.
     pub(super) paused: Option<(Micros, Micros)>,
-    /// The process has stood still for longer than G1 covers.
+    /// Whether the process was paused for longer than G1 covers.
     pub(super) stood_still: bool,
     pub(super) peers: Vec<Option<Box<Peer>>>,
     pub(super) joined: bool,
@@ -147,11 +145,11 @@ pub(super) struct Process {
     pub(super) seen: Seen,
 }
 
-/// The run.
+/// A run.
 pub(super) struct World {
     pub(super) plan: Plan,
     pub(super) places: usize,
-    /// Every host, and of those that names moved to the place that they are beside.
+    /// Count of hosts. `beside` has, for each host that a name moved to, the place whose connectivity it shares.
     pub(super) spots: usize,
     beside: Vec<Place>,
     settings: ClusterSettings,
@@ -160,21 +158,21 @@ pub(super) struct World {
     seq: u64,
     queue: BinaryHeap<Event>,
     pub(super) processes: Vec<Process>,
-    /// The latest process at each place.
+    /// The newest process at each place.
     pub(super) at: Vec<Option<ProcessId>>,
     pub(super) streams: Vec<Stream>,
     pub(super) link: Link,
-    /// Since when nothing passes from one host to another.
+    /// Since when the way from one host to another is cut.
     pub(super) cut_since: Vec<Option<Micros>>,
     pub(super) busy_until: Vec<Micros>,
     pub(super) numbers: u64,
     pub(super) steps: u64,
     pub(super) faults: u64,
-    /// When the cluster stood, and the plan began.
+    /// When the cluster had formed, and the plan began.
     begun: Micros,
     pub(super) checks: Checks,
     pub(super) leases: Leases,
-    /// What happened, in words, if it is kept.
+    /// The story of the run, if it is kept.
     trace: Option<Vec<String>>,
     base: Instant,
 }
@@ -219,7 +217,7 @@ impl World {
         }
     }
 
-    /// The same, remembering what happens.
+    /// The same, keeping the story.
     pub(super) fn traced(mut self) -> Self {
         self.trace = Some(Vec::new());
         self
@@ -254,7 +252,7 @@ impl World {
 
     // --- the run --------------------------------------------------------------------------------
 
-    /// Forms the cluster, lets the plan happen, ends all faults and waits for rest.
+    /// Forms the cluster, plays the plan, ends all faults and waits for rest.
     pub(super) fn run(&mut self) -> Result<(), Violation> {
         self.form()?;
         self.begun = self.now;
@@ -269,7 +267,7 @@ impl World {
         self.come_to_rest()
     }
 
-    /// All places, the first being the first seed.
+    /// Forms the cluster of all places; place 0 is the first seed.
     fn form(&mut self) -> Result<(), Violation> {
         for place in 0..self.places {
             self.start(place, place, Some(place));
@@ -297,10 +295,10 @@ impl World {
 
     /// Runs after the faults until all living processes form one cluster, or no process is left.
     fn come_to_rest(&mut self) -> Result<(), Violation> {
-        // The lease of a process that is gone ends by itself.
+        // Longer with leases: that of a process that is gone must expire.
         let patience = if self.plan.leases.singleton { 300 } else { 150 };
         let patience = self.now + patience * SECOND + micros(self.plan.margin.unwrap_or_default());
-        // Late events (a silence not noticed yet, margins, notices) must not disturb it.
+        // Late events (a silence not noticed yet, margins, notices) must not end the rest again, so it must last 8 s.
         let mut calm_since = None;
         loop {
             self.run_until(self.now + 2 * SECOND)?;
@@ -310,7 +308,7 @@ impl World {
                 return Ok(());
             }
             if now > patience && self.checks.may_stay_apart() {
-                // Two sides have downed each other where G1 promises nothing: they stay apart, since neither believes a
+                // Two sides have downed each other where G1 promises nothing. They stay apart, since neither trusts a
                 // process that is no member of its own (cluster S19).
                 return Ok(());
             }
@@ -453,7 +451,7 @@ impl World {
         }
     }
 
-    /// The name leads to a new process on a host that is as connected as that of `beside`.
+    /// Makes the name lead to a new process on a host with the connectivity of `beside`.
     fn move_name(&mut self, place: Place, beside: Place, told: bool) {
         let spot = self.places + self.beside.len();
         self.beside.push(beside);
@@ -466,13 +464,13 @@ impl World {
         self.start(place, spot, told.then_some(spot));
     }
 
-    /// Processes that had the name before the latest one, and are not gone.
+    /// Processes that had the name before the newest one, and have not ended.
     fn older_at(&self, place: Place) -> Vec<ProcessId> {
         let older = |id: &ProcessId| self.processes[*id].place == place && self.at[place] != Some(*id);
         (0..self.processes.len()).filter(older).filter(|id| !self.processes[*id].gone).collect()
     }
 
-    /// An operator who knows that they are gone downs them at some node that knows them.
+    /// Plays an operator who knows that these processes are gone: downs them at a node that knows them.
     fn down_old(&mut self, place: Place) {
         let older = |process: &&Process| process.place == place && process.gone;
         let older: Vec<UniqueAddress> = self.processes.iter().filter(older).map(|p| p.address.clone()).collect();
@@ -514,7 +512,7 @@ impl World {
         self.at[place].filter(|process| !self.processes[*process].gone)
     }
 
-    /// Until when the process stands still.
+    /// End of the process's present pause.
     pub(super) fn stands_still(&self, process: ProcessId) -> Option<Micros> {
         self.processes[process].paused.map(|(_, until)| until).filter(|until| *until > self.now)
     }
@@ -527,7 +525,7 @@ impl World {
         self.vanish(process);
     }
 
-    /// The process is no more.
+    /// Ends the process.
     fn vanish(&mut self, process: ProcessId) {
         let state = &mut self.processes[process];
         (state.gone, state.paused) = (true, None);
@@ -545,7 +543,7 @@ impl World {
 
     /// Starts a process on a host, which may name itself, and lets it join by all places.
     pub(super) fn start(&mut self, place: Place, spot: Spot, told: Option<Spot>) {
-        // Uids are drawn, so their order says nothing of the order of starts.
+        // Uids are random, so their order says nothing about the order of starts.
         let uid = Uid::new((self.rng.random::<u64>() >> 8) | 1).expect("it is odd");
         let address = UniqueAddress::new(Self::address(place), uid);
         let clock = Clock { since: self.now, shows: self.now, ppm: self.plan.clock_ppm[place] };
@@ -595,7 +593,7 @@ impl World {
         self.base + Duration::from_micros(self.processes[process].clock.read(self.now))
     }
 
-    /// A command waits while the process stands still.
+    /// Gives a command to a process; a paused process gets it when it wakes.
     fn when_awake(&mut self, process: ProcessId, input: Input) {
         let at = self.now;
         self.push(at, Happening::Local { process, local: Local::Core(input) });
@@ -643,7 +641,7 @@ impl World {
         if state.gone || state.paused.is_none_or(|(_, until)| until != self.now) {
             return;
         }
-        // Deadlines first, as in the driver; then what has arrived.
+        // Deadlines come first, as in the driver; then what has arrived.
         self.processes[process].paused = None;
         self.processes[process].wake_at = Micros::MAX;
         if self.processes[process].instance {
@@ -660,10 +658,10 @@ impl World {
         let peers = state.peers.iter().flatten().filter_map(|peer| peer.deadline).min();
         let deadlines = [state.core.next_deadline(), state.manager.next_deadline(), peers];
         let Some(next) = deadlines.into_iter().flatten().min() else { return };
-        // Rounded up: a wake-up must not come before its reason.
+        // Rounded up, since a wake-up must not come before the deadline.
         let local = micros(next.saturating_duration_since(self.base)) + 1;
         let at = state.clock.when(local).max(self.now);
-        // A wake-up that comes early finds nothing to do and asks again.
+        // An early wake-up finds nothing due and is scheduled again.
         if at < state.wake_at {
             self.processes[process].wake_at = at;
             self.push(at, Happening::Wake { process });
@@ -818,7 +816,7 @@ impl World {
         }
     }
 
-    /// The driver's part of T15: each association learns who holds its address.
+    /// Does the driver's part of T15: tells each association the holders of its address.
     fn tell_holders(&mut self, process: ProcessId, members: &Members) {
         let mut by_place: Vec<Vec<Holder>> = vec![Vec::new(); self.places];
         for holder in self.settings.holders(members) {
@@ -867,9 +865,9 @@ impl World {
         }
     }
 
-    /// What the kernel of the host says to a dial of a proof.
+    /// The answer of the host's kernel to the dial of a proof.
     fn dial_for_proof(&self, from: ProcessId, peer: UniqueAddress) -> (Duration, Input) {
-        // A proof dials where the last stream ended: at the process's host, even if its name leads elsewhere now.
+        // A proof dials where the last stream ended: the process's old host, even if the name leads elsewhere now.
         let known = |process: &Process| process.address == peer && process.host_stands;
         let there = self.processes.iter().position(known).filter(|id| {
             let latest = self.at[self.processes[*id].place];
@@ -883,7 +881,7 @@ impl World {
         let quick = Duration::from_millis(1);
         match there {
             Some(_) if blocked => (DIAL_PATIENCE, Input::DialFailed(peer)),
-            // The driver lets a refusal count only where `proof_of_death` covers it.
+            // The driver takes a refusal as proof only where `proof_of_death` covers it.
             Some(id) if self.processes[id].gone && self.plan.provable => (quick, Input::DialRefused(peer)),
             Some(id) if !self.processes[id].gone => (quick, Input::DialAnswered(peer)),
             _ => (quick, Input::DialFailed(peer)),
@@ -902,7 +900,7 @@ impl World {
         !self.living().any(|process| process.joined)
     }
 
-    /// All who live are members of one cluster, agree on everything, and host one singleton.
+    /// Whether all living processes are members of one cluster, agree on everything, and host one singleton.
     fn is_at_rest(&self) -> bool {
         let unfinished = |process: &Process| !process.gone && (process.ended.is_some() || process.paused.is_some());
         if self.processes.iter().any(unfinished) {

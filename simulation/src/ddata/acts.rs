@@ -1,4 +1,4 @@
-//! What users do: they change entries, read them, and delete them.
+//! Acts of users: they change entries, read them, and delete them.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use super::checks::{Pending, Wanted};
 use super::ledger::{Act, Ledger, MOST, Tally};
 use super::world::World;
 
-/// How long a request may take.
+/// Timeout of a request.
 pub(super) const TIMEOUT: Duration = Duration::from_millis(800);
 
 impl World {
-    /// Something that makes sense in what a process sees of a ledger.
+    /// Draws an act that would change something in a ledger as the process sees it.
     pub(super) fn draw_act(&mut self, index: usize, ledger: usize) -> Act {
         let seen = self.processes[index].seen[ledger];
         let shown = self.books[ledger].shown(seen).clone();
@@ -26,7 +26,8 @@ impl World {
                 4 | 5 => Act::Take(key),
                 6 => Act::Clear,
                 7 | 8 => Act::Count(rng.random_range(-3..=5)),
-                // Two puts of one time would be decided by their writers; the model need not know how.
+                // Timestamps are unique: two puts of one time would be decided by their writers, which the model does
+                // not know.
                 9 => Act::Put(key, rng.random_range(0..1_000) * 1_000 + self.books[ledger].ops.len() as i64),
                 10 => Act::Unput(key),
                 11 => Act::Vote(key, rng.random_range(1..5)),
@@ -35,7 +36,8 @@ impl World {
                 14 => Act::Untag(key, value),
                 _ => Act::UntagAll(key),
             };
-            // A slot holds what was counted before; a replica that hears of it out of order knows more than it lists.
+            // A slot has the counts before it, too, so a replica that hears of it out of order shows more than its list
+            // says.
             let fits = self.is_ordered || !matches!(act, Act::Count(_));
             if fits && act != Act::Count(0) && shown.allows(act) {
                 return act;
@@ -43,7 +45,7 @@ impl World {
         }
     }
 
-    /// A level for a write, often the local one.
+    /// Draws a level for a write, often the local one.
     pub(super) fn draw_level(&mut self) -> WriteLevel {
         match self.net.rng().random_range(0..7) {
             0..=2 => WriteLevel::Local,
@@ -54,7 +56,7 @@ impl World {
         }
     }
 
-    /// A process changes a ledger.
+    /// Changes a ledger at a process.
     pub(super) fn change(&mut self, index: usize, ledger: usize, act: Act, level: WriteLevel) {
         if self.books[ledger].ops.len() >= MOST || self.processes[index].deleted.contains(&ledger) {
             return;
@@ -75,7 +77,7 @@ impl World {
         self.began(index, id, done.map_err(|error| format!("{error:?}")), out);
     }
 
-    /// A process changes a bare counter.
+    /// Increments a bare counter at a process.
     pub(super) fn count(&mut self, index: usize, tally: usize, level: WriteLevel) {
         let number = self.tallies[tally].ops.len();
         if number >= Tally::MOST {
@@ -92,8 +94,8 @@ impl World {
         self.began(index, id, done.map_err(|error| format!("{error:?}")), out);
     }
 
-    /// A bare counter expires at one process. Others still have its amount, or the amount is gone; an amount that comes
-    /// back is added to the counts made there from now on.
+    /// Expires a bare counter at one process. Other processes may still have its amount; an amount that comes back is
+    /// added to the counts made here from now on.
     pub(super) fn expire(&mut self, index: usize, tally: usize) {
         self.tell(|| format!("c{tally} expires at {index}"));
         let (entry, key, now) = (self.books.len() + tally, self.tally_keys[tally].id().clone(), self.now());
@@ -105,7 +107,8 @@ impl World {
         self.perform(index, out);
     }
 
-    /// An update that changes nothing, at a level: others must hold what is held here. Source: ddata R2.
+    /// Makes an update that changes nothing, at a level: other replicas must then hold what this one holds. Source:
+    /// ddata R2.
     pub(super) fn confirm(&mut self, index: usize, ledger: usize, level: WriteLevel) {
         let seen = self.processes[index].seen[ledger];
         if seen == 0 || self.processes[index].deleted.contains(&ledger) {
@@ -134,7 +137,8 @@ impl World {
         self.next
     }
 
-    /// Local operations are over at once, whatever the network does. Source: ddata C4.
+    /// Handles the outcome of a request; a local operation must be done at once, whatever the network does. Source:
+    /// ddata C4.
     fn began(&mut self, index: usize, id: u64, done: Result<(), String>, out: Vec<greylag_ddata::Effect>) {
         match done {
             Err(error) => {
@@ -151,7 +155,7 @@ impl World {
         }
     }
 
-    /// A process reads a ledger.
+    /// Reads a ledger at a process.
     pub(super) fn read(&mut self, index: usize, ledger: usize, level: ReadLevel) {
         self.next += 1;
         let id = self.next;
@@ -161,7 +165,7 @@ impl World {
         self.input(index, Input::Get { id, key: self.ledger_keys[ledger].id().clone(), tag, level });
     }
 
-    /// A process deletes a ledger, for good.
+    /// Deletes a ledger at a process, for good.
     pub(super) fn delete(&mut self, index: usize, ledger: usize, level: WriteLevel) {
         self.next += 1;
         let id = self.next;

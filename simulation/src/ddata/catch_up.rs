@@ -1,4 +1,4 @@
-//! A replica that says that it has caught up holds what was there.
+//! A replica that reports itself as caught up must hold all earlier entries.
 
 use std::time::Duration;
 
@@ -12,12 +12,11 @@ use super::world::World;
 const MS: Duration = Duration::from_millis(1);
 const ENTRIES: u64 = 300;
 
-/// However many messages of its rounds were lost, doubled or overtaken: a new process that calls itself
-/// caught up holds every entry, since it would otherwise hide a confirmed write from a majority read.
-/// Source: ddata G13.
+/// Even if messages of its rounds were lost, duplicated or overtaken, a new process that calls itself caught up holds
+/// every entry; otherwise it would hide a confirmed write from a majority read. Source: ddata G13.
 pub(super) fn history(seed: u64) -> World {
     let mut world = faults::quiet(seed);
-    // Disks are read first.
+    // The members load their disks first.
     world.run_for(10 * MS);
     for id in 1..=ENTRIES {
         let (mut out, now) = (Vec::new(), world.now());

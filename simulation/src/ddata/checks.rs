@@ -1,4 +1,4 @@
-//! The promises that are checked after every step, at every acknowledgement, and in the end.
+//! Promises checked after every step, at every acknowledgement, and at the end.
 
 use greylag_crdt::{GCounter, ReplicaId, ReplicatedData};
 use greylag_ddata::{DeleteError, GetError, Input, Key, KeyId, Lifecycle, Notice, Read, Reply, Snapshot, WriteLevel};
@@ -7,11 +7,11 @@ use super::acts::TIMEOUT;
 use super::ledger::{Ledger, Mask};
 use super::world::World;
 
-/// A request that waits for its answer.
+/// A request without an answer yet.
 #[derive(Debug, Clone)]
 pub(super) struct Pending {
     pub(super) entry: usize,
-    /// What the write is about; what the reader had seen.
+    /// The operations of a write; for a read, those that the reader had seen.
     pub(super) mask: Mask,
     pub(super) wanted: Wanted,
 }
@@ -23,7 +23,7 @@ pub(super) enum Wanted {
         is_local: bool,
     },
     Read,
-    /// Only whether the entry is deleted.
+    /// A read that only asks whether the entry is deleted.
     Fate,
 }
 
@@ -40,7 +40,7 @@ const HELD: &str = "acknowledged at a level means held by as many (ddata C2)";
 const EQUAL: &str = "all replicas are equal after healing (ddata C1)";
 
 impl World {
-    /// Looks at what a process shows now, if its data changed.
+    /// Checks the values that a process shows, if its data have changed.
     pub(super) fn check_process(&mut self, index: usize) {
         let sum = self.processes[index].core.root_sum();
         if self.processes[index].checked == Some(sum) || self.broken.is_some() {
@@ -85,7 +85,7 @@ impl World {
         }
     }
 
-    /// Nothing is shown: because nothing was ever seen, or because the entry was deleted.
+    /// Checks an entry without a value: nothing of it may have been seen, unless it was deleted.
     fn check_absent(&mut self, index: usize, ledger: usize) {
         if self.processes[index].seen[ledger] == 0 || self.processes[index].deleted.contains(&ledger) {
             return;
@@ -130,16 +130,16 @@ impl World {
         }
     }
 
-    /// An acknowledged update is on as many replicas as its level says, at that moment. Those that died
-    /// since they acknowledged count as they were.
+    /// Checks that an acknowledged update is on as many replicas as its level says, at that moment. A replica that died
+    /// since counts with what it held.
     fn check_acknowledged(&mut self, index: usize, pending: &Pending) {
         self.acknowledged += 1;
         let Wanted::Write { needed, .. } = pending.wanted else { return };
         if !self.is_ordered {
-            // A delta that came too late is skipped, and acknowledged all the same.
+            // A delta that comes too late is skipped but acknowledged all the same, so the count does not hold.
             return;
         }
-        // The data of this process changed in this very step.
+        // The data of this process have changed in this very step.
         self.check_process(index);
         let is_durable = self.is_durable(pending.entry);
         let holds = |index: &usize| {
@@ -158,7 +158,7 @@ impl World {
         }
     }
 
-    /// A read shows at least what the reader had seen when it asked. Source: ddata C6, R7.
+    /// Checks that a read shows at least what the reader had seen when it asked. Source: ddata C6, R7.
     fn check_read(&mut self, index: usize, pending: &Pending, result: Result<Read<Snapshot>, GetError>) {
         match (pending.wanted, result) {
             (Wanted::Fate, Ok(Read::Deleted)) => drop(self.processes[index].deleted.insert(pending.entry)),
@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// Subscribers are shown more and more. Source: ddata C7.
+    /// Checks that a subscriber is shown more and more operations. Source: ddata C7.
     pub(super) fn on_notice(&mut self, index: usize, key: &KeyId, notice: Notice) {
         let Some(ledger) = self.ledger_keys.iter().position(|known| known.id() == key) else { return };
         if let Notice::Value(snapshot) = notice {
@@ -191,7 +191,7 @@ impl World {
         }
     }
 
-    /// Whether the members are as they should be in the end; what is missing, if anything is. Source: ddata C1, Z8.
+    /// What keeps the members from being settled, if anything does. Source: ddata C1, Z8.
     pub(super) fn unsettled(&self) -> Option<String> {
         let living = self.living();
         let first = *living.first()?;
@@ -213,7 +213,7 @@ impl World {
         None
     }
 
-    /// A replica that is gone, and that the data of a process still name. Source: ddata Z8.
+    /// An entry that still names a replica that is gone, at a process. Source: ddata Z8.
     fn named_at(&self, index: usize) -> Option<String> {
         let lives = |replica: ReplicaId| self.living().iter().any(|own| replica == self.processes[*own].replica());
         let core = &self.processes[index].core;
@@ -226,7 +226,7 @@ impl World {
         ledgers.chain(tallies).find_map(found)
     }
 
-    /// What must be so once faults have stopped and there was time enough.
+    /// Checks that the members are settled, given that faults have stopped and there was enough time.
     pub(super) fn check_settled(&mut self) {
         if let Some(what) = self.unsettled().filter(|_| self.broken.is_none()) {
             return self.breaks(EQUAL, what);
@@ -253,7 +253,7 @@ impl World {
         }
     }
 
-    /// Nothing was performed twice for one removed replica. Source: ddata Z4, O6.
+    /// Checks that no entry was performed twice for one removed replica. Source: ddata Z4, O6.
     pub(super) fn check_performed_once(&mut self) {
         let again: u64 = self.processes.iter().map(|process| process.core.stats().performed_again).sum();
         let keys = self.ledger_keys.iter().map(Key::id).chain(self.tally_keys.iter().map(Key::id));
@@ -273,7 +273,7 @@ impl World {
         }
     }
 
-    /// After healing everything is served: all are found, at once.
+    /// Checks that after healing every member gets an update acknowledged by all.
     pub(super) fn check_serves(&mut self) {
         for index in self.living() {
             let before = self.acknowledged;
@@ -285,7 +285,7 @@ impl World {
         }
     }
 
-    /// How many entries were performed.
+    /// Count of performed entries.
     pub(super) fn performed(&self) -> u64 {
         self.processes.iter().map(|process| process.core.stats().performed).sum()
     }
@@ -296,7 +296,7 @@ impl World {
     }
 }
 
-/// The replicas that an entry's data name.
+/// The replicas named in an entry's data.
 fn named<T: ReplicatedData>(core: &greylag_ddata::ReplicatorCore, key: &Key<T>) -> Vec<ReplicaId> {
     let pruning = core.value(key).and_then(ReplicatedData::pruning);
     pruning.map(|pruning| pruning.modified_by().into_iter().collect()).unwrap_or_default()

@@ -1,7 +1,7 @@
-//! Disks: they flush in their own time, lose unflushed writes, and tear the batch under way.
+//! Disks: they flush after a while, lose unflushed writes, and tear the batch being flushed.
 //!
-//! Every place has one; a process that runs there finds the data that the former one left, or an
-//! older state of them, or nothing. Source: ddata §6, O6.
+//! Every place has one; a process that starts there finds the data of the former process, or an older state of them, or
+//! nothing. Source: ddata §6, O6.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use rand::RngExt;
 use super::ledger::{Ledger, Mask};
 use super::world::{Due, World};
 
-/// What a place keeps.
+/// The disk of a place.
 #[derive(Debug, Default)]
 pub(super) struct Disk {
     image: StoreImage,
-    /// An earlier state of it.
+    /// An earlier state of the image.
     backup: Option<StoreImage>,
-    /// What is being flushed: for whom, under what number.
+    /// The batch being flushed: process, ticket, operations.
     under_way: Option<(usize, u64, Vec<StoreOp>)>,
 }
 
-/// What a process finds on the disk of its place.
+/// The data that a process finds on the disk of its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
-    /// What was flushed there last.
+    /// The last flushed state.
     All,
     /// An earlier state.
     Older,
@@ -34,7 +34,7 @@ pub(super) enum Found {
 }
 
 impl Disk {
-    /// What was flushed there, to be found again.
+    /// A copy of the flushed state.
     pub(super) fn copy(&self) -> Self {
         Self { image: self.image.clone(), backup: None, under_way: None }
     }
@@ -45,7 +45,7 @@ impl World {
         self.disks.entry(self.processes[index].place).or_default()
     }
 
-    /// Decides which data the next process at a place finds.
+    /// Sets which data the next process at a place finds.
     pub(super) fn leave_on_disk(&mut self, place: usize, found: Found) {
         self.tell(|| format!("at place {place} {found:?} is found"));
         let disk = self.disks.entry(place).or_default();
@@ -56,20 +56,20 @@ impl World {
         }
     }
 
-    /// Keeps a copy of the data that a place has flushed so far, for a later process to find.
+    /// Keeps a copy of the flushed data of a place, for a later process to find.
     pub(super) fn back_up(&mut self, index: usize) {
         let disk = self.disk(index);
         disk.backup = Some(disk.image.clone());
     }
 
-    /// A process hands over a batch.
+    /// Starts to flush a batch of a process.
     pub(super) fn store(&mut self, index: usize, ticket: u64, ops: Vec<StoreOp>) {
         let takes = Duration::from_micros(self.net.rng().random_range(0..6_000));
         self.disk(index).under_way = Some((index, ticket, ops));
         self.due(takes, index, Due::Flushed(ticket));
     }
 
-    /// A batch is on disk, or the disk failed.
+    /// Ends the flush of a batch, or fails it.
     pub(super) fn on_flushed(&mut self, index: usize, ticket: u64) {
         let fails = self.arrangement.disks_fail && self.chance(0.05);
         let disk = self.disk(index);
@@ -78,7 +78,7 @@ impl World {
             return;
         };
         if fails {
-            // Some of it may be there all the same.
+            // A failed flush may have written a part of the batch.
             let some = self.net.rng().random_range(0..=ops.len());
             ops.truncate(some);
         }
@@ -89,14 +89,14 @@ impl World {
         self.input(index, Input::Stored { ticket, result });
     }
 
-    /// A process asks for its stored data.
+    /// Gives a process its stored data.
     pub(super) fn on_load(&mut self, index: usize) {
         let batch = self.disk(index).image.load();
         self.input(index, Input::Loaded(batch.records));
         self.input(index, Input::LoadDone(batch.meta));
     }
 
-    /// A process is gone, or its replicator: the batch under way is torn.
+    /// Tears the batch being flushed when a process, or its replicator, ends.
     pub(super) fn tear(&mut self, index: usize) {
         let some = self.net.rng().random_range(0..=100);
         let disk = self.disk(index);
@@ -117,7 +117,7 @@ impl World {
         key.is_some_and(|key| self.arrangement.settings.durable.covers(key))
     }
 
-    /// What a process has flushed of an entry.
+    /// The operations of an entry that a process has flushed.
     pub(super) fn flushed(&self, index: usize, entry: usize) -> Mask {
         let Some(disk) = self.disks.get(&self.processes[index].place) else { return 0 };
         if entry < self.books.len() {
@@ -129,20 +129,20 @@ impl World {
         }
     }
 
-    /// Whether the disk of a process says that an entry is deleted.
+    /// Whether an entry is deleted on the disk of a process.
     pub(super) fn is_deleted_on_disk(&self, index: usize, entry: usize) -> bool {
         let Some(disk) = self.disks.get(&self.processes[index].place) else { return false };
         let Some(key) = self.ledger_keys.get(entry) else { return false };
         matches!(disk.image.records.get(key.id()), Some(LoadedRecord::Tombstone { .. }))
     }
 
-    /// Whether a process serves users.
+    /// Whether a process serves its users.
     pub(super) fn is_loaded(&self, index: usize) -> bool {
         !matches!(self.processes[index].core.lifecycle(), Lifecycle::Loading | Lifecycle::Stopped(_))
     }
 }
 
-/// What a disk holds of an entry.
+/// The value of an entry on a disk.
 fn stored<T: ReplicatedData>(disk: &Disk, key: &greylag_ddata::KeyId) -> Option<T> {
     let LoadedRecord::Value { bytes, deltas, markers, .. } = disk.image.records.get(key)? else { return None };
     let mut value = T::from_untagged_bytes(bytes).ok()?;
@@ -151,7 +151,7 @@ fn stored<T: ReplicatedData>(disk: &Disk, key: &greylag_ddata::KeyId) -> Option<
         markers.clean_delta::<T>(&mut delta);
         value.merge_delta(&delta).ok()?;
     }
-    // An amount that two owners moved is counted once by their markers only.
+    // The markers remove an amount that two owners have moved, so that it counts once.
     if let Some(pruning) = value.pruning_mut() {
         markers.clean(pruning);
     }

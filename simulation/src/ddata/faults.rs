@@ -1,5 +1,4 @@
-//! Histories drawn from a seed: users act, everything that can go wrong does, then the faults stop
-//! and all replicas must agree.
+//! Histories drawn from a seed: users act under faults of every kind, then the faults stop and all replicas must agree.
 
 use std::time::Duration;
 
@@ -14,17 +13,17 @@ use super::world::{Arrangement, World};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// What a seed decides before anything happens.
+/// Traits of a history, drawn before it begins.
 #[derive(Debug, Clone, Copy)]
 struct Traits {
-    /// Markers live for seconds, so that they are forgotten in the end.
+    /// Markers live for seconds only, so that they are forgotten in the end.
     forgets: bool,
-    /// Members may go.
+    /// Members may crash.
     crashes: bool,
     deletes: bool,
     /// Bare counters expire now and then, each time at one process.
     expires: bool,
-    /// Deltas are joined in whatever order they come: that is no matter of safety (ddata K8).
+    /// Deltas are joined in any order, which must be safe (ddata K8).
     disordered: bool,
 }
 
@@ -52,15 +51,16 @@ fn arrangement(seed: u64, sabotage: &'static [Sabotage]) -> Arrangement {
         delta_propagation_interval: 40 * MS,
         notify_subscribers_interval: 100 * MS,
         delta_resend_timeout: 150 * MS,
-        // Longer than every history, so that a replica that caught up did so by complete rounds.
+        // Longer than every history, so that a replica catches up by complete rounds, not by the timeout.
         sync_timeout: Duration::from_secs(600),
-        // Small enough that batches split, hints are used and logs overflow now and then.
+        // Small enough that now and then batches split, hints are used and logs overflow.
         max_delta_elements: if seed.is_multiple_of(3) { 2 } else { 500 },
         eager_full_state_bytes: if seed.is_multiple_of(4) { 64 } else { 64 * 1024 },
         delta_log_max_entries: if seed.is_multiple_of(5) { 12 } else { 100_000 },
         max_delta_size: if seed.is_multiple_of(11) { 2 } else { 1_000 },
         pruning_interval: (!seed.is_multiple_of(6) || forgets).then_some(300 * MS),
-        // Much earlier than everything has spread, unless what is early would be forgotten.
+        // Long before everything has spread, except in histories that forget: an early pruning would be forgotten
+        // there.
         max_pruning_dissemination: if forgets { 6_000 * MS } else { 200 * MS },
         pruning_marker_time_to_live: life,
         durable: DurableSettings { keys, pruning_marker_time_to_live: life, ..DurableSettings::default() },
@@ -79,7 +79,7 @@ fn arrangement(seed: u64, sabotage: &'static [Sabotage]) -> Arrangement {
     }
 }
 
-/// One history.
+/// Plays one history.
 pub(super) fn history(seed: u64, sabotage: &'static [Sabotage], story: bool) -> World {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xacc);
     let members = rng.random_range(3..=5);
@@ -105,9 +105,9 @@ pub(super) fn history(seed: u64, sabotage: &'static [Sabotage], story: bool) -> 
         }
     }
     world.calm();
-    // All replicas agree soon; none may take for ever.
+    // All replicas must agree within this time.
     world.run_until(40 * Duration::from_secs(1), |world| world.news.is_empty() && world.unsettled().is_none());
-    // The process that stood still last has gone on by then, and told its subscribers.
+    // By then the last paused process has woken and notified its subscribers.
     world.run_for(1_000 * MS);
     world.check_settled();
     if !traits.crashes {
@@ -120,13 +120,13 @@ pub(super) fn history(seed: u64, sabotage: &'static [Sabotage], story: bool) -> 
     world
 }
 
-/// A few members, to which nothing happens yet.
+/// A world of a few members without any faults.
 pub(super) fn quiet(seed: u64) -> World {
     World::new(seed, arrangement(seed, &[]), 3 + usize::try_from(seed % 3).expect("it is small"))
 }
 
 impl World {
-    /// Something a user does at some member.
+    /// A random act of a user at some member.
     fn act(&mut self, traits: Traits) {
         let living: Vec<usize> = self.living().into_iter().filter(|index| self.is_loaded(*index)).collect();
         let Some(index) = self.choose(&living) else { return };
@@ -159,7 +159,7 @@ impl World {
     fn fault(&mut self, traits: Traits) {
         self.faults += 1;
         let living = self.living();
-        // A cut that no failure detector notices would outlast what markers are made for.
+        // In histories that forget, every cut is noticed: an unnoticed one would outlast the life of markers.
         let is_noticed = traits.forgets || self.chance(0.5);
         let (Some(one), Some(other)) = (self.choose(&living), self.choose(&living)) else { return };
         match self.net.rng().random_range(0..16) {
@@ -184,7 +184,7 @@ impl World {
                 self.promote(fresh, ReplicaStatus::Up);
             }
             12 if living.len() > 2 => {
-                // Removed while it runs: it goes on for a while, and hears of nothing.
+                // Removed while it runs: it continues for a while without hearing of its removal.
                 self.remove(one);
                 self.run_for(50 * MS);
                 let does = self.chance(0.5);
@@ -208,7 +208,7 @@ impl World {
         }
     }
 
-    /// A process dies, and another one takes its place under a new uid.
+    /// Kills a process; another one takes its place under a new uid.
     fn replace(&mut self, index: usize) {
         let place = self.processes[index].place;
         self.kill(index);
@@ -225,14 +225,14 @@ impl World {
         self.join(place, ReplicaStatus::Up);
     }
 
-    /// The faults end.
+    /// Ends the faults.
     fn calm(&mut self) {
         self.net.set_default_link(Link::reliable(5 * MS));
         self.arrangement.disks_fail = false;
         self.mend();
     }
 
-    /// Markers reach their age, and all that is known of removed replicas is forgotten.
+    /// Waits until markers have expired, and checks that everything about removed replicas is forgotten.
     fn forget(&mut self) {
         let settings = &self.arrangement.settings;
         let time = 2 * settings.pruning_marker_time_to_live + settings.max_pruning_dissemination + 5_000 * MS;

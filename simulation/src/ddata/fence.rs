@@ -1,9 +1,9 @@
-//! The fence that sharding builds on replicators: several coordinators, of which one may decide.
+//! The fence that sharding builds on replicators: of several coordinators only one may decide.
 //!
-//! Each reads everything, writes its epoch, reads everything again, writes its decision, and reads the
-//! epoch once more before the decision is announced; every step by a majority-plus, and with chance
-//! between the steps. A coordinator that knew of no home decides one: two that are announced are one too
-//! many. Source: sharding §2.15, ddata I4, scenario 86.
+//! Each coordinator reads everything, writes its epoch, reads everything again, writes its decision, and reads the
+//! epoch once more before it announces the decision; every step by a majority-plus, with random pauses between the
+//! steps. A coordinator that knows no home decides one; no two decisions may be announced. Source: sharding §2.15,
+//! ddata I4, scenario 86.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_millis(400);
 const SHARD: u8 = 1;
 
 type Meta = LwwRegister<u8>;
-/// The incarnation that allocated, by shard.
+/// The allocating incarnation, by shard.
 type Homes = LwwMap<u8, u8>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,15 +43,15 @@ struct Coordinator {
     name: u8,
     epoch: i64,
     step: Step,
-    /// The request under way.
+    /// The request in progress.
     request: Option<u64>,
-    /// When it goes on.
+    /// Time of the next step.
     at: Duration,
-    /// The epoch with which the shard was allocated, if it was.
+    /// The epoch under which the shard was allocated, if it was.
     known: Option<i64>,
 }
 
-/// One history.
+/// Plays one history.
 pub(super) fn history(seed: u64, without: Option<Omission>) -> World {
     let mut world = faults::quiet(seed);
     world.run_for(2_000 * MS);
@@ -83,7 +83,7 @@ pub(super) fn history(seed: u64, without: Option<Omission>) -> World {
 }
 
 impl Coordinator {
-    /// Takes its next step if it is time. Returns its name if it announces a decision.
+    /// Takes the next step if it is due. Returns the coordinator's name if it announces a decision.
     fn go_on(
         &mut self,
         world: &mut World,
@@ -100,14 +100,14 @@ impl Coordinator {
         };
         let reply = world.watched.get_mut(&(self.node, request))?.take()?;
         self.request = None;
-        // Between two steps anything may take a while.
+        // A random pause between two steps, sometimes long.
         let most = if world.chance(0.3) { 2_000 } else { 60 };
         self.at = world.net.now() + world.net.rng().random_range(0..most) * MS;
         let before = self.step;
         match reply {
             Reply::Update(Ok(())) => self.written(without),
             Reply::Get(Ok(read)) => self.read(read, without),
-            // Again, for ever.
+            // A failed request is repeated without end.
             _ => {}
         }
         world.tell(|| format!("coordinator {} was {before:?}, is {:?}, epoch {}", self.name, self.step, self.epoch));
@@ -177,7 +177,7 @@ impl Coordinator {
         };
     }
 
-    /// A coordinator that knows of no home decides one.
+    /// The next step: a coordinator that knows no home decides one.
     fn decide(&self) -> Step {
         if self.known.is_none() { Step::WriteHome } else { Step::Over }
     }
@@ -208,7 +208,7 @@ impl Coordinator {
                 let is_own =
                     meta.is_some_and(|meta| meta.value() == Some(&self.name) && meta.timestamp() == self.epoch);
                 if !is_own {
-                    // Fenced: the decision is not announced.
+                    // The coordinator is fenced, so its decision is not announced.
                     self.known = None;
                 }
                 self.step = match self.step {

@@ -1,11 +1,11 @@
-//! Histories in which a whole cluster stops and is started again from stores of different ages: random schedules
-//! hardly reach them.
+//! Histories in which a whole cluster stops and is started again from stores of different ages; random schedules hardly
+//! reach them.
 //!
-//! Some stores are set aside early; then a replica is removed and pruned, things are removed, and all that is
-//! forgotten. Everything stops. Stores old and new, empty places and stores from the side return in a drawn order, while messages
-//! are lost and some members cannot be reached; in some histories everything stops again half-way. In the end no
-//! replica's gate is closed, all that are not refused hold the same, and nothing that was forgotten has come back.
-//! Source: ddata Z9, Z11, scenario 90.
+//! Some stores are set aside early; then a replica is removed and pruned, elements are removed, and all that is
+//! forgotten. Everything stops. Old and new stores, stores set aside and empty places return in a random order, while
+//! messages are lost and some members cannot be reached; in some histories everything stops again half-way. In the end
+//! no replica's gate is closed, all replicas that are not refused hold the same, and nothing that was forgotten has
+//! come back. Source: ddata Z9, Z11, scenario 90.
 
 use std::time::Duration;
 
@@ -21,21 +21,21 @@ const MS: Duration = Duration::from_millis(1);
 const GOSSIP: Duration = Duration::from_millis(100);
 const SPREAD: Duration = Duration::from_millis(250);
 const LIFE: Duration = Duration::from_millis(1_500);
-/// A wall clock that is wrong is so by a year.
+/// The error of a wrong wall clock: a year.
 const YEAR_MS: i64 = 365 * 86_400_000;
 
-/// What a seed decides before anything happens.
+/// Traits of a history, drawn before it begins.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
-    /// Stores are set aside before others forget.
+    /// Some stores are set aside before the other members forget.
     has_old_stores: bool,
-    /// A member's clock is a year ahead while things are pruned and forgotten.
+    /// A member's clock is a year ahead during pruning and forgetting.
     has_wrong_clock: bool,
-    /// That member is the one that prunes, and its clock is wrong before it begins.
+    /// The member with the wrong clock is the one that prunes, and its clock is wrong before it begins.
     prunes_by_wrong_clock: bool,
-    /// Everything stops once more before all is settled.
+    /// Everything stops a second time before all is settled.
     stops_twice: bool,
-    /// Some are members before any of them has loaded anything; else one joins after the other.
+    /// Members join before any of them has loaded its store; otherwise one joins after the other.
     joins_at_once: bool,
 }
 
@@ -68,13 +68,14 @@ fn arrangement(rng: &mut ChaCha8Rng, sabotage: &'static [Sabotage]) -> Arrangeme
     }
 }
 
-/// One history.
+/// Plays one history.
 pub(super) fn history(seed: u64, sabotage: &'static [Sabotage], story: bool) -> World {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x9a7e);
     let plan = Plan {
         has_old_stores: !seed.is_multiple_of(5),
         has_wrong_clock: seed.is_multiple_of(5) || seed % 7 == 3,
-        // Where nothing was pruned before: a member whose clock is ahead forgets at once what others performed.
+        // Only where nothing was pruned before, since a member whose clock is ahead at once forgets what others
+        // performed.
         prunes_by_wrong_clock: seed.is_multiple_of(10),
         stops_twice: rng.random_bool(0.4),
         joins_at_once: rng.random_bool(0.5),
@@ -122,7 +123,7 @@ impl World {
         }
     }
 
-    /// Stores as they are now, or members that go now and leave theirs. What is set aside, by place.
+    /// Copies the stores of some members, some of which leave before; answers the copies by place.
     fn set_aside(&mut self, rng: &mut ChaCha8Rng, plan: Plan, members: usize) -> Vec<(usize, Disk)> {
         if !plan.has_old_stores {
             return Vec::new();
@@ -133,7 +134,7 @@ impl World {
             if place > 0 && aside.len() + 1 < members && rng.random_bool(0.7) {
                 let goes = rng.random_bool(0.6) && self.living().len() > 2;
                 if goes && rng.random_bool(0.3) {
-                    // The process goes on alone for a while, cut off from the others.
+                    // The process runs alone for a while, cut off from the others.
                     for other in self.living().into_iter().filter(|other| *other != index) {
                         self.part(index, other, true);
                     }
@@ -152,7 +153,7 @@ impl World {
         aside
     }
 
-    /// A replica writes, is removed, pruned, and forgotten; others remove what is there.
+    /// A member writes, leaves, is pruned and forgotten; the others go on writing and removing.
     fn prune_and_forget(&mut self, rng: &mut ChaCha8Rng, plan: Plan) {
         for index in self.living() {
             self.act_some(rng, index, 2);
@@ -169,7 +170,7 @@ impl World {
             }
         }
         let wrong = self.go_wrong(plan);
-        // Until its markers are forgotten, or not quite.
+        // Waits until the markers are forgotten, or in some histories not quite.
         let time = if rng.random_bool(0.8) { LIFE * 2 + SPREAD * 6 } else { rng.random_range(0..2_500) * MS };
         self.run_for(time);
         if let Some(wrong) = wrong {
@@ -182,8 +183,9 @@ impl World {
         self.run_for(GOSSIP * 3);
     }
 
-    /// A member's clock goes wrong, if one does: the leader's before it prunes, or another one's after everything was
-    /// performed and has spread, since a member whose clock is ahead forgets at once what others performed.
+    /// Makes a member's clock wrong, if the plan says so: the leader's before it prunes, or another member's after
+    /// everything was performed and has spread, since a member whose clock is ahead at once forgets what others
+    /// performed.
     fn go_wrong(&mut self, plan: Plan) -> Option<usize> {
         let living = self.living();
         if plan.prunes_by_wrong_clock {
@@ -204,7 +206,7 @@ impl World {
         self.tell_wall(index);
     }
 
-    /// Every process dies, and membership with them.
+    /// Kills every process, and forgets the membership.
     fn stop_all(&mut self) {
         self.tell(|| "everything stops".to_owned());
         for index in self.living() {
@@ -215,7 +217,7 @@ impl World {
         self.mend();
     }
 
-    /// Processes at some places, with what lies there or was set aside.
+    /// Starts processes at all places in random order, on the stores that are there or were set aside.
     fn start_some(&mut self, rng: &mut ChaCha8Rng, plan: Plan, aside: &[(usize, Disk)], places: usize) {
         let lossy = Link { delay: (MS, 20 * MS), loss: 0.1, duplication: 0.1, reorder: true };
         if rng.random_bool(0.4) {
@@ -257,7 +259,7 @@ impl World {
         matches!(lifecycle, Lifecycle::Stopped(StopReason::StoreTooOld { .. }))
     }
 
-    /// Where no store is older than another, none is refused: whatever a clock said for a while.
+    /// Checks that no store is refused, in histories without older stores, even if a clock was wrong for a while.
     fn check_nobody_is_refused(&mut self, when: &str, applies: bool) {
         let refused = self.living().into_iter().find(|index| self.is_refused(*index));
         if let Some(index) = refused.filter(|_| applies) {
@@ -266,7 +268,7 @@ impl World {
         }
     }
 
-    /// The faults end: gates open, and all that are not refused agree.
+    /// Ends the faults: gates must open, and all replicas that are not refused must agree.
     fn settle_gates(&mut self, nobody_is_refused: bool) {
         self.tell(|| "-- all is well".to_owned());
         self.net.set_default_link(Link::reliable(2 * MS));
@@ -285,7 +287,7 @@ impl World {
             return self.breaks("no gate stays closed (ddata Z11)", what);
         }
         self.check_nobody_is_refused("after a full stop", nobody_is_refused);
-        // Refused replicas were there all the time; now they go, and all others agree.
+        // Refused replicas have been there all the time; now they leave, and all others must agree.
         for index in self.living() {
             if self.is_refused(index) {
                 self.kill(index);
@@ -294,7 +296,7 @@ impl World {
         self.run_until(40_000 * MS, |world| world.news.is_empty() && world.unsettled().is_none());
         self.run_for(300 * MS);
         self.check_settled();
-        // Markers of everything that was pruned since end, too.
+        // The markers of the last prunings expire, too.
         self.run_for(LIFE * 2 + SPREAD * 4);
         self.check_settled();
     }

@@ -1,21 +1,21 @@
 //! The values of the simulation's entries, and a model of them that knows neither dots nor deltas.
 //!
-//! A [`Ledger`] is a set, a counter and three maps beside the plain list of the operations that it
-//! has seen. All parts travel together, so that list says at every moment, on every replica, what
-//! the others must show: the [`Book`] computes it from the happened-before relation alone, which is
-//! what each operation had seen where it was performed. Source: ddata L7, Z8, O6.
+//! A [`Ledger`] is a set, a counter and three maps beside the plain list of the operations that it has seen. All parts
+//! travel together, so at every moment, on every replica, that list says what the other parts must show: the [`Book`]
+//! computes it from the happened-before relation alone, which is the list of operations that each operation had seen
+//! where it was performed. Source: ddata L7, Z8, O6.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use greylag_crdt::{GSet, LwwMap, OrMultiMap, OrSet, PNCounter, PnCounterMap, ReplicatedData, UpdateCx};
 
-/// Operations of one entry, by their numbers.
+/// A set of operations of one entry, by their numbers.
 pub(super) type Mask = u64;
 
-/// As many operations as an entry may get.
+/// The most operations of an entry.
 pub(super) const MOST: usize = 64;
 
-/// One entry: every operation, and what came of them.
+/// One entry: the list of its operations, and the data that they changed.
 #[derive(Clone, Debug, PartialEq, ReplicatedData)]
 #[crdt(tag = "sim.ledger/1")]
 pub(super) struct Ledger {
@@ -27,14 +27,14 @@ pub(super) struct Ledger {
     tags: OrMultiMap<u8, u8>,
 }
 
-/// What a user does to an entry.
+/// An operation of a user on an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Act {
     Add(u8),
     Take(u8),
     Clear,
     Count(i64),
-    /// With this timestamp.
+    /// Puts a value for a key, with a timestamp.
     Put(u8, i64),
     Unput(u8),
     Vote(u8, i64),
@@ -54,7 +54,7 @@ enum Leaf {
 }
 
 impl Act {
-    /// What it writes.
+    /// The part that the operation writes.
     fn writes(self) -> Option<Leaf> {
         match self {
             Self::Add(element) => Some(Leaf::Element(element)),
@@ -65,7 +65,7 @@ impl Act {
         }
     }
 
-    /// Whether it supersedes what wrote this before, as far as that was seen.
+    /// Whether the operation supersedes earlier operations that wrote this part, as far as it has seen them.
     fn supersedes(self, leaf: Leaf) -> bool {
         match (self, leaf) {
             (Self::Add(own) | Self::Take(own), Leaf::Element(element)) => own == element,
@@ -79,21 +79,21 @@ impl Act {
     }
 }
 
-/// One operation, and what it had seen.
+/// One operation, and what it depends on.
 #[derive(Debug, Clone)]
 pub(super) struct Op {
-    /// The process, and which life of its replicator.
+    /// The process, and the life of its replicator.
     pub(super) origin: (usize, u32),
     pub(super) act: Act,
-    /// What it took the place of.
+    /// Operations that this one superseded.
     supersedes: Mask,
-    /// Votes that it carries on.
+    /// Votes that this vote carries on, its own included.
     carries: Mask,
-    /// The put that wins, by timestamp, among those it took the place of and itself.
+    /// The winning put, by timestamp, among this one and those that it superseded.
     place: (i64, u8),
 }
 
-/// What an entry shows.
+/// The values that an entry shows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Shown {
     elements: BTreeSet<u8>,
@@ -107,7 +107,7 @@ pub(super) struct Shown {
 #[derive(Debug, Default)]
 pub(super) struct Book {
     pub(super) ops: Vec<Op>,
-    /// What was computed before.
+    /// Values computed so far, by the operations seen.
     known: BTreeMap<Mask, Shown>,
 }
 
@@ -121,12 +121,12 @@ pub(super) fn numbers(mut mask: Mask) -> impl Iterator<Item = usize> {
 }
 
 impl Book {
-    /// Those of the operations seen that no other one seen took the place of.
+    /// The operations of `seen` that no other one of `seen` superseded.
     fn live(&self, seen: Mask) -> Mask {
         seen & !numbers(seen).map(|number| self.ops[number].supersedes).fold(0, |all, mask| all | mask)
     }
 
-    /// Writes down an operation of a replica that has seen `seen`, and returns its number.
+    /// Notes an operation of a replica that has seen `seen`, and returns its number.
     pub(super) fn note(&mut self, origin: (usize, u32), act: Act, seen: Mask) -> u8 {
         let number = u8::try_from(self.ops.len()).expect("an entry gets few operations");
         let superseded = |number: &usize| self.ops[*number].act.writes().is_some_and(|leaf| act.supersedes(leaf));
@@ -143,7 +143,7 @@ impl Book {
         number
     }
 
-    /// The value that a replica shows that has seen exactly these operations.
+    /// The value that a replica must show that has seen exactly these operations.
     pub(super) fn shown(&mut self, seen: Mask) -> &Shown {
         if !self.known.contains_key(&seen) {
             let shown = self.compute(seen);
@@ -197,7 +197,7 @@ impl Book {
 }
 
 impl Shown {
-    /// An act out of a few that would change something here.
+    /// Whether the act would change something here.
     pub(super) fn allows(&self, act: Act) -> bool {
         match act {
             Act::Take(element) => self.elements.contains(&element),
@@ -212,12 +212,12 @@ impl Shown {
 }
 
 impl Ledger {
-    /// The operations that it has seen.
+    /// The operations that the ledger has seen.
     pub(super) fn seen(&self) -> Mask {
         self.log.iter().fold(0, |all, number| all | 1 << number)
     }
 
-    /// What it shows.
+    /// The values that the ledger shows.
     pub(super) fn shown(&self) -> Shown {
         Shown {
             elements: self.set.iter().copied().collect(),
@@ -228,7 +228,7 @@ impl Ledger {
         }
     }
 
-    /// Performs an operation and lists it.
+    /// Performs an operation and adds it to the list.
     pub(super) fn perform(&mut self, cx: &mut UpdateCx<'_>, number: u8, act: Act) {
         self.log.add(number);
         match act {
@@ -247,8 +247,8 @@ impl Ledger {
     }
 }
 
-/// A counter whose every increment is a digit of its own to the base 4, so that its value tells which
-/// it has counted, and whether it has counted any of them twice.
+/// A counter whose every increment is its own digit to the base 4, so that its value tells which increments it has
+/// counted, and whether it has counted any of them twice.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     /// The origin of each increment.
@@ -256,15 +256,15 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// As many increments as there is room for.
+    /// The most increments.
     pub(super) const MOST: usize = 31;
 
-    /// The increment with this number.
+    /// The amount of the increment with this number.
     pub(super) fn digit(number: usize) -> u64 {
         1 << (2 * number)
     }
 
-    /// Which increments a value has counted.
+    /// The increments counted in a value.
     pub(super) fn counted(&self, value: u128) -> Result<Mask, String> {
         let mut seen = 0;
         for number in 0..64 {

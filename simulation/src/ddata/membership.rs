@@ -1,4 +1,4 @@
-//! Who the members are, as the processes come to hear of it: each in its own time.
+//! The members as the processes see them: each process hears of changes in its own time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use rand::RngExt;
 
 use super::world::{Due, World};
 
-/// What one process has heard.
+/// The view of one process.
 #[derive(Debug, Clone, Default)]
 pub(super) struct View {
     pub(super) own: Option<ReplicaStatus>,
     pub(super) others: BTreeMap<usize, ReplicaStatus>,
     pub(super) removed: BTreeSet<UniqueAddress>,
     pub(super) unreachable: BTreeSet<usize>,
-    /// When the last news on its way to the process arrives.
+    /// Arrival time of the last news on its way to the process.
     last: Duration,
 }
 
 impl View {
-    /// How many others and itself count, and how many of them stay.
+    /// Count of voting members with this one, and how many of them stay.
     pub(super) fn voters(&self) -> (usize, usize) {
         let all = || self.others.values().copied().chain(self.own);
         let staying = all().filter(|status| status.is_staying_voter()).count();
@@ -30,7 +30,7 @@ impl View {
     }
 }
 
-/// One thing that membership says.
+/// A change of membership.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum News {
     Status(usize, ReplicaStatus),
@@ -40,7 +40,7 @@ pub(super) enum News {
 }
 
 impl World {
-    /// A process learns who is there, all at once.
+    /// Tells a process all members at once.
     pub(super) fn introduce(&mut self, index: usize) {
         let others = self.members.iter().filter(|(other, _)| **other != index);
         let others = others.map(|(other, status)| (*other, *status)).collect();
@@ -50,7 +50,7 @@ impl World {
         self.say_members(index);
     }
 
-    /// Tells a process's replicator the members as the process knows them.
+    /// Tells a process's replicator the members in the process's view.
     pub(super) fn say_members(&mut self, index: usize) {
         let view = &self.processes[index].view;
         let others = view.others.iter().map(|(other, status)| Replica {
@@ -69,7 +69,7 @@ impl World {
         self.input(index, Input::Replicas(Arc::new(replicas)));
     }
 
-    /// A process hears something now.
+    /// Gives a process its news.
     pub(super) fn hear(&mut self, index: usize, news: News) {
         self.tell(|| format!("{index} hears {news:?}"));
         let address = |other: usize| self.processes[other].address.clone();
@@ -93,7 +93,7 @@ impl World {
         self.say_members(index);
     }
 
-    /// Sends news to a process, which gets it soon, after all other news that is on its way to it.
+    /// Sends news to a process; it arrives soon, after all other news on its way to the process.
     pub(super) fn send_news(&mut self, to: usize, news: News) {
         let lag = self.arrangement.lag;
         let lag = if lag.is_zero() { lag } else { self.net.rng().random_range(Duration::ZERO..=lag) };
@@ -104,14 +104,14 @@ impl World {
         self.news.insert((at, self.next), (to, Due::Heard(news)));
     }
 
-    /// All members will hear something.
+    /// Sends news to all members.
     fn spread(&mut self, news: News) {
         for index in self.members.keys().copied().collect::<Vec<_>>() {
             self.send_news(index, news);
         }
     }
 
-    /// A process comes in.
+    /// Starts a process as a member.
     pub(super) fn join(&mut self, place: usize, status: ReplicaStatus) -> usize {
         let index = self.start(place);
         self.tell(|| format!("{index} joins at place {place} as {status:?}"));
@@ -123,13 +123,13 @@ impl World {
         index
     }
 
-    /// A member gets another status.
+    /// Changes the status of a member.
     pub(super) fn promote(&mut self, index: usize, status: ReplicaStatus) {
         self.members.insert(index, status);
         self.spread(News::Status(index, status));
     }
 
-    /// A member is removed, whether it runs or not; it does not hear of it.
+    /// Removes a member, whether it runs or not; the member does not hear of it.
     pub(super) fn remove(&mut self, index: usize) {
         self.tell(|| format!("{index} is removed"));
         self.members.remove(&index);
@@ -137,13 +137,13 @@ impl World {
         self.spread(News::Removed(index));
     }
 
-    /// A process dies and is removed.
+    /// Kills a process and removes it.
     pub(super) fn kill(&mut self, index: usize) {
         self.crash(index);
         self.remove(index);
     }
 
-    /// Nothing gets from one to the other any more; both find that out, and perhaps others.
+    /// Cuts one direction of a link; with `is_noticed` both ends hear of it, and perhaps others.
     pub(super) fn cut(&mut self, from: usize, to: usize, is_noticed: bool) {
         self.tell(|| format!("cut {from} -> {to}, noticed: {is_noticed}"));
         self.net.cut(self.processes[from].node, self.processes[to].node);
@@ -153,13 +153,13 @@ impl World {
         }
     }
 
-    /// Both ways.
+    /// Cuts both directions of a link.
     pub(super) fn part(&mut self, one: usize, other: usize, is_noticed: bool) {
         self.cut(one, other, is_noticed);
         self.cut(other, one, false);
     }
 
-    /// All cuts end, and every process finds that out.
+    /// Ends all cuts; every process hears of it.
     pub(super) fn mend(&mut self) {
         self.tell(|| "all cuts end".to_owned());
         self.net.heal();

@@ -1,8 +1,9 @@
-//! Histories of pruning, built on purpose: random schedules hardly reach them.
+//! Histories of pruning, built on purpose, since random schedules hardly reach them.
 //!
-//! A replica writes, partly where few can hear it, and is removed. What happens while others take
-//! over its data is drawn from a list of twists: owners die, members vanish before they were
-//! collected, others join, copies turn up late, two believe that they lead. Each history has one
+//! A replica (the leaver) writes, partly where few others hear it, and is removed. What happens while others take over
+//! its data is drawn from a list of twists: owners die, members vanish before they were collected, others join, copies
+//! turn up late, two members believe that they lead. Each history has one twist that its seed names and up to two more;
+//! their timing is drawn, too. Source: ddata §5.
 //! twist that its seed names and up to two more; their timing is drawn, too. Source: ddata §5.
 
 use std::time::Duration;
@@ -21,31 +22,31 @@ use super::world::{Arrangement, World};
 
 const MS: Duration = Duration::from_millis(1);
 const GOSSIP: Duration = Duration::from_millis(100);
-/// How long a change takes at worst, while all is well, to reach all replicas.
+/// The longest time in which a change reaches all replicas while there are no faults.
 const SPREAD: Duration = Duration::from_millis(250);
-/// How long markers live in histories that outlive them.
+/// Life of markers in histories that outlive them.
 const LIFE: Duration = Duration::from_millis(1_500);
 
-/// What happens while a removed replica is pruned.
+/// An event while a removed replica is pruned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Twist {
-    /// Nothing but updates.
+    /// Only updates.
     Updates,
-    /// The owner dies as soon as it has performed something; its store comes back, or does not.
+    /// The owner dies as soon as it has performed something; its store comes back, or not.
     OwnerDies,
     /// A store of the removed replica, or an old copy of its writes, turns up.
     CopyReturns,
-    /// A member that holds more than the others vanishes before it was collected.
+    /// The member that holds most of the leaver's writes vanishes before it was collected.
     MemberVanishes,
-    /// Two believe that they lead, and do not hear each other.
+    /// Two members believe that they lead, and do not hear each other.
     TwoOwners,
     /// A process joins while others are collected.
     Joins,
-    /// The removed replica goes on, and some hear late that it is removed.
+    /// The removed replica continues, and some hear late that it is removed.
     GoesOn,
     /// The owner changes an entry between reserving numbers and using them.
     ChangesBetween,
-    /// The owner, or another replica, is removed once the round is done.
+    /// The owner, or another replica, is removed when the round is done.
     Chain,
     /// A replicator starts anew in its process.
     StartsAnew,
@@ -53,8 +54,8 @@ enum Twist {
     LongAway,
     /// A link is cut in one direction.
     OneWay,
-    /// The counter expires at some, the owner among them, is counted again there, and old copies return. Only in
-    /// histories of births.
+    /// The counter expires at some processes, the owner among them, is counted again there, and old copies return. Only
+    /// in histories of births.
     Expires,
 }
 
@@ -74,7 +75,7 @@ const TWISTS: [Twist; 12] = [
 ];
 
 impl Twist {
-    /// Whether an entry may have to be performed again because of it.
+    /// Whether an entry may have to be performed again after this twist.
     fn repeats_work(self) -> bool {
         matches!(
             self,
@@ -89,16 +90,16 @@ impl Twist {
     }
 }
 
-/// Copies of entries, as a store has them.
+/// Copies of a process's entries, as in its store.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Copies {
-    /// When they were in touch with others last.
+    /// When the process was last in touch with others.
     synced_at: Duration,
     entries: Vec<(KeyId, Envelope)>,
 }
 
 impl Copies {
-    /// As they are loaded later: only time in touch with others counts for markers. Source: ddata Z9.
+    /// The entries as loaded later: only time in touch with others counts for the age of markers. Source: ddata Z9.
     fn loaded_at(&self, now: Duration) -> Vec<(KeyId, Envelope)> {
         let by = i64::try_from((now - self.synced_at).as_millis()).expect("histories are short");
         let mut entries = self.entries.clone();
@@ -141,7 +142,7 @@ fn arrangement(rng: &mut ChaCha8Rng, forgets: bool, sabotage: &'static [Sabotage
     }
 }
 
-/// One history.
+/// Plays one history.
 pub(super) fn history(seed: u64, sabotage: &'static [Sabotage], story: bool) -> World {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x9127);
     let count = TWISTS.len() as u64;
@@ -156,7 +157,7 @@ pub(super) fn history(seed: u64, sabotage: &'static [Sabotage], story: bool) -> 
     played(rng, seed, main, &twists, sabotage, story)
 }
 
-/// One history in which the counter expires here and there while something else goes on.
+/// Plays one history in which the counter expires at some processes while another twist happens.
 pub(super) fn births(seed: u64, sabotage: &'static [Sabotage], story: bool) -> World {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xb127);
     let others =
@@ -195,7 +196,7 @@ impl World {
         self.scatter(rng, leaver, twists[0]);
         let copies = self.copies(leaver);
         if rng.random_bool(0.3) {
-            // The leaver writes more after its copy was made.
+            // Here the leaver writes more after its copy was made.
             self.write_some(rng, leaver, 2);
         }
         let later = self.copies(leaver);
@@ -210,7 +211,7 @@ impl World {
         self.settle();
     }
 
-    /// Every replica writes something; only some hear of the leaver's last writes.
+    /// Lets every replica write; only some hear of the leaver's last writes.
     fn scatter(&mut self, rng: &mut ChaCha8Rng, leaver: usize, main: Twist) {
         for index in self.living() {
             let count = rng.random_range(0..=2);
@@ -220,13 +221,13 @@ impl World {
             self.run_for(rng.random_range(0..80) * MS);
         }
         let others: Vec<usize> = self.living().into_iter().filter(|index| *index != leaver).collect();
-        // One at least hears nothing, unless it is all the same.
+        // At least one replica hears nothing of them.
         let hears_nothing = rng.random_range(0..others.len());
         for (at, other) in others.iter().enumerate() {
             if at == hears_nothing || rng.random_bool(0.5) {
                 self.part(leaver, *other, false);
                 if main == Twist::MemberVanishes {
-                    // Replicas that hear of the leaver's writes do not pass them on to this one yet.
+                    // With this twist, replicas that hear the leaver do not pass its writes on to this one yet.
                     let heard = others.iter().copied().filter(|heard| heard != other);
                     heard.for_each(|heard| self.part(heard, *other, false));
                 }
@@ -248,10 +249,10 @@ impl World {
         }
     }
 
-    /// The leaver is removed; it dies before that, or goes on for a while.
+    /// Removes the leaver; it dies before, or continues for a while.
     fn go(&mut self, rng: &mut ChaCha8Rng, leaver: usize, goes_on: bool) {
         if goes_on {
-            // Membership is slow this time.
+            // News of membership is slow here.
             self.arrangement.lag = 400 * MS;
             self.mend();
             self.remove(leaver);
@@ -273,8 +274,8 @@ impl World {
         }
     }
 
-    /// Whether markers are forgotten in this history: then a cut must be noticed in time, since no replica waits for
-    /// a member that is not known to be unreachable.
+    /// Whether markers are forgotten in this history. Then a cut must be noticed in time, since no replica waits for a
+    /// member that it does not know to be unreachable.
     fn forgets(&self) -> bool {
         self.arrangement.settings.pruning_marker_time_to_live == LIFE
     }
@@ -292,7 +293,7 @@ impl World {
         self.living().into_iter().find(owns)
     }
 
-    /// Until something has begun: at a time of its own, or when a round is announced, or performed.
+    /// Runs until some point: for a random time, or until a round is announced, or performed.
     fn until_some_point(&mut self, rng: &mut ChaCha8Rng) {
         match rng.random_range(0..4) {
             0 => self.run_for(rng.random_range(0..600) * MS),
@@ -371,7 +372,7 @@ impl World {
         }
     }
 
-    /// The counter expires at some process, the owner or another, comes back from others or from old copies, and is
+    /// Expires the counter at some process, the owner or another; it comes back from others or from old copies, and is
     /// counted meanwhile.
     fn expires(&mut self, rng: &mut ChaCha8Rng, copies: &Copies) {
         for _ in 0..rng.random_range(1..4) {
@@ -402,7 +403,7 @@ impl World {
         }
     }
 
-    /// The owner dies before any, or all, of the others hear what it has performed.
+    /// Kills the owner before some, or all, of the others hear of what it has performed.
     fn owner_dies(&mut self, rng: &mut ChaCha8Rng) {
         self.mend();
         let some = rng.random_range(1..=2);
@@ -437,7 +438,8 @@ impl World {
         }
     }
 
-    /// The member that alone heard the leaver is cut off from the owner, passes things on, and is gone.
+    /// Cuts the member that holds most of the leaver's writes off from the owner, lets it pass some of them on, and
+    /// kills it.
     fn member_vanishes(&mut self, rng: &mut ChaCha8Rng, leaver: usize) {
         let living = self.living();
         let Some((leader, rest)) = living.split_first() else { return };
@@ -448,7 +450,7 @@ impl World {
         let forgets = self.forgets();
         self.part(*leader, keeper, forgets);
         let others: Vec<usize> = rest.iter().copied().filter(|index| *index != keeper).collect();
-        // The others are collected before they hear anything of the keeper's.
+        // Cut off from the others, too, so that they are collected before they hear anything from it.
         others.iter().for_each(|other| self.part(keeper, *other, forgets));
         self.run_until(1_000 * MS, Self::is_announced);
         self.run_for(rng.random_range(0..500) * MS);
@@ -466,7 +468,7 @@ impl World {
         self.mend();
     }
 
-    /// For one of them the leader is not fully in, so it leads, too.
+    /// Makes a second member lead, too, since in its view the leader is not fully in.
     fn two_owners(&mut self, rng: &mut ChaCha8Rng) {
         let living = self.living();
         let [first, second, ..] = living[..] else { return };
@@ -482,12 +484,12 @@ impl World {
         if rng.random_bool(0.5) {
             self.send_news(second, News::Status(first, ReplicaStatus::Up));
         }
-        // In the end they agree.
+        // In the end both views agree.
         self.run_for(rng.random_range(0..300) * MS);
         self.send_news(second, News::Status(first, ReplicaStatus::Up));
     }
 
-    /// A process joins, reaches some, and is let in.
+    /// Lets a process join, reach some members, and be promoted.
     fn somebody_joins(&mut self, rng: &mut ChaCha8Rng) {
         if rng.random_bool(0.5) {
             self.until_some_point(rng);
@@ -511,11 +513,11 @@ impl World {
         self.promote(fresh, ReplicaStatus::Up);
     }
 
-    /// As in scenario 67: numbers are reserved, nothing is performed yet, and a delta goes out.
+    /// As in scenario 67: numbers are reserved, nothing is performed yet, and the owner sends a delta.
     fn changes_between(&mut self, rng: &mut ChaCha8Rng) {
         let living = self.living();
         let Some((leader, rest)) = living.split_first() else { return };
-        // Some do not hear what the owner gathers.
+        // Some members do not hear what the owner has collected.
         let deaf: Vec<usize> = rest.iter().copied().filter(|_| rng.random_bool(0.5)).collect();
         self.run_until(1_500 * MS, Self::is_announced);
         for other in &deaf {
@@ -537,18 +539,18 @@ impl World {
         self.mend();
     }
 
-    /// A member is unreachable while markers grow old, and all others know it.
+    /// Makes a member unreachable while markers expire; all others know it.
     fn long_away(&mut self, rng: &mut ChaCha8Rng) {
         let living = self.living();
         let Some(away) = self.choose(&living).filter(|_| living.len() > 2) else { return };
         if rng.random_bool(0.7) {
-            // The member's data are from before the round.
+            // In this case the member's data are from before the round.
             self.run_until(1_500 * MS, |world| world.owner().is_some());
             self.run_for(rng.random_range(0..20) * MS);
         } else {
             self.until_some_point(rng);
         }
-        // For a while after it is back it may not have completed a round.
+        // For a while after its return the member may not have completed a round.
         let now = self.net.now();
         let still = self.alone.filter(|(process, _, until)| *process == away && now < *until);
         let from = still.map_or(now, |(_, from, _)| from);
@@ -562,7 +564,7 @@ impl World {
             self.write_some(rng, other, 1);
         }
         if rng.random_bool(0.4) {
-            // The member never comes back; what it held does, once others have done its work.
+            // Here the member never comes back, but its copies do, after others have done its work.
             let copies = self.copies(away);
             self.kill(away);
             self.run_until(1_500 * MS, |world| world.owner().is_some());
@@ -577,7 +579,7 @@ impl World {
         self.run_for(rng.random_range(0..300) * MS);
     }
 
-    /// The entries of a process, as they would lie in its store.
+    /// The entries of a process, as they would be in its store.
     pub(super) fn copies(&mut self, index: usize) -> Copies {
         let now = self.net.now();
         let was_alone =
@@ -604,10 +606,10 @@ impl World {
         Copies { synced_at, entries }
     }
 
-    /// Copies turn up at a process: from a store that returned, or a message that was long under way.
+    /// Gives copies to a process, as from a returned store, or a message that was long under way.
     pub(super) fn turns_up(&mut self, index: usize, copies: &Copies) {
         let Some(other) = self.processes[index].view.others.keys().next().copied() else { return };
-        // A store from before that would be refused (ddata Z9).
+        // A store from before markers were forgotten would be refused (ddata Z9).
         if self.processes.iter().any(|process| process.core.stats().markers_forgotten > 0) {
             return;
         }
@@ -618,7 +620,7 @@ impl World {
         self.input(index, Input::Received { from, message });
     }
 
-    /// The faults end, and all replicas agree soon.
+    /// Ends the faults; all replicas must agree soon.
     fn settle(&mut self) {
         self.tell(|| "-- all is well".to_owned());
         self.net.set_default_link(Link::reliable(2 * MS));
@@ -634,7 +636,7 @@ impl World {
                 break;
             }
         }
-        // Notices to subscribers wait for their time.
+        // Notices to subscribers are sent at intervals.
         self.run_for(220 * MS);
         self.check_settled();
     }

@@ -1,8 +1,7 @@
 //! Processes with a replicator each, a network between them, and time.
 //!
-//! Membership is told by the world, to each process in its own time; see [`super::membership`].
-//! Whatever a process is told or told to do, what it shows afterwards is checked; see
-//! [`super::checks`].
+//! The world plays membership, of which each process hears in its own time; see [`super::membership`]. After every
+//! input to a process the values that it shows are checked; see [`super::checks`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -23,13 +22,13 @@ use super::ledger::{Book, Ledger, Mask, Tally};
 use super::membership::{News, View};
 use crate::Violation;
 
-/// A history has a few thousand inputs. One with so many has machines that answer each other for ever.
+/// Limit of inputs. A history has a few thousand; more mean that machines answer each other without end.
 const MOST_STEPS: u64 = 100_000;
 
 /// One process incarnation; its replicator may have several lives.
 pub(super) struct Process {
     pub(super) node: NodeId,
-    /// Where it runs: processes of one place have one address.
+    /// Its place; all processes of a place have one address.
     pub(super) place: usize,
     pub(super) address: UniqueAddress,
     pub(super) core: ReplicatorCore,
@@ -37,21 +36,21 @@ pub(super) struct Process {
     numbers: DotSource,
     pub(super) life: u32,
     pub(super) alive: bool,
-    /// How far its clock is ahead, in milliseconds.
+    /// By how much its clock is ahead, in milliseconds.
     skew: i64,
     pub(super) view: View,
-    /// What each entry has seen, as it shows; and what former lives of the replicator had.
+    /// Operations of each entry that it shows, with those of former lives of the replicator.
     pub(super) seen: Vec<Mask>,
     pub(super) held: Vec<Mask>,
     pub(super) deleted: BTreeSet<usize>,
-    /// What its subscriber was shown.
+    /// Operations of each entry that its subscriber was shown.
     pub(super) told: BTreeMap<usize, Mask>,
-    /// The sum over its data when they were checked.
+    /// Checksum of its data at the last check.
     pub(super) checked: Option<Sum>,
 }
 
 impl Process {
-    /// From now on its wall clock is so many milliseconds ahead.
+    /// Sets by how many milliseconds its wall clock is ahead.
     pub(super) fn set_skew(&mut self, skew: i64) {
         self.skew = skew;
     }
@@ -61,47 +60,47 @@ impl Process {
     }
 }
 
-/// Something that reaches a process in its own time.
+/// Something that is due at a process.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Due {
     Heard(News),
     Flushed(u64),
     Loaded,
-    /// Its replicator has ended for good.
+    /// The end of its replicator, for good.
     Ended,
 }
 
-/// How a history's replicators are set.
+/// Settings of a history.
 #[derive(Debug, Clone)]
 pub(super) struct Arrangement {
     pub(super) settings: ReplicatorSettings,
-    /// How long a process may take to hear what membership says.
+    /// The longest delay of membership's news.
     pub(super) lag: Duration,
-    /// How far clocks may be apart, in milliseconds.
+    /// The greatest difference of clocks, in milliseconds.
     pub(super) skew: i64,
-    /// How many ledgers, and how many bare counters.
+    /// Count of ledgers; and of bare counters.
     pub(super) ledgers: usize,
     pub(super) tallies: usize,
-    /// A place whose replicator has deltas off.
+    /// A place whose replicator has deltas switched off.
     pub(super) without_deltas: Option<usize>,
-    /// Now and then a disk says that it failed.
+    /// Whether flushes fail now and then.
     pub(super) disks_fail: bool,
-    /// Processes whose stores are refused go on and say so; else they end.
+    /// Whether processes whose stores are refused stay and report it; otherwise they end.
     pub(super) refused_stay: bool,
 }
 
-/// The processes of one history, and what is known of them from outside.
+/// The processes of one history, and the model.
 pub(super) struct World {
     pub(super) net: Network<(usize, Message)>,
     base: Instant,
     pub(super) arrangement: Arrangement,
     pub(super) processes: Vec<Process>,
-    /// The members, each with its status; ascending.
+    /// The members with their status, ascending.
     pub(super) members: BTreeMap<usize, ReplicaStatus>,
     pub(super) removed: BTreeSet<UniqueAddress>,
-    /// News of members and of disks that is on its way to processes: by time and order, the process and what it hears.
+    /// News and events on their way to processes: by time and order, the process and the news.
     pub(super) news: BTreeMap<(Duration, u64), (usize, Due)>,
-    /// By place.
+    /// The disks by place.
     pub(super) disks: BTreeMap<usize, Disk>,
     pub(super) books: Vec<Book>,
     pub(super) tallies: Vec<Tally>,
@@ -118,14 +117,14 @@ pub(super) struct World {
     pub(super) failed: u64,
     pub(super) faults: u64,
     pub(super) steps: u64,
-    /// The process that is, or was lately, out of touch with all others: since when, and until when that counts.
+    /// The process that is or was out of touch with all others: since when, and until when that counts.
     pub(super) alone: Option<(usize, Duration, Duration)>,
-    /// What happened, in words, for the people who look for the cause of a failure.
+    /// The story in words, for finding the cause of a failure.
     pub(super) story: Option<Vec<String>>,
 }
 
 impl World {
-    /// As many members as named, all up and known to each other.
+    /// A world of this many members, all Up and known to each other.
     pub(super) fn new(seed: u64, arrangement: Arrangement, members: usize) -> Self {
         let (ledgers, tallies) = (arrangement.ledgers, arrangement.tallies);
         let mut world = Self {
@@ -165,7 +164,7 @@ impl World {
         self.base + self.net.now()
     }
 
-    /// How many entries there are; ledgers come first, then bare counters.
+    /// Count of entries; ledgers come first, then bare counters.
     pub(super) fn entries(&self) -> usize {
         self.books.len() + self.tallies.len()
     }
@@ -215,13 +214,13 @@ impl World {
         index
     }
 
-    /// A process looks at its clock.
+    /// Tells a process the time of its clock.
     pub(super) fn tell_wall(&mut self, index: usize) {
         let wall = self.wall_ms(index);
         self.input(index, Input::Wall(wall));
     }
 
-    /// What every replicator is told first.
+    /// Gives a new replicator its first inputs.
     fn begin_life(&mut self, index: usize) {
         let wall = self.wall_ms(index);
         self.input(index, Input::Wall(wall));
@@ -229,7 +228,7 @@ impl World {
         self.input(index, Input::Subscribe { subscriber: 0, pattern: "l*".into(), tag });
     }
 
-    /// The replicator of a process ends, with what it knows, and another one begins.
+    /// Ends the replicator of a process, which forgets everything, and starts another one.
     pub(super) fn restart_in_place(&mut self, index: usize) {
         self.tell(|| format!("the replicator of {index} starts anew"));
         self.tear(index);
@@ -247,7 +246,7 @@ impl World {
         self.say_members(index);
     }
 
-    /// A process ends, and what it knows with it.
+    /// Ends a process, which forgets everything.
     pub(super) fn crash(&mut self, index: usize) {
         if !self.processes[index].alive {
             return;
@@ -275,12 +274,12 @@ impl World {
         self.perform(index, out);
     }
 
-    /// Does what a machine asks for, and looks at what it shows.
+    /// Carries out the effects of a machine, and checks what it shows.
     pub(super) fn perform(&mut self, index: usize, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
                 Effect::Send { to, bulk, message } => {
-                    // A process is its uid.
+                    // A process is identified by its uid.
                     let target = usize::try_from(to.uid().get()).expect("uids are small") - 1;
                     let (from, to) = (self.processes[index].node, self.processes[target].node);
                     self.tell(|| format!("  {index} -> {target}: {}", shortly(&message)));
@@ -291,10 +290,10 @@ impl World {
                 Effect::Store { ticket, ops } => self.store(index, ticket, ops),
                 Effect::LoadAnew => unreachable!("no store of a simulation loses its end"),
                 Effect::Load => self.due(Duration::from_millis(3), index, Due::Loaded),
-                // The process goes on to tell others that its store is too old, for as long as the history lets it.
+                // The process stays to tell others that its store is too old, if the history lets it.
                 Effect::Lifecycle(Lifecycle::Stopped(StopReason::StoreTooOld { .. }))
                     if self.arrangement.refused_stay => {}
-                // The store is too old, or the process is not wanted any more.
+                // The store is too old, or the process was removed.
                 Effect::Lifecycle(Lifecycle::Stopped(_)) => self.due(Duration::ZERO, index, Due::Ended),
                 Effect::Lifecycle(_) | Effect::Event(_) => {}
             }
@@ -306,7 +305,7 @@ impl World {
         self.check_process(index);
     }
 
-    /// The next thing that happens, if that is by `end`. Returns whether there was one.
+    /// Moves to the next event up to `end`. Returns whether there was one.
     pub(super) fn step(&mut self, end: Duration) -> bool {
         let first = self.news.first_key_value().map(|((at, _), _)| *at).filter(|at| *at <= end);
         let Some(happening) = self.net.step_until(first.unwrap_or(end)) else {
@@ -320,7 +319,7 @@ impl World {
             }
             Happening::Woken { node } => (node, Input::Tick),
         };
-        // Every process is one node, in order.
+        // The nodes of the network are numbered as the processes.
         self.input(node.0, input);
         true
     }
@@ -338,19 +337,19 @@ impl World {
         }
     }
 
-    /// Something will reach a process so much later.
+    /// Schedules something for a process.
     pub(super) fn due(&mut self, later: Duration, index: usize, due: Due) {
         self.next += 1;
         self.news.insert((self.net.now() + later, self.next), (index, due));
     }
 
-    /// Time passes.
+    /// Runs for a time.
     pub(super) fn run_for(&mut self, time: Duration) {
         let end = self.net.now() + time;
         while self.broken.is_none() && self.step(end) {}
     }
 
-    /// Time passes until something is so, or for that long. Returns whether it is so.
+    /// Runs until a condition holds, but at most for `limit`. Returns whether it holds.
     pub(super) fn run_until(&mut self, limit: Duration, is_so: impl Fn(&Self) -> bool) -> bool {
         let end = self.net.now() + limit;
         while self.broken.is_none() {
@@ -369,7 +368,7 @@ impl World {
         self.members.keys().copied().filter(|index| self.processes[*index].alive).collect()
     }
 
-    /// One of several, by the seed.
+    /// Draws one of several.
     pub(super) fn choose<T: Copy>(&mut self, from: &[T]) -> Option<T> {
         (!from.is_empty()).then(|| from[self.net.rng().random_range(0..from.len())])
     }
@@ -378,14 +377,14 @@ impl World {
         self.net.rng().random_bool(of)
     }
 
-    /// Notes a broken promise; the first one counts.
+    /// Notes a broken promise; only the first one counts.
     pub(super) fn breaks(&mut self, promise: &'static str, what: String) {
         let what = format!("{what}, at {:?}", self.net.now());
         self.tell(|| format!("{promise}: {what}"));
         self.broken.get_or_insert(Violation { promise, what });
     }
 
-    /// Goes on with the story, if it is told.
+    /// Adds to the story, if one is kept.
     pub(super) fn tell(&mut self, what: impl FnOnce() -> String) {
         let at = self.net.now();
         if let Some(story) = &mut self.story {
@@ -394,7 +393,7 @@ impl World {
     }
 }
 
-/// A message in a line: how its sender stands, or its beginning.
+/// A message in one line: its sender's standing, or its beginning.
 fn shortly(message: &Message) -> String {
     match message {
         Message::SyncOpen { round, part, root, pruning } => {

@@ -1,7 +1,6 @@
 //! An event-sourced entity that keeps every entry, gates some, and delivers others until they are confirmed.
 //!
-//! Every entry names the one before, as the writer knew it: two histories cannot be woven into one
-//! without a seam.
+//! Every entry names the one before, as its writer knew it, so two histories cannot be mixed unnoticed.
 
 use greylag_persistence::{
     Ctx, DeliveryId, DeliveryTracker, Effect, EventCodecs, EventMeta, EventSourced, EventSourcedSettings, Persisted,
@@ -18,7 +17,7 @@ pub(super) enum What {
     Confirm(u64),
     Open,
     Close,
-    /// Cannot be written.
+    /// Cannot be encoded.
     Mute,
     /// Has more tags than any store takes.
     Overtagged,
@@ -68,7 +67,7 @@ impl Text for Entry {
 pub(super) struct Pages {
     pub(super) numbers: Vec<u64>,
     pub(super) is_closed: bool,
-    /// Delivers numbers of entries, to wherever they go.
+    /// Delivers numbers of entries.
     pub(super) tracker: DeliveryTracker<(), u64>,
 }
 
@@ -101,15 +100,15 @@ impl Text for Pages {
     }
 }
 
-/// The behaviour.
+/// The behaviour of the entity.
 pub(super) struct Book {
     pub(super) id: PersistenceId,
     pub(super) settings: EventSourcedSettings,
     pub(super) diary: Diary,
     pub(super) rollback: bool,
-    /// For an omission: what is delivered leaves when it is recorded.
+    /// With an omission: deliveries leave when they are recorded, not when they are stored.
     pub(super) sends_early: bool,
-    /// The newest snapshot that is known to be saved.
+    /// The newest snapshot known to be saved.
     pub(super) snapshot: Option<SeqNr>,
 }
 
@@ -165,7 +164,7 @@ impl EventSourced for Book {
                 self.snapshot.into_iter().for_each(|covered| cx.delete_events_to(covered));
                 Effect::reply(to, count(state))
             }
-            // Without the panic hook, which would print its message thousands of times.
+            // Skips the panic hook, which would print a message for each of thousands of panics.
             Wish::Panic => std::panic::resume_unwind(Box::new("on purpose")),
             Wish::Mute => write(&[What::Note, What::Mute]).then_reply(to, count),
             Wish::Overtagged => write(&[What::Note, What::Overtagged]).then_reply(to, count),
@@ -201,7 +200,7 @@ impl EventSourced for Book {
                 self.diary.write(Line::Recovered { state, count });
             }
             Signal::SnapshotCompleted(seq_nr) => self.snapshot = self.snapshot.max(Some(*seq_nr)),
-            // Another incarnation knows nothing of it.
+            // A new incarnation knows nothing of the snapshot.
             Signal::PreRestart => self.snapshot = None,
             _ => {}
         }
@@ -225,7 +224,7 @@ impl EventSourced for Book {
 }
 
 impl Book {
-    /// The entity with its name and its codecs.
+    /// The entity with its name and its codecs, ready to be hosted.
     pub(super) fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
         let id = self.id.clone();
         EventCodecs::new(Words).snapshots(Words).of(id, self)

@@ -1,7 +1,7 @@
 //! The model: the writes that a store has taken for each id, and the promises about them.
 //!
-//! The model is told of every write that a store took, when the store takes it, and keeps what the store forgets:
-//! what was deleted, and which writer wrote. States are folded from it by code that the entities do not share.
+//! The model is told of every write that a store takes, and keeps what the store forgets: deleted events, and the
+//! writers. It folds states from the writes by code that the entities do not share.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use super::book::{Entry, Pages, What};
 use super::diary::{NUMBERS, Wish};
 use super::slate::Lines;
 
-/// What was claimed, and by what right.
+/// The claims of an id.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    /// By what right each writer asked last.
+    /// The basis of each writer's last claim.
     asked: BTreeMap<WriterUuid, Under>,
     granted: Option<Generation>,
 }
@@ -25,7 +25,7 @@ impl Claims {
         self.asked.insert(writer, under);
     }
 
-    /// A call has changed a head: was its writer entitled to it?
+    /// Checks whether the writer that changed a head was entitled to.
     fn judge(&mut self, before: &Head, after: &Head, writer: Option<WriterUuid>) -> Result<(), String> {
         let under = writer.and_then(|writer| self.asked.get(&writer).copied());
         let generation = match under {
@@ -36,7 +36,7 @@ impl Claims {
             return Err(format!("a writer that was superseded wrote {}", after.highest));
         }
         if after.epoch != before.epoch {
-            // Without a generation only a look at the head entitles to a claim; a late copy did not look.
+            // Without a generation a claim needs the present epoch, read from the head; a late copy has an old one.
             if matches!(under, Some(Under::Seen(seen)) if seen != before.epoch) {
                 return Err(format!(
                     "a claim that had seen something else fenced a successor at epoch {}",
@@ -52,20 +52,20 @@ impl Claims {
     }
 }
 
-/// One history.
+/// The history of one id.
 #[derive(Debug, Default)]
 pub(super) struct Chronicle {
     pub(super) entries: Vec<Entry>,
     pub(super) claims: Claims,
     numbers: BTreeSet<u64>,
-    /// The entries that were delivered; the first has the delivery 1.
+    /// Numbers of delivered entries; the first is delivery 1.
     deliveries: Vec<u64>,
-    /// Orders whose user was told that they are not stored and never will be.
+    /// Orders that were answered as not stored.
     denied: BTreeSet<u64>,
 }
 
 impl Chronicle {
-    /// A call was performed, and took these entries if it was an append and the head says so.
+    /// Checks a performed call, which took these entries if it was an append and the head says so.
     pub(super) fn performed(
         &mut self,
         before: &Head,
@@ -111,8 +111,8 @@ impl Chronicle {
         if self.has(order) { Err(format!("order {order} was said not to be stored, and is")) } else { Ok(()) }
     }
 
-    /// What an asker hears must be stored by then: its own entries, and all that the count counts. An asker that wants
-    /// proof hears of everything that was stored when it asked.
+    /// Checks an answer: its own entries and all entries that it counts must be stored. An asker that wants proof must
+    /// be told of everything that was stored when it asked.
     pub(super) fn check_answer(&self, order: u64, wish: Wish, stored: usize, count: usize) -> Result<(), String> {
         let newest = count.checked_sub(1).and_then(|at| self.entries.get(at)).map(|entry| entry.number);
         let is_known = count == 0 || newest.is_some();
@@ -125,7 +125,7 @@ impl Chronicle {
         Err(format!("order {order}, {wish:?}, was answered {count}; {len} are stored, {stored} when it was given"))
     }
 
-    /// A delivery may leave only if its event is stored.
+    /// Checks a delivery: it may leave only if its event is stored.
     pub(super) fn check_sent(&self, delivery: u64, entry: u64) -> Result<(), String> {
         let stored = usize::try_from(delivery).ok().and_then(|at| self.deliveries.get(at.checked_sub(1)?));
         if stored == Some(&entry) {
@@ -134,13 +134,13 @@ impl Chronicle {
         Err(format!("delivery {delivery} left for entry {entry}, and stored is {stored:?}"))
     }
 
-    /// How many deliveries are not confirmed.
+    /// Count of unconfirmed deliveries.
     pub(super) fn open_deliveries(&self) -> usize {
         let confirms = self.entries.iter().filter(|entry| matches!(entry.what, What::Confirm(_)));
         self.deliveries.len() - confirms.count()
     }
 
-    /// Compares a state with the first events.
+    /// Compares a state with the first `events` events.
     pub(super) fn check_state(&self, state: &Pages, events: usize) -> Result<(), String> {
         let Some(entries) = self.entries.get(..events) else {
             return Err(format!("{events} events were recovered, and {} are stored", self.entries.len()));
@@ -170,10 +170,10 @@ impl Chronicle {
     }
 }
 
-/// One durable state: what its revisions were.
+/// The revisions of one durable state.
 #[derive(Debug, Default)]
 pub(super) struct Register {
-    /// By revision, from 1 on; none where it was deleted.
+    /// Content by revision, from 1 on; `None` where the state was deleted.
     pub(super) revisions: Vec<Option<Lines>>,
     denied: BTreeSet<u64>,
     numbers: BTreeSet<u64>,
@@ -181,7 +181,7 @@ pub(super) struct Register {
 }
 
 impl Register {
-    /// A write was performed, and took this content if the head says so.
+    /// Checks a performed write, which took this content if the head says so.
     pub(super) fn performed(
         &mut self,
         before: &StateHead,
@@ -222,7 +222,7 @@ impl Register {
         if self.has(order) { Err(format!("order {order} was said not to be stored, and is")) } else { Ok(()) }
     }
 
-    /// As [`Chronicle::check_answer`]; deletions begin the count anew.
+    /// As [`Chronicle::check_answer`]; a deletion starts the count anew.
     pub(super) fn check_answer(&self, order: u64, wish: Wish, count: usize) -> Result<(), String> {
         let own = (wish.entries() > 0).then(|| order * NUMBERS + wish.entries() - 1);
         let fits =
@@ -233,7 +233,7 @@ impl Register {
         Err(format!("order {order}, {wish:?}, was answered {count}, and no such state was stored"))
     }
 
-    /// Compares a state with that of a revision.
+    /// Compares a state with the content of a revision.
     pub(super) fn check_state(&self, state: &Lines, revision: usize) -> Result<(), String> {
         let stored = match revision.checked_sub(1) {
             None => Some(Lines::default()),

@@ -1,7 +1,7 @@
 //! The orders to entities, and the diaries that entities write while their machines handle them.
 //!
-//! One diary for each machine; the world reads it after every input, before anything else happens, so
-//! its lines can be compared with the stores' content at that very moment.
+//! The world reads the diary after every input to a machine, before anything else happens, so its lines can be compared
+//! with the stores' content at that very moment.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,37 +10,37 @@ use greylag_core::{EntityError, ReplyAddress, ReplyOutcome, ReplyPort, ReplyTo};
 use super::book::Pages;
 use super::slate::Lines;
 
-/// What a user wants of an entity.
+/// A user's request to an entity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wish {
-    /// As many entries, all or none.
+    /// Writes this many entries, all or none.
     Write(u64),
-    /// An entry, once the entity is open; until then it is put aside.
+    /// Writes an entry when the entity is open; until then the order is stashed.
     Gated,
-    /// A delivery, until it is confirmed; an entry in durable states.
+    /// Records a delivery, which is repeated until it is confirmed; in durable states, writes an entry.
     Send,
-    /// A delivery arrived.
+    /// Confirms a delivery.
     Confirm(u64),
-    /// Takes the orders that were put aside.
+    /// Opens the entity, and unstashes all stashed orders.
     Open,
     Close,
-    /// How many entries there are.
+    /// Reads the count of entries.
     Look,
-    /// The same, of an entity that proves that it is no zombie.
+    /// The same, from an entity that first proves that it still owns its history.
     LookOwned,
-    /// An entry, then the end.
+    /// Writes an entry, then stops the entity.
     Last,
     /// Deletes events, up to a snapshot; or the durable state.
     Clear,
     Panic,
-    /// An entry that cannot be encoded: refused before it is applied.
+    /// Writes an entry that cannot be encoded: refused before it is applied.
     Mute,
-    /// An entry with tags that no store takes: refused after it is applied.
+    /// Writes an entry with tags that no store takes: refused after it is applied.
     Overtagged,
 }
 
 impl Wish {
-    /// How many entries it writes if it is answered; a delivery only if there is room.
+    /// Count of entries that an answered order has written; a delivery only if there is room.
     pub(super) fn entries(self) -> u64 {
         match self {
             Self::Write(count) => count,
@@ -50,10 +50,10 @@ impl Wish {
     }
 }
 
-/// Entries of one order are numbered from its own number times this.
+/// The entries of an order are numbered from its own number times this.
 pub(super) const NUMBERS: u64 = 4;
 
-/// A wish with its number, and where its answer goes.
+/// A request with its number, and its asker.
 #[derive(Debug)]
 pub(super) struct Order {
     pub(super) number: u64,
@@ -61,29 +61,29 @@ pub(super) struct Order {
     pub(super) to: ReplyTo<u64>,
 }
 
-/// Something that an entity did.
+/// An action of an entity.
 #[derive(Debug, Clone)]
 pub(super) enum Line {
-    /// Its state is complete, and of so many events or writes.
+    /// Recovery has ended with this state, of so many events or writes.
     Recovered { state: State, count: u64 },
-    /// Its handler was given this order, and puts it aside or not.
+    /// The handler was given this order, and stashed it or not.
     Handled { number: u64, aside: bool },
-    /// The machine takes the orders that it had put aside.
+    /// The machine unstashes all stashed orders.
     Unstashes,
     /// A delivery left, with the number of its entry.
     Sent { delivery: u64, entry: u64 },
-    /// A user was answered.
+    /// A user got an answer.
     Answered { number: u64, heard: Heard },
 }
 
-/// A state as it was recovered.
+/// A recovered state.
 #[derive(Debug, Clone)]
 pub(super) enum State {
     Book(Pages),
     Slate(Lines),
 }
 
-/// What the user who gave an order was answered.
+/// The answer to an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Heard {
     Value(u64),
@@ -93,7 +93,7 @@ pub(super) enum Heard {
     Unknown,
 }
 
-/// See the module's description. Clones share their lines.
+/// The diary of a machine. Clones share their lines.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Diary(Arc<Mutex<Vec<Line>>>);
 
@@ -116,7 +116,7 @@ impl ReplyPort for Diary {
     fn reply(&self, to: &ReplyAddress, outcome: ReplyOutcome) {
         let heard = match outcome {
             ReplyOutcome::Value { value, .. } => Heard::Value(*value.downcast().expect("entities answer numbers")),
-            // A command that was dropped was never handled.
+            // A dropped command was never handled.
             ReplyOutcome::Failed(error @ (EntityError::NotStored(_) | EntityError::StashFull)) => {
                 Heard::NotStored(error.to_string())
             }

@@ -23,14 +23,14 @@ pub(super) struct Hosted {
     pub(super) machine: Machine,
     steps: Steps,
     pub(super) tick_at: Option<Duration>,
-    /// What its last claim was answered: the last number.
+    /// The highest number in the answer to its last claim.
     claimed: Option<u64>,
     expected: Expected,
 }
 
 impl World {
-    /// Starts an entity on a node, also if other nodes host it; returns the machine's key. A late host has a
-    /// generation that is not the newest any more.
+    /// Starts an entity on a node, even if other nodes host it; returns the machine's key. A late host has an older
+    /// generation than the newest.
     pub(super) fn start(&mut self, node: usize, entity: usize, is_late: bool) -> u64 {
         self.starts += 1;
         let (key, now) = (self.starts, self.instant());
@@ -111,7 +111,7 @@ impl World {
         self.tell(key, Told::Answer(incarnation, answer));
     }
 
-    /// Executes a machine's requests, and checks them.
+    /// Carries out a machine's requests, and checks them.
     fn act(&mut self, key: u64, out: Vec<Asked>) {
         self.read_diary(key);
         for action in out {
@@ -169,7 +169,8 @@ impl World {
         }
     }
 
-    /// Its orders go to another host of the entity, if there is one, or their askers hear why.
+    /// Handles the end of a fenced machine: its orders go to another host of the entity, if there is one, or are
+    /// answered.
     fn on_fenced(&mut self, key: u64) {
         let hosted = self.hosted.get_mut(&key).expect("it just acted");
         let orders = hosted.machine.take_waiting();
@@ -214,11 +215,11 @@ impl World {
     }
 
     fn remove(&mut self, key: u64) {
-        // A permit that the machine has not returned is found by the next check of permits.
+        // The next check of permits finds a permit that the machine has not returned.
         drop(self.hosted.remove(&key));
     }
 
-    /// A machine is gone without a word, with everything in it.
+    /// Drops a machine with everything in it, as in a crash.
     pub(super) fn kill(&mut self, key: u64) {
         if let Some(hosted) = self.hosted.remove(&key) {
             self.permits[hosted.node].forget(key);

@@ -1,4 +1,4 @@
-//! The two kinds of entity machines behind one face.
+//! The two kinds of entity machines behind one interface.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ pub(super) enum Machine {
     Slate(Box<StateEntityCore<Slate>>),
 }
 
-/// What a machine asks of the stores.
+/// A machine's call to the stores.
 #[derive(Debug, Clone)]
 pub(super) enum Call {
     Book(StoreCall),
@@ -39,7 +39,7 @@ pub(super) enum Told {
     StopNow,
 }
 
-/// What a machine asks of its host.
+/// A machine's request to its host.
 pub(super) enum Asked {
     RequestPermit(Incarnation),
     ReturnPermit(Incarnation),
@@ -100,7 +100,7 @@ impl Machine {
         }
     }
 
-    /// Whether a step of its recovery is on its way, which has a deadline.
+    /// Whether a step of recovery, which has a deadline, is in progress.
     pub(super) fn is_recovering(&self) -> bool {
         match self {
             Self::Book(core) => {
@@ -155,7 +155,7 @@ pub(super) fn asked<C>(out: Vec<Action<Order, C>>, call: impl Fn(C) -> Call) -> 
         Action::Failed(failure) => Some(Asked::Failed(failure)),
         Action::Stopped => Some(Asked::Stopped),
         Action::Recovered { .. }
-        // Its behaviours begin nothing beside their commands.
+        // These behaviours start nothing besides their commands.
         | Action::Work { .. }
         | Action::ToSelf { .. }
         | Action::Passivate

@@ -1,7 +1,7 @@
 //! The way from a machine to the stores and back: tries, lost answers, late copies, refusals.
 //!
-//! What asks is a client as every backend has one: it tries again after a lost answer, and once a try
-//! went unanswered a refusal proves nothing any more. Source: persistence J10, §3, §8.
+//! The network acts as the client of any backend: it tries again after a lost answer, and once a try went unanswered a
+//! refusal proves nothing any more. Source: persistence J10, §3, §8.
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ pub(super) struct Try {
     pub(super) machine: u64,
     pub(super) incarnation: Incarnation,
     pub(super) call: Call,
-    /// How often it was tried before, and whether one of these went unanswered.
+    /// Count of earlier tries; `unanswered` tells whether one of them went unanswered.
     pub(super) before: u32,
     pub(super) unanswered: bool,
-    /// The network kept a copy; no machine waits for its answer.
+    /// Whether this is a copy kept by the network; no machine waits for its answer.
     pub(super) is_copy: bool,
 }
 
@@ -33,7 +33,7 @@ fn failure(cause: &str) -> StoreFailure {
     StoreFailure::new("store", cause)
 }
 
-/// The answer to a call that did not reach its store, or of which that is unknown.
+/// The answer to a call that did not reach its store, or may not have.
 fn unavailable(call: &Call, unanswered: bool, cause: &str) -> Answer {
     let cause = failure(cause);
     match call {
@@ -61,7 +61,7 @@ fn unavailable(call: &Call, unanswered: bool, cause: &str) -> Answer {
     }
 }
 
-/// A refusal for want of room.
+/// The refusal of a store without free space.
 fn full(call: &Call) -> Option<Answer> {
     match call {
         Call::Book(StoreCall::Append(_)) => {
@@ -76,7 +76,7 @@ fn full(call: &Call) -> Option<Answer> {
     }
 }
 
-/// What an answer says once an earlier try went unanswered: only Ok, and a fence that the head proves.
+/// The answer when an earlier try went unanswered: only Ok, and a fence that the head proves, stay as they are.
 fn after_doubt(call: &Call, answer: Answer) -> Answer {
     let doubt = || failure("an earlier try went unanswered");
     let later = |current: &StateHead| match call {
@@ -90,11 +90,11 @@ fn after_doubt(call: &Call, answer: Answer) -> Answer {
         Answer::Slate(StateAnswer::Written(Err(StateWriteError::Rejected(_) | StateWriteError::NotStored(_)))) => {
             Answer::Slate(StateAnswer::Written(Err(StateWriteError::Unknown(doubt()))))
         }
-        // The events that the unanswered try stored may be deleted since, also by the writer that fenced this one.
+        // The events of the unanswered try may have been deleted since, also by the writer that fenced this one.
         Answer::Book(StoreAnswer::Appended(Err(AppendError::Fenced { current }))) if matches!(call, Call::Book(StoreCall::Append(append)) if append.last() <= Some(current.deleted_to)) => {
             Answer::Book(StoreAnswer::Appended(Err(AppendError::Unknown(doubt()))))
         }
-        // The later write hides whether ours was stored.
+        // The later write hides whether this one was stored.
         Answer::Slate(StateAnswer::Written(Err(StateWriteError::RevisionMismatch { current }))) if later(&current) => {
             Answer::Slate(StateAnswer::Written(Err(StateWriteError::Unknown(doubt()))))
         }
@@ -110,7 +110,7 @@ fn is_write(call: &Call) -> bool {
     )
 }
 
-/// Whether its machine has a deadline for the answer, so that there may be none.
+/// Whether the call may stay unanswered, since its machine has a deadline for it.
 fn may_hang(call: &Call) -> bool {
     matches!(
         call,
@@ -139,7 +139,7 @@ impl World {
             return self.lose(tried);
         }
         let refusal = self.refusal(&tried.call);
-        // A call that was refused is not on its way any more.
+        // A refused call is no longer under way, so it is not copied.
         if self.is_faulty && refusal.is_none() && is_write(&tried.call) && self.chance(self.setup.copies) {
             self.copy_late(&tried);
         }
@@ -153,14 +153,14 @@ impl World {
         self.answer(&tried, answer);
     }
 
-    /// The network keeps a copy of a call, and delivers it when its sender has gone on.
+    /// Keeps a copy of a call, which arrives when its sender has gone on.
     fn copy_late(&mut self, tried: &Try) {
         self.faults += 1;
         let delay = self.millis(5, 3_000);
         self.later(delay, Due::Arrives(Box::new(Try { is_copy: true, ..tried.clone() })));
     }
 
-    /// The try, or its answer, does not arrive.
+    /// Loses a try, or its answer.
     fn lose(&mut self, tried: Try) {
         self.faults += 1;
         if self.chance(0.5) {
@@ -182,7 +182,7 @@ impl World {
         self.answer(&tried, answer);
     }
 
-    /// What a store that will not, or cannot, do it answers.
+    /// The refusal of a store that will not, or cannot, carry the call out.
     fn refusal(&mut self, call: &Call) -> Option<Answer> {
         if !self.is_faulty {
             return None;
@@ -199,7 +199,7 @@ impl World {
         None
     }
 
-    /// Whether the store that acknowledges before it is durable loses this one.
+    /// Whether a store that acknowledges before it is durable loses this append.
     fn is_hasty(&mut self, call: &Call) -> bool {
         matches!(call, Call::Book(StoreCall::Append(_))) && self.chance(0.1)
     }

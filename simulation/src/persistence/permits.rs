@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use greylag_persistence::Incarnation;
 
-/// The holder of a permit: which machine, in which of its lives.
+/// The holder of a permit: a machine, and its incarnation.
 pub(super) type Holder = (u64, Incarnation);
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Permits {
         self.waiting.push_back(holder);
     }
 
-    /// Gives a permit to the holder that waits longest, if one is left.
+    /// Gives a free permit to the holder that has waited longest.
     pub(super) fn grant(&mut self) -> Option<Holder> {
         if self.held.len() >= self.count {
             return None;
@@ -33,20 +33,20 @@ impl Permits {
         Some(holder)
     }
 
-    /// Takes a permit back, or ends the wait for it. A permit that crossed its return on the way is
-    /// returned twice.
+    /// Takes a permit back, or ends the wait for it. If a grant and a return have crossed, the permit is returned
+    /// twice.
     pub(super) fn give_back(&mut self, holder: Holder) {
         self.held.remove(&holder);
         self.waiting.retain(|waiting| *waiting != holder);
     }
 
-    /// A machine is gone without a word; its host drops the machine's permits.
+    /// Drops all permits of a machine that is gone.
     pub(super) fn forget(&mut self, machine: u64) {
         self.held.retain(|(key, _)| *key != machine);
         self.waiting.retain(|(key, _)| *key != machine);
     }
 
-    /// Those that hold one.
+    /// The holders of permits.
     pub(super) fn held(&self) -> impl Iterator<Item = Holder> {
         self.held.iter().copied()
     }

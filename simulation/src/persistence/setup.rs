@@ -1,4 +1,4 @@
-//! The setup that a seed draws: how many of everything, how entities are set, how bad the network is.
+//! The setup that a seed draws: counts, settings of entities, and faults of the network.
 
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::time::Duration;
@@ -14,12 +14,13 @@ pub(super) struct Setup {
     pub(super) nodes: usize,
     pub(super) books: usize,
     pub(super) slates: usize,
-    /// Hosts claim under generations; otherwise under the epochs that they saw.
+    /// Whether hosts claim under generations; otherwise under the epochs that they saw.
     pub(super) is_sharded: bool,
     pub(super) permits: usize,
     pub(super) rollback: bool,
     pub(super) latest_only: bool,
-    /// Handlers delete events; or snapshots are damaged: never both, since deleted events would be lost then.
+    /// Whether handlers delete events. Snapshots are damaged only in other setups, since deleted events would be lost
+    /// then.
     pub(super) clears: bool,
     pub(super) damages: bool,
     pub(super) book: EventSourcedSettings,

@@ -7,7 +7,7 @@ use greylag_persistence::{
 use super::diary::{Diary, Line, NUMBERS, Order, State, Wish};
 use super::text::{Text, Words, number};
 
-/// The numbers of all entries since the last deletion. The special ones cannot be stored.
+/// The numbers of all entries since the last deletion. Special numbers cannot be stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Lines {
     pub(super) numbers: Vec<u64>,
@@ -31,7 +31,7 @@ impl Text for Lines {
     }
 }
 
-/// The behaviour.
+/// The behaviour of the entity.
 pub(super) struct Slate {
     pub(super) id: PersistenceId,
     pub(super) settings: DurableStateSettings,
@@ -72,7 +72,7 @@ impl DurableState for Slate {
             Wish::Look | Wish::LookOwned | Wish::Confirm(_) => StateEffect::reply(to, count(state)),
             Wish::Last => write(1, |_| {}).then_stop().then_reply(to, count),
             Wish::Clear => StateEffect::<Self>::delete().then_reply(to, count),
-            // Without the panic hook, which would print its message thousands of times.
+            // Skips the panic hook, which would print a message for each of thousands of panics.
             Wish::Panic => std::panic::resume_unwind(Box::new("on purpose")),
             Wish::Mute => write(1, |next| next.is_mute = true).then_reply(to, count),
             Wish::Overtagged => write(1, |next| next.is_overtagged = true).then_reply(to, count),
@@ -92,7 +92,7 @@ impl DurableState for Slate {
 }
 
 impl Slate {
-    /// The entity with its name and its codecs.
+    /// The entity with its name and its codecs, ready to be hosted.
     pub(super) fn stored(self) -> Persisted<Self, StateCodec<Self>> {
         let id = self.id.clone();
         StateCodec::new(Words).of(id, self)

@@ -1,19 +1,18 @@
-//! In which order an entity must handle its orders, by the words of persistence §2.4.
+//! The order in which an entity must handle its orders, by persistence §2.4.
 
 use std::collections::VecDeque;
 
 use super::diary::Line;
 
-/// The order in which one machine must handle what it was given; with the machine's own stash it shares
-/// nothing.
+/// The order in which one machine must handle its orders. It shares no code with the machine's own stash.
 #[derive(Debug)]
 pub(super) struct Expected {
     capacity: usize,
     waiting: VecDeque<u64>,
     aside: VecDeque<u64>,
-    /// Orders put aside that come before any waiting one.
+    /// Count of stashed orders that come before any waiting one.
     unstashed: usize,
-    /// Orders that found no room.
+    /// Orders for which there was no room.
     dropped: VecDeque<u64>,
 }
 
@@ -23,7 +22,7 @@ impl Expected {
         Self { capacity, waiting, aside, unstashed: 0, dropped }
     }
 
-    /// The machine was given an order.
+    /// Notes an order given to the machine.
     pub(super) fn given(&mut self, number: u64) {
         if self.waiting.len() < self.capacity {
             self.waiting.push_back(number);
@@ -32,7 +31,7 @@ impl Expected {
         }
     }
 
-    /// Compares the order that the machine handled with the one that it must handle next.
+    /// Compares an order that the machine handled with the one that must be next.
     pub(super) fn did(&mut self, line: &Line) -> Result<(), String> {
         match *line {
             Line::Handled { number, aside } => {
@@ -57,7 +56,7 @@ impl Expected {
         Ok(())
     }
 
-    /// An order was dropped: for want of room, or because the entity failed or ended.
+    /// Checks a dropped order: there was no room, or the entity failed or ended.
     pub(super) fn was_dropped(&mut self, number: u64, for_room: bool) -> Result<(), String> {
         let from = |queue: &mut VecDeque<u64>| {
             let at = queue.iter().position(|waiting| *waiting == number);
@@ -67,7 +66,7 @@ impl Expected {
             return if from(&mut self.dropped) { Ok(()) } else { Err(format!("order {number} had room")) };
         }
         if from(&mut self.aside) {
-            // Those put aside are dropped all at once.
+            // Stashed orders are dropped all at once.
             self.unstashed = 0;
             return Ok(());
         }
@@ -79,14 +78,14 @@ impl Expected {
         }
     }
 
-    /// What the machine hands over when it ends must be all that waits, oldest first.
+    /// Checks the orders that the machine hands over when it ends: all that wait, oldest first.
     pub(super) fn handed_over(&mut self, numbers: &[u64]) -> Result<(), String> {
         let all: Vec<u64> = self.aside.drain(..).chain(self.waiting.drain(..)).collect();
         self.unstashed = 0;
         if all == numbers { Ok(()) } else { Err(format!("{numbers:?} are handed over where {all:?} wait")) }
     }
 
-    /// The machine's handler panicked: the orders that were put aside must be gone.
+    /// Checks a machine whose handler panicked: its stashed orders must have been dropped.
     pub(super) fn lost_its_state(&self) -> Result<(), String> {
         if self.aside.is_empty() { Ok(()) } else { Err(format!("{:?} stay put aside after a panic", self.aside)) }
     }

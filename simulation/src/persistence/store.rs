@@ -1,4 +1,4 @@
-//! The stores that all nodes share: the real ones in memory, or without one of their clauses.
+//! The stores that all nodes share: the real ones in memory, perhaps with an omission.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) struct Store {
     without: Option<Omission>,
 }
 
-/// Every call of a store in memory is done when it is first polled.
+/// The result of a call to a store in memory, which is done at its first poll.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
@@ -81,12 +81,12 @@ impl Store {
         }
     }
 
-    /// What a store answers that does not wait until it is durable.
+    /// The answer of a store that does not wait until the write is durable.
     pub(super) fn hasty() -> Answer {
         Answer::Book(StoreAnswer::Appended(Ok(Appended { timestamp: Timestamp::from_micros(1) })))
     }
 
-    /// The call as it would be judged without the clause that is left out.
+    /// Changes a call so that it passes the check that is omitted.
     fn weakened(&self, call: StoreCall) -> StoreCall {
         match (self.without, call) {
             (Some(Omission::EpochCheck), StoreCall::Append(append)) => {

@@ -3,11 +3,11 @@
 use bytes::{Bytes, BytesMut};
 use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest};
 
-/// A value that is written as words.
+/// A value that is stored as words.
 pub(super) trait Text: Sized + Send + Sync + 'static {
     const MANIFEST: &'static str;
 
-    /// None if it cannot be written.
+    /// The words; `None` if the value cannot be encoded.
     fn write(&self) -> Option<String>;
 
     fn read(words: &mut dyn Iterator<Item = &str>) -> Option<Self>;

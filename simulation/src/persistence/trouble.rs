@@ -1,4 +1,4 @@
-//! The faults: hosts come and go, disks fill, breakers open, snapshots rot.
+//! The faults: hosts start and end, disks fill, breakers open, snapshots are damaged.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ impl World {
         }
     }
 
-    /// A process ends at once: what its machines asked still reaches the stores, and the answers are lost.
+    /// Ends a process at once: calls of its machines still reach the stores, and the answers are lost.
     fn crash(&mut self, node: usize) {
         let keys: Vec<u64> =
             self.hosted.iter().filter(|(_, hosted)| hosted.node == node).map(|(key, _)| *key).collect();
@@ -57,7 +57,7 @@ impl World {
         self.permits[node] = Permits::new(self.setup.permits);
     }
 
-    /// Draws what a user wants next.
+    /// Draws the next request of a user.
     pub(super) fn draw_wish(&mut self) -> Wish {
         match self.rng.random_range(0..100) {
             0..30 => Wish::Write(self.rng.random_range(1..=3)),

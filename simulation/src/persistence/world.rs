@@ -1,7 +1,7 @@
 //! Nodes with entities, the stores that they share, and time.
 //!
-//! Several nodes host the same entities, one after another and at once. What happens to machines is in
-//! [`super::hosting`], the way to the stores in [`super::network`], what goes wrong in [`super::trouble`].
+//! Several nodes host the same entities, one after another and at once. Hosts of machines are in [`super::hosting`],
+//! the way to the stores in [`super::network`], faults in [`super::trouble`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use super::store::Store;
 use super::text::Text;
 use crate::{Omission, Violation};
 
-/// What happens next.
+/// An event.
 pub(super) enum Due {
     /// A call reaches the stores.
     Arrives(Box<Try>),
@@ -39,12 +39,12 @@ pub(super) enum Due {
     Tick {
         machine: u64,
     },
-    /// A user wants something of the entity of this index.
+    /// A user has a request for the entity with this index.
     Wanted {
         entity: usize,
         wish: Wish,
     },
-    /// An order that another machine did not handle.
+    /// An order that another machine has not handled.
     HandedOn {
         machine: u64,
         order: Order,
@@ -52,12 +52,12 @@ pub(super) enum Due {
     Trouble,
 }
 
-/// What is known of an order that was given.
+/// State of an order when it was given.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Given {
     pub(super) entity: usize,
     pub(super) wish: Wish,
-    /// How many events were stored then.
+    /// Count of events stored then.
     pub(super) stored: usize,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct World {
     due: BTreeMap<(Duration, u64), Due>,
     next: u64,
     pub(super) store: Store,
-    /// Of each node.
+    /// Permits of each node.
     pub(super) permits: Vec<Permits>,
     pub(super) hosted: BTreeMap<u64, Hosted>,
     pub(super) starts: u64,
@@ -155,7 +155,7 @@ impl World {
         self.broken.get_or_insert(Violation { promise, what });
     }
 
-    /// Lets everything happen that is due within this time, unless a promise is broken.
+    /// Runs for a time, unless a promise is broken.
     pub(super) fn run_for(&mut self, time: Duration) {
         let until = self.now + time;
         while self.broken.is_none()
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// A user asks one of the machines that host the entity.
+    /// Gives a user's request to one of the machines that host the entity.
     pub(super) fn want(&mut self, entity: usize, wish: Wish) {
         let hosts: Vec<u64> =
             self.hosted.iter().filter(|(_, hosted)| hosted.entity == entity).map(|(key, _)| *key).collect();
@@ -207,7 +207,7 @@ impl World {
         number
     }
 
-    /// A store performs a call; the model is told what the store took.
+    /// Lets a store perform a call, and tells the model what the store took.
     pub(super) fn perform(&mut self, call: Call) -> Answer {
         let micros = 1 + u64::try_from(self.now.as_micros()).expect("minutes at most");
         match &call {

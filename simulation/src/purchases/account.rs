@@ -1,8 +1,8 @@
-//! A customer's account: the behaviour, and the way back from its side effects.
+//! A customer's account: its behaviour, and the way back from its side effects.
 //!
-//! What greylag-delivery's own wrapper does inside the machine of persistence is done here too, since
-//! that wrapper needs a runtime: compare with the marks, refuse what overtakes, attach the mark,
-//! confirm after the append, hand out again what was dropped.
+//! It repeats what greylag-delivery's own wrapper does inside the machine of persistence, since that wrapper needs a
+//! runtime: compare with the marks, refuse a delivery that is too early, attach the mark, confirm after the append,
+//! hand out again what was dropped.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,24 +15,24 @@ use greylag_persistence::{
     Ctx, Effect, EventCodecs, EventSourced, EventSourcedSettings, Mark, Persisted, PersistenceId, Signal,
 };
 
-/// What came of deliveries and questions since their entity last looked.
+/// Outcomes of deliveries and questions since the customer last looked.
 #[derive(Debug)]
 pub(super) enum Outcome {
     Confirmed(DeliveryHandle),
     Abandoned(DeliveryHandle),
     Recovered(Dedupe),
-    /// The total, to a question.
+    /// The total, in answer to a question.
     Answered(u64, u64),
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     pub(super) outcomes: Vec<Outcome>,
-    /// Deliveries handed out and not confirmed.
+    /// Deliveries handed out but not confirmed.
     pub(super) open: BTreeSet<(StreamId, SeqNr)>,
 }
 
-/// Shared by one customer's behaviour, its side effects and its controller.
+/// Outcomes shared by one customer's behaviour, its side effects and its controller.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Outcomes(Arc<Mutex<Pending>>);
 
@@ -51,7 +51,7 @@ impl Outcomes {
     }
 }
 
-/// The right to confirm one delivery; dropped, it is handed out again.
+/// The right to confirm one delivery; if it is dropped, the delivery is handed out again.
 #[derive(Debug)]
 pub(super) struct Confirm {
     handle: Option<DeliveryHandle>,
@@ -89,7 +89,7 @@ pub(super) struct Totals {
     pub(super) cents: u64,
 }
 
-/// What purchase number `number` costs.
+/// The price of purchase `number`.
 pub(super) fn cents(number: u64) -> u64 {
     100 + number * 7
 }
@@ -97,7 +97,7 @@ pub(super) fn cents(number: u64) -> u64 {
 pub(super) struct Account {
     pub(super) id: PersistenceId,
     pub(super) outcomes: Outcomes,
-    /// For the omission: marks are ignored.
+    /// With the omission: marks are ignored.
     pub(super) forgets: bool,
 }
 
@@ -150,7 +150,7 @@ impl EventSourced for Account {
 }
 
 impl Account {
-    /// The entity with its name and its codecs.
+    /// The entity with its name and its codecs, ready to be hosted.
     pub(super) fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
         let id = self.id.clone();
         EventCodecs::new(json::<u64>("purchased")).of(id, self)

@@ -1,4 +1,4 @@
-//! One incarnation of a customer: the consumer controller, and the machine of persistence behind it.
+//! One incarnation of a customer: the consumer controller, and behind it the machine of persistence.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -20,7 +20,7 @@ use greylag_testkit::deadlines::assert_moved;
 
 use super::account::{Account, Command, Confirm, Outcome, Outcomes};
 
-/// What travels through regions.
+/// A message through the regions.
 #[derive(Debug, Clone)]
 pub(crate) enum Msg {
     Purchases { customer: u32, batch: SequencedBatch<u64> },
@@ -35,7 +35,7 @@ impl Msg {
     }
 }
 
-/// A message as the shard's machine carries it.
+/// A message in the shard's machine.
 #[derive(Debug)]
 pub(crate) enum Letter {
     User(Msg, Provenance),
@@ -44,7 +44,7 @@ pub(crate) enum Letter {
     Woken(Woken),
 }
 
-/// What a suspension ended with.
+/// The event that ended a suspension.
 #[derive(Debug)]
 pub(crate) enum Woken {
     Permit(Incarnation),
@@ -52,7 +52,7 @@ pub(crate) enum Woken {
     Deadline,
 }
 
-/// What a handler wants done, besides what it leaves to the shard's machine.
+/// Requests of a handler, besides those to the shard's machine.
 #[derive(Debug, Default)]
 pub(super) struct Wishes {
     pub(super) left: Left<Letter>,
@@ -61,7 +61,7 @@ pub(super) struct Wishes {
     pub(super) permits: Vec<Incarnation>,
     pub(super) wake_at: Option<Instant>,
     pub(super) answers: Vec<(u64, u64)>,
-    /// Deliveries suppressed by the controller itself.
+    /// Deliveries that the controller itself suppressed.
     pub(super) suppressed: Vec<(u64, u64)>,
     pub(super) fenced: Option<Option<Generation>>,
     pub(super) failed: Option<String>,
@@ -150,7 +150,7 @@ impl Customer {
         wishes
     }
 
-    /// Ends the customer, to be replaced or not: producers with something in hand here are to start over.
+    /// Ends the customer, which may be replaced: producers with unconfirmed deliveries here must start over.
     pub(super) fn end(&mut self, now: Instant) -> Wishes {
         let mut wishes = Wishes::default();
         self.collect(now, &mut wishes);
@@ -164,7 +164,7 @@ impl Customer {
         self.core.phase() == PhaseName::Running
     }
 
-    /// Hands deliveries on for as long as the account takes them at once.
+    /// Hands deliveries to the account for as long as it takes them at once.
     fn settle(&mut self, now: Instant, wishes: &mut Wishes) {
         self.collect(now, wishes);
         while self.is_running()
@@ -219,7 +219,7 @@ impl Customer {
                 Effect::Held(id) => {
                     self.outcomes.lock().open.insert((id.stream_id, id.seq_nr));
                 }
-                // What an operator hears of.
+                // These effects only inform an operator.
                 Effect::Overdue(_) | Effect::Replaced { .. } | Effect::SameProducer(_) | Effect::Refused(_) => {}
                 Effect::Poisoned { id, .. } => panic!("{id:?} was given up"),
             }
@@ -253,7 +253,7 @@ impl Customer {
                 Action::ReturnPermit(_)
                 | Action::Recovered { .. }
                 | Action::Unhandled
-                // Accounts begin nothing beside their commands.
+                // Accounts start nothing besides their commands.
                 | Action::Work { .. }
                 | Action::ToSelf { .. }
                 | Action::Withheld(_)
@@ -262,7 +262,7 @@ impl Customer {
         }
     }
 
-    /// Suspends the mailbox while the account does not run, and arms what has a deadline.
+    /// Suspends the mailbox while the account does not run, and sets timers for the deadlines.
     fn finish(&mut self, now: Instant, wishes: &mut Wishes) {
         let phase = self.core.phase();
         wishes.left.suspend = match phase {
@@ -270,7 +270,7 @@ impl Customer {
             PhaseName::Persisting => Some(Suspension::Closed),
             _ => Some(Suspension::Stoppable),
         };
-        // A wake-up that came while the account ran has gone unheard.
+        // A wake-up that came while the account ran was ignored, so it does not count as armed.
         let armed = self.armed.filter(|armed| *armed > now);
         if let Some(at) = self.core.next_deadline().filter(|at| armed.is_none_or(|armed| *at < armed)) {
             self.armed = Some(at);

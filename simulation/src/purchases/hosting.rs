@@ -1,7 +1,7 @@
 //! Shards under the regions: the real shard machine, and a model of the task around it.
 //!
-//! Handlers run at drawn moments; a customer's call to the journal happens later, whether the
-//! customer still lives then or not, and the answer comes later still, or never.
+//! Handlers run at random moments; a customer's call to the journal is performed later, whether the customer still
+//! lives or not, and the answer comes later still, or never.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use super::{Beside, Market, Purchases, Timer};
 use crate::sharding::world::{MS, Wire};
 
 impl Weigh for Letter {
-    /// Letters are all as short.
+    /// All letters have the same weight.
     fn weight(&self) -> usize {
         1
     }
@@ -28,13 +28,13 @@ impl Weigh for Letter {
 type Machine = Shard<Customer, Letter>;
 type Asked = Effect<Customer, Letter>;
 
-/// A shard as its task holds it.
+/// A shard as the task around it sees it.
 pub(crate) struct Hosted {
     pub(super) generation: Generation,
     pub(super) phase: Phase,
     machine: Machine,
     pub(super) inbox: VecDeque<(Msg, Provenance)>,
-    /// What came while no handler may run.
+    /// Controls that arrived while no handler may run.
     postponed: Vec<Control>,
     scheduled: bool,
     tick_at: Option<Instant>,
@@ -47,7 +47,7 @@ pub(super) enum Phase {
     Stopping,
 }
 
-/// What a shard is told besides messages.
+/// A control of a shard, besides messages.
 #[derive(Debug)]
 pub(crate) enum Control {
     Resumed { slot: SlotId, incarnation: u64, woken: Woken },
@@ -62,7 +62,7 @@ impl Market {
         self.app.shard_serial += 1;
         let settings = Self::settings();
         let serial = self.app.shard_serial;
-        // Every other shard has room for fewer customers than it gets, so that they end and start in the midst of it all.
+        // Every other shard has room for fewer customers than it gets, so that customers end and start all the time.
         let passivation = match serial % 2 {
             0 => Passivation::least_recently_used(1),
             _ => settings.passivation.chosen(),
@@ -95,7 +95,7 @@ impl Market {
         self.later(delay, Timer::Run { node, shard: shard.clone(), generation });
     }
 
-    /// One run of the task: some of its messages, then turns of those that wait.
+    /// Runs the task once: handles some messages of the shard, then the turns of those that wait.
     pub(super) fn run_shard(&mut self, node: usize, shard: &ShardId, generation: Generation) {
         let (held, most) = (self.nodes[node].held, self.random(1, 5).as_millis());
         let Some(hosted) = self.hosted(node, shard, generation) else { return };
@@ -138,7 +138,7 @@ impl Market {
                 self.input(node, shard, Input::Direct { incarnation: instance, payload: letter });
             }
             Control::Stop => {
-                // The inbox now holds all messages that stand before the marker.
+                // The inbox now holds all messages from before the marker.
                 while let Some((msg, provenance)) =
                     self.hosted(node, shard, generation).and_then(|hosted| hosted.inbox.pop_front())
                 {
@@ -286,7 +286,7 @@ impl Market {
         self.input(node, shard, Input::Started { slot, outcome, payload });
     }
 
-    /// Never two live incarnations of one customer among nodes that share a view.
+    /// Checks that no customer has two live incarnations among nodes that share a view.
     fn check_alone(&mut self, node: usize, number: u32) {
         let others: Vec<_> = self.app.live.iter().filter(|(other, at, _)| *other == number && *at != node).collect();
         let seen = others.into_iter().find(|(_, at, _)| self.shares_view(*at)).copied();
@@ -392,7 +392,7 @@ impl Market {
 }
 
 impl Purchases {
-    /// Customers of a process, or of a shard, that has ended without a word.
+    /// Drops the customers of a process, or of a shard, that has crashed.
     pub(super) fn forget(&mut self, node: usize, of: impl Fn(u32) -> bool) {
         self.live.retain(|(number, at, _)| *at != node || !of(*number));
     }

@@ -1,8 +1,7 @@
 //! The journal that all nodes share, and the promises about its content.
 //!
-//! The store is the real one in memory, with its claims, epochs and generations. A call reaches it
-//! after a while, also from a process that has died meanwhile; its answer may be lost with the asker,
-//! or on the way ("outcome unknown").
+//! The store is the real one in memory, with its claims, epochs and generations. A call reaches it after a while, also
+//! from a process that has died meanwhile; its answer may be lost with the asker, or on the way ("outcome unknown").
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -44,7 +43,7 @@ impl Ledger {
         self.stores.snapshots.caps()
     }
 
-    /// Every call of the store in memory is done when it is first polled.
+    /// Performs a call at the store in memory, which is done at its first poll.
     fn perform(&self, now_micros: u64, call: StoreCall) -> StoreAnswer {
         self.micros.store(now_micros, Ordering::Relaxed);
         let mut done = pin!(call.perform(&self.stores));
@@ -86,7 +85,7 @@ impl Market {
         self.later(delay, Timer::Control { node, shard, generation, control });
     }
 
-    /// An event is stored: it must be the customer's next purchase.
+    /// Checks a stored event: it must be the customer's next purchase.
     fn on_applied(&mut self, customer: u32, number: u64) {
         self.note(|| format!("journal: customer {customer} bought {number}"));
         self.tally.handled += 1;
@@ -103,7 +102,7 @@ impl Market {
         }
     }
 
-    /// What is confirmed to the shop is stored.
+    /// Checks a purchase confirmed to the shop: it must be stored.
     pub(super) fn check_confirmed(&mut self, number: u64) {
         let customer = self.app.input[number as usize];
         if !self.app.applied.get(&customer).is_some_and(|applied| applied.contains(&number)) {
@@ -111,7 +110,7 @@ impl Market {
         }
     }
 
-    /// What is suppressed was stored before. Totals count the shop's purchases from 1.
+    /// Checks a suppressed purchase: it must have been stored before. Totals count the shop's purchases from 1.
     pub(super) fn check_suppressed(&mut self, customer: u64, total: u64) {
         let stored = self.app.applied.get(&(customer as u32));
         if !stored.is_some_and(|applied| applied.contains(&(total - 1))) {

@@ -1,5 +1,5 @@
-//! The shop: the real sharding producer, on some node, running over the same purchases again after
-//! each of its ends, under the next epoch.
+//! The shop: the real sharding producer, on some node. After each of its ends it runs over the same purchases again,
+//! under the next epoch.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ pub(crate) struct Shop {
 }
 
 impl Market {
-    /// Opens the shop on some node that means to stay, or tries again later.
+    /// Opens the shop on some node that is to stay, or tries again later.
     pub(super) fn open_shop(&mut self) {
         let fit: Vec<usize> = self.living().into_iter().filter(|node| self.is_fit(*node)).collect();
         if fit.is_empty() {
@@ -140,7 +140,7 @@ impl Market {
         }
     }
 
-    /// As the producer's task takes it.
+    /// Handles news, as the producer's task does.
     pub(super) fn on_shop_news(&mut self, node: usize, news: News) {
         if self.app.shop.as_ref().is_none_or(|shop| shop.node != node) {
             return;
@@ -166,7 +166,7 @@ impl Market {
         }
     }
 
-    /// The shop's process is gone, or it crashed alone.
+    /// Drops the shop: its process is gone, or it crashed alone.
     pub(super) fn lose_shop(&mut self) {
         self.note(|| "the shop is gone".into());
         self.app.shop = None;

@@ -1,8 +1,8 @@
-//! Processor time, which unlike the time on the wall does not depend on who else uses the machine.
+//! Processor time, which, unlike wall time, does not depend on the other users of the machine.
 
 use std::time::{Duration, Instant};
 
-/// Measures what this thread takes.
+/// Measures the processor time of this thread.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stopwatch {
     on_processor: Option<Duration>,
@@ -14,7 +14,7 @@ impl Stopwatch {
         Self { on_processor: on_processor(), begun: Instant::now() }
     }
 
-    /// Processor time since the start; where the kernel does not tell, time on the wall.
+    /// Processor time since the start; wall time if the kernel gives none.
     pub(super) fn elapsed(&self) -> Duration {
         match (self.on_processor, on_processor()) {
             (Some(before), Some(now)) => now.saturating_sub(before),
@@ -23,13 +23,13 @@ impl Stopwatch {
     }
 }
 
-/// What this thread has taken so far: the first number of the kernel's accounts, in nanoseconds.
+/// Processor time of this thread so far: the first number of the kernel's accounts, in nanoseconds.
 fn on_processor() -> Option<Duration> {
     let accounts = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     accounts.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// What this process holds in memory.
+/// Resident memory of this process.
 pub(super) fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

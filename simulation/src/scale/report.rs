@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use super::traffic::Traffic;
 
-/// What a span of virtual time cost one member per second of it.
+/// Cost of a span of virtual time, for one member and second.
 #[derive(Debug, Clone, Copy)]
 pub struct Cost {
-    /// Messages it sent.
+    /// Sent messages.
     pub messages: f64,
-    /// Bytes of them as encoded.
+    /// Bytes of the encoded messages.
     pub encoded: f64,
-    /// Bytes of them as sent: compressed where the transport compresses.
+    /// Bytes as sent: compressed where the transport compresses.
     pub sent: f64,
-    /// Processor time of its machine.
+    /// Processor time of the member's machine.
     pub processor: Duration,
 }
 
@@ -37,17 +37,17 @@ impl fmt::Display for Cost {
     }
 }
 
-/// One change, from its cause until all know.
+/// Figures of one change, from its cause until all know it.
 #[derive(Debug, Clone, Copy)]
 pub struct Change {
-    /// Until the leader found it converged, or, of a death, buried the dead.
+    /// Time until the leader found it converged, or, for a death, had removed the dead member.
     pub converged: Duration,
-    /// Until every member agreed on all that follows from it.
+    /// Time until every member agreed on all its consequences.
     pub known: Duration,
-    /// Convergence took so long that the leader let the joiner in as WeaklyUp meanwhile (cluster
-    /// M21), which is a change of its own, and starts convergence over.
+    /// Whether convergence took so long that the leader admitted the joiner as WeaklyUp meanwhile (cluster M21), which
+    /// is a change of its own and starts convergence over.
     pub twofold: bool,
-    /// What it cost until then.
+    /// Cost until then.
     pub cost: Cost,
 }
 
@@ -77,46 +77,46 @@ impl fmt::Display for Changes {
     }
 }
 
-/// What was measured.
+/// Figures of a cluster of one size.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// The size.
+    /// Count of members.
     pub members: usize,
-    /// From the first call to join until all were Up and agreed.
+    /// Time from the first call to join until all were Up and agreed.
     pub forming: Duration,
-    /// The same from the last call to join.
+    /// Time from the last call to join.
     pub after_last: Duration,
-    /// What that took of the processor.
+    /// Processor time of forming.
     pub forming_processor: Duration,
-    /// Nothing happens.
+    /// Cost without any change.
     pub rest: Cost,
-    /// One more joins.
+    /// One more member joins.
     pub joining: Changes,
-    /// One leaves.
+    /// One member leaves.
     pub leaving: Changes,
-    /// One is killed, and its kernel says so.
+    /// One member is killed, and its kernel refuses connections.
     pub dying: Changes,
-    /// The biggest message.
+    /// Size of the biggest message.
     pub biggest: u64,
-    /// Resident memory by member; of one member's own where messages were encoded and read again.
+    /// Resident memory divided by the members; a member's own only with [`Wire::Real`](super::Wire::Real).
     pub memory: Option<u64>,
 }
 
 impl Report {
-    /// The heads of the columns of a [`Report`] shown.
+    /// Heads of the columns of a printed [`Report`].
     pub const HEAD: &str = "\
 | members | formed after the first, the last join, processor | join: converged, known to all | leave: the same \
 | killed: removed, known to all | at rest: messages, bytes, compressed, processor | during a join: the same \
 | biggest message | memory |
 |---|---|---|---|---|---|---|---|---|";
 
-    /// The slowest single change to converge at the leader (cluster G2).
+    /// The longest time in which a single change converged at the leader (cluster G2).
     pub fn slowest(&self) -> Duration {
         let changes = [&self.joining, &self.leaving, &self.dying].into_iter().flat_map(|changes| &changes.0);
         changes.filter(|change| !change.twofold).map(|change| change.converged).max().unwrap_or_default()
     }
 
-    /// How long it may take at this size; of bigger clusters nothing is promised. Source: cluster G2.
+    /// Limit of that time at this size; `None` for bigger clusters. Source: cluster G2.
     pub fn budget(&self) -> Option<Duration> {
         match self.members {
             ..=100 => Some(Duration::from_secs(8)),

@@ -1,35 +1,34 @@
 //! The traffic between the nodes of a world, in messages and bytes.
 //!
-//! Counted are the bytes of each message as it is encoded, and as it is sent: messages bigger than
-//! 4 KiB, with zstd, as the transport does (cluster T37). The heads of frames and of HTTP/2
-//! (some 30 bytes a message) are not counted.
+//! Counts the bytes of each message as encoded, and as sent: messages bigger than 4 KiB with zstd, as in the transport
+//! (cluster T37). The heads of frames and of HTTP/2 (some 30 bytes a message) are not counted.
 
 use greylag_cluster::Message;
 
-/// The transport compresses bigger messages (`compress_above`).
+/// Size above which the transport compresses messages (`compress_above`).
 const COMPRESS_ABOVE: usize = 4 << 10;
-/// The level it uses.
+/// The transport's compression level.
 const LEVEL: i32 = 1;
-/// Where the bytes are not needed, one message in so many is encoded, and counts for so many; of more
-/// than a thousand nodes, which send as much more, fewer in proportion.
+/// Of messages whose bytes are not needed, one in this many is encoded, and counts for all; with more than a thousand
+/// nodes, which send more messages, fewer in proportion.
 const SAMPLED: u64 = 64;
-/// Fewer nodes than this are counted in full.
+/// With fewer nodes than this, all messages are encoded.
 const FEW: usize = 200;
 
-/// What was said so far.
+/// Counts of messages so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Traffic {
     pub(super) messages: u64,
-    /// Whole states among them.
+    /// Count of messages with a whole state.
     pub(super) states: u64,
     pub(super) encoded: u64,
     pub(super) sent: u64,
-    /// The biggest message that was encoded.
+    /// Size of the biggest encoded message.
     pub(super) biggest: u64,
 }
 
 impl Traffic {
-    /// Counts a message of a world of so many nodes.
+    /// Counts a message of a world of `nodes` nodes.
     pub(super) fn count(&mut self, message: &Message, nodes: usize) {
         self.messages += 1;
         let is_state = matches!(message, Message::GossipEnvelope { .. } | Message::Welcome { .. });
@@ -44,7 +43,7 @@ impl Traffic {
         }
     }
 
-    /// What was said since then.
+    /// The traffic since `before`.
     pub(super) fn since(&self, before: &Self) -> Self {
         Self {
             messages: self.messages - before.messages,

@@ -23,17 +23,17 @@ use super::traffic::Traffic;
 /// How messages travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wire {
-    /// As values: what is the same state is one in memory.
+    /// As values: equal states share memory.
     Values,
-    /// As bytes: every node has its own.
+    /// As bytes: every node has its own copy.
     Real,
 }
 
 struct Node {
     core: ClusterCore,
-    /// Runs, and belongs to the cluster.
+    /// Whether it runs and belongs to the cluster.
     lives: bool,
-    /// When the tick that was queued last is due.
+    /// Time of its last queued tick.
     tick_at: Duration,
     parted: bool,
 }
@@ -46,7 +46,7 @@ enum What {
     Dialled(UniqueAddress),
 }
 
-/// What is due when; the number keeps equal times in order.
+/// An event; the number keeps events of equal time in order.
 struct Due {
     at: Duration,
     number: u64,
@@ -80,7 +80,7 @@ pub(super) struct World {
     settings: ClusterSettings,
     wire: Wire,
     nodes: Vec<Node>,
-    /// Only looked into.
+    /// Only for look-ups, never iterated.
     by_address: HashMap<NodeAddress, usize>,
     queue: BinaryHeap<Reverse<Due>>,
     number: u64,
@@ -88,13 +88,13 @@ pub(super) struct World {
     now: Duration,
     effects: Vec<Effect>,
     traffic: Traffic,
-    /// The nodes that were found unreachable and were not.
+    /// Nodes that were found unreachable although they were not.
     alarms: BTreeSet<UniqueAddress>,
-    /// A change of this state is watched for, and when the leader, which is the first node, found
-    /// the new state converged.
+    /// The state before the watched change. `converged_at` is when the leader, which is the first node, found the new
+    /// state converged.
     before: Arc<Gossip>,
     converged_at: Option<Duration>,
-    /// A member was WeaklyUp then.
+    /// Whether a member was WeaklyUp at that moment.
     twofold: bool,
     progress: Option<fn(&str)>,
     tell_at: Duration,
@@ -144,13 +144,13 @@ impl World {
         index
     }
 
-    /// The first node forms the cluster.
+    /// Starts the first node, which forms the cluster.
     pub(super) fn start_first(&mut self) {
         let first = self.add();
         self.queue(self.now, first, What::Start);
     }
 
-    /// So many more nodes join, spread over a time.
+    /// Starts `count` more nodes, spread over a time.
     pub(super) fn join_within(&mut self, count: usize, time: Duration) {
         for number in 0..count {
             let node = self.add();
@@ -163,14 +163,14 @@ impl World {
         self.nodes.iter().rposition(|node| node.lives).expect("a node lives")
     }
 
-    /// The youngest leaves.
+    /// Makes the youngest member leave.
     pub(super) fn leave_one(&mut self) {
         let target = self.youngest();
         let address = self.nodes[target].core.node().clone();
         self.handle(target, Input::Command(Command::Leave(address)));
     }
 
-    /// The youngest is killed: its connections break, and its kernel refuses new ones.
+    /// Kills the youngest member: its connections break, and its kernel refuses new ones.
     pub(super) fn kill_one(&mut self) {
         let target = self.youngest();
         let address = self.nodes[target].core.node().clone();
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// Cuts the last so many off from the others.
+    /// Cuts the last `count` nodes off from the others.
     pub(super) fn part(&mut self, count: usize) {
         self.nodes.iter_mut().rev().take(count).for_each(|node| node.parted = true);
     }
@@ -191,7 +191,7 @@ impl World {
         self.nodes.iter_mut().for_each(|node| node.parted = false);
     }
 
-    /// Every node that lives is Up in every view, and all states are one.
+    /// Whether every live node is Up in every view, and all states are equal.
     pub(super) fn is_settled(&self) -> bool {
         let first = self.nodes[0].core.gossip();
         let living = self.living();
@@ -203,14 +203,14 @@ impl World {
         self.nodes.iter().filter(|node| node.lives).all(agrees)
     }
 
-    /// Ages are unique.
+    /// Checks that ages are unique.
     pub(super) fn check_ages(&self) -> Result<(), String> {
         let members = &self.nodes[0].core.gossip().members;
         let ages: BTreeSet<u32> = members.values().map(|member| member.up_number).collect();
         if ages.len() == members.len() { Ok(()) } else { Err("two members have one age".into()) }
     }
 
-    /// Checks that no member was found unreachable that was not.
+    /// Checks that no member was found unreachable although it was not.
     pub(super) fn check_alarms(&self) -> Result<(), String> {
         match self.alarms.first() {
             None => Ok(()),
@@ -222,18 +222,18 @@ impl World {
         self.nodes.iter().filter(|node| node.lives).count()
     }
 
-    /// What happens without any change.
+    /// Measures the cost of a time without any change.
     pub(super) fn observe(&mut self, time: Duration) -> Cost {
         let (traffic, watch) = (self.traffic, Stopwatch::start());
         self.run_for(time);
         Cost::new(self.living(), time, &self.traffic.since(&traffic), watch.elapsed())
     }
 
-    /// Makes a change, and runs until the leader, which is the first node, finds it converged, and
-    /// until everything that follows from it is done and known to all.
+    /// Makes a change, and runs until the leader, which is the first node, finds it converged, and until all its
+    /// consequences are known to all.
     pub(super) fn change(&mut self, name: &str, make: impl FnOnce(&mut Self)) -> Result<Change, String> {
-        // The leader must have seen the last change converged at a tick, or it counts on from there
-        // how long it has been blocked (cluster M21).
+        // The leader must have ticked after the last change converged; otherwise it would count its blocked time from
+        // that change on (cluster M21).
         self.run_for(Duration::from_secs(2));
         let (traffic, from, watch) = (self.traffic, self.now, Stopwatch::start());
         let patience = Duration::from_secs(120);
@@ -275,7 +275,7 @@ impl World {
         ));
     }
 
-    /// Runs until `done`, looked at twenty times a second.
+    /// Runs until `done`, which is checked twenty times a second.
     pub(super) fn run_until(
         &mut self,
         what: &str,
@@ -302,7 +302,7 @@ impl World {
         }
         match due.what {
             What::Start => {
-                // The first three serve as seeds; alone, a node can only found its own cluster.
+                // The first three nodes are the seeds; with itself as the only seed a node founds its own cluster.
                 let seeds = (0..self.nodes.len().min(3)).map(|seed| self.nodes[seed].core.node().address().clone());
                 let seeds: Vec<_> = if due.node == 0 { seeds.take(1).collect() } else { seeds.collect() };
                 self.handle(due.node, Input::WallClock(1_000_000));
@@ -368,7 +368,7 @@ impl World {
         }
     }
 
-    /// After every step of the leader, for it acts within a second on what it finds converged.
+    /// Called after every step of the leader, which acts within a second on a converged state.
     fn notice_convergence(&mut self) {
         let (gossip, view) = (self.nodes[0].core.gossip(), self.nodes[0].core.view());
         // The leader removes dead members in the same step in which it finds the state converged.

@@ -114,7 +114,7 @@ pub enum Input {
     PeerQuarantined {
         /// The process.
         peer: UniqueAddress,
-        /// Why.
+        /// The reason of the quarantine.
         reason: QuarantineReason,
         /// Whether the process left in order.
         harmless: bool,
@@ -133,7 +133,7 @@ pub enum Input {
     ThisNodeQuarantined {
         /// The node that quarantined this one.
         by: UniqueAddress,
-        /// Why.
+        /// The reason of the quarantine.
         reason: QuarantineReason,
     },
     /// The outcome of `AcquireLease`.

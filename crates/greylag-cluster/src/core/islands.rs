@@ -147,7 +147,7 @@ impl Islands {
             Some(id) => {
                 self.hellos.insert(peer.address().clone(), (peer.clone(), id));
                 if self.hellos.len() > MOST_HELLOS {
-                    // Forget any but the newest: a process that still runs says Hello again.
+                    // Forget another address than the newest: a process that still runs says Hello again.
                     let other = self.hellos.keys().find(|address| *address != peer.address()).cloned();
                     other.and_then(|address| self.hellos.remove(&address));
                 }

@@ -77,8 +77,9 @@ impl JoinProcess {
             .unwrap_or(self.ask_at)
     }
 
-    /// Whether this first seed may form a cluster: the seeds that know of none, with this one, are a majority
-    /// of the list, and the rest said so too, or had their time. Source: cluster M24.
+    /// Whether this first seed may form a cluster: the seeds that know of none, with this one, are a majority of the
+    /// list, and the rest answered the same or had their time. With `alone` (`self_join_alone`) no majority is needed
+    /// once the time is over. Source: cluster M24.
     fn may_form(&self, now: Instant, heard_of_cluster: bool, alone: bool) -> bool {
         if self.others.is_empty() {
             return true;

@@ -378,7 +378,7 @@ impl Cluster {
         }
     }
 
-    /// How long what a removed member ran may go on after its unclean removal.
+    /// How long singletons and shards of a removed member may go on after its unclean removal. Source: cluster S14.
     pub fn down_removal_margin(&self) -> Duration {
         self.inner.settings.removal_margin()
     }

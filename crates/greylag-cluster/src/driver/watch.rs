@@ -132,7 +132,7 @@ impl Cluster {
     /// has taken its address. For protocols that involve such nodes.
     ///
     /// # Errors
-    /// None today.
+    /// No error occurs at present.
     pub async fn watch_anyone(&self, recipient: &Recipient, at: &UniqueAddress) -> Result<Watch, WatchError> {
         self.start_watch(recipient, at, true).await
     }

@@ -4,7 +4,7 @@
 //! node is settled when it has answered this attempt that no instance runs there, when it was removed and provably
 //! cannot run any, when the margin after its removal is over, or when it is an older process at this very address. The
 //! answer "no instance runs here" binds the answering node: the claimant must clear it before it may start itself, and
-//! its own requests that crossed with the answer are void (each request has a number). Asking only the latest
+//! answers of the claimant that crossed with it are void (each request has a number). Asking only the latest
 //! predecessor is unsafe when several leave together.
 //!
 //! The membership comes as whole views, so that a new oldest is never judged by half of a change.
@@ -265,7 +265,8 @@ impl SingletonManager {
         }
     }
 
-    /// Silences the instance that relies on the lease. The lease is released only after the instance has ended.
+    /// Silences and stops the instance that relies on the lease. The lease is released only after the instance has
+    /// ended.
     fn on_lease_lost(&mut self, out: &mut Vec<ManagerEffect>) {
         self.silence_instance(out);
         self.with_lease(SingletonLease::on_lost);

@@ -1,11 +1,11 @@
-//! Processes of their own, for tests that kill them.
+//! Child processes, for tests that kill them.
 
 #![allow(unreachable_pub, reason = "each test file has its own copy")]
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Nothing that works takes longer than half a minute.
+/// Panics unless the future completes within half a minute, longer than any step that works takes.
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(Duration::from_secs(30), future).await {
         Ok(value) => value,
@@ -13,7 +13,7 @@ pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     }
 }
 
-/// A process that is killed when this is dropped.
+/// A child process that is killed when this is dropped.
 pub struct Killed(Child);
 
 impl Drop for Killed {
@@ -23,8 +23,8 @@ impl Drop for Killed {
     }
 }
 
-/// Runs the test `child_process` of this file alone, in a process of its own that is told so by these
-/// variables; without them it does nothing.
+/// Runs only the test `child_process` of the present file, in a process of its own with these variables; without them
+/// that test does nothing.
 pub fn spawn_child(variables: &[(&str, String)]) -> Killed {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_process"])

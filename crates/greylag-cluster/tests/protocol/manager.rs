@@ -1,9 +1,9 @@
-//! One manager of a singleton, and the world around it as a script.
+//! Transcripts of one manager of a singleton; the script plays the other nodes.
 //!
-//! Commands: `manager NAME [lease]`; `view a:Up b:Leaving … [removed=x,y] [clean=x,y] [suspect]` (members get
-//! their age by the order in which they are first named, or say it: `b:Up:7`; `[moved=x]`: as removed, on another host); `hear KIND from=NAME
-//! [attempt=N] [to=UID]`; `ended`, `exiting`, `downed`, `pause`; `lease granted|denied|failed|released|lost`;
-//! `advance DURATION`.
+//! Commands: `manager NAME [lease]`; `view a:Up b:Leaving … [removed=x,y] [clean=x,y] [suspect]` (members get their age
+//! by the order in which they are first named, or state it: `b:Up:7`; `[moved=x]`: as removed, on another host); `hear
+//! KIND from=NAME [attempt=N] [to=UID]`; `ended`, `exiting`, `downed`, `pause`; `lease
+//! granted|denied|failed|released|lost`; `advance DURATION`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,14 +25,14 @@ pub(crate) struct Bench {
     out: String,
 }
 
-/// `a` is the process now at that address, `a#1` another one there.
+/// Parses a process: `a` is the present one at that address, `a#1` another one there.
 pub(crate) fn node(name: &str) -> UniqueAddress {
     let (host, uid) = name.split_once('#').unwrap_or((name, ""));
     let uid = uid.parse().unwrap_or(u64::from(host.as_bytes()[0]));
     format!("{host}:1#{uid}").parse().unwrap()
 }
 
-/// Every name has a host of its own.
+/// The host of a process: each name has its own.
 fn host(node: &UniqueAddress) -> Arc<str> {
     node.address().host().into()
 }

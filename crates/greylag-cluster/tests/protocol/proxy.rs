@@ -1,8 +1,8 @@
-//! One proxy of a singleton, and the world around it as a script. Messages are words.
+//! Transcripts of one proxy of a singleton; the script plays the other nodes. Messages are words.
 //!
-//! Commands: `proxy NAME [buffer=N] [role=R]`; `view a:Up b:Leaving:worker …` (a third part is the
-//! member's role; members get their age by the order in which they are first named); `tell WORD…`;
-//! `here NAME INSTANCE`, `nothere NAME [INSTANCE]`: what these nodes say; `stop`; `advance DURATION`.
+//! Commands: `proxy NAME [buffer=N] [role=R]`; `view a:Up b:Leaving:worker …` (a third part is the member's role;
+//! members get their age by the order in which they are first named); `tell WORD…`; `here NAME INSTANCE`, `nothere NAME
+//! [INSTANCE]`: messages of these nodes; `stop`; `advance DURATION`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

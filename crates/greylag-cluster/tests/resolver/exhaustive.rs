@@ -1,10 +1,9 @@
-//! Every view of a few members, every cut in two, both sides with the same view and with views one
-//! step apart: never two survivors.
+//! Exhaustive test of the resolver: every view of a few members, every cut in two, both sides with the same view and
+//! with views one step apart: never two survivors.
 //!
-//! The strategies tell five kinds of members apart: Joining, WeaklyUp, counted (Up, and the two
-//! statuses of a full shutdown), Leaving, Exiting and Down; so six statuses cover all eight.
-//! keep_majority looks at addresses and not at age, keep_oldest at age and not at addresses; so one
-//! order of both, with every cut and every status, covers all orders.
+//! The strategies distinguish six kinds of members: Joining, WeaklyUp, counted (Up, and the two statuses of a full
+//! shutdown), Leaving, Exiting and Down; so six statuses cover all eight. keep_majority uses addresses and not ages,
+//! keep_oldest ages and not addresses; so one order of both, with every cut and every status, covers all orders.
 //!
 //! Source: cluster scenario 69, G1, S6 to S8.
 
@@ -25,13 +24,13 @@ const STATUSES: [MemberStatus; 6] = [
     MemberStatus::Down,
 ];
 
-/// What was seen of one strategy.
+/// Counts of outcomes under one strategy.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Count {
     pub(crate) pairs: u64,
     pub(crate) both: u64,
     pub(crate) none: u64,
-    /// Of the pairs in which one side knows a whole action of the leader more than the other.
+    /// Pairs with two survivors among those in which one side knows a whole action of the leader more than the other.
     pub(crate) both_after_action: u64,
 }
 
@@ -74,7 +73,7 @@ impl Side {
     }
 }
 
-/// Looks at one view with all cuts and all views one step further, for each strategy.
+/// Checks one view with all cuts and all views one step further, for each strategy.
 pub(crate) fn check(count: usize, code: usize, strategies: &[Strategy], counts: &mut [Count]) -> Result<(), String> {
     let base = view(count, code);
     let mut others = sides::one_step_further(&base);

@@ -1,4 +1,4 @@
-//! The resolver's strategies: a table of cases, every small view, and random partitions.
+//! Tests of the resolver's strategies: a table of cases, every small view, and random partitions.
 //!
 //! The long forms are `cargo bench -p greylag-cluster --bench resolver`.
 

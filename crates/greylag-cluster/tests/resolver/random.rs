@@ -1,5 +1,5 @@
-//! Random partitions: up to twelve members in any status and of any role, two or three sides, all
-//! with one view or one of them a step further.
+//! Random partitions: up to twelve members in any status and of any role, two or three sides, all with one view or one
+//! of them a step further.
 //!
 //! Source: cluster G1, S6 to S10.
 
@@ -14,7 +14,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::sides::{self, Members};
 
-/// One partition as its sides see it.
+/// One partition, with the picture of each side.
 pub(crate) struct Partition {
     sides: Vec<(BTreeSet<UniqueAddress>, Picture)>,
     role: Option<String>,
@@ -24,11 +24,11 @@ pub(crate) struct Partition {
 /// How the sides' views differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Views {
-    /// All see the same.
+    /// All sides have the same view.
     Same,
     /// One side knows one member a step further.
     OneStepApart,
-    /// All know accusations from before the cut, some of them of members that were never gone.
+    /// All sides know accusations from before the cut, some of them about members that were never gone.
     StaleRecords,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Count {
 }
 
 impl Partition {
-    /// Draws one.
+    /// Draws a partition.
     pub(crate) fn draw(seed: u64, views: Views) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let count = rng.random_range(1..=12);
@@ -67,7 +67,7 @@ impl Partition {
         Self { sides, role, quorum_size: rng.random_range(1..=7) }
     }
 
-    /// Every strategy, with the role and the quorum that were drawn.
+    /// Every strategy, with the drawn role and quorum.
     pub(crate) fn strategies(&self) -> Vec<Strategy> {
         let role = || self.role.clone();
         vec![
@@ -85,11 +85,11 @@ impl Partition {
         ]
     }
 
-    /// How many sides live on.
+    /// The number of sides that survive.
     pub(crate) fn survivors(&self, strategy: &Strategy) -> usize {
         let verdicts: Vec<Option<Verdict>> =
             self.sides.iter().map(|(side, picture)| sides::verdict(picture, side, strategy)).collect();
-        // The side that asks first gets the lease; no other side does.
+        // The side that requests first gets the lease; no other side does.
         let asks = |(index, verdict): (usize, &Option<Verdict>)| Some((verdict.as_ref()?.lease_delay()?, index));
         let holder = verdicts.iter().enumerate().filter_map(asks).min().map(|(_, index)| index);
         let lives = |(index, (side, picture)): &(usize, &(BTreeSet<UniqueAddress>, Picture))| {
@@ -126,7 +126,7 @@ fn stale(rng: &mut ChaCha8Rng, members: &Members) -> BTreeSet<Record> {
     records.into_iter().filter(|(observer, subject)| observer != subject).take(2).collect()
 }
 
-/// Draws partitions, and counts how many sides live on under each strategy.
+/// Draws partitions, and counts the surviving sides under each strategy.
 pub(crate) fn count(seeds: std::ops::Range<u64>, views: Views) -> Vec<(&'static str, Count)> {
     const NAMES: [&str; 6] = [
         "keep_majority",

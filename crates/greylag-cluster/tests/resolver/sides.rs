@@ -1,4 +1,4 @@
-//! Sides of a partition: what each sees, and whether it lives on after its decision.
+//! The sides of a partition: the picture of each, and whether it survives its decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use greylag_core::UniqueAddress;
 
 pub(crate) type Members = BTreeMap<UniqueAddress, Member>;
 
-/// `a` to `l`, whose addresses are in the order of their names.
+/// The nodes `a` to `l`, whose addresses are in the order of their names.
 pub(crate) fn node(index: usize) -> UniqueAddress {
     let name = char::from(b'a' + u8::try_from(index).expect("a few members"));
     format!("{name}:1#{}", index + 1).parse().expect("an address")
@@ -25,7 +25,7 @@ pub(crate) fn member(index: usize, status: MemberStatus, up_number: u32, roles: 
     member
 }
 
-/// What the first of `side` sees: all of the side accuse all others, and only the side has seen that.
+/// The picture of the first node of `side`: all of the side accuse all others, and only the side has seen that.
 pub(crate) fn picture(side: &BTreeSet<UniqueAddress>, members: &Members, before: &BTreeSet<Record>) -> Picture {
     let outside = || members.keys().filter(|address| !side.contains(*address));
     let mut records: BTreeSet<Record> =
@@ -36,9 +36,9 @@ pub(crate) fn picture(side: &BTreeSet<UniqueAddress>, members: &Members, before:
     Picture::new(node, members.clone(), records, seen_by, BTreeSet::new())
 }
 
-/// Whether a member of the side can go on hosting singletons after these were downed. An Exiting
-/// member ends by itself, as does a leaving one with no other left to exchange gossip with (cluster
-/// M26), and a member that was never WeaklyUp or Up hosts nothing.
+/// Whether a member of the side can go on hosting singletons after these were downed. An Exiting member ends by itself,
+/// as does a leaving one with no other left to exchange gossip with (cluster M26), and a member that was never WeaklyUp
+/// or Up hosts nothing.
 pub(crate) fn somebody_goes_on(
     picture: &Picture,
     side: &BTreeSet<UniqueAddress>,
@@ -52,13 +52,13 @@ pub(crate) fn somebody_goes_on(
     hosts > leaving || leaving > 1
 }
 
-/// The verdict of a side that has a member to decide, if there is something to decide.
+/// The verdict of a side, if it has a member that can decide, and something to decide.
 pub(crate) fn verdict(picture: &Picture, side: &BTreeSet<UniqueAddress>, strategy: &Strategy) -> Option<Verdict> {
     let can_decide = somebody_goes_on(picture, side, &BTreeSet::new());
     (can_decide && picture.has_anything_to_decide()).then(|| decide(picture, strategy).verdict)
 }
 
-/// Whether the side lives on after this verdict.
+/// Whether the side survives this verdict.
 pub(crate) fn survives(
     picture: &Picture,
     side: &BTreeSet<UniqueAddress>,
@@ -69,8 +69,8 @@ pub(crate) fn survives(
     somebody_goes_on(picture, side, &downed)
 }
 
-/// The same members after the leader's action: all that wait are Up, the youngest of all, and all
-/// that leave are Exiting (cluster M20).
+/// The members after the leader's action: all that wait are Up, the youngest of all, and all that leave are Exiting
+/// (cluster M20).
 pub(crate) fn after_leader_action(members: &Members) -> Members {
     let mut after = members.clone();
     let mut next = 100;
@@ -88,8 +88,8 @@ pub(crate) fn after_leader_action(members: &Members) -> Members {
     after
 }
 
-/// The same members with one of them a step further, in every way that leads anywhere but Down: who
-/// was downed by an operator before a cut is not known to both sides in general.
+/// The members with one of them a step further, in every way except to Down: members that an operator downed before a
+/// cut are not known to both sides in general.
 pub(crate) fn one_step_further(members: &Members) -> Vec<Members> {
     use MemberStatus::{Exiting, Joining, Leaving, Up, WeaklyUp};
     let mut views = Vec::new();

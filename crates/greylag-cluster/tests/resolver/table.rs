@@ -35,7 +35,7 @@ fn scenarios_45_to_50_the_table_of_the_resolver() {
     assert!(rows.len() >= 120, "{} rows", rows.len());
 }
 
-/// The verdict, and whom it downs; with a lease, whom if it is granted and whom if not.
+/// The verdict, and the members that it downs; with a lease, those on a grant and those on a denial.
 fn answer(strategy: &str, members: &str, view: &str, records: &str) -> (String, String) {
     let (strategy, limit) = parse_strategy(strategy);
     let picture = parse_picture(members, view, records);
@@ -85,7 +85,7 @@ fn nodes(names: &str) -> BTreeSet<UniqueAddress> {
     names.chars().map(|name| sides::node(index(name))).collect()
 }
 
-/// Ages and roles as the head of the table says.
+/// Ages and roles, as defined in the head of the table.
 fn defaults(name: char) -> (u32, &'static [&'static str]) {
     match name {
         'a' => (5, &["r3"]),

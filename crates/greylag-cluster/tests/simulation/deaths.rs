@@ -28,7 +28,7 @@ fn scenario_61_a_killed_process_is_removed_clean_within_seconds() {
         }
         assert_eq!(world.view(ids[(victim + 1) % 4]).unreachable.len(), 0);
         world.run_until(2 * SECOND, |world| world.host_of_singleton() == Some(rest[0]));
-        // As long as the resolver would wait for its decision.
+        // Run as long as the resolver would wait for its decision.
         world.run_for(25 * SECOND);
         for id in rest {
             assert!(!world.has_event(id, |event| matches!(event, ClusterEvent::DowningDecision(_))));

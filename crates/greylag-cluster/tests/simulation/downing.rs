@@ -15,7 +15,7 @@ fn ended(world: &World, ids: &[NodeId]) -> bool {
     ids.iter().all(|id| world.processes[id].ended.is_some())
 }
 
-/// Cuts the first so many from the rest: those survive, these end.
+/// Cuts the first `at` nodes from the rest; checks which side survives and which ends.
 fn cut(world: &mut World, ids: &[NodeId], at: usize, first_survive: bool) {
     let (left, right) = ids.split_at(at);
     world.isolate(left, right);
@@ -40,7 +40,7 @@ fn scenario_47_static_quorum_in_a_cluster() {
     }
 }
 
-/// cluster S8: the first to come is the oldest.
+/// cluster S8: the node that came first is the oldest.
 #[test]
 fn scenario_48_keep_oldest_in_a_cluster() {
     for seed in seeds(5) {
@@ -69,7 +69,7 @@ fn a_partition_ends_everybody_under_down_all() {
     world.run_until(60 * SECOND, |world| ended(world, &ids));
 }
 
-/// cluster S11, S12: a broken pair goes, also beside a crash.
+/// cluster S11, S12: a pair with a broken link is downed, also when a crash happens at the same time.
 #[test]
 fn scenario_49_a_broken_pair_goes_with_a_crash_or_without() {
     for seed in seeds(10) {
@@ -137,8 +137,8 @@ fn decisions(world: &World, id: NodeId) -> Vec<String> {
     world.processes[&id].events.iter().filter_map(|(_, event)| decision(event)).collect()
 }
 
-/// cluster S19: b is cut off and removed while it still waits; healed, one word of a member that it
-/// knows is enough.
+/// cluster S19: b is cut off and removed while it still waits; after the heal one message of a member that it knows is
+/// enough.
 #[test]
 fn scenario_54_the_removed_hears_of_it_from_a_member_that_it_still_knows() {
     for seed in seeds(10) {
@@ -164,8 +164,8 @@ fn scenario_54_the_removed_hears_of_it_from_a_member_that_it_still_knows() {
     }
 }
 
-/// cluster S20 (c): what a witness says is done at once everywhere, whatever `downing` is, also when
-/// it came before this node knew of the member.
+/// cluster S20 (c): a witness's report takes effect at once everywhere, whatever `downing` is, also if it came before
+/// this node knew of the member.
 #[test]
 fn scenario_62_a_witnessed_death_is_a_clean_removal_and_two_witnesses_change_nothing() {
     for seed in seeds(10) {
@@ -195,7 +195,7 @@ fn scenario_62_a_witnessed_death_is_a_clean_removal_and_two_witnesses_change_not
     early.run_until(20 * SECOND, |world| world.agreed(&[a]));
 }
 
-/// cluster S20, M27: a witness that is wrong ends a healthy process, but never leaves two.
+/// cluster S20, M27: a wrong witness ends a healthy process, but never leads to two instances.
 #[test]
 fn who_is_wrongly_said_to_be_dead_ends_at_once() {
     for seed in seeds(10) {
@@ -209,7 +209,7 @@ fn who_is_wrongly_said_to_be_dead_ends_at_once() {
     }
 }
 
-/// cluster S20: `off` proves nothing by refusals; `on` proves the deaths of all.
+/// cluster S20: with `off` refusals prove nothing; with `on` they prove the deaths of all processes.
 #[test]
 fn scenario_62_off_proves_nothing() {
     let mut world = World::new(1, ClusterSettings { proof_of_death: ProofOfDeath::Off, ..ClusterSettings::default() });

@@ -1,4 +1,4 @@
-//! Clusters that must not come to be twice, and those that did: scenarios 16, 19, 70 of cluster.md.
+//! Second clusters of one name: those that must not form, and those that did: scenarios 16, 19, 70 of cluster.md.
 
 use greylag_cluster::*;
 use greylag_testkit::network::NodeId;
@@ -8,7 +8,7 @@ use crate::world::{SECOND, World};
 
 const SEEDS: [&str; 3] = ["s1", "s2", "s3"];
 
-/// Three seeds that formed a cluster, each told of all three.
+/// Three seeds that formed a cluster, each with all three in its list.
 fn three_seeds(seed: u64, settings: ClusterSettings) -> (World, Vec<NodeId>) {
     let mut world = World::new(seed, settings);
     let ids: Vec<NodeId> = SEEDS.iter().map(|name| world.start(name)).collect();
@@ -24,7 +24,7 @@ fn met(world: &World, id: NodeId) -> bool {
     world.has_event(id, |event| matches!(event, ClusterEvent::ForeignClusterDetected { .. }))
 }
 
-/// cluster M24: short of a majority of Nacks the first seed keeps asking.
+/// cluster M24: without a majority of Nacks the first seed keeps asking.
 #[test]
 fn scenario_70_a_first_seed_that_restarts_while_cut_off_forms_no_island() {
     for seed in seeds(10) {
@@ -92,7 +92,7 @@ fn scenario_70_an_island_is_seen_by_both_sides_after_the_cut_heals_also_late() {
     }
 }
 
-/// cluster M25b: by the four numbers of one exchange the smaller side ends, whichever asked.
+/// cluster M25b: the four numbers of one exchange decide that the smaller side ends, whichever side asked.
 #[test]
 fn scenario_70_the_smaller_cluster_ends_if_told_so_and_the_bigger_stays() {
     for seed in seeds(10) {
@@ -114,7 +114,7 @@ fn scenario_70_the_smaller_cluster_ends_if_told_so_and_the_bigger_stays() {
         world.run_for(30 * SECOND);
         assert_eq!(world.view(follower).members.len(), 2);
         world.net.heal();
-        // Three members, and one that is dead, against two.
+        // The bigger cluster has three members, and one that is dead; the smaller has two.
         world.run_until(40 * SECOND, |world| [island, follower].iter().all(|id| world.processes[id].ended.is_some()));
         let reasons = [island, follower].map(|id| world.processes[&id].ended.unwrap());
         assert!(reasons.contains(&ShutdownReason::SmallerCluster), "{reasons:?}");
@@ -128,7 +128,7 @@ fn scenario_70_the_smaller_cluster_ends_if_told_so_and_the_bigger_stays() {
 fn scenario_19_two_clusters_are_never_merged() {
     for seed in seeds(10) {
         let mut world = World::new(seed, ClusterSettings::default());
-        // Three clusters have three.
+        // Three clusters have three singletons.
         world.tolerate_two = true;
         let [a1, a2, b1, b2, c1] = ["a1", "a2", "b1", "b2", "c1"].map(|name| world.start(name));
         for (id, via) in [(a1, "a1"), (b1, "b1"), (c1, "c1"), (a2, "a1"), (b2, "b1")] {

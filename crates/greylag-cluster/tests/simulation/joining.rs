@@ -1,4 +1,4 @@
-//! Who comes in, and when: scenarios 15, 21, 24, 25, 29, 32, 36, 42 of cluster.md.
+//! Joining under various conditions: scenarios 15, 21, 24, 25, 29, 32, 36, 42 of cluster.md.
 
 use greylag_cluster::*;
 
@@ -156,7 +156,7 @@ fn scenario_32_after_rounds_of_short_lived_nodes_the_state_is_as_small_as_before
         let mut world = World::new(seed, settings);
         world.one_host = true;
         let ids = world.cluster(&["a", "b", "c"]);
-        // The first round makes what stays: each observer's counter of what it ever said.
+        // The first round leaves each observer's version of its row, which stays.
         let mut baseline = world.processes[&ids[0]].core.gossip().encoded_len();
         for round in 0..6 {
             let names: Vec<String> = (0..6).map(|n| format!("x{round}{n}")).collect();
@@ -177,13 +177,13 @@ fn scenario_32_after_rounds_of_short_lived_nodes_the_state_is_as_small_as_before
             }
         }
         let gossip = world.processes[&ids[0]].core.gossip();
-        // Counters may have grown by a digit; a member more would be tens of bytes.
+        // Counters may have grown by a digit; one member more would be tens of bytes.
         assert!(gossip.encoded_len() <= baseline + 16, "{} of {baseline}", gossip.encoded_len());
         assert!(gossip.version.iter().len() <= ids.len());
     }
 }
 
-/// The variant of a thousand is a benchmark of its own.
+/// The variant with a thousand nodes is a separate benchmark.
 #[test]
 fn scenario_36_many_join_through_three_seeds_at_once_and_nobody_is_missed() {
     let size = if seeds(1).end > 1 { 100 } else { 40 };
@@ -235,7 +235,7 @@ fn scenario_42_with_gossip_every_five_minutes_nobody_suspects_a_joiner() {
         world.join(b, &["a"]);
         world.run_until(5 * SECOND, |world| !world.view(b).members.is_empty());
         world.isolate(&[a], &[b]);
-        // One second until a response is assumed, 5.3 s of silence, and the next look.
+        // One second until a response is assumed, 5.3 s of silence, and the time to the next check.
         world.run_for(9 * SECOND);
         assert!(world.view(b).unreachable.contains(&world.ua(a)), "seed {seed}: found by the assumed response");
     }

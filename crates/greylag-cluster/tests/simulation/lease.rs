@@ -1,4 +1,4 @@
-//! Leases: acceptance scenarios 53, 59 and 60 of cluster.md, and what P7 says of long pauses.
+//! Leases: acceptance scenarios 53, 59 and 60 of cluster.md, and long pauses under P7.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn ended(world: &World, ids: &[NodeId]) -> bool {
     ids.iter().all(|id| world.processes[id].ended.is_some())
 }
 
-/// All of these have downed themselves, by the decision of one of them or of a node that could still tell them.
+/// Whether all of these have downed themselves, by the decision of one of them or of a node that could still tell them.
 fn downed(world: &World, ids: &[NodeId]) -> bool {
     let reasons: Vec<_> = ids.iter().filter_map(|id| world.processes[id].ended).collect();
     assert!(reasons.iter().all(|reason| *reason == ShutdownReason::Downed), "{reasons:?}");
@@ -31,7 +31,7 @@ fn grants(world: &World, of: Of) -> Vec<(String, bool)> {
     log.map(|(_, by, granted)| (by.address().host().to_owned(), *granted)).collect()
 }
 
-/// How long after the last member became unreachable to it `id` asked for the lease, and what it was told.
+/// How long after its last member became unreachable `id` requested the lease, and the outcome.
 fn request(world: &World, id: NodeId) -> (Duration, LeaseOutcome) {
     let unreachable = world.times(id, |event| matches!(event, ClusterEvent::UnreachableMember(_)));
     let by_it = |by: &UniqueAddress| *by == world.ua(id);
@@ -42,7 +42,7 @@ fn request(world: &World, id: NodeId) -> (Duration, LeaseOutcome) {
     (*at - start - *unreachable.last().unwrap(), *outcome)
 }
 
-/// The side of the lease lives and keeps it for 40 s; the other one, which is denied, ends.
+/// Checks that the side with the lease survives and keeps it for 40 s, and that the other side, which is denied, ends.
 fn check_outcome(world: &mut World, kept: &[NodeId], lost: &[NodeId]) {
     world.run_until(30 * SECOND, |world| downed(world, lost));
     world.run_until(30 * SECOND, |world| world.agreed_by(kept));
@@ -57,10 +57,9 @@ fn check_outcome(world: &mut World, kept: &[NodeId], lost: &[NodeId]) {
     assert!(kept.iter().all(|id| world.processes[id].ended.is_none()));
 }
 
-/// The majority asks after `stable_after`, the minority after that and its delay; the side that asks first lives. That is
-/// nearly always the majority: the delay outlasts the usual difference between the ends of their detections, though
-/// not every one (F5, F8: it can exceed two seconds).
-/// Source: cluster S10.
+/// The majority requests after `stable_after`, the minority after that plus its delay; the side that requests first
+/// survives. That is nearly always the majority: the delay outlasts the usual difference between the ends of their
+/// detections, though not every one (F5, F8: it can exceed two seconds). Source: cluster S10.
 #[test]
 fn scenario_53_the_side_that_gets_the_lease_survives_and_gives_it_back() {
     let mut majorities = 0;
@@ -86,7 +85,7 @@ fn scenario_53_the_side_that_gets_the_lease_survives_and_gives_it_back() {
     assert!(majorities * 10 >= worlds * 9, "the majority lives in {majorities} of {worlds}");
 }
 
-/// A majority whose reachability changes once more starts its wait anew, asks after the minority, and ends: the lease
+/// A majority whose reachability changes once more restarts its wait, requests after the minority, and ends: the lease
 /// decides, not the size.
 /// Source: cluster S4, S10.
 #[test]
@@ -114,7 +113,7 @@ fn scenario_53_a_minority_asks_later_and_lives_if_the_majority_never_asks() {
         let ids = world.cluster(&["a", "b", "c", "d", "e"]);
         let began = world.net.now();
         world.isolate(&ids[..3], &ids[3..]);
-        // The bigger side ends before it can ask.
+        // End the bigger side before it can request.
         for id in &ids[..3] {
             world.kill(*id);
         }
@@ -140,7 +139,7 @@ fn scenario_53_a_lease_that_nobody_can_ask_for_ends_everybody() {
     }
 }
 
-/// Source: cluster S10: indirect connections need the lease too, and wait for nothing.
+/// Source: cluster S10: decisions on indirect connections need the lease too, and request it without delay.
 #[test]
 fn scenario_53_indirectly_connected_nodes_are_downed_under_the_lease() {
     for seed in seeds(5) {
@@ -174,7 +173,7 @@ fn scenario_59_no_start_until_the_lease_is_granted() {
         world.leases.fault.clear();
         let took = world.run_until(6 * SECOND, |world| world.host_of_singleton() == Some(ids[0]));
         assert!(took <= 5 * SECOND + 50 * MS, "{took:?}");
-        // The world asserts that a lease is never given back under a running instance.
+        // The world asserts that a lease is never released under a running instance.
         world.leave(ids[0], ids[0]);
         world.run_until(12 * SECOND, |world| world.host_of_singleton() == Some(ids[1]));
         let changes: Vec<(String, bool)> = grants(&world, Of::Singleton);
@@ -209,7 +208,7 @@ fn scenario_60_an_oldest_cut_off_alone_stops_before_the_margin_ends() {
         let mut world = quick(seed);
         let ids = world.cluster(&FIVE);
         world.run_until(5 * SECOND, |world| world.host_of_singleton() == Some(ids[0]));
-        // The margin of 7 s has to pay for the difference between the two sides' detections too.
+        // The margin of 7 s must also cover the difference between the two sides' detections.
         world.stop_delay = MS * (1 + seed as u32 * 50 % 3_000);
         world.isolate(&ids[..1], &ids[1..]);
         world.run_until(30 * SECOND, |world| world.agreed_by(&ids[1..]));
@@ -250,8 +249,8 @@ fn scenario_60_an_oldest_whose_words_are_lost_one_way_goes_with_its_peer_and_the
     }
 }
 
-/// The gap of P7: an oldest that stands still for longer than the others wait wakes up with its
-/// instance while the next one's runs. The lease closes it. Source: cluster P7.
+/// The gap of P7: an oldest that stands still for longer than the others wait wakes up with its instance while the next
+/// one's runs. The lease closes this gap. Source: cluster P7.
 #[test]
 fn a_long_pause_makes_two_instances_without_the_lease_and_one_with_it() {
     for (use_lease, most) in [(false, 2), (true, 1)] {

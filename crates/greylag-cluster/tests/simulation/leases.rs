@@ -8,25 +8,25 @@ use greylag_core::UniqueAddress;
 
 /// How long a lease lives without being renewed.
 const LIFE: Duration = Duration::from_secs(120);
-/// Between renewals.
+/// Interval of renewals.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(12);
 
-/// The leases there are.
+/// The kinds of leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Of {
     Resolver,
     Singleton,
 }
 
-/// The owner of each lease that is held, and until when.
+/// The held leases, each with its owner and expiry.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     held: BTreeMap<Of, (UniqueAddress, Instant)>,
-    /// What every request is answered with instead.
+    /// A fault: the outcome of every request for the lease.
     pub(crate) fault: BTreeMap<Of, LeaseOutcome>,
     /// Every grant and every release, in order.
     pub(crate) log: Vec<(Of, UniqueAddress, bool)>,
-    /// Every request, in order: when it came, and its outcome.
+    /// Every request, in order, with its time and outcome.
     pub(crate) requests: Vec<(Of, UniqueAddress, Instant, LeaseOutcome)>,
 }
 
@@ -71,7 +71,7 @@ impl Leases {
         }
     }
 
-    /// Takes it away behind the holder's back; the next renewal finds out.
+    /// Takes a lease away without telling its holder; the next renewal fails.
     pub(crate) fn lose(&mut self, of: Of) {
         self.held.remove(&of);
     }

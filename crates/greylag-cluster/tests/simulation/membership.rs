@@ -7,7 +7,7 @@ use greylag_cluster::*;
 use crate::seeds;
 use crate::world::{MS, SECOND, World};
 
-/// cluster M24, M25: it forms the cluster and acts as its leader within one input.
+/// cluster M24, M25: the node forms the cluster and acts as its leader within one input.
 #[test]
 fn scenario_14_a_node_that_joins_itself_is_up_at_once() {
     let mut world = World::new(1, ClusterSettings::default());
@@ -49,8 +49,8 @@ fn scenario_16_a_restarted_first_seed_joins_the_others_not_itself() {
     }
 }
 
-/// cluster M24: neither the joiners, which hear only Nacks of each other, nor a seed that never began to join is one
-/// that lets any node in.
+/// cluster M24: no node is let in by joiners, which get only Nacks from each other, nor by a seed that never began to
+/// join.
 #[test]
 fn scenario_17_no_seed_answers_and_the_joiners_give_up() {
     let settings =

@@ -9,7 +9,7 @@ use greylag_testkit::network::NodeId;
 use crate::seeds;
 use crate::world::{MS, SECOND, World};
 
-/// A process that never runs where it says it does.
+/// Sends a Join of a process that does not run at the address it names.
 fn forge(world: &mut World, at: NodeId, name: &str, host: Option<&str>) {
     let forger = UniqueAddress::new(World::address(name), Uid::new(12).unwrap());
     let message = Message::Join {
@@ -27,12 +27,12 @@ fn forge(world: &mut World, at: NodeId, name: &str, host: Option<&str>) {
     world.input(at, Input::PeerHandshake { peer: forger, cluster_id: None });
 }
 
-/// When `by` first published what is wanted.
+/// The time at which `by` first published a wanted event.
 fn first(world: &World, by: NodeId, wanted: impl Fn(&ClusterEvent) -> bool) -> Duration {
     *world.times(by, wanted).first().expect("it was published")
 }
 
-/// When `by` removed that member.
+/// The time at which `by` removed that member.
 fn removed_at(world: &World, by: NodeId, gone: &UniqueAddress) -> Duration {
     let removed =
         |event: &ClusterEvent| matches!(event, ClusterEvent::MemberRemoved { member, .. } if member.address == *gone);
@@ -58,9 +58,9 @@ fn scenario_75_a_forged_join_from_a_members_address_downs_nobody() {
     }
 }
 
-/// cluster M25, S20 (a), P6: the name of the singleton's host moves to another host while its process is cut off, or after
-/// it has died. It stays Up until the resolver's verdict and goes by that, its duties start after the margin, and the new
-/// process joins within 10 s of the removal.
+/// cluster M25, S20 (a), P6: the name of the singleton's host moves to another host while its process is cut off, or
+/// after it has died. The member stays Up until the resolver's verdict downs it, its duties start after the margin, and
+/// the new process joins within 10 s of the removal.
 #[test]
 fn scenario_76_a_moved_name_changes_nothing_and_the_member_goes_by_the_verdict() {
     for (seed, dies) in seeds(10).flat_map(|seed| [false, true].map(|dies| (seed, dies))) {
@@ -145,8 +145,8 @@ fn scenario_76_several_moved_names_join_when_their_members_are_removed() {
     }
 }
 
-/// cluster T15, M25, M33: a member that is still reached by its streams stays Up, the new process waits, and
-/// both sides tell of it.
+/// cluster T15, M25, M33: a member that is still reached by its streams stays Up, the new process waits, and both sides
+/// report this.
 #[test]
 fn scenario_76_a_member_that_is_reached_stays_and_the_new_process_waits() {
     for seed in seeds(5) {
@@ -166,7 +166,7 @@ fn scenario_76_a_member_that_is_reached_stays_and_the_new_process_waits() {
                 let shown = world.processes[&id].core.health(world.now()).held_addresses;
                 assert_eq!(shown, [HeldAddress { holder: holder.clone(), claimant: claimant.clone() }]);
             }
-            // An operator knows that the old process is dead, or ends it.
+            // An operator, who knows that the old process is dead or ends it, downs the member.
             world.kill(ids[1]);
             world.down(ids[0], ids[1]);
             world.run_until(30 * SECOND, |world| world.agreed(&[ids[0], moved, ids[2]]));
@@ -175,7 +175,7 @@ fn scenario_76_a_member_that_is_reached_stays_and_the_new_process_waits() {
     }
 }
 
-/// cluster S20 (a), M28: the same host, `on` and a witness need no wait and no margin.
+/// cluster S20 (a), M28: with the same host, with `on` or with a witness there is no wait and no margin.
 #[test]
 fn scenario_76_the_same_host_on_and_a_witness_need_no_wait() {
     for seed in seeds(5) {
@@ -200,7 +200,7 @@ fn scenario_76_the_same_host_on_and_a_witness_need_no_wait() {
     }
 }
 
-/// cluster S20 (a): `off` proves nothing by an answer, not even on the same host.
+/// cluster S20 (a): with `off` an answer proves nothing, not even on the same host.
 #[test]
 fn scenario_76_under_off_the_same_host_waits_too() {
     for seed in seeds(3) {

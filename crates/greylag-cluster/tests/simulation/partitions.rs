@@ -46,7 +46,7 @@ fn scenario_44_one_broken_direction_downs_the_two_and_gossip_flows_around_them()
         world.net.cut(ids[0], ids[1]);
         let pair = BTreeSet::from([world.ua(ids[0]), world.ua(ids[1])]);
         world.run_until(15 * SECOND, |world| ids[2..].iter().all(|id| *world.view(*id).unreachable == pair));
-        // What is news is heard on both sides of the broken direction.
+        // News is spread to both sides of the broken direction.
         let f = world.start("f");
         world.join(f, &["c"]);
         let joiner = world.ua(f);
@@ -146,8 +146,7 @@ fn scenario_38_one_half_downs_the_other_while_a_node_joins_and_none_comes_back()
     }
 }
 
-/// cluster S4: what comes and goes beside the accused does not postpone the decision, what heals
-/// them in time prevents it.
+/// cluster S4: members that come and go beside the accused do not postpone the decision; a heal in time prevents it.
 #[test]
 fn scenario_51_joiners_every_second_do_not_postpone_and_a_heal_in_time_prevents() {
     for seed in seeds(3) {
@@ -181,7 +180,7 @@ fn scenario_51_joiners_every_second_do_not_postpone_and_a_heal_in_time_prevents(
     }
 }
 
-/// cluster S19, T20: heartbeats alone reach the others; the answer to them is enough.
+/// cluster S19, T20: only heartbeats reach the others; the answer to them is enough.
 #[test]
 fn scenario_72_removed_while_cut_off_then_healed_it_downs_itself_within_five_seconds() {
     for seed in seeds(10) {

@@ -43,7 +43,7 @@ fn scenario_65_marked_leader_paused_healed_leader_wakes_nobody_is_downed() {
         world.isolate(&ids[4..], &ids[..4]);
         let e = world.ua(ids[4]);
         world.run_until(12 * SECOND, |world| world.view(ids[0]).unreachable.contains(&e));
-        // The leader's verdict falls due while the leader stands still, and the link is whole again before it wakes.
+        // The leader's verdict falls due while the leader stands still, and the link is healed before the leader wakes.
         world.run_for(12 * SECOND);
         world.net.pause(ids[0], 12 * SECOND);
         world.run_for(2 * SECOND);
@@ -65,7 +65,7 @@ fn scenario_64_the_losing_leader_pauses_shortly_before_its_decision_and_downs_it
         world.run_for(18 * SECOND);
         assert!(world.processes[&ids[0]].ended.is_none());
         world.net.pause(ids[0], 12 * SECOND);
-        // The world refuses a second singleton at any time.
+        // The world asserts that there is no second singleton at any time.
         world.run_for(12 * SECOND);
         let downed = |event: &ClusterEvent| *event == ClusterEvent::SelfDowned;
         world.run_until(5 * SECOND, |world| world.has_event(ids[0], downed));
@@ -91,12 +91,12 @@ fn scenario_71_all_stand_still_for_half_a_minute_and_all_go_on() {
     }
 }
 
-/// cluster F9, S19: some stand still for longer than detection and decision take together.
+/// cluster F9, S19: some nodes stand still for longer than detection and decision take together.
 #[test]
 fn scenario_71_some_stand_still_for_up_to_a_minute_and_at_most_one_side_lives() {
     for seed in seeds(10) {
         let mut world = World::resolver(seed);
-        // What P7 excepts: an instance on a node that stood still for longer than the margin allows.
+        // Tolerate the exception of P7: an instance on a node that stood still for longer than the margin.
         world.tolerate_two = true;
         let ids = world.cluster(&["a", "b", "c", "d", "e"]);
         let stopped = 1 + (seed as usize % 4);

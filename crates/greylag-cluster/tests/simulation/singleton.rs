@@ -123,14 +123,14 @@ fn scenario_63_a_leaving_host_that_is_cut_off_stops_before_the_successor_starts(
         };
         let ids = world.cluster(&["a", "b", "c", "d", "e"]);
         world.run_until(5 * SECOND, |world| world.host_of_singleton() == Some(ids[0]));
-        // An instance that takes its time: the leaver is Exiting, and cannot hand over any more.
+        // Make the instance stop slowly: then the leaver is Exiting, and cannot hand over any more.
         world.stop_delay = 300 * MS;
         world.leave(ids[1], ids[0]);
         let gone = ids[0];
         world.run_until(15 * SECOND, |world| world.status(gone, gone).is_none_or(|s| s >= MemberStatus::Leaving));
         world.isolate(&ids[..1], &ids[1..]);
         world.run_until(60 * SECOND, |world| world.processes[&gone].ended.is_some());
-        // Its own silence ends it, and no verdict about a side that it might be.
+        // The leaver ends by its own isolation, and not by a verdict about a side that it might be.
         let reason = world.processes[&gone].ended;
         assert_eq!(reason, Some(ShutdownReason::LeaveIsolated), "seed {seed}, {strategy:?}");
         world.run_until(60 * SECOND, |world| match strategy {

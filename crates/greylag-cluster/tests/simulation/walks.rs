@@ -6,18 +6,18 @@ use rand::RngExt;
 
 use crate::world::{MS, SECOND, World};
 
-/// Faults of every kind for a minute, then quiet: never two singletons, no removed member comes back, and the
-/// survivors agree. The world checks the first two after every step.
+/// Faults of every kind for a minute, then quiet: never two singletons, no removed member comes back, and the survivors
+/// agree. The world checks the first two after every step.
 #[test]
 fn scenario_73_random_faults_then_quiet() {
-    // More seeds for a long look: GREYLAG_CLUSTER_SEEDS=1000 cargo test -p greylag-cluster scenario_73
+    // For a long run: GREYLAG_CLUSTER_SEEDS=1000 cargo test -p greylag-cluster scenario_73
     let seeds = std::env::var("GREYLAG_CLUSTER_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60);
     for seed in 0..seeds {
         let mut world = World::resolver(seed);
         world.one_host = seed % 3 == 0;
         let names = ["a", "b", "c", "d", "e"];
         let mut ids = world.cluster(&names);
-        // What P7 excepts, an instance on a node that was paused for longer than the margin, is not drawn.
+        // Do not draw the exception of P7: an instance on a node that was paused for longer than the margin.
         let lossy = Link { delay: (MS, 40 * MS), loss: 0.02, duplication: 0.02, reorder: false };
         world.net.set_default_link(lossy);
         for _ in 0..4 {

@@ -1,8 +1,8 @@
 //! A world of membership machines and singleton managers on virtual time.
 //!
-//! It plays the driver, the transport (incarnations, quarantine, lost links) and the host's kernel
-//! (dials), and checks after every step what must never happen: two instances of the singleton, a
-//! removed member that is back, a status that goes backwards.
+//! The world plays the driver, the transport (incarnations, quarantine, lost links) and the host's kernel (dials), and
+//! checks invariants after every step: no two instances of the singleton, no removed member that is back, no status
+//! that goes backwards.
 
 #[path = "leases.rs"]
 pub(crate) mod leases;
@@ -39,9 +39,9 @@ pub(crate) struct Process {
     grants: BTreeMap<leases::Of, u64>,
     /// The processes that said Hello, and the cluster that each named.
     met: BTreeMap<UniqueAddress, Option<u128>>,
-    /// Where it runs; `None` where that cannot be known.
+    /// The host of the process; `None` if it cannot be known.
     host: Option<String>,
-    /// Which member holds which address, as this process's transport was told.
+    /// The holders that this process's transport was told.
     holders: Vec<Holder>,
     /// The processes that answered this process's dials.
     answered: BTreeSet<UniqueAddress>,
@@ -57,7 +57,7 @@ enum Local {
     ExitingTasksDone,
     LeaseAnswer(leases::Of, LeaseOutcome),
     LeaseReleased(leases::Of),
-    /// The heartbeat of a grant, by its number.
+    /// The heartbeat of the grant with this number.
     Renew(leases::Of, u64),
 }
 
@@ -71,15 +71,15 @@ pub(crate) struct World {
     pub(crate) net: Network<Packet>,
     pub(crate) processes: BTreeMap<NodeId, Process>,
     pub(crate) settings: ClusterSettings,
-    /// All processes run on one host, so that kills can be proven.
+    /// Whether all processes run on one host, so that kills can be proven.
     pub(crate) one_host: bool,
     /// How long an instance takes to stop.
     pub(crate) stop_delay: Duration,
     pub(crate) most_instances: usize,
-    /// Overlaps are counted, not refused (for what P7 excepts).
+    /// Whether overlaps of instances are counted and not refused (for the exception of P7).
     pub(crate) tolerate_two: bool,
     pub(crate) leases: leases::Leases,
-    /// Instances run only under the lease.
+    /// Whether instances run only under the lease.
     pub(crate) use_lease: bool,
     grants: u64,
     at: BTreeMap<NodeAddress, NodeId>,
@@ -132,10 +132,10 @@ impl World {
         self.start_on(name, Some(name), roles)
     }
 
-    /// On a host that is not the name's own, or that is not known. A process that had the name elsewhere
-    /// goes on, and is reached by what is addressed to it alone.
+    /// Starts a process on a host that is not the name's own, or that is not known. A process that had the name
+    /// elsewhere goes on, and is reached by messages addressed to it alone.
     pub(crate) fn start_on(&mut self, name: &str, host: Option<&str>, roles: &[&str]) -> NodeId {
-        // Uids are drawn, so their order says nothing of the order of starts.
+        // Draw the uid, so that the order of uids does not follow that of starts.
         self.next_uid += 1;
         let uid = Uid::new((self.net.rng().random::<u64>() >> 16) + self.next_uid + 1).unwrap();
         let address = UniqueAddress::new(Self::address(name), uid);
@@ -192,7 +192,7 @@ impl World {
         self.command(by, Command::Down(target));
     }
 
-    /// SIGKILL: gone without a word; the kernel closes its streams.
+    /// SIGKILL: ends a process without a message; the kernel closes its streams.
     pub(crate) fn kill(&mut self, id: NodeId) {
         let process = self.processes.get_mut(&id).unwrap();
         process.killed = true;
@@ -243,7 +243,7 @@ impl World {
         self.processes[&id].events.iter().any(|(_, event)| wanted(event))
     }
 
-    /// When the process published what is wanted, in order.
+    /// The times at which the process published a wanted event, in order.
     pub(crate) fn times(&self, id: NodeId, wanted: impl Fn(&ClusterEvent) -> bool) -> Vec<Duration> {
         self.processes[&id].events.iter().filter(|(_, event)| wanted(event)).map(|(at, _)| *at).collect()
     }
@@ -259,7 +259,7 @@ impl World {
         }
     }
 
-    /// Runs until `wanted`; how long that took.
+    /// Runs until `wanted` returns true; returns how long that took.
     pub(crate) fn run_until(&mut self, limit: Duration, wanted: impl Fn(&Self) -> bool) -> Duration {
         let start = self.net.now();
         let end = start + limit;
@@ -316,7 +316,7 @@ impl World {
         let (due, rest): (Vec<_>, Vec<_>) =
             std::mem::take(&mut process.pending).into_iter().partition(|(at, _)| *at <= now);
         process.pending = rest;
-        // Deadlines first, as in the driver.
+        // Deadlines before other inputs, as in the driver.
         self.input(id, Input::Tick);
         self.manage(id, ManagerInput::Tick);
         for (_, local) in due {
@@ -357,7 +357,7 @@ impl World {
     fn deliver(&mut self, from: NodeId, to: NodeId, packet: Packet) {
         let sender = self.ua(from);
         let now = self.now();
-        // A new Hello is said once a process knows its cluster.
+        // A process says Hello again once it knows its cluster.
         let cluster_id = Some(self.processes[&from].core.gossip().cluster_id).filter(|id| *id != 0);
         if !self.hears(to, from) {
             return;
@@ -369,7 +369,7 @@ impl World {
         match self.processes[&to].quarantined.get(&sender) {
             Some(true) => return,
             Some(false) => {
-                // Told only to a process that says something else than this itself.
+                // Send the notice, except in answer to a notice.
                 if packet != Packet::Quarantined {
                     self.net.send(to, from, 0, Packet::Quarantined);
                 }
@@ -388,8 +388,8 @@ impl World {
         self.schedule(to);
     }
 
-    /// Whether the transport of `to` carries messages of `from`: not where a member holds the address of
-    /// `from` that `from` cannot have replaced. Where it can have, the address is dialled. Source: cluster T15.
+    /// Whether the transport of `to` carries messages of `from`: not if a member holds the address of `from` that
+    /// `from` cannot have replaced. If it can have, the address is dialled. Source: cluster T15.
     fn hears(&mut self, to: NodeId, from: NodeId) -> bool {
         let (sender, host) = (self.ua(from), self.processes[&from].host.clone());
         let there = |holder: &&Holder| holder.member.address() == sender.address();
@@ -487,7 +487,7 @@ impl World {
 
     fn release(&mut self, id: NodeId, of: leases::Of) {
         let (by, now) = (self.ua(id), self.now());
-        // What runs under a lease must have ended before the lease is given back.
+        // The instance under a lease must have ended before the lease is released.
         let running = self.processes[&id].instance;
         assert!(of != leases::Of::Singleton || !running, "seed {}: a lease without its instance", self.seed);
         self.leases.release(of, &by);
@@ -509,7 +509,7 @@ impl World {
                         self.manage(id, ManagerInput::SelfDowned);
                     }
                     ClusterEvent::LocalPause(_) => self.manage(id, ManagerInput::LocalPause),
-                    // Clean says that nothing of it can run any more (cluster M26, S20).
+                    // A clean removal means that nothing of the member can run any more (cluster M26, S20).
                     ClusterEvent::MemberRemoved { member, clean: true, .. } if !self.tolerate_two => {
                         let runs = |process: &Process| process.address == member.address && process.instance;
                         let runs = self.processes.values().any(runs);
@@ -549,7 +549,7 @@ impl World {
         }
     }
 
-    /// What the kernel of the host says.
+    /// The result of a dial by the kernel of the host.
     fn dial(&self, from: NodeId, peer: UniqueAddress) -> (Duration, Input) {
         let now_there = self.at.get(peer.address()).copied();
         let Some(id) = now_there.filter(|id| self.processes[id].address == peer && self.one_host) else {
@@ -562,7 +562,7 @@ impl World {
     }
 
     fn send(&mut self, from: NodeId, to: &Destination, packet: Packet) {
-        // A stream that is open leads to its process, whichever process has the name now.
+        // An open stream leads to its process, whichever process has the name now.
         let known =
             |ua: &UniqueAddress| self.processes.iter().find(|(_, process)| process.address == *ua).map(|(id, _)| *id);
         let target = match to {
@@ -589,7 +589,7 @@ impl World {
         }
     }
 
-    // --- what must never happen -----------------------------------------------------------------
+    // --- invariants -----------------------------------------------------------------------------
 
     fn check(&mut self) {
         let instances = self.processes.values().filter(|process| process.instance).count();
@@ -626,7 +626,7 @@ impl World {
             && alive.iter().all(|id| first.as_ref().is_some_and(|f| f.same_content(self.processes[id].core.gossip())))
     }
 
-    /// These have exactly each other as members, whatever others believe.
+    /// Whether exactly these are members for each of these, whatever other nodes believe.
     pub(crate) fn agreed_by(&self, expected: &[NodeId]) -> bool {
         let mut members: Vec<UniqueAddress> = expected.iter().map(|id| self.ua(*id)).collect();
         members.sort();

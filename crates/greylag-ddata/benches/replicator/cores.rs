@@ -1,12 +1,12 @@
-//! Which core threads run on.
+//! Pins threads to cores.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Keeps all threads of this process whose names begin so on one core, once there are as many as that. `false` where
-/// `taskset` or `/proc` is missing.
+/// Pins all threads of this process whose names begin with `threads` to one core, once there are `count` of them.
+/// `false` if `taskset` or `/proc` is missing.
 pub(crate) fn keep(threads: &str, count: usize, core: usize) -> bool {
-    // A thread gets its name a moment after it began.
+    // Retry: a thread gets its name a moment after it began.
     (0..100).any(|_| {
         let is_done = keep_named(threads, core) >= count;
         if !is_done {
@@ -16,7 +16,7 @@ pub(crate) fn keep(threads: &str, count: usize, core: usize) -> bool {
     })
 }
 
-/// Answers how many there are.
+/// Pins the threads, and returns how many there are.
 fn keep_named(threads: &str, core: usize) -> usize {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
     let named = tasks
@@ -28,6 +28,6 @@ fn keep_named(threads: &str, core: usize) -> usize {
         let told = Command::new("taskset").args(["-p", "-c", &core]).arg(id).stdout(Stdio::null()).status();
         told.is_ok_and(|status| status.success())
     };
-    // A thread may end meanwhile.
+    // A thread may have ended meanwhile.
     ids.into_iter().filter(|id| kept(id)).count()
 }

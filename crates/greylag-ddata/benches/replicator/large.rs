@@ -1,4 +1,4 @@
-//! One very large entry goes to a new node while others are used.
+//! Sends one very large entry to a new node while other entries are used.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::nodes::{Node, PATIENCE, addresses, local_updates, set};
 
 const ELEMENT_BYTES: usize = 96;
 
-/// Writes of one key to a majority, one after the other, until told to stop.
+/// Writes one key to a majority, one write after the other, until told to stop.
 async fn majority_updates(node: Replicator, mut stop: watch::Receiver<bool>) -> Vec<Duration> {
     let (key, mut times) = (Key::<LwwRegister<String>>::new("agreed").expect("a key"), Vec::new());
     while !*stop.borrow_and_update() {
@@ -75,7 +75,7 @@ pub(crate) fn large(elements: usize) {
             }
         });
     };
-    // The second node gets it too, so that the others have a peer to agree with.
+    // Give the entry to the second node too, so that others have a peer for their majorities.
     let begun = Instant::now();
     let other = Node::start(settings.clone(), &all[1], &all);
     has_all(&other);
@@ -84,7 +84,8 @@ pub(crate) fn large(elements: usize) {
         elements * (ELEMENT_BYTES + 4) / 1_000_000,
         begun.elapsed().as_secs_f64()
     );
-    // Few elements are there at once; the wait is for the third node, which comes later.
+    // Skip the wait for few elements, which arrive at once: synchronizing also waits for the third node, which starts
+    // later.
     assert!(elements < 10_000 || other.runtime.block_on(other.replicator.wait_synced(PATIENCE)));
     let before = measure([&holder, &other]);
     std::thread::sleep(Duration::from_secs(3));

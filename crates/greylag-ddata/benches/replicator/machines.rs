@@ -1,4 +1,4 @@
-//! The machine alone, in one thread.
+//! Measures the machine alone, in one thread.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ fn address(uid: usize) -> UniqueAddress {
 impl Machine {
     pub(crate) fn new(uid: usize, now: Instant) -> Self {
         let own = address(uid);
-        // Rounds begin when they are asked for, by time that passes.
+        // Rounds begin only when the benchmark lets time pass.
         let settings = ReplicatorSettings { pruning_interval: None, ..ReplicatorSettings::default() };
         let core = ReplicatorCore::new(settings, TypeTable::new(), own.clone(), DotSource::new(), uid as u64, now);
         Self { core, own, next: 0, out: Vec::new() }
@@ -61,7 +61,7 @@ impl Machine {
     }
 }
 
-/// Counters, one increment each, and then increments of those.
+/// Creates counters with one increment each, and then increments them again.
 pub(crate) fn keys(count: u32) {
     let now = Instant::now();
     let keys: Vec<Key<GCounter>> = (0..count).map(|n| Key::new(format!("key-{n:08}")).expect("a key")).collect();
@@ -98,8 +98,8 @@ pub(crate) fn keys(count: u32) {
     );
 }
 
-/// Two machines that hold the same entries and are asked for nothing: what a gossip interval costs each of them, with the
-/// round that it opens and the one that it answers.
+/// Two machines that hold the same entries and get no requests: the cost of a gossip interval for each of them, with
+/// the round that it opens and the one that it answers.
 pub(crate) fn idle(count: u32) {
     let (mut now, mut machines, _) = alike(count);
     let (mut opened, mut answered) = (0, 0);
@@ -126,10 +126,10 @@ pub(crate) fn idle(count: u32) {
     );
 }
 
-/// What two machines said until nothing was left to say.
+/// The messages that two machines exchanged until nothing was left to send.
 #[derive(Default)]
 struct Talk {
-    /// Messages there and back, one waiting for the other.
+    /// Round trips: messages there and back, one waiting for the other.
     trips: usize,
     comparing: usize,
     entries: usize,
@@ -138,7 +138,7 @@ struct Talk {
     messages: usize,
 }
 
-/// A moment at which both may begin rounds of their own.
+/// Ticks both machines, so that both may begin rounds of their own.
 fn tick_both(now: Instant, machines: &mut [Machine; 2]) {
     for Machine { core, out, .. } in machines {
         core.handle(now, Input::Wall(0), out);
@@ -146,8 +146,8 @@ fn tick_both(now: Instant, machines: &mut [Machine; 2]) {
     }
 }
 
-/// Delivers what the machines send, all of it at once, until nothing is sent; `see` is shown each message. Returns the half
-/// turns that this took: one is everything that is under way at one time.
+/// Delivers all messages of the machines until none is sent; `see` is shown each message. Returns the number of half
+/// turns: one delivers everything that is under way at one time.
 fn deliver(now: Instant, machines: &mut [Machine; 2], mut see: impl FnMut(&Message)) -> usize {
     let mut flights: Vec<(usize, Message)> = Vec::new();
     for half_turns in 0.. {
@@ -189,9 +189,9 @@ fn exchange(now: Instant, machines: &mut [Machine; 2]) -> Talk {
     talk
 }
 
-/// One round, which the first machine opens.
+/// Runs one round, which the first machine opens.
 fn round(now: Instant, machines: &mut [Machine; 2]) -> Talk {
-    // The other's own round is not what is measured.
+    // Drop the other's own round, which is not measured.
     machines[1].core.handle(now, Input::Tick, &mut Vec::new());
     let Machine { core, out, .. } = &mut machines[0];
     core.handle(now, Input::Tick, out);
@@ -207,13 +207,14 @@ fn alike(count: u32) -> (Instant, [Machine; 2], Vec<Key<LwwRegister<String>>>) {
     }
     let keys: Vec<Key<LwwRegister<String>>> =
         (0..count).map(|n| Key::new(format!("key-{n:08}")).expect("a key")).collect();
-    // The same data everywhere: one machine makes it, the other gets it.
+    // Make the data at one machine and send them to the other, so that both hold the same.
     for key in &keys {
         machines[0].put(now, key, "value");
     }
     machines[0].meet(now, &[2], true);
     machines[1].meet(now, &[1], true);
-    // Replicas that meet first ask each other how they stand (ddata Z11), and exchange nothing until both have answered.
+    // Replicas that meet first ask for each other's standing (ddata Z11), and exchange nothing until both have
+    // answered.
     for _ in 0..5 {
         now += Duration::from_secs(10);
         tick_both(now, &mut machines);
@@ -226,7 +227,7 @@ fn alike(count: u32) -> (Instant, [Machine; 2], Vec<Key<LwwRegister<String>>>) {
 /// Two replicas with the same keys, of which a hundred differ.
 pub(crate) fn differ(count: u32) {
     let (mut now, mut machines, keys) = alike(count);
-    // Apart from each other, so that nothing is logged for a peer.
+    // Separate the replicas, so that nothing is logged for a peer.
     machines[0].meet(now, &[], true);
     machines[1].meet(now, &[], true);
     machines.iter_mut().for_each(|machine| machine.out.clear());
@@ -252,13 +253,13 @@ pub(crate) fn differ(count: u32) {
     );
 }
 
-/// A peer that could not be reached while so many deltas were made.
+/// A peer that was unreachable while so many deltas were made.
 pub(crate) fn lag(deltas: u32) {
     let mut now = Instant::now();
     let mut machines = [Machine::new(1, now), Machine::new(2, now)];
     machines[0].meet(now, &[2], false);
     machines[1].meet(now, &[1], false);
-    // They stop waiting for each other.
+    // Let `sync_timeout` end the wait for each other.
     now += Duration::from_secs(31);
     for machine in &mut machines {
         let Machine { core, out, .. } = machine;

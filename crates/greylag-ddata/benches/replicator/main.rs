@@ -1,5 +1,5 @@
-//! What a replicator costs, and how that grows: with the number of keys, with what a peer missed, with the size of one
-//! entry. Machines are measured alone; whole nodes stand in one process and speak over real sockets.
+//! Measures the costs of a replicator and how they grow: with the number of keys, with what a peer missed, with the
+//! size of one entry. Machines are measured alone; whole nodes run in one process and communicate over real sockets.
 //!
 //! `cargo bench -p greylag-ddata --bench replicator -- [keys] [differ] [lag] [catch-up] [apart] [idle] [writes] [large]`
 
@@ -24,7 +24,7 @@ fn main() {
     {
         return memory::measure(kind, count.parse().expect("a number of entries"));
     }
-    // The gate runs this benchmark by `cargo test`, in a short form, to see that it works.
+    // `cargo test` runs this benchmark in a short form, to check that it works.
     let full = std::env::args().any(|arg| arg == "--bench");
     let wanted = |name: &str| chosen.is_empty() || chosen.iter().any(|arg| arg == name);
     let sizes: &[u32] = if full { &[1_000, 10_000, 100_000, 1_000_000] } else { &[100] };

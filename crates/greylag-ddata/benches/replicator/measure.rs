@@ -1,22 +1,22 @@
-//! Rulers.
+//! Measures memory, processor time and percentiles.
 
 use std::time::Duration;
 
-/// Memory of this process that is in use, in bytes.
+/// The resident memory of this process, in bytes.
 pub(crate) fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
     pages.unwrap_or(0) * 4096
 }
 
-/// What all threads of this process have run so far, those that ended included. Unlike the clock's, this time does not grow
-/// with what else the machine does.
+/// The processor time of all threads of this process so far, including ended ones. Unlike wall time it does not depend
+/// on what else the machine does.
 pub(crate) fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// The middle, the 99th of a hundred, and the longest, in microseconds.
+/// The median, the 99th percentile and the maximum, in microseconds.
 pub(crate) fn percentiles(mut times: Vec<Duration>) -> String {
     times.sort_unstable();
     let micros = |part: f64| {

@@ -1,6 +1,6 @@
-//! What an entry takes, all that the machine keeps of it included.
+//! Measures the memory of an entry, with everything that the machine keeps of it.
 //!
-//! Each figure comes from a process of its own: what another one has freed would hide what this one takes.
+//! Each figure comes from a process of its own: memory freed by an earlier measurement would hide what this one takes.
 
 use std::process::Command;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use greylag_ddata::{Key, WriteLevel};
 use crate::machines::Machine;
 use crate::measure::resident;
 
-/// The argument with which a process measures one kind.
+/// The argument that makes a process measure one kind.
 pub(crate) const IN_OWN_PROCESS: &str = "memory-of";
 
 const KINDS: [&str; 3] = ["counters", "registers of 10 letters", "sets of 1 element of 10 letters"];

@@ -1,4 +1,4 @@
-//! Whole nodes in one process, over loopback.
+//! Measures whole nodes in one process, over loopback.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::measure::{percentiles, processor_time};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A transport with a port of its own; nothing runs on it yet.
+/// A transport with a port of its own, on which no replicator runs yet.
 pub(crate) async fn transport(registry: Arc<Registry>) -> Arc<GrpcTransport> {
     let settings = TransportSettings {
         maximum_large_frame_size: 4 * 1024 * 1024,
@@ -36,7 +36,7 @@ pub(crate) async fn transports_with(count: usize, registry: &Arc<Registry>) -> V
     transports
 }
 
-/// A replicator that knows where the others are.
+/// Starts a replicator that knows the addresses of the others.
 pub(crate) fn start(settings: ReplicatorSettings, at: &Arc<GrpcTransport>, all: &[Arc<GrpcTransport>]) -> Replicator {
     let addresses: Vec<NodeAddress> = all.iter().map(|node| node.self_address().address().clone()).collect();
     Replicator::start(settings, TypeTable::new(), at.clone(), Membership::fixed(addresses)).expect("starts")
@@ -52,7 +52,7 @@ pub(crate) fn key(n: u32) -> Key<LwwRegister<String>> {
     Key::new(format!("key-{n:08}")).expect("a key")
 }
 
-/// Several at a time, as fast as one replicator takes them.
+/// Fills a node with entries, several at a time, as fast as one replicator takes them.
 async fn fill(node: &Replicator, count: u32) {
     let tasks = (0..8_u32).map(|task| {
         let node = node.clone();
@@ -75,7 +75,7 @@ async fn has(node: &Replicator, count: u32) {
     }
 }
 
-/// Local updates of one key, one after the other, until told to stop.
+/// Updates one key locally, one update after the other, until told to stop.
 pub(crate) async fn local_updates(node: Replicator, mut stop: tokio::sync::watch::Receiver<bool>) -> Vec<Duration> {
     let (key, mut times) = (Key::<LwwRegister<String>>::new("other").expect("a key"), Vec::new());
     while !*stop.borrow_and_update() {
@@ -87,14 +87,14 @@ pub(crate) async fn local_updates(node: Replicator, mut stop: tokio::sync::watch
     times
 }
 
-/// A node as a process is: with threads of its own. Its port is known before it begins.
+/// A node with its own threads, as in a process of its own. Its port is known before it starts.
 pub(crate) struct Node {
     pub(crate) runtime: Runtime,
     pub(crate) replicator: Replicator,
     transport: Arc<GrpcTransport>,
 }
 
-/// Threads of a node that run its tasks.
+/// The number of threads that run a node's tasks.
 const WORKERS: usize = 2;
 
 /// Free ports of this machine.
@@ -139,12 +139,12 @@ impl Node {
     }
 }
 
-/// How the threads of a node are called.
+/// The name of a node's threads.
 fn thread_name(own: &NodeAddress) -> String {
     format!("node-{}", own.port())
 }
 
-/// A node starts where `sources` others have so many entries of 100 bytes. If `apart`, the new node has a core of its
+/// A node starts while `sources` others hold `count` entries of 100 bytes. If `apart`, the new node has a core of its
 /// own, as on a machine of its own, and so have its sources.
 pub(crate) fn catch_up(count: u32, sources: usize, apart: bool) {
     let all = addresses(sources + 1);
@@ -155,7 +155,7 @@ pub(crate) fn catch_up(count: u32, sources: usize, apart: bool) {
     for node in &nodes {
         node.runtime.block_on(has(&node.replicator, count));
     }
-    // What sources have to say to each other is said.
+    // Wait until the sources have nothing more to send to each other.
     source.runtime.block_on(async {
         while source.replicator.metrics().await.map_or(1, |metrics| metrics.log_records) > 0 {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -206,7 +206,7 @@ pub(crate) fn catch_up(count: u32, sources: usize, apart: bool) {
     nodes.into_iter().chain([new]).for_each(Node::stop);
 }
 
-/// Two nodes that hold the same and do nothing.
+/// Two idle nodes that hold the same entries.
 pub(crate) async fn idle(count: u32, seconds: u64) {
     let transports = transports(2).await;
     let nodes: Vec<Replicator> =
@@ -216,7 +216,7 @@ pub(crate) async fn idle(count: u32, seconds: u64) {
     for node in &nodes {
         assert!(node.wait_synced(PATIENCE).await, "caught up");
     }
-    // The log empties, and what was found to differ meanwhile is settled.
+    // Wait until the log is empty, and differences found meanwhile are exchanged.
     while nodes[0].metrics().await.map_or(1, |metrics| metrics.log_records) > 0 {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -1,4 +1,4 @@
-//! Writes to a majority of three, beside the bare ask of the transport.
+//! Measures writes to a majority of three, compared with a bare ask over the transport.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use greylag_transport::{Destination, Envelope, GrpcTransport, Inbound, Receiver,
 use crate::measure::{percentiles, processor_time};
 use crate::nodes::{PATIENCE, start, transports_with};
 
-/// Answers every question.
+/// Answers every ask.
 struct Answers(Arc<dyn ReplyPort>);
 
 impl Receiver for Answers {
@@ -38,7 +38,7 @@ async fn one_by_one(node: &Replicator, count: u32, level: WriteLevel) -> Vec<Dur
     times
 }
 
-/// As many as fit the mailbox at a time.
+/// Makes updates, as many at a time as fit the mailbox.
 async fn pipelined(node: &Replicator, count: u32, level: WriteLevel) -> f64 {
     let start = Instant::now();
     let tasks = (0..64).map(|task| {
@@ -71,7 +71,7 @@ async fn asks(a: &Arc<GrpcTransport>, b: &Arc<GrpcTransport>, count: u32) -> Vec
     times
 }
 
-/// A node without peers: what a local update costs from its caller and back.
+/// Measures local updates of a node without peers, from call to answer.
 async fn alone(many: u32) {
     let transports = transports_with(1, &Arc::new(Registry::new())).await;
     let node = start(ReplicatorSettings::default(), &transports[0], &transports);

@@ -448,8 +448,8 @@ fn alone_a_closed_gate_waits() {
     assert_eq!((world.is_current(), world.states()), ("a".into(), "o".into()));
 }
 
-/// ddata Z11: a replicator that starts anew in its process makes a start that no member takes for the one it made before,
-/// although its store was in touch at the same time.
+/// ddata Z11: a replicator that restarts in its process makes a start that no member takes for its former one, although
+/// its store was in touch until the same time.
 #[test]
 fn starts_of_one_maker_differ() {
     for (synced_at, again) in [(90, 89), (i64::MIN, i64::MIN + 1)] {
@@ -463,8 +463,8 @@ fn starts_of_one_maker_differ() {
     }
 }
 
-/// ddata Z9: alone an open gate lets markers be forgotten, a closed one does not; among others it takes a current one, and
-/// that all are.
+/// ddata Z9: without other members an open gate lets markers be forgotten, a closed one does not; with others this
+/// replicator and all members must be current.
 #[test]
 fn markers_are_forgotten_where_nothing_brings_back_what_they_removed() {
     let may_forget = |world: &World| world.gates.values().map(Gate::may_forget).collect::<Vec<_>>();
@@ -480,7 +480,7 @@ fn markers_are_forgotten_where_nothing_brings_back_what_they_removed() {
     assert_eq!(may_forget(&three), [false; 3], "only one is current");
 }
 
-/// ddata Z9: a horizon further ahead than clocks may differ counts for nothing; one that is not is taken.
+/// ddata Z9: a horizon further ahead than clocks may differ is ignored; one that is not is taken over.
 #[test]
 fn implausible_horizons_count_for_nothing() {
     let skew = 300_000;
@@ -498,7 +498,7 @@ fn implausible_horizons_count_for_nothing() {
     }
 }
 
-/// ddata Z9: a stored time in the future means that the clock went back, and counts from the start of this process.
+/// ddata Z9: a stored time in the future means that the clock went back, and counts as the start of this process.
 #[test]
 fn a_stored_horizon_of_the_future_counts_from_now() {
     let mut settings = ReplicatorSettings::default();

@@ -1,11 +1,11 @@
 //! The all-reachable clock: it runs only while no member is unreachable.
 //!
-//! "Long enough for everything to spread" means nothing while some member hears nothing, so waiting
-//! times of pruning are taken on this clock. Source: ddata Z1.
+//! Data cannot spread to an unreachable member however long one waits, so the waiting times of pruning are measured on
+//! this clock. Source: ddata Z1.
 
 use std::time::{Duration, Instant};
 
-/// A clock that runs while all members can be reached.
+/// A clock that runs while all members are reachable.
 #[derive(Debug, Default)]
 pub(crate) struct ReachableClock {
     before: Duration,
@@ -13,7 +13,7 @@ pub(crate) struct ReachableClock {
 }
 
 impl ReachableClock {
-    /// From now on all are reachable, or not.
+    /// Starts or stops the clock.
     pub(crate) fn set(&mut self, now: Instant, all_reachable: bool) {
         match (self.since, all_reachable) {
             (None, true) => self.since = Some(now),
@@ -25,12 +25,12 @@ impl ReachableClock {
         }
     }
 
-    /// For how long it has run in all.
+    /// The total time that the clock has run.
     pub(crate) fn elapsed(&self, now: Instant) -> Duration {
         self.before + self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
-    /// Since when it runs without a break.
+    /// Since when the clock has run without a break.
     pub(crate) fn running_since(&self) -> Option<Instant> {
         self.since
     }

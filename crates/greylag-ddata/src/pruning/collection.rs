@@ -1,9 +1,8 @@
-//! How far an owner is with gathering everything that a removed replica wrote.
+//! Tracks which members an owner has collected: from which it has everything that a removed replica wrote.
 //!
-//! A member is collected by a complete sync round that it began, or answered, knowing the pruning
-//! round: from then on it takes nothing of the removed replica, so all it had is at the owner. A member
-//! that vanishes before that may have passed something on to one that was collected already; so
-//! collection starts afresh. Source: ddata Z4.
+//! A member is collected by a complete sync round that it began or answered knowing the pruning round: from then on it
+//! takes nothing of the removed replica, so everything it had is at the owner. A member that vanishes before that may
+//! have passed data on to a member that was already collected, so collection starts afresh. Source: ddata Z4.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,19 +11,19 @@ use greylag_crdt::ReplicaId;
 
 use super::PruningRound;
 
-/// The own rounds as they stood when a sync round began: what completing it collects for.
+/// The own pruning rounds as they stood when a sync round began; completing the sync round collects for these.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Tokens(BTreeMap<ReplicaId, (u64, u64)>);
 
 #[derive(Debug)]
 struct Collection {
     epoch: u64,
-    /// Rises when collection starts afresh.
+    /// Rises when the collection starts afresh.
     generation: u64,
     /// Members that have shown that they know the round.
     shown: BTreeSet<UniqueAddress>,
     collected: BTreeSet<UniqueAddress>,
-    /// Members to be collected, as far as they were known.
+    /// The members to be collected, as last known.
     members: BTreeSet<UniqueAddress>,
     done: bool,
 }
@@ -35,12 +34,12 @@ impl Collection {
     }
 }
 
-/// What the own rounds have collected.
+/// The collections of the own rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Collections(BTreeMap<ReplicaId, Collection>);
 
 impl Collections {
-    /// Begins a collection, or goes on with it. Returns the members still missing; none once all were collected.
+    /// Begins or continues a collection. Returns the members still missing; none once all were collected.
     pub(super) fn begin(
         &mut self,
         removed: ReplicaId,
@@ -70,7 +69,7 @@ impl Collections {
         self.0.retain(|removed, _| keep(*removed));
     }
 
-    /// The members are these now.
+    /// Takes a change of the members.
     pub(super) fn on_members(&mut self, members: &BTreeSet<UniqueAddress>) {
         for own in self.0.values_mut().filter(|own| !own.done) {
             if own.members.iter().any(|member| !members.contains(member) && !own.collected.contains(member)) {
@@ -81,14 +80,14 @@ impl Collections {
         }
     }
 
-    /// Counts those that are gone as collected; for simulations that prove their checkers.
+    /// Counts vanished members as collected; for simulations that prove their checkers.
     pub(super) fn forgive(&mut self, members: &BTreeSet<UniqueAddress>) {
         for own in self.0.values_mut() {
             own.collected.extend(own.members.difference(members).cloned());
         }
     }
 
-    /// A member showed which rounds it knows.
+    /// Takes the rounds that a member has shown to know.
     pub(super) fn on_shown(&mut self, peer: &UniqueAddress, owner: ReplicaId, rounds: &[PruningRound]) {
         for round in rounds.iter().filter(|round| round.owner == owner) {
             if let Some(own) = self.0.get_mut(&round.removed).filter(|own| own.epoch == round.epoch) {
@@ -97,19 +96,19 @@ impl Collections {
         }
     }
 
-    /// Every own round as it stands now.
+    /// The present state of every own round.
     pub(crate) fn tokens(&self) -> Tokens {
         Tokens(self.0.iter().map(|(removed, own)| (*removed, (own.epoch, own.generation))).collect())
     }
 
-    /// Those of the tokens whose rounds the peer has shown to know.
+    /// The tokens whose rounds the peer has shown to know.
     pub(crate) fn known_by(&self, peer: &UniqueAddress, tokens: &Tokens) -> Tokens {
         let known =
             tokens.0.iter().filter(|(removed, _)| self.0.get(removed).is_some_and(|own| own.shown.contains(peer)));
         Tokens(known.map(|(removed, token)| (*removed, *token)).collect())
     }
 
-    /// A sync round with a member is complete that began when the own rounds stood like this.
+    /// Notes a complete sync round with a member; `tokens` is the state of the own rounds when it began.
     pub(crate) fn on_completed(&mut self, peer: &UniqueAddress, tokens: &Tokens) {
         for (removed, token) in &tokens.0 {
             if let Some(own) = self.0.get_mut(removed).filter(|own| (own.epoch, own.generation) == *token) {
@@ -146,7 +145,7 @@ mod tests {
         collections.on_completed(&peer, &known);
     }
 
-    /// ddata Z4: a round that a member began without knowing of the pruning collects nothing.
+    /// ddata Z4: a sync round that a member began without knowing the pruning round collects nothing.
     #[test]
     fn only_who_has_shown_the_round_is_collected() {
         let mut collections = begun("ab");
@@ -159,7 +158,7 @@ mod tests {
         assert_eq!(collections.begin(R, 1, &members("ab")), members("b"));
     }
 
-    /// ddata Z4: one that vanishes uncollected may have passed something on.
+    /// ddata Z4: a member that vanishes uncollected may have passed data on, so collection starts afresh.
     #[test]
     fn who_vanishes_uncollected_starts_collection_afresh() {
         let mut collections = begun("abc");

@@ -1,5 +1,5 @@
-//! Which entries name which replicas, so that pruning never looks at all of them.
-//! Source: ddata Z2, H2.
+//! The index from replicas to the entries that name them, so that pruning never scans all entries. Source: ddata Z2,
+//! H2.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -16,7 +16,7 @@ pub(crate) struct ReplicaIndex {
     due: BTreeSet<(i64, KeyId)>,
 }
 
-/// What the index keeps of one entry.
+/// The part of an entry that the index needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Named<'a> {
     pub(crate) mentions: &'a [ReplicaId],
@@ -24,13 +24,13 @@ pub(crate) struct Named<'a> {
 }
 
 impl ReplicaIndex {
-    /// An entry changed, came or went.
+    /// Takes the change, creation or removal of an entry.
     pub(crate) fn update(&mut self, key: &KeyId, was: Option<Named<'_>>, is: Option<Named<'_>>) {
         if was.map(|was| was.mentions).unwrap_or_default() != is.map(|is| is.mentions).unwrap_or_default() {
             let of = |named: Option<Named<'_>>| named.map(|named| named.mentions.to_vec()).unwrap_or_default();
             put(&mut self.mentions, key, &of(was), &of(is));
         }
-        // Most entries have no marker.
+        // Return early: most entries have no marker.
         if was.iter().chain(&is).all(|named| named.markers.is_empty()) {
             return;
         }
@@ -46,7 +46,7 @@ impl ReplicaIndex {
         }
     }
 
-    /// Whether the data of some entry names this replica.
+    /// Whether the data of an entry name this replica.
     pub(crate) fn mentions(&self, replica: ReplicaId) -> bool {
         self.mentions.contains_key(&replica)
     }
@@ -61,22 +61,22 @@ impl ReplicaIndex {
         self.mentions.keys().copied()
     }
 
-    /// Entries whose data name a replica, in order, `after` one of them, at most `limit`.
+    /// Entries whose data name a replica, in order, after `after`, at most `limit`.
     pub(crate) fn naming(&self, replica: ReplicaId, after: Option<&KeyId>, limit: usize) -> Vec<KeyId> {
         let Some(keys) = self.mentions.get(&replica) else { return Vec::new() };
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         keys.range::<KeyId, _>((from, Bound::Unbounded)).take(limit).cloned().collect()
     }
 
-    /// Entries with a marker that ended at this time or before, with the first end in each, in order of those, `after` one
-    /// of them, at most `limit`.
+    /// Entries with a marker that ended at `at` or before, each with its first end, ordered by these ends, after
+    /// `after`, at most `limit`.
     pub(crate) fn ended_after(&self, at: i64, after: Option<&(i64, KeyId)>, limit: usize) -> Vec<(i64, KeyId)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let due = self.due.range::<(i64, KeyId), _>((from, Bound::Unbounded));
         due.take_while(|(due, _)| *due <= at).take(limit).cloned().collect()
     }
 
-    /// Entries with a marker that ended at this time or before.
+    /// Entries with a marker that ended at `at` or before.
     pub(crate) fn ended(&self, at: i64) -> Vec<KeyId> {
         self.due.iter().take_while(|(due, _)| *due <= at).map(|(_, key)| key.clone()).collect()
     }

@@ -1,17 +1,17 @@
-//! The own numbers that stand for numbers of removed replicas.
+//! The own numbers reserved as images of removed replicas' numbers.
 //!
-//! One range per span, for all entries together; numbers that turn up later get ranges of their own.
+//! One range per span of numbers serves all entries; numbers that turn up later get ranges of their own.
 //! Source: ddata Z6.
 
 use std::collections::BTreeMap;
 
 use greylag_crdt::{DotSource, Range, ReplicaId};
 
-/// What this replica reserved.
+/// The reserved ranges.
 #[derive(Debug, Default)]
 pub(crate) struct Ranges {
     by_removed: BTreeMap<ReplicaId, Vec<Range>>,
-    /// The same as ranges `(above, up to]` of the own numbers, which no delta claims (ddata K7).
+    /// The reserved own numbers as ranges `(above, up to]`, which no delta claims (ddata K7).
     reserved: Vec<(u64, u64)>,
 }
 
@@ -21,12 +21,12 @@ impl Ranges {
         self.by_removed.get(&removed).map_or(&[], Vec::as_slice)
     }
 
-    /// Numbers that stand for others, until those are forgotten.
+    /// The own numbers reserved, until the removed replicas are forgotten.
     pub(crate) fn reserved(&self) -> &[(u64, u64)] {
         &self.reserved
     }
 
-    /// Reserves what of `lowest..=highest` is not covered yet.
+    /// Reserves ranges for the numbers of `lowest..=highest` that are not covered yet.
     pub(crate) fn cover(&mut self, numbers: &DotSource, removed: ReplicaId, lowest: u64, highest: u64) {
         let own = self.by_removed.entry(removed).or_default();
         let mut next = lowest;
@@ -48,7 +48,7 @@ impl Ranges {
         self.refresh();
     }
 
-    /// Drops the ranges of replicas that are forgotten.
+    /// Drops the ranges of removed replicas that `keep` refuses.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(ReplicaId) -> bool) {
         self.by_removed.retain(|removed, _| keep(*removed));
         self.refresh();
@@ -65,7 +65,8 @@ mod tests {
 
     const R: ReplicaId = ReplicaId(9);
 
-    /// ddata §9, K2: for a span that no replica has drawn nothing is reserved, and no number of spans uses up what is left.
+    /// ddata §9, K2: nothing is reserved for a span that no replica has drawn, and no number of spans uses up the own
+    /// numbers.
     #[test]
     fn absurd_spans_are_not_covered() {
         let (numbers, mut ranges) = (DotSource::above(100), Ranges::default());
@@ -79,7 +80,7 @@ mod tests {
         assert_eq!(numbers.draw(), last + 1);
     }
 
-    /// ddata Z6: ranges begin just below the lowest number, and only what is not covered is reserved.
+    /// ddata Z6: ranges begin just below the lowest number, and only uncovered numbers get a range.
     #[test]
     fn spans_are_covered_once() {
         let (numbers, mut ranges) = (DotSource::above(100), Ranges::default());

@@ -1,4 +1,4 @@
-//! Times of markers and tombstones that have to be set anew in all entries, some entries at a time. Source: ddata Z2, Z9.
+//! Changes the times of markers and tombstones in all entries, some entries at a time. Source: ddata Z2, Z9.
 
 use std::time::Instant;
 
@@ -6,8 +6,8 @@ use greylag_crdt::Markers;
 
 use crate::key::KeyId;
 
-/// What was performed after `since` counts as performed at `now_ms`, and lives for `life_ms` from then on: perhaps no
-/// member has heard of it. Source: ddata Z9.
+/// Makes markers performed after `since` count as performed at `now_ms`, with `life_ms` from then on: perhaps no member
+/// has heard of them. Source: ddata Z9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Renewal {
     pub(crate) since: i64,
@@ -16,7 +16,7 @@ pub(crate) struct Renewal {
 }
 
 impl Renewal {
-    /// Sets the times of these markers anew; returns whether one has changed.
+    /// Renews the times of these markers. Returns whether any has changed.
     pub(crate) fn apply(&self, markers: &mut Markers) -> bool {
         let end = self.now_ms.saturating_add(self.life_ms);
         let mut renewed = Markers::new();
@@ -33,48 +33,48 @@ impl Renewal {
     }
 }
 
-/// Why times are set anew.
+/// A change of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retiming {
-    /// The wall clock went back: times that lie ahead of it count from now.
+    /// The wall clock went back: times that lie ahead of it become now.
     Bound,
-    /// The gate has opened: what was performed after `since` counts as performed at `now_ms`.
+    /// The gate has opened: markers performed after `since` count as performed at `now_ms`.
     Renew { since: i64, now_ms: i64 },
 }
 
-/// What a step goes through.
+/// The entries that are left for a change.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Stretch {
-    /// Entries with markers that end, in the order of their ends, after this one.
+    /// Entries with markers that end, ordered by these ends, after `after`; then the tombstones.
     Markers { after: Option<(i64, KeyId)> },
-    /// All entries, in the order of their ids, after this one; tombstones are among them.
+    /// All entries, ordered by id, after `after`; the tombstones among them change.
     Tombstones { after: Option<KeyId> },
 }
 
-/// All that is still to be set anew.
+/// The changes that are not finished.
 #[derive(Debug, Default)]
 pub(crate) struct Retimings {
-    /// In the order in which it is done.
+    /// The changes, the next one first.
     waiting: Vec<(Retiming, Stretch)>,
     /// When the next step is due.
     at: Option<Instant>,
 }
 
 impl Retimings {
-    /// Adds one, which goes through all entries from the beginning.
+    /// Adds a change, which goes through all entries from the beginning.
     pub(crate) fn add(&mut self, now: Instant, retiming: Retiming) {
         self.waiting.retain(|(waiting, _)| *waiting != retiming);
         self.waiting.push((retiming, Stretch::Markers { after: None }));
         self.at = Some(now);
     }
 
-    /// Takes the step that is due: the change of times and the stretch of entries that it goes through.
+    /// Takes the step that is due: the change, and the entries that are left for it.
     pub(crate) fn take_due(&mut self, now: Instant) -> Option<(Retiming, Stretch)> {
         self.at.take_if(|at| *at <= now)?;
         (!self.waiting.is_empty()).then(|| self.waiting.remove(0))
     }
 
-    /// A step was done. `rest` is what is left of its retiming, and `next` when the next step is due.
+    /// Puts back a change after a step: `rest` are the entries left, `next` is when the next step is due.
     pub(crate) fn put_back(&mut self, retiming: Retiming, rest: Option<Stretch>, next: Instant) {
         if let Some(rest) = rest {
             self.waiting.insert(0, (retiming, rest));
@@ -82,12 +82,12 @@ impl Retimings {
         self.at = (!self.waiting.is_empty()).then_some(next);
     }
 
-    /// Whether markers wait to be renewed: until they are, none may be forgotten.
+    /// Whether markers wait to be renewed: until then none may be forgotten.
     pub(crate) fn has_to_renew(&self) -> bool {
         self.renewal().is_some()
     }
 
-    /// Since when what was performed waits to be renewed, and when it then counts as performed.
+    /// The `since` and `now_ms` of a renewal that is not finished.
     pub(crate) fn renewal(&self) -> Option<(i64, i64)> {
         let renewals = self.waiting.iter().filter_map(|(retiming, _)| match retiming {
             Retiming::Renew { since, now_ms } => Some((*since, *now_ms)),

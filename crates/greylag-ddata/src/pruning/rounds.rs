@@ -1,6 +1,6 @@
-//! Rounds of pruning: which replica takes over what a removed one left.
+//! Pruning rounds: which replica takes over the data of a removed one.
 //!
-//! One small record per removed replica travels with every contact. Source: ddata Z3.
+//! One small record per removed replica travels with every sync round. Source: ddata Z3.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,14 +11,14 @@ use greylag_crdt::ReplicaId;
 use super::millis;
 use crate::gate::Standing;
 
-/// The replica that prunes a removed one.
+/// The round of a removed replica: who prunes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PruningRound {
     /// The removed replica.
     pub removed: ReplicaId,
-    /// Of two rounds the one with the higher epoch counts; of two with one epoch, that of the smaller owner.
+    /// Of two rounds the higher epoch counts; with equal epochs the smaller owner.
     pub epoch: u64,
-    /// The replica under whose name everything is put.
+    /// The replica under whose name the data is put.
     pub owner: ReplicaId,
     /// Wall clock of the announcement, in milliseconds.
     pub created_at: i64,
@@ -29,31 +29,32 @@ impl PruningRound {
         (self.epoch, Reverse(self.owner)) > (other.epoch, Reverse(other.owner))
     }
 
-    /// A round is dropped two lifetimes of a marker after its announcement. Source: ddata Z9.
+    /// Whether the round is over: two lifetimes of a marker have passed since its announcement. Source: ddata Z9.
     pub(crate) fn is_over(&self, wall_ms: i64, lifetime: Duration) -> bool {
         self.created_at.saturating_add(millis(lifetime).saturating_mul(2)) <= wall_ms
     }
 }
 
-/// What one replica tells another about pruning, whenever a sync round begins.
+/// What a replica tells another about pruning and itself whenever a sync round begins.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PruningNews {
-    /// The rounds it knows.
+    /// The rounds that the sender knows.
     pub rounds: Vec<PruningRound>,
-    /// How it stands, up to when it forgot markers and tombstones among it.
+    /// The sender's standing, which includes its forget horizon.
     pub standing: Standing,
 }
 
-/// Rounds that are known at a time. Each stays for two lifetimes of a marker, half a day by default, so there may be as many
-/// restarts in that time. Beyond it a removed replica waits until others are forgotten: what it wrote stays under its name.
+/// The most rounds known at a time. Each stays for two lifetimes of a marker, half a day by default, so there may be as
+/// many restarts in that time. Beyond the limit a removed replica waits until others are forgotten: its data keep its
+/// name.
 pub(crate) const MAX_ROUNDS: usize = 8_192;
 
-/// The rounds that are known, by removed replica.
+/// The known rounds, by removed replica.
 #[derive(Debug, Default)]
 pub(crate) struct RoundTable(BTreeMap<ReplicaId, PruningRound>);
 
 impl RoundTable {
-    /// Takes a round over unless a better one is known, or too many. Returns whether it was taken.
+    /// Takes over a round unless a better one is known, or too many are. Returns whether it was taken over.
     pub(crate) fn merge(&mut self, round: &PruningRound) -> bool {
         let has_room = self.0.len() < MAX_ROUNDS;
         let better = self.0.get(&round.removed).map_or(has_room, |known| round.beats(known));
@@ -71,7 +72,7 @@ impl RoundTable {
         self.0.values()
     }
 
-    /// The epoch above all that are known.
+    /// An epoch above all known ones.
     pub(crate) fn next_epoch(&self) -> u64 {
         self.0.values().map(|round| round.epoch).max().unwrap_or(0).saturating_add(1)
     }
@@ -89,7 +90,7 @@ mod tests {
         PruningRound { removed: ReplicaId(9), epoch, owner: ReplicaId(owner), created_at: 0 }
     }
 
-    /// ddata Z3: the higher epoch wins, then the smaller owner, in whatever order they arrive.
+    /// ddata Z3: the higher epoch wins, then the smaller owner, in any order of arrival.
     #[test]
     fn of_two_rounds_the_same_one_counts_everywhere() {
         for order in [[round(1, 2), round(2, 3), round(2, 4)], [round(2, 4), round(2, 3), round(1, 2)]] {
@@ -102,7 +103,7 @@ mod tests {
         }
     }
 
-    /// ddata Z3: a peer that names ever more replicas does not fill the memory, and the known rounds go on.
+    /// ddata Z3: a peer that names ever more replicas does not fill the memory, and known rounds can still change.
     #[test]
     fn rounds_are_bounded() {
         let mut table = RoundTable::default();

@@ -1,21 +1,21 @@
-//! Entries that an owner has to perform, some at a time. Source: ddata Z2, Z5.
+//! The entries that an owner has to perform, some at a time. Source: ddata Z2, Z5.
 
 use greylag_crdt::ReplicaId;
 
 use crate::key::KeyId;
 
-/// One removed replica's entries, on the way through them.
+/// The progress through the entries of one removed replica.
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) removed: ReplicaId,
     pub(crate) phase: Phase,
-    /// The last entry that was looked at.
+    /// The last entry examined.
     pub(crate) after: Option<KeyId>,
-    /// How many were performed.
+    /// The number of performed entries.
     pub(crate) performed: usize,
 }
 
-/// First the numbers are found, for which one range is reserved; then entries are performed.
+/// First all entries are scanned for the numbers to reserve one range for; then they are performed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     Scan { numbers: Option<(u64, u64)> },

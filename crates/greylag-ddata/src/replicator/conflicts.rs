@@ -1,5 +1,5 @@
-//! What was told of single entries lately: one event per entry and interval, however often a peer
-//! repeats itself. Every refusal is counted all the same. Source: ddata A5, Y6, I3.
+//! Limits events about single entries: one event per entry and interval, however often a peer repeats itself. Every
+//! refusal is counted nevertheless. Source: ddata A5, Y6, I3.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use greylag_core::UniqueAddress;
 
 use crate::key::KeyId;
 
-/// So many entries are remembered; while as many are in conflict, further ones are only counted.
+/// How many entries are remembered; while so many are in conflict, further ones are only counted.
 const REMEMBERED: usize = 1_024;
 
-/// An entry that will never agree: a peer holds another type under its id. Source: ddata A5.
+/// An entry that never converges: a peer holds another type under its id. Source: ddata A5.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TypeConflict {
     /// The entry.
     pub key: KeyId,
-    /// The tag of its type here.
+    /// The tag of the entry's type here.
     pub own: Arc<str>,
-    /// The peer that was heard last.
+    /// The peer that was heard last in this conflict.
     pub peer: UniqueAddress,
-    /// The tag of its type there.
+    /// The tag of the entry's type at the peer.
     pub found: Arc<str>,
 }
 
-/// Entries of which something was told, and when.
+/// When the last event about each entry was sent.
 #[derive(Debug, Default)]
 pub(super) struct Told(BTreeMap<KeyId, Instant>);
 
 impl Told {
-    /// Whether it is to be told now.
+    /// Whether an event about the entry is due now; notes it as sent.
     pub(super) fn is_news(&mut self, now: Instant, key: &KeyId, interval: Duration) -> bool {
         if self.0.get(key).is_some_and(|told_at| *told_at + interval > now) {
             return false;
@@ -45,7 +45,7 @@ impl Told {
         has_room
     }
 
-    /// Whether it was never told, as far as is remembered.
+    /// Whether no event about the entry was ever sent, as far as is remembered; notes it as sent.
     pub(super) fn is_first(&mut self, now: Instant, key: &KeyId) -> bool {
         let is_first = !self.0.contains_key(key) && self.0.len() < REMEMBERED;
         if is_first {
@@ -55,30 +55,30 @@ impl Told {
     }
 }
 
-/// What there is to say about single entries.
+/// The limits of all events about single entries, and the conflicts of types.
 #[derive(Debug, Default)]
 pub(super) struct Conflicts {
-    /// Of types, refused.
+    /// Events about refused types.
     pub(super) types: Told,
-    /// Of clocks that are far ahead.
+    /// Events about clocks that are far ahead.
     pub(super) clocks: Told,
-    /// Of replica ids that are used twice.
+    /// Events about replica ids that are used twice.
     pub(super) ids: Told,
-    /// Of times that are not believed, by the peer that named them.
+    /// Events about times too far ahead, by the peer that sent them.
     pub(super) times: Told,
-    /// Conflicts that were met, the latest one of each entry.
+    /// The conflicts of types found so far, the latest one of each entry.
     standing: BTreeMap<KeyId, TypeConflict>,
 }
 
 impl Conflicts {
-    /// A peer's entry was refused for its type.
+    /// Notes that a peer's entry was refused for its type.
     pub(super) fn met(&mut self, conflict: TypeConflict) {
         if self.standing.len() < REMEMBERED || self.standing.contains_key(&conflict.key) {
             self.standing.insert(conflict.key.clone(), conflict);
         }
     }
 
-    /// All that still are: a conflict ends when the entry here is gone, deleted or of the other type.
+    /// The conflicts that still exist: a conflict ends when the entry here is gone, deleted or of another type.
     pub(super) fn standing(&mut self, tag_of: impl Fn(&str) -> Option<Arc<str>>) -> Vec<TypeConflict> {
         self.standing.retain(|key, conflict| tag_of(key).is_some_and(|own| own == conflict.own));
         self.standing.values().cloned().collect()
@@ -93,7 +93,7 @@ mod tests {
         KeyId::from(format!("key-{number}"))
     }
 
-    /// ddata A5: one event per key and minute, and no more memory than for so many keys.
+    /// ddata A5: one event per key and minute, and memory for a bounded number of keys.
     #[test]
     fn a_conflict_is_told_once_per_entry_and_interval() {
         let (start, minute) = (Instant::now(), Duration::from_secs(60));
@@ -107,7 +107,7 @@ mod tests {
         assert!(conflicts.is_news(start + minute * 3, &key(4_999), minute), "what is long ago makes room");
     }
 
-    /// ddata R6: conflicts are listed while they last, each entry once, and no more than are remembered.
+    /// ddata R6: conflicts are listed as long as they exist, each entry once, and at most as many as are remembered.
     #[test]
     fn conflicts_are_listed_while_they_last() {
         let mut conflicts = Conflicts::default();

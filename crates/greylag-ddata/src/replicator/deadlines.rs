@@ -1,29 +1,29 @@
-//! When requests that wait for others have something to do next, the earliest first, so that an input costs nothing for
-//! the thousands that wait.
+//! The deadlines of requests that wait for other replicas, the earliest first, so that an input costs nothing for the
+//! thousands that wait.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Instant;
 
-/// Deadlines by request. A request that is over leaves its deadline behind, which is dropped when it comes.
+/// Deadlines by request. The deadline of a request that is over stays until its time, and is then dropped.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
     heap: BinaryHeap<Reverse<(Instant, u64)>>,
 }
 
 impl Deadlines {
-    /// A request has something to do at this time.
+    /// Notes that a request has something to do at this time.
     pub(super) fn note(&mut self, at: Instant, request: u64) {
         self.heap.push(Reverse((at, request)));
     }
 
-    /// The next one.
+    /// The next deadline.
     pub(super) fn next(&self) -> Option<Instant> {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
     /// Takes out the deadlines that have come, and those at the front whose requests are over. Returns the pending
-    /// requests whose deadlines have come, each once for a deadline, however often that was noted.
+    /// requests whose deadlines have come; a deadline that was noted several times counts once.
     pub(super) fn take_due(&mut self, now: Instant, is_pending: impl Fn(u64) -> bool) -> Vec<u64> {
         let mut due = Vec::new();
         while let Some(Reverse((at, request))) = self.heap.peek().copied() {

@@ -1,8 +1,8 @@
-//! Expiry: an entry past its deadline is not there, and is removed without trace.
+//! Expiry: an entry past its deadline counts as absent, and is removed without a trace.
 //!
-//! Every input begins by telling the entries what time it is: from its deadline on no request finds an
-//! entry. Removing expired entries is done some at a time, so that a million that expire at once keep
-//! no request waiting. Source: ddata E1, E2, R5.
+//! Every input first gives the entries the time: from its deadline on no request finds an entry. Expired entries are
+//! removed some at a time, so that a million entries that expire at once keep no request waiting. Source: ddata E1, E2,
+//! R5.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -13,28 +13,28 @@ use crate::effect::Effect;
 use crate::entries::Gone;
 use crate::key::KeyId;
 
-/// Entries that one input removes, or puts back because they were used, at most.
+/// The most entries that one input removes, or puts back because they were used.
 const STEP: usize = 1_000;
 /// The pause between two steps.
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl ReplicatorCore {
-    /// Time went on: removes some of what is over.
+    /// Gives the entries the time, and removes some of the expired ones.
     pub(super) fn tell_time(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.entries.set_now(self.wall_ms(now));
         let gone = self.entries.expire(STEP);
         self.note_gone(now, &gone, out);
     }
 
-    /// Removes this entry if its time is over and its turn has not come yet.
+    /// Removes this entry if it has expired and was not removed yet.
     pub(super) fn free(&mut self, now: Instant, key: &KeyId, out: &mut Vec<Effect>) {
         if let Some(gone) = self.entries.forget_overdue(key) {
             self.note_gone(now, &[gone], out);
         }
     }
 
-    /// Removes an entry as if its time were over: for simulations, whose histories are shorter than lifetimes.
-    /// Source: ddata E1, scenario 86.
+    /// Removes an entry as if it had expired: for simulations, whose histories are shorter than lifetimes. Source:
+    /// ddata E1, scenario 86.
     #[doc(hidden)]
     pub fn expire_now(&mut self, now: Instant, key: &KeyId, out: &mut Vec<Effect>) {
         self.tell_time(now, out);
@@ -51,22 +51,22 @@ impl ReplicatorCore {
             self.abort_draft(now, &gone.key, out);
             self.stats.expired += 1;
             if let Some(deleted_at) = gone.aged {
-                // A replica that was away since before the deletion would bring the entry back.
+                // Raise the horizon: a replica that was away since before the deletion would bring the entry back.
                 self.raise_horizon(deleted_at);
             }
         }
         self.give_up_writes(&all.iter().map(|gone| gone.key.clone()).collect::<BTreeSet<_>>(), out);
     }
 
-    /// Notes that a caller used an entry. Peers are told if it matters, and not for every use.
+    /// Notes that a caller used an entry. Peers are told only of uses that matter.
     pub(super) fn touch(&mut self, key: &KeyId, out: &mut Vec<Effect>) {
         if self.entries.touch(key) {
             self.append(Record { key: key.clone(), tag: "".into(), prev: 0, version: 0, said: Said::Touch }, out);
         }
     }
 
-    /// When entries are looked at next: when the time of one is over, but not sooner than a gossip interval
-    /// after the last time, so that entries that expire one by one do not each wake the machine.
+    /// Plans the next look at expired entries: at the next deadline, but at the earliest a gossip interval after the
+    /// last look, so that entries that expire one by one do not each wake the machine.
     pub(super) fn plan_expiry(&mut self, now: Instant) {
         if self.expire_at.is_some_and(|at| at <= now) {
             self.expire_after = now + self.settings.gossip_interval;

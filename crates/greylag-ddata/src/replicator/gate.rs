@@ -1,4 +1,5 @@
-//! What becomes of entries, rounds and the store when the gate opens, closes, or refuses. Source: ddata Z9, Z11.
+//! Carries out what follows for entries, rounds and the store when the gate opens, closes, or refuses. Source: ddata
+//! Z9, Z11.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ use crate::sabotage::Sabotage;
 use crate::sync::Round;
 use crate::tree::{Sixteenths, Sum};
 
-/// Times that are not believed are told of once in this time for each peer.
+/// Times too far ahead are reported once in this time for each peer.
 const TELLING: Duration = Duration::from_secs(60);
 
 impl ReplicatorCore {
@@ -28,7 +29,7 @@ impl ReplicatorCore {
         Moment { now, wall_ms: self.wall_ms(now), last_number: self.numbers.last() }
     }
 
-    /// What is believed of wall times now.
+    /// The bounds of wall times at present.
     pub(super) fn bounds(&self, now: Instant) -> Bounds {
         let now_ms = self.wall_ms(now);
         let latest_ms = match self.settings.omits(Sabotage::Horizon) {
@@ -38,7 +39,7 @@ impl ReplicatorCore {
         Bounds { now_ms, latest_ms, life_ms: millis(self.settings.longest_marker_life()) }
     }
 
-    /// The wall clock was told. If it went back by more than clocks may differ, times noted by it count from now.
+    /// Sets the wall clock. If it went back by more than clocks may differ, times noted by it count as now.
     pub(super) fn set_wall(&mut self, now: Instant, wall_ms: i64, out: &mut Vec<Effect>) {
         let by_ms = self.wall_ms(now).saturating_sub(wall_ms);
         self.wall = (now, wall_ms);
@@ -53,7 +54,7 @@ impl ReplicatorCore {
         self.heed_gate(now, news, out);
     }
 
-    /// A time that a peer named lies too far ahead.
+    /// Counts and reports that a peer sent a time too far ahead.
     pub(super) fn note_implausible(
         &mut self,
         now: Instant,
@@ -67,7 +68,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// The replicas without those whose stores were refused: nothing waits for them.
+    /// The replicas without those whose stores were refused: nothing waits for refused ones.
     pub(super) fn unrefused(&self) -> Replicas {
         let refused = self.gate.refused();
         let mut replicas = (*self.replicas).clone();
@@ -79,15 +80,15 @@ impl ReplicatorCore {
         self.replicas.unmet.is_empty() && unreachable(&self.unrefused()).is_none()
     }
 
-    /// Has deltas logged for every replica that takes part in rounds and was not refused.
+    /// Makes the delta log serve every replica that takes part in rounds and is not refused.
     pub(super) fn set_log_peers(&mut self) {
         let replicas = self.unrefused();
         let peers = replicas.others.iter().filter(|replica| replica.status.is_peer());
         self.log.set_peers(&peers.map(|replica| replica.address.clone()).collect::<BTreeSet<_>>());
     }
 
-    /// Whether a message may be taken now. A closed gate takes data in rounds with those that it was passed by, and
-    /// nothing else. Source: ddata G13, Z11.
+    /// Whether a message may be accepted now. A closed gate accepts data in rounds with members that let this store
+    /// pass, and nothing else. Source: ddata G13, Z11.
     pub(super) fn may_take(&self, from: &UniqueAddress, message: &Message) -> bool {
         if !message.is_exchange() || message.is_bare_reply() {
             return true;
@@ -95,7 +96,7 @@ impl ReplicatorCore {
         self.gate.exchanges_with(from) && !(self.gate.is_closed() && message.is_request())
     }
 
-    /// A refused replicator tells its state to replicators that ask, and does nothing else.
+    /// Answers as a refused replicator: it shows its state to replicators that ask, and does nothing else.
     pub(super) fn answer_refused(
         &mut self,
         now: Instant,
@@ -112,7 +113,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// A member says how it stands.
+    /// Takes a member's standing.
     pub(super) fn hear(
         &mut self,
         now: Instant,
@@ -148,7 +149,7 @@ impl ReplicatorCore {
         self.heed_gate(now, news, out);
     }
 
-    /// Does what the gate's news lead to.
+    /// Carries out the effects of the gate.
     pub(super) fn heed_gate(&mut self, now: Instant, all: Vec<GateNews>, out: &mut Vec<Effect>) {
         let takes_over = all.contains(&GateNews::TookOver);
         if takes_over {
@@ -181,22 +182,22 @@ impl ReplicatorCore {
         }
     }
 
-    /// Opens a round about no entry with a member: its answer says how that member stands.
+    /// Asks a member for its standing, by a round about no entry.
     fn ask_standing(&mut self, now: Instant, member: UniqueAddress, out: &mut Vec<Effect>) {
         let (round, pruning) = (self.numbers.draw(), self.news_for(now, &member));
         self.send(member, Message::SyncOpen { round, part: Sixteenths::NONE, root: Sum::default(), pruning }, out);
     }
 
-    /// The gate has opened. Perhaps no member has heard of markers performed here shortly before the histories parted:
-    /// they count as performed now, so that they are not forgotten too early.
+    /// Renews markers when the gate has opened: perhaps no member has heard of markers performed here shortly before
+    /// the histories parted, so they count as performed now and are not forgotten too early.
     pub(super) fn on_gate_opened(&mut self, now: Instant, parted: i64) {
         let since = parted.saturating_sub(millis(self.settings.max_pruning_dissemination));
         self.set_times(now, Retiming::Renew { since, now_ms: self.wall_ms(now) });
         self.storage.loaded.clear();
     }
 
-    /// Which markers leave for a peer as performed now, because those here are to be renewed when the gate opens, or are
-    /// being renewed: a receiver that took their former times for true would forget them before others have heard of
+    /// The renewal to apply to markers that are sent to a peer, because markers here will be renewed when the gate
+    /// opens, or are being renewed: a receiver of their former times would forget them before others have heard of
     /// them. Source: ddata Z9.
     pub(super) fn renewal_towards(&self, peer: &UniqueAddress) -> Option<Renewal> {
         let since_parting = |parted: i64| parted.saturating_sub(millis(self.settings.max_pruning_dissemination));
@@ -206,7 +207,7 @@ impl ReplicatorCore {
         Some(Renewal { since, now_ms, life_ms: lives.into_iter().map(millis).max().unwrap_or_default() })
     }
 
-    /// The store is too old, or has forgotten what others have not.
+    /// Handles a store that is too old, or has forgotten what others have not.
     fn on_stale(&mut self, stale: Stale, out: &mut Vec<Effect>) {
         let Stale { policy, synced_at, parted, own_horizon, horizon, peer, is_of_store } = stale;
         if policy == StaleStore::Refuse {
@@ -219,7 +220,7 @@ impl ReplicatorCore {
             if !is_of_store {
                 dropped.extend(self.entries.iter().map(|(key, _)| key.clone()));
             }
-            // What could not be read so far is just as old.
+            // Drop records of unknown types too: they are just as old.
             for key in std::mem::take(&mut self.entries.storing.held_back).into_keys() {
                 self.entries.storing.gather(&key, None);
                 dropped.insert(key);
@@ -236,8 +237,8 @@ impl ReplicatorCore {
         out.push(Effect::Event(event));
     }
 
-    /// A marker or tombstone of this time was forgotten. The replicator tells that horizon from then on: its data must
-    /// not judge a store that still has what was forgotten. Source: ddata Z9.
+    /// Raises the horizon, because a marker or tombstone of this time was forgotten: data here must not judge a store
+    /// that still has it. Source: ddata Z9.
     pub(super) fn raise_horizon(&mut self, time: i64) {
         let horizon = time.saturating_add(millis(self.settings.max_pruning_dissemination));
         let mut news = Vec::new();
@@ -247,15 +248,15 @@ impl ReplicatorCore {
         }
     }
 
-    /// Data went to or came from a member: from now on only rounds say how fresh the store is.
+    /// Notes that data went to or came from a member: from now on only complete rounds make the store fresher.
     pub(super) fn note_contact(&mut self, peer: &UniqueAddress) {
         if self.gate.note_exchange(peer) {
             self.entries.storing.meta_is_first();
         }
     }
 
-    /// Data come from a member: they lack what it has forgotten, so its horizon holds for the data here as well, and is
-    /// in the store before they are. Source: ddata Z9.
+    /// Notes that data come from a member. They lack what the member has forgotten, so its horizon holds here too, and
+    /// is stored before the data. Source: ddata Z9.
     pub(super) fn note_data_of(&mut self, peer: &UniqueAddress) {
         let mut news = Vec::new();
         self.gate.take_horizon_of(peer, &mut news);
@@ -264,7 +265,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// A round with a member exchanged everything.
+    /// Notes that a round with a member exchanged everything.
     pub(super) fn note_complete_round(
         &mut self,
         now: Instant,
@@ -282,17 +283,17 @@ impl ReplicatorCore {
         self.heed_gate(now, news, out);
     }
 
-    /// Whether others' stores are judged by what is here. Source: ddata Z11.
+    /// Whether this replicator is current, and so judges the stores of others. Source: ddata Z11.
     pub fn is_current(&self) -> bool {
         self.gate.is_current()
     }
 
-    /// Whether the loaded entries are exchanged with no member so far.
+    /// Whether the gate is closed: the loaded entries are exchanged with no member so far.
     pub fn is_gate_closed(&self) -> bool {
         self.gate.is_closed()
     }
 
-    /// Whether the store was refused, and others are told so.
+    /// Whether the store was refused, and others are still answered so.
     pub fn is_refused(&self) -> bool {
         self.gate.is_refused() && matches!(self.lifecycle, Lifecycle::Stopped(_)) && !self.is_over
     }

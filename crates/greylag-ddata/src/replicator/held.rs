@@ -1,9 +1,9 @@
-//! Messages of entries wait here until the store says that this replicator has met others.
+//! Holds back messages about entries until the store says that this replicator has met others.
 //!
-//! A store that says that it never met others is taken after a restart without a judgement, however old it is. So the
-//! store has to know of the first exchange before anything of an entry leaves; the one sum over all entries that opens a
-//! round changes nothing at its receiver and does not wait. The wait is one flush, once in the life of a store. Source:
-//! ddata Z11.
+//! A store that says that it never met others is accepted after a restart without a judgement, however old it is. So
+//! the store must record the first exchange before anything of an entry leaves. The sum over all entries that opens a
+//! round changes nothing at its receiver and is not held back. The wait is one flush, once in the life of a store.
+//! Source: ddata Z11.
 
 use greylag_core::UniqueAddress;
 
@@ -11,10 +11,10 @@ use super::ReplicatorCore;
 use crate::effect::Effect;
 use crate::message::Message;
 
-/// What waits at most, by the reckoned sizes of the messages. What is beyond counts as lost, and its protocol repeats it.
+/// The most bytes held back, by estimated sizes. A message beyond counts as lost, and its protocol repeats it.
 const MOST_BYTES: usize = 8 * 1024 * 1024;
 
-/// The messages that wait, in the order in which they were sent.
+/// The messages held back, in the order of sending.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     messages: Vec<(UniqueAddress, Message)>,
@@ -22,7 +22,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Keeps a message. Returns whether there was room for it.
+    /// Holds a message back. Returns whether there was room.
     fn keep(&mut self, to: UniqueAddress, message: Message) -> bool {
         let bytes = self.bytes.saturating_add(message.size_hint());
         let has_room = bytes <= MOST_BYTES;
@@ -39,15 +39,15 @@ impl Held {
 }
 
 impl ReplicatorCore {
-    /// Keeps a message until the store says that this replicator has met others.
+    /// Holds a message back until the store says that this replicator has met others.
     pub(super) fn hold(&mut self, to: UniqueAddress, message: Message) {
         if !self.storage.held.keep(to, message) {
             self.stats.unsent += 1;
         }
     }
 
-    /// Sends what waited for the store, or counts it as lost if the store failed: by the time it works again,
-    /// requests have been repeated and rounds begun anew.
+    /// Sends the messages held back, or counts them as lost if the store failed: by the time it works again, requests
+    /// have been repeated and rounds have restarted.
     pub(super) fn release_sent(&mut self, is_stored: bool, out: &mut Vec<Effect>) {
         if is_stored && !self.entries.storing.says_met_others() {
             return;

@@ -1,11 +1,11 @@
-//! What must hold after every input. Compiled in debug builds and, by the feature `invariants`, in the
-//! simulation's. Invariants that cost much are checked in some states only. Source: ddata O5.
+//! Checks what must hold after every input. Compiled in debug builds and, by the feature `invariants`, in the
+//! simulation's. Expensive invariants are checked in some states only. Source: ddata O5.
 
 use super::ReplicatorCore;
 use crate::read::Lifecycle;
 
 impl ReplicatorCore {
-    /// Panics if the machine is not as it must be.
+    /// Panics if an invariant is violated.
     pub(super) fn check_invariants(&self) {
         if !cfg!(any(debug_assertions, feature = "invariants")) {
             return;

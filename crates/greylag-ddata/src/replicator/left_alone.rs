@@ -1,18 +1,18 @@
-//! Differences that exchanging entries does not end: of types this replica does not know, say. They are left alone for some
-//! rounds. Source: ddata G14.
+//! Suppressed differences: exchanging the entries does not end them, for example because this replica does not know
+//! their type. They are left alone for some rounds. Source: ddata G14.
 
 use std::collections::BTreeMap;
 
 use greylag_core::UniqueAddress;
 use greylag_crdt::Digest;
 
-/// An entry that a peer holds otherwise, for good as it seems.
+/// A difference that an exchange with a peer did not end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Difference {
     own: Option<Digest>,
-    /// Learned from the first list after the refusal.
+    /// The peer's digest, learned from the first list after the refusal.
     theirs: Option<Digest>,
-    /// When the entry that arrived expired was last used; used since, it is another one.
+    /// When the entry, which arrived expired, was last used; a use since then ends the suppression.
     used_ms: Option<i64>,
     rounds_left: u32,
 }
@@ -22,7 +22,7 @@ impl Difference {
         Self { own, theirs: None, used_ms, rounds_left }
     }
 
-    /// Whether it is still this one, when both are listed so.
+    /// Whether two listed entries are still this difference.
     pub(super) fn is_same(&mut self, own: Option<Digest>, theirs: Option<Digest>, used_ms: Option<i64>) -> bool {
         let same = self.own == own
             && (self.theirs.is_none() || self.theirs == theirs)
@@ -32,11 +32,11 @@ impl Difference {
     }
 }
 
-/// What is left alone, by peer and by the hash of the key.
+/// The suppressed differences, by peer and by the hash of the key.
 #[derive(Debug, Default)]
 pub(super) struct LeftAlone(BTreeMap<UniqueAddress, BTreeMap<u64, Difference>>);
 
-/// Of one peer. Further ones are exchanged in every round, which costs traffic and no memory.
+/// The most differences per peer. Further ones are exchanged in every round, which costs traffic and no memory.
 const PER_PEER: usize = 65_536;
 
 impl LeftAlone {
@@ -51,7 +51,7 @@ impl LeftAlone {
         self.0.get_mut(peer)?.get_mut(&hash)
     }
 
-    /// A round with the peer begins.
+    /// Counts a round with the peer.
     pub(super) fn on_round(&mut self, peer: &UniqueAddress) {
         let Some(known) = self.0.get_mut(peer) else { return };
         known.retain(|_, difference| {
@@ -63,7 +63,7 @@ impl LeftAlone {
         }
     }
 
-    /// The peer is gone.
+    /// Forgets a peer that is gone.
     pub(super) fn forget(&mut self, peer: &UniqueAddress) {
         self.0.remove(peer);
     }
@@ -73,7 +73,7 @@ impl LeftAlone {
 mod tests {
     use super::*;
 
-    /// ddata G14: a peer that differs in everything does not fill the memory, nor take what is others'.
+    /// ddata G14: a peer that differs in everything neither fills the memory nor takes the room of other peers.
     #[test]
     fn what_is_left_alone_is_bounded_by_peer() {
         let mut left = LeftAlone::default();

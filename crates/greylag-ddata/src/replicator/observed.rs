@@ -1,4 +1,4 @@
-//! What the machine tells about itself. Source: ddata R6, I3.
+//! Metrics and events of the machine. Source: ddata R6, I3.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use crate::metrics::Metrics;
 use crate::pruning;
 
 impl ReplicatorCore {
-    /// The state in numbers; what only a driver can measure is left at nothing.
+    /// The metrics; those that only a driver can measure are zero.
     pub fn metrics(&mut self) -> Metrics {
         let totals = self.entries.totals;
         let blocked = self.pruning.has_something_to_do(&self.entries.index);
@@ -31,14 +31,14 @@ impl ReplicatorCore {
         }
     }
 
-    /// Entries that peers hold under another type, as far as they were met and last. At most 1,024 are
-    /// remembered. Source: ddata R6, A5.
+    /// Entries that peers hold under another type, with the peer heard last. At most 1,024 are remembered. Source:
+    /// ddata R6, A5.
     pub fn conflicts(&mut self) -> Vec<TypeConflict> {
         let entries = &self.entries;
         self.conflicts.standing(|key| entries.get(key).and_then(Entry::value).map(crate::types::AnyData::tag))
     }
 
-    /// Tells of peers that fell silent, except unreachable ones, which are known to be.
+    /// Reports peers that fell silent, except unreachable ones, whose silence is expected.
     pub(super) fn tick_silence(&mut self, now: Instant, out: &mut Vec<Effect>) {
         for peer in self.silence.on_tick(now) {
             if self.replicas.other(&peer).is_some_and(|replica| replica.reachable) {

@@ -1,4 +1,4 @@
-//! What peers ask of this replica, and what they send unasked.
+//! Handles requests of peers, and what they send unasked.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ use crate::storing::Waiter;
 use crate::sync::keys_of;
 use crate::types::{AnyData, TypeTable};
 
-/// A timestamp that is further ahead of the wall clock here is told of. Source: ddata Y6.
+/// A timestamp further ahead of the own wall clock is reported. Source: ddata Y6.
 const CLOCK_TOLERANCE_MS: i64 = 3_600_000;
 
 impl ReplicatorCore {
@@ -32,7 +32,7 @@ impl ReplicatorCore {
         mut message: Message,
         out: &mut Vec<Effect>,
     ) {
-        // Messages are taken of replicas in any status, but not of strangers or of removed replicas.
+        // Accept messages of replicas in any status, but not of strangers or of removed replicas.
         let is_removed = self.replicas.removed.contains(&from) || self.pruning.is_removed(ReplicaId(from.uid().get()));
         if self.replicas.other(&from).is_none() || is_removed {
             self.stats.from_strangers += 1;
@@ -111,8 +111,8 @@ impl ReplicatorCore {
         }
     }
 
-    /// Answers a write. A durable entry is confirmed when nothing of it is missing on disk, no matter which
-    /// replica changed it. Source: ddata R12, U3.
+    /// Answers a write. A durable entry is confirmed when nothing of it is missing on disk, whichever replica changed
+    /// it. Source: ddata R12, U3.
     fn answer_write(
         &mut self,
         to: UniqueAddress,
@@ -128,12 +128,12 @@ impl ReplicatorCore {
         }
     }
 
-    /// Takes nothing from a message as long as durable entries are being loaded, or it is unknown whether they
-    /// are too old. Source: ddata U4, Z9.
+    /// Refuses a message for now: durable entries are being loaded, or it is unknown whether they are too old. Source:
+    /// ddata U4, Z9.
     fn refuse_for_now(&mut self, from: UniqueAddress, message: &Message, out: &mut Vec<Effect>) {
         self.stats.not_ready += 1;
         if self.lifecycle != Lifecycle::Loading && !self.gate.is_closed() {
-            // The message counts as lost: soon both have shown which history they belong to, and the peer asks again.
+            // Drop the message: soon both have shown which history they belong to, and the peer asks again.
             return;
         }
         let answer = match message {
@@ -151,7 +151,7 @@ impl ReplicatorCore {
 
     fn on_check(&mut self, key: &KeyId, digest: Option<Digest>, out: &mut Vec<Effect>) -> WriteReply {
         match self.entries.get(key) {
-            // The absent entry is included in every other.
+            // Any entry includes the absent one.
             _ if digest.is_none() => WriteReply::Ack,
             Some(entry) if Some(entry.digest()) == digest => {
                 self.touch(key, out);
@@ -179,7 +179,7 @@ impl ReplicatorCore {
     }
 
     fn on_read(&mut self, key: &KeyId, tag: &str, digest: Option<Digest>, out: &mut Vec<Effect>) -> ReadReply {
-        // A replica that came back empty must not answer for what it held before. Source: ddata G13.
+        // Refuse: a replica that came back empty must not answer for what it held before. Source: ddata G13.
         if self.lifecycle != Lifecycle::Running {
             return ReadReply::NotReady;
         }
@@ -206,7 +206,7 @@ impl ReplicatorCore {
         for item in items {
             match item {
                 BatchItem::Delta(item) => {
-                    // A refusal for good is counted and not listed: sending the delta again would change nothing.
+                    // A final refusal is counted but not listed: sending the delta again would change nothing.
                     if let Ok(Merged::Gap { have, full }) = self.merge_delta(now, from, &item, out) {
                         nacked.push(Nacked { key: item.key, have, full });
                     } else if let Some(used_ms) = item.used_ms {
@@ -214,7 +214,7 @@ impl ReplicatorCore {
                     }
                 }
                 BatchItem::Full { key, envelope } => {
-                    // A refusal is counted and not listed, as above.
+                    // As above: a refusal is counted but not listed.
                     let _: Result<Merged, Refusal> = self.merge(now, from, &key, &envelope, out);
                     if let Some(used_ms) = envelope.used_ms {
                         self.entries.note_told(&key, used_ms);
@@ -293,11 +293,12 @@ impl ReplicatorCore {
         self.note_refusal(now, from, key, &tag, merged, out)
     }
 
-    /// Raises the horizon by a marker that was not kept. Tells, once per entry, of a clock that is far ahead and of a
-    /// replica id that is used twice; the data that showed it were taken all the same. Source: ddata Y6, Z9, §9.
+    /// Raises the horizon if a marker was not kept. Reports, once per entry, a clock that is far ahead and a replica id
+    /// that is used twice; the data were accepted nevertheless. Source: ddata Y6, Z9, §9.
     fn note_suspicion(&mut self, now: Instant, from: &UniqueAddress, key: &KeyId, out: &mut Vec<Effect>) {
         let Noticed { done_without, timestamp, own_version } = std::mem::take(&mut self.entries.noticed);
-        // What came bears the owner's name already, and nothing here says so any more: as if the marker were forgotten.
+        // The data bear the owner's name already, and no marker here records that: the same as if the marker were
+        // forgotten.
         if let Some(performed_at) = done_without {
             self.raise_horizon(performed_at);
         }
@@ -319,7 +320,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// Counts what was refused, and tells of entries that will never agree.
+    /// Counts a refusal, and reports entries that will never converge.
     pub(super) fn note_refusal(
         &mut self,
         now: Instant,
@@ -366,7 +367,7 @@ impl ReplicatorCore {
     }
 }
 
-/// What merging goes by.
+/// The rules for merging, by the settings.
 pub(super) fn rules<'a>(types: &'a TypeTable, settings: &ReplicatorSettings, forgets_before: Option<i64>) -> Rules<'a> {
     let checks_gaps = !settings.omits(Sabotage::Gap);
     let max_bytes = settings.max_entry_bytes.saturating_mul(4);

@@ -1,4 +1,4 @@
-//! What pruning does to entries, and when. Source: ddata §5.
+//! Applies pruning to entries, some at a time. Source: ddata §5.
 
 use std::time::{Duration, Instant};
 
@@ -16,19 +16,19 @@ use crate::pruning::{Phase, PruningNews, Renewal, Retiming, Stretch, Work, milli
 use crate::sabotage::Sabotage;
 use crate::types::AnyData;
 
-/// Entries that one step looks at; requests are served between steps.
+/// The most entries of one step; requests are served between steps.
 const STEP: usize = 1_000;
 /// The pause between two steps.
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl ReplicatorCore {
-    /// The wall clock: as it was told last, and gone on since.
+    /// The wall clock: the last one given, advanced by the time since.
     pub(super) fn wall_ms(&self, now: Instant) -> i64 {
         let (at, wall_ms) = self.wall;
         wall_ms.saturating_add(millis(now.saturating_duration_since(at)))
     }
 
-    /// Markers that ended at this time or before may be forgotten.
+    /// The time at or before which markers must have ended to be forgotten now; `None` if none may be forgotten.
     pub(super) fn forgets_before(&self, now: Instant) -> Option<i64> {
         let before = self.pruning.forgets_before(now, self.wall_ms(now), &self.settings);
         before.filter(|_| self.gate.may_forget() && !self.pruning.retimings.has_to_renew())
@@ -43,13 +43,14 @@ impl ReplicatorCore {
         [tick, self.pruning.retimings.next_deadline()].into_iter().flatten().min()
     }
 
-    /// Has times of markers and tombstones set anew in all entries: in some of them at once, in the others in further steps.
+    /// Begins a change of the times of markers and tombstones in all entries; some change at once, the others in
+    /// further steps.
     pub(super) fn set_times(&mut self, now: Instant, retiming: Retiming) {
         self.pruning.retimings.add(now, retiming);
         self.set_some_times(now);
     }
 
-    /// One step of what [`Self::set_times`] has begun, if it is due. Source: ddata Z2, H2.
+    /// Does one step of the changes that [`Self::set_times`] began, if it is due. Source: ddata Z2, H2.
     fn set_some_times(&mut self, now: Instant) {
         let Some((retiming, stretch)) = self.pruning.retimings.take_due(now) else { return };
         let (mut left, mut rest) = (STEP, Some(stretch));
@@ -63,7 +64,7 @@ impl ReplicatorCore {
         self.pruning.retimings.put_back(retiming, rest, now + PAUSE);
     }
 
-    /// Goes through at most `limit` entries of a stretch. Returns through how many, and what is left.
+    /// Goes through at most `limit` entries of a stretch. Returns how many it went through, and what is left.
     fn set_times_of(
         &mut self,
         now: Instant,
@@ -97,7 +98,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// The pruning tick, and the steps that it leads to.
+    /// The pruning tick, and its further steps.
     pub(super) fn tick_pruning(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.set_some_times(now);
         let Some(interval) = self.settings.pruning_interval.filter(|_| self.pruning.tick_at <= now) else { return };
@@ -110,7 +111,7 @@ impl ReplicatorCore {
         } else if self.gate.may_prune() {
             self.perform_some(now, out);
         } else {
-            // A store has turned up that may hold more of the removed replicas than was collected.
+            // A store has turned up that may hold more of the removed replicas than was collected: stop performing.
             self.pruning.work.clear();
         }
         self.pruning.tick_at = now + if self.pruning.work.is_empty() { interval } else { PAUSE };
@@ -137,7 +138,7 @@ impl ReplicatorCore {
         self.perform_some(now, out);
     }
 
-    /// One step of the first piece of work.
+    /// Does one step of the work that was queued last.
     fn perform_some(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let Some(mut work) = self.pruning.work.pop() else { return };
         let keys = self.entries.index.naming(work.removed, work.after.as_ref(), STEP);
@@ -172,14 +173,14 @@ impl ReplicatorCore {
         }
     }
 
-    /// The lowest and highest number of a removed replica in an entry that has to be performed.
+    /// The lowest and highest number of a removed replica in an entry, if the entry has to be performed.
     fn uncovered_numbers(&self, key: &KeyId, removed: ReplicaId) -> Option<(u64, u64)> {
         let entry = self.entries.get(key)?;
         let pruning = entry.value()?.pruning()?;
         pruning.needs_pruning(removed, entry.markers().of(removed)).then(|| pruning.numbers_of(removed))?
     }
 
-    /// Puts what a removed replica left in an entry under the own name. Returns whether anything was put.
+    /// Performs a removed replica in an entry: puts what it left under the own name. Returns whether anything was put.
     /// Source: ddata Z5.
     fn perform(&mut self, now: Instant, key: &KeyId, removed: ReplicaId, out: &mut Vec<Effect>) -> bool {
         let wall_ms = self.wall_ms(now);
@@ -220,13 +221,13 @@ impl ReplicatorCore {
         self.stats.performed += 1;
         self.stats.performed_again += u64::from(before.is_some());
         let version = self.numbers.draw();
-        // A performed entry spreads as any change does, but in full: no delta can say what was put where.
+        // Log the full state: no delta can express what was put where.
         self.append(Record { key: key.clone(), tag, prev: 0, version, said: Said::Full }, out);
         true
     }
 
-    /// Forgets the markers of some entries whose time is over. Returns whether there are more to look at. Source: ddata Z2,
-    /// Z9.
+    /// Forgets markers of some entries whose markers have ended. Returns whether there are more to examine. Source:
+    /// ddata Z2, Z9.
     fn forget_some(&mut self, now: Instant) -> bool {
         let before = self.forgets_before(now);
         let after = self.pruning.forgotten_to.take();
@@ -244,19 +245,19 @@ impl ReplicatorCore {
         has_more
     }
 
-    /// The rounds of pruning that are known here.
+    /// The known pruning rounds, with the own standing.
     pub fn pruning_news(&self) -> PruningNews {
         let number = self.numbers.last();
         PruningNews { rounds: self.pruning.rounds(), standing: self.gate.standing_for(&self.own, number, self.wall.1) }
     }
 
-    /// What is said of pruning to a peer whenever a round begins.
+    /// The pruning rounds and the standing to send to a peer whenever a round begins.
     pub(super) fn news_for(&mut self, now: Instant, peer: &UniqueAddress) -> PruningNews {
         let number = self.numbers.draw();
         PruningNews { rounds: self.pruning.rounds(), standing: self.gate.standing_for(peer, number, self.wall_ms(now)) }
     }
 
-    /// Whether this replica goes through entries to put them under its own name.
+    /// Whether this replica is performing: going through entries to put them under its own name.
     pub fn is_performing(&self) -> bool {
         !self.pruning.work.is_empty()
     }

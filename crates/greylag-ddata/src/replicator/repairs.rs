@@ -1,4 +1,4 @@
-//! Large values on their way in: offered, asked for range by range, joined, and put in place.
+//! Receives large values in parts: takes offers, asks range by range, joins the parts, and puts the result in place.
 //! Source: ddata G12.
 
 use std::time::Instant;
@@ -19,7 +19,7 @@ use crate::message::{Offer, RoundId};
 use crate::read::Lifecycle;
 use crate::repair::{Deferred, Nonsense, UNDER_WAY};
 
-/// What a peer may have of its own on its way here, in values as large as an entry may be.
+/// How many values of the greatest entry size a peer may have on their way here, beside one per replica.
 const VALUES_PER_PEER: usize = 4;
 
 impl ReplicatorCore {
@@ -62,20 +62,21 @@ impl ReplicatorCore {
         self.after_round_message(now, from, round, out);
     }
 
-    /// A peer holds a large value that may differ from what is held here.
+    /// Takes the offer of a peer's large value, which may differ from the own one.
     fn on_offer(&mut self, now: Instant, from: &UniqueAddress, key: KeyId, offered: Deferred, out: &mut Vec<Effect>) {
         let (round, snapshot) = (offered.round, offered.snapshot);
         let Some(found) = self.rounds.find(from, round) else { return };
         found.begin_receiving(key.clone());
         if let Some((other, its_round)) = self.entries.drafts.get(&key).map(|draft| (draft.from.clone(), draft.round)) {
             if self.rounds.find(&other, its_round).is_some() {
-                // Two at a time would bring the same things twice; most likely nothing differs afterwards.
+                // Defer: two drafts at a time would fetch the same twice, and most likely nothing differs after the
+                // first.
                 if let Some(draft) = self.entries.drafts.get_mut(&key) {
                     draft.deferred.insert((from.clone(), round), offered);
                 }
                 return;
             }
-            // The round of that draft is over, because the peer began anew.
+            // The round of that draft is over, because the peer opened another.
             self.abort_draft(now, &key, out);
         }
         if self.entries.drafts.values().filter(|draft| draft.from == *from).count() >= 2 * UNDER_WAY {
@@ -128,8 +129,8 @@ impl ReplicatorCore {
         self.after_round_message(now, from, round, out);
     }
 
-    /// Whether what a peer has on its way here is no more than legal updates and their joins make up: every replica may
-    /// have grown an entry up to its limit before they met.
+    /// Whether the values that a peer is sending are no larger than legal updates and their joins can be: every replica
+    /// may have grown an entry up to its limit before they met.
     fn is_within_bounds(&self, from: &UniqueAddress) -> bool {
         let bytes: usize = self.entries.drafts.values().filter(|draft| draft.from == *from).map(|d| d.bytes).sum();
         let values = VALUES_PER_PEER + self.replicas.others.len();
@@ -151,7 +152,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// All that differs is here.
+    /// Finishes a draft: everything that differed is here.
     fn finish_draft(&mut self, now: Instant, key: &KeyId, out: &mut Vec<Effect>) {
         let Some(mut draft) = self.entries.drafts.remove(key) else { return };
         let differed = draft.bytes > 0;
@@ -184,7 +185,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// Gives up on a value that is on its way here.
+    /// Gives up a value that is being received.
     pub(super) fn abort_draft(&mut self, now: Instant, key: &KeyId, out: &mut Vec<Effect>) {
         let Some(draft) = self.entries.drafts.remove(key) else { return };
         self.note_aborted(&draft.from, out);
@@ -203,7 +204,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// The round will not have exchanged everything.
+    /// Marks a round as failed: it will not have exchanged everything.
     fn note_failed(&mut self, from: &UniqueAddress, round: RoundId) {
         if let Some(found) = self.rounds.find(from, round) {
             found.has_failed = true;
@@ -223,7 +224,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// Drops what belongs to rounds that are over.
+    /// Drops drafts of rounds that are over.
     pub(super) fn drop_lost_drafts(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let of_rounds = self.entries.drafts.iter().map(|(key, draft)| (key.clone(), draft.from.clone(), draft.round));
         let of_rounds: Vec<_> = of_rounds.collect();
@@ -234,8 +235,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// Does a step of what would take too long at once. A step is an input of its own, so that a request waits for one
-    /// step at most.
+    /// Does one step of long work. A step is an input of its own, so that a request waits for one step at most.
     pub(super) fn step_on(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let is_serving = matches!(self.lifecycle, Lifecycle::Syncing | Lifecycle::Running);
         if !is_serving || self.rounds.step_at.is_none_or(|at| at > now) {

@@ -1,4 +1,4 @@
-//! Requests that wait for other replicas: which are asked, and what is made of the answers.
+//! Requests that wait for other replicas: chooses the replicas to ask, and handles the answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,31 +27,32 @@ pub(super) struct WriteRequest {
     id: u64,
     key: KeyId,
     kind: WriteKind,
-    /// Whether it waits for nothing but the store here.
+    /// Whether the request waits only for the own store.
     is_local: bool,
     pub(super) quorum: Quorum,
-    /// Whether it changed the entry; if not, others are shown what the entry holds.
+    /// Whether the request changed the entry; if not, others are shown what the entry holds.
     changed: bool,
-    /// Whether the entry has still to be stored here; of what is not durable nothing has.
+    /// Whether the entry still has to be stored here; `false` for entries that are not durable.
     awaits_store: bool,
-    /// Whether a replica could not store it.
+    /// Whether a replica could not store the entry.
     store_refused: bool,
-    /// Whether a replica refused it for anything else.
+    /// Whether a replica refused for any other reason.
     otherwise_refused: bool,
     early: Option<Early>,
 }
 
-/// A request that was made before any replica was known: the replicas to ask are chosen when the first set of them
-/// arrives. Source: ddata R9.
+/// Kept for a request made before any replica was known: the replicas to ask are chosen when the first set arrives.
+/// Source: ddata R9.
 #[derive(Debug)]
 struct Early {
     level: Level,
-    /// What is asked first, if it is not the whole entry.
+    /// The first message to send; `None` for the full state.
     message: Option<Message>,
 }
 
 impl WriteRequest {
-    /// Enough acknowledged, and it is on disk here, unless the disk failed and another made up for it.
+    /// Done if enough replicas acknowledged and the entry is on disk here, or another replica made up for a failed
+    /// disk.
     fn progress(&self) -> Progress {
         match self.quorum.progress() {
             _ if self.early.is_some() => Progress::Pending,
@@ -61,10 +62,10 @@ impl WriteRequest {
     }
 }
 
-/// A local request that waits for nothing but the store fails after this, however long the store takes.
+/// The timeout of a local request that waits only for the store.
 const STORE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Takes a replica that does not help out of a quorum, and returns the replica to ask in its place.
+/// A function that takes a replica that does not help out of a quorum, and returns the one to ask in its place.
 type Replacement = fn(&mut Quorum, &UniqueAddress) -> Option<UniqueAddress>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,18 +81,18 @@ pub(super) struct ReadRequest {
     key: KeyId,
     tag: Arc<str>,
     pub(super) quorum: Quorum,
-    /// The digest that the replicas were asked about.
+    /// The own digest that was sent with the read.
     asked: Option<Digest>,
-    /// The answers so far: `None` of a replica that holds data with the digest above.
+    /// The answers so far; `None` for a replica whose data have the digest `asked`.
     answers: BTreeMap<UniqueAddress, Option<Envelope>>,
-    /// Whether enough answered, and the joined answers are being stored.
+    /// Whether enough replicas answered, and the joined answers are being stored.
     awaits_store: bool,
     early: Option<Early>,
 }
 
 impl ReplicatorCore {
-    /// The replicas that a request may ask, in order, how many of them are needed, and whether this replica
-    /// counts as one more. Evaluated once, when the request begins. Source: ddata R8, R10.
+    /// The replicas that a request may ask, in order; how many of them are needed; and whether this replica counts in
+    /// addition. Evaluated once, when the request begins. Source: ddata R8, R10.
     fn candidates(
         &mut self,
         key: &str,
@@ -107,13 +108,13 @@ impl ReplicatorCore {
         let own_is_candidate =
             own_status.is_some_and(|own| if level.only_staying() { own.is_staying_voter() } else { own.is_voter() });
         let n = found.len() + self.replicas.unmet.len() + usize::from(own_is_candidate);
-        // Without any voter nothing can be had, not even all of them.
+        // Need one at least: without any voter no level can be met, not even all of none.
         let needed = level.needed(n, self.settings.majority_min_cap).max(1);
         let own = own_is_candidate && own_counts;
         if self.settings.prefer_oldest {
             found.sort_by_key(|replica| (!replica.reachable, replica.age, replica.address.clone()));
         } else if deltas {
-            // The same replicas see consecutive deltas of a key, and keys spread over replicas.
+            // Order by hash, so that the same replicas see consecutive deltas of a key, and keys spread over replicas.
             found.sort_by_cached_key(|replica| {
                 let mut bytes = key.as_bytes().to_vec();
                 bytes.extend_from_slice(&replica.address.uid().get().to_be_bytes());
@@ -128,8 +129,8 @@ impl ReplicatorCore {
         (needed - usize::from(own), own, found.into_iter().map(|replica| replica.address).collect())
     }
 
-    /// Whether so many requests wait for other replicas that no more are taken. Local ones, which wait for their store, are
-    /// looked for only where all together are so many. Source: ddata R14.
+    /// Whether too many requests wait for other replicas to accept more. Local requests, which wait for the store, are
+    /// only subtracted if all together are so many. Source: ddata R14.
     pub(super) fn is_overloaded(&self) -> bool {
         let most = self.settings.max_in_flight;
         self.writes.len() + self.reads.len() >= most && self.in_flight() >= most
@@ -143,8 +144,8 @@ impl ReplicatorCore {
     /// The candidates of an early request: one replica is needed, and none can be asked yet.
     const NOBODY_KNOWN: (usize, bool, Vec<UniqueAddress>) = (1, false, Vec::new());
 
-    /// The first set of replicas is known: requests that were made before are evaluated, as if they began now with
-    /// what is left of their time. Source: ddata R9.
+    /// Evaluates early requests, because the first set of replicas is known: they begin now, with the rest of their
+    /// time. Source: ddata R9.
     pub(super) fn evaluate_early(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let is_early = |early: &Option<Early>| early.is_some();
         let writes: Vec<u64> =
@@ -194,7 +195,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// Has a change confirmed, or, if nothing changed, has it made sure that others hold what is here.
+    /// Has a change confirmed; if nothing changed, makes sure that others hold what is here.
     #[expect(clippy::too_many_arguments, reason = "the last part of `update`")]
     pub(super) fn begin_write(
         &mut self,
@@ -277,9 +278,9 @@ impl ReplicatorCore {
         self.send(to, message, out);
     }
 
-    /// The full state as a write; the entry may have grown since the request began. `None` if the entry is gone, and the
-    /// change with it: whatever a peer confirmed then, it would not be the change, and the request ends as soon as the
-    /// entry is removed. Source: ddata C2.
+    /// The full state as a write; the entry may have grown since the request began. `None` if the change is gone with
+    /// its entry: no confirmation would then be of the change, and the request ends as soon as the entry is removed.
+    /// Source: ddata C2.
     fn write_message(&mut self, request: u64, key: &KeyId) -> Option<Message> {
         match self.entries.envelope(key) {
             Some(envelope) => Some(Message::Write { request, key: key.clone(), envelope }),
@@ -288,15 +289,15 @@ impl ReplicatorCore {
         }
     }
 
-    /// Shows a peer the full state of the entry that a request is about.
+    /// Sends a peer the full state of a request's entry.
     fn send_state(&mut self, request: u64, key: &KeyId, to: UniqueAddress, out: &mut Vec<Effect>) {
         if let Some(message) = self.write_message(request, key) {
             self.send(to, message, out);
         }
     }
 
-    /// Sends the first replicas of a request their message: this one, or the full state. Nothing is encoded for a
-    /// request that asks no replica.
+    /// Sends the first replicas of a request their message: `message`, or the full state. Nothing is encoded if no
+    /// replica is asked.
     fn ask_first(
         &mut self,
         over_at: Instant,
@@ -314,7 +315,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// As [`Self::send_state`], as the first message to that peer of a request that ends at `over_at`.
+    /// As [`Self::send_state`], if it is the peer's first message of a request that ends at `over_at`.
     fn ask_state(&mut self, over_at: Instant, request: u64, key: &KeyId, to: UniqueAddress, out: &mut Vec<Effect>) {
         if let Some(message) = self.write_message(request, key) {
             self.ask(over_at, to, message, out);
@@ -348,7 +349,7 @@ impl ReplicatorCore {
                     return self.ask_another(from, request, out);
                 }
                 if self.entries.merge_tombstone(&key, deleted_at) == Merged::Expired {
-                    // The tombstone is past its age here: soon it will be so there, and until then others are asked.
+                    // The tombstone is past its age here, and soon at the peer; until then ask others.
                     return self.ask_another(from, request, out);
                 }
                 self.log.clear_deltas(&key);
@@ -384,8 +385,8 @@ impl ReplicatorCore {
         self.settle_write(request, out);
     }
 
-    /// The entry is stored here with all that it held when the write began, or could not be: then this
-    /// replica does not count, and one more acknowledgement is needed. Source: ddata R12.
+    /// Notes whether the entry is stored here with everything it held when the write began. If not, this replica does
+    /// not count, and one more acknowledgement is needed. Source: ddata R12.
     pub(super) fn on_own_store(&mut self, request: u64, is_stored: bool, out: &mut Vec<Effect>) {
         let Some(write) = self.writes.get_mut(&request) else { return };
         write.awaits_store = false;
@@ -399,7 +400,7 @@ impl ReplicatorCore {
         self.settle_write(request, out);
     }
 
-    /// This replica does not confirm a write; another one may.
+    /// Asks another replica for a write, because `refuser` does not confirm it.
     fn ask_another(&mut self, refuser: &UniqueAddress, request: u64, out: &mut Vec<Effect>) {
         let Some(write) = self.writes.get_mut(&request) else { return };
         let (over_at, next, key) = (write.quorum.deadline(), write.quorum.refuse(refuser), write.key.clone());
@@ -409,15 +410,15 @@ impl ReplicatorCore {
         self.settle_write(request, out);
     }
 
-    /// Ends updates and deletes whose entries are gone here: they have expired, or were dropped with a store that is too
-    /// old. This replica cannot show their change to further replicas any more: it would send another life of the entry,
-    /// or nothing, whose confirmation says nothing about the change. Source: ddata E1, Z11, C2.
+    /// Ends updates and deletes whose entries are gone here: they have expired, or were dropped with a store that is
+    /// too old. This replica can no longer show their change to further replicas: it would send another life of the
+    /// entry, or nothing, and a confirmation of that says nothing about the change. Source: ddata E1, Z11, C2.
     pub(super) fn give_up_writes(&mut self, gone: &BTreeSet<KeyId>, out: &mut Vec<Effect>) {
         if gone.is_empty() || self.writes.is_empty() {
             return;
         }
         for (_, mut write) in self.writes.extract_if(.., |_, write| gone.contains(&write.key)) {
-            // Enough others may have confirmed it, but it was to be on this replica's disk, and will not be.
+            // Enough others may have confirmed, but the change was also to be on this replica's disk, and will not be.
             write.store_refused |= write.awaits_store && write.quorum.progress() == Progress::Done;
             Self::reply_to_write(&write, out);
         }
@@ -429,7 +430,7 @@ impl ReplicatorCore {
         {
             let is_deleted = matches!(self.entries.get(&write.key), Some(Entry { data: Data::Tombstone { .. }, .. }));
             if write.kind == WriteKind::Update && is_deleted {
-                // What the last replicas confirmed was the deletion, which came from elsewhere meanwhile.
+                // The last replicas confirmed the deletion, which came from elsewhere meanwhile.
                 let (id, key) = (write.id, write.key);
                 out.push(Effect::Reply { id, reply: Reply::Update(Err(UpdateError::Deleted { key })) });
                 return;
@@ -505,7 +506,7 @@ impl ReplicatorCore {
         };
         let key = read.key.clone();
         let asked = read.asked;
-        // A value that cannot be joined does not count, so it is joined before it is counted.
+        // Join before counting: a value that cannot be joined does not count.
         let held = match reply {
             ReadReply::Same => Ok(asked.map(|_| None)),
             ReadReply::Absent => Ok(None),
@@ -544,8 +545,8 @@ impl ReplicatorCore {
         }
     }
 
-    /// Answers a read from the entry as it is after everything that arrived was joined into it.
-    /// What is durable is stored before that. Source: ddata R13.
+    /// Answers a read from the entry after everything that arrived was joined. A durable entry is stored first. Source:
+    /// ddata R13.
     fn finish_read(&mut self, request: u64, out: &mut Vec<Effect>) {
         let may_finish = |read: &&mut ReadRequest| !read.awaits_store && read.early.is_none();
         let Some(read) = self.reads.get_mut(&request).filter(may_finish) else { return };
@@ -572,13 +573,13 @@ impl ReplicatorCore {
         out.push(Effect::Reply { id, reply: Reply::Get(result) });
     }
 
-    /// Tells the replicas that answered with less than the result. Source: ddata R13.
+    /// Sends the result to replicas that answered with less. Source: ddata R13.
     fn push_repair(&mut self, read: &ReadRequest, out: &mut Vec<Effect>) {
         if !self.settings.read_repair_push {
             return;
         }
         if self.entries.is_large(&read.key, self.settings.inner_tree_keys) {
-            // Sent in parts, within a round.
+            // Large values are sent in parts, within a round.
             let lack = |peer: &&UniqueAddress| !matches!(read.answers.get(peer), Some(None));
             for peer in read.quorum.answerers().filter(lack) {
                 self.rounds.owe(peer.clone());
@@ -601,7 +602,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// Asks again, and others, where a fifth of the time has passed; ends what is over.
+    /// Asks again, and asks others, after a fifth of the timeout; ends requests that are over.
     pub(super) fn tick_requests(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let (writes, reads) = (&self.writes, &self.reads);
         let is_pending = |request: u64| writes.contains_key(&request) || reads.contains_key(&request);
@@ -635,8 +636,8 @@ impl ReplicatorCore {
         }
     }
 
-    /// The transport refused a message for this peer: another replica is asked in its place, for this request only.
-    /// Other requests that wait for the peer have messages of their own, and there may be thousands.
+    /// Asks another replica instead of a peer for which the transport refused a message, for this request only: other
+    /// requests that wait for the peer have messages of their own, and there may be thousands.
     pub(super) fn on_send_failed(&mut self, peer: &UniqueAddress, request: Option<u64>, out: &mut Vec<Effect>) {
         self.stats.unsent += 1;
         if let Some(request) = request {
@@ -644,7 +645,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// Data may be exchanged with a peer now: it is sent all that it was to be asked, or asked in vain.
+    /// Sends a peer, with which data may be exchanged now, all requests that wait for it.
     pub(super) fn ask_again(&mut self, peer: &UniqueAddress, out: &mut Vec<Effect>) {
         let awaits = |(_, write): &(&u64, &WriteRequest)| write.quorum.awaits(peer);
         let writes: Vec<(u64, KeyId)> =
@@ -659,18 +660,18 @@ impl ReplicatorCore {
         }
     }
 
-    /// Asks another replica too for a request, because nothing may be exchanged with this peer yet.
+    /// Asks another replica in addition, because nothing may be exchanged with this peer yet.
     pub(super) fn ask_instead_in(&mut self, request: u64, peer: &UniqueAddress, out: &mut Vec<Effect>) {
         self.replace_in_write(request, peer, Quorum::suspect, out);
         self.replace_in_read(request, peer, Quorum::suspect, out);
     }
 
-    /// A peer is unreachable: others are asked too, and it may still answer.
+    /// Asks others in addition to an unreachable peer, which may still answer.
     pub(super) fn ask_instead_of(&mut self, peer: &UniqueAddress, out: &mut Vec<Effect>) {
         self.replace(peer, Quorum::suspect, out);
     }
 
-    /// A peer was removed: it will never answer.
+    /// Gives up a removed peer, which will never answer.
     pub(super) fn give_up_on(&mut self, peer: &UniqueAddress, out: &mut Vec<Effect>) {
         self.replace(peer, Quorum::refuse, out);
     }
@@ -711,7 +712,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// Ends everything that waits.
+    /// Ends all requests that wait.
     pub(super) fn fail_all(&mut self, reason: &StopReason, out: &mut Vec<Effect>) {
         let stopped = || RequestError::Stopped(reason.clone());
         for write in std::mem::take(&mut self.writes).into_values() {

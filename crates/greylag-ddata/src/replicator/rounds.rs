@@ -1,4 +1,4 @@
-//! When rounds of anti-entropy begin and end, and when a new replica has caught up.
+//! Begins and ends rounds of anti-entropy, and decides when a new replica has caught up.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::sabotage::Sabotage;
 use crate::sync::{Round, fill, keys_of};
 use crate::tree::{Prefix, Sixteenths, Sum};
 
-/// One round in ten goes to any peer, reachable or not, in case reachability is wrong.
+/// One round in so many goes to any peer, reachable or not, in case reachability is wrong.
 const ANY_PEER_EVERY: u64 = 10;
 
 /// All rounds under way, at most one per peer and direction.
@@ -32,37 +32,37 @@ pub(super) struct Rounds {
     /// Newly known peers, which are served before others.
     owed: BTreeSet<UniqueAddress>,
     left_alone: LeftAlone,
-    /// What peers asked for after hints and were not sent yet.
+    /// Entries that peers asked for after hints and that were not sent yet.
     hinted: BTreeMap<UniqueAddress, VecDeque<KeyId>>,
     count: u64,
     catching_up: CatchingUp,
     /// Whether a peer did not answer in time.
     has_lost: bool,
-    /// When the next step of something that is done in steps is due.
+    /// When the next step of long work is due.
     pub(super) step_at: Option<Instant>,
 }
 
-/// How a new replica gets what others hold. Source: ddata G13.
+/// How a new replica gets the data of others. Source: ddata G13.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum CatchingUp {
     /// No peer was asked so far.
     #[default]
     Before,
-    /// Several peers are asked for a share of the hash space each.
+    /// Several peers are asked, each for a share of the hash space.
     Shares,
-    /// One peer is asked for everything, since it was the only one; others come after it.
+    /// One peer, the only one known then, is asked for everything; others come after it.
     One,
-    /// Each is asked for what differs, which is little now.
+    /// Each peer is asked for its differences, which are few now.
     Whole,
 }
 
 impl Rounds {
-    /// A peer became known: it gets a round soon.
+    /// Owes a peer a round, which begins soon.
     pub(super) fn owe(&mut self, peer: UniqueAddress) {
         self.owed.insert(peer);
     }
 
-    /// A peer is gone.
+    /// Forgets a peer that is gone.
     pub(super) fn forget(&mut self, peer: &UniqueAddress) {
         self.opened.remove(peer);
         self.answered.remove(peer);
@@ -71,8 +71,8 @@ impl Rounds {
         self.left_alone.forget(peer);
     }
 
-    /// Drops what was opened and answered before this replicator could show which history it belongs to: peers take no
-    /// data from it in those rounds.
+    /// Drops rounds that were opened or answered before this replicator could show which history it belongs to: peers
+    /// accept no data from it in those rounds.
     pub(super) fn begin_anew(&mut self) {
         self.opened.clear();
         self.answered.clear();
@@ -81,7 +81,7 @@ impl Rounds {
         }
     }
 
-    /// All under way, with their peers and as the peers name them.
+    /// All rounds under way, with their peers and with the names that the peers use.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&UniqueAddress, RoundId, &mut Round)> {
         let name = |opened_by_sender, round: &Round| RoundId { opened_by_sender, number: round.number() };
         let answered = self.answered.iter_mut().map(move |(peer, round)| (peer, name(true, round), round));
@@ -94,7 +94,7 @@ impl Rounds {
         self.opened.contains_key(peer) || self.answered.contains_key(peer)
     }
 
-    /// Whether a round with this peer is under way that says what differs.
+    /// Whether a round with this peer is under way and has got its first answer.
     pub(super) fn is_exchanging(&self, peer: &UniqueAddress) -> bool {
         self.answered.contains_key(peer) || self.opened.get(peer).is_some_and(|round| round.answered)
     }
@@ -105,16 +105,16 @@ impl Rounds {
     }
 }
 
-/// A round of catching up without an answer for so long is opened again.
+/// A round of catching up is opened again after so long without an answer.
 const INITIAL_RETRY: Duration = Duration::from_millis(500);
 
-/// What a peer may have asked for after hints at a time; the rest is left to rounds.
+/// The most entries that a peer may have asked for after hints; the rest is left to rounds.
 const HINTED_PER_PEER: usize = 65_536;
 
-/// The pause between two steps of what is done in steps, in which others are served.
+/// The pause between two steps of long work, in which others are served.
 pub(super) const STEP_PAUSE: Duration = Duration::from_millis(1);
 
-/// An interval with a little chance in it.
+/// The interval with a random deviation.
 pub(super) fn jittered(rng: &mut ChaCha8Rng, interval: Duration) -> Duration {
     super::jitter(interval, rng.random_range(0.0..1.0))
 }
@@ -135,15 +135,15 @@ impl ReplicatorCore {
         self.send(peer.clone(), Message::SyncOpen { round: number, part, root, pruning }, out);
     }
 
-    /// Opens a round with a peer that lacks something that is known not to fit a message.
+    /// Opens a round with a peer that lacks something known to be too large for a message.
     pub(super) fn open_round_soon(&mut self, now: Instant, peer: &UniqueAddress, out: &mut Vec<Effect>) {
         if !self.rounds.opened.contains_key(peer) {
             self.open_round(now, peer, Sixteenths::ALL, out);
         }
     }
 
-    /// While this replica catches up it opens rounds to all other voters, some at a time: at first each
-    /// gives one share of the hash space, so that all give and none gives what another does.
+    /// Opens rounds with all other voters while this replica catches up, some at a time: at first each peer is asked
+    /// for one share of the hash space, so that all send and none sends what another does.
     pub(super) fn open_initial_rounds(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.end_syncing_if_done(now, out);
         if self.lifecycle != Lifecycle::Syncing || self.replicas.own_status.is_none() {
@@ -167,7 +167,7 @@ impl ReplicatorCore {
             CatchingUp::Shares if self.rounds.opened.values().any(|round| round.part != Sixteenths::ALL) => {}
             CatchingUp::One if self.rounds.opened.values().any(|round| round.answered || !self.rounds.has_lost) => {}
             CatchingUp::Before if waiting.is_empty() => {}
-            // A replica that has nothing gets everything from the first peer; from others it would get it again.
+            // An empty replica gets everything from the first peer; other peers would send the same again.
             _ if self.root_sum().count == 0 && !self.rounds.has_lost && !waiting.is_empty() => {
                 self.rounds.catching_up = CatchingUp::One;
                 for peer in waiting.iter().take(1_usize.saturating_sub(self.rounds.opened.len())) {
@@ -184,7 +184,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// Goes on with the rounds of peers that had to wait, so that they did not send what the shares bring.
+    /// Continues rounds of peers that were kept waiting, so that they did not send what the shares bring.
     fn release_held(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let mut released = Vec::new();
         for (peer, id, round) in self.rounds.iter_mut() {
@@ -198,8 +198,8 @@ impl ReplicatorCore {
         }
     }
 
-    /// Caught up are those that completed rounds with so many voters that every majority which
-    /// confirmed a write has one among them that was asked. Source: ddata G13.
+    /// Ends `Syncing` after rounds with so many voters that every majority which confirmed a write includes one of
+    /// them. Source: ddata G13.
     fn end_syncing_if_done(&mut self, now: Instant, out: &mut Vec<Effect>) {
         if self.lifecycle != Lifecycle::Syncing || self.replicas.own_status.is_none() || self.gate.keeps_out() {
             return;
@@ -213,7 +213,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// From now on what others hold is caught up with, if membership knows this replica.
+    /// Begins to catch up with others, if membership knows this replica.
     pub(super) fn begin_syncing(&mut self, now: Instant, out: &mut Vec<Effect>) {
         if self.replicas.own_status.is_some() && self.lifecycle == Lifecycle::Syncing {
             self.syncing_since.get_or_insert(now);
@@ -241,7 +241,7 @@ impl ReplicatorCore {
             return;
         }
         self.gossip_at = now + jittered(&mut self.rng, self.settings.gossip_interval);
-        // What makes no progress has lost a message; the next round begins afresh.
+        // Drop rounds without progress: they have lost a message; the next round begins afresh.
         let goes_on = |round: &mut Round| round.stalls_at(self.settings.gossip_interval) > now;
         self.rounds.opened.retain(|_, round| goes_on(round));
         self.rounds.answered.retain(|_, round| goes_on(round));
@@ -255,7 +255,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// Gives up on rounds that got no answer so far; shares are asked for once more.
+    /// Gives up rounds that got no answer; shares are asked for once more.
     fn drop_unanswered(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let opened = self.rounds.opened.iter();
         let lost = opened.filter(|(_, round)| !round.answered && round.progress_at + INITIAL_RETRY <= now);
@@ -270,9 +270,8 @@ impl ReplicatorCore {
         }
     }
 
-    /// When a round of catching up that got no answer is opened again. Nodes that start together find
-    /// each other's replicators missing at first; a whole gossip interval would keep every majority
-    /// read of the cluster waiting for them.
+    /// When an unanswered round of catching up is opened again. Nodes that start together find each other's replicators
+    /// missing at first; waiting a whole gossip interval would delay every majority read of the cluster.
     pub(super) fn initial_retry_at(&self) -> Option<Instant> {
         let catching_up = self.lifecycle == Lifecycle::Syncing && self.replicas.own_status.is_some();
         let unanswered = self.rounds.opened.values().filter(|round| !round.answered);
@@ -408,9 +407,9 @@ impl ReplicatorCore {
         self.pump(now, from, RoundId { opened_by_sender: true, number: round }, out);
     }
 
-    /// Whether a round that a peer opens waits until what was asked for is here: nothing needs to be sent by several at
-    /// a time. A share is never kept waiting, nor a peer that holds less than this replica, or two new ones would wait
-    /// for each other.
+    /// Whether a full round that a peer opens waits until everything asked for is here, so that data are not sent
+    /// twice. Shares never wait, nor peers that hold less than this replica: otherwise two new replicas would wait for
+    /// each other.
     fn keeps_waiting(&self, root: Sum) -> bool {
         match self.rounds.catching_up {
             CatchingUp::Shares => true,
@@ -419,14 +418,14 @@ impl ReplicatorCore {
         }
     }
 
-    /// Whether others are at it to give this replica, which has only begun, all that they hold.
+    /// Whether this replica has just begun and is getting everything that others hold.
     fn is_given_everything(&self) -> bool {
         let is_asking = matches!(self.rounds.catching_up, CatchingUp::Shares | CatchingUp::One);
         is_asking && self.lifecycle == Lifecycle::Syncing && !self.rounds.opened.is_empty()
     }
 
-    /// The peer has taken the opening, and what it said of pruning with it: whatever it holds from now
-    /// on is compared, and nothing of the replicas that it was told are removed is added.
+    /// Notes the first answer of a round: the peer has taken over the pruning rounds in the opening. Whatever the peer
+    /// holds from now on is compared, and it adds nothing of the replicas that are removed by those rounds.
     fn on_first_answer(
         &mut self,
         now: Instant,
@@ -441,7 +440,7 @@ impl ReplicatorCore {
         }
         self.on_pruning_news(now, from, pruning);
         if !self.gate.exchanges_with(from) && self.rounds.opened.get(from).is_some_and(|open| open.is(round)) {
-            // Both know how the other stands, which is all that there is to it.
+            // Drop the round: both know the other's standing, and data are not exchanged.
             self.rounds.opened.remove(from);
             return;
         }
@@ -461,7 +460,7 @@ impl ReplicatorCore {
         if self.settings.omits(Sabotage::Shown) { began } else { self.pruning.collections.known_by(peer, &began) }
     }
 
-    /// Every difference was exchanged both ways.
+    /// Notes that every difference of a round was exchanged both ways.
     fn note_complete(&mut self, now: Instant, peer: &UniqueAddress, round: &Round, out: &mut Vec<Effect>) {
         if round.part != Sixteenths::ALL || round.has_failed {
             return;
@@ -522,7 +521,7 @@ impl ReplicatorCore {
         entries: &[(KeyId, Envelope)],
         out: &mut Vec<Effect>,
     ) {
-        // What a large message brings after its round was given up is welcome all the same.
+        // Accept late entries too: a large message may arrive after its round was given up.
         let round = round.filter(|round| self.rounds.find(from, *round).is_some());
         if let Some(round) = round
             && let Some(found) = self.rounds.find(from, round)
@@ -536,14 +535,14 @@ impl ReplicatorCore {
                 Ok(Merged::Expired) => self.suppress(from, key, envelope.used_ms),
                 Err(_) => {
                     self.suppress(from, key, envelope.used_ms);
-                    // The peer learns from what is held here that there is no agreement, and leaves it alone, too.
+                    // Send the own entry back: the peer then sees the disagreement, and suppresses it too.
                     if send_back && self.entries.get(key).is_some() {
                         back.push(key.clone());
                     }
                 }
                 Ok(Merged::Done { changed: false }) if !send_back => {}
                 Ok(_) => {
-                    // To compare a large value it would have to be encoded; offering it costs less.
+                    // Do not compare a large value, which would have to be encoded; offering it costs less.
                     if self.entries.is_large(key, self.settings.inner_tree_keys)
                         || self.entries.envelope(key).is_some_and(|own| own.content != envelope.content)
                     {
@@ -559,14 +558,14 @@ impl ReplicatorCore {
         self.after_round_message(now, from, round, out);
     }
 
-    /// Exchanging an entry with a peer changes nothing: it is left alone for a while. Source: ddata G14.
+    /// Suppresses a difference for a while, because exchanging the entry changes nothing. Source: ddata G14.
     pub(super) fn suppress(&mut self, from: &UniqueAddress, key: &KeyId, used_ms: Option<i64>) {
         let rounds = self.settings.mismatch_suppress_rounds;
         let difference = Difference::new(self.entries.digest(key), used_ms, rounds);
         self.rounds.left_alone.add(from, hash64(key.as_bytes()), difference);
     }
 
-    /// Entries too large for a batch of deltas, asked for by the hash in the hint. Source: ddata G7.
+    /// Takes a request for entries too large for a batch, by the hashes in the hints. Source: ddata G7.
     fn on_want_after_hint(&mut self, now: Instant, from: &UniqueAddress, hashes: &[u64], out: &mut Vec<Effect>) {
         let keys: Vec<KeyId> = hashes.iter().flat_map(|hash| keys_of(&self.entries, *hash)).collect();
         let hinted = self.rounds.hinted.entry(from.clone()).or_default();
@@ -575,7 +574,7 @@ impl ReplicatorCore {
         self.send_hinted(now, from, out);
     }
 
-    /// One message of what a peer asked for after hints; the rest goes in further steps.
+    /// Sends one message of entries that a peer asked for after hints; the rest follows in further steps.
     fn send_hinted(&mut self, now: Instant, to: &UniqueAddress, out: &mut Vec<Effect>) {
         let Some(keys) = self.rounds.hinted.get_mut(to) else { return };
         let (_, entries, large) = fill(&self.settings, &mut self.entries, keys);
@@ -593,7 +592,7 @@ impl ReplicatorCore {
         }
     }
 
-    /// Goes on with what peers asked for after hints.
+    /// Continues to send entries that peers asked for after hints.
     pub(super) fn step_hinted(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let peers: Vec<UniqueAddress> = self.rounds.hinted.keys().cloned().collect();
         for peer in peers {
@@ -626,7 +625,7 @@ impl ReplicatorCore {
         self.pump(now, peer, round, out);
         let is_complete = !round.opened_by_sender && self.rounds.opened.get(peer).is_some_and(Round::is_complete);
         if is_complete && self.rounds.opened.get(peer).is_some_and(|open| open.has_failed) {
-            // A later one begins anew.
+            // A later round begins afresh.
             self.rounds.opened.remove(peer);
         } else if is_complete {
             self.stats.rounds_completed += 1;

@@ -1,5 +1,5 @@
-//! Durable entries: loaded before anything is served, and stored before anything is acknowledged. Whether what was
-//! loaded is exchanged with others the gate says ([`crate::gate`]).
+//! Durable entries: loaded before anything is served, and stored before anything is acknowledged. The gate decides
+//! whether loaded entries are exchanged with others ([`crate::gate`]).
 //!
 //! ```text
 //! Loading   --Load-->  Loaded*  LoadDone(meta)        then Syncing, and the gate is closed
@@ -25,22 +25,22 @@ use crate::settings::ReplicatorSettings;
 use crate::store::{LoadedRecord, StoreError, StoreMeta};
 use crate::storing::Waiter;
 
-/// How often the store is told that this replicator runs, where pruning is off.
+/// How often the replicator's own record is written if pruning is off.
 const META_INTERVAL: Duration = Duration::from_secs(120);
 
-/// What there is beside the entries about the store of this replicator.
+/// The state of the store, beside the entries.
 #[derive(Debug)]
 pub(super) struct Storage {
-    /// When loading is tried, the next time; `None` while it is under way, and afterwards.
+    /// When to try to load next; `None` while loading, and afterwards.
     load_at: Option<Instant>,
     retries: u32,
-    /// What was loaded, as long as it may have to be dropped again.
+    /// The loaded entries, as long as they may have to be dropped again.
     pub(super) loaded: BTreeSet<KeyId>,
-    /// When what the replicator remembers is written, the next time.
+    /// When to write the replicator's own record next.
     meta_at: Option<Instant>,
-    /// Whether a round was completed since everything was loaded.
+    /// Whether a round was completed since the store was loaded.
     pub(super) has_completed_a_round: bool,
-    /// Messages that leave once the store says that this replicator has met others.
+    /// Messages held back until the store says that this replicator has met others.
     pub(super) held: Held,
 }
 
@@ -78,13 +78,13 @@ impl ReplicatorCore {
             if self.lifecycle != Lifecycle::Loading {
                 return;
             }
-            // What a process whose clock was ahead has stored counts from now on.
+            // Bound the times: a process whose clock was ahead may have stored them.
             bounds.apply_stored(&mut record);
             self.load(record, out);
         }
     }
 
-    /// Joins what is stored. The order does not matter, and neither does a second time.
+    /// Joins a stored record. Order and repetition do not matter.
     fn load(&mut self, record: LoadedRecord, out: &mut Vec<Effect>) {
         let key = record.key().clone();
         let rules = rules(&self.types, &self.settings, None);
@@ -135,7 +135,7 @@ impl ReplicatorCore {
         if let StoreError::TailLost { place, expected, found } = &error
             && self.settings.durable.stale_store != StaleStore::Discard
         {
-            // No try finds what is gone.
+            // Do not retry: nothing brings the lost commits back.
             let (place, expected, found) = (place.clone(), *expected, *found);
             return self.stop_at_once(StopReason::StoreTailLost { place, expected, found }, out);
         }
@@ -151,8 +151,7 @@ impl ReplicatorCore {
         out.push(Effect::Event(ReplicatorEvent::StoreError { error, unstored: 0 }));
     }
 
-    /// Everything is here: requests are served, changes are stored, and peers are asked what they have
-    /// forgotten.
+    /// Ends loading: requests are served, changes are stored, and members are asked for their standing.
     pub(super) fn on_load_done(&mut self, now: Instant, meta: Option<StoreMeta>, out: &mut Vec<Effect>) {
         if self.lifecycle != Lifecycle::Loading {
             return;
@@ -168,7 +167,8 @@ impl ReplicatorCore {
         if self.gate.is_closed() {
             self.storage.loaded = loaded;
         }
-        // What is not durable any more must not come back from the disk one day.
+        // Remove entries that are no longer durable from the store, so that they do not come back from the disk one
+        // day.
         for key in not_durable {
             self.entries.storing.gather(&key, None);
         }
@@ -179,10 +179,10 @@ impl ReplicatorCore {
         self.begin_syncing(now, out);
     }
 
-    /// Takes over what the store remembered. Only time in touch with others counts for markers: an owner that
-    /// ran on alone has told no member what it put where, however old its marker is, and others may have pruned
-    /// the same replica again. Time alone counts double for a store that is loaded twice before its replicator
-    /// meets a member, which only keeps markers for longer. Source: ddata Z9.
+    /// Takes over the store's own record. Only time in touch with others counts for markers: an owner that ran on alone
+    /// has told no member what it put where, however old its marker is, and others may have pruned the same replica
+    /// again. A store that is loaded twice before its replicator meets a member counts the time alone twice, which only
+    /// keeps markers for longer. Source: ddata Z9.
     fn take_over(&mut self, now: Instant, meta: &StoreMeta) {
         self.pruning.restore(now, &meta.removed, &self.replicas);
         let in_touch = meta.synced_at.map_or(meta.written_at, |synced_at| synced_at.min(meta.written_at));
@@ -204,7 +204,7 @@ impl ReplicatorCore {
         meta
     }
 
-    /// Hands what gathered to the store, if none is under way.
+    /// Hands the gathered changes to the store, if no store request is under way.
     pub(super) fn store_changes(&mut self, now: Instant, out: &mut Vec<Effect>) {
         if !self.settings.durable.is_used() {
             return;
@@ -214,7 +214,7 @@ impl ReplicatorCore {
             self.entries.storing.meta_is_due = true;
         }
         let meta = self.meta(now);
-        // Messages that wait for the store do not wait for the interval of writing behind.
+        // Messages held back for the store do not wait for the write-behind interval.
         let at_once = self.stopping.is_some() || !self.storage.held.is_empty();
         if let Some((ticket, ops)) = self.entries.next_store(now, &self.types, || meta, at_once) {
             self.stats.stores += 1;
@@ -264,18 +264,18 @@ impl ReplicatorCore {
         self.become_lifecycle(Lifecycle::Stopped(reason), out);
     }
 
-    /// Whether everything is on disk that will ever be.
+    /// Whether everything that will ever be stored is on disk.
     pub(super) fn has_settled(&self) -> bool {
         self.entries.storing.is_idle()
     }
 
-    /// The last chance: what is written behind, what failed, and that the replicator ran until now.
+    /// Begins the last store request: changes written behind, failed ones, and the replicator's own record.
     pub(super) fn begin_last_store(&mut self) {
         self.entries.storing.retry_now();
         self.entries.storing.meta_is_due = true;
     }
 
-    /// How many durable entries are not on disk as they are.
+    /// How many durable entries have changes that are not on disk.
     pub fn unstored(&self) -> usize {
         self.entries.storing.unstored()
     }

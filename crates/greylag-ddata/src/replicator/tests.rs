@@ -1,4 +1,4 @@
-//! Two replicators with nothing to do, and how many entries they look at.
+//! Two idle replicators: how many entries they examine, and what long work does in one step.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,10 +25,10 @@ struct World {
     now: Instant,
     wall_ms: i64,
     cores: [ReplicatorCore; 2],
-    /// What was said since it was last asked for: kinds, and the longest message.
+    /// The kinds of the messages since they were last taken, and the size of the longest.
     kinds: BTreeSet<&'static str>,
     longest: usize,
-    /// The most markers that one input made a replicator forget.
+    /// The most markers that a replicator forgot in one input.
     most_forgotten: u64,
 }
 
@@ -89,7 +89,7 @@ impl World {
         }
     }
 
-    /// Lets time pass as drivers do: each machine gets a tick whenever it asked for one.
+    /// Lets time pass as drivers do: each machine gets a tick at each of its deadlines.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         loop {
@@ -106,8 +106,8 @@ impl World {
     }
 }
 
-/// ddata H2, G10: with nothing to do, no tick and no round looks at any entry, and all that is said is that the sums are
-/// the same; though entries would expire, a subscriber follows all of them, and encodings of what was sent are dropped.
+/// ddata H2, G10: on idle replicators no tick and no round examines any entry, and messages only say that the sums are
+/// the same; even if entries could expire, a subscriber follows all of them, and encodings are dropped.
 #[test]
 fn an_idle_tick_touches_no_entry() {
     let mut world = World::new();
@@ -133,7 +133,7 @@ fn an_idle_tick_touches_no_entry() {
     assert!(touched() > seen, "and one read is counted");
 }
 
-/// A counter of 5 that bears the name of replica 2, as the pruning of replica 99 left it.
+/// A counter of 5 under the name of replica 2, as the pruning of replica 99 left it.
 fn pruned(performed_at: i64, obsolete_at: i64) -> Envelope {
     let (numbers, writer) = (DotSource::above(9), WriterKey::new(*b"h"));
     let mut value = GCounter::new();
@@ -147,7 +147,7 @@ fn pruned(performed_at: i64, obsolete_at: i64) -> Envelope {
     Envelope { markers, ..Envelope::of(content) }
 }
 
-/// ddata Z9: a replicator that takes pruned data over without their ended marker cannot tell old stores apart any more,
+/// ddata Z9: a replicator that takes over pruned data without their ended marker can no longer tell old stores apart,
 /// and raises its horizon.
 #[test]
 fn a_marker_that_is_not_kept_raises_the_horizon_as_one_that_is_forgotten() {
@@ -164,7 +164,7 @@ fn a_marker_that_is_not_kept_raises_the_horizon_as_one_that_is_forgotten() {
     assert!(horizon(&world).is_some_and(|horizon| horizon >= performed_at), "{:?}", horizon(&world));
 }
 
-/// ddata Z2, H2: markers are forgotten some at a time, however many end at once, and all of them.
+/// ddata Z2, H2: markers that end at once are forgotten some at a time, and all in the end.
 #[test]
 fn markers_are_forgotten_some_at_a_time() {
     let mut world = World::new();
@@ -177,7 +177,7 @@ fn markers_are_forgotten_some_at_a_time() {
 }
 
 impl World {
-    /// Entries that a peer sends, each as this.
+    /// Receives entries from a peer, each with this envelope.
     fn receive_all(&mut self, numbers: std::ops::Range<usize>, envelope: &Envelope) -> Vec<KeyId> {
         let keys: Vec<_> = numbers.map(|number| Self::key(number).id().clone()).collect();
         for keys in keys.chunks(500) {
@@ -188,15 +188,15 @@ impl World {
         keys
     }
 
-    /// In how many of these entries the marker was performed at such a time.
+    /// In how many of these entries the time of a marker satisfies `when`.
     fn performed(&self, keys: &[KeyId], when: impl Fn(i64) -> bool) -> usize {
         let is_so = |key: &&KeyId| self.cores[0].markers(key).iter().any(|marker| when(marker.performed_at));
         keys.iter().filter(is_so).count()
     }
 }
 
-/// ddata Z2, Z9, H2: a wall clock that went back changes the times of some markers and tombstones at a time, and of all in
-/// the end.
+/// ddata Z2, Z9, H2: a wall clock that went back changes the times of some markers and tombstones at a time, and of all
+/// in the end.
 #[test]
 fn times_are_bounded_some_at_a_time() {
     let mut world = World::new();
@@ -267,8 +267,8 @@ fn markers_are_renewed_some_at_a_time_and_not_forgotten_before() {
     assert_eq!(world.cores[0].stats().markers_forgotten, 0, "they live as if performed when it opened");
 }
 
-/// ddata Z2, Z9: markers that have to stay, because their entries still name the removed replica, keep those behind them
-/// from nothing, and pruning goes on.
+/// ddata Z2, Z9: markers that must stay, because their entries still name the removed replica, neither keep later
+/// markers from being forgotten nor stop pruning.
 #[test]
 fn markers_that_stay_keep_no_others_from_being_forgotten() {
     let mut world = World::new();
@@ -281,7 +281,7 @@ fn markers_that_stay_keep_no_others_from_being_forgotten() {
     named.content = Content::Value { tag: GCounter::TAG.to_string().into(), bytes: value.to_untagged_bytes().into() };
     world.receive_all(0..1_500, &named);
     let behind = world.receive_all(1_500..2_500, &pruned(world.wall_ms, ended + 1));
-    // The first tick at which they may be forgotten; what is named is put under another name later.
+    // Pass the first tick at which markers may be forgotten; the named replicas are performed later.
     world.pass(Duration::from_secs(430));
     assert!(behind.iter().all(|key| world.cores[0].markers(key).is_empty()), "those behind are forgotten");
     assert_eq!(world.cores[0].stats().markers_forgotten, 1_000);

@@ -1,20 +1,19 @@
-//! Finds the subscribers that follow an entry, along its id.
+//! Finds the subscribers of an entry by its id.
 //!
-//! A radix tree over the bytes of what is followed: each node ends the ids and prefixes that are
-//! spelled on the way to it. One walk down the id finds all followers, however many others there
-//! are. Source: ddata R17, H8.
+//! A radix tree over the bytes of ids and prefixes: a node holds the subscribers of the id and of the prefix that the
+//! path to it spells. One walk down the id finds all followers, however many others there are. Source: ddata R17, H8.
 
-/// What a subscription names.
+/// The pattern of a subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pattern<'a> {
     /// One id.
     Id(&'a str),
-    /// All ids that begin so.
+    /// All ids that begin with this prefix.
     Prefix(&'a str),
 }
 
 impl<'a> Pattern<'a> {
-    /// An id, or a prefix and `*`.
+    /// Reads an id, or a prefix and `*`.
     pub(super) fn read(text: &'a str) -> Self {
         text.strip_suffix('*').map_or(Self::Id(text), Self::Prefix)
     }
@@ -26,7 +25,7 @@ impl<'a> Pattern<'a> {
     }
 }
 
-/// Subscribers by what they follow.
+/// Subscribers by pattern.
 #[derive(Debug, Default)]
 pub(super) struct PatternIndex {
     root: Node,
@@ -38,7 +37,7 @@ struct Node {
     label: Vec<u8>,
     of_id: Vec<u64>,
     of_prefix: Vec<u64>,
-    /// By their labels' first bytes, which differ.
+    /// Sorted by the first bytes of their labels, which differ.
     children: Vec<Self>,
 }
 
@@ -51,7 +50,7 @@ impl PatternIndex {
         self.root.remove(pattern.text(), &|node| node.list(pattern).retain(|other| *other != subscriber));
     }
 
-    /// All subscribers that follow this id, also by overlapping prefixes; none twice, in no order.
+    /// All subscribers that follow this id, including overlapping prefixes; each once, in no order.
     pub(super) fn followers(&self, id: &str) -> Vec<u64> {
         let mut found = Vec::new();
         self.walk(id, |node, is_end| {
@@ -63,7 +62,7 @@ impl PatternIndex {
         found
     }
 
-    /// The nodes that the id spells out, and whether it ends there.
+    /// Visits the nodes that the id spells, with whether the id ends there.
     fn walk<'a>(&'a self, id: &str, mut visit: impl FnMut(&'a Node, bool)) {
         let (mut node, mut rest) = (&self.root, id.as_bytes());
         loop {
@@ -105,7 +104,7 @@ impl Node {
         child.insert(&path[common..], put);
     }
 
-    /// Puts a node in between, which ends after `common` bytes of the label.
+    /// Splits the node: a new node above it ends after `common` bytes of the label.
     fn split(&mut self, common: usize) {
         let rest = self.label.split_off(common);
         let label = std::mem::take(&mut self.label);
@@ -128,7 +127,7 @@ impl Node {
         }
     }
 
-    /// Joins a node that ends nothing with its only child.
+    /// Joins a node without subscribers with its only child.
     fn fuse(&mut self) {
         if let Some(lower) = self.children.pop() {
             let mut label = std::mem::take(&mut self.label);
@@ -151,7 +150,7 @@ mod tests {
     }
 
     proptest! {
-        /// ddata R17: all that match are found, and no others, whatever came and went.
+        /// ddata R17: exactly the matching subscribers are found, whatever was added and removed.
         #[test]
         fn followers_are_those_whose_patterns_match(
             steps in prop::collection::vec((pattern(), 0..6_u64, any::<bool>()), 0..60),
@@ -185,7 +184,7 @@ mod tests {
         }
     }
 
-    /// ddata H8: what an id costs depends on its length and its followers, not on how many other subscribers there are.
+    /// ddata H8: the cost of an id depends on its length and its followers, not on the number of other subscribers.
     #[test]
     fn ten_thousand_prefixes_cost_one_walk() {
         let mut index = PatternIndex::default();

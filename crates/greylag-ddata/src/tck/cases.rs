@@ -1,4 +1,4 @@
-//! What every store has to do.
+//! The requirements on every store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::store::{LoadBatch, LoadedRecord, StoreError, StoreMeta, StoreOp};
 
 type Checked = Result<bool, String>;
 
-/// Runs every case against places of their own.
+/// Runs every case, each at a place of its own.
 pub async fn durable_store<B: StoreBench>() -> Report {
     let mut report = Report::default();
     macro_rules! case {
@@ -85,7 +85,7 @@ fn value(key: &str, bytes: &[u8], deltas: &[&[u8]]) -> LoadedRecord {
     }
 }
 
-/// Records by key, the deltas of each in an order of their own.
+/// Records sorted by key, and the deltas of each sorted too.
 fn sorted(batch: LoadBatch) -> Vec<LoadedRecord> {
     let mut records = batch.records;
     for record in &mut records {
@@ -97,7 +97,7 @@ fn sorted(batch: LoadBatch) -> Vec<LoadedRecord> {
     records
 }
 
-/// Stores, closes, opens anew, and compares.
+/// Stores, closes, opens again, and compares.
 async fn leads_to<B: StoreBench>(bench: &B, appends: Vec<Vec<StoreOp>>, expected: &[LoadedRecord]) -> Checked {
     let writer = bench.open();
     load(&*writer).await.map_err(|error| failed(&error))?;
@@ -251,7 +251,7 @@ async fn what_is_flushed_survives_a_crash<B: StoreBench>(bench: &B) -> Checked {
     let writer = bench.open();
     load(&*writer).await.map_err(|error| failed(&error))?;
     store(&*writer, vec![put("a", b"1")]).await.map_err(|error| failed(&error))?;
-    // Not closed.
+    // Drop without closing.
     drop(writer);
     is_loaded(bench, &[value("a", b"1", &[])]).await
 }

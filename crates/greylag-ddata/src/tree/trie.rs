@@ -1,24 +1,24 @@
-//! The trie: entries by the hash of their ids, with the sums of every part beside them.
+//! The trie: entries by the hash of their ids, with the sum of every part.
 //!
-//! One walk down the hash finds an entry, so the trie is the map of entries, too, and a million keys need no second
-//! one that is looked through by comparing ids. A leaf keeps hash and entry of at most 64 keys in one sorted vector; it
-//! splits and fuses by itself, so there is never a moment in which all keys are moved. Source: ddata G9, H1.
+//! One walk down the hash finds an entry, so the trie is also the map of entries, and a million keys need no second map
+//! that compares ids. A leaf keeps hash and entry of at most 64 keys in one sorted vector; each leaf splits and fuses
+//! by itself, so there is never a moment at which all keys are moved. Source: ddata G9, H1.
 
 use greylag_crdt::{Digest, hash64};
 
 use super::{LEAF_KEYS, MAX_DEPTH, Prefix, Sixteenths, Sum};
 use crate::key::KeyId;
 
-/// Room that a full leaf gets at least.
+/// The least room that a full leaf gets.
 const SPARE: usize = 4;
 
-/// What can be placed in the trie.
+/// An item of the trie.
 pub(crate) trait Placed {
     fn id(&self) -> &KeyId;
     fn digest(&self) -> Digest;
 }
 
-/// What the trie tells of an entry: the hash of its id, its id, and its digest.
+/// An entry in the answers of the trie: the hash of its id, its id, and its digest.
 pub(crate) type Item = (u64, KeyId, Digest);
 
 /// The trie.
@@ -37,7 +37,7 @@ enum Node<E> {
 #[derive(Debug)]
 struct Leaf<E>(Vec<Place<E>>);
 
-/// The entry in a box: its neighbours are moved when others come and go.
+/// The entry is boxed: places are moved when neighbours come and go.
 #[derive(Debug)]
 struct Place<E> {
     hash: u64,
@@ -56,7 +56,7 @@ impl<E> Default for Node<E> {
     }
 }
 
-/// The digest that a sum counts: id and entry together, so equal values under two ids differ.
+/// The digest that a sum counts, of id and entry together, so that equal values under two ids differ.
 fn counted<E: Placed>(entry: &E) -> Digest {
     let (id, digest) = (entry.id().as_bytes(), entry.digest().0.to_be_bytes());
     let mut short = [0; 128];
@@ -83,7 +83,7 @@ impl<E: Placed> SyncTree<E> {
         }
     }
 
-    /// An entry to change, its digest apart.
+    /// An entry to change; its digest must stay the same.
     pub(crate) fn find_mut(&mut self, id: &str) -> Option<&mut E> {
         self.find_place(hash64(id.as_bytes()), id)
     }
@@ -116,7 +116,7 @@ impl<E: Placed> SyncTree<E> {
         Some(told)
     }
 
-    /// Puts an entry where none of its id is.
+    /// Inserts an entry whose id is absent.
     pub(crate) fn insert(&mut self, entry: E) {
         let (hash, more) = (hash64(entry.id().as_bytes()), counted(&entry));
         let count = |sum: &mut Sum| *sum = Sum { count: sum.count + 1, total: sum.total.plus(more) };
@@ -127,7 +127,7 @@ impl<E: Placed> SyncTree<E> {
         node.split_if_full(depth);
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub(crate) fn remove(&mut self, id: &str) -> Option<Box<E>> {
         let hash = hash64(id.as_bytes());
         let less = counted(self.find(id)?);
@@ -146,7 +146,7 @@ impl<E: Placed> SyncTree<E> {
         }
     }
 
-    /// Changes the sum of every part that a hash is in. Returns the leaf, and how deep it is.
+    /// Changes the sum of every part that contains a hash. Returns the leaf and its depth.
     fn walk(&mut self, hash: u64, mut how: impl FnMut(&mut Sum)) -> (&mut Node<E>, u8) {
         let (mut node, mut depth) = (&mut self.root, 0);
         loop {
@@ -208,7 +208,7 @@ impl<E: Placed> SyncTree<E> {
         found
     }
 
-    /// The node of a part, or the leaf that the part is in, and which of the two it is.
+    /// The node of a part, or the leaf that contains the part; `true` for the former.
     fn down_to(&self, prefix: Prefix) -> (&Node<E>, bool) {
         let mut node = &self.root;
         for depth in 0..prefix.depth {
@@ -247,7 +247,7 @@ impl<E: Placed> Node<E> {
             }
             drop(rest);
             let mut children = Box::new(parts.map(|part| Self::of(Leaf(part))));
-            // What came in last may share many nibbles with all the others.
+            // Split further if needed: the keys may share many nibbles with the one inserted last.
             children.iter_mut().for_each(|child| child.split_if_full(depth + 1));
             *self = Self::Inner(*sum, children);
         }
@@ -259,7 +259,7 @@ impl<E: Placed> Node<E> {
         Self::Leaf(Sum { count: leaf.0.len() as u64, total }, leaf)
     }
 
-    /// Makes one leaf of all that is below, and leaves the sum as it is.
+    /// Makes one leaf of everything below, and leaves the sum as it is.
     fn fuse(&mut self) {
         if let Self::Inner(sum, _) = self {
             let sum = *sum;
@@ -289,7 +289,7 @@ impl<E: Placed> Node<E> {
 }
 
 impl<E: Placed> Leaf<E> {
-    /// Where an entry is, or where it would have to be.
+    /// The index of an entry, or the index that it would have.
     fn at(&self, hash: u64, id: &str) -> Result<usize, usize> {
         touch(1);
         self.0.binary_search_by(|place| place.hash.cmp(&hash).then_with(|| (**place.entry.id()).cmp(id)))
@@ -298,7 +298,7 @@ impl<E: Placed> Leaf<E> {
     fn insert(&mut self, hash: u64, entry: E) {
         let at = self.at(hash, entry.id()).unwrap_or_else(|at| at);
         if self.0.len() == self.0.capacity() {
-            // Doubling would keep room for as many again.
+            // Reserve little: doubling would keep room for as many again.
             self.0.reserve_exact(SPARE.max(self.0.len() / 4));
         }
         self.0.insert(at, Place { hash, entry: Box::new(entry) });
@@ -320,13 +320,13 @@ thread_local! {
     static TOUCHED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// How many entries this thread has looked at in any trie.
+/// How many entries this thread has examined in any trie.
 #[cfg(test)]
 pub(crate) fn touched() -> usize {
     TOUCHED.get()
 }
 
-/// Entries are looked at: tests count that.
+/// Counts examined entries, for tests.
 #[inline]
 fn touch(entries: usize) {
     #[cfg(test)]
@@ -402,7 +402,7 @@ mod tests {
         }
     }
 
-    /// ddata G9: two ids with one hash stand side by side, as deep as the trie goes, and are told apart.
+    /// ddata G9: two ids with one hash stand side by side, at the greatest depth, and are told apart.
     #[test]
     fn ids_with_one_hash_are_told_apart() {
         let mut leaf = Leaf(Vec::new());
@@ -417,7 +417,7 @@ mod tests {
         assert_eq!(found.len(), LEAF_KEYS + 1);
     }
 
-    /// ddata G9, H1: what grew shrinks again.
+    /// ddata G9, H1: a trie that grew shrinks again.
     #[test]
     fn few_entries_stand_in_one_leaf() {
         let mut tree = SyncTree::<Entry>::default();

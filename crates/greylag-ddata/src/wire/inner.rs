@@ -8,7 +8,7 @@ use crate::generated as pb;
 use crate::message::{Message, Offer, RoundId, Wanted};
 use crate::tree::Sixteenths;
 
-/// None of the sixteen, since 0 stands for all.
+/// Stands for none of the sixteenths, since 0 stands for all.
 const NO_SIXTEENTHS: u32 = 1 << 16;
 
 pub(super) fn sixteenths(part: Sixteenths) -> u32 {

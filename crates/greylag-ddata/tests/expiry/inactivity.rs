@@ -1,4 +1,4 @@
-//! An entry that is not used goes without trace, and one that is used at any replica stays everywhere.
+//! An unused entry expires without a trace, and an entry that is used at any replica stays everywhere.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ fn pair(patterns: &[(&str, u64)]) -> World {
     World::new(&[('a', 0), ('b', 0)], &settings(patterns))
 }
 
-/// ddata E1, R15: a key that is not used is gone after its time, subscribers learn of it, and its id can be used
-/// again, with any type. A key that is read again and again stays.
+/// ddata E1, R15: an unused key expires after its lifetime, subscribers are notified, and its id can be used again,
+/// with any type. A key that is read again and again stays.
 #[test]
 fn scenario_38_a_key_expires_after_inactivity_and_can_be_used_again() {
     let mut world = pair(&[("s*", 2)]);
@@ -39,7 +39,7 @@ fn scenario_38_a_key_expires_after_inactivity_and_can_be_used_again() {
     assert_eq!(world.core('b').value(&key::<GCounter>("s1")).map(GCounter::value), Some(3));
 }
 
-/// ddata E2: from its deadline on an entry is absent for every request and message; nothing has to tick for that.
+/// ddata E2: from its deadline on an entry is absent for every request and message, even before any tick.
 #[test]
 fn an_overdue_entry_is_absent_before_anything_ticks() {
     let mut world = pair(&[("*", 10)]);
@@ -61,7 +61,7 @@ fn an_overdue_entry_is_absent_before_anything_ticks() {
     assert!(world.core('b').keys("", None, 9).is_empty());
 }
 
-/// ddata E1: a request that is refused does not keep an entry.
+/// ddata E1: a refused request does not extend the life of an entry.
 #[test]
 fn a_refused_request_does_not_touch() {
     let mut world = pair(&[("*", 5)]);
@@ -76,7 +76,7 @@ fn a_refused_request_does_not_touch() {
     assert_eq!(world.read('a', "s"), "nothing");
 }
 
-/// ddata E2: a use travels alone only if it matters, and once for many reads.
+/// ddata E2: a use is sent on its own only if it matters, and once for many reads.
 #[test]
 fn touches_are_coalesced() {
     let mut world = pair(&[("*", 100)]);
@@ -100,7 +100,7 @@ fn touches_are_coalesced() {
     assert_eq!(world.read('b', "s"), "x", "b was told");
 }
 
-/// What a node sends of an entry.
+/// The envelope that a node sends of an entry.
 fn envelope<T: ReplicatedData>(world: &mut World, name: char, asker: &str, id: &str) -> Envelope {
     let tag = T::TAG.to_string().into();
     let message = Message::Read { request: 1, key: id.into(), tag, digest: None };
@@ -118,7 +118,8 @@ fn arrives(world: &mut World, name: char, from: &str, id: &str, envelope: &Envel
     world.input(name, Input::Received { from: from.parse().unwrap(), message });
 }
 
-/// ddata E2: an entry that arrives after its time is ignored; one that names no time begins to live on arrival.
+/// ddata E2: an entry that arrives after its deadline is ignored; an entry without a used-time counts as used on
+/// arrival.
 #[test]
 fn what_arrives_expired_is_ignored() {
     let mut world = pair(&[("*", 10)]);
@@ -136,8 +137,8 @@ fn what_arrives_expired_is_ignored() {
     assert_eq!(world.read('b', "s"), "x");
 }
 
-/// ddata K6, K7, E3: a replica that created a key again after it had expired retires the elements of its own that it
-/// had forgotten, by whatever the others hear of it, and nothing else.
+/// ddata K6, K7, E3: a replica that created a key again after it had expired retires the own elements that it had
+/// forgotten, whether the others get a delta or a full state, and nothing else.
 #[test]
 fn scenario_83_the_first_update_after_an_absence_retires_what_was_forgotten() {
     let mut outcomes = Vec::new();
@@ -175,15 +176,15 @@ fn scenario_83_the_first_update_after_an_absence_retires_what_was_forgotten() {
     assert!(outcomes.windows(2).all(|pair| pair[0] == pair[1]), "{outcomes:?}");
 }
 
-/// ddata G14, E2: while one clock has passed an entry's time and the other has not, it is exchanged once and left alone
-/// then; used again it comes back at once.
+/// ddata G14, E2: while an entry is past its deadline by one clock and not by the other, it is exchanged once and then
+/// suppressed; after a further use it comes back at once.
 #[test]
 fn a_difference_of_clocks_is_left_alone_until_the_entry_is_used() {
     let mut world = World::new(&[('a', 0), ('b', 60_000)], &settings(&[("s*", 100)]));
     world.add('a', "keep", "x");
     world.add('a', "s", "x");
     world.run(SECOND * 35);
-    // Only b opens rounds, and nothing else tells it.
+    // Only b opens rounds, and there is no other traffic.
     let mut sent = 0;
     let mut second = |world: &mut World| {
         world.skip(SECOND);
@@ -209,7 +210,7 @@ fn a_difference_of_clocks_is_left_alone_until_the_entry_is_used() {
     assert_eq!(world.read('b', "s"), "x", "it was used");
 }
 
-/// ddata C2, E1: an update that expired before others had it is not confirmed by the next life of its entry.
+/// ddata C2, E1: an update whose entry expired before others had it is not confirmed by the next life of the entry.
 #[test]
 fn an_update_whose_entry_expired_is_not_confirmed_by_the_next_life() {
     let mut world = pair(&[("*", 1)]);
@@ -221,7 +222,7 @@ fn an_update_whose_entry_expired_is_not_confirmed_by_the_next_life() {
         _ => None,
     });
     let (b, request) = asked.expect("b is asked");
-    // Only a has the increment, and a forgets it.
+    // Only a has the increment, and its entry expires.
     world.skip(SECOND * 2);
     let second = world.update('a', "c", level, count).unwrap();
     let message = Message::WriteReply { request, reply: WriteReply::DeltaNack { have: 0, full: true } };

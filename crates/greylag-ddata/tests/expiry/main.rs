@@ -1,5 +1,4 @@
-//! Entries that are not used, tombstones that are old, and entries that are large, as directed traces
-//! through whole machines. Source: ddata §7, R5.
+//! Unused entries, old tombstones and large entries, as directed traces through whole machines. Source: ddata §7, R5.
 
 mod inactivity;
 mod random;

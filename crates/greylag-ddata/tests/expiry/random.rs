@@ -1,5 +1,5 @@
-//! Random use of a few keys at replicas whose clocks differ: no key is found that was not used for its
-//! lifetime, and all replicas end alike. Source: ddata E1, E2, O6.
+//! Random use of a few keys at replicas whose clocks differ: no key is found that was not used for its lifetime, and
+//! all replicas end equal. Source: ddata E1, E2, O6.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::world::{SECOND, World, settings};
 
 const LIFETIME: Duration = Duration::from_secs(20);
-/// Between the clocks of any two nodes.
+/// The greatest difference between the clocks of any two nodes.
 const SKEW: Duration = Duration::from_secs(4);
 
 fn history(seed: u64) {
@@ -67,7 +67,7 @@ fn history(seed: u64) {
     assert!(world.core('a').digests().is_empty(), "seed {seed}: everything has expired");
 }
 
-/// ddata E2, O5: whatever is used where, and however the clocks differ, nothing overdue is ever found.
+/// ddata E2, O5: whatever is used where, and however the clocks differ, no overdue entry is ever found.
 #[test]
 fn nothing_overdue_is_ever_found() {
     for seed in 0..40 {

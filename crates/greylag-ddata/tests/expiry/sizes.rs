@@ -1,4 +1,4 @@
-//! Entries that are large, and too large.
+//! Entries that are large, or too large.
 
 use greylag_crdt::UpdateCx;
 use greylag_ddata::{ReplicatorEvent, ReplicatorSettings, UpdateError, WriteLevel};
@@ -12,8 +12,8 @@ fn add_kib(world: &mut World, name: char, element: &str) -> Result<u64, crate::w
     world.update(name, "s", WriteLevel::Local, add)
 }
 
-/// ddata E4: two halves join above the limit and are kept; then only what makes the entry smaller is taken, until it is
-/// below. With the sizes of the scenario divided by 1,024.
+/// ddata E4: two halves join above the limit and are kept; after that only updates that make the entry smaller succeed,
+/// until it is below the limit. With the sizes of the scenario divided by 1,024.
 #[test]
 fn scenario_85_halves_join_above_the_limit() {
     let settings = ReplicatorSettings {
@@ -65,7 +65,7 @@ fn large(world: &mut World) -> Vec<(char, usize, bool)> {
     told.collect()
 }
 
-/// ddata E4: a large entry is told of once, and again when it has grown by a tenth, where it is written and where it
+/// ddata E4: a large entry is reported once, and again when it has grown by a tenth, where it is written and where it
 /// arrives.
 #[test]
 fn a_large_entry_is_told_of_once_and_again_when_it_has_grown() {
@@ -88,7 +88,7 @@ fn a_large_entry_is_told_of_once_and_again_when_it_has_grown() {
     }
 }
 
-/// ddata E4: a value that does not grow is not told of, however often it is changed.
+/// ddata E4: a value that does not grow is not reported, however often it changes.
 #[test]
 fn what_is_changed_often_and_stays_small_is_not_told_of() {
     let mut world = World::new(&[('a', 0), ('b', 0)], &settings(&[]));

@@ -1,12 +1,12 @@
-//! Tombstones go, at one time for all.
+//! Tombstones are dropped, at one time at all replicas.
 
 use greylag_crdt::UpdateCx;
 use greylag_ddata::{Content, DeleteError, Envelope, Input, Message, ReplicatorSettings, Reply, WriteLevel};
 
 use crate::world::{SECOND, Set, World, settings};
 
-/// ddata E1, E2: no replica absorbs what is written to a key whose tombstone is past its time, and asking does not keep
-/// a tombstone.
+/// ddata E1, E2: no replica absorbs a write to a key whose tombstone is past its deadline, and requests do not extend
+/// the life of a tombstone.
 #[test]
 fn scenario_81_a_tombstone_past_its_deadline_absorbs_nothing() {
     let mut world = World::new(&[('a', 0), ('b', 0)], &settings(&[("s*", 30)]));
@@ -18,7 +18,7 @@ fn scenario_81_a_tombstone_past_its_deadline_absorbs_nothing() {
         assert_eq!((world.read('a', "s").as_str(), world.read('b', "s").as_str()), ("deleted", "deleted"));
         world.run(SECOND);
     }
-    // No node ticks any more.
+    // Skip time without ticks.
     world.skip(SECOND);
     let level = WriteLevel::To { n: 2, timeout: SECOND };
     let add = |set: &mut Set, cx: &mut UpdateCx<'_>| set.add(cx, "y".to_owned());
@@ -30,8 +30,8 @@ fn scenario_81_a_tombstone_past_its_deadline_absorbs_nothing() {
     assert_eq!((world.read('a', "s").as_str(), world.read('b', "s").as_str()), ("y", "y"));
 }
 
-/// ddata R5, Z9: a tick and the difference of the clocks after its age no tombstone is left, none is learned again, and
-/// all replicas remember that something was forgotten.
+/// ddata R5, Z9: one tick plus the difference of the clocks after its age no tombstone is left, none is learned again,
+/// and all replicas remember that something was forgotten.
 #[test]
 fn scenario_82_tombstones_are_dropped_by_age_and_not_learned_again() {
     let ttl = SECOND * 600;
@@ -69,8 +69,8 @@ fn scenario_82_tombstones_are_dropped_by_age_and_not_learned_again() {
     }
 }
 
-/// ddata C2, R5: a deletion whose tombstone goes before enough confirmed it is not confirmed by a replica that never
-/// heard of it.
+/// ddata C2, R5: a deletion whose tombstone expires before enough replicas confirmed is not confirmed by a replica that
+/// never heard of it.
 #[test]
 fn a_deletion_is_not_confirmed_after_its_tombstone_has_gone() {
     let mut world = World::new(&[('a', 0), ('b', 0)], &settings(&[("s*", 10)]));
@@ -79,7 +79,7 @@ fn a_deletion_is_not_confirmed_after_its_tombstone_has_gone() {
     world.cut('a', 'b');
     let deleted = world.delete_at('a', "s", WriteLevel::To { n: 2, timeout: SECOND * 60 });
     world.run(SECOND * 5);
-    // b goes on to use what a has deleted.
+    // b goes on using the entry that a has deleted.
     world.add('b', "s", "y");
     world.run(SECOND * 6);
     assert_eq!((world.read('a', "s").as_str(), world.read('b', "s").as_str()), ("nothing", "xy"));
@@ -90,7 +90,7 @@ fn a_deletion_is_not_confirmed_after_its_tombstone_has_gone() {
     assert_eq!(reply, Some(&Reply::Delete(expected)), "b has never heard of it");
 }
 
-/// ddata E1, R5: a tombstone that goes because its entry expires is nothing to remember.
+/// ddata E1, R5: a tombstone dropped because its entry expires does not raise the horizon.
 #[test]
 fn what_expires_raises_no_horizon() {
     let settings = ReplicatorSettings { delete_tombstone_ttl: Some(SECOND * 600), ..settings(&[("s", 20)]) };

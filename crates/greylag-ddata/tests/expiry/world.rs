@@ -33,7 +33,7 @@ pub(crate) struct World {
     pub(crate) flights: Vec<(UniqueAddress, UniqueAddress, Message)>,
     cut: BTreeSet<(char, char)>,
     replies: BTreeMap<u64, Reply>,
-    /// What subscribers were told, in order.
+    /// The notices of subscribers, in order.
     pub(crate) notices: Vec<(char, String)>,
     pub(crate) events: Vec<(char, ReplicatorEvent)>,
     next: u64,
@@ -43,7 +43,7 @@ pub(crate) fn key<T>(id: &str) -> Key<T> {
     Key::new(id).unwrap()
 }
 
-/// Short intervals, and what expires.
+/// Settings with short intervals, and with these lifetimes.
 pub(crate) fn settings(patterns: &[(&str, u64)]) -> ReplicatorSettings {
     ReplicatorSettings {
         gossip_interval: SECOND,
@@ -144,7 +144,7 @@ impl World {
         self.nodes.iter().find(|(_, node)| node.address == *address).map(|(name, _)| *name).unwrap()
     }
 
-    /// Delivers what is under way and passes; what that leads to stays under way.
+    /// Delivers the messages under way that `passes` selects; messages that follow from them stay under way.
     pub(crate) fn deliver(&mut self, passes: impl Fn(char, char, &Message) -> bool) {
         for (from, to, message) in std::mem::take(&mut self.flights) {
             let (sender, receiver) = (self.name_of(&from), self.name_of(&to));
@@ -174,7 +174,7 @@ impl World {
         self.now += by;
     }
 
-    /// Time passes; what is due is done and everything is delivered at once.
+    /// Lets time pass; everything due is done, and everything sent is delivered at once.
     pub(crate) fn run(&mut self, by: Duration) {
         let end = self.now + by;
         self.settle();
@@ -224,7 +224,7 @@ impl World {
         number
     }
 
-    /// What a local read of a set finds, in a word.
+    /// The result of a local read of a set, in a word.
     pub(crate) fn read(&mut self, name: char, id: &str) -> String {
         let number = self.get::<Set>(name, id, ReadLevel::Local);
         match &self.replies[&number] {

@@ -8,8 +8,8 @@ use greylag_ddata::{DurableSettings, Input, LoadedRecord, ReplicatorCore, Replic
 
 use crate::world::{address, settings};
 
-/// ddata Z9: only time in touch with others counts for the markers of a store. An owner that performed, ran on alone
-/// for longer than markers live and died would else come back with a marker that all others do without, while they
+/// ddata Z9: only time in touch with others counts for the markers of a store. Otherwise an owner that performed, ran
+/// on alone for longer than markers live and died would come back with a marker that all others do without, while they
 /// have performed the same replica again: its updates would count twice (simulation, profile pruning, `LongAway`).
 #[test]
 fn time_alone_does_not_count_for_the_markers_of_a_store() {

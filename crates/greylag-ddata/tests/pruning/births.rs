@@ -1,4 +1,4 @@
-//! Counters that are created again: an entry that expired, or that a replicator started anew has no copy of.
+//! Counters that are created again: after an expiry, or at a replicator that restarted without a copy.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use greylag_ddata::ReplicaStatus;
 
 use crate::world::{SOON, World, replica, settings};
 
-/// Counters that were not used for so long expire, where they expire at all.
+/// The lifetime of counters at nodes where they expire.
 const LIFETIME: Duration = Duration::from_secs(900);
 
-/// Three replicas; at a and r counters expire, at b they stay. Markers outlive everything here.
+/// Three replicas; counters expire at a and r, and stay at b. Markers outlive every test.
 fn world(deltas: bool) -> World {
     let mut settings = settings();
     settings.delta_enabled = deltas;
@@ -26,7 +26,7 @@ fn world(deltas: bool) -> World {
     world
 }
 
-/// Adds to the counter `c`, and the same to `p` by way of more and less.
+/// Adds to the counter `c`, and the same amount to `p` as a difference of two.
 fn count(world: &mut World, name: char, by: u32) {
     world.count(name, "c", by.into());
     world.update::<PNCounter>(name, "p", |counter: &mut PNCounter, cx: &mut UpdateCx<'_>| {
@@ -48,7 +48,7 @@ fn cut(world: &mut World, name: char) {
     others.into_iter().for_each(|other| world.cut(name, other));
 }
 
-/// Lets the counters of a node expire that no other node hears, and that hears none.
+/// Lets the counters of a node expire while it is cut off from all others.
 fn expire_alone(world: &mut World, name: char) {
     cut(world, name);
     world.lose();
@@ -57,8 +57,8 @@ fn expire_alone(world: &mut World, name: char) {
     assert!(gone.is_none(), "c has expired at {name}");
 }
 
-/// ddata 91, Y4, A9, E3: what is counted after expiry, after a restart in the process, and by an owner whose copy
-/// expired after it performed, counts beside what came before; nothing is swallowed and nothing counts twice.
+/// ddata 91, Y4, A9, E3: increments after an expiry, after a restart in the process, and by an owner whose copy expired
+/// after it performed count in addition to the earlier ones; no increment is swallowed or counted twice.
 #[test]
 fn scenario_91_every_life_of_a_counter_counts() {
     for deltas in [true, false] {

@@ -1,4 +1,4 @@
-//! Copies that are late: of the removed replica, of a former owner, of members that heard nothing.
+//! Late copies: of the removed replica, of a former owner, of members that heard nothing.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use greylag_ddata::{Message, ReplicaStatus};
 
 use crate::world::{LIFE, Map, Places, SOON, SPREAD, Set, TICK, Votes, World, replica};
 
-/// A world in which c wrote a set and a counter, was removed, and a performed; and both as c had left them.
+/// A world in which c wrote a set and a counter, was removed, and a performed; with both entries as c had left them.
 fn pruned() -> (World, greylag_ddata::Envelope, greylag_ddata::Envelope) {
     let mut world = World::new("abc");
     world.add('c', "s", "x");
@@ -20,7 +20,7 @@ fn pruned() -> (World, greylag_ddata::Envelope, greylag_ddata::Envelope) {
     (world, copies.0, copies.1)
 }
 
-/// ddata Z7, Z8: old updates in a late copy are ignored, and elements that were removed since stay removed.
+/// ddata Z7, Z8: old updates in a late copy are ignored, and elements removed since stay removed.
 #[test]
 fn scenario_62_a_late_copy_with_nothing_new_changes_nothing() {
     let (mut world, set, counter) = pruned();
@@ -77,7 +77,8 @@ fn scenario_62_two_markers_clean_cumulatively() {
     assert_eq!(now, expected, "a later end is taken over");
 }
 
-/// ddata Z9: a marker past its end counts until the tick drops it, and does not come back by merge, in either direction.
+/// ddata Z9: a marker past its end counts until the tick drops it, and does not come back by a merge, in either
+/// direction.
 #[test]
 fn scenario_62_an_ended_marker_counts_until_it_is_dropped_and_stays_away() {
     let (mut world, set, _) = pruned();
@@ -107,14 +108,14 @@ fn scenario_62_an_ended_marker_counts_until_it_is_dropped_and_stays_away() {
     world.all_hold("s", "x");
 }
 
-/// ddata Z5, Z6, Z10: a store of the removed replica returns with more than was performed.
+/// ddata Z5, Z6, Z10: a late copy of the removed replica has more than was performed, and is performed again.
 #[test]
 fn scenario_68_what_is_new_in_a_late_copy_is_performed_again() {
     let mut world = World::new("abr");
     world.add('r', "s", "x");
     world.count('r', "c", 5);
     world.advance(SOON);
-    // The updates of r from here on reach no other node, and lie in the store of r.
+    // From here on the updates of r reach no other node, but are in its store.
     world.cut('r', 'a');
     world.cut('r', 'b');
     world.add('r', "s", "x");
@@ -162,14 +163,14 @@ fn scenario_68_the_store_of_the_removed_replica_returns() {
     world.advance(SOON);
     assert_eq!(*world.lifecycle('r'), greylag_ddata::Lifecycle::Running);
     world.all_count("c", 7);
-    // The next tick of the owner, and the time in which others hear of what it did.
+    // Wait for the owner's next tick, and until others hear of what it performed.
     world.advance(TICK);
     world.all_hold("s", "xz");
     world.all_count("c", 7);
     assert!(!world.is_named::<Set>("s", replica('r')) && !world.is_named::<GCounter>("c", replica('r')));
 }
 
-/// r is removed, and o performs both entries that r wrote to; no other node hears of that.
+/// Removes r and lets o perform both entries that r wrote to, unheard by any other node.
 fn remove_and_perform_unheard(world: &mut World) {
     world.remove('r');
     world.advance_until(SPREAD * 3, |world| !world.nodes[&'p'].core.pruning_news().rounds.is_empty());
@@ -185,7 +186,7 @@ fn remove_and_perform_unheard(world: &mut World) {
     world.lose();
 }
 
-/// o, which no other node heard, is removed; p performs the same entries, and then takes x away.
+/// Removes o, which no other node heard; lets p perform the same entries, and then remove x.
 fn another_owner_performs(world: &mut World) {
     world.remove('o');
     world.start('q', 0, ReplicaStatus::Up);
@@ -197,7 +198,7 @@ fn another_owner_performs(world: &mut World) {
     world.advance(SOON);
 }
 
-/// From now on every node counts five, whenever it counts at all.
+/// Checks from now on that every node that holds the counter counts five.
 fn counts_five_always(world: &mut World) {
     world.always = Some(Box::new(|name, core| {
         let counter = core.value(&greylag_ddata::Key::<GCounter>::new("c").unwrap()).map_or(5, GCounter::value);
@@ -205,7 +206,7 @@ fn counts_five_always(world: &mut World) {
     }));
 }
 
-/// ddata Z6, Z7, Y4: an owner's store returns that performed what another owner performed too.
+/// ddata Z6, Z7, Y4: the store of an owner returns, after another owner performed the same replica.
 #[test]
 fn scenario_69_the_store_of_a_dead_owner_returns() {
     for returns_first in [true, false] {
@@ -234,7 +235,7 @@ fn scenario_69_the_store_of_a_dead_owner_returns() {
     }
 }
 
-/// ddata 69, U7, Z11: the same with the store of the former owner itself, which has something else to be pruned, too.
+/// ddata 69, U7, Z11: the same with the store of the former owner itself, which has a further replica to be pruned.
 #[test]
 fn scenario_69_the_store_of_a_dead_owner_is_loaded() {
     for returns_first in [true, false] {
@@ -263,8 +264,8 @@ fn scenario_69_the_store_of_a_dead_owner_is_loaded() {
     }
 }
 
-/// ddata 71, Z6: a sibling that was superseded before the marker was heard of keeps what it took over, and its round does
-/// not repeat.
+/// ddata 71, Z6: a sibling that was superseded before the marker was heard of keeps what it took over, and the round
+/// does not repeat.
 #[test]
 fn scenario_71_what_superseded_a_plain_value_before_the_marker_keeps_it() {
     let mut world = World::new("opr");
@@ -288,8 +289,8 @@ fn scenario_71_what_superseded_a_plain_value_before_the_marker_keeps_it() {
     assert_eq!(world.performed('o'), (1, 0), "the round does not repeat");
 }
 
-/// How what happened apart becomes known: which link mends first, and whether full states arrive before what is logged, or
-/// after it.
+/// How separate changes become known: which link mends first, and whether full states arrive before or after the logged
+/// deltas.
 #[derive(Debug, Clone, Copy)]
 struct Meeting {
     delta_enabled: bool,
@@ -297,8 +298,8 @@ struct Meeting {
     states_first: bool,
 }
 
-/// a counts up, which b sees, and counts up again, which c sees; a removes the key; b counts up, not having seen that; a merges
-/// and counts up; c counts up, not having seen the removal. Then all meet, and what each shows is returned.
+/// a increments, which b sees, and again, which c sees; a removes the key; b increments without having seen that; a
+/// merges and increments; c increments without having seen the removal. Then all meet. Returns what each shows.
 fn increments_around_a_removal(how: Meeting) -> Vec<Option<i128>> {
     let settings = greylag_ddata::ReplicatorSettings { delta_enabled: how.delta_enabled, ..crate::world::settings() };
     let mut world = World::with("abc", settings);
@@ -352,8 +353,8 @@ fn increments_around_a_removal(how: Meeting) -> Vec<Option<i128>> {
     votes(&world)
 }
 
-/// ddata 80, Y9: increments of a key that was removed meanwhile, elsewhere and here, are each counted once, whether deltas
-/// travel or full states only, or both, in either order, and whichever two meet first.
+/// ddata 80, Y9: increments of a key that was removed meanwhile, elsewhere and here, count once each, whether deltas,
+/// full states or both travel, in either order, and whichever two meet first.
 #[test]
 fn scenario_80_increments_around_a_removal_count_once() {
     for delta_enabled in [true, false] {
@@ -394,15 +395,16 @@ fn scenario_71_a_plain_value_keeps_its_slots() {
     assert!(!world.is_named::<Map>("m", replica('r')));
 }
 
-/// r's replicator has had x acknowledged by all and is started anew in its process, with these numbers; a and b hear nothing
-/// of it, a batch of it is lost, and an update waits. Then every answer to the former one arrives, by each of its numbers.
-/// Whether its log was trimmed, a round of its own completed, and its update answered.
+/// r's replicator has had x acknowledged by all and restarts in its process; it goes on with the numbers if `goes_on`.
+/// a and b hear nothing, a batch of the new replicator is lost, and an update waits. Then every answer to any number
+/// that the former replicator drew arrives. Returns whether the log was trimmed, a round completed, and the update
+/// answered.
 fn anew_and_answered(world: &mut World, goes_on: bool) -> [bool; 3] {
     world.add_everywhere('r', "s", "x");
     world.settle();
     assert_eq!(world.answered.len(), 1, "all have acknowledged it");
     let former = world.kill('r');
-    // It has drawn more of them than the new one will have by then.
+    // Let the former replicator draw more numbers than the new one will have drawn by then.
     (0..40).for_each(|_| _ = former.numbers.draw());
     let last = former.numbers.last();
     let numbers = if goes_on { former.numbers } else { greylag_crdt::DotSource::new() };
@@ -422,7 +424,7 @@ fn anew_and_answered(world: &mut World, goes_on: bool) -> [bool; 3] {
     world.answered.clear();
     let log = world.nodes[&'r'].core.log_len();
     assert!(log > 0);
-    // Twice, since the rounds over all begin when those over a share are complete.
+    // Send the answers twice, since full rounds begin when those over a share are complete.
     for from in ['a', 'b', 'a', 'b'] {
         let (from, pruning) = (world.nodes[&from].address.clone(), world.nodes[&from].core.pruning_news());
         let pairs = (1..=last).flat_map(|low| (low..=last.min(low + 40)).map(move |high| (low, high)));
@@ -432,21 +434,21 @@ fn anew_and_answered(world: &mut World, goes_on: bool) -> [bool; 3] {
             let same = Message::SyncSame { round: number, pruning: pruning.clone() };
             [Message::WriteReply { request: number, reply }, same]
         });
-        // An acknowledgement is taken only of a peer that has said how it stands.
+        // An acknowledgement is accepted only from a peer whose standing is known.
         for message in others.chain(acks) {
             world.input('r', greylag_ddata::Input::Received { from: from.clone(), message });
         }
     }
-    // It has caught up once enough of its rounds are complete.
+    // The replicator has caught up once enough of its rounds are complete.
     let is_completed = *world.lifecycle('r') != greylag_ddata::Lifecycle::Syncing;
-    // What all have acknowledged leaves the log with the next step.
+    // Records acknowledged by all leave the log in the next step.
     world.tick_before(world.now + Duration::from_millis(50));
     world.lose();
     [world.nodes[&'r'].core.log_len() != log, is_completed, !world.answered.is_empty()]
 }
 
-/// ddata 73, K7, G1: a replicator that is started anew in its process claims nothing that the former one drew, and no answer
-/// to the former one's numbers trims, completes or answers anything; each would if numbers began anew.
+/// ddata 73, K7, G1: a replicator that restarts in its process claims nothing that the former one drew, and no answer
+/// to the former one's numbers trims, completes or answers anything; all of that would happen if numbers began anew.
 #[test]
 fn scenario_73_a_replicator_is_started_anew_in_its_process() {
     assert_eq!(anew_and_answered(&mut World::new("abr"), false), [true; 3], "numbers that begin anew are found");
@@ -458,7 +460,7 @@ fn scenario_73_a_replicator_is_started_anew_in_its_process() {
     world.all_count("w", 1);
 }
 
-/// ddata 73, G1: the end of a round that a peer had with the former replicator ends none that it has with the new one.
+/// ddata 73, G1: the end of a round between a peer and the former replicator does not end a round of the new one.
 #[test]
 fn scenario_73_the_end_of_a_former_round_ends_no_other() {
     let mut world = World::new("abr");
@@ -481,8 +483,8 @@ fn scenario_73_the_end_of_a_former_round_ends_no_other() {
     assert_eq!(say(&done(7)), greylag_ddata::Lifecycle::Running, "it has caught up by the rounds that are complete");
 }
 
-/// ddata Z9: while a member is unreachable no marker is forgotten, whatever its age; then all go, and are not learned
-/// again while updates go on.
+/// ddata Z9: while a member is unreachable no marker is forgotten, whatever its age; after that all are forgotten, and
+/// not learned again while updates go on.
 #[test]
 fn scenario_76_no_marker_is_forgotten_while_somebody_is_unreachable() {
     let (mut world, set, counter) = pruned();
@@ -524,7 +526,7 @@ fn scenario_76_no_marker_is_forgotten_while_somebody_is_unreachable() {
     world.all_hold("s", "y");
 }
 
-/// ddata Z7: a delta from before the pruning goes out with the markers from after it.
+/// ddata Z7: a delta logged before the pruning goes out with the markers added after it.
 #[test]
 fn scenario_77_a_logged_delta_goes_out_with_the_new_markers() {
     let mut world = World::new("opqr");
@@ -565,7 +567,7 @@ fn put(place: String) -> impl FnOnce(&mut Places, &mut UpdateCx<'_>) -> Result<(
     }
 }
 
-/// ddata Z7: a replica that missed the pruned state gets it before any delta that was made on it; a counter would else
+/// ddata Z7: a replica that missed the pruned state gets it before any delta made on it; otherwise a counter would
 /// count moved amounts twice.
 #[test]
 fn scenario_63_who_missed_the_pruned_state_shows_the_old_or_the_new_one() {
@@ -612,7 +614,7 @@ fn scenario_63_who_missed_the_pruned_state_shows_the_old_or_the_new_one() {
     }
 }
 
-/// ddata Z9: a marker whose entry names the removed replica again stays, however old it is.
+/// ddata Z9: a marker stays, however old, while its entry names the removed replica again.
 #[test]
 fn a_marker_stays_while_its_entry_names_the_replica_again() {
     let mut world = World::new("abr");

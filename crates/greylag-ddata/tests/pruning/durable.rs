@@ -1,4 +1,4 @@
-//! Removed replicas and disks: copies that return, markers that sleep, and stores that are too old.
+//! Removed replicas and disks: copies that return, markers that outlast downtime, and stores that are too old.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use greylag_ddata::{Lifecycle, ReplicatorEvent, StaleStore, StopReason, StoreIma
 
 use crate::world::{LIFE, SOON, SPREAD, TICK, World, address, replica};
 
-/// All nodes have counted, d too, and d has just been performed; all others know.
+/// All nodes have counted, including d; d was just performed, and all others know.
 fn performed() -> World {
     let mut world = World::durable("abcd");
     for name in "abcd".chars() {
@@ -27,7 +27,7 @@ fn slots(world: &World, name: char) -> BTreeSet<ReplicaId> {
     world.value::<GCounter>(name, "c").pruning().expect("counters are pruned").modified_by()
 }
 
-/// ddata 61, U7: a node comes back to its address with its old store; the value stays, and so does the number of slots.
+/// ddata 61, U7: a node comes back to its address with its old store; the value and the number of slots stay the same.
 #[test]
 fn scenario_61_a_node_that_returns_with_its_store_counts_once() {
     let mut world = World::durable("abc");
@@ -49,7 +49,7 @@ fn scenario_61_a_node_that_returns_with_its_store_counts_once() {
         assert_eq!(slots(&world, name).len(), 3, "of {name}");
         assert!(slots(&world, name).contains(&returned));
     }
-    // And once more, when everything is on the new disk.
+    // Once more, now that everything is on the new disk.
     world.remove('c');
     world.restart('c', 2);
     world.until_pruned::<GCounter>("c", returned);
@@ -57,12 +57,12 @@ fn scenario_61_a_node_that_returns_with_its_store_counts_once() {
     world.all_count("c", 11);
 }
 
-/// ddata 75, Z9: a node that was down, or idle, while markers ended is not too old if it knew of what they are about.
+/// ddata 75, Z9: a node that was down, or idle, while markers ended is not too old if it knew of these markers.
 #[test]
 fn scenario_75_a_node_that_was_down_at_the_end_of_a_marker_is_accepted() {
     let mut world = performed();
     world.advance(LIFE - TICK * 4);
-    // Down from shortly before the end until the others have forgotten.
+    // Stop c shortly before the end, until the others have forgotten.
     world.kill('c');
     world.publish();
     world.advance(TICK * 8 + SPREAD);
@@ -76,8 +76,8 @@ fn scenario_75_a_node_that_was_down_at_the_end_of_a_marker_is_accepted() {
     world.all_hold("s", "x");
 }
 
-/// ddata 75, Z9: a node that ran on, cut off from all that happened while markers ended, or that stood still meanwhile, is
-/// not too old either: it goes on, and what it writes counts everywhere.
+/// ddata 75, Z9: a node that was cut off from everything while markers ended, or stood still meanwhile, is not too old
+/// either: it goes on, and its writes count everywhere.
 #[test]
 fn scenario_75_a_node_that_was_idle_at_the_end_of_a_marker_is_accepted() {
     for stands_still in [false, true] {
@@ -105,8 +105,8 @@ fn scenario_75_a_node_that_was_idle_at_the_end_of_a_marker_is_accepted() {
     }
 }
 
-/// ddata 75, Z9: only time in which a replicator ran counts for its markers; a cluster that was stopped as a whole
-/// has forgotten nothing.
+/// ddata 75, Z9: only time in which a replicator ran counts for its markers; a cluster that was stopped as a whole has
+/// forgotten nothing.
 #[test]
 fn scenario_75_a_cluster_that_was_stopped_forgets_nothing_meanwhile() {
     let mut world = performed();
@@ -133,8 +133,9 @@ fn scenario_75_a_cluster_that_was_stopped_forgets_nothing_meanwhile() {
     }
 }
 
-/// c is cut off and removed just before d is performed, removes the others and goes on alone until all is forgotten, with
-/// two restarts. Returns its disk at last, and the world of the others. Either side has counted what the other never saw.
+/// c is cut off and removed just before d is performed, removes the others, and goes on alone until everything is
+/// forgotten, with two restarts. Returns the world of the others and the last disk of c. Either side has counted what
+/// the other never saw.
 fn cut_off() -> (World, StoreImage) {
     let mut world = World::durable("abcd");
     for name in "abcd".chars() {
@@ -178,13 +179,14 @@ fn scenario_75_a_store_that_is_too_old_is_refused_before_any_exchange() {
     assert_eq!(world.nodes[&'a'].core.digests(), before);
     assert_eq!(world.nodes[&'c'].core.stats().full_states_sent, 0);
     assert_eq!((world.counter('c', "of-c"), world.counter('c', "of-the-others")), (1, 0), "it took nothing either");
-    // It is refused again: being refused has not made it younger.
+    // The store is refused again: being refused has not made it fresher.
     world.kill('c');
     world.restart('c', 5);
     assert!(matches!(world.lifecycle('c'), Lifecycle::Stopped(StopReason::StoreTooOld { .. })));
 }
 
-/// ddata Z9: a stale store is dropped if the settings say so, and its node takes what the others hold.
+/// ddata Z9: with `Discard` a stale store is dropped, and its node takes what the others hold; with `Force` it is
+/// merged.
 #[test]
 fn a_stale_store_is_discarded_or_forced_on_request() {
     for policy in [StaleStore::Discard, StaleStore::Force] {
@@ -196,15 +198,15 @@ fn a_stale_store_is_discarded_or_forced_on_request() {
         assert_eq!(*world.lifecycle('c'), Lifecycle::Running);
         let told = |event: &ReplicatorEvent| matches!(event, ReplicatorEvent::StaleStore { .. });
         assert_eq!(world.nodes[&'c'].events.iter().filter(|event| told(event)).count(), 1);
-        // Forced, what was forgotten counts twice: the hazard that refusing is there for.
+        // With `Force`, what was forgotten counts twice: the hazard that refusing prevents.
         let counted = world.counter('c', "c");
         assert_eq!(counted == 4, policy == StaleStore::Discard, "{policy:?}: {counted}");
         world.all_count("c", counted);
     }
 }
 
-/// ddata 82, Z9: a node whose store was away since before a deletion that others have forgotten is refused, and
-/// the entry stays deleted.
+/// ddata 82, Z9: a node whose store was away since before a deletion that others have forgotten is refused, and the
+/// entry stays deleted.
 #[test]
 fn scenario_82_a_store_from_before_a_forgotten_deletion_is_refused() {
     let mut world = World::durable("abc");

@@ -1,5 +1,5 @@
-//! Pruning of removed replicas, as directed traces through whole machines: each is a history that
-//! random schedules hardly reach. Source: ddata §5, §12.
+//! Pruning of removed replicas, as directed traces through whole machines: random schedules hardly reach these
+//! histories. Source: ddata §5, §12.
 
 mod alone;
 mod births;

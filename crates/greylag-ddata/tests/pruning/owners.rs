@@ -1,4 +1,4 @@
-//! Which replica prunes, when, and what happens while others do something else.
+//! Which replica prunes, when, and what happens while others act.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use greylag_ddata::{Message, PruningRound, ReplicaStatus, ReplicatorEvent};
 
 use crate::world::{Map, SOON, SPREAD, Set, TICK, World, replica};
 
-/// ddata Z1, Z2, Z3, Z5, Z8: what a removed node left keeps its value at every moment, and its name goes.
+/// ddata Z1, Z2, Z3, Z5, Z8: the data of a removed node keep their value at every moment, and its name disappears.
 #[test]
 fn scenario_60_a_node_leaves_and_every_value_stays() {
     let mut world = World::new("abc");
@@ -46,14 +46,14 @@ fn scenario_60_a_node_leaves_and_every_value_stays() {
     assert_eq!(world.performed('b').0, 0, "only the owner performs");
 }
 
-/// ddata Z3, Z4: of two that believe they lead only one performs.
+/// ddata Z3, Z4: if two replicas believe that they lead, only one performs.
 #[test]
 fn scenario_62_of_two_owners_only_the_winning_round_performs() {
     let mut world = World::new("abc");
     world.count('c', "c", 5);
     world.add('c', "s", "x");
     world.advance(SOON);
-    // For b, a is no full member, so b believes that it leads.
+    // b sees a as WeaklyUp, so b believes that it leads itself.
     world.believe('b', 'a', ReplicaStatus::WeaklyUp);
     world.remove('c');
     world.cut('a', 'b');
@@ -69,7 +69,8 @@ fn scenario_62_of_two_owners_only_the_winning_round_performs() {
     world.all_hold("s", "x");
 }
 
-/// ddata 74, Z4: nothing is performed before a joining node was asked too, and an update that it alone holds is taken.
+/// ddata 74, Z4: nothing is performed before a joining node was collected too, and an update that only it holds is
+/// kept.
 #[test]
 fn a_joining_node_is_collected() {
     let mut world = World::new("abc");
@@ -112,7 +113,7 @@ fn an_unreachable_member_keeps_pruning_waiting() {
     world.all_count("c", 5);
 }
 
-/// ddata Z3: a round whose owner is gone is made anew, above it.
+/// ddata Z3: a round whose owner is gone is announced anew, with a higher epoch.
 #[test]
 fn who_follows_a_dead_owner_takes_its_round_over() {
     let mut world = World::new("abcd");
@@ -128,15 +129,15 @@ fn who_follows_a_dead_owner_takes_its_round_over() {
     assert_eq!(world.performed('b'), (1, 0));
 }
 
-/// ddata Z1, Z9: a replica that only data name is found by the leader; a round is dropped when it is old, and what
-/// it was about is forgotten with the last marker.
+/// ddata Z1, Z9: the leader finds a replica that only data name. Its round is dropped when it is old, and the replica
+/// is forgotten with the last marker.
 #[test]
 fn who_is_named_by_data_only_is_found_and_at_last_forgotten() {
     let mut world = World::new("abc");
     world.count('c', "c", 5);
     world.add('c', "s", "x");
     world.advance(SOON);
-    // No tombstone tells of c.
+    // Stop c without a tombstone of it.
     world.kill('c');
     world.publish();
     world.until_pruned::<GCounter>("c", replica('c'));
@@ -150,14 +151,14 @@ fn who_is_named_by_data_only_is_found_and_at_last_forgotten() {
     world.all_count("c", 5);
 }
 
-/// ddata K7, Z6: what an owner adds between reserving numbers and using them claims none of those.
+/// ddata K7, Z6: what an owner adds between reserving numbers and using them does not claim these numbers.
 #[test]
 fn scenario_67_an_add_between_reserving_and_performing() {
     let mut world = World::new("dopqr");
     world.add('r', "t", "u");
     world.add('d', "t", "v");
     world.advance(SOON);
-    // r wrote x, and only q has it.
+    // Cut r and q from all others: r writes x, and only q gets it.
     for (one, other) in [('r', 'o'), ('r', 'p'), ('r', 'd'), ('q', 'o'), ('q', 'p'), ('q', 'd')] {
         world.cut(one, other);
     }
@@ -188,7 +189,7 @@ fn scenario_67_an_add_between_reserving_and_performing() {
     world.all_hold("t", "uv");
 }
 
-/// ddata Z4: a member that vanishes before it was collected may have passed something on to one that was.
+/// ddata Z4: a member that vanishes before it was collected may have passed data on to one that was collected.
 #[test]
 fn scenario_74_who_vanishes_uncollected_starts_collection_afresh() {
     let mut world = World::new("opqr");
@@ -205,7 +206,7 @@ fn scenario_74_who_vanishes_uncollected_starts_collection_afresh() {
     world.remove('r');
     world.advance(SPREAD + TICK * 4);
     assert_eq!(world.performed('o').0, 0, "p is collected, q is not");
-    // q passes on what it has to p alone, and is gone.
+    // q passes on what it has to p alone, and vanishes.
     let (set, counter) = (world.envelope('q', "s"), world.envelope('q', "c"));
     world.turns_up('p', "s", &set);
     world.turns_up('p', "c", &counter);
@@ -224,8 +225,8 @@ fn scenario_74_who_vanishes_uncollected_starts_collection_afresh() {
     assert_eq!(world.performed('o'), (2, 0), "each entry once, since everything was collected first");
 }
 
-/// ddata Z4: a sync round that a member began before it knew of the pruning round collects nothing, although it is
-/// complete: while it goes on the member still takes what the removed replica says.
+/// ddata Z4: a sync round that a member began before it knew the pruning round collects nothing, even if it is
+/// complete: while the round runs, the member still accepts messages of the removed replica.
 #[test]
 fn a_round_from_before_the_announcement_collects_nothing() {
     let mut world = World::new("opr");
@@ -234,7 +235,7 @@ fn a_round_from_before_the_announcement_collects_nothing() {
     world.hears_of_removal('o', 'r');
     world.advance_until(SPREAD + TICK * 3, |world| !world.nodes[&'o'].core.pruning_news().rounds.is_empty());
     world.lose();
-    // p begins a round, and has something to say in it.
+    // p begins a round, with data to send in it.
     world.add('p', "s", "y");
     let end = world.now + SOON;
     while !world.is_under_way('p', 'o', "SyncOpen") {
@@ -243,7 +244,7 @@ fn a_round_from_before_the_announcement_collects_nothing() {
     let between = |from: char, to: char| [('p', 'o'), ('o', 'p')].contains(&(from, to));
     world.deliver(|from, to, message| (from, to) == ('p', 'o') && message.kind() == "SyncOpen");
     assert!(world.is_under_way('o', 'p', "SyncDiffers"));
-    // Its answer is overtaken by what follows it, and by a last word of r.
+    // The messages after o's answer overtake it, and so does a last message of r.
     world.deliver(|from, to, message| (from, to) == ('o', 'p') && message.kind() == "SyncList");
     assert!(world.is_under_way('p', 'o', "Gossip"));
     world.add('r', "s", "x");

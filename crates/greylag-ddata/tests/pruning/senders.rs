@@ -1,4 +1,4 @@
-//! Messages are taken of known replicas in any status, and of no other sender. Source: ddata G2.
+//! Messages are accepted from known replicas in any status, and from no other sender. Source: ddata G2.
 
 use greylag_ddata::{Input, Message, ReplicaStatus};
 
@@ -9,8 +9,8 @@ fn say_something(world: &mut World, to: char, from: greylag_core::UniqueAddress,
     world.input(to, Input::Received { from, message });
 }
 
-/// ddata G2: wrong incarnations, strangers and removed replicas are not listened to; a member that is first seen on its
-/// way out is.
+/// ddata G2: messages of wrong incarnations, strangers and removed replicas are ignored; a member that is first seen as
+/// leaving is served.
 #[test]
 fn scenario_64_strangers_and_removed_senders_are_ignored_and_a_leaving_one_is_served() {
     let mut world = World::new("abc");
@@ -33,7 +33,7 @@ fn scenario_64_strangers_and_removed_senders_are_ignored_and_a_leaving_one_is_se
     }
     say_something(&mut world, 'n', address('l', 0), &copy);
     assert_eq!(world.set('n', "s"), "x");
-    // A round that a peer shows names l as removed: from then on nothing of l's is taken.
+    // A round that a peer shows names l as removed: from then on messages of l are dropped.
     let l = greylag_crdt::ReplicaId(address('l', 0).uid().get());
     let owner = greylag_crdt::ReplicaId(address('a', 0).uid().get());
     let round = greylag_ddata::PruningRound { removed: l, epoch: 1, owner, created_at: 0 };

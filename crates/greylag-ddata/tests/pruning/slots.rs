@@ -1,4 +1,4 @@
-//! A replicator that is started anew in its process counts in a slot of its own.
+//! A replicator that restarts in its process counts in a slot of its own.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use greylag_ddata::{ReplicaStatus, ReplicatorEvent};
 
 use crate::world::{SOON, SPREAD, TICK, World, replica};
 
-/// Starts the replicator of a node anew: its process lives on, and no other node can reach it at first.
+/// Restarts the replicator of a node: its process lives on, and no other node can reach it at first.
 fn restart_alone(world: &mut World, name: char, others: &str) {
     let former = world.kill(name);
     world.start_with(name, 0, ReplicaStatus::Up, former.numbers);
@@ -16,8 +16,8 @@ fn restart_alone(world: &mut World, name: char, others: &str) {
     world.settle();
 }
 
-/// ddata Y4, K2, C3: increments that a counter takes before it knows how far it had come are not swallowed by the
-/// greater amount that its peers hold; neither alone nor after the next restart.
+/// ddata Y4, K2, C3: increments that a counter takes before it knows its former amount are not swallowed by the greater
+/// amount that its peers hold, neither on their own nor after the next restart.
 #[test]
 fn a_replicator_started_anew_counts_on() {
     let mut world = World::new("abr");
@@ -43,7 +43,7 @@ fn a_replicator_started_anew_counts_on() {
     assert_eq!(world.value::<GCounter>('a', "c").slots().len(), 3, "one slot a life");
 }
 
-/// ddata Z1, Y4: such a slot is left alone while its process lives, and pruned when that is removed.
+/// ddata Z1, Y4: such a slot stays while its process lives, and is pruned when the process is removed.
 #[test]
 fn a_slot_of_a_former_life_is_pruned_with_its_process() {
     let mut world = World::new("abr");
@@ -65,8 +65,8 @@ fn a_slot_of_a_former_life_is_pruned_with_its_process() {
     assert_eq!(world.value::<GCounter>('b', "c").slots().len(), 1, "all is the owner's");
 }
 
-/// ddata §9, C8: a process that goes under an id that was used before, and begins its numbers anew, is found out as
-/// soon as a peer shows it what that id wrote; once per entry.
+/// ddata §9, C8: a process that reuses an id and begins its numbers anew is detected as soon as a peer shows it what
+/// that id wrote; reported once per entry.
 #[test]
 fn an_id_that_is_used_again_is_told_of() {
     let mut world = World::new("ab");

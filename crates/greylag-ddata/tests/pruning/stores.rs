@@ -1,12 +1,12 @@
-//! Stores of different ages that meet: which of them a history goes on from. Source: ddata Z11, scenario 90.
+//! Stores of different ages meet: which of them a history goes on from. Source: ddata Z11, scenario 90.
 
 use greylag_crdt::GCounter;
 use greylag_ddata::{Lifecycle, ReplicaStatus, ReplicatorEvent, StaleStore, StopReason, StoreImage};
 
 use crate::world::{LIFE, SOON, SPREAD, TICK, World, replica};
 
-/// All nodes count, five in all, and d adds x. Then a and b are down; c and e go on, put what is removed under another
-/// name, remove x, and forget. The disks of a and b are old.
+/// All nodes count, five in all, and d adds x. Then a and b are down; c and e go on, perform the removed nodes, remove
+/// x, and forget. The disks of a and b are old.
 fn old_stores() -> World {
     let mut world = World::durable("abcde");
     for (name, by) in [('a', 1), ('b', 1), ('c', 1), ('d', 2)] {
@@ -28,7 +28,7 @@ fn old_stores() -> World {
     world
 }
 
-/// Starts all of these at once; they know each other before any of them has said anything.
+/// Starts all of these at once; they know each other before any has told its standing.
 fn start_all(world: &mut World, names: &str, incarnation: u64) {
     names.chars().for_each(|name| world.start(name, incarnation, ReplicaStatus::Up));
     world.publish();
@@ -76,7 +76,7 @@ fn scenario_90_a_two_stale_stores_that_meet_first_exchange_nothing() {
     assert!(Some(parted) < horizon);
 }
 
-/// ddata 90 a: with `Discard` they become equal to c.
+/// ddata 90 a: with `Discard` the two stores become equal to c.
 #[test]
 fn scenario_90_a_discarded_stores_become_equal_to_the_current_member() {
     let mut world = old_stores();
@@ -106,8 +106,8 @@ fn scenario_90_b_the_latest_store_makes_the_start() {
     holds_what_c_holds(&world, "c");
 }
 
-/// ddata 90 b: with c unreachable no gate opens, and an event names c as the one they wait for; c removed, a and b go
-/// on.
+/// ddata 90 b: with c unreachable no gate opens, and an event names c as the member waited for; with c removed, a and b
+/// go on.
 #[test]
 fn scenario_90_b_without_the_latest_nobody_opens_until_it_is_removed() {
     let mut world = old_stores();
@@ -131,8 +131,8 @@ fn scenario_90_b_without_the_latest_nobody_opens_until_it_is_removed() {
     world.all_hold("s", "x");
 }
 
-/// ddata 90 b: a store meets members that have none: the store makes the start, and they take what it holds; and a
-/// cluster without any store begins a history of its own.
+/// ddata 90 b: a store meets members that have none: the store makes the start, and they take what it holds. A cluster
+/// without any store begins a history of its own.
 #[test]
 fn scenario_90_b_a_store_among_members_without_any() {
     let mut world = old_stores();
@@ -151,9 +151,8 @@ fn scenario_90_b_a_store_among_members_without_any() {
 }
 
 /// ddata Z11: members that had nothing begin a new history. One of them has written something and is not current yet
-/// when a store makes a start that has a base, and has forgotten what others of its history did: no member is refused,
-/// what was written is counted once, and nothing that was forgotten comes back. Found by simulation (profile `gate`,
-/// seed 485).
+/// when a store makes a start with a base and has forgotten what others of its history did: no member is refused, what
+/// was written counts once, and nothing that was forgotten comes back. Found by simulation (profile `gate`, seed 485).
 #[test]
 fn who_began_anew_brings_what_it_wrote_to_a_store_that_has_forgotten() {
     let mut world = old_stores();
@@ -180,7 +179,7 @@ fn who_began_anew_brings_what_it_wrote_to_a_store_that_has_forgotten() {
     world.all_hold("s", "y");
 }
 
-/// a, b and f, which has nothing, are started without c; c comes later.
+/// Starts a, b and f, which has nothing, without c; c comes later.
 fn started_without_c() -> (World, StoreImage) {
     let mut world = old_stores();
     stop_all(&mut world);
@@ -193,8 +192,8 @@ fn started_without_c() -> (World, StoreImage) {
     (world, disk)
 }
 
-/// ddata 90 c: a cluster goes by the store that it was started from: a store ahead of that comes too late and is
-/// refused.
+/// ddata 90 c: a running cluster is judged by the store that it was started from: a store ahead of that comes too late
+/// and is refused.
 #[test]
 fn scenario_90_c_a_running_cluster_yields_to_no_store() {
     let (mut world, disk) = started_without_c();
@@ -205,7 +204,7 @@ fn scenario_90_c_a_running_cluster_yields_to_no_store() {
     world.publish();
     world.all_count("c", 5);
     world.all_hold("s", "x");
-    // Everything stopped and started again: a is now the one that was in touch last.
+    // Stop and start everything: a is now the store that was in touch last.
     world.advance(SOON * 2);
     stop_all(&mut world);
     world.disks.insert('c', disk);
@@ -235,8 +234,8 @@ fn scenario_90_d_an_empty_node_takes_nothing_from_a_closed_store() {
     holds_what_c_holds(&world, "cef");
 }
 
-/// ddata 90 e: a performs d and is stopped before any node hears; it returns when another owner has performed d: d is
-/// counted once, also after both lifetimes.
+/// ddata 90 e: a performs d and is stopped before any node hears of that; a returns when another owner has performed d:
+/// d is counted once, also after both lifetimes.
 #[test]
 fn scenario_90_e_an_owner_that_died_unheard_returns() {
     let mut world = World::durable("abcd");
@@ -278,8 +277,8 @@ fn scenario_90_f_a_refused_member_keeps_nobody_closed() {
     holds_what_c_holds(&world, "ce");
 }
 
-/// ddata 87, Z9: a member's wall clock runs a year ahead while things are pruned, and is set right: no store is
-/// refused afterwards.
+/// ddata 87, Z9: a member's wall clock runs a year ahead during a pruning, and is then set right: no store is refused
+/// afterwards.
 #[test]
 fn scenario_87_a_clock_that_was_a_year_ahead_refuses_no_store() {
     let mut world = World::durable("abcd");
@@ -305,8 +304,8 @@ fn scenario_87_a_clock_that_was_a_year_ahead_refuses_no_store() {
     world.all_count("c", 4);
 }
 
-/// ddata 87, Z9, Z11: a peer says horizons of the future: they change nothing anywhere, not even after restarts, with
-/// `Refuse` and with `Discard`; one within the skew of clocks is merged.
+/// ddata 87, Z9, Z11: horizons of the future from a peer change nothing anywhere, not even after restarts, with
+/// `Refuse` and with `Discard`; a horizon within the skew of clocks is merged.
 #[test]
 fn scenario_87_no_horizon_of_a_peer_refuses_a_store() {
     let (year, skew) = (365 * 86_400_000, 300_000);

@@ -1,4 +1,4 @@
-//! What subscribers hear of pruning: nothing, as long as what they were told still stands. Source: ddata R16.
+//! Notices about pruning: none, as long as what subscribers were told still holds. Source: ddata R16.
 
 use greylag_crdt::{CounterOverflow, GCounter, ReplicatedData, UpdateCx};
 use greylag_ddata::{Envelope, Input};
@@ -33,7 +33,7 @@ fn subscribe(world: &mut World) {
     world.nodes.values_mut().for_each(|node| node.notices.clear());
 }
 
-/// Which subscribers heard of which entries, in order; an entry that was told of twice stands there twice.
+/// The entries of which each subscriber was notified, in order; an entry occurs once per notice.
 fn heard(world: &World) -> Vec<(char, String)> {
     let mut heard = Vec::new();
     for (name, node) in &world.nodes {
@@ -60,7 +60,7 @@ fn until_pruned(world: &mut World) {
 }
 
 /// ddata 93, R16, Z8: a perform, its marker at another replica, late copies and the end of the marker change no value,
-/// so no subscriber is told of anything.
+/// so no subscriber is notified.
 #[test]
 fn scenario_93_pruning_that_changes_no_value_tells_nobody() {
     let mut world = World::new("opr");
@@ -88,14 +88,14 @@ fn scenario_93_pruning_that_changes_no_value_tells_nobody() {
     assert_eq!(heard(&world), [('o', "c".to_owned()), ('p', "c".to_owned())], "what changes is told");
 }
 
-/// ddata 93, R16: an update that arrives together with the markers and was not known here is told, once.
+/// ddata 93, R16: an unknown update that arrives together with the markers causes one notice.
 #[test]
 fn scenario_93_something_new_beside_the_markers_is_told_once() {
     let mut world = World::new("opr");
     world.add('o', "s", "own");
     write(&mut world, 'r', 1);
     world.advance(SOON);
-    // No other node hears what r wrote last; its store returns.
+    // No other node hears r's last writes; its store returns.
     world.cut('o', 'r');
     world.cut('p', 'r');
     write(&mut world, 'r', 2);

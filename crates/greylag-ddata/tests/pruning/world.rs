@@ -37,7 +37,7 @@ pub(crate) fn settings() -> ReplicatorSettings {
         pruning_interval: Some(TICK),
         max_pruning_dissemination: SPREAD,
         pruning_marker_time_to_live: LIFE,
-        // A round lives twice the longer of both lifetimes.
+        // The life of a round is twice the longer of both lifetimes.
         durable: DurableSettings { pruning_marker_time_to_live: LIFE, ..DurableSettings::default() },
         ..ReplicatorSettings::default()
     }
@@ -55,7 +55,7 @@ pub(crate) struct Node {
     pub(crate) numbers: DotSource,
     status: ReplicaStatus,
     pub(crate) events: Vec<ReplicatorEvent>,
-    /// The entries whose values subscribers were told of.
+    /// The entries of which subscribers were notified.
     pub(crate) notices: Vec<KeyId>,
 }
 
@@ -65,20 +65,20 @@ pub(crate) struct World {
     pub(crate) settings: ReplicatorSettings,
     pub(crate) nodes: BTreeMap<char, Node>,
     flights: Vec<Flight>,
-    /// Between these nothing is delivered.
+    /// Pairs of nodes between which nothing is delivered.
     cut: BTreeSet<(char, char)>,
     pub(crate) removed: BTreeSet<UniqueAddress>,
-    /// Nodes that all others find unreachable.
+    /// Nodes that are unreachable for all others.
     unreachable: BTreeSet<char>,
-    /// What one node believes of another's status.
+    /// The status that one node sees of another, if it differs.
     beliefs: BTreeMap<(char, char), ReplicaStatus>,
-    /// What lasts of each node, which answers at once.
+    /// The disks, which answer at once.
     pub(crate) disks: BTreeMap<char, StoreImage>,
-    /// By how many milliseconds a node's wall clock is ahead.
+    /// By how many milliseconds each node's wall clock is ahead.
     clocks: BTreeMap<char, i64>,
-    /// Which node answered which request.
+    /// The requests that were answered, with their nodes.
     pub(crate) answered: Vec<(char, u64)>,
-    /// Checked after every input.
+    /// A check after every input.
     pub(crate) always: Option<Box<dyn Fn(char, &ReplicatorCore)>>,
     next: u64,
 }
@@ -91,7 +91,7 @@ pub(crate) fn replica(name: char) -> ReplicaId {
     ReplicaId(address(name, 0).uid().get())
 }
 
-/// The markers of a disk, by entry, removed replica and owner: when each was performed.
+/// When each marker of a disk was performed, by entry, removed replica and owner.
 type Kept = BTreeMap<(KeyId, ReplicaId, ReplicaId), i64>;
 
 fn kept(disk: &StoreImage) -> Kept {
@@ -105,8 +105,8 @@ fn kept(disk: &StoreImage) -> Kept {
     disk.records.iter().flat_map(of).collect()
 }
 
-/// Does an op of a batch. Whatever a crash tears off behind it, a marker that went from an entry is known on that disk
-/// to be forgotten. Source: ddata Z9.
+/// Applies an op of a batch, and checks that wherever a crash cuts the batch, the disk records the horizon of every
+/// marker that is gone. Source: ddata Z9.
 fn apply(disk: &mut StoreImage, op: StoreOp, spread: Duration) {
     let before = kept(disk);
     disk.apply(op);
@@ -127,7 +127,7 @@ impl World {
         Self::with(names, settings())
     }
 
-    /// Every entry is durable.
+    /// A world in which every entry is durable.
     pub(crate) fn durable(names: &str) -> Self {
         let mut settings = settings();
         settings.durable.keys = vec!["*".into()];
@@ -157,7 +157,7 @@ impl World {
         world
     }
 
-    /// Starts a process; it is known once `publish` says so.
+    /// Starts a process; others know it after `publish`.
     pub(crate) fn start(&mut self, name: char, incarnation: u64, status: ReplicaStatus) {
         self.start_with(name, incarnation, status, DotSource::new());
     }
@@ -178,14 +178,14 @@ impl World {
         self.now.as_millis() as i64 + self.clocks.get(&name).copied().unwrap_or(0)
     }
 
-    /// From now on a node's wall clock is so many milliseconds ahead.
+    /// Sets a node's wall clock so many milliseconds ahead.
     pub(crate) fn set_clock(&mut self, name: char, ahead_ms: i64) {
         self.clocks.insert(name, ahead_ms);
         let wall = self.wall_ms(name);
         self.input(name, Input::Wall(wall));
     }
 
-    /// The process is started anew, with what is on its disk; it is known once `publish` says so.
+    /// Starts a node's process again, with what is on its disk, and publishes it.
     pub(crate) fn restart(&mut self, name: char, incarnation: u64) {
         self.start(name, incarnation, ReplicaStatus::Up);
         self.publish();
@@ -196,7 +196,7 @@ impl World {
         self.nodes[&name].core.lifecycle()
     }
 
-    /// Tells every node the other ones.
+    /// Gives every node the other ones.
     pub(crate) fn publish(&mut self) {
         for own in self.nodes.keys().copied().collect::<Vec<_>>() {
             let others = self.nodes.iter().filter(|(name, _)| **name != own).map(|(name, node)| Replica {
@@ -230,26 +230,26 @@ impl World {
         self.publish();
     }
 
-    /// The process ends, and what it had sent is lost.
+    /// Ends a process; its messages under way are lost.
     pub(crate) fn kill(&mut self, name: char) -> Node {
         let node = self.nodes.remove(&name).unwrap();
         self.flights.retain(|flight| flight.from != node.address && flight.to != node.address);
         node
     }
 
-    /// The process stands still: it does nothing and hears nothing until it goes on.
+    /// Stops a process for a while: it does nothing and gets nothing until `go_on`.
     pub(crate) fn pause(&mut self, name: char) -> Node {
         self.kill(name)
     }
 
-    /// A process that stood still goes on as it was.
+    /// Continues a paused process.
     pub(crate) fn go_on(&mut self, name: char, node: Node) {
         self.nodes.insert(name, node);
         let wall = self.wall_ms(name);
         self.input(name, Input::Wall(wall));
     }
 
-    /// The process ends and membership removes it.
+    /// Ends a process, and lets membership remove it.
     pub(crate) fn remove(&mut self, name: char) -> Node {
         let node = self.kill(name);
         self.removed.insert(node.address.clone());
@@ -257,8 +257,8 @@ impl World {
         node
     }
 
-    /// A world of its own for a process that is cut off from all others for good, and has removed them; its disk goes with
-    /// it.
+    /// Moves a process with its disk into a world of its own: it is cut off from all others for good, and has removed
+    /// them.
     pub(crate) fn apart(&mut self, name: char, node: Node) -> Self {
         let mut apart = Self::with("", self.settings.clone());
         (apart.base, apart.now) = (self.base, self.now);
@@ -273,7 +273,7 @@ impl World {
         self.cut.extend([(one, other), (other, one)]);
     }
 
-    /// As `cut`, of a pair in one word.
+    /// As `cut`, with the pair in one word.
     pub(crate) fn cut_both(&mut self, pair: &str) {
         let mut names = pair.chars();
         self.cut(names.next().unwrap(), names.next().unwrap());
@@ -300,7 +300,7 @@ impl World {
             match effect {
                 Effect::Send { to, message, .. } => self.flights.push(Flight { from: from.clone(), to, message }),
                 Effect::Event(event) => self.nodes.get_mut(&name).unwrap().events.push(event),
-                // Nothing here loses its end.
+                // No store in these tests loses its end.
                 Effect::LoadAnew => unreachable!("no store said that it had lost its end"),
                 Effect::Reply { id, .. } => self.answered.push((name, id)),
                 Effect::Notify { key, .. } => self.nodes.get_mut(&name).unwrap().notices.push(key),
@@ -327,7 +327,7 @@ impl World {
         self.nodes.iter().find(|(_, node)| node.address == *address).map(|(name, _)| *name)
     }
 
-    /// Delivers what is under way and passes the filter; what that leads to stays under way.
+    /// Delivers the messages under way that `passes` selects; messages that follow from them stay under way.
     pub(crate) fn deliver(&mut self, passes: impl Fn(char, char, &Message) -> bool) {
         for Flight { from, to, message } in std::mem::take(&mut self.flights) {
             let (Some(sender), Some(receiver)) = (self.name_of(&from), self.name_of(&to)) else { continue };
@@ -342,7 +342,8 @@ impl World {
         }
     }
 
-    /// For a while all that a node says to another of itself has a horizon so many milliseconds ahead of the other's clock.
+    /// Lets all standings of one node to another, for a while, have a horizon so many milliseconds ahead of the other's
+    /// clock.
     pub(crate) fn says_horizon(&mut self, from: char, to: char, ahead_ms: i64) {
         for _ in 0..40 {
             let end = self.now + Duration::from_millis(500);
@@ -365,7 +366,7 @@ impl World {
         }
     }
 
-    /// Whether such a message is under way.
+    /// Whether a message of this kind is under way.
     pub(crate) fn is_under_way(&self, one: char, other: char, kind: &str) -> bool {
         let is_it = |flight: &Flight| {
             let ends = (self.name_of(&flight.from), self.name_of(&flight.to));
@@ -374,7 +375,7 @@ impl World {
         self.flights.iter().any(is_it)
     }
 
-    /// One node alone hears that another is removed, which goes on.
+    /// Lets one node alone hear that another is removed, while that one goes on.
     pub(crate) fn hears_of_removal(&mut self, by: char, whom: char) {
         let others = self.nodes.iter().filter(|(name, _)| **name != by && **name != whom).map(|(_, node)| Replica {
             address: node.address.clone(),
@@ -393,7 +394,7 @@ impl World {
         self.input(by, Input::Replicas(Arc::new(replicas)));
     }
 
-    /// Loses everything that is under way.
+    /// Loses all messages under way.
     pub(crate) fn lose(&mut self) {
         self.flights.clear();
     }
@@ -409,7 +410,7 @@ impl World {
         panic!("messages never end");
     }
 
-    /// The next tick that is due by `end`, without delivering anything. Returns whether there was one.
+    /// Runs the next tick that is due by `end`, without delivering anything. Returns whether there was one.
     pub(crate) fn tick_before(&mut self, end: Duration) -> bool {
         let due = self.nodes.iter().filter_map(|(name, node)| Some((node.core.next_deadline()?, *name))).min();
         let Some((at, name)) = due.filter(|(at, _)| *at <= self.base + end) else { return false };
@@ -418,7 +419,7 @@ impl World {
         true
     }
 
-    /// Time passes; everything is delivered at once.
+    /// Lets time pass; everything is delivered at once.
     pub(crate) fn advance(&mut self, by: Duration) {
         let end = self.now + by;
         self.settle();
@@ -428,7 +429,7 @@ impl World {
         self.now = end;
     }
 
-    /// Time passes until something is so.
+    /// Lets time pass until the condition holds.
     pub(crate) fn advance_until(&mut self, limit: Duration, mut is_so: impl FnMut(&Self) -> bool) {
         let end = self.now + limit;
         while !is_so(self) {
@@ -446,7 +447,7 @@ impl World {
         self.update_at(name, id, WriteLevel::Local, modify);
     }
 
-    /// Has the delta go to all at once.
+    /// Updates an entry, and sends the delta to all at once.
     pub(crate) fn update_everywhere<T: ReplicatedData>(
         &mut self,
         name: char,
@@ -483,7 +484,7 @@ impl World {
         self.input(name, Input::Delete { id: self.next, key: id, level: WriteLevel::Local, wall_ms });
     }
 
-    /// Adds an element, and has the delta go to all at once.
+    /// Adds an element, and sends the delta to all at once.
     pub(crate) fn add_everywhere(&mut self, name: char, id: &str, element: &str) {
         self.update_everywhere::<Set>(name, id, |set, cx| {
             set.add(cx, element.to_owned());
@@ -491,12 +492,12 @@ impl World {
         });
     }
 
-    /// Counts, and has the delta go to all at once.
+    /// Increments a counter, and sends the delta to all at once.
     pub(crate) fn count_everywhere(&mut self, name: char, id: &str, by: u64) {
         self.update_everywhere::<GCounter>(name, id, |counter, cx| counter.increment(cx, by));
     }
 
-    /// Whether an owner has begun to go through entries and pauses.
+    /// Whether an owner has begun to go through entries and pauses between two steps.
     pub(crate) fn is_between_steps(&self, name: char) -> bool {
         let soon = self.base + self.now + Duration::from_millis(1);
         self.performed(name).0 == 0
@@ -528,7 +529,7 @@ impl World {
         self.value::<GCounter>(name, id).value()
     }
 
-    /// Every node holds this set.
+    /// Checks that every node holds this set.
     pub(crate) fn all_hold(&self, id: &str, elements: &str) {
         for name in self.nodes.keys() {
             assert_eq!(self.set(*name, id), elements, "{id} at {name}");
@@ -536,7 +537,7 @@ impl World {
         self.all_equal();
     }
 
-    /// Every node counts this much.
+    /// Checks that every node counts this much.
     pub(crate) fn all_count(&self, id: &str, value: u128) {
         for name in self.nodes.keys() {
             assert_eq!(self.counter(*name, id), value, "{id} at {name}");
@@ -557,7 +558,7 @@ impl World {
         })
     }
 
-    /// What a node would send of an entry.
+    /// The envelope that a node would send of an entry.
     pub(crate) fn envelope(&mut self, name: char, id: &str) -> Envelope {
         let asker = self.nodes.iter().find(|(other, _)| **other != name).map(|(_, node)| node.address.clone()).unwrap();
         let mut out = Vec::new();
@@ -577,8 +578,8 @@ impl World {
         found.expect("a value")
     }
 
-    /// A copy of an entry turns up at a node: as from a store that returned, or a message that was long
-    /// under way.
+    /// Lets a copy of an entry turn up at a node, as from a store that returned, or in a message that was under way for
+    /// long.
     pub(crate) fn turns_up(&mut self, name: char, id: &str, envelope: &Envelope) {
         let other = self.nodes.iter().find(|(other, _)| **other != name).map(|(_, node)| node.address.clone()).unwrap();
         let message =
@@ -586,7 +587,7 @@ impl World {
         self.input(name, Input::Received { from: other, message });
     }
 
-    /// Until what a removed replica left in an entry is under another name everywhere.
+    /// Lets time pass until an entry names the removed replica nowhere.
     pub(crate) fn until_pruned<T: ReplicatedData>(&mut self, id: &str, removed: ReplicaId) {
         let limit = SPREAD + TICK * 12;
         self.advance_until(limit, |world| !world.is_named::<T>(id, removed));

@@ -1,4 +1,4 @@
-//! Updates of entries that another caller deletes meanwhile.
+//! Updates of entries that are deleted elsewhere meanwhile.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ use greylag_ddata::{
 use crate::levels::count;
 use crate::world::World;
 
-/// ddata R3, R12, C2: the deletion arrives while an update waits for its acknowledgements; the replicas then confirm
-/// the deletion, and the caller is told that.
+/// ddata R3, R12, C2: a deletion arrives while an update waits for its acknowledgements; the replicas then confirm the
+/// deletion, and the caller gets `Deleted`.
 #[test]
 fn an_update_ends_as_deleted_if_a_deletion_arrives_meanwhile() {
     let now = Instant::now();
@@ -51,7 +51,7 @@ fn an_update_ends_as_deleted_if_a_deletion_arrives_meanwhile() {
     assert_eq!(reply, Some(Reply::Update(Err(UpdateError::Deleted { key: "c".into() }))));
 }
 
-/// ddata R15, R17: that an entry is deleted is told once, though a later deletion of it is heard of afterwards.
+/// ddata R15, R17: a subscriber is told once that an entry is deleted, even if a later deletion is heard of afterwards.
 #[test]
 fn that_an_entry_is_deleted_is_told_once() {
     let mut world = World::new("ab");

@@ -1,4 +1,4 @@
-//! Requests that are made before any replica is known.
+//! Requests made before any replica is known.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use greylag_ddata::{
 use crate::levels::{MAJORITY, count, counter_key};
 use crate::world::{TIMEOUT, World};
 
-/// Two replicators that have synchronized, and `a`, which was not told the replicas.
+/// Two replicators that have synchronized, and `a`, which does not know the replicas yet.
 fn unintroduced() -> World {
     let mut world = World::with("bc", ReplicatorSettings::default());
     world.start('a', 0, ReplicaStatus::Up);
@@ -57,7 +57,7 @@ fn scenario_92_without_replicas_they_end_at_their_timeouts() {
     assert!(matches!(world.delete_error(again), Some(DeleteError::AlreadyDeleted { .. })));
 }
 
-/// ddata 92, R9: the first set of replicas decides: a replica alone confirms its own majority, a Joining one
+/// ddata 92, R9: the first set of replicas decides: a replica without others confirms its own majority, a joining one
 /// without voters fails at once.
 #[test]
 fn scenario_92_the_first_replicas_decide() {

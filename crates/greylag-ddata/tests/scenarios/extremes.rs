@@ -1,4 +1,4 @@
-//! Times, counts and ids at the end of their ranges, from callers and from peers: nothing panics, nothing wraps.
+//! Times, counts and ids at the ends of their ranges, from callers and from peers: nothing panics or wraps.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn envelope<T: ReplicatedData>(value: &T, used_ms: Option<i64>) -> Envelope {
     Envelope { content, versions: [].into(), markers: Markers::new(), used_ms }
 }
 
-/// ddata R1: a caller may wait for ever; the replicator goes on.
+/// ddata R1: a request may have an unlimited timeout; the replicator goes on.
 #[test]
 fn a_request_may_take_for_ever() {
     let mut world = World::new("abc");
@@ -40,7 +40,7 @@ fn a_request_may_take_for_ever() {
     assert_eq!(world.held('a', &counter_key("c")).value(), 1);
 }
 
-/// ddata R8: however many more than a majority are wanted, all there are is the most.
+/// ddata R8: a majority plus any number needs at most all candidates.
 #[test]
 fn any_number_more_than_a_majority_is_all() {
     let mut world = World::new("abc");
@@ -54,7 +54,7 @@ fn any_number_more_than_a_majority_is_all() {
     assert_eq!(ids.map(|id| world.written(id)), [Some(Ok(())), Some(Ok(()))]);
 }
 
-/// ddata E2, Z9: a peer whose clock is at the end of time keeps no entry for good: such times of use count as now, and
+/// ddata E2, Z9: a peer whose clock is at the end of time keeps no entry for good: such used-times count as now, and
 /// such deletions are refused.
 #[test]
 fn a_time_at_the_end_of_all_times_is_only_late() {
@@ -74,7 +74,7 @@ fn a_time_at_the_end_of_all_times_is_only_late() {
         let envelope = Envelope { content, versions: [].into(), markers: Markers::new(), used_ms: None };
         world.receive('a', 'b', Message::Write { request: 1, key, envelope });
     }
-    // What is kept beside the entries is looked at in some states only.
+    // Repeat: some invariants are checked in some states only.
     (0..40).for_each(|_| _ = count(&mut world, 'a', "c", 1, WriteLevel::Local));
     assert_eq!(world.core('a').keys("", None, 9), ["c".into(), "g0".into(), "g1".into()]);
     assert!(!world.core('a').digests().keys().any(|key| key.starts_with('t')), "no such deletion is taken");
@@ -82,7 +82,7 @@ fn a_time_at_the_end_of_all_times_is_only_late() {
     assert!(world.core('a').digests().is_empty());
 }
 
-/// ddata §9: an id that no user can name is refused where a peer brings it, and what comes with it is taken.
+/// ddata §9: an id that no user can name is refused in a peer's message, and the rest of the message is taken.
 #[test]
 fn an_id_that_nobody_can_name_is_refused() {
     let mut world = World::new("ab");
@@ -100,8 +100,8 @@ fn an_id_that_nobody_can_name_is_refused() {
     assert_eq!(world.core('a').stats().undecodable, 5);
 }
 
-/// ddata §9: an entry that cannot be read, of another kind or with markers of a newer version, is refused and counted by itself,
-/// and the rest of its message is applied.
+/// ddata §9: an unreadable entry, of another kind or with markers of a newer version, is refused and counted on its
+/// own, and the rest of its message is applied.
 #[test]
 fn an_entry_that_cannot_be_read_is_refused_alone() {
     let mut world = World::new("ab");
@@ -123,8 +123,8 @@ fn an_entry_that_cannot_be_read_is_refused_alone() {
     world.all_equal();
 }
 
-/// ddata R15, R16: a subscriber to the entries of one type hears that an entry is gone, also if its id was used for
-/// another type before the subscriber was told.
+/// ddata R15, R16: a subscriber to entries of one type is notified that an entry is gone, even if its id serves another
+/// type before the flush.
 #[test]
 fn a_follower_hears_of_the_end_though_the_id_has_another_type() {
     let expire = [("*".to_owned(), 2 * SECOND)].into();
@@ -175,7 +175,7 @@ fn scenario_89_every_number_at_its_largest_value() {
     let mut marker = Performed::new(ReplicaId(u64::MAX), ReplicaId(u64::MAX - 1));
     (marker.performed_at, marker.obsolete_at) = (i64::MAX, Some(i64::MAX));
     marker.moved.set_amount(u64::MAX, u64::MAX, u128::MAX);
-    // No range with larger numbers is decoded.
+    // Ranges with larger numbers cannot be decoded.
     marker.add_ranges(&[Range { lo: 0, hi: MAX_NUMBER, offset: 0 }, Range { lo: 1, hi: 2, offset: MAX_NUMBER - 1 }]);
     let mut markers = Markers::new();
     markers.add(&marker);
@@ -196,7 +196,7 @@ fn scenario_89_every_number_at_its_largest_value() {
         markers: markers.clone(),
         used_ms: Some(i64::MAX),
     };
-    // A delta that can be taken, but for its version.
+    // A delta that is valid except for its version.
     let valid = DeltaItem {
         prev: 0,
         delta: value.to_untagged_bytes().into(),
@@ -274,19 +274,19 @@ fn scenario_89_every_number_at_its_largest_value() {
     let again = count(&mut world, 'a', "c", 1, WriteLevel::all(TIMEOUT));
     world.run(SECOND);
     assert_eq!(world.written(again), Some(Ok(())));
-    // A version of this one was forged.
+    // A version of a's own updates was forged.
     let on_s = add(&mut world, 'a', "s", "y", WriteLevel::all(TIMEOUT));
     while world.written(on_s).is_none() {
         world.run(Duration::from_millis(1));
     }
     assert_eq!(world.written(on_s), Some(Ok(())));
-    // At this moment: what was confirmed and is not there would come with the next comparison.
+    // Check now: anything confirmed and not there would come with the next comparison.
     assert_eq!(world.held('b', &set_key("s")).len(), 2, "no version that a never drew is kept");
     world.run(SECOND);
     world.all_equal();
 }
 
-/// Sets and counters of an unknown replica, whose numbers begin above this one, with their tags.
+/// Sets and counters of an unknown replica, whose numbers begin above `above`, with their tags.
 fn far_out(above: u64) -> Vec<(Arc<str>, Bytes)> {
     let (numbers, writer) = (DotSource::above(above), WriterKey::new(*b"h"));
     let mut cx = UpdateCx::new(&numbers, ReplicaId(77), &writer, 0);
@@ -300,8 +300,8 @@ fn far_out(above: u64) -> Vec<(Arc<str>, Bytes)> {
     vec![of(&set), of(&votes), of(&map)]
 }
 
-/// ddata 89, §9, K2: numbers inside of data, and of the messages that compare and send large values in parts, at their
-/// largest: a number that no process can have drawn is refused before it is kept, and one that a process might have
+/// ddata 89, §9, K2: the largest numbers inside of data, and of the messages that compare and send large values in
+/// parts. A number that no process can have drawn is refused before it is kept; a number that a process might have
 /// drawn makes no replica draw beyond it when that process is pruned.
 #[test]
 fn scenario_89_numbers_inside_data_at_their_largest_value() {
@@ -388,7 +388,7 @@ fn scenario_89_numbers_inside_data_at_their_largest_value() {
     }
     assert_eq!(world.core('a').digests(), before, "nothing is kept");
     world.run(SOON * 4);
-    // Data that might be: the leader finds the unknown replica in them, and takes nothing of such a span.
+    // The data are possible: the leader finds the unknown replica in them, but reserves nothing for such a span.
     for above in [5, (1 << 62) + 5] {
         world.receive('a', 'c', gossip(far_out(above)));
     }
@@ -405,8 +405,8 @@ fn scenario_89_numbers_inside_data_at_their_largest_value() {
     world.all_equal();
 }
 
-/// ddata Y6: of entries with a clock of the program's own, such as sharding's homes and epochs, no timestamp is ever
-/// compared with the wall clock; of others one that is far ahead is told of once.
+/// ddata Y6: no timestamp of entries with custom clocks, such as sharding's homes and epochs, is compared with the wall
+/// clock; a timestamp of other entries that is far ahead is reported once.
 #[test]
 fn a_custom_clock_is_never_compared_with_the_wall() {
     let settings = ReplicatorSettings { custom_clocks: vec!["epoch-*".into()], ..ReplicatorSettings::default() };

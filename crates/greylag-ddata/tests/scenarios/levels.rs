@@ -1,4 +1,4 @@
-//! Which replicas are asked, which count, and when a request is over.
+//! Which replicas are asked, which count, and when a request ends.
 
 use std::time::Duration;
 
@@ -47,8 +47,8 @@ fn scenario_42_three_peers_are_served_in_two_slices() {
     assert_eq!(world.held('d', &counter_key("c")).value(), 1);
 }
 
-/// ddata R10, R11: a replica that is unreachable is asked only after a fifth of the timeout, and may answer all the
-/// same.
+/// ddata R10, R11: an unreachable replica is asked only after a fifth of the timeout, and its answer counts
+/// nevertheless.
 #[test]
 fn scenario_44_the_unreachable_are_asked_after_a_fifth_of_the_timeout() {
     let mut world = World::new("abcde");
@@ -64,7 +64,7 @@ fn scenario_44_the_unreachable_are_asked_after_a_fifth_of_the_timeout() {
     assert_eq!(world.written(id), Some(Ok(())));
 }
 
-/// ddata R11, R12: a silent replica and one that misses deltas get more, those that have confirmed nothing further.
+/// ddata R11, R12: a silent replica, and one that misses deltas, get more messages; those that have confirmed get none.
 #[test]
 fn scenario_45_only_the_silent_and_the_refusing_get_more() {
     let mut world = World::new("abcde");
@@ -85,7 +85,7 @@ fn scenario_45_only_the_silent_and_the_refusing_get_more() {
     assert_eq!(world.held('d', &set_key("s")).len(), 2);
 }
 
-/// ddata R15, G13: a new node gets everything, and a subscriber that was there before it knew a member is told.
+/// ddata R15, G13: a new node gets everything, and a subscriber from before it knew any member is notified.
 #[test]
 fn scenario_47_who_subscribed_before_joining_is_told() {
     let mut world = World::new("ab");
@@ -123,7 +123,7 @@ fn scenario_48_every_level_counts_once() {
     assert_eq!(["a", "b"].map(|name| world.held(name.chars().next().unwrap(), &counter_key("c")).value()), [46, 46]);
 }
 
-/// ddata R7, R8: pipelined, none waits for another.
+/// ddata R7, R8: pipelined updates; none waits for another.
 #[test]
 fn scenario_51_three_times_a_hundred() {
     let mut world = World::new("abc");
@@ -142,7 +142,7 @@ fn scenario_51_three_times_a_hundred() {
     }
 }
 
-/// ddata R13: the data that a read found are here before it is answered.
+/// ddata R13: the data that a read found are joined here before the read is answered.
 #[test]
 fn scenario_52_a_read_of_all_repairs() {
     let mut world = World::new("abc");
@@ -157,7 +157,7 @@ fn scenario_52_a_read_of_all_repairs() {
     assert_eq!(world.held('c', &counter_key("c")).value(), 3, "who answered with less is told");
 }
 
-/// ddata R8, R9, G2: a member that is weakly up or joining replicates and never counts, not even for itself.
+/// ddata R8, R9, G2: a weakly up or joining member replicates and never counts, not even for itself.
 #[test]
 fn scenario_78_only_voters_count() {
     let mut world = World::new("ab");
@@ -174,14 +174,14 @@ fn scenario_78_only_voters_count() {
     let read = world.get('d', &counter_key("c"), ReadLevel::majority(TIMEOUT));
     world.settle();
     assert_eq!(world.value_of::<GCounter>(read).value(), 1);
-    // With one of the voters silent neither a write nor a read is possible.
+    // With one of the voters silent neither a write nor a read succeeds.
     world.split("b", "acd");
     let write = count(&mut world, 'c', "c", 1, MAJORITY);
     let read = world.get('d', &counter_key("c"), ReadLevel::majority(TIMEOUT));
     world.run(TIMEOUT);
     assert_eq!(world.written(write), Some(Err(UpdateError::Timeout { needed: 2, acked: 1, refused: 0 })));
     assert_eq!(world.found(read), Some(Err(GetError::Failure { needed: 2, got: 1 })));
-    // Where there is no voter at all, at once.
+    // Without any voter requests fail at once.
     let mut world = World::new("");
     world.start('a', 0, ReplicaStatus::Joining);
     world.publish();
@@ -193,12 +193,12 @@ fn scenario_78_only_voters_count() {
 }
 
 /// ddata G13, R13: a voter that came back empty neither answers nor counts itself before it has caught up with so many
-/// that none of the majorities which knew the write is left out.
+/// others that every majority which knew the write includes one of them.
 #[test]
 fn scenario_79_who_came_back_empty_does_not_hide_a_write() {
     for (names, enough) in [("abc", 2), ("abcde", 3), ("abcdefg", 4)] {
         let mut world = World::new(names);
-        // The write is on a smallest majority with b in it, and nowhere else.
+        // The write is on a smallest majority that includes b, and nowhere else.
         let majority = names.len() / 2 + 1;
         let (holders, others) = (format!("b{}", &names[2..=majority]), format!("a{}", &names[majority + 1..]));
         world.split(&holders, &others);
@@ -210,12 +210,12 @@ fn scenario_79_who_came_back_empty_does_not_hide_a_write() {
         world.split("b", names.replace('b', "").as_str());
         world.publish();
         world.run(Duration::from_millis(1));
-        // It reaches one after another, those without the write first.
+        // b reaches the others one after another, first those without the write.
         let order: Vec<char> = others.chars().chain(holders.chars().skip(1)).collect();
         for (met, peer) in (0..).zip(order.iter().take(enough)) {
             assert_eq!(*world.core('b').lifecycle(), Lifecycle::Syncing, "{names}: after {met}");
             if met > 0 {
-                // They would make up a majority with it that knows nothing of the write.
+                // The peers met so far and b would be a majority that knows nothing of the write.
                 let short = ReadLevel::majority(Duration::from_secs(1));
                 let reads = ['a', 'b'].map(|reader| world.get(reader, &counter_key("c"), short));
                 world.run(Duration::from_secs(1));
@@ -233,7 +233,8 @@ fn scenario_79_who_came_back_empty_does_not_hide_a_write() {
     }
 }
 
-/// ddata G13: with no peer to catch up with, time ends catching up; until then a read elsewhere asks another member.
+/// ddata G13: without a peer to catch up with, `sync_timeout` ends catching up; until then a read elsewhere asks
+/// another member.
 #[test]
 fn scenario_79_time_ends_catching_up() {
     let mut world = World::new("abc");
@@ -253,7 +254,7 @@ fn scenario_79_time_ends_catching_up() {
     assert_eq!(*world.core('b').lifecycle(), Lifecycle::Running);
 }
 
-/// ddata R14: requests that wait for others are bounded; local ones are not among them.
+/// ddata R14: requests that wait for others are bounded; local ones do not count.
 #[test]
 fn requests_in_flight_are_bounded() {
     let settings = ReplicatorSettings { max_in_flight: 2, ..ReplicatorSettings::default() };
@@ -292,10 +293,10 @@ fn consecutive_deltas_of_a_key_go_to_the_same_replicas() {
     assert!(asked.len() > 2, "load spreads over keys: {asked:?}");
 }
 
-/// ddata R12: a delete fails for the store only if nothing else stood in its way; an update says what the store did.
+/// ddata R12: a delete fails as `StoreFailed` only if all refusals were of stores; an update, if any refusal was.
 #[test]
 fn a_refused_delete_names_the_store_only_if_nothing_else_refused() {
-    // Two of four others are needed, so three refusals end it, whichever they are.
+    // Two of four others are needed, so three refusals end the request, whatever their reasons.
     let (store, other) = (Refusal::Store, Refusal::TooLarge);
     for (refusals, by_store) in [([store; 4], true), ([store, store, other, other], false)] {
         let mut world = World::new("abcde");
@@ -315,7 +316,7 @@ fn a_refused_delete_names_the_store_only_if_nothing_else_refused() {
     }
 }
 
-/// ddata A5, O4: an entry of a type that is not registered is refused, counted and told once; it is neither stored nor
+/// ddata A5, O4: an entry of an unregistered type is refused, counted and reported once; it is neither stored nor
 /// summed, and the rest of the message is taken.
 #[test]
 fn an_unknown_type_is_refused_and_the_rest_is_taken() {
@@ -359,8 +360,8 @@ fn the_same_inputs_give_the_same_effects() {
     assert!(one == other);
 }
 
-/// ddata 70, Y6, I4: a register as a fence: of two writes with one timestamp, both acknowledged, every reader finds the one
-/// of the smaller writer, the other writer too; and a smaller timestamp changes nothing.
+/// ddata 70, Y6, I4: a register as a fence: of two acknowledged writes with one timestamp every reader finds the one of
+/// the smaller writer, including the other writer; and a smaller timestamp changes nothing.
 #[test]
 fn scenario_70_two_writes_with_one_timestamp_are_one_for_all_readers() {
     let mut world = World::new("abcde");
@@ -382,7 +383,7 @@ fn scenario_70_two_writes_with_one_timestamp_are_one_for_all_readers() {
             assert_eq!(found.value().map(String::as_str), Some(value), "at {reader}");
         }
     };
-    // Neither sees the other's before its own: b's is acknowledged by three others than a.
+    // Neither writer sees the other's write before its own: b's is acknowledged by three others than a.
     world.split("a", "bcde");
     claim(&mut world, 'b', 7);
     world.mend();
@@ -395,8 +396,8 @@ fn scenario_70_two_writes_with_one_timestamp_are_one_for_all_readers() {
     all_find(&mut world, "b at 8");
 }
 
-/// ddata 84, G8: without rounds, records of a lost batch stay in the log though a later one was acknowledged, and are
-/// sent again; until then they are missing.
+/// ddata 84, G8: without rounds, the records of a lost batch stay in the log although a later batch was acknowledged,
+/// and are resent; until then they are missing.
 #[test]
 fn scenario_84_what_a_lost_batch_held_is_sent_again() {
     let settings = ReplicatorSettings { gossip_interval: Duration::from_secs(3_600), ..ReplicatorSettings::default() };

@@ -1,5 +1,4 @@
-//! Numbered scenarios of the specification about several replicators, run at the level of whole
-//! machines. Source: ddata §12.
+//! Numbered scenarios of the specification about several replicators, run as whole machines. Source: ddata §12.
 
 mod deleted;
 mod early;

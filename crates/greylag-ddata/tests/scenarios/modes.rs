@@ -14,7 +14,7 @@ type Bindings = OrMultiMap<String, String>;
 type Places = LwwMap<String, String>;
 type Votes = PnCounterMap<String>;
 
-/// Long enough for what is logged to reach all that can be reached, also where it was lost before.
+/// Long enough for everything logged to reach all reachable nodes, even if it was lost before.
 const SPREAD: Duration = Duration::from_secs(5);
 
 fn key<T: ReplicatedData>() -> Key<T> {
@@ -46,7 +46,7 @@ fn operate(world: &mut World, name: char, what: u32, (a, b): (u8, u8)) {
     }
 }
 
-/// All that a node shows, in words.
+/// Everything that a node shows, in words.
 fn shown(world: &World, name: char) -> String {
     fn of<T: ReplicatedData + std::fmt::Debug>(world: &World, name: char) -> T {
         world.held(name, &key::<T>())
@@ -64,9 +64,9 @@ fn shown(world: &World, name: char) -> String {
     text
 }
 
-/// Random operations at three nodes between which links are cut now and then, without rounds: only the log brings updates to
-/// others. Returns the texts of all nodes, each time that every update has reached every node, and how many full states
-/// were sent.
+/// Random operations at three nodes between which links are cut now and then, without rounds: only the log brings
+/// updates to others. Returns the texts of all nodes at each moment at which every update has reached every node, and
+/// the number of full states sent.
 fn history(seed: u64, delta_enabled: bool, sabotage: &'static [Sabotage]) -> (Vec<String>, u64) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut world = World::with(
@@ -105,7 +105,7 @@ fn history(seed: u64, delta_enabled: bool, sabotage: &'static [Sabotage]) -> (Ve
 }
 
 /// ddata 57, G16: random operations on counters, sets and maps show the same with deltas and without, at every node and
-/// whenever every update has reached all; and the test sees deltas that are wrong.
+/// whenever every update has reached all; and the test detects wrong deltas.
 #[test]
 fn scenario_57_deltas_and_full_states_show_the_same() {
     for seed in 0..12 {

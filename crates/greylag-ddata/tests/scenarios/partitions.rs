@@ -11,7 +11,7 @@ use crate::world::{SOON, TIMEOUT, World};
 
 const TIMED_OUT: UpdateError<std::convert::Infallible> = UpdateError::Timeout { needed: 2, acked: 1, refused: 0 };
 
-/// ddata R3, G10: an update that timed out is done, spreads, and is found.
+/// ddata R3, G10: an update that timed out is done here, spreads, and is found elsewhere.
 #[test]
 fn scenario_49_what_timed_out_during_a_cut_is_found_after_it() {
     let mut world = World::new("ab");
@@ -31,7 +31,7 @@ fn scenario_49_what_timed_out_during_a_cut_is_found_after_it() {
     world.all_equal();
 }
 
-/// ddata R4, R7, R13: a majority read sees what another wrote locally; requests of one node see each other.
+/// ddata R4, R7, R13: a majority read sees what another node wrote locally; requests of one node see each other.
 #[test]
 fn scenario_50_reads_see_what_was_written_before_them() {
     let mut world = World::new("abc");
@@ -52,7 +52,7 @@ fn scenario_50_reads_see_what_was_written_before_them() {
     let read = world.get('a', &counter_key("c"), ReadLevel::majority(TIMEOUT));
     world.settle();
     assert_eq!(world.value_of::<GCounter>(read).value(), 155);
-    // Of nothing: not all answer, so nothing can be said; here it is known to be absent.
+    // Read an absent entry: not all answer, so a read of all fails; the local read finds it absent.
     let absent = counter_key("absent");
     let (all, local) = (world.get('a', &absent, ReadLevel::all(TIMEOUT)), world.get('a', &absent, ReadLevel::Local));
     world.run(TIMEOUT);
@@ -96,8 +96,8 @@ fn scenario_54_both_sides_serve_and_agree() {
     world.all_equal();
 }
 
-/// ddata C2, C3, R8: inserts from five nodes, locally, by majorities, and during a partition; nothing that was
-/// confirmed is missing, on the minority side either once it heals.
+/// ddata C2, C3, R8: inserts from five nodes, locally, by majorities, and during a partition; nothing confirmed is
+/// missing, on the minority side either once the partition heals.
 #[test]
 fn scenario_55_two_hundred_inserts_from_five_nodes() {
     let mut world = World::new("abcde");
@@ -145,8 +145,8 @@ fn scenario_55_two_hundred_inserts_from_five_nodes() {
     world.all_equal();
 }
 
-/// ddata G5, G6, G8: deltas alone: a replica that missed some never shows a later one without them, the log brings the
-/// missing ones, and then deltas arrive as deltas again.
+/// ddata G5, G6, G8: with deltas alone a replica that missed some never shows a later one without them; the log brings
+/// the missing ones, and then deltas arrive as deltas again.
 #[test]
 fn scenario_56_no_later_delta_without_the_earlier_ones() {
     let never = Duration::from_secs(100_000);

@@ -1,5 +1,5 @@
-//! Replicators with an in-memory network between them: messages arrive at once unless a link is cut,
-//! and time passes when a test says so.
+//! Replicators with an in-memory network: messages arrive at once unless a link is cut, and time passes when the test
+//! says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 /// Long enough for every delta and some rounds.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
-/// What became of an update; `None` while it waits.
+/// The outcome of an update; `None` while it waits.
 pub(crate) type Written = Option<Result<(), UpdateError<std::convert::Infallible>>>;
 
 struct Node {
@@ -33,11 +33,11 @@ pub(crate) struct World {
     nodes: BTreeMap<char, Node>,
     flights: Vec<(UniqueAddress, UniqueAddress, Message)>,
     cut: BTreeSet<(char, char)>,
-    /// `(by, of)`: which node finds which unreachable.
+    /// `(by, of)`: node `by` sees node `of` as unreachable.
     unreachable: BTreeSet<(char, char)>,
     removed: BTreeSet<UniqueAddress>,
     replies: BTreeMap<u64, Reply>,
-    /// What subscribers were told, in order.
+    /// The notices of subscribers, in order.
     pub(crate) notices: Vec<(char, String, Notice)>,
     pub(crate) events: Vec<ReplicatorEvent>,
     /// Every effect in words, for comparing two runs.
@@ -89,7 +89,7 @@ impl World {
         self.nodes.insert(name, Node { core, address, status });
     }
 
-    /// A process dies with what it holds, and another one takes its place, unless membership only loses it.
+    /// Ends a process with everything it holds, and removes it from membership.
     pub(crate) fn crash(&mut self, name: char) {
         let node = self.nodes.remove(&name).unwrap();
         self.removed.insert(node.address);
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    /// Nothing is delivered between the two sides.
+    /// Cuts all links between the two sides.
     pub(crate) fn split(&mut self, one: &str, other: &str) {
         for (a, b) in one.chars().flat_map(|a| other.chars().map(move |b| (a, b))) {
             self.cut.extend([(a, b), (b, a)]);
@@ -181,7 +181,7 @@ impl World {
         }
     }
 
-    /// Time passes, and everything is delivered at once.
+    /// Lets time pass; everything is delivered at once.
     pub(crate) fn run(&mut self, by: Duration) {
         let end = self.now + by;
         self.settle();
@@ -195,7 +195,7 @@ impl World {
         self.now = end;
     }
 
-    /// Begins an update; what came of it is in `written`.
+    /// Begins an update; `written` returns its outcome.
     pub(crate) fn update<T: ReplicatedData>(
         &mut self,
         name: char,
@@ -236,7 +236,7 @@ impl World {
         }
     }
 
-    /// Why a delete failed; `None` while it waits, or if it did not.
+    /// Why a delete failed; `None` while it waits, or if it succeeded.
     pub(crate) fn delete_error(&self, id: u64) -> Option<DeleteError> {
         match self.replies.get(&id)? {
             Reply::Delete(result) => result.clone().err(),
@@ -244,7 +244,7 @@ impl World {
         }
     }
 
-    /// A peer refuses everything that it was asked to write and did not get.
+    /// Lets a peer refuse every write that was sent to it and not delivered.
     pub(crate) fn refuse_all(&mut self, name: char, peer: char, refusal: Refusal) {
         let peer = self.nodes[&peer].address.clone();
         let asked = self.flights.iter().filter(|(_, to, _)| *to == peer).filter_map(|(_, _, message)| match message {
@@ -257,7 +257,7 @@ impl World {
         }
     }
 
-    /// The next batch of deltas of a node, which gets lost.
+    /// Takes the next batch of deltas of a node; the batch does not arrive.
     pub(crate) fn batch_of(&mut self, name: char) -> Message {
         loop {
             let found = self.flights.iter().find(|(_, _, message)| matches!(message, Message::DeltaBatch { .. }));
@@ -271,7 +271,7 @@ impl World {
         }
     }
 
-    /// The requests that a node has just sent to another.
+    /// The requests under way from one node to another.
     pub(crate) fn requests_to(&self, from: char, to: char) -> Vec<u64> {
         let (from, to) = (&self.nodes[&from].address, &self.nodes[&to].address);
         let sent = self.flights.iter().filter(|(sender, receiver, _)| sender == from && receiver == to);
@@ -282,13 +282,13 @@ impl World {
         sent.filter_map(|(_, _, message)| request(message)).collect()
     }
 
-    /// The numbers of the requests of a node that are under way.
+    /// The numbers of the requests under way from a node.
     pub(crate) fn requests_from(&self, from: char) -> Vec<u64> {
         let others = self.nodes.keys().filter(|name| **name != from);
         others.flat_map(|to| self.requests_to(from, *to)).collect()
     }
 
-    /// The transport did not take the message of a request.
+    /// Tells a node that the transport refused the message of a request.
     pub(crate) fn send_failed(&mut self, name: char, to: char, request: u64) {
         let to = self.nodes[&to].address.clone();
         self.input(name, Input::SendFailed { to, request: Some(request) });
@@ -303,7 +303,7 @@ impl World {
         matches!(self.replies.get(&id), Some(Reply::Delete(Ok(()))))
     }
 
-    /// What was read; `None` while the read waits.
+    /// The result of a read; `None` while the read waits.
     pub(crate) fn found(&self, id: u64) -> Option<Result<Read<Snapshot>, GetError>> {
         match self.replies.get(&id)? {
             Reply::Get(result) => Some(result.clone()),
@@ -332,7 +332,7 @@ impl World {
         assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "all hold the same");
     }
 
-    /// Messages of a kind that a node sent to others, in order of their names.
+    /// The receivers of a node's messages of this kind, in order of their names.
     pub(crate) fn sent_by(&self, name: char, kind: &str) -> String {
         let sent = self.sent.iter().filter(|(from, _, what)| *from == name && *what == kind);
         let mut whom: Vec<char> = sent.map(|(_, to, _)| *to).collect();

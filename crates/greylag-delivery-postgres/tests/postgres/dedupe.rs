@@ -1,4 +1,4 @@
-//! How far entities are, noted in the transactions that write their effects.
+//! Watermarks recorded in the transactions that write the effects.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn cents(server: &Postgres) -> String {
     server.psql("select cents from account").unwrap().trim().to_owned()
 }
 
-/// The effect of a delivery, and its note.
+/// Records a delivery and applies its effect.
 async fn apply(dedupe: &PostgresDedupe, transaction: &Transaction<'_>, total: u64) -> Result<(), Option<SeqNr>> {
     match dedupe.record(transaction, ENTITY, STREAM, SeqNr(total)).await {
         Ok(()) => {}
@@ -33,15 +33,15 @@ async fn apply(dedupe: &PostgresDedupe, transaction: &Transaction<'_>, total: u6
     Ok(())
 }
 
-/// Scenario delivery 78: a stale owner and the new one run delivery 7 in two transactions at a time: the later note
-/// waits for the earlier transaction and is refused, so its effect is rolled back; it is there once.
+/// Scenario delivery 78: a stale owner and the new one run delivery 7 in two transactions at a time. The later record
+/// waits for the earlier transaction and is refused, so its effect is rolled back: the effect is applied once.
 #[test]
 fn scenario_78_the_later_of_two_owners_applies_nothing() {
     with_server(async |server| {
         let dedupe = dedupe(&server).await;
         let (mut stale, mut owner) = (client(&server).await, client(&server).await);
         for total in [7, 8] {
-            // The first one has its row's lock, and has not committed.
+            // The first transaction has locked the row, and is not committed.
             let first = owner.transaction().await.unwrap();
             assert_eq!(apply(&dedupe, &first, total).await, Ok(()));
             let second = stale.transaction().await.unwrap();
@@ -79,7 +79,7 @@ fn a_rolled_back_owner_leaves_the_message_to_the_other() {
     });
 }
 
-/// A note is of one entity and one stream, rises only, and can be forgotten when it is old.
+/// A record belongs to one entity and one stream, only rises, and can be forgotten when it is old.
 #[test]
 fn notes_rise_and_are_forgotten() {
     with_server(async |server| {

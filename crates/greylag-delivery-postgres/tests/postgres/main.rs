@@ -1,4 +1,4 @@
-//! Against real, throw-away servers.
+//! Tests against real, throw-away servers.
 
 mod dedupe;
 mod outbox;

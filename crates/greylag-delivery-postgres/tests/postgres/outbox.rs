@@ -1,4 +1,4 @@
-//! The outbox in PostgreSQL: transactions of applications, and the numbers that they do not give.
+//! The outbox in PostgreSQL: transactions of applications, and the numbers assigned afterwards.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ async fn open(server: &Postgres) -> OutboxProducerQueue<PostgresOutboxes> {
     OutboxProducerQueue::open(outboxes, "mails", Default::default()).unwrap()
 }
 
-/// Scenario delivery 72: A inserts before B, and B commits first: B's row gets number 1 and A's number 2; both are
-/// handed out.
+/// Scenario delivery 72: A inserts before B, and B commits first: B's row gets number 1 and A's row number 2; both are
+/// returned by polls.
 #[test]
 fn scenario_72_rows_are_numbered_as_they_become_visible() {
     with_server(async |server| {
@@ -50,7 +50,7 @@ fn scenario_72_rows_are_numbered_as_they_become_visible() {
     });
 }
 
-/// What a transaction inserted that was rolled back is never sent; values are encoded by their codec.
+/// A message inserted in a transaction that was rolled back is never sent; values are encoded by their codec.
 #[test]
 fn a_message_is_there_with_its_transaction_or_not_at_all() {
     with_server(async |server| {
@@ -73,7 +73,8 @@ fn a_message_is_there_with_its_transaction_or_not_at_all() {
     });
 }
 
-/// Rows of any client that uses the statement are the same; many are handed out a few at a time, each once.
+/// Rows inserted with the statement by other clients are treated alike; many rows are returned a few at a time, each
+/// once.
 #[test]
 fn many_rows_are_numbered_a_few_at_a_time() {
     with_server(async |server| {
@@ -99,7 +100,7 @@ fn many_rows_are_numbered_a_few_at_a_time() {
     });
 }
 
-/// An outbox that is polled while nothing is new writes nothing.
+/// Polling an outbox without new messages writes nothing.
 #[test]
 fn polling_an_empty_outbox_writes_nothing() {
     with_server(async |server| {

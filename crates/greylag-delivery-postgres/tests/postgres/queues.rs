@@ -1,4 +1,4 @@
-//! The queue in PostgreSQL: the public kit, outages, and what only a server can do.
+//! The queue in PostgreSQL: the public kit, outages, and errors of a server.
 
 use async_trait::async_trait;
 use greylag_core::Encoded;
@@ -41,7 +41,7 @@ impl QueueBench for Bench {
     }
 }
 
-/// Every case of the public kit but that about pieces.
+/// Every case of the public kit except the one about pieces.
 #[test]
 fn the_queue_in_postgres_conforms() {
     with_server(async |server| {
@@ -71,7 +71,7 @@ async fn open(server: &Postgres) -> KvProducerQueue<PostgresQueues> {
     KvProducerQueue::open(store, "orders", Default::default()).unwrap()
 }
 
-/// Loads until the server is there again.
+/// Loads until the server runs again.
 async fn reload(queue: &mut KvProducerQueue<PostgresQueues>) -> Vec<u64> {
     loop {
         match queue.load(&controller(1)).await {
@@ -82,8 +82,8 @@ async fn reload(queue: &mut KvProducerQueue<PostgresQueues>) -> Vec<u64> {
     }
 }
 
-/// Of delivery D7: a server that dies at any time, and comes back, has every message that was acknowledged; the same
-/// queue goes on, over a connection of its own making.
+/// Of delivery D7: a server that dies at any time, and is restarted, has every acknowledged message; the same queue
+/// goes on, over a connection that it opens again.
 #[test]
 fn a_queue_outlives_its_server() {
     with_server(async |mut server| {
@@ -109,7 +109,7 @@ fn a_queue_outlives_its_server() {
     });
 }
 
-/// A server that is away is `NotStored`, whatever is asked: nothing was written.
+/// While the server is down, every call answers `NotStored`: nothing was written.
 #[test]
 fn a_server_that_is_away_stores_nothing() {
     with_server(async |mut server| {
@@ -124,7 +124,7 @@ fn a_server_that_is_away_stores_nothing() {
     });
 }
 
-/// Several processes that start with an empty database find or make the tables.
+/// Several processes that start with an empty database find or create the tables.
 #[test]
 fn tables_are_made_once() {
     with_server(async |server| {
@@ -139,7 +139,8 @@ fn tables_are_made_once() {
     });
 }
 
-/// A user that may not make tables is told what helps; one for whom they were made may use them.
+/// A user who may not create tables gets an error with a remedy; once the tables were created for the user, they can be
+/// used.
 #[test]
 fn a_user_without_permission_is_told_what_helps() {
     with_server(async |server| {
@@ -160,7 +161,7 @@ fn a_user_without_permission_is_told_what_helps() {
     });
 }
 
-/// What PostgreSQL cannot store is refused by name, and the queue goes on.
+/// Values that PostgreSQL cannot store are refused by name, and the queue goes on.
 #[test]
 fn what_cannot_be_stored_is_refused() {
     with_server(async |server| {
@@ -174,7 +175,7 @@ fn what_cannot_be_stored_is_refused() {
     });
 }
 
-/// Rows that somebody damaged are told, and not guessed at.
+/// Damaged rows cause an error; missing data is not guessed.
 #[test]
 fn damaged_rows_are_told() {
     with_server(async |server| {

@@ -6,14 +6,14 @@ use greylag_delivery::queue::MessageSent;
 use greylag_testkit::postgres::Postgres;
 use tokio_postgres::{Client, NoTls};
 
-/// Runs against a server of its own; without PostgreSQL it is skipped, and says so.
+/// Runs a test against a server of its own; without PostgreSQL the test is skipped with a message.
 pub(crate) fn with_server(test: impl AsyncFnOnce(Postgres)) {
     let Some(server) = Postgres::start() else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(test(server));
 }
 
-/// A connection of an application of its own.
+/// A separate connection, as of an application.
 pub(crate) async fn client(server: &Postgres) -> Client {
     let (client, connection) = tokio_postgres::connect(&server.config(), NoTls).await.unwrap();
     tokio::spawn(connection);
@@ -28,7 +28,7 @@ pub(crate) fn encoded(text: &str) -> Encoded {
     Encoded { codec: CodecId::JSON, manifest: "order".into(), payload: text.to_owned().into() }
 }
 
-/// Numbers and texts.
+/// Number and text of each message.
 pub(crate) fn told(messages: &[MessageSent<Encoded>]) -> Vec<(u64, String)> {
     let text = |sent: &MessageSent<Encoded>| String::from_utf8(sent.message.payload.to_vec()).unwrap();
     messages.iter().map(|sent| (sent.seq_nr.get(), text(sent))).collect()

@@ -8,7 +8,7 @@ use greylag_delivery_sled::{SledQueueSettings, SledQueues};
 use std::sync::Arc;
 use tokio::sync::Mutex;
 
-/// The store that is open now.
+/// The currently open store.
 #[derive(Clone)]
 struct Current(Arc<Mutex<SledQueues>>);
 

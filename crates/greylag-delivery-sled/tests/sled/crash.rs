@@ -1,8 +1,8 @@
-//! Killed under load, again and again: every message that was acknowledged is there, and none that was confirmed.
+//! A process killed under load, several times: every acknowledged, unconfirmed message is there, and no confirmed one.
 //!
-//! The child is this very test binary, started anew with the place in an environment variable. It says what it has
-//! loaded, then stores and confirms as fast as it can, and prints each acknowledgement. The parent kills it after some of
-//! them and compares what the next child has loaded.
+//! The child is this test binary, started with the directory in an environment variable. It prints what it has loaded,
+//! then stores and confirms as fast as it can, and prints each acknowledgement. The parent kills it after some of them,
+//! and compares the printed lines with what the next child has loaded.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -15,7 +15,7 @@ use greylag_delivery_sled::{SledQueueSettings, SledQueues};
 
 const PLACE: &str = "GREYLAG_DELIVERY_CRASH_PLACE";
 const CYCLES: u64 = 6;
-/// Messages that are never confirmed before as many later ones are stored.
+/// Number of later messages that are stored before a message is confirmed.
 const BEHIND: u64 = 5;
 
 fn say(line: &str) {
@@ -23,7 +23,7 @@ fn say(line: &str) {
 }
 
 fn payload(seq_nr: u64) -> Vec<u8> {
-    // Every tenth one lies in several pieces.
+    // Every tenth message has several pieces.
     let bytes = if seq_nr.is_multiple_of(10) { 150_000 } else { 100 };
     (0..bytes).map(|at: u64| ((at + seq_nr) % 251) as u8).collect()
 }
@@ -69,9 +69,9 @@ fn spawn(place: &Path) -> Child {
         .unwrap()
 }
 
-/// The words of a line of the child: what, and two numbers.
+/// Parses a line of the child: the kind, and two numbers.
 fn parse(line: &str) -> Option<(&str, u64, u64)> {
-    // What the test harness says before the first line stands on that line.
+    // Skip output of the test harness at the beginning of the first line.
     let at = ["have ", "stored ", "confirmed "].iter().find_map(|word| line.find(word))?;
     let mut words = line[at..].split_whitespace();
     Some((words.next()?, words.next()?.parse().ok()?, words.next()?.parse().ok()?))
@@ -87,7 +87,7 @@ fn killed_under_load_it_loses_nothing_that_was_acknowledged() {
         let mut left = 10 + 17 * cycle;
         let mut take = |line: &str, left: &mut u64| match parse(line) {
             Some(("have", first, current)) => {
-                // What was under way when the process was killed may be there, or not.
+                // Calls under way when the process was killed may have been stored or not.
                 let (after_confirmed, after_stored) = (confirmed + 1..=confirmed + 2, stored + 1..=stored + 2);
                 assert!(after_confirmed.contains(&first), "cycle {cycle}: first {first}, confirmed {confirmed}");
                 assert!(after_stored.contains(&current), "cycle {cycle}: next {current}, stored {stored}");
@@ -104,7 +104,7 @@ fn killed_under_load_it_loses_nothing_that_was_acknowledged() {
             take(&line, &mut left);
         }
         child.kill().unwrap();
-        // A line that the kill cut off is left out: it may name a smaller number.
+        // The kill may have truncated the last line, and thus its numbers, so it is ignored.
         let rest: Vec<String> = lines.map_while(Result::ok).collect();
         let whole = rest.len().saturating_sub(1);
         rest[..whole].iter().for_each(|line| take(line, &mut left));

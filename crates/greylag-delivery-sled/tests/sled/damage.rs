@@ -1,4 +1,4 @@
-//! What a store does about damage, a lost end, a full disk and names that are too long.
+//! Behaviour of a store with damage, a lost end, a full disk, and names that are too long.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ fn up_to(seq_nr: u64) -> Confirmation {
     Confirmation::UpTo { qualifier: "".into(), seq_nr: SeqNr(seq_nr), timestamp_ms: 1 }
 }
 
-/// One process at a time; a store of another kind is not taken for one of queues.
+/// Only one process at a time can open the directory; a store of another kind is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_directory_is_one_process_own() {
     let directory = tempfile::tempdir().unwrap();
@@ -38,7 +38,7 @@ async fn the_directory_is_one_process_own() {
     SledQueues::open(directory.path(), settings()).await.unwrap().close().await.unwrap();
 }
 
-/// A log that lost its end is not opened: messages that were acknowledged would be gone.
+/// A log without its end cannot be opened, since acknowledged messages would be missing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_without_its_end_is_not_opened() {
     let directory = tempfile::tempdir().unwrap();
@@ -59,14 +59,14 @@ async fn a_store_without_its_end_is_not_opened() {
     queue.store_message_sent(vec![order(2, 100)]).await.unwrap();
     queues.close().await.unwrap();
 
-    // The files of before, and what the guard knows of after.
+    // The earlier files, with the later guard file.
     std::fs::copy(place.join(greylag_store_sled::GUARD_FILE), copy.join(greylag_store_sled::GUARD_FILE)).unwrap();
     let refused = SledQueues::open(&copy, SledQueueSettings::test()).await;
     let told = refused.expect_err("its end is lost").to_string();
     assert!(told.contains("acknowledged") && told.contains("restore the directory"), "{told}");
 }
 
-/// A disk that is nearly full refuses messages, and takes confirmations, which make room.
+/// With a nearly full disk the store refuses messages, and accepts confirmations, which make room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disk_that_is_nearly_full_takes_confirmations_only() {
     let directory = tempfile::tempdir().unwrap();
@@ -97,7 +97,7 @@ async fn a_disk_that_is_nearly_full_takes_confirmations_only() {
     assert_eq!(queue.store_message_sent(vec![order(3, 10)]).await, Ok(SeqNr(3)));
 }
 
-/// Names have a length that a key can have; what is too long, or too much for one batch, is refused by name.
+/// Names that are too long for a key, and messages too large for one batch, are refused by name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_too_long_is_refused() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Durable producers over a queue of a store: what one append takes, confirmed messages a second, calls of the queue, and how soon
-//! the first of many recovered messages is delivered.
+//! Durable producers over a queue of a store: duration of one append, confirmed messages per second, calls of the
+//! queue, and the time until the first of many recovered messages is delivered.
 
 #[path = "../../../greylag-sharding/benches/as_is/mod.rs"]
 mod as_is;
@@ -25,13 +25,13 @@ use greylag_transport::memory::MemoryNetwork;
 
 const PAYLOAD: usize = 100;
 const ROUNDS: usize = 5;
-/// Senders at a time: each waits until its message is stored.
+/// Concurrent senders; each waits until its message is stored.
 const SENDERS: u64 = 512;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 type Queue = Box<dyn DurableProducerQueue<Encoded>>;
 
-/// Calls of a queue that change it.
+/// Counts of the calls that change a queue.
 #[derive(Default)]
 struct Calls {
     sent: AtomicU64,
@@ -61,7 +61,7 @@ impl DurableProducerQueue<Encoded> for Counted {
     }
 }
 
-/// Measures queues that `open` makes, each under a name of its own.
+/// Measures queues made by `open`, each with a name of its own.
 pub(crate) async fn measure(store: &str, open: impl AsyncFn(String) -> Queue) {
     let scale = if is_measured() { 1 } else { 100 };
     let mut appends = Vec::new();
@@ -104,7 +104,7 @@ fn message(number: u64) -> MessageSent<Encoded> {
     MessageSent { seq_nr: SeqNr(number), message, ack: false, qualifier: "".into(), timestamp_ms: 1 }
 }
 
-/// The median of appends of one message each, one after the other.
+/// The median duration of appends of one message each, one after the other.
 async fn append_seconds(mut queue: Queue, count: u64) -> f64 {
     queue.load(&controller(1)).await.expect("it loads");
     let mut took = Vec::new();
@@ -124,7 +124,7 @@ struct Pair {
     _consumer: ConsumerController<Bytes>,
 }
 
-/// A producer over this queue, and its consumer at another node of the same process.
+/// A producer over this queue, and its consumer on another node of the same process.
 fn pair(queue: impl DurableProducerQueue<Encoded> + 'static) -> Pair {
     let network = MemoryNetwork::new();
     let node = |name: &str| network.node(name.parse().expect("an address"), Arc::new(Registry::new()));
@@ -164,7 +164,7 @@ async fn confirmed_a_second(queue: impl DurableProducerQueue<Encoded> + 'static,
     rate
 }
 
-/// How long a load takes, and how long a producer until its consumer has the first message.
+/// The duration of a load, and the time until a producer's consumer has the first message.
 async fn recovered(open: &impl AsyncFn(String) -> Queue, name: String, messages: u64) -> (f64, f64) {
     let mut queue = open(name.clone()).await;
     queue.load(&controller(1)).await.expect("it loads");

@@ -37,8 +37,8 @@ pub trait DeliveryEntity<T: Send + Sync + 'static>: Send + 'static {
     /// Handles a delivery. An unconfirmed delivery blocks the later ones of the same producer.
     ///
     /// # Errors
-    /// A failure, like a panic, replaces this value by a new one from the factory; deliveries that
-    /// were not confirmed come again.
+    /// A failure, like a panic, replaces this value by a new one from the factory; unconfirmed deliveries are handed
+    /// out again.
     fn on_delivery(
         &mut self,
         delivery: Delivery<T>,

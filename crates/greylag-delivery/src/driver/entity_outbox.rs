@@ -182,7 +182,8 @@ impl EntityOutbox {
     /// `then_run(outbox.stored())`.
     ///
     /// # Errors
-    /// [`QueueError::Unencodable`] names the message; [`QueueError::Rejected`] if the numbers of the stream are used up.
+    /// [`QueueError::Unencodable`] names the message; [`QueueError::Rejected`] if the numbers of the stream are used
+    /// up.
     pub fn send<B: WithOutbox, T: 'static>(
         &self,
         state: &B::State,

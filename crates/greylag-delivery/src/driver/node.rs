@@ -1,4 +1,4 @@
-//! Delivery on one node: the entity types that are set up there, and the producers and consumers that were started there.
+//! Delivery on one node: the entity types set up there, and the producers and consumers started there.
 
 mod attended;
 #[cfg(feature = "persistence")]
@@ -60,7 +60,8 @@ impl NodeDelivery {
         self.kept.settings()
     }
 
-    /// A producer of messages for the entities of a type that is set up on this node with delivery, as a host or as a proxy.
+    /// A producer of messages for the entities of a type that is set up on this node with delivery, as a host or as a
+    /// proxy.
     ///
     /// ```no_run
     /// # use greylag_delivery::{NodeDelivery, ProducerId};

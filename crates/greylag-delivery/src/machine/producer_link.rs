@@ -291,7 +291,8 @@ impl<P: Clone> ProducerLink<P> {
         self.pump(now, out);
     }
 
-    /// P3: transmits frames up to the grant. Only repeats of transmitted frames bypass this gate.
+    /// P3: transmits frames up to the grant. Only repeats of transmitted frames (P8, P9, and P7 with an end) bypass
+    /// this gate.
     fn pump(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         if !self.is_attached() || !self.repeats.is_free() {
             return;

@@ -200,7 +200,7 @@ pub enum Effect<M> {
     GivenBack(Unstored<M>),
     /// Storing has ended; nothing more is released. Messages given back because of the end come after this effect.
     Ended(End),
-    /// All confirmations that could be stored are stored; the answer to [`Input::Close`].
+    /// Everything that could be stored is stored; the answer to [`Input::Close`].
     Closed,
 }
 

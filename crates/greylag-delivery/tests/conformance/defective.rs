@@ -1,4 +1,4 @@
-//! Queues that break one promise each: the kit must see it.
+//! Queues that violate one guarantee each; the kit must detect each violation.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use greylag_delivery::{
     ControllerRef, DurableProducerQueue, Epoch, InMemoryProducerQueue, InMemoryQueues, QueueFault, SeqNr, StreamId,
 };
 
-/// What a queue does wrong.
+/// The defect of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Defect {
     BeginsAtZero,
@@ -85,12 +85,11 @@ const CASES: [(Defect, &str); 31] = [
     (TakesTheQueueBack, "of two controllers exactly one goes on, in every order (87)"),
 ];
 
-/// The case that fails as soon as any failure is hidden, and the one that needs a queue of pieces, which has a test of
-/// its own.
+/// Cases tested elsewhere: one that fails as soon as any failure is hidden, and one that needs a queue of pieces.
 const ELSEWHERE: [&str; 2] =
     ["the same with every single failure of a write (87)", "an incomplete message at the end was never stored (37)"];
 
-/// Good queues with a defect before them.
+/// Conforming queues behind a wrapper with a defect.
 struct Broken {
     defect: Defect,
     disk: Mutex<InMemoryQueues>,
@@ -180,7 +179,7 @@ impl BrokenQueue {
         }
     }
 
-    /// The confirmations that are written in place of the right ones.
+    /// Replaces confirmations by the wrong ones of the defect.
     fn respell(&self, confirmations: Vec<Confirmation>) -> Vec<Confirmation> {
         let respell = |confirmation: Confirmation| match (self.defect, confirmation) {
             (ConfirmsOneNumber, Confirmation::UpTo { seq_nr, timestamp_ms, .. }) => {
@@ -289,7 +288,7 @@ impl DurableProducerQueue<Encoded> for BrokenQueue {
     }
 }
 
-/// Each case of the kit fails for a queue that breaks what it is about, and no case is without such a queue.
+/// Each case of the kit fails for a queue with the corresponding defect, and every case has such a queue.
 #[tokio::test]
 async fn the_kit_sees_every_defect() {
     let mut seen = BTreeSet::from(ELSEWHERE);
@@ -306,8 +305,8 @@ async fn the_kit_sees_every_defect() {
     }
 }
 
-/// A message that was acknowledged though its write failed is found by playing every failure, not only by the case
-/// about failures.
+/// A hidden write failure is also detected by the interleavings with every failure, not only by the case about
+/// failures.
 #[tokio::test]
 async fn the_kit_sees_hidden_failures_in_interleavings() {
     let report = durable_queue(&Broken::new(HidesFailedStores)).await;

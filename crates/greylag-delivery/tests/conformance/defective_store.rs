@@ -1,4 +1,4 @@
-//! Stores of rows that break one promise each: the kit must see it.
+//! Stores of rows that violate one guarantee each; the kit must detect each violation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -8,7 +8,7 @@ use greylag_delivery::queue::{QueueChange, QueueClaim, QueueHead, QueueRows, Que
 use greylag_delivery::tck::queue_store;
 use greylag_delivery::{Epoch, InMemoryQueues, QueueStore, SeqNr};
 
-/// What a store does wrong.
+/// The defect of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Defect {
     WritesUnclaimed,
@@ -38,11 +38,11 @@ const CASES: [(Defect, &str); 10] = [
     (CutsNames, "rows of different names know nothing of each other"),
 ];
 
-/// A good store with a defect before it.
+/// A conforming store behind a wrapper with a defect.
 struct Broken {
     defect: Defect,
     rows: InMemoryQueues,
-    /// Of a queue the epoch and the numbers that its last claim wrote.
+    /// By queue: the epoch and the numbers written by its last claim.
     seen: Mutex<BTreeMap<String, (Epoch, SeqNr)>>,
 }
 
@@ -111,7 +111,7 @@ impl QueueStore for Broken {
     }
 }
 
-/// Each case of the kit fails for a store that breaks what it is about, and no case is without such a store.
+/// Each case of the kit fails for a store with the corresponding defect, and every case has such a store.
 #[tokio::test]
 async fn the_kit_of_stores_sees_every_defect() {
     let known: BTreeSet<&str> = CASES.iter().map(|(_, case)| *case).collect();

@@ -1,4 +1,4 @@
-//! Every queue of this crate against the public kit, and the kit against queues that break its promises one by one.
+//! Every queue of this crate against the public kit, and the kit against queues that violate one guarantee each.
 
 mod defective;
 mod defective_store;

@@ -1,4 +1,4 @@
-//! The queue in memory, which is the queue in a store of rows over the smallest of stores.
+//! The queue in memory: the queue in a store of rows, over the simplest store.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn the_store_in_memory_conforms() {
     assert_eq!(report.skipped().count(), 0, "{report}");
 }
 
-/// The same on several threads, and with a store that takes its time.
+/// The same on several threads, with a slow store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_queue_in_memory_conforms() {
     let disk = InMemoryQueues::new();
@@ -57,7 +57,7 @@ async fn a_slow_queue_in_memory_conforms() {
     durable_queue(&Memory(disk)).await.assert_conforms();
 }
 
-/// A store of somebody else fails as that in memory does.
+/// Faults can be injected into any store, not only into the one in memory.
 #[tokio::test(start_paused = true)]
 async fn faults_stand_before_any_store() {
     use greylag_delivery::QueueStore;
@@ -75,8 +75,8 @@ async fn faults_stand_before_any_store() {
     assert_eq!(store.head("a").await, Ok(None));
 }
 
-/// Of delivery §4.1: a store that comes between the two looks of a load is loaded with the rest, and its number is not
-/// given again. With a delay of a second each call of the store is on the second after it began.
+/// Of delivery §4.1: a store between a load's two reads is loaded with the rest, and its number is not assigned again.
+/// With a delay of one second, each call of the store is made one second after it began.
 #[tokio::test(start_paused = true)]
 async fn a_store_in_the_middle_of_a_load_is_not_lost() {
     let disk = InMemoryQueues::new();

@@ -1,4 +1,4 @@
-//! The outbox, over a table in memory: what applications wrote is numbered, handed out, confirmed and found again.
+//! The outbox over a table in memory: messages of applications are numbered, returned by polls, confirmed and loaded.
 
 use futures::FutureExt;
 use greylag_core::{CodecId, Encoded};
@@ -26,7 +26,7 @@ fn pairs(expected: &[(u64, &str)]) -> Vec<(u64, String)> {
     expected.iter().map(|(seq_nr, text)| (*seq_nr, (*text).to_owned())).collect()
 }
 
-/// Of delivery §4.4: messages get their numbers when they are first seen, once, and keep them.
+/// Of delivery §4.4: messages are numbered when they are first seen, once, and keep their numbers.
 #[tokio::test]
 async fn messages_are_numbered_in_the_order_in_which_they_are_seen() {
     let disk = InMemoryQueues::new();
@@ -52,7 +52,7 @@ async fn messages_are_numbered_in_the_order_in_which_they_are_seen() {
     assert_eq!(told(&next.poll_new(10).await.unwrap()), pairs(&[(3, "c")]));
 }
 
-/// A poll whose caller waits no more, or whose answer is lost, loses no message.
+/// A poll that was dropped, or whose answer was lost, loses no message.
 #[tokio::test]
 async fn what_a_lost_poll_numbered_is_handed_out_all_the_same() {
     let disk = InMemoryQueues::new();
@@ -73,7 +73,7 @@ async fn what_a_lost_poll_numbered_is_handed_out_all_the_same() {
     assert_eq!(told(&state.unconfirmed), pairs(&[(1, "a"), (2, "b"), (3, "c"), (4, "d")]));
 }
 
-/// A producer that stores in an outbox is told that it must not; what was handed out is stored already.
+/// A producer that stores new messages in an outbox is refused; messages returned by polls count as stored.
 #[tokio::test]
 async fn an_outbox_is_written_by_applications() {
     let disk = InMemoryQueues::new();
@@ -88,7 +88,7 @@ async fn an_outbox_is_written_by_applications() {
     assert_eq!(disk.open("mails").poll_interval(), None, "no other queue is polled");
 }
 
-/// A store whose numbers go wrong: by `skip` at each poll.
+/// A store that assigns wrong numbers: off by `skip` at each poll.
 struct Misnumbering(InMemoryQueues, i64);
 
 #[async_trait::async_trait]
@@ -130,7 +130,7 @@ impl OutboxStore for Misnumbering {
     }
 }
 
-/// Of delivery §4.4: numbers may have gaps, and must rise; a number that was handed out before is `OutOfOrder`.
+/// Of delivery §4.4: numbers may have gaps, but must rise; a number that was returned before is `OutOfOrder`.
 #[tokio::test]
 async fn a_number_that_comes_again_is_out_of_order() {
     let open = |skip| async move {

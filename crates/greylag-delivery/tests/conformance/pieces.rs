@@ -1,4 +1,4 @@
-//! A queue that stores messages in pieces, good and bad.
+//! A queue that stores messages in pieces, conforming or not.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use greylag_delivery::{ControllerRef, DurableProducerQueue, InMemoryProducerQueu
 
 type Planted = Arc<Mutex<BTreeMap<String, Vec<Piece>>>>;
 
-/// Queues of pieces. `discards`: an incomplete message at the end is thrown away, as it must be.
+/// Queues of pieces. `discards`: whether an incomplete message at the end is discarded, as it must be.
 struct Pieces {
     disk: InMemoryQueues,
     planted: Planted,
@@ -26,7 +26,7 @@ struct PieceQueue {
 }
 
 impl PieceQueue {
-    /// The messages that the planted pieces make.
+    /// The messages assembled from the planted pieces.
     fn assembled(&self) -> Vec<MessageSent<Encoded>> {
         let pieces = self.planted.lock().unwrap().remove(self.queue.name()).unwrap_or_default();
         let mut messages = Vec::new();
@@ -91,7 +91,7 @@ fn pieces(discards: bool) -> Pieces {
     Pieces { disk: InMemoryQueues::new(), planted: Planted::default(), discards }
 }
 
-/// Scenario delivery 37: of a queue that stores pieces an incomplete tail is discarded, and the kit sees if it is not.
+/// Scenario delivery 37: a queue of pieces discards an incomplete tail, and the kit detects if it does not.
 #[tokio::test]
 async fn scenario_37_an_incomplete_tail_is_discarded() {
     let report = durable_queue(&pieces(true)).await;

@@ -1,4 +1,4 @@
-//! Effect, message, effect: orders are paid for exactly once, whatever fails on the way.
+//! Chained exactly-once: orders are paid for exactly once under any failure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ struct World {
 }
 
 impl World {
-    /// A sending entity, and a producer for it.
+    /// Starts a sending entity, and a producer for it.
     fn start(&self) -> Started {
         let (outbox, started) = {
             let Started { orders, ended, queue, producer } = start(&self.stores);
@@ -89,8 +89,8 @@ async fn world() -> World {
     World { sharding, region, journal, stores }
 }
 
-/// Of delivery §7: orders are placed while appends of the sending entity fail in every way, and it is killed and started
-/// anew. In the end each account was paid for what was placed, once.
+/// Of delivery §7: orders are placed while appends of the sending entity fail in every way, and the entity is killed
+/// and restarted. In the end each account was paid the placed orders, once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_order_is_paid_for_once() {
     let world = world().await;
@@ -107,13 +107,13 @@ async fn every_order_is_paid_for_once() {
             started.orders.tell(Command::Place { account, cents: 1 }).await.unwrap();
         }
         match round % 4 {
-            // It fails, and a successor takes its place.
+            // The entity fails, and a successor starts.
             1 => {
                 started.orders.tell(Command::Fail).await.unwrap();
                 assert!(matches!(started.ended.await.unwrap(), Ended::Failed(_)));
                 started = world.start();
             }
-            // It is stopped; what its producer was about to do is left undone.
+            // The entity is stopped; calls of its producer under way are dropped.
             3 => {
                 started.orders.stop().await;
                 drop(started);

@@ -1,4 +1,4 @@
-//! The outbox within an event-sourced entity: what is sent, when, and whatever fails.
+//! The outbox within an event-sourced entity: which messages are sent, and when, under any failure.
 
 mod chain;
 mod order;

@@ -1,4 +1,4 @@
-//! An entity that sends: it is paid for what is ordered.
+//! An entity that sends payments for orders.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,12 +16,12 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 pub(crate) enum Command {
-    /// Orders for so many cents, to be paid by an account.
+    /// Places an order of this many cents, to be paid by an account.
     Place {
         account: &'static str,
         cents: i64,
     },
-    /// How many orders were placed, and how many payments are not confirmed.
+    /// Asks for the numbers of placed orders, and of unconfirmed payments.
     Count(ReplyTo<(usize, usize)>),
     Fail,
     Outbox(OutboxRequest),
@@ -41,7 +41,7 @@ pub(crate) struct State {
 
 pub(crate) struct Orders {
     outbox: EntityOutbox,
-    /// Sends for this entity, and ends with it.
+    /// Sends for this entity; the producer ends with the entity.
     pub(crate) _producer: Arc<Mutex<Option<ShardingProducer<i64>>>>,
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn id() -> PersistenceId {
     PersistenceId::of("Orders", "7").unwrap()
 }
 
-/// One incarnation of the entity, and what it is known by outside.
+/// One incarnation of the entity, with its handles.
 pub(crate) struct Started {
     pub(crate) orders: EntityHandle<Command>,
     pub(crate) ended: oneshot::Receiver<Ended>,
@@ -116,7 +116,7 @@ pub(crate) fn start(stores: &Stores) -> Started {
     Started { orders, ended, queue, producer }
 }
 
-/// Tries until it holds.
+/// Polls until `tried` returns a value.
 pub(crate) async fn until<R>(what: &str, mut tried: impl AsyncFnMut() -> Option<R>) -> R {
     let trying = async {
         loop {

@@ -1,4 +1,4 @@
-//! A message leaves when its append has answered Ok, or after the recovery that found it stored.
+//! A message is sent once its append has answered Ok, or after the recovery that found it stored.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn pairs(expected: &[(u64, &str)]) -> Vec<(u64, String)> {
     expected.iter().map(|(seq_nr, text)| (*seq_nr, (*text).to_owned())).collect()
 }
 
-/// Loads as a producer does, until the entity answers.
+/// Loads like a producer, until the entity answers.
 async fn load(queue: &mut EntityOutboxQueue) -> (u64, Vec<(u64, String)>) {
     until("the entity answers", async || match queue.load(&controller(1)).await {
         Ok(state) => Some((state.epoch.0, told(&state.unconfirmed))),
@@ -66,7 +66,7 @@ async fn scenario_76_what_was_not_stored_never_leaves() {
         let (placed, waiting) = orders.ask(Command::Count).await.unwrap();
         let expected = if is_stored { 2 } else { 1 };
         assert_eq!((placed, waiting), (expected, expected), "{fault:?}: the event and its message, or neither");
-        // The entity began anew: nothing is handed out before its state is taken up.
+        // The entity was restarted: no message is returned before its state is loaded.
         let found = until("the recovered state is taken up", async || match queue.poll_new(10).await {
             Ok(new) => {
                 assert!(new.is_empty(), "{fault:?}: {new:?}");
@@ -84,8 +84,8 @@ async fn scenario_76_what_was_not_stored_never_leaves() {
     }
 }
 
-/// Scenario delivery 76: an entity that lost its history to another sends nothing that it could not store, and its
-/// producer hears that it is over.
+/// Scenario delivery 76: an entity that lost its history to another one sends no message that it could not store, and
+/// its producer is fenced.
 #[tokio::test]
 async fn scenario_76_a_fenced_entity_sends_nothing() {
     let (_, stores) = faulty();
@@ -103,7 +103,7 @@ async fn scenario_76_a_fenced_entity_sends_nothing() {
     assert_eq!(polled(&mut next).await, pairs(&[(1, "2")]));
 }
 
-/// Of delivery §7: confirmations are events; what is confirmed does not come again, from a snapshot or from events.
+/// Of delivery §7: confirmations are events; a confirmed message is not loaded again, from a snapshot or from events.
 #[tokio::test]
 async fn confirmations_are_events_of_the_entity() {
     let (journal, stores) = faulty();
@@ -131,7 +131,7 @@ async fn confirmations_are_events_of_the_entity() {
     assert_eq!(load(&mut queue).await, (3, pairs(&[(3, "3")])));
 }
 
-/// An outbox is written by its entity; what was handed out is stored already.
+/// Only the entity writes its outbox; messages returned by polls count as stored.
 #[tokio::test]
 async fn nothing_is_stored_through_the_queue() {
     let (_, stores) = faulty();

@@ -1,4 +1,4 @@
-//! Taking: confirmations, batches, restarts, and the end of a consumer.
+//! Consumers: confirmations, batches, restarts, and their end.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn a_delivery_that_is_dropped_comes_again() {
     assert_eq!(consumer.counters().snapshot().abandoned, 2);
 }
 
-/// delivery 19: the new consumer gets what the former one has in hand, and then the rest.
+/// delivery 19: the new consumer gets the deliveries of the former one, and then the rest.
 #[tokio::test]
 async fn a_consumer_that_starts_again_takes_over() {
     let nodes = nodes();
@@ -54,7 +54,7 @@ async fn a_consumer_that_starts_again_takes_over() {
     handle.drain(Duration::from_secs(10)).await.unwrap();
 }
 
-/// delivery 20: the end of a consumer is the end of its controller, and its last word is how far it got.
+/// delivery 20: the end of a consumer ends its controller, whose last message reports the confirmed prefix.
 #[tokio::test]
 async fn the_end_of_a_consumer_ends_its_controller() {
     let nodes = nodes();
@@ -81,7 +81,7 @@ async fn the_end_of_a_consumer_ends_its_controller() {
     for number in 1..=3 {
         within(handle.send(number)).await.unwrap();
     }
-    // Neither of the two asks to be told of its confirmation, so that the last word of the controller tells.
+    // Neither of the two messages requests its confirmation, so the controller's last message must report it.
     let mut confirmed = handle.confirmed();
     assert_eq!(take(&mut deliveries, 2, Duration::ZERO).await, [1, 2]);
     drop(deliveries);
@@ -89,7 +89,7 @@ async fn the_end_of_a_consumer_ends_its_controller() {
     within(gone(&path(&consumer))).await;
 }
 
-/// delivery 25, with a stream: what is here is handed out, and the end comes when it is confirmed.
+/// delivery 25, with a stream: messages already here are handed out, and the stream ends when they are confirmed.
 #[tokio::test]
 async fn a_consumer_that_stops_in_order_gets_what_is_there() {
     let nodes = nodes();
@@ -102,7 +102,7 @@ async fn a_consumer_that_stops_in_order_gets_what_is_there() {
     within(handle.send(1)).await.unwrap();
     let first = within(deliveries.next()).await.unwrap();
     consumer.deliver_then_stop();
-    // While one is in hand, what still arrives is handed out.
+    // While one delivery is in hand, messages that still arrive are handed out.
     for number in 2..=3 {
         within(handle.send(number)).await.unwrap();
         let delivery = within(deliveries.next()).await.unwrap();
@@ -142,7 +142,7 @@ async fn a_batch_is_of_one_producer_and_is_confirmed_as_one() {
     assert_eq!(seen, (1..=10).collect::<Vec<_>>());
     handle.drain(Duration::from_secs(10)).await.unwrap();
 
-    // What is dropped comes again, before anything of the producer that the consumer goes on to.
+    // Dropped deliveries are handed out again, before messages of the consumer's next producer.
     within(handle.send(11)).await.unwrap();
     let batch = within(deliveries.next_batch(10, ms(1))).await.unwrap();
     consumer.register_to(other.reference());
@@ -155,7 +155,7 @@ async fn a_batch_is_of_one_producer_and_is_confirmed_as_one() {
     assert_eq!(last.iter().copied().collect::<Vec<_>>(), [100]);
 }
 
-/// What a consumer knows to be processed is not handed out (C8).
+/// Messages that the consumer knows to be processed are not handed out (C8).
 #[tokio::test]
 async fn known_messages_are_not_handed_out() {
     let nodes = nodes();
@@ -166,7 +166,7 @@ async fn known_messages_are_not_handed_out() {
     within(handle.send(1)).await.unwrap();
     let first = within(deliveries.next()).await.unwrap();
     let stream = first.id().stream_id;
-    // A consumer that starts anew with a record of its own.
+    // A restarted consumer with a record of its own.
     let mut restarted = consumer.start([(stream, SeqNr(1))].into_iter().collect());
     drop(first);
     within(handle.send(2)).await.unwrap();
@@ -174,8 +174,8 @@ async fn known_messages_are_not_handed_out() {
     assert_eq!(consumer.counters().snapshot().suppressed, 1);
 }
 
-/// Delivery §9, §6: a consumer controller reports events as an entity does, and a message that cannot be read holds health down
-/// until it is confirmed, which passes it over.
+/// Delivery §9, §6: a consumer controller reports events like an entity, and an undecodable message degrades its health
+/// until it is confirmed, that is skipped.
 #[tokio::test]
 async fn a_consumer_tells_of_events_and_of_its_health() {
     let nodes = nodes();

@@ -1,4 +1,4 @@
-//! Producers that store: what a crash of either side leaves, and what a failing store does.
+//! Durable producers: the state after a crash of either side, and a failing store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn durable(node: &Arc<dyn Remoting>, disk: &InMemoryQueues) -> ProducerControlle
     builder.durable(disk.open("orders")).spawn(node).unwrap()
 }
 
-/// An outbox's messages would wait for ever at a producer that does not ask for them, so the producer is not started.
+/// An outbox's messages would wait for ever at a producer that does not poll, so the producer is not started.
 #[tokio::test]
 async fn an_outbox_is_refused() {
     let (nodes, disk) = (nodes(), InMemoryQueues::new());
@@ -27,7 +27,7 @@ async fn an_outbox_is_refused() {
     assert_eq!(refused, StartError::Outbox);
 }
 
-/// delivery 44: both sides are gone, and what was stored comes again in order, before anything new.
+/// delivery 44: both sides are lost, and the stored messages are sent again in order, before new ones.
 #[tokio::test]
 async fn stored_messages_outlive_both_sides() {
     let (nodes, disk) = (nodes(), InMemoryQueues::new());
@@ -37,7 +37,7 @@ async fn stored_messages_outlive_both_sides() {
     let deliveries = silent.start(Dedupe::none());
     let handle = first.start();
     for number in 1..=3 {
-        // Stored is enough for an ask: the consumer confirms nothing.
+        // An ask is answered once its message is stored: the consumer confirms nothing.
         assert_eq!(within(handle.ask(number)).await.unwrap(), SeqNr(number));
     }
     nodes.network.crash(nodes.a.self_address());
@@ -57,7 +57,7 @@ async fn stored_messages_outlive_both_sides() {
     handle.drain(PATIENCE).await.unwrap();
     handle.close().await;
 
-    // Everything is confirmed, and that is stored: the next one starts with nothing.
+    // Every message is confirmed, and that is stored: the next producer starts without messages.
     let third = durable(&nodes.c, &disk);
     let permit_of = third.start();
     let consumer = consumer_with(&nodes.c, settings());
@@ -69,7 +69,7 @@ async fn stored_messages_outlive_both_sides() {
     assert_eq!(read(&mut numbers, 1).await, [5]);
 }
 
-/// `drain`, and the background drain of a dropped producer, wait for what the queue had before, too.
+/// `drain`, and the background drain of a dropped producer, also wait for messages loaded from the queue.
 #[tokio::test]
 async fn what_the_queue_had_is_drained_too() {
     let (nodes, disk) = (nodes(), InMemoryQueues::new());
@@ -94,7 +94,7 @@ async fn what_the_queue_had_is_drained_too() {
     assert_eq!(take(&mut deliveries, 3, Duration::from_millis(20)).await, [1, 2, 3]);
 }
 
-/// delivery 45: the consumer survives its producer, and sees nothing twice; the former controller is fenced.
+/// delivery 45: the consumer survives its producer, and gets no message twice; the former controller is fenced.
 #[tokio::test]
 async fn a_surviving_consumer_sees_nothing_twice() {
     let (nodes, disk) = (nodes(), InMemoryQueues::new());
@@ -123,7 +123,7 @@ async fn a_surviving_consumer_sees_nothing_twice() {
     within(sending).await.unwrap();
     assert!(tokio::time::timeout(Duration::from_millis(100), deliveries.next()).await.is_err(), "nothing comes twice");
 
-    // The former controller learns of it with its next store, at the latest.
+    // The former controller is fenced at its next store, at the latest.
     let refused = loop {
         match tokio::time::timeout(Duration::from_millis(200), former.send(9)).await {
             Ok(Err(error)) => break error,
@@ -136,7 +136,7 @@ async fn a_surviving_consumer_sees_nothing_twice() {
     assert!(matches!(first.failure(), Some(ProducerError::Fenced { .. })));
 }
 
-/// The store has the message, and its answer is lost: the producer asks again.
+/// The store has the message, but its answer is lost: the producer repeats the call.
 #[tokio::test]
 async fn a_message_whose_store_gave_no_answer_is_stored_and_delivered_once() {
     let (nodes, disk) = (nodes(), InMemoryQueues::new());
@@ -156,7 +156,7 @@ async fn a_message_whose_store_gave_no_answer_is_stored_and_delivered_once() {
     });
     tokio::time::sleep(Duration::from_millis(50)).await;
     disk.fail_never();
-    // The store had the message, though it did not say so; it is stored once and delivered once.
+    // The store had the message, though its answer was lost; the message is stored once and delivered once.
     within(sending).await.unwrap().unwrap();
     within(handle.send(3)).await.unwrap();
     assert_eq!(read(&mut numbers, 3).await, [1, 2, 3]);
@@ -164,7 +164,7 @@ async fn a_message_whose_store_gave_no_answer_is_stored_and_delivered_once() {
     assert!(numbers.try_recv().is_err());
 }
 
-/// A consumer without repeats cannot keep what a durable producer promises (§1.6).
+/// A consumer without resend requests breaks the guarantee of a durable producer (§1.6).
 #[tokio::test]
 async fn a_durable_producer_refuses_a_consumer_that_asks_for_no_repeats() {
     let (nodes, disk) = (nodes(), InMemoryQueues::new());

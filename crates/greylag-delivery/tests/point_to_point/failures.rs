@@ -8,7 +8,7 @@ use greylag_delivery::{Dedupe, Epoch, ProducerController, ProducerId, ProducerId
 
 use crate::support::{PATIENCE, address, consumer, nodes, producer, read, run, settings, take, within};
 
-/// Frames, and answers, are lost for a while, in either direction.
+/// Frames and answers are lost for a while, in either direction.
 #[tokio::test]
 async fn lost_messages_come_again_in_order_and_once() {
     let nodes = nodes();
@@ -35,7 +35,7 @@ async fn lost_messages_come_again_in_order_and_once() {
     assert!(numbers.try_recv().is_err(), "nothing comes twice");
 }
 
-/// delivery 31: the second consumer continues; twice is seen only what the first had not confirmed.
+/// delivery 31: the second consumer continues; only messages that the first had not confirmed are seen twice.
 #[tokio::test]
 async fn a_consumer_is_replaced() {
     let nodes = nodes();
@@ -57,7 +57,7 @@ async fn a_consumer_is_replaced() {
     let unconfirmed = within(deliveries.next()).await.unwrap();
     *times.entry(*unconfirmed).or_default() += 1;
     drop((deliveries, unconfirmed, first));
-    // The last word of the first consumer says how far it got.
+    // The last message of the first consumer reports its confirmed prefix.
     within(confirmed.wait_for(|confirmed| *confirmed == SeqNr(42))).await.unwrap();
     let second = consumer(&nodes.c);
     controller.register_consumer(second.reference());
@@ -71,7 +71,7 @@ async fn a_consumer_is_replaced() {
     assert_eq!(twice, [43]);
 }
 
-/// The node of a consumer is lost with messages in hand; one on a third node is registered in its place.
+/// The node of a consumer is lost with deliveries in hand; a consumer on a third node is registered in its place.
 #[tokio::test]
 async fn a_consumer_on_another_node_takes_over_from_a_lost_node() {
     let nodes = nodes();
@@ -93,7 +93,7 @@ async fn a_consumer_on_another_node_takes_over_from_a_lost_node() {
     handle.drain(PATIENCE).await.unwrap();
 }
 
-/// delivery 32: the numbers of an in-memory producer begin anew in a new stream, and are not taken for known ones.
+/// delivery 32: an in-memory producer starts a new stream with numbers from 1, which are not taken for known ones.
 #[tokio::test]
 async fn a_producer_is_replaced() {
     let nodes = nodes();
@@ -120,8 +120,8 @@ async fn a_producer_is_replaced() {
     assert_eq!(take(&mut deliveries, 1, Duration::ZERO).await, [4]);
 }
 
-/// A producer whose numbers are stable is replaced: what the surviving consumer has processed is not handed out again, and
-/// the former producer learns that it is not the one any more.
+/// A producer with stable numbers is replaced: messages that the surviving consumer has processed are not handed out
+/// again, and the former producer is fenced.
 #[tokio::test]
 async fn a_surviving_consumer_sees_no_message_of_a_stream_twice() {
     let nodes = nodes();
@@ -140,7 +140,7 @@ async fn a_surviving_consumer_sees_no_message_of_a_stream_twice() {
     }
     assert_eq!(take(&mut deliveries, 2, Duration::ZERO).await, [1, 2]);
     let in_hand = within(deliveries.next()).await.unwrap();
-    // The successor sends all of it again, and goes on.
+    // The successor sends all messages again, and then new ones.
     let second: ProducerController<u64> = start(&nodes.c, 2);
     second.register_consumer(consumer.reference());
     let handle = second.start();

@@ -1,4 +1,4 @@
-//! Lanes of the real transport that are full.
+//! Full lanes of the real transport.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use greylag_transport::{Fault, GrpcTransport, Remoting, TransportSettings};
 
 use crate::support::{consumer_with, producer_with, take, within};
 
-/// Timers that this test does not live to see, so that what arrives owes nothing to them.
+/// Settings whose timers do not fire during this test.
 fn without_repeats() -> DeliverySettings {
     let hour = Duration::from_secs(3600);
     let mut settings = DeliverySettings::default();
@@ -20,14 +20,14 @@ fn without_repeats() -> DeliverySettings {
     settings
 }
 
-/// delivery 94: batches that find the lane full wait for room, and are not left to the repeats of the protocol.
+/// delivery 94: batches refused by a full lane wait for room, and are not left to the protocol's repeats.
 #[tokio::test]
 async fn scenario_94_batches_wait_for_room_on_a_lane() {
     let settings = TransportSettings { outbound_message_queue_size: 2, ..TransportSettings::test() };
     let transport = async || GrpcTransport::bind(settings.clone(), Arc::new(Registry::new())).await.unwrap();
     let (a, b) = (transport().await, transport().await);
     let (near, far): (Arc<dyn Remoting>, Arc<dyn Remoting>) = (a.clone(), b.clone());
-    // Dials fail, so that what is sent stays in the queue of the lane, which takes two.
+    // Dials fail, so that messages stay in the lane's queue, whose capacity is two.
     a.fault(b.self_address().address(), Fault::BlackholeOutbound);
     let mut pairs = Vec::new();
     for number in 0..10 {
@@ -36,7 +36,7 @@ async fn scenario_94_batches_wait_for_room_on_a_lane() {
         within(controller.start().send(number)).await.unwrap();
         pairs.push((controller, consumer.start(Dedupe::none()), number));
     }
-    // The tasks of the producers have found the lane full.
+    // Time for the producers' tasks to find the lane full.
     tokio::time::sleep(Duration::from_millis(100)).await;
     a.fault(b.self_address().address(), Fault::Pass);
     for (controller, mut deliveries, number) in pairs {

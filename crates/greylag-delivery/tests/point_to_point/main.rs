@@ -1,4 +1,4 @@
-//! Producers and consumers of point to point over real tasks and an in-process network.
+//! Point-to-point producers and consumers over real tasks and an in-process network.
 
 mod consumers;
 mod durable;

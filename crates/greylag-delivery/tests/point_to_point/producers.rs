@@ -1,4 +1,4 @@
-//! Sending: order and back-pressure, asks, permits, sinks, and the end of a producer.
+//! Producers: order and back-pressure, asks, permits, sinks, and their end.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use greylag_delivery::{Dedupe, ProducerError, SendError, SeqNr, TrySendError};
 
 use crate::support::{PATIENCE, consumer, nodes, producer, producer_with, read, run, settings, take, within};
 
-/// delivery 30: the slower side sets the pace, and nothing is lost or out of order.
+/// delivery 30: the slower side sets the pace, and no message is lost or out of order.
 #[tokio::test]
 async fn every_pace_keeps_the_order() {
     let default = settings().producer.chunk_large_messages;
@@ -47,13 +47,13 @@ async fn a_producer_waits_for_its_consumer_and_for_its_room() {
     producer.register_consumer(consumer.reference());
     let mut deliveries = consumer.start(Dedupe::none());
     within(handle.send(0)).await.unwrap();
-    // A window of 20 beyond what is confirmed: with nothing confirmed the sends end there.
+    // The window is 20 beyond the confirmed prefix: with nothing confirmed, 20 messages are accepted.
     for number in 1..20 {
         within(handle.send(number)).await.unwrap();
     }
     assert!(tokio::time::timeout(Duration::from_millis(200), handle.send(20)).await.is_err());
     assert!(matches!(handle.try_send(7), Err(TrySendError::Full(7))));
-    // The send that was given up sends nothing.
+    // The abandoned send sends nothing.
     assert_eq!(take(&mut deliveries, 20, Duration::ZERO).await, (0..20).collect::<Vec<_>>());
     let mut sent = loop {
         match handle.try_send(20) {
@@ -128,7 +128,7 @@ async fn permits_are_room_that_is_kept() {
     assert!(matches!(handle.try_send(9), Err(TrySendError::Full(9))), "both are kept");
     assert_eq!(one.confirmed_seq_nr(), SeqNr(1));
     let ask = one.ask(2);
-    // A permit that is dropped is the next sender's.
+    // The next sender gets the room of a dropped permit.
     let waiting = handle.send(3);
     other.take();
     within(waiting).await.unwrap();
@@ -154,7 +154,7 @@ async fn a_sink_is_ready_with_room_and_closed_when_all_is_confirmed() {
     assert!(matches!(within(controller.start().send(1)).await, Err(SendError::Closed(Some(1)))));
 }
 
-/// delivery 79: what was accepted is delivered although nobody holds the producer any more.
+/// delivery 79: accepted messages are delivered although no handle of the producer is left.
 #[tokio::test]
 async fn a_dropped_producer_delivers_what_it_has() {
     let nodes = nodes();
@@ -169,7 +169,8 @@ async fn a_dropped_producer_delivers_what_it_has() {
     assert_eq!(take(&mut deliveries, 10, Duration::from_millis(5)).await, (1..=10).collect::<Vec<_>>());
 }
 
-/// delivery 79: a consumer that never answers holds the producer for so long, and then each message is a dead letter.
+/// delivery 79: a consumer that never answers keeps the producer for `drain_on_drop`; then each message becomes a dead
+/// letter.
 #[tokio::test]
 async fn what_a_dropped_producer_cannot_deliver_is_a_dead_letter() {
     let nodes = nodes();
@@ -199,7 +200,7 @@ async fn what_a_dropped_producer_cannot_deliver_is_a_dead_letter() {
     drop(deliveries);
 }
 
-/// delivery 102: others go on sending while one drains.
+/// delivery 102: other handles go on sending during a drain.
 #[tokio::test]
 async fn a_drain_ends_under_traffic() {
     let nodes = nodes();

@@ -1,4 +1,5 @@
-//! The content of a durable producer's queue at each point, the controllers that may write it, and messages of every size.
+//! The state of a durable producer's queue after each step, the controllers that may write it, and messages of every
+//! size.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +21,8 @@ fn durable(node: &Arc<dyn Remoting>, disk: &InMemoryQueues, settings: DeliverySe
     ProducerController::builder(id, json("number")).settings(settings).durable(disk.open(QUEUE)).spawn(node).unwrap()
 }
 
-/// A queue: the next number, the highest confirmed one, the last confirmed one of each qualifier, and the unconfirmed ones.
+/// State of a queue: next number, highest confirmed number, last confirmed number of each qualifier, and unconfirmed
+/// numbers.
 type Stored = (u64, u64, Vec<(String, u64)>, Vec<u64>);
 
 async fn stored(disk: &InMemoryQueues) -> Stored {
@@ -30,7 +32,7 @@ async fn stored(disk: &InMemoryQueues) -> Stored {
     (rows.head.current.get(), rows.head.highest_confirmed.get(), confirmed.collect(), unconfirmed.collect())
 }
 
-/// Looks at the queue until it holds this.
+/// Polls the queue until it has this state.
 async fn until_stored(disk: &InMemoryQueues, expected: Stored) {
     let looking = async {
         while stored(disk).await != expected {
@@ -61,7 +63,7 @@ async fn scenario_34_what_the_queue_holds() {
     until_stored(&disk, (5, 3, vec![(String::new(), 3)], vec![4])).await;
 }
 
-/// delivery 36: a message that is cut into chunks of a byte is one message of the queue, whole.
+/// delivery 36: a message that is cut into chunks of one byte is stored as one whole message.
 #[tokio::test]
 async fn scenario_36_chunks_of_a_byte_are_one_stored_message() {
     let (nodes, disk) = (nodes(), InMemoryQueues::new());
@@ -83,7 +85,7 @@ fn chunks_of_a_byte() -> DeliverySettings {
     settings
 }
 
-/// delivery 44, with chunking: both sides are gone with nothing confirmed, and come back.
+/// delivery 44, with chunking: both sides are lost with nothing confirmed, and are restarted.
 #[tokio::test]
 async fn scenario_44_chunked_messages_outlive_both_sides() {
     let (nodes, disk) = (nodes(), InMemoryQueues::new());
@@ -112,9 +114,9 @@ async fn scenario_44_chunked_messages_outlive_both_sides() {
     handle.drain(PATIENCE).await.unwrap();
 }
 
-/// delivery 64: K0's store of its first message has no answer, and stored nothing. K1 starts and stores another first message.
-/// K0's queue is opened anew and finds that; no claim is made, `send` answers `Fenced` with its message, and K1 goes on. The
-/// first `send` cannot tell: K1 would have the message, had it been stored.
+/// delivery 64: K0's store of its first message gets no answer, and stored nothing. K1 starts and stores another first
+/// message. K0's queue is loaded again and finds that; it makes no claim, `send` answers `Fenced` with its message, and
+/// K1 goes on. The outcome of the first `send` is unknown: had it been stored, K1 would have the message.
 #[tokio::test]
 async fn scenario_64_a_stale_controller_gives_its_message_back() {
     let (nodes, disk) = (nodes(), InMemoryQueues::new());
@@ -159,7 +161,7 @@ async fn scenario_64_a_stale_controller_gives_its_message_back() {
     assert_eq!(read(&mut numbers, 2).await, [8, 9]);
 }
 
-/// delivery 28: a message of no bytes is delivered, with chunking on.
+/// delivery 28: an empty message is delivered, with chunking on.
 #[tokio::test]
 async fn scenario_28_a_message_of_no_bytes_is_delivered() {
     let nodes = nodes();

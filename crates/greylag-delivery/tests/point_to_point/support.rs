@@ -1,4 +1,4 @@
-//! Nodes, controllers with short intervals, and what a consumer saw.
+//! Nodes, controllers with short intervals, and consumers that report their messages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use greylag_transport::memory::MemoryNetwork;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Repeats come soon, so that what a test loses is found soon.
+/// Settings with short repeat intervals, so that lost messages are repeated soon.
 pub(crate) fn settings() -> DeliverySettings {
     let ms = Duration::from_millis;
     let mut settings = DeliverySettings::test();
@@ -58,7 +58,7 @@ pub(crate) fn consumer_with(node: &Arc<dyn Remoting>, settings: DeliverySettings
     ConsumerController::builder(json("number")).settings(settings).spawn(node).unwrap()
 }
 
-/// Takes and confirms so many deliveries, with a pause for each.
+/// Takes and confirms `count` deliveries, with a pause before each.
 pub(crate) async fn take(deliveries: &mut Deliveries<u64>, count: usize, pause: Duration) -> Vec<u64> {
     let mut seen = Vec::new();
     while seen.len() < count {
@@ -76,7 +76,7 @@ pub(crate) async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(PATIENCE, future).await.expect("it takes too long")
 }
 
-/// A consumer that confirms everything, and sends what it saw.
+/// Runs a consumer that confirms every delivery and sends the numbers to the test.
 pub(crate) fn run(controller: ConsumerController<u64>) -> tokio::sync::mpsc::UnboundedReceiver<u64> {
     let (seen, numbers) = tokio::sync::mpsc::unbounded_channel();
     tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! What a queue answers when its store fails, and that it comes back.
+//! Answers of a queue whose store fails, and its recovery.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +20,8 @@ fn faulty() -> (Arc<FaultyJournal>, Stores) {
     (journal, stores)
 }
 
-/// Of delivery §4.2: whatever became of an append, the queue is loaded again, the same batch is
-/// repeated, and every message is stored once.
+/// Of delivery §4.2: after any outcome of an append, the queue is loaded again, the same batch is repeated, and every
+/// message is stored once.
 #[tokio::test(start_paused = true)]
 async fn after_every_failure_a_load_and_the_same_batch_put_things_right() {
     for (fault, is_unknown) in [
@@ -49,7 +49,7 @@ async fn after_every_failure_a_load_and_the_same_batch_put_things_right() {
     }
 }
 
-/// Of delivery §4.2: a refusal is told as one, and the queue is there at once.
+/// Of delivery §4.2: a refusal of the store is reported as such, and the queue can be loaded at once.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_of_the_store_is_told_and_survived() {
     let (journal, stores) = faulty();
@@ -63,7 +63,7 @@ async fn a_refusal_of_the_store_is_told_and_survived() {
     assert_eq!(store(&mut queue, [1]).await, Ok(1));
 }
 
-/// A load whose answer is lost raised the epoch, and the next one raises it again: none is used twice.
+/// A load whose answer is lost has raised the epoch, and the next load raises it again: no epoch is used twice.
 #[tokio::test(start_paused = true)]
 async fn a_load_that_failed_is_repeated() {
     for fault in [StoreFault::Unavailable, StoreFault::AnswerLost { done: true }, StoreFault::Rejected] {
@@ -78,7 +78,7 @@ async fn a_load_that_failed_is_repeated() {
     }
 }
 
-/// Of delivery D7: a load waits while its store is away, and the waits end at `restart_max_backoff`.
+/// Of delivery D7: a load waits while its store is down, with pauses of at most `restart_max_backoff`.
 #[tokio::test(start_paused = true)]
 async fn a_load_waits_for_its_store() {
     let (journal, stores) = faulty();
@@ -89,12 +89,12 @@ async fn a_load_waits_for_its_store() {
     let began = tokio::time::Instant::now();
     queue.load(&controller(1)).await.unwrap();
     let waited = began.elapsed();
-    // 1, 2, 4, 8, then 10 four times, each with up to a tenth on top.
+    // Pauses of 1, 2, 4, 8, then four times 10 seconds, each with up to a tenth added.
     let least = Duration::from_secs(1 + 2 + 4 + 8 + 4 * 10);
     assert!((least..least.mul_f64(1.1) + Duration::from_secs(1)).contains(&waited), "{waited:?}");
 }
 
-/// Of delivery D7: a call that was given up is repeated as it was, and stored once.
+/// Of delivery D7: an abandoned call is repeated unchanged, and stored once.
 #[tokio::test]
 async fn a_call_that_was_given_up_may_be_repeated() {
     let stores = Stores::in_memory();
@@ -109,7 +109,7 @@ async fn a_call_that_was_given_up_may_be_repeated() {
     assert_eq!(kinds(&stores).await, ["started", "sent", "sent", "confirmed"]);
 }
 
-/// A load whose controller waits no more takes the queue from no other controller.
+/// An abandoned load does not take the queue from another controller.
 #[tokio::test]
 async fn a_load_that_was_given_up_changes_nothing() {
     let stores = Stores::in_memory();
@@ -122,7 +122,7 @@ async fn a_load_that_was_given_up_changes_nothing() {
     assert_eq!(store(&mut queue, [1]).await, Err(QueueError::NotLoaded), "the load before is over");
 }
 
-/// Nothing is written by who did not load.
+/// A controller that has not loaded the queue cannot write.
 #[tokio::test]
 async fn a_queue_is_loaded_before_it_is_written() {
     let stores = Stores::in_memory();
@@ -132,7 +132,7 @@ async fn a_queue_is_loaded_before_it_is_written() {
     assert_eq!(event_count(&stores).await, 0);
 }
 
-/// A dropped queue ends by itself, its cleaner included: nothing holds its stores any more.
+/// A dropped queue ends on its own, with its cleaner, and releases its stores.
 #[tokio::test]
 async fn a_dropped_queue_lets_go_of_its_stores() {
     let stores = Stores::in_memory();
@@ -148,7 +148,7 @@ async fn a_dropped_queue_lets_go_of_its_stores() {
     tokio::time::timeout(Duration::from_secs(10), gone).await.expect("the entity ends with its queue");
 }
 
-/// Of delivery §8: what does not go with the stores is named too.
+/// Of delivery §8: settings that the stores do not permit are named, too.
 #[tokio::test]
 async fn a_snapshot_limit_above_that_of_the_store_is_refused() {
     let clock = || Timestamp::from_micros(1);

@@ -1,5 +1,5 @@
-//! The event-sourced producer queue over real stores: what it keeps, what it does when they fail,
-//! and what a second writer does to it. The rules alone are tested beside them, in `src/queue`.
+//! The event-sourced producer queue over real stores: its content, its behaviour when a store fails, and second
+//! writers. The rules alone are tested in `src/queue`.
 
 mod failures;
 mod scenarios;

@@ -10,7 +10,7 @@ use greylag_persistence::Stores;
 
 use crate::support::*;
 
-/// What scenario persistence 57 says, on `stores`; answers the state that the next load must find.
+/// Scenario persistence 57 on `stores`; returns the state that the next load must find.
 async fn scenario_57(stores: &Stores) -> QueueState<greylag_core::Encoded> {
     let (mut queue, _) = loaded(stores, 1).await;
     assert_eq!(store(&mut queue, [1]).await, Ok(1));
@@ -46,7 +46,7 @@ async fn scenario_57_the_queue_survives_a_restart() {
     scenario_57(&Stores::in_memory()).await;
 }
 
-/// Scenario persistence 57, where a restart is one of the journal too.
+/// Scenario persistence 57, where the journal is restarted, too.
 #[tokio::test]
 async fn scenario_57_the_queue_survives_a_restart_on_disk() {
     let (journal, directory) = on_disk().await;
@@ -57,7 +57,7 @@ async fn scenario_57_the_queue_survives_a_restart_on_disk() {
     assert_eq!(reloaded, state);
 }
 
-/// An empty queue begins at 1, under a numbering space that never changes again.
+/// An empty queue begins at 1, with a stream id that never changes.
 #[tokio::test]
 async fn an_empty_queue_begins_at_one() {
     let stores = Stores::in_memory();
@@ -71,7 +71,7 @@ async fn an_empty_queue_begins_at_one() {
     assert_ne!(loaded(&other, 1).await.1.stream_id, stream_id);
 }
 
-/// Scenario delivery 39: the events are in order, and their fold is what was there.
+/// Scenario delivery 39: the events are in order, and their fold is the state.
 #[tokio::test]
 async fn scenario_39_the_queue_persists_and_replays() {
     let stores = Stores::in_memory();
@@ -85,7 +85,7 @@ async fn scenario_39_the_queue_persists_and_replays() {
     assert_eq!(state, QueueState { current_seq_nr: SeqNr(3), unconfirmed, ..next_epoch(first) });
 }
 
-/// Scenario delivery 40, of delivery D4: at the store too.
+/// Scenario delivery 40, of delivery D4: in the store, too.
 #[tokio::test]
 async fn scenario_40_the_store_is_idempotent() {
     let stores = Stores::in_memory();
@@ -101,7 +101,7 @@ async fn scenario_40_the_store_is_idempotent() {
     assert_eq!(event_count(&stores).await, before + 2, "only what was missing");
 }
 
-/// Scenario delivery 41, of delivery D5: one event for what is news, none for the rest.
+/// Scenario delivery 41, of delivery D5: one event for new confirmations, none for known ones.
 #[tokio::test]
 async fn scenario_41_the_queue_confirms() {
     let stores = Stores::in_memory();
@@ -118,7 +118,7 @@ async fn scenario_41_the_queue_confirms() {
     assert_eq!(future, Err(QueueError::OutOfOrder { expected: SeqNr(4) }), "4 does not exist yet");
 }
 
-/// Scenario delivery 42: qualifiers are confirmed by themselves, after a replay as before.
+/// Scenario delivery 42: qualifiers are confirmed independently, also after a replay.
 #[tokio::test]
 async fn scenario_42_confirmations_are_of_their_qualifier() {
     let stores = Stores::in_memory();
@@ -134,7 +134,7 @@ async fn scenario_42_confirmations_are_of_their_qualifier() {
     assert_eq!(loaded(&stores, 2).await.1, next_epoch(state));
 }
 
-/// Scenario delivery 80: of work pulling, whose jobs are confirmed in any order; one flush is one event.
+/// Scenario delivery 80: jobs of work pulling are confirmed in any order; one flush is one event.
 #[tokio::test]
 async fn scenario_80_exact_confirmations_are_one_event() {
     let stores = Stores::in_memory();
@@ -152,7 +152,7 @@ async fn scenario_80_exact_confirmations_are_one_event() {
     assert_eq!((numbers(&state), state.highest_confirmed_seq_nr), (vec![2, 4], SeqNr(5)));
 }
 
-/// Scenario delivery 43: at the load, before anything else, and from time to time afterwards.
+/// Scenario delivery 43: cleanup at the load, before anything else, and at intervals afterwards.
 #[tokio::test(start_paused = true)]
 async fn scenario_43_what_is_of_no_use_is_forgotten() {
     let stores = Stores::in_memory();
@@ -166,8 +166,8 @@ async fn scenario_43_what_is_of_no_use_is_forgotten() {
 
     let state = queue.load(&controller(1)).await.unwrap();
     assert_eq!(state.confirmed_seq_nr.len(), 2, "a message to q1 is unconfirmed, and q2 is fresh");
-    // Time is paused: it passes once no task has anything left to do, so this is over when the cleanups of
-    // that time are, and the one below as soon as the next has been stored.
+    // Time is paused: it advances only when no task has work, so the cleanups of that time are done afterwards, and the
+    // next one as soon as it is stored.
     tokio::time::sleep(half * 3 + Duration::from_secs(1)).await;
     assert_eq!(kinds(&stores).await.last().unwrap(), "started", "the same between loads");
 
@@ -204,7 +204,7 @@ async fn a_large_cleanup_is_several_events() {
     assert_eq!(event_count(&stores).await, before + 1 + 3, "180 kB of names, 64 KiB in an event");
 }
 
-/// Of delivery §4.1: a queue of values is the queue of their bytes; what it cannot read it names.
+/// Of delivery §4.1: a typed queue stores the encoded values; its error names a value that it cannot decode.
 #[tokio::test]
 async fn values_are_encoded_once_and_come_back() {
     let stores = Stores::in_memory();
@@ -228,7 +228,7 @@ async fn values_are_encoded_once_and_come_back() {
     assert!(matches!(unread, Err(QueueError::Unreadable { seq_nr: SeqNr(2), .. })), "{unread:?}");
 }
 
-/// Of delivery §4.1: what is over the queue's limit is refused, and the queue goes on.
+/// Of delivery §4.1: a message over the queue's limit is refused, and the queue goes on.
 #[tokio::test]
 async fn a_message_that_is_too_large_is_rejected() {
     let stores = Stores::in_memory();

@@ -1,5 +1,4 @@
-//! How long the history of a queue gets: snapshots, what is deleted after them, and queues that are
-//! too large for one.
+//! The length of a queue's history: snapshots, deletion of events after them, and queues too large for a snapshot.
 
 use greylag_delivery::queue::EventSourcedQueueSettings;
 use greylag_delivery::{DurableProducerQueue, SeqNr};
@@ -12,14 +11,14 @@ fn every(snapshot_every: u64) -> EventSourcedQueueSettings {
     EventSourcedQueueSettings { snapshot_every, ..EventSourcedQueueSettings::test() }
 }
 
-/// Stores, and what a test looks at in them.
+/// Stores, with handles to inspect them.
 fn stores() -> (InMemoryJournal, InMemorySnapshots, Stores) {
     let (journal, snapshots) = (InMemoryJournal::default(), InMemorySnapshots::default());
     let stores = Stores::new(Arc::new(journal.clone()), Arc::new(snapshots.clone()));
     (journal, snapshots, stores)
 }
 
-/// The event numbers that are still there.
+/// The numbers of the events that are not deleted.
 fn events(journal: &InMemoryJournal) -> Vec<u64> {
     journal.events(&id()).iter().map(|record| record.seq_nr.as_u64()).collect()
 }
@@ -28,13 +27,13 @@ fn snapshot_numbers(snapshots: &InMemorySnapshots) -> Vec<u64> {
     snapshots.snapshots(&id()).iter().map(|snapshot| snapshot.seq_nr.as_u64()).collect()
 }
 
-/// Waits until no task has anything left to do: only then does paused time pass.
+/// Waits until no task has work: only then does paused time advance.
 async fn at_rest() {
     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
 }
 
-/// Of delivery §4.2: a snapshot every N events, two are kept, and the events before them go; the
-/// state is the same from a snapshot as from all events.
+/// Of delivery §4.2: a snapshot every N events, of which two are kept; events before them are deleted. The state from a
+/// snapshot equals the state from all events.
 #[tokio::test(start_paused = true)]
 async fn old_events_go_when_snapshots_cover_them() {
     let (journal, snapshots, stores) = stores();
@@ -53,7 +52,7 @@ async fn old_events_go_when_snapshots_cover_them() {
     assert_eq!(loaded(&stores, 2).await.1, next_epoch(state));
 }
 
-/// The settings say so: nothing is deleted.
+/// With `delete_events` off, no event is deleted.
 #[tokio::test(start_paused = true)]
 async fn events_are_kept_where_the_settings_say_so() {
     let (journal, snapshots, stores) = stores();
@@ -67,9 +66,9 @@ async fn events_are_kept_where_the_settings_say_so() {
     assert_eq!(events(&journal), (1..=31).collect::<Vec<_>>());
 }
 
-/// Of delivery §4.2 and persistence §2.8: a queue that is too large for a snapshot leaves its messages in their
-/// events. Those are kept as long as the oldest is unconfirmed, and recovery reads them; when it is
-/// confirmed, they go.
+/// Of delivery §4.2 and persistence §2.8: a queue too large for a snapshot leaves its messages in their events. These
+/// are kept as long as the oldest message is unconfirmed, and recovery reads them; once it is confirmed, they are
+/// deleted.
 #[tokio::test(start_paused = true)]
 async fn a_queue_too_large_for_a_snapshot_is_read_from_its_events() {
     let (journal, snapshots, stores) = stores();
@@ -96,7 +95,7 @@ async fn a_queue_too_large_for_a_snapshot_is_read_from_its_events() {
     let reloaded = queue.load(&controller(2)).await.unwrap();
     assert_eq!(reloaded, next_epoch(state), "messages and all");
 
-    // The next incarnation knows what its predecessor's snapshots need.
+    // The next incarnation knows which events its predecessor's snapshots need.
     for seq_nr in 61..=70 {
         store(&mut queue, [seq_nr]).await.unwrap();
     }
@@ -117,7 +116,7 @@ async fn a_queue_too_large_for_a_snapshot_is_read_from_its_events() {
     assert_eq!(loaded(&stores, 3).await.1, next_epoch(state));
 }
 
-/// The newest snapshot is damaged: the one before leaves its messages to events that are kept for it.
+/// The newest snapshot is damaged: the one before also needs events for its messages, which are kept.
 #[tokio::test(start_paused = true)]
 async fn an_older_snapshot_finds_its_events_too() {
     let (journal, snapshots, stores) = stores();

@@ -1,4 +1,4 @@
-//! Short words for queues, messages and what is stored of them.
+//! Helpers for queues, messages and their stored form.
 
 use bytes::Bytes;
 use greylag_core::{CodecId, Encoded};
@@ -9,7 +9,7 @@ use greylag_persistence::{PersistenceId, ReadRange, RecoveryPermits, Stores};
 
 pub(crate) type Queue = EventSourcedProducerQueue;
 
-/// A point in time that is over: the specification's "old timestamp".
+/// A time long ago: the specification's "old timestamp".
 pub(crate) const LONG_AGO: u64 = 1;
 
 pub(crate) fn id() -> PersistenceId {
@@ -28,7 +28,7 @@ pub(crate) fn open(stores: &Stores) -> Queue {
     open_with(stores, EventSourcedQueueSettings::test())
 }
 
-/// A queue that controller `instance` has loaded.
+/// A queue loaded by controller `instance`.
 pub(crate) async fn loaded(stores: &Stores, instance: u64) -> (Queue, QueueState<Encoded>) {
     let mut queue = open(stores);
     let state = queue.load(&controller(instance)).await.unwrap();
@@ -61,23 +61,23 @@ pub(crate) fn numbers(state: &QueueState<Encoded>) -> Vec<u64> {
     state.unconfirmed.iter().map(|sent| sent.seq_nr.get()).collect()
 }
 
-/// `state` as the next load finds it, if nothing happens in between.
+/// `state` with the epoch of the next load.
 pub(crate) fn next_epoch(state: QueueState<Encoded>) -> QueueState<Encoded> {
     QueueState { epoch: Epoch(state.epoch.0 + 1), ..state }
 }
 
-/// How many events were ever stored.
+/// Number of events ever stored.
 pub(crate) async fn event_count(stores: &Stores) -> u64 {
     stores.journal.head(&id()).await.unwrap().highest.as_u64()
 }
 
-/// What kinds of events are stored, oldest first.
+/// The kinds of the stored events, oldest first.
 pub(crate) async fn kinds(stores: &Stores) -> Vec<String> {
     let records = stores.journal.read(&id(), ReadRange::all()).await.unwrap().records;
     records.into_iter().map(|record| record.manifest.replace("gl.delivery.queue.", "")).collect()
 }
 
-/// A journal on disk, and the directory that it lives in.
+/// A journal on disk, and its directory.
 pub(crate) async fn on_disk() -> (SledJournal, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     (SledJournal::open(directory.path(), SledJournalSettings::test()).await.unwrap(), directory)

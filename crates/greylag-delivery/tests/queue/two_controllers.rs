@@ -1,4 +1,4 @@
-//! Two controllers of one queue: one goes on, the other hears that it is over.
+//! Two controllers of one queue: one continues, the other is fenced.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn is_fenced<T>(answer: &Result<T, QueueError>) -> bool {
     matches!(answer, Err(QueueError::Fenced { .. }))
 }
 
-/// Of delivery §4.1: every write is made under the epoch of its load, and an older one is fenced.
+/// Of delivery §4.1: every write is made under the epoch of its load, and a write under an older epoch is fenced.
 #[tokio::test]
 async fn a_second_controller_fences_the_first() {
     let stores = Stores::in_memory();
@@ -38,8 +38,8 @@ async fn a_second_controller_fences_the_first() {
     first.close().await;
 }
 
-/// Scenario delivery 64: K0's store of [1: a] is unknown, and not stored. K1 starts and stores [1: b]. K0's queue
-/// begins anew: fenced, without a claim; K1 goes on undisturbed.
+/// Scenario delivery 64: K0's store of [1: a] has an unknown outcome, and is not stored. K1 starts and stores [1: b].
+/// K0's queue restarts: it is fenced, without a claim; K1 goes on undisturbed.
 #[tokio::test(start_paused = true)]
 async fn scenario_64_a_stale_controller_claims_nothing() {
     let (journal, stores) = faulty();
@@ -62,8 +62,8 @@ async fn scenario_64_a_stale_controller_claims_nothing() {
     assert_eq!(texts, ["b", "order 2"]);
 }
 
-/// Scenario delivery 87: the predecessor is dead. Whatever becomes of the first claim, the queue opens although
-/// the newest start is the predecessor's.
+/// Scenario delivery 87: the predecessor is dead. After any outcome of the first claim, the queue can be loaded
+/// although the newest start is the predecessor's.
 #[tokio::test(start_paused = true)]
 async fn scenario_87_the_start_of_a_dead_predecessor_keeps_nobody_out() {
     for fault in
@@ -85,10 +85,10 @@ struct Controller {
     instance: u64,
     queue: Queue,
     state: Option<QueueState<Encoded>>,
-    /// The number that it stores, or has to store again.
+    /// The number of the message to store, or to store again.
     next: u64,
     is_fenced: bool,
-    /// What was acknowledged, by number.
+    /// The acknowledged messages, by number.
     acknowledged: BTreeMap<u64, String>,
 }
 
@@ -98,7 +98,8 @@ impl Controller {
         Self { instance, queue, state: None, next: 0, is_fenced: false, acknowledged }
     }
 
-    /// Its next call: to load if it has to, else to store one message, the same until that is acknowledged.
+    /// Makes the controller's next call: a load if one is needed, otherwise a store of one message, repeated until it
+    /// is acknowledged.
     async fn step(&mut self) {
         if self.is_fenced {
             return;
@@ -131,8 +132,8 @@ impl Controller {
     }
 }
 
-/// Scenario delivery 87: two living controllers without generations, in every order of six calls, with every
-/// single fault of a claim or an append: exactly one goes on, and what was acknowledged is stored.
+/// Scenario delivery 87: two living controllers without generations, in every order of six calls, with every single
+/// fault of a claim or an append: exactly one continues, and acknowledged messages are stored.
 #[tokio::test(start_paused = true)]
 async fn scenario_87_of_two_controllers_exactly_one_goes_on() {
     const STEPS: u32 = 6;

@@ -1,11 +1,11 @@
-//! Messages in as many chunks as were drawn, each of which says whose it is and where it stands; and messages without bytes,
-//! which are whole until they have to leave their node.
+//! Contents of messages: a random number of chunks, each with message and position; or messages without bytes, which
+//! are whole until they leave their node.
 
 use greylag_delivery::Content;
 use greylag_delivery::machine::portable::{Portable, UnsendableError};
 use greylag_delivery::machine::producer_link::Frames;
 
-/// How many chunks the messages of a run have at most.
+/// Maximum number of chunks of a message in this run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Chunks(pub(crate) u64);
 
@@ -18,22 +18,22 @@ impl Chunks {
         }
     }
 
-    /// How many frames a message is.
+    /// Number of frames of a message.
     pub(crate) fn of(self, content: u64) -> u64 {
         1 + content.wrapping_mul(0x9e37_79b9) % self.0
     }
 
-    /// The message that was put together.
+    /// The content of a joined message.
     ///
     /// # Errors
-    /// It differs from the message that was cut.
+    /// The message differs from the one that was cut.
     pub(crate) fn joined(self, frames: &Frames<u64>) -> Result<u64, String> {
         let content = content_of(frames);
         if self.cut(content) == *frames { Ok(content) } else { Err(format!("message {content} came as {frames:?}")) }
     }
 }
 
-/// The message that these frames are of.
+/// The content of the message to which the frames belong.
 pub(crate) fn content_of(frames: &Frames<u64>) -> u64 {
     match frames {
         Frames::Whole(payload) => payload >> 8,
@@ -41,17 +41,17 @@ pub(crate) fn content_of(frames: &Frames<u64>) -> u64 {
     }
 }
 
-/// The content of a frame to an entity.
+/// The payload of a frame to an entity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goods {
     /// A message with its bytes, or a chunk of one.
     Piece(u64),
-    /// A message without bytes, and how it is cut when it gets some.
+    /// A message without bytes, and how to cut it when it is encoded.
     Kept(u64, Chunks),
 }
 
 impl Goods {
-    /// The frames of a message with its bytes.
+    /// The frames of a message with bytes.
     pub(crate) fn cut(content: u64, chunks: Chunks) -> Frames<Self> {
         match chunks.cut(content) {
             Frames::Whole(piece) => Frames::Whole(Self::Piece(piece)),
@@ -59,10 +59,10 @@ impl Goods {
         }
     }
 
-    /// The message that was put together.
+    /// The content of a joined message.
     ///
     /// # Errors
-    /// It differs from the message that was sent.
+    /// The message differs from the one that was sent.
     pub(crate) fn joined(frames: &Frames<Self>, chunks: Chunks) -> Result<u64, String> {
         let content = Self::content(frames);
         let is_kept = *frames == Frames::Whole(Self::Kept(content, chunks));
@@ -72,7 +72,7 @@ impl Goods {
         Err(format!("message {content} came as {frames:?}"))
     }
 
-    /// The message that these frames are of.
+    /// The content of the message to which the frames belong.
     pub(crate) fn content(frames: &Frames<Self>) -> u64 {
         let first = match frames {
             Frames::Whole(goods) => goods,

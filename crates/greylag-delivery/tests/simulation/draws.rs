@@ -1,4 +1,4 @@
-//! Settings as a seed draws them: timers that are short beside the faults, and windows and batches of every size.
+//! Random settings: timers short compared with the faults, and windows and batches of every size.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(crate) fn timers<E: Clone>(world: &mut World<E>, settings: &mut DeliverySett
     settings.producer.resend_first_unconfirmed_idle_timeout = Duration::from_millis(1000);
 }
 
-/// How a durable producer uses its queue.
+/// Settings for a durable producer's use of its queue.
 pub(crate) fn storing<E: Clone>(world: &mut World<E>) -> StoringSettings {
     StoringSettings {
         request_timeout: Duration::from_millis(300),

@@ -1,7 +1,7 @@
-//! The frames of one link that are missing below frames that arrived, and since when.
+//! The missing frames of a link below frames that arrived, with the time since when they are missing.
 //!
-//! I7, second half: at any time, on a link whose ends live, such a frame is received within `resend_interval_min` and one
-//! round trip, or one interval of C11 more for each question or repeat that was lost on the way.
+//! I7, second half: on a link whose ends are alive, such a frame is received within `resend_interval_min` and one round
+//! trip, plus one interval of C11 for each resend request or repeat that was lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Gaps {
-    /// Everything up to here is accounted for; `None` until a frame of the present producer arrives.
+    /// Frames up to this number are accounted for; `None` until a frame of the current producer arrives.
     base: Option<u64>,
     arrived: BTreeSet<u64>,
     missing: BTreeMap<u64, Missing>,
@@ -22,12 +22,13 @@ struct Missing {
 }
 
 impl Gaps {
-    /// A first frame of this number came before its producer was the present one: those behind it are to come.
+    /// A first frame with this number arrived before its producer became the current one; the frames after it are
+    /// expected.
     pub(crate) fn begins_at(&mut self, first: u64) {
         self.base = self.base.or(Some(first));
     }
 
-    /// A frame of the present producer was taken into the buffer, or was there before; `lowest` is of its batch.
+    /// A frame of the current producer was buffered, or had arrived before; `lowest` is from its batch.
     pub(crate) fn arrived(&mut self, now: Instant, lowest: u64, seq_nr: u64) {
         let base = self.base.unwrap_or(seq_nr - 1).max(lowest.saturating_sub(1));
         let highest = self.arrived.last().copied().unwrap_or(base);
@@ -41,8 +42,8 @@ impl Gaps {
         self.base = Some(settled.unwrap_or(base).max(base));
     }
 
-    /// A question for missing frames was lost, or comes late. It holds up every frame that is missing, since the retry timer
-    /// asks for one range at a time.
+    /// A resend request was lost, or comes late. That delays every missing frame, since the retry timer requests one
+    /// range at a time.
     pub(crate) fn lost_question(&mut self) {
         self.missing.values_mut().for_each(|missing| missing.losses += 1);
     }
@@ -59,7 +60,7 @@ impl Gaps {
         self.missing.values_mut().for_each(|missing| missing.since = now);
     }
 
-    /// Complains of a frame that has been missing for longer than is allowed.
+    /// An error if a frame has been missing for longer than allowed.
     pub(crate) fn overdue(&self, now: Instant, first: Duration, more: Duration) -> Result<(), String> {
         let is_late = |missing: &Missing| now.saturating_duration_since(missing.since) > first + more * missing.losses;
         match self.missing.iter().find(|(_, missing)| is_late(missing)) {

@@ -1,12 +1,11 @@
-//! The two ends of one link, both of which die and come back.
+//! The two ends of one link, both of which die and are restarted.
 //!
-//! The producer keeps unconfirmed messages across its deaths, as a durable one does, and speaks under
-//! the next epoch afterwards; a new consumer knows nothing. Everything must be delivered, in order
-//! within each consumer (I1, I2); twice only if a consumer died (I3), never to the same consumer
-//! (I4); nothing beyond what was granted (I6); a lost frame is there again after a question (I7, `gaps.rs`), and all of it soon
-//! after the faults have stopped (I7); epochs never fall (I11).
+//! The producer keeps unconfirmed messages across its deaths, like a durable one, and uses the next epoch afterwards; a
+//! new consumer knows nothing. Every message must be delivered, in order within each consumer (I1, I2); twice only if a
+//! consumer died (I3), never to the same consumer (I4); no frame beyond the grant (I6); a lost frame arrives after a
+//! resend request (I7, `gaps.rs`), and all frames soon after the faults have stopped (I7); epochs never fall (I11).
 //!
-//! With flow control only, lost messages are gone: the others arrive in order and once, and the link goes on (I12).
+//! With flow control only, lost frames are skipped: the others arrive in order and once, and the link goes on (I12).
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -28,13 +27,13 @@ use super::world::World;
 
 const FAULTS_END: Duration = Duration::from_secs(8);
 const STREAM: StreamId = StreamId(5);
-/// How late an answer may be.
+/// Maximum delay of an answer.
 const LATE: Duration = Duration::from_secs(2);
-/// With flow control only: messages that are sent after the faults have ended.
+/// Flow control only: messages that are sent after the faults have ended.
 const LAST_AFTER_FAULTS: u64 = 5;
-/// With flow control only: messages that are sent at once when the faults end.
+/// Flow control only: messages that are sent at once when the faults end.
 const BURST: u64 = 60;
-/// For how long a consumer gathers processed messages before it confirms them together.
+/// How long a consumer collects processed messages before it confirms them together.
 const CONFIRM_PAUSE: Duration = Duration::from_millis(30);
 
 #[derive(Debug, Clone)]
@@ -56,14 +55,14 @@ struct Consumer {
     link: ConsumerLink<u64>,
     watermarks: Watermarks,
     delivered: Vec<u64>,
-    /// Processed, and not confirmed yet.
+    /// Processed but unconfirmed.
     done: Vec<DeliveryKey>,
     tick_at: Option<Instant>,
     epoch: Epoch,
-    /// The number of a first frame that came before its producer was the present one.
+    /// The number of a first frame that arrived before its producer became the current one.
     first: Option<((ControllerRef, Epoch), u64)>,
     gaps: Gaps,
-    /// As far as it has granted, in the producer's present epoch.
+    /// The last granted frame, in the producer's current epoch.
     granted: u64,
 }
 
@@ -77,7 +76,7 @@ struct Simulation {
     producer_tick: Option<Instant>,
     consumer: Consumer,
     unconfirmed: BTreeSet<u64>,
-    /// The last frame that is confirmed, in the producer's present epoch.
+    /// The last confirmed frame, in the producer's current epoch.
     confirmed_frame: u64,
     sent: u64,
     messages: u64,
@@ -87,7 +86,7 @@ struct Simulation {
     processing: Duration,
     confirms_all: bool,
     faults: bool,
-    /// A question for missing frames was lost just now, or comes late.
+    /// A resend request was just lost, or comes late.
     lost_question: bool,
     /// The producer starts over, and waits for the consumer's answer to the first frame.
     awaits_answer: bool,
@@ -97,12 +96,12 @@ pub(crate) fn run(seed: u64, without: Without) -> Result<(), String> {
     Simulation::new(seed, without, false).run()
 }
 
-/// Only the flow is controlled, and nothing dies.
+/// Flow control only, without deaths.
 pub(crate) fn run_flow_control_only(seed: u64, without: Without) -> Result<(), String> {
     Simulation::new(seed, without, true).run()
 }
 
-/// One controller, whose queue reopens: the epoch rises, the reference stays.
+/// One controller whose queue is loaded again: the epoch rises, the reference stays.
 fn producer_ref() -> ControllerRef {
     ControllerRef { node: "p:1#1".parse().expect("an address"), path: "delivery/1".into(), instance: 1 }
 }
@@ -173,7 +172,7 @@ impl Simulation {
         simulation
     }
 
-    /// Draws when things die.
+    /// Schedules random deaths.
     fn plan(&mut self) {
         for _ in 0..self.world.rng.random_range(0..=3) {
             let at = self.world.upto(FAULTS_END);
@@ -205,7 +204,7 @@ impl Simulation {
         self.settings.consumer.only_flow_control
     }
 
-    /// I7: frames that are missing below a frame that arrived.
+    /// I7: frames missing below a frame that arrived.
     fn check_gaps(&self) -> Result<(), String> {
         if self.is_lossy() {
             return Ok(());
@@ -237,9 +236,9 @@ impl Simulation {
         if took > bound { Err(format!("I7: it took {took:?} to settle, {bound:?} is the most")) } else { Ok(()) }
     }
 
-    /// I7: on a link that loses nothing, a window costs a round trip and no timer.
+    /// I7: without losses, a window takes one round trip and no timer.
     fn full_speed(mut self) -> Result<(), String> {
-        // A late registration of a dead consumer holds the link for two repeats; the first message finds that out.
+        // A late registration of a dead consumer holds the link up for two repeats; the first message resolves that.
         self.pass(FAULTS_END + LATE + Duration::from_secs(1), false)?;
         self.send(1)?;
         self.pass(self.world.elapsed() + Duration::from_secs(10), true)?;
@@ -251,7 +250,7 @@ impl Simulation {
         self.pass(self.world.elapsed() + per_frame * frames as u32 + held * 2, true)
     }
 
-    /// Accepts so many messages at once; they are so many frames.
+    /// Accepts messages at once; returns the number of their frames.
     fn send(&mut self, messages: u64) -> Result<u64, String> {
         let first = self.sent + 1;
         self.sent += messages;
@@ -262,7 +261,7 @@ impl Simulation {
         Ok((first..=self.sent).map(|total| self.chunks.of(total)).sum())
     }
 
-    /// Lets time pass, at most until so long after the start; if `settles`, until everything is confirmed.
+    /// Advances time, at most to `until` after the start; if `settles`, only until every message is confirmed.
     fn pass(&mut self, until: Duration, settles: bool) -> Result<(), String> {
         while !(settles && self.unconfirmed.is_empty()) {
             let Some(event) = self.world.next() else { return Err("I7: the link has ended".to_owned()) };
@@ -319,7 +318,8 @@ impl Simulation {
                 self.faults = false;
                 self.world.link = self.world.link.calm();
                 if self.is_lossy() {
-                    // Messages from here on arrive in order, and find an idle consumer: with a full window they could be lost.
+                    // From here on messages arrive in order, and find an idle consumer: with a full window they could
+                    // be lost.
                     self.world.link.reorders = false;
                     self.messages = self.messages.max(self.sent) + LAST_AFTER_FAULTS;
                     self.world.after(LATE, Event::Send);
@@ -330,8 +330,8 @@ impl Simulation {
         Ok(())
     }
 
-    /// The queue reopens: the epoch rises, unconfirmed messages come first. Both ends go on naming the same controllers, so the
-    /// consumer is registered anew.
+    /// The queue is loaded again: the epoch rises, unconfirmed messages come first. Both ends keep their references, so
+    /// the consumer is registered again.
     fn kill_producer(&mut self) -> Result<(), String> {
         self.epoch += 1;
         self.producer = link(&self.settings, self.without, self.epoch, self.world.now);
@@ -382,7 +382,8 @@ impl Simulation {
             }
         }
         if from != self.consumer.number {
-            // The late word of a dead consumer is taken for one of a living one, until repeats or a probe find out.
+            // The late message of a dead consumer is taken for one of a living consumer, until repeats or a probe
+            // reveal the mistake.
             self.consumer.gaps.lost_question();
         }
         self.tell_producer(producer_link::Input::Received { from: consumer_ref(from), epoch, message })
@@ -422,7 +423,7 @@ impl Simulation {
         let seq_nr = message.frame.seq_nr;
         let to = self.producer.consumer().map_or(0, |consumer| consumer.instance);
         let is_present = to == self.consumer.number;
-        // With `support_resend` off, the producer grants itself the frames that it hears were lost.
+        // Without `support_resend`, the producer grants itself the frames that were reported lost.
         let granted = self.consumer.granted.max(self.confirmed_frame + 1);
         if is_present && !message.first && !repeats && !self.is_lossy() && seq_nr > granted {
             return Err(format!("I6: frame {seq_nr} was transmitted, and {granted} is granted"));
@@ -443,7 +444,7 @@ impl Simulation {
         if !self.world.send(&Event::Down { to, header, message }, Duration::ZERO) {
             self.consumer.gaps.lost_frame(seq_nr);
             if is_first {
-                // Everything that is missing waits for the answer to this frame.
+                // Every missing frame waits for the answer to this frame.
                 self.consumer.gaps.lost_question();
             }
         }
@@ -480,7 +481,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// The producer that the consumer listens to.
+    /// The consumer's current producer.
     fn present(&self) -> Option<(ControllerRef, Epoch)> {
         self.consumer.link.producer().map(|(controller, epoch)| (controller.clone(), epoch))
     }

@@ -1,13 +1,13 @@
-//! Clauses that a run leaves out, in the machines or around them, to see that its checkers notice.
+//! Clauses that a run omits, in the machines or in the store, as a test of the checkers.
 
 use greylag_delivery::Sabotage;
 
 /// See the module's documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Without {
-    /// A clause of the machines.
+    /// The omitted clause of the machines.
     pub(crate) machine: Option<Sabotage>,
-    /// The store takes what controllers write that have lost the queue to another one (delivery §4.2).
+    /// The store accepts writes of controllers that have lost the queue to another one (delivery §4.2).
     pub(crate) claims: bool,
 }
 

@@ -1,10 +1,11 @@
-//! Producer and consumer controllers point to point, with everything around a link: senders, permits, a queue, registrations.
+//! Point-to-point producer and consumer controllers, with everything around a link: senders, permits, a queue,
+//! registrations.
 //!
-//! Producers die and are replaced, one that stores its messages perhaps while it lives on; their stores fail; consumers die,
-//! stop in order and start again; registrations come late. What was accepted by a producer that did not die, or was stored, is
-//! processed (I1); each consumer is handed rising numbers of each stream (I2), nothing twice where nothing died (I3), and no
-//! number twice (I4); senders are told the truth, once (I8); afterwards nothing is left, and room is as it was (I9); nothing is
-//! sent before it is stored (I10); all of that soon after the faults have stopped (I7).
+//! Producers die and are replaced (a durable one may live on after that); their stores fail; consumers die, stop in
+//! order and start again; registrations come late. Every message accepted by a producer that did not die, or stored, is
+//! processed (I1); each consumer gets rising numbers of each stream (I2), no message twice without a death (I3), and no
+//! number twice (I4); senders get one true answer (I8); afterwards no state is left, and the room is free (I9); no
+//! message is sent before it is stored (I10); all of that soon after the faults have stopped (I7).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,11 +38,11 @@ const STREAM: StreamId = StreamId(9);
 #[derive(Debug, Clone)]
 enum Event {
     Send,
-    /// A sender has had a permit for a while.
+    /// The sender has had its permit for a while.
     Permitted(u64),
-    /// A sender has waited for as long as it would.
+    /// The sender gives up waiting.
     GiveUp(u64),
-    /// Another producer object takes over (P13).
+    /// Another producer handle takes over (P13).
     StartAgain,
     Down {
         to: u64,
@@ -60,7 +61,7 @@ enum Event {
         content: u64,
     },
     ConfirmAll(u64),
-    /// The queue of a producer carries a call out.
+    /// The queue of a producer carries out a call.
     Queue {
         producer: u64,
         id: u64,
@@ -68,19 +69,19 @@ enum Event {
         fate: Fate,
     },
     KillProducer,
-    /// The producer is closed; the next one comes when it has ended.
+    /// The producer is closed; the next one starts when it has ended.
     CloseProducer,
     KillConsumer,
     /// The consumer ends in order.
     StopConsumer,
     /// Another value of the consumer is attached to its controller.
     RestartConsumer,
-    /// Producers that were left behind with a consumer that is gone end: no consumer would ever fence them.
+    /// Producers left behind together with a consumer that is gone are ended, since no consumer would ever fence them.
     EndOrphans,
     FaultsEnd,
 }
 
-/// A producer controller: the present one, or a former one that does not know it was replaced.
+/// A producer controller: the current one, or a former one that does not know of its replacement.
 struct Producer {
     machine: PointToPoint<u64>,
     session: u64,
@@ -92,10 +93,10 @@ struct Consumer {
     number: u64,
     machine: ConsumerController<u64>,
     tick_at: Option<Instant>,
-    /// The last number of each stream that was handed out, and the deliveries that were.
+    /// The last number of each stream that was handed out, and the numbers of the deliveries handed out.
     last: BTreeMap<StreamId, SeqNr>,
     handed: BTreeSet<u64>,
-    /// Processed, and not confirmed yet.
+    /// Processed but unconfirmed.
     done: Vec<DeliveryHandle>,
 }
 
@@ -108,11 +109,11 @@ struct Simulation {
     chunks: Chunks,
     durable: Option<Durable<Frames<u64>>>,
     producers: BTreeMap<u64, Producer>,
-    /// The present producer; those below it were left behind.
+    /// The number of the current producer; lower ones were left behind.
     current: u64,
     consumer: Consumer,
     senders: Senders,
-    /// The content of each number of each stream that was accepted.
+    /// The content of each accepted number of each stream.
     contents: BTreeMap<(StreamId, SeqNr), u64>,
     /// How often each message was handed to a consumer for the first time.
     handed: BTreeMap<u64, u32>,
@@ -183,7 +184,7 @@ impl Simulation {
         simulation
     }
 
-    /// Draws when things die, stop and start again. In a quarter of the runs nothing does.
+    /// Schedules random deaths, stops and restarts; none in a quarter of the runs.
     fn plan(&mut self) {
         let most = if self.world.chance(0.25) { 0 } else { 2 };
         for event in [
@@ -247,7 +248,7 @@ impl Simulation {
         self.durable.as_ref().map_or(Ok(()), Durable::check)?;
         self.senders.check()?;
         let took = self.world.elapsed().saturating_sub(FAULTS_END);
-        // A load that gets no answer is waited for as long as sixteen full rounds of attempts.
+        // The timeout of a load grows up to sixteen full rounds of attempts.
         let load = self.storing_settings.request_timeout * self.storing_settings.retry_attempts * 16;
         let of_store = if self.durable.is_some() { load + Duration::from_secs(5) } else { Duration::ZERO };
         let frames: u64 = (1..=self.messages).map(|content| self.chunks.of(content)).sum();
@@ -259,9 +260,9 @@ impl Simulation {
         self.rest()
     }
 
-    /// I9: requests for room get as many permits as there is room, and the room is free again when they are given back.
+    /// I9: requests for room get as many permits as there is room, and returned permits free the room.
     fn rest(&mut self) -> Result<(), String> {
-        // A consumer that was lost at last is registered again in its time.
+        // A consumer that was lost at the end is registered again by then.
         let until = self.world.now + Duration::from_secs(5);
         while self.world.now < until {
             let Some(event) = self.world.next() else { break };
@@ -377,7 +378,7 @@ impl Simulation {
         self.admit(content, waits)
     }
 
-    /// A message is sent by the present producer, or perhaps by a former one that still lives.
+    /// Sends a message by the current producer, or sometimes by a former one that is still alive.
     fn admit(&mut self, content: u64, waits: bool) -> Result<(), String> {
         let mut left_behind = self.producers.iter().filter(|(number, of)| **number != self.current && !of.has_ended);
         let left_behind = left_behind.next_back().map(|(number, _)| *number);
@@ -394,7 +395,7 @@ impl Simulation {
         self.tell_producer(number, Input::Admit { session, ticket, message, waits })
     }
 
-    /// A sender uses its permit, or gives it back and sends its message without.
+    /// A sender uses its permit, or returns it and sends its message without it.
     fn use_permit(&mut self, ticket: u64) -> Result<(), String> {
         let Some((producer, content)) = self.senders.take_permit(ticket) else { return Ok(()) };
         if self.world.chance(0.25) {
@@ -428,14 +429,14 @@ impl Simulation {
         self.register()
     }
 
-    /// The consumer dies, or has ended: another one takes its place.
+    /// The consumer dies, or has ended: another one replaces it.
     fn replace_consumer(&mut self) -> Result<(), String> {
         self.deaths += 1;
         self.consumer = consumer(&self.consumer_settings, self.consumer.number + 1);
         self.start_consumer()
     }
 
-    /// The application connects the two: from the consumer's side, and perhaps from the producer's, too.
+    /// The application connects the two: from the consumer's side, and sometimes also from the producer's.
     fn register(&mut self) -> Result<(), String> {
         self.tell_consumer(consumer_controller::Input::RegisterTo(producer_ref(self.current)))?;
         if self.world.chance(0.3) {
@@ -488,7 +489,7 @@ impl Simulation {
                     }
                 }
                 sharding_consumer::Effect::Poisoned { id, attempts } => {
-                    // Another value of the consumer gets one attempt more.
+                    // Each new value of the consumer adds one attempt.
                     if attempts < self.consumer_settings.link.max_delivery_attempts {
                         return Err(format!("{} was given up after {attempts} attempts", id.seq_nr));
                     }
@@ -528,7 +529,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// The message of a number.
+    /// The content of a number.
     fn content(&self, stream: StreamId, total: SeqNr) -> Result<u64, String> {
         let content = match &self.durable {
             Some(durable) => durable.store.ever().get(&total.get()).map(|(_, content)| *content),
@@ -539,7 +540,7 @@ impl Simulation {
 
     // ---- producers ------------------------------------------------------------------------------
 
-    /// Every producer that keeps its messages in memory is a stream of its own.
+    /// Every in-memory producer has a stream of its own.
     fn stream(&self, number: u64) -> StreamId {
         if self.durable.is_some() { STREAM } else { StreamId(u128::from(100 + number)) }
     }

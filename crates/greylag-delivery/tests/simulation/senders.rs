@@ -1,6 +1,6 @@
-//! Senders of producers outside of sharding: the wish of each of them, and the answers that it got.
+//! Senders of producers without entities: the wish of each sender, and its answers.
 //!
-//! I8: each is answered once, and told once that its message is confirmed, after it was accepted.
+//! I8: each sender gets one answer, and one confirmation, after its message was accepted.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub(crate) enum Wish {
     /// To send this message.
     Message(u64),
-    /// A permit, for this message.
+    /// A permit for this message.
     Permit(u64),
     /// A permit that is never used.
     Room,
@@ -18,13 +18,13 @@ pub(crate) enum Wish {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Waiting,
-    /// It has a permit.
+    /// The sender has a permit.
     Permitted,
     Accepted,
     Confirmed,
-    /// It was told no, or has given its permit back.
+    /// The sender was refused, or has returned its permit.
     Over,
-    /// It went away, and does not know what became of its message.
+    /// The sender went away without knowing the outcome of its message.
     Gone,
 }
 
@@ -44,21 +44,21 @@ pub(crate) struct Senders {
 }
 
 impl Senders {
-    /// A sender of this producer, with the next ticket.
+    /// Adds a sender of this producer, with the next ticket.
     pub(crate) fn ticket(&mut self, producer: u64, wish: Wish) -> u64 {
         self.next += 1;
         self.all.insert(self.next, Sender { producer, wish, state: State::Waiting });
         self.next
     }
 
-    /// Whether any is without an answer, or has a permit that it may use.
+    /// Whether a sender has no answer, or a permit that it may use.
     pub(crate) fn are_waiting(&self) -> bool {
         self.all.values().any(|sender| {
             matches!(sender.state, State::Waiting) || (sender.state == State::Permitted && sender.wish != Wish::Room)
         })
     }
 
-    /// Permits that were given.
+    /// Number of permits granted.
     pub(crate) fn permits(&self) -> u64 {
         self.permits
     }
@@ -70,7 +70,7 @@ impl Senders {
         }
     }
 
-    /// A sender has its permit, as far as it knows: of which producer, and for which message. It decides what to do.
+    /// Takes the permit of a sender: returns its producer and its message. The caller decides what to do.
     pub(crate) fn take_permit(&mut self, ticket: u64) -> Option<(u64, u64)> {
         match self.all.get_mut(&ticket)? {
             Sender { producer, wish: Wish::Permit(content), state: state @ State::Permitted } => {
@@ -88,7 +88,7 @@ impl Senders {
         }
     }
 
-    /// A sender that has no answer yet goes away. Its producer, and its message.
+    /// A sender without an answer goes away. Returns its producer, and its message.
     pub(crate) fn give_up(&mut self, ticket: u64) -> Option<(u64, u64)> {
         match self.all.get_mut(&ticket)? {
             Sender { producer, wish: Wish::Message(content), state: state @ State::Waiting } => {
@@ -121,7 +121,7 @@ impl Senders {
         }
     }
 
-    /// A sender is refused, or hears that the outcome is unknown. Returns its wish.
+    /// A sender is refused, or its outcome is unknown. Returns its wish.
     pub(crate) fn refused(&mut self, ticket: u64) -> Result<Wish, String> {
         match self.all.get_mut(&ticket) {
             Some(Sender { wish, state: State::Gone, .. }) => Ok(*wish),
@@ -133,7 +133,7 @@ impl Senders {
         }
     }
 
-    /// A sender is told that its message will not be delivered by this producer.
+    /// A sender is told that this producer will not deliver its message.
     pub(crate) fn undelivered(&mut self, ticket: u64) -> Result<(), String> {
         match self.all.get_mut(&ticket) {
             Some(Sender { state: State::Gone, .. }) => Ok(()),
@@ -145,7 +145,8 @@ impl Senders {
         }
     }
 
-    /// All senders of a producer that have no last answer go away with it; messages that wait for a permit are not sent.
+    /// Every sender of a producer without a final answer goes away with it; messages that wait for a permit are not
+    /// sent.
     pub(crate) fn producer_died(&mut self, producer: u64) {
         self.leave(producer, &[State::Waiting, State::Permitted, State::Accepted]);
     }
@@ -160,7 +161,7 @@ impl Senders {
         of_it.filter(|sender| states.contains(&sender.state)).for_each(|sender| sender.state = State::Gone);
     }
 
-    /// Messages that were accepted, of senders that are still there.
+    /// Accepted messages of senders that have not gone away.
     pub(crate) fn accepted(&self) -> Vec<u64> {
         let content = |sender: &Sender| match (sender.wish, sender.state) {
             (Wish::Message(content), State::Accepted | State::Confirmed) => Some(content),
@@ -169,7 +170,7 @@ impl Senders {
         self.all.values().filter_map(content).collect()
     }
 
-    /// At the end no sender is without its last answer.
+    /// Checks that at the end every sender has its final answer.
     pub(crate) fn check(&self) -> Result<(), String> {
         let is_open = |sender: &Sender| matches!(sender.state, State::Waiting | State::Accepted);
         match self.all.iter().find(|(_, sender)| is_open(sender)) {

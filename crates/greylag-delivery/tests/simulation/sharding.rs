@@ -1,19 +1,19 @@
-//! Sharding producers, entities that persist what they process, and everything that can die.
+//! Sharding producers, entities that persist processed messages, and deaths of every part.
 //!
-//! The journal is kept apart from the machines: what is in it happened. The producer has a stable
-//! identity and runs over the same input again after every kill, under the next epoch. At the end
-//! each entity's journal must hold exactly what was sent to it, in order (I1, I5), soon after
-//! the faults have stopped (I7); no incarnation is handed a lower number after a higher one (I2), nor twice (I3).
+//! The journal is kept apart from the machines, as the record of what happened. The producer has a stable identity and
+//! runs over the same input again after every kill, under the next epoch. At the end each entity's journal must have
+//! exactly the messages sent to it, in order (I1, I5), soon after the faults have stopped (I7); no incarnation gets a
+//! lower number after a higher one (I2), or a number twice (I3).
 //!
-//! A durable producer keeps its messages in a queue whose store fails, too, and the next one goes on where it ended: each
-//! entity's journal must hold exactly what was stored for it (I10), and senders were told the truth, once (I8).
+//! A durable producer keeps its messages in a queue whose store fails, too, and its successor continues the queue: each
+//! entity's journal must have exactly the messages stored for it (I10), and senders got one true answer (I8).
 //!
-//! A producer that is replaced may live on as one that was left behind: it goes on sending until it is told. Messages are
-//! cut into chunks, of which entities lose some when they move. Room is taken as permits, too, and given back. Some messages
-//! fail at every attempt and are given up. Afterwards nothing is left, and all room is free (I9).
+//! A replaced producer may live on, and goes on sending until it is fenced. Messages are cut into chunks, of which
+//! entities lose some when they move. Permits are taken, too, and returned. Some messages fail at every attempt and are
+//! given up. Afterwards no state is left, and all room is free (I9).
 //!
-//! Shards move between the producer's node and another one. A producer in memory hands messages to entities of its own node as
-//! they are, and hears late that such an entity has moved; no message without bytes arrives on another node (K7).
+//! Shards move between the producer's node and another one. An in-memory producer hands messages to entities of its own
+//! node without bytes, and gets the news of a move late; no message without bytes may arrive on another node (K7).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -50,17 +50,17 @@ enum Event {
         producer: u64,
         index: usize,
     },
-    /// The sender of a message has its permit, and uses it or gives it back.
+    /// The sender of a message has its permit, and uses it or returns it.
     Permitted {
         permit: u64,
         index: usize,
     },
-    /// A sender has waited for as long as it would.
+    /// The sender gives up waiting.
     GiveUp {
         producer: u64,
         ticket: u64,
     },
-    /// A permit whose sender has gone away is given back.
+    /// A permit whose sender has gone away is returned.
     Release {
         producer: u64,
         permit: u64,
@@ -95,7 +95,7 @@ enum Event {
         handle: DeliveryHandle,
         content: u64,
     },
-    /// The entity confirms what it has done, all at once.
+    /// The entity confirms its processed deliveries, all at once.
     ConfirmAll {
         entity: usize,
         instance: u64,
@@ -106,10 +106,10 @@ enum Event {
     Passivate(usize),
     Rebalance(usize),
     Routed(usize),
-    /// The producers hear where a shard is.
+    /// The producers get the home of a shard.
     Homed(Arc<str>),
     FaultsEnd,
-    /// The queue of a producer carries a call out.
+    /// The queue of a producer carries out a call.
     Queue {
         producer: u64,
         id: u64,
@@ -118,13 +118,13 @@ enum Event {
     },
 }
 
-/// A producer controller: the present one, or a former one that does not know it was replaced.
+/// A producer controller: the current one, or a former one that does not know of its replacement.
 struct Producer {
     machine: ShardingProducer<Goods>,
     tick_at: Option<Instant>,
     has_ended: bool,
     permits: u64,
-    /// Shards whose home it has looked at.
+    /// Shards whose home it has looked up.
     met: BTreeSet<Arc<str>>,
 }
 
@@ -133,16 +133,16 @@ struct Incarnation {
     instance: u64,
     machine: ShardingConsumer<Goods>,
     tick_at: Option<Instant>,
-    /// In whatever order attempts run, one at a time.
+    /// The last total of a first attempt; later attempts may run in any order.
     last_total: u64,
-    /// Deliveries that were handed out, by the link's number and their own.
+    /// Deliveries handed out, by link number and delivery number.
     handed: BTreeSet<(u64, u64)>,
-    /// Processed, and not confirmed yet.
+    /// Processed but unconfirmed.
     done: Vec<DeliveryHandle>,
 }
 
 struct Entity {
-    /// Messages applied, with their totals: what an event-sourced entity's journal would say.
+    /// Messages applied, with their totals: the journal of an event-sourced entity.
     journal: Vec<(u64, u64)>,
     /// Messages given up.
     poisoned: BTreeSet<u64>,
@@ -159,26 +159,26 @@ impl Entity {
 pub(crate) struct Simulation {
     world: World<Event>,
     producers: BTreeMap<u64, Producer>,
-    /// The present producer; those below it were left behind.
+    /// The number of the current producer; lower ones were left behind.
     current: u64,
     producer_settings: ShardingProducerSettings,
     consumer_settings: ShardingConsumerSettings,
     entities: Vec<Entity>,
-    /// Shards that are hosted on another node than the producer's.
+    /// Shards hosted on another node than the producer's.
     away: BTreeSet<Arc<str>>,
-    /// Entity of each message, whose content is its index and one more.
+    /// The entity of each message; the content is the index plus one.
     input: Vec<usize>,
     chunks: Chunks,
     submitted: usize,
-    /// Contents by ticket: a producer that runs again asks under new tickets.
+    /// Contents by ticket: a producer that runs again uses new tickets.
     tickets: BTreeMap<u64, u64>,
     next_ticket: u64,
-    /// Permits that messages wait for.
+    /// Requested permits, with the messages that wait for them.
     wanted: BTreeMap<u64, usize>,
-    /// Tickets of the present producer that are accepted, and those that are confirmed.
+    /// Accepted and confirmed tickets of the current producer.
     accepted: BTreeSet<u64>,
     confirmed: BTreeSet<u64>,
-    /// Of a producer that keeps its messages.
+    /// Set for a durable producer.
     durable: Option<Durable<Parcel<Goods>>>,
     storing_settings: StoringSettings,
     next_instance: u64,
@@ -187,19 +187,19 @@ pub(crate) struct Simulation {
     faults: bool,
     processing: Duration,
     tally: Tally,
-    /// Every event and effect, if that is wanted.
+    /// Every event and effect, if requested.
     trace: Option<String>,
 }
 
-/// What a run did.
+/// Counts of a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tally {
     pub(crate) events: u64,
     pub(crate) deaths: u64,
     pub(crate) applied: u64,
-    /// Messages that were delivered without bytes.
+    /// Messages delivered without bytes.
     pub(crate) handed_over: u64,
-    /// Batches that left messages without bytes behind.
+    /// Batches from which messages without bytes were left out.
     pub(crate) left_behind: u64,
 }
 
@@ -276,7 +276,7 @@ impl Simulation {
         simulation
     }
 
-    /// Draws when things die.
+    /// Schedules random deaths.
     fn plan(&mut self) {
         let entities = self.entities.len();
         for _ in 0..self.world.rng.random_range(0..=4) {
@@ -362,7 +362,7 @@ impl Simulation {
         }
         let took = self.world.elapsed().saturating_sub(FAULTS_END);
         let whole_backlog = self.processing * self.input.len() as u32 * 2;
-        // A load that gets no answer is waited for as long as sixteen full rounds of attempts.
+        // The timeout of a load grows up to sixteen full rounds of attempts.
         let load = self.storing_settings.request_timeout * self.storing_settings.retry_attempts * 16;
         let of_store = if self.durable.is_some() { load + Duration::from_secs(5) } else { Duration::ZERO };
         let frames: u64 = (1..=self.input.len() as u64).map(|content| self.chunks.of(content)).sum();
@@ -418,7 +418,7 @@ impl Simulation {
             }
             Event::Downstream { entity, batch } => self.arrive(entity, batch)?,
             Event::Upstream(message) => {
-                // What is meant for a dead controller has no recipient.
+                // A message to a dead controller has no recipient.
                 let number = self.producers.keys().copied().find(|number| message.to.path == path(*number));
                 if let Some(number) = number {
                     self.tell_producer(number, sharding_producer::Input::Received(message))?;
@@ -530,7 +530,7 @@ impl Simulation {
             return Ok(());
         }
         if self.world.chance(0.1) {
-            // A sender takes room, or asks for it, and has no message after all.
+            // A sender takes a permit, or requests one, and sends no message after all.
             let (producer, permit) = (self.current, self.ticket(0));
             self.tell_producer(producer, sharding_producer::Input::RequestPermit { permit })?;
             let pause = self.world.upto(Duration::from_millis(100));
@@ -545,7 +545,7 @@ impl Simulation {
         self.admit(index, None)
     }
 
-    /// A sender has its permit; in the end it may not want it.
+    /// A sender has its permit, and uses it or returns it.
     fn use_permit(&mut self, permit: u64, index: usize) -> Result<(), String> {
         if self.wanted.remove(&permit).is_none() {
             return Ok(());
@@ -557,7 +557,7 @@ impl Simulation {
         self.admit(index, Some(permit))
     }
 
-    /// The message is sent; without a permit perhaps by a former producer that still lives.
+    /// Sends the message; without a permit sometimes by a former producer that is still alive.
     fn admit(&mut self, index: usize, permit: Option<u64>) -> Result<(), String> {
         let (entity, content) = (self.input[index], index as u64 + 1);
         let mut left_behind = self.producers.iter().filter(|(number, of)| **number != self.current && !of.has_ended);
@@ -591,7 +591,8 @@ impl Simulation {
         Ok(())
     }
 
-    /// The message as its sender gives it, by what is known where it sends: with bytes to other nodes, and where it is stored.
+    /// The payload as its sender makes it, by the known home of the shard: with bytes for other nodes, and for a
+    /// durable producer.
     fn goods(&mut self, content: u64, shard: &str) -> Frames<Goods> {
         let is_wrong = self.world.chance(0.1);
         if self.durable.is_some() || self.away.contains(shard) != is_wrong {
@@ -601,15 +602,15 @@ impl Simulation {
         }
     }
 
-    /// The next producer, as a process that was started again would have it: one with a stable identity runs over the same
-    /// input again, a durable one goes on with what its queue has. The former producer may live on.
+    /// The next producer, as after a restart of its process: with a stable identity it runs over the same input again,
+    /// a durable one continues its queue. The former producer may live on.
     fn kill_producer(&mut self) -> Result<(), String> {
         self.tally.deaths += 1;
         let is_open = |producer: &Producer| {
             matches!(producer.machine.storing_state(), StoringState::Open | StoringState::InMemory)
         };
         let lives_on = self.world.chance(0.4) && self.producers.get(&self.current).is_some_and(is_open);
-        // A message that waits for its permit is sent by the next one.
+        // A message that waits for its permit is sent by the next producer.
         let waiting = std::mem::take(&mut self.wanted);
         if !lives_on {
             self.producers.remove(&self.current);
@@ -671,14 +672,14 @@ impl Simulation {
 
     // ---- entities -------------------------------------------------------------------------------
 
-    /// Whether the handler of this message fails whenever it runs.
+    /// Whether the handler of this message always fails.
     fn is_poison(&self, content: u64) -> bool {
         self.consumer_settings.link.max_delivery_attempts > 0 && content.is_multiple_of(11)
     }
 
     fn arrive(&mut self, entity: usize, mut batch: SequencedBatch<Goods>) -> Result<(), String> {
         if let Some(until) = self.entities[entity].unrouted_until {
-            // The region keeps it until there is a route; sometimes its buffer is full.
+            // The region buffers the batch until there is a route; sometimes its buffer is full.
             if self.world.chance(0.8) {
                 self.world.at(until, Event::Downstream { entity, batch });
             } else {
@@ -712,21 +713,21 @@ impl Simulation {
         self.tell_consumer(entity, sharding_consumer::Input::Batch(batch))
     }
 
-    /// The end of a handler run: the append, and what may go wrong around it.
+    /// The end of a handler run: the append, with possible failures before and after it.
     fn processed(&mut self, entity: usize, instance: u64, handle: DeliveryHandle, content: u64) -> Result<(), String> {
         if !self.is_live(entity, instance) {
-            // A fenced owner: its append changes nothing, and confirms nothing.
+            // The append of a fenced owner changes nothing, and confirms nothing.
             return Ok(());
         }
         let total = handle.id.seq_nr.get();
         let is_known = self.entities[entity].journal.iter().any(|(_, applied)| *applied >= total);
         let trouble = self.faults && self.world.chance(0.15);
         if is_known && self.without.machine != Some(Sabotage::Marks) {
-            // Asked again at the moment the handler would run.
+            // The mark is checked again at the moment the handler would run.
             return self.confirm(entity, handle);
         }
         if self.is_poison(content) || (trouble && self.world.chance(0.4)) {
-            // The usual backoff doubles with every attempt, which is not what is looked at here.
+            // Limit the pause: the usual back-off doubles with every attempt, and is not tested here.
             let pause = (handle.key.attempt > 4).then_some(Duration::from_millis(10));
             return self.tell_consumer(entity, sharding_consumer::Input::Abandon(handle, pause));
         }
@@ -735,7 +736,7 @@ impl Simulation {
             return self.tell_consumer(entity, sharding_consumer::Input::Return(handle, Duration::from_millis(10)));
         }
         self.entities[entity].journal.push((content, total));
-        // An entity that died before it could say that it gave the message up gets it again.
+        // An entity that died before it could report that it gave the message up gets the message again.
         self.entities[entity].poisoned.remove(&content);
         if trouble {
             // Stored, but the entity dies before it can confirm, or the answer is lost.
@@ -842,7 +843,7 @@ impl Simulation {
         }
     }
 
-    /// An answer to a sender, or the end of the producer.
+    /// Handles an answer to a sender, or the end of the producer.
     fn on_told(&mut self, number: u64, effect: sharding_producer::Effect<Goods>) -> Result<(), String> {
         use sharding_producer::Effect;
         let content = |ticket: u64| self.tickets.get(&ticket).copied().unwrap_or(0);
@@ -883,7 +884,7 @@ impl Simulation {
         self.durable.as_mut().map_or(Ok(()), |durable| durable.tell(content, told))
     }
 
-    /// I8: a message is confirmed once, and was processed before.
+    /// I8: a message is confirmed once, after it was processed.
     fn on_confirmed(&mut self, is_current: bool, ticket: u64, total: SeqNr) -> Result<(), String> {
         let content = match (&self.durable, self.tickets.get(&ticket)) {
             (Some(durable), _) => durable.store.ever().get(&total.get()).map_or(0, |(_, content)| *content),
@@ -982,7 +983,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// The message of a number.
+    /// The content of a number.
     fn content_of(&self, total: SeqNr) -> Option<u64> {
         match &self.durable {
             Some(durable) => durable.store.ever().get(&total.get()).map(|(_, content)| *content),

@@ -1,7 +1,7 @@
-//! The store of a producer's queue, kept apart from the producers that write it: what is in it happened.
+//! The store of a producer's queue, kept apart from the producers that write it, as the record of what happened.
 //!
-//! Calls are carried out one by one, in the order in which they were made. A call may be carried out although nothing hears of it,
-//! fail, or get no answer at all. Source: delivery §4.1, D4 to D7.
+//! Calls are carried out one by one, in the order in which they were made. A call may be carried out without its answer
+//! arriving, may fail, or may get no answer at all. Source: delivery §4.1, D4 to D7.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use greylag_delivery::{ControllerRef, Epoch, SeqNr, StreamId};
 
 use super::content::{Goods, content_of};
 
-/// What becomes of a call.
+/// The outcome of a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fate {
     is_done: bool,
@@ -23,18 +23,18 @@ pub(crate) struct Fate {
 
 #[derive(Debug, Clone, Copy)]
 enum Heard {
-    /// The answer comes.
+    /// The answer arrives.
     Answer,
-    /// An error comes: that nothing is stored, if that is so, and that it is unknown otherwise.
+    /// An error arrives: "not stored" if that is true, "unknown" otherwise.
     Failure,
-    /// Nothing comes.
+    /// Nothing arrives.
     Nothing,
 }
 
 impl Fate {
     pub(crate) const GOOD: Self = Self { is_done: true, heard: Heard::Answer };
 
-    /// One in six calls has trouble.
+    /// A random fate; one call in six fails in some way.
     pub(crate) fn drawn(pick: usize) -> Self {
         let (is_done, heard) = match pick % 24 {
             0 => (false, Heard::Failure),
@@ -47,9 +47,9 @@ impl Fate {
     }
 }
 
-/// A message as a producer gives it to its queue.
+/// A message in the form in which a producer gives it to its queue.
 pub(crate) trait Kept: Clone {
-    /// Which message it is.
+    /// The content, which identifies the message.
     fn content(&self) -> u64;
 }
 
@@ -65,14 +65,14 @@ impl Kept for Parcel<Goods> {
     }
 }
 
-/// One producer's way to the store.
+/// The state of one writer of the store.
 #[derive(Debug)]
 pub(crate) struct Writer {
     controller: ControllerRef,
     epoch: Option<Epoch>,
-    /// The last number that it gave, or found.
+    /// The last number that it assigned, or found.
     known: SeqNr,
-    /// It was told that it has the queue.
+    /// Whether a load of this writer was acknowledged.
     has_loaded: bool,
 }
 
@@ -85,10 +85,10 @@ impl Writer {
 pub(crate) struct Store<M> {
     stream: StreamId,
     rows: StoredQueue<M>,
-    /// Qualifier and content of every message that was ever stored, by total.
+    /// Qualifier and content of every message ever stored, by total.
     ever: BTreeMap<u64, (Qualifier, u64)>,
     busy_until: Option<Instant>,
-    /// Writes of every controller are taken, also of one that has lost the queue.
+    /// Whether writes of controllers that have lost the queue are accepted.
     unchecked: bool,
 }
 
@@ -97,7 +97,7 @@ impl<M: Kept> Store<M> {
         Self { stream, rows: StoredQueue::default(), ever: BTreeMap::new(), busy_until: None, unchecked }
     }
 
-    /// When a call that is made now, and takes so long, is done.
+    /// The end of a call that is made now and takes this long; calls run one after the other.
     pub(crate) fn done_at(&mut self, now: Instant, takes: Duration) -> Instant {
         let at = self.busy_until.map_or(now, |busy| busy.max(now)) + takes;
         self.busy_until = Some(at);
@@ -112,7 +112,7 @@ impl<M: Kept> Store<M> {
         self.rows.unconfirmed().next().is_none()
     }
 
-    /// Carries a call out, or not, and says what the producer hears of it.
+    /// Carries a call out, or not; returns the answer that the producer gets.
     pub(crate) fn call(&mut self, writer: &mut Writer, call: Call<M>, fate: Fate) -> Option<Answer<M>> {
         let refused = self.refuses(writer, &call);
         let refused_load = self.lost_to(writer);
@@ -162,7 +162,7 @@ impl<M: Kept> Store<M> {
         (!is_lost).then_some(answer)
     }
 
-    /// Why a write is refused whatever the store's state.
+    /// The error of a write that is refused in any state of the store.
     fn refuses(&self, writer: &Writer, call: &Call<M>) -> Option<QueueError> {
         if matches!(call, Call::Load) {
             return None;
@@ -172,7 +172,7 @@ impl<M: Kept> Store<M> {
         Some(QueueError::Fenced { by: Some(by.controller.clone()) })
     }
 
-    /// A queue that its controller opens again, though another one has it now, is not claimed.
+    /// The error of a load by a controller whose queue another controller has taken over; the queue is not claimed.
     fn lost_to(&self, writer: &Writer) -> Option<QueueError> {
         let newest = self.rows.started().filter(|started| started.controller != writer.controller)?;
         let is_lost = writer.has_loaded && !self.unchecked;

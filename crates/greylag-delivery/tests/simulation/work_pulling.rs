@@ -1,10 +1,10 @@
 //! One producer of work, and workers that come, die silently or in order, and are listed late.
 //!
-//! Every message that was accepted is processed by some worker (I1), under one number; senders are told the truth, once, and not
-//! before their message was stored, or processed where nothing is stored (I8, I10); afterwards nothing is left anywhere, and all
-//! room is free again (I9). A durable producer dies, too, and goes on from its queue, whose store fails. Room is taken as
-//! permits, too, and given back; senders give up while they wait, or are replaced by others. Some messages fail at every
-//! attempt and are given up.
+//! Every accepted message is processed by some worker (I1), under one number; senders get one true answer, and not
+//! before their message was stored, or processed without storing (I8, I10); afterwards no state is left, and all room
+//! is free (I9). A durable producer dies, too, and its successor continues its queue, whose store fails. Permits are
+//! taken, too, and returned; senders give up waiting, or are replaced. Some messages fail at every attempt and are
+//! given up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,11 +36,11 @@ const STREAM: StreamId = StreamId(5);
 #[derive(Debug, Clone)]
 enum Event {
     Send,
-    /// A sender has had a permit for a while.
+    /// The sender has had its permit for a while.
     Permitted(u64),
-    /// A sender has waited for as long as it would.
+    /// The sender gives up waiting.
     GiveUp(u64),
-    /// Another producer object takes over (P13).
+    /// Another producer handle takes over (P13).
     StartAgain,
     Down {
         to: u64,
@@ -55,18 +55,18 @@ enum Event {
         content: u64,
     },
     ConfirmAll(u64),
-    /// The queue of a producer carries a call out.
+    /// The queue of a producer carries out a call.
     Queue {
         producer: u64,
         id: u64,
         call: Call<Frames<u64>>,
         fate: Fate,
     },
-    /// The producer hears of the workers that are listed now.
+    /// The producer gets the present listing of workers.
     List,
     NewWorker,
     KillWorker,
-    /// A dead worker is listed no more.
+    /// A dead worker is taken off the listing.
     Delist(u64),
     KillProducer,
     FaultsEnd,
@@ -76,7 +76,7 @@ struct Worker {
     machine: ConsumerController<u64>,
     tick_at: Option<Instant>,
     alive: bool,
-    /// Processed, and not confirmed yet.
+    /// Processed but unconfirmed.
     done: Vec<DeliveryHandle>,
 }
 
@@ -97,7 +97,7 @@ struct Simulation {
     listed: BTreeSet<u64>,
     next_worker: u64,
     senders: Senders,
-    /// The content of each number that was stored or accepted.
+    /// The content of each stored or accepted number.
     contents: BTreeMap<u64, u64>,
     processed: BTreeSet<u64>,
     poisoned: BTreeSet<u64>,
@@ -191,7 +191,7 @@ impl Simulation {
             self.on_event(event)?;
             let stats = self.producer.stats();
             let is_quiet = stats.unconfirmed == 0 && stats.waiting == 0 && !self.senders.are_waiting();
-            // A producer that was started just now loads its queue.
+            // A producer that was just started still loads its queue.
             let is_quiet = is_quiet && self.producer.room() > 0;
             let is_stored = self.durable.as_ref().is_none_or(Durable::is_settled);
             if !self.faults && self.sent == self.messages && is_quiet && is_stored {
@@ -352,7 +352,7 @@ impl Simulation {
         self.tell_producer(Input::Admit { session: self.session, ticket, message, waits })
     }
 
-    /// A sender uses its permit, or gives it back and sends its message without.
+    /// A sender uses its permit, or returns it and sends its message without it.
     fn use_permit(&mut self, ticket: u64) -> Result<(), String> {
         let Some((_, content)) = self.senders.take_permit(ticket) else { return Ok(()) };
         if self.world.chance(0.25) {
@@ -390,7 +390,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// One of the workers dies without a word, or stops; it stays listed for a while.
+    /// A worker dies silently, or stops; it stays listed for a while.
     fn kill_worker(&mut self) -> Result<(), String> {
         let alive: Vec<u64> =
             self.workers.iter().filter(|(_, worker)| worker.alive).map(|(number, _)| *number).collect();
@@ -404,7 +404,7 @@ impl Simulation {
         if let Some(worker) = self.workers.get_mut(&number) {
             worker.alive = false;
         }
-        // Some are never taken out of the listing.
+        // Some workers are never taken off the listing.
         if self.world.chance(0.7) {
             let delay = self.world.upto(Duration::from_secs(3));
             self.world.after(delay, Event::Delist(number));
@@ -471,7 +471,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// The message of a number.
+    /// The content of a number.
     fn content(&self, total: SeqNr) -> Result<u64, String> {
         let content = match &self.durable {
             Some(durable) => durable.store.ever().get(&total.get()).map(|(_, content)| *content),
@@ -562,7 +562,7 @@ impl Simulation {
     }
 }
 
-/// Every start of the producer has a path of its own.
+/// Every incarnation of the producer has a path of its own.
 fn producer_settings(
     settings: &DeliverySettings,
     selection: WorkerSelection,

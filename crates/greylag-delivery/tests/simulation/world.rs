@@ -1,4 +1,4 @@
-//! Virtual time, and a network that loses, delays, doubles and reorders.
+//! A virtual clock, and a network that loses, delays, duplicates and reorders messages.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,7 +16,7 @@ pub(crate) struct World<E> {
     pub(crate) link: Link,
 }
 
-/// How messages travel.
+/// Fault probabilities and delays of the network.
 #[derive(Clone, Copy)]
 pub(crate) struct Link {
     pub(crate) drop: f64,
@@ -80,7 +80,7 @@ impl<E: Clone> World<E> {
         self.at(self.now + delay, event);
     }
 
-    /// Puts a message on the network; `extra` delays it beyond the usual. Whether any copy of it arrives.
+    /// Sends a message through the network; `extra` is added to the usual delay. Returns whether any copy arrives.
     pub(crate) fn send(&mut self, event: &E, extra: Duration) -> bool {
         let copies = 1 + u32::from(self.rng.random_bool(self.link.duplicate));
         let mut arrives = false;

@@ -1,4 +1,4 @@
-//! One consumer link, told and shown in text.
+//! One consumer link, driven and shown as text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -127,7 +127,7 @@ impl ConsumerWorld {
     }
 }
 
-/// The settings that a case asks for.
+/// The settings of a case.
 pub(crate) fn settings(case: &Case<'_>) -> DeliverySettings {
     let mut settings = DeliverySettings::test();
     let consumer = &mut settings.consumer;
@@ -151,7 +151,7 @@ pub(crate) fn settings(case: &Case<'_>) -> DeliverySettings {
     settings
 }
 
-/// How an effect is written.
+/// Formats an effect.
 pub(crate) fn describe(effect: &Effect<u64>) -> String {
     match effect {
         Effect::Deliver { key, id, parts } => {
@@ -175,7 +175,7 @@ pub(crate) fn describe(effect: &Effect<u64>) -> String {
     }
 }
 
-/// Reads what `support::frame` writes.
+/// Parses the format of `support::frame`.
 pub(crate) fn parse_frame(word: &str) -> SequencedMessage<u64> {
     let (kind, rest) = word.split_once('(').unwrap();
     let (numbers, flags) = rest.split_once(')').unwrap();
@@ -192,7 +192,7 @@ pub(crate) fn parse_frame(word: &str) -> SequencedMessage<u64> {
     SequencedMessage { frame, first: kind == "F1" }
 }
 
-/// Reads `marks=stream:total,stream:total`.
+/// Parses `marks=stream:total,stream:total`.
 pub(crate) fn marks(case: &Case<'_>) -> Dedupe {
     let marks = case.arg("marks").into_iter().flat_map(|marks| marks.split(','));
     marks

@@ -1,8 +1,8 @@
-//! Both ends of a link, and what travels between them, told and shown in text.
+//! Both ends of a link and the messages between them, driven and shown as text.
 //!
-//! Messages arrive at once and in order, unless a case says otherwise: messages to a name may be lost, messages from a name
-//! may be kept and arrive late, and copies may be made by hand. Time passes by `advance` alone, so no timer has a part in
-//! anything that a case shows before it.
+//! Messages arrive at once and in order, unless a case says otherwise: messages to a name may be lost, messages from a
+//! name may be held back and arrive late, and a case may make copies. Only `advance` advances time, so no timer affects
+//! what a case shows before it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -34,7 +34,7 @@ struct Consumer {
     handed: BTreeMap<SeqNr, DeliveryKey>,
 }
 
-/// A message on its way from one name to another.
+/// A message under way from one name to another.
 struct Parcel {
     from: String,
     to: String,
@@ -54,12 +54,12 @@ pub(crate) struct LinkWorld {
     now: Instant,
     producers: BTreeMap<String, Producer>,
     consumers: BTreeMap<String, Consumer>,
-    /// Where the region routes to.
+    /// The name to which the region routes.
     home: String,
     on_its_way: VecDeque<Parcel>,
-    /// How many of the next messages to a name are lost.
+    /// By name: how many of the next messages to it are lost.
     losses: BTreeMap<String, u32>,
-    /// Messages of names that arrive late.
+    /// By name: messages from it that are held back.
     kept: BTreeMap<String, Vec<Parcel>>,
 }
 
@@ -171,7 +171,7 @@ impl LinkWorld {
         }
     }
 
-    /// A copy of a frame, or of an answer, that was on its way for long: `copy P A F1(1) lowest=1`, `copy A P Ack(4,20)`.
+    /// A late copy of a frame, or of an answer: `copy P A F1(1) lowest=1`, `copy A P Ack(4,20)`.
     fn copy(&mut self, from: &str, case: &Case<'_>, output: &mut String) {
         let (to, words) = (case.positional(1).unwrap().to_owned(), case.positional(2).unwrap());
         let epoch = case.parse("epoch").map_or(Epoch(1), Epoch);
@@ -205,7 +205,7 @@ impl LinkWorld {
         self.now = end;
     }
 
-    /// Until nothing is on its way.
+    /// Delivers messages until none is under way.
     fn deliver(&mut self, output: &mut String) {
         while let Some(Parcel { from, to, content }) = self.on_its_way.pop_front() {
             match content {
@@ -217,7 +217,7 @@ impl LinkWorld {
                     let input = producer_link::Input::Received { from: controller(&from), epoch, message };
                     self.tell_producer(&to, input, output);
                 }
-                _ => {} // to one that has ended
+                _ => {} // a recipient that has ended
             }
         }
     }
@@ -271,7 +271,7 @@ impl LinkWorld {
         }
     }
 
-    /// Sends on its way what one name says to another, and shows it.
+    /// Puts a message from one name to another under way, and shows it.
     fn dispatch(&mut self, from: &str, to: String, epoch: Epoch, text: &str, content: Content, output: &mut String) {
         let at = self.at();
         let under = if epoch.0 == 1 { String::new() } else { format!(" epoch {epoch}") };

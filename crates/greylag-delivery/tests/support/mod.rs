@@ -1,4 +1,4 @@
-//! How the machines' messages are written in transcripts.
+//! The text format of messages in transcripts.
 
 pub(crate) mod consumer;
 pub(crate) mod link;
@@ -10,7 +10,7 @@ pub(crate) mod work_pulling;
 
 use greylag_delivery::{ControllerRef, Epoch, SequencedMessage, StreamId, Upstream};
 
-/// Controllers are named by a letter and a number, as in the specification: `P1`, `C2`, `B10`.
+/// Controllers have names of a letter and a number, as in the specification: `P1`, `C2`, `B10`.
 pub(crate) fn controller(name: &str) -> ControllerRef {
     ControllerRef { node: "n:1#1".parse().unwrap(), path: name.into(), instance: 1 }
 }
@@ -30,7 +30,7 @@ pub(crate) fn upstream(message: &Upstream) -> String {
     }
 }
 
-/// Reads what [`upstream`] writes; `lossy` comes from the case.
+/// Parses the format of [`upstream`]; `lossy` comes from the case.
 pub(crate) fn parse_upstream(text: &str, lossy: bool) -> Upstream {
     let (kind, arguments) = text.split_once('(').unwrap_or((text, ""));
     let numbers: Vec<u64> =

@@ -1,4 +1,4 @@
-//! The producer controller of a point-to-point producer, told and shown in text.
+//! The point-to-point producer controller, driven and shown as text.
 
 use std::fmt::Write as _;
 use std::time::Instant;

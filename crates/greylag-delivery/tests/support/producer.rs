@@ -1,4 +1,4 @@
-//! One producer link, told and shown in text.
+//! One producer link, driven and shown as text.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The sharding producer, and the consumer controller of one entity, told and shown in text.
+//! The sharding producer, and the consumer controller of one entity, driven and shown as text.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -25,17 +25,17 @@ use crate::support::{controller, frame, parse_upstream, storing, upstream};
 
 const EPOCH: Epoch = Epoch(1);
 
-/// The content of the sharding producer's frames.
+/// The payload of the sharding producer's frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Matter {
     /// A message with its bytes, or a chunk of one.
     Bytes,
-    /// A message without bytes, and how many frames it is once it has some; with none it can never have any.
+    /// A message without bytes, and the number of its frames once encoded; 0 for a message that cannot be encoded.
     Value(usize),
 }
 
 thread_local! {
-    /// Messages that were encoded by this thread.
+    /// Number of messages encoded by this thread.
     static ENCODED: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -113,7 +113,7 @@ impl ShardingProducerWorld {
                 self.tell(sharding_producer::Input::RequestPermit { permit }, &mut output);
             }
             "release" => {
-                // 0 is the latest one.
+                // 0 names the latest permit.
                 let permit = word(0).parse().ok().filter(|permit| *permit > 0).unwrap_or(self.next_ticket - 1);
                 self.tell(sharding_producer::Input::ReleasePermit { permit }, &mut output);
             }
@@ -266,7 +266,7 @@ impl ShardingProducerWorld {
     }
 }
 
-/// What a queue says of messages for entities, which the first letter of their name places.
+/// Converts a queue's answer to messages for entities; the first letter of an entity's name is its shard.
 fn sharding_answer(answer: Answer<u64>) -> Answer<Parcel<Matter>> {
     match answer {
         Answer::Loaded(Err(error)) => Answer::Loaded(Err(error)),
@@ -316,7 +316,7 @@ impl ShardingConsumerWorld {
             Some("stop") => PoisonPolicy::StopConsumer,
             _ => PoisonPolicy::DeadLetter,
         };
-        // Ticks are C11's business, which links are tested for.
+        // No ticks of C11, which the tests of links cover.
         link.resend_interval_min = Duration::from_secs(3600);
         link.resend_interval_max = Duration::from_secs(3600);
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! The storing machine, told and shown in text.
+//! The storing machine, driven and shown as text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -103,7 +103,7 @@ pub(crate) fn settings(case: &Case<'_>) -> StoringSettings {
     settings
 }
 
-/// `confirm q 3` is up to 3 of a qualifier, `confirm exact 1,3` exactly these.
+/// `confirm q 3` confirms up to 3 of a qualifier, `confirm exact 1,3` exactly these numbers.
 fn confirmation(case: &Case<'_>) -> Confirmation {
     let numbers = case.positional(1).unwrap();
     match case.positional(0).unwrap() {
@@ -143,7 +143,7 @@ pub(crate) fn answer(case: &Case<'_>) -> Answer<u64> {
     }
 }
 
-/// The same answer, with the messages as another machine keeps them.
+/// The answer of [`answer`], with converted messages.
 pub(crate) fn answer_with<M>(case: &Case<'_>, message: impl Fn(u64) -> M) -> Answer<M> {
     match answer(case) {
         Answer::Stored(result) => Answer::Stored(result),
@@ -165,7 +165,7 @@ pub(crate) fn answer_with<M>(case: &Case<'_>, message: impl Fn(u64) -> M) -> Ans
     }
 }
 
-/// `a:3,b:4` are 3 of qualifier `a` and 4 of `b`. A message of a queue is the number of its place in the stream.
+/// `a:3,b:4` are 3 of qualifier `a` and 4 of `b`. A message's content is its number.
 fn messages(words: &str) -> Vec<MessageSent<u64>> {
     let sent = |(qualifier, number): (&str, &str)| {
         let number: u64 = number.parse().unwrap();

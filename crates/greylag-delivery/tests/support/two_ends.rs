@@ -1,5 +1,5 @@
-//! Both ends of one link without anything between them: each effect of one machine is handed to the other, and time passes by
-//! hand. For tests and benchmarks of what a link costs.
+//! Both ends of one link with direct calls between them: each effect of one machine is handed to the other, and the
+//! clock is virtual. For tests and benchmarks of a link's costs.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use greylag_delivery::{
     SequencedMessage, Watermarks,
 };
 
-/// Messages that are accepted before the consumer's machine runs, as a turn of a driver would.
+/// Messages accepted before the consumer's machine runs, like one turn of a driver.
 const TURN: u64 = 128;
 
-/// Both ends, and what passes between them.
+/// Both ends, and the messages between them.
 pub(crate) struct TwoEnds<P> {
     now: Instant,
     header: BatchHeader,
@@ -65,7 +65,7 @@ impl<P: Content> TwoEnds<P> {
         link
     }
 
-    /// Sends so many messages; each delivery is confirmed at once.
+    /// Sends this many messages; each delivery is confirmed at once.
     pub(crate) fn run(&mut self, messages: u64, payload: &P) {
         let end = self.delivered + messages;
         while self.delivered < end {
@@ -76,17 +76,17 @@ impl<P: Content> TwoEnds<P> {
         }
     }
 
-    /// Messages that the consumer has said so far.
+    /// Number of the consumer's messages so far.
     pub(crate) fn upstream(&self) -> u64 {
         self.upstream
     }
 
-    /// When either end next has something to do by itself.
+    /// The next deadline of either end.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         [self.producer.next_deadline(), self.consumer.next_deadline()].into_iter().flatten().min()
     }
 
-    /// Lets time pass, with each tick at its time.
+    /// Advances time, with each tick at its time.
     pub(crate) fn sleep(&mut self, pause: Duration) {
         let end = self.now + pause;
         while let Some(at) = self.next_deadline().filter(|at| *at <= end) {
@@ -99,7 +99,7 @@ impl<P: Content> TwoEnds<P> {
         self.now = end;
     }
 
-    /// Accepts as many messages as there is demand for, at most so many.
+    /// Accepts messages while there is demand, at most `count`.
     fn accept(&mut self, count: u64, payload: &P) {
         for _ in 0..count.min(self.producer.demand()) {
             let (total, frames) = (SeqNr(self.next), Frames::Whole(payload.clone()));
@@ -109,7 +109,7 @@ impl<P: Content> TwoEnds<P> {
         }
     }
 
-    /// Carries effects to and fro until there are none.
+    /// Carries out effects until there are none.
     fn settle(&mut self) {
         while !self.down.is_empty() {
             for effect in self.down.drain(..) {

@@ -1,4 +1,4 @@
-//! The producer controller of work pulling, told and shown in text.
+//! The work-pulling producer controller, driven and shown as text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -62,7 +62,7 @@ impl WorkPullingWorld {
         let word = |index: usize| case.positional(index).unwrap_or_default();
         match case.command {
             "workers" => {
-                // `W1 W2 -W3`: the third one cannot be reached.
+                // `W1 W2 -W3`: the third worker is unreachable.
                 let words = (0..).map_while(|index| case.positional(index));
                 let listed = words.map(|word| ListedWorker {
                     worker: controller(word.trim_start_matches('-')),
@@ -110,7 +110,7 @@ impl WorkPullingWorld {
                     self.now = deadline.max(self.now);
                     self.tell(Input::Tick, &mut output);
                     if let Some(name) = case.arg("alive") {
-                        // A worker that is at its first job answers every repeat.
+                        // A worker busy with its first job answers every repeat.
                         let (from, to) = (controller(name), self.links[name].clone());
                         let message = Upstream::Ack { confirmed: 0, up_to: 8 };
                         let message = UpstreamMessage { from, to, epoch: Some(self.epoch), message };

@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest};
 
-/// Takes bytes as they are, so that a codec costs a copy, as it does a bare stream.
+/// Copies bytes unchanged, so that the codec costs one copy, as a bare stream does.
 #[derive(Clone)]
 pub(crate) struct AsIs;
 

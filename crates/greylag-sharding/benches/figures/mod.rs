@@ -1,13 +1,13 @@
-//! Whether figures are asked for, and how they are printed.
+//! Whether figures are requested, and how they are printed.
 
 #![allow(unreachable_pub, reason = "benchmarks include this file")]
 
-/// Whether figures are asked for. `cargo test` runs benchmarks too, to see that they work.
+/// Whether figures are requested. `cargo test` runs benchmarks too, to see that they work.
 pub fn is_measured() -> bool {
     std::env::args().any(|arg| arg == "--bench")
 }
 
-/// The median of several runs, with the least and the greatest.
+/// Prints the median of several runs, with the smallest and the largest.
 pub fn report(what: &str, runs: impl IntoIterator<Item = f64>) -> f64 {
     let mut runs: Vec<_> = runs.into_iter().collect();
     runs.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! What the benchmarks of this crate have in common.
+//! Common parts of the benchmarks of this crate.
 
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "each benchmark takes what it needs")]
 
@@ -16,7 +16,7 @@ use greylag_transport::{GrpcTransport, TransportSettings};
 
 pub use figures::{is_measured, report};
 
-/// Nothing that works takes longer.
+/// A timeout that no working step exceeds.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn resident_bytes() -> f64 {
@@ -58,7 +58,7 @@ impl Node {
         Self { transport, cluster, sharding }
     }
 
-    /// Joins, at itself if there is no other, and is Up when this returns.
+    /// Joins, at itself if there is no other node, and returns once it is Up.
     pub async fn join(&self, seed: Option<&NodeAddress>) {
         match seed {
             None => self.cluster.join_self().await.expect("alone"),

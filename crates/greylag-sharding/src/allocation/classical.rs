@@ -1,9 +1,9 @@
-//! The classical least-shard algorithm: from the fullest region, while it has too many.
+//! The classical least-shard algorithm: moves shards from the fullest region while it has too many.
 //!
-//! A round looks at two regions only, the one with the most shards and the most suitable one, and
-//! moves a few shards while their counts differ by more than a threshold. Rounds may overlap: shards
-//! in progress no longer count for the region that they leave. It rests at a larger difference than
-//! the default and is there for those whose clusters are tuned to it.
+//! A round looks at two regions only, the one with the most shards and the most suitable one, and moves a few shards
+//! while their counts differ by more than a threshold. Rounds may overlap: shards in progress no longer count for the
+//! region that they leave. The algorithm stops at a larger difference than the default and exists for clusters that are
+//! tuned to it.
 //!
 //! Source: sharding §3; Pekko's least-shard allocation strategy with a threshold.
 
@@ -21,7 +21,7 @@ pub struct ClassicalLeastShard {
 }
 
 impl ClassicalLeastShard {
-    /// With this threshold and this limit.
+    /// A strategy with this threshold and this limit.
     pub fn new(settings: ClassicalLeastShardSettings) -> Self {
         Self { settings }
     }
@@ -31,9 +31,9 @@ impl ClassicalLeastShard {
         view.most_suitable().map(|region| region.region.clone())
     }
 
-    /// The shards to move now, besides those in progress; all from one region, first names first.
+    /// The shards to move now, besides those in progress; all from one region, in the order of their names.
     ///
-    /// Looks at every shard once, and sorts those of one region.
+    /// Looks at every shard once, and sorts the shards of one region.
     pub fn moves(&self, view: &View, in_progress: &BTreeSet<ShardId>) -> BTreeSet<ShardId> {
         if !view.is_good_time() {
             return BTreeSet::new();
@@ -48,8 +48,8 @@ impl ClassicalLeastShard {
     }
 }
 
-/// What remains in the region with the most shards once those in progress have left; of several such
-/// regions in the most suitable one.
+/// The shards that the fullest region keeps once those in progress have left; of several fullest regions, those of the
+/// most suitable one.
 fn fullest<'a>(view: &'a View, in_progress: &BTreeSet<ShardId>) -> Option<Vec<&'a ShardId>> {
     let remaining = view.regions.iter().map(|region| {
         let shards = region.shards.iter().filter(|shard| !in_progress.contains(*shard));
@@ -74,7 +74,7 @@ mod tests {
         ClassicalLeastShard::new(ClassicalLeastShardSettings { threshold, max_simultaneous })
     }
 
-    /// Plays rounds that overlap: what earlier ones have named is still in progress in later ones.
+    /// Plays overlapping rounds: shards named by earlier rounds are still in progress in later ones.
     fn overlapping(strategy: &ClassicalLeastShard, view: &View, rounds: &[&[&str]]) {
         let mut in_progress = BTreeSet::new();
         for expected in rounds {
@@ -105,7 +105,7 @@ mod tests {
         overlapping(&classical(2, 100), &view(&[50, 0, 50]), &rounds);
     }
 
-    /// Scenario sharding 44: never more than so many at the same time, and none of them twice.
+    /// Scenario sharding 44: no more than a limit move at the same time, and none of them twice.
     #[test]
     fn moves_in_progress_take_room_and_are_not_named_again() {
         overlapping(&classical(3, 2), &view(&[1, 10, 0]), &[&["002", "003"], &[]]);
@@ -115,7 +115,7 @@ mod tests {
         assert!(moves.is_empty(), "more in progress than a changed limit allows");
     }
 
-    /// Scenario sharding 44: the first by name, whatever the order of allocation.
+    /// Scenario sharding 44: shards leave in the order of their names, whatever the order of allocation.
     #[test]
     fn shards_leave_in_the_order_of_their_names() {
         let mut view = view(&[5, 0]);
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(names(&classical(2, 10).moves(&view, &BTreeSet::new())), ["001", "002"]);
     }
 
-    /// Scenario sharding 44: the order and the good time are those of the default.
+    /// Scenario sharding 44: the order of suitability and the good time are those of the default.
     #[test]
     fn nothing_moves_while_versions_differ_or_a_member_is_silent_or_joins() {
         let strategy = classical(2, 100);
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(strategy.choose(&view(&[1, 1, 0])), Some(region(3)));
     }
 
-    /// Rounds that end one after the other come to rest, and then the difference is within the threshold.
+    /// Non-overlapping rounds come to an end, with the difference within the threshold.
     #[test]
     fn rounds_end_within_the_threshold_and_stay_so() {
         let mut rng = ChaCha8Rng::seed_from_u64(44);

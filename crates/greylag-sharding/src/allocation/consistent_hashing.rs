@@ -1,8 +1,8 @@
-//! Shards spread by hash: where a shard lives depends on its id and on the nodes there are.
+//! Shards spread by hash: the home of a shard depends on its id and on the present nodes.
 //!
-//! Every node draws a number for every shard, and the highest draw wins ("rendezvous"). A node that
-//! comes therefore takes shards from the others and moves none between them; one that goes leaves
-//! its own to the rest. Shards of the same id meet on one node, whatever their types.
+//! Every node draws a number for every shard, and the highest draw wins ("rendezvous"). A new node therefore takes
+//! shards from the others and moves none between them; a node that goes leaves its shards to the rest. Shards of the
+//! same id meet on one node, whatever their types.
 //!
 //! Source: sharding §3; Thaler and Ravishankar 1998, "Using name-based mappings to increase hit
 //! rates". Differs: Pekko's strategy of this name puts ten points for each node on a ring.
@@ -19,14 +19,14 @@ use crate::settings::ConsistentHashingSettings;
 
 /// Spreads shards by hash, so that few of them move when nodes come and go.
 ///
-/// How many shards a node gets is left to chance: of 1000 shards on 10 nodes about 100, give or take 20.
+/// The number of shards of a node is random: of 1000 shards on 10 nodes about 100, give or take 20.
 #[derive(Debug, Clone, Default)]
 pub struct ConsistentHashing {
     settings: ConsistentHashingSettings,
 }
 
 impl ConsistentHashing {
-    /// With this limit.
+    /// A strategy with this limit.
     pub fn new(settings: ConsistentHashingSettings) -> Self {
         Self { settings }
     }
@@ -36,10 +36,10 @@ impl ConsistentHashing {
         Nodes::of(view).winner(shard).map(|region| region.region.clone())
     }
 
-    /// The shards to move now: those out of place that are not in progress, by node, then in the order
-    /// of allocation, until the limit.
+    /// The shards to move now: shards that are out of place and not in progress, by node, then in the order of
+    /// allocation, until the limit.
     ///
-    /// Every shard is drawn for on every node, so a round takes shards times nodes.
+    /// Draws for every shard on every node, so a round costs shards times nodes.
     pub fn moves(&self, view: &View, in_progress: &BTreeSet<ShardId>) -> BTreeSet<ShardId> {
         if !view.is_good_time() {
             return BTreeSet::new();
@@ -62,7 +62,7 @@ impl<'a> Nodes<'a> {
         Self(view.candidates().into_iter().map(|region| (seed(region.address()), region)).collect())
     }
 
-    /// Who draws the highest number; of equal draws the smaller address wins.
+    /// The region that draws the highest number; of equal draws the smaller address wins.
     fn winner(&self, shard: &ShardId) -> Option<&'a RegionView> {
         let drawn = self.0.iter().map(|(seed, region)| (draw(shard, *seed), *region));
         drawn.max_by_key(|(number, region)| (*number, Reverse(&region.region))).map(|(_, region)| region)
@@ -91,7 +91,7 @@ mod tests {
         ConsistentHashing::new(ConsistentHashingSettings { rebalance_limit: NonZeroUsize::new(limit) })
     }
 
-    /// So many regions, and the shards "0", "1", ... wherever the strategy wants them.
+    /// A view of `nodes` regions, with the shards "0", "1", ... where the strategy wants them.
     fn placed(nodes: usize, shards: u32) -> View {
         let mut view = view(&vec![0; nodes]);
         for shard in (0..shards).map(ShardId::from_index) {
@@ -101,7 +101,7 @@ mod tests {
         view
     }
 
-    /// A region more, which is empty.
+    /// Adds an empty region.
     fn joined(mut view: View) -> View {
         view.regions.push(RegionView {
             region: region(view.regions.len() + 1),
@@ -184,7 +184,7 @@ mod tests {
         assert!(nothing(&View::default()));
     }
 
-    /// A node that leaves draws no more: else what it may not have would move in every round, and come back.
+    /// A leaving node draws no more: otherwise shards that it may not have would move in every round, and come back.
     #[test]
     fn a_node_that_leaves_gives_up_its_shards_and_gets_none() {
         let mut view = placed(4, 100);
@@ -198,7 +198,7 @@ mod tests {
         assert!(!limited(0).moves(&view, &BTreeSet::new()).is_empty(), "where all leave, all draw");
     }
 
-    /// Equal draws come from equal addresses only, or once in 2^64.
+    /// Equal draws come from equal addresses, or by chance once in 2^64.
     #[test]
     fn of_equal_draws_the_smaller_region_wins() {
         let mut view = view(&[0, 0]);

@@ -1,9 +1,8 @@
-//! Shards placed by the program: each goes to the node that it names.
+//! Shards placed by the program: each shard goes to the node that the program names.
 //!
-//! Where shards are desired is told from outside, node by node, and may be unknown, out of date or
-//! about a node that is yet to join. A desire that cannot be met now is no error: the shard goes to
-//! the region that asked for it, and moves when the node has come. Here are the decisions; how
-//! desired locations are stored and read is left to the driver.
+//! Desired locations come from outside, node by node, and may be unknown, out of date or about a node that is yet to
+//! join. A location that cannot be obeyed now is no error: the shard goes to the region that asked for it, and moves
+//! when the node has come. This module decides; storing and reading desired locations is left to the driver.
 //!
 //! Source: sharding §3; Pekko's external shard allocation strategy.
 
@@ -21,11 +20,11 @@ pub struct External;
 impl External {
     /// The region of the desired node, else the requester, else the most suitable region.
     ///
-    /// `desired` is `None` where nothing is desired and where it could not be read in time;
-    /// `requester` is `None` where no region asked, as after most handoffs. One pass over the regions for each of the three.
+    /// `desired` is `None` if no location is desired or it could not be read in time; `requester` is `None` if no
+    /// region asked, as after most handoffs. One pass over the regions for each of the three.
     ///
-    /// Differs: Pekko names the requester also where it cannot host, because it is a proxy or gone, and
-    /// the shard stays without a home.
+    /// Differs: Pekko names the requester even if it cannot host, because it is a proxy or gone, and the shard stays
+    /// without a home.
     pub fn allocate(view: &View, requester: Option<&RegionId>, desired: Option<&NodeAddress>) -> Option<RegionId> {
         let at_node = |node: &NodeAddress| {
             let there = view.regions.iter().filter(|region| region.address() == node);
@@ -36,14 +35,13 @@ impl External {
         choice.or_else(|| view.most_suitable()).map(|region| region.region.clone())
     }
 
-    /// The shards to move now: those with a home, not in progress, whose desired node has a region
-    /// and is another one. A shard without a desired node stays where it is.
+    /// The shards to move now: shards with a home, not in progress, whose desired node has a region and is another one.
+    /// A shard without a desired node stays where it is.
     ///
-    /// `desired` is empty where it could not be read in time. One look-up for each shard.
+    /// `desired` is empty if it could not be read in time. One look-up for each shard.
     ///
-    /// Differs: a node that leaves or is unreachable while others are not is no target, as if it were
-    /// absent. The coordinator would not let it be chosen, so the shard would move, and come back, in
-    /// every round.
+    /// Differs: a node that leaves or is unreachable while others are not is no target, as if it were absent. The
+    /// coordinator would not let the strategy choose it, so the shard would move, and come back, in every round.
     pub fn moves(
         view: &View,
         in_progress: &BTreeSet<ShardId>,
@@ -101,7 +99,7 @@ mod tests {
         }
     }
 
-    /// Scenario sharding 38: what a query that timed out comes down to, and a missing entry.
+    /// Scenario sharding 38: the effect of a query that timed out, and of a missing entry.
     #[test]
     fn without_a_location_shards_go_to_the_requester_and_stay() {
         let view = view(&[5, 3, 0]);
@@ -134,7 +132,7 @@ mod tests {
         assert_eq!(External::moves(&view, &in_progress, &desired(&locations)), shards(&["002", "005"]));
     }
 
-    /// Two processes at one address: the newer one's member is `Up`, the older one's no longer.
+    /// Two processes at one address: the newer one's member is `Up`, the older one's is not any more.
     #[test]
     fn of_two_regions_of_the_desired_node_the_more_suitable_gets_the_shard() {
         let mut view = view(&[0, 0]);

@@ -1,8 +1,8 @@
-//! The default strategy: fewest shards first, evened out in rounds.
+//! The default strategy: fewest shards first, balanced in rounds.
 //!
-//! A round names shards of regions that have more than their share, as many as both limits allow.
-//! No round begins before the one before has ended, so that every round counts shards where they
-//! are. The rounds end when no two regions differ by more than one shard.
+//! A round names shards of regions that have more than their share, as many as both limits allow. No round begins
+//! before the previous one has ended, so that every round counts shards at their present homes. The rounds end when no
+//! two regions differ by more than one shard.
 //!
 //! Source: sharding §3; Pekko's least-shard allocation strategy of 1.0 ("new").
 
@@ -12,14 +12,14 @@ use super::{RegionView, View};
 use crate::ids::{RegionId, ShardId};
 use crate::settings::LeastShardSettings;
 
-/// The default: fewest shards first, evened out in rounds that are bounded twice.
+/// The default: fewest shards first, balanced in rounds with two limits.
 #[derive(Debug, Clone, Default)]
 pub struct LeastShard {
     settings: LeastShardSettings,
 }
 
 impl LeastShard {
-    /// With these limits.
+    /// A strategy with these limits.
     pub fn new(settings: LeastShardSettings) -> Self {
         Self { settings }
     }
@@ -31,10 +31,10 @@ impl LeastShard {
 
     /// The shards to move now; none while an earlier move is in progress.
     ///
-    /// Sorts the regions, and reads of their shards only those that it names.
+    /// Sorts the regions, and reads only the shards that it names.
     ///
-    /// Differs: a region that leaves has no share, since no shard could be allocated to it: what moved for its sake would
-    /// come back, and move again in the next round.
+    /// Differs: a region that leaves has no share, since no shard could be allocated to it: shards moved for its sake
+    /// would come back, and move again in the next round.
     pub fn moves(&self, view: &View, in_progress: &BTreeSet<ShardId>) -> BTreeSet<ShardId> {
         if !in_progress.is_empty() || !view.is_good_time() {
             return BTreeSet::new();
@@ -49,7 +49,7 @@ impl LeastShard {
         if excess.is_empty() { evening(&regions, &candidates, share, limit) } else { excess }
     }
 
-    /// Most shards of one round. One may always move, or few shards would never be balanced.
+    /// Most shards of one round: at least one, or few shards would never be balanced.
     fn limit(&self, total: usize) -> usize {
         let relative = (self.settings.rebalance_relative_limit * total as f64) as usize;
         relative.min(self.settings.rebalance_absolute_limit).max(1)
@@ -63,7 +63,7 @@ fn excess(regions: &[&RegionView], share: usize, limit: usize) -> BTreeSet<Shard
     offers.take(limit).cloned().collect()
 }
 
-/// One shard of each region that has its full share, as many as others need to come within one of it.
+/// One shard of each region that has its full share, as many as other regions need to come within one of the share.
 fn evening(regions: &[&RegionView], candidates: &[&RegionView], share: usize, limit: usize) -> BTreeSet<ShardId> {
     let lacking = |region: &&RegionView| share.saturating_sub(1).saturating_sub(region.shards.len());
     let below: usize = candidates.iter().map(lacking).sum();
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(strategy.choose(&view(&[1, 1, 0])), Some(region(3)));
     }
 
-    /// Scenario sharding 41: the last case takes a second round, which evens out a difference of two.
+    /// Scenario sharding 41: the last case takes a second round, which balances a difference of two.
     #[test]
     fn a_second_round_evens_out_what_the_first_left() {
         let strategy = limits(1000, 1.0);
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(moved(&limits(9, 1.0), &view), ["001", "002", "003", "011"]);
     }
 
-    /// Scenario sharding 43: the cases of the strategy; the order itself is tested with the view.
+    /// Scenario sharding 43: the cases of this strategy; the order of suitability is tested with the view.
     #[test]
     fn versions_reachability_and_joining_members_decide_first() {
         let strategy = LeastShard::default();
@@ -181,8 +181,8 @@ mod tests {
         assert!(!moved(&strategy, &with("1.2", "1.2.0")).is_empty(), "they are the same");
     }
 
-    /// Plays rounds until none moves a shard, and checks each: it keeps the limit, moves no shard back to where it was,
-    /// and leaves the counts more even than they were, which is why the rounds cannot go in circles.
+    /// Plays rounds until none moves a shard, and checks each: it keeps the limit, moves no shard back to its former
+    /// region, and leaves the counts more even than before, so that the rounds cannot go in circles.
     fn play(strategy: &LeastShard, counts: &[usize]) -> usize {
         let mut view = view(counts);
         let total: usize = counts.iter().sum();
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// Scenario sharding 45: at its full size, every region with up to a thousand shards.
+    /// Scenario sharding 45: at full size, every region with up to a thousand shards.
     #[test]
     fn a_hundred_regions_of_a_thousand_shards_are_balanced_in_two_rounds() {
         let mut rng = ChaCha8Rng::seed_from_u64(451);
@@ -235,7 +235,7 @@ mod tests {
         }
     }
 
-    /// Scenario sharding 45: with limits that bind, the rounds are as many as the moves need, and no more.
+    /// Scenario sharding 45: with limits that bind, there are as many rounds as the moves need, and no more.
     #[test]
     fn rounds_within_limits_end_balanced_and_stay_so() {
         let mut rng = ChaCha8Rng::seed_from_u64(452);
@@ -246,14 +246,14 @@ mod tests {
                 let total: usize = counts.iter().sum();
                 let (share, limit) = (total.div_ceil(counts.len()), strategy.limit(total));
                 let excess: usize = counts.iter().map(|count| count.saturating_sub(share)).sum();
-                // What the second phase evens out is less than one shard for each region.
+                // The second phase moves less than one shard for each region.
                 let enough = excess.div_ceil(limit) + counts.len().div_ceil(limit);
                 assert!(play(&strategy, &counts) <= enough, "{enough} rounds of {limit} are enough for {counts:?}");
             }
         }
     }
 
-    /// A region that leaves takes nothing, so nothing moves for its sake.
+    /// A region that leaves gets no shards, so no shards move for its sake.
     #[test]
     fn a_region_that_leaves_has_no_share() {
         let mut leaving = view(&[5, 5, 0]);

@@ -1,4 +1,4 @@
-//! Views for the tests of all strategies, and the tests of what strategies share.
+//! Views for the tests of all strategies, and the tests of the shared parts.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ pub(super) fn region(n: usize) -> RegionId {
     RegionId { node: format!("10.0.0.{n}:7000#{n}").parse().unwrap(), incarnation: 1 }
 }
 
-/// Regions with so many shards each, named "001", "002", ... in that order.
+/// Regions with these numbers of shards, named "001", "002", ... in that order.
 pub(super) fn view(counts: &[usize]) -> View {
     let mut names = (1..).map(|n| ShardId::new(format!("{n:03}")).unwrap());
     let regions = counts.iter().enumerate().map(|(node, count)| RegionView {
@@ -34,7 +34,8 @@ pub(super) fn counts_of(view: &View) -> Vec<usize> {
     view.regions.iter().map(|region| region.shards.len()).collect()
 }
 
-/// Moves shards as the coordinator does: all end, then each is allocated. Tells how many came back to where they were.
+/// Moves shards as the coordinator does: all end, then each is allocated. Returns how many came back to their former
+/// region.
 pub(super) fn apply(
     view: &mut View,
     moves: BTreeSet<ShardId>,
@@ -90,7 +91,7 @@ fn equally_suitable_regions_are_ordered_by_address() {
     }
 }
 
-/// Scenario sharding 43: when shards may move.
+/// Scenario sharding 43: when it is a good time to move shards.
 #[test]
 fn the_time_is_good_when_nothing_changes() {
     assert!(view(&[1]).is_good_time());

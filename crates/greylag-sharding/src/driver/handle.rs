@@ -21,7 +21,7 @@ use crate::parcel::Parcel;
 use crate::routes::{Open, RouteCell};
 use crate::start::StartEntityAck;
 
-/// One entity type on this node. Clones are the same region; dropping the last one does not stop it.
+/// One entity type on this node. Clones are the same region; dropping the last clone does not stop it.
 pub struct Region<M>(pub(crate) Arc<Shared<M>>);
 
 impl<M> Clone for Region<M> {

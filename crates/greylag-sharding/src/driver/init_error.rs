@@ -71,7 +71,8 @@ pub enum InitError {
     JournalNotShared {
         /// The name.
         name: EntityTypeName,
-        /// What would be lost with the node: events, or, in mode persistence, homes of shards or snapshots of them.
+        /// The data that would be lost with the node: events, or, in mode persistence, homes of shards or snapshots of
+        /// them.
         what: &'static str,
     },
     /// Homes of shards or remembered entities are to be kept in a journal, and sharding was started without one.
@@ -128,7 +129,7 @@ pub enum InitError {
     /// A daemon process cannot be set up as described.
     #[error("daemon process {name}: {reason}")]
     DaemonProcess {
-        /// Its name.
+        /// The name of the process.
         name: String,
         /// The reason.
         reason: String,

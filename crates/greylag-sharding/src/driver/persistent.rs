@@ -140,7 +140,7 @@ enum Woken<A, C> {
     Deadline(Option<Waiting<A>>),
 }
 
-/// What a suspended machine waits for.
+/// The event that a suspended machine waits for.
 enum Waiting<A> {
     Permit(Incarnation),
     /// A call made by the task that waits for it, so that an append takes one task and not two.

@@ -23,12 +23,12 @@ pub struct Backoff {
     pub min: Duration,
     /// The longest wait. Default 1 min.
     pub max: Duration,
-    /// By how much a wait is longer than the one before. At least 1. Default 2.
+    /// The factor between a wait and the next one. At least 1. Default 2.
     pub factor: f64,
-    /// Each wait is longer or shorter by up to this part of it, so that entities that failed together do not start
-    /// together. From 0 to 1. Default 0.2.
+    /// Each wait is longer or shorter by up to this fraction, chosen at random, so that entities that failed together
+    /// do not start together. From 0 to 1. Default 0.2.
     pub jitter: f64,
-    /// An entity that failed the last time before so long begins anew with `min`. Default 5 min.
+    /// Time without a failure after which an entity begins with `min` again. Default 5 min.
     pub reset_after: Duration,
 }
 
@@ -45,7 +45,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The wait after so many failures before this one. `chance`, from 0 to 1, draws it from between its bounds.
+    /// The wait after `failures` failures before this one. `chance`, from 0 to 1, selects the jitter.
     pub(crate) fn wait(&self, failures: u32, chance: f64) -> Duration {
         let growth = self.factor.max(1.0).powi(i32::try_from(failures).unwrap_or(i32::MAX));
         let grown = self.min.as_secs_f64() * growth;
@@ -55,7 +55,7 @@ impl Backoff {
     }
 }
 
-/// The failures of one entity that count for its next wait.
+/// The recent failures of one entity, which determine its next wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Failures {
     count: u32,
@@ -63,7 +63,7 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// Counts a failure. Answers how many came before it, of those that `reset_after` has not made forgotten.
+    /// Counts a failure. Returns how many came before it, unless `reset_after` has passed since the last one.
     pub(crate) fn count(known: &mut Option<Self>, now: Instant, reset_after: Duration) -> u32 {
         let recent = known.filter(|known| now.saturating_duration_since(known.last) < reset_after);
         let before = recent.map_or(0, |known| known.count);

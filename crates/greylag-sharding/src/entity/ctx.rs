@@ -1,4 +1,4 @@
-//! What handlers of sharded entities may do besides what every [`Ctx`] offers.
+//! Additions of sharding to every [`Ctx`].
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use crate::entity_ref::{AskError, EntityRef};
 use crate::host::DirectRef;
 use crate::key::EntityKey;
 
-/// What a [`Ctx`] offers in a shard; a trait of the prelude.
+/// The methods of a [`Ctx`] in a shard; a trait of the prelude.
 ///
-/// An entity that runs outside of any shard has none of it: its references refuse what is sent to them
+/// Outside of any shard none of these methods works: references refuse all messages
 /// ([`SendError::NotStarted`](crate::SendError::NotStarted)).
 pub trait EntityCtx<M> {
-    /// A name for another entity, of any type that is set up on this node.
+    /// A reference to another entity, of any type that is set up on this node.
     fn entity_ref<N: Send + 'static>(&self, key: EntityKey<N>, id: impl Into<Arc<str>>) -> EntityRef<N>;
 
-    /// Asks another entity; `map` makes the outcome a message to this one, at the back of its queue. The question leaves
-    /// now and waits for the default timeout of its type. The outcome of an incarnation that has ended is discarded.
+    /// Asks another entity; `map` turns the outcome into a message to this one, at the back of its queue. The question
+    /// is sent now, with the default timeout of its type. The outcome for an incarnation that has ended is discarded.
     fn ask<N: Send + 'static, R: Send + 'static>(
         &mut self,
         to: &EntityRef<N>,
@@ -29,9 +29,9 @@ pub trait EntityCtx<M> {
         map: impl FnOnce(Result<R, AskError>) -> M + Send + 'static,
     );
 
-    /// Watches what is registered under a path of a member's transport: a region, a controller, or what a program registered
-    /// itself. `map` makes its end a message to this entity, at the back of its queue: it comes once, and never for a node
-    /// that is merely unreachable. The watch ends with the incarnation. Where there is no cluster, nobody is a member.
+    /// Watches a recipient of a member's transport, by its path: a region, a controller, or a recipient that a program
+    /// registered. `map` turns its end into a message to this entity, at the back of its queue: once, and never for a
+    /// node that is merely unreachable. The watch ends with the incarnation. Without a cluster, no node is a member.
     /// Source: cluster T30; persistence 77.
     fn watch(
         &mut self,
@@ -40,10 +40,11 @@ pub trait EntityCtx<M> {
         map: impl FnOnce(Result<Terminated, WatchError>) -> M + Send + 'static,
     );
 
-    /// Watches one incarnation of an entity, wherever it lives: `map` makes its end a message to this entity, once, when it
-    /// has stopped, failed and been replaced, or been killed with its shard, or when its node is no member any more. An
-    /// incarnation that has ended already is told of at once. A name never ends, so an entity is watched by the address
-    /// that it has given of itself: [`EntityCtx::direct_ref`]. Otherwise as [`EntityCtx::watch`].
+    /// Watches one incarnation of an entity, wherever it lives: `map` turns its end into a message to this entity,
+    /// once, when the incarnation has stopped, failed and been replaced, or been killed with its shard, or when its
+    /// node is no member any more. The end of an incarnation that has ended already is reported at once. An entity's id
+    /// never ends, so the watch needs the address that the incarnation has given out: [`EntityCtx::direct_ref`].
+    /// Otherwise as [`EntityCtx::watch`].
     fn watch_entity(
         &mut self,
         entity: &DirectRef,
@@ -55,18 +56,18 @@ pub trait EntityCtx<M> {
     /// The entity's shard; empty outside of any shard.
     fn shard(&self) -> &str;
 
-    /// Under which allocation the shard runs here.
+    /// The allocation under which the shard runs here.
     fn generation(&self) -> Option<Generation>;
 
     /// Number of this incarnation; never used twice by a process.
     fn incarnation(&self) -> Option<u64>;
 
-    /// The process that it lives in.
+    /// The process of the entity.
     fn node(&self) -> Option<&UniqueAddress>;
 
-    /// The address of this incarnation alone: what is sent to it skips routing and starts no entity
-    /// ([`Region::tell_direct`](crate::Region::tell_direct)), and others may watch it ([`EntityCtx::watch_entity`]). It may
-    /// stand in a message. Source: sharding §4.11.
+    /// The address of this incarnation alone: messages to it skip routing and start no entity
+    /// ([`Region::tell_direct`](crate::Region::tell_direct)), and other entities may watch it
+    /// ([`EntityCtx::watch_entity`]). The address may be part of a message. Source: sharding §4.11.
     fn direct_ref(&mut self) -> Option<DirectRef>;
 }
 
@@ -101,7 +102,7 @@ impl<M: Send + 'static> EntityCtx<M> for Ctx<'_, M> {
             let Some(cluster) = cluster else { return Err(WatchError::NotAMember(at)) };
             match cluster.watch(&recipient, &at).await?.terminated().await? {
                 Some(terminated) => Ok(terminated),
-                // This node has ended, and its entities with it.
+                // Wait for ever: this node has ended, and its entities with it.
                 None => std::future::pending().await,
             }
         };
@@ -128,7 +129,7 @@ impl<M: Send + 'static> EntityCtx<M> for Ctx<'_, M> {
         let host = self.host()?;
         let node = node_of(self)?;
         let direct = DirectRef::of(node.remoting.self_address(), host.entity_type(), host.shard(), host.incarnation());
-        // Before another part of the program has the address: a watch that came first would find nothing.
+        // Register before another part of the program has the address: an earlier watch would find nothing.
         node.watchables.register(&*node.remoting, &direct);
         self.wishes_mut().direct = true;
         Some(direct)

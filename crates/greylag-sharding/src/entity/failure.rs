@@ -1,4 +1,4 @@
-//! How an entity fails, and what its shard does about it.
+//! Failures of an entity, and how its shard handles them.
 //!
 //! Source: sharding §4.6.
 
@@ -14,27 +14,27 @@ use super::backoff::Backoff;
 /// Any error converts into it, so handlers may use `?`.
 pub struct Failure {
     error: Box<dyn std::error::Error + Send + Sync>,
-    /// There is nothing left that could go on.
+    /// Whether the entity's state is lost, so that it cannot go on.
     state_lost: bool,
 }
 
 impl Failure {
-    /// A failure in words.
+    /// A failure with a text.
     pub fn new(reason: impl Into<String>) -> Self {
         Self { error: reason.into().into(), state_lost: false }
     }
 
-    /// A failure in words, with which the entity's state is gone: see [`FailureCause::StateLost`].
+    /// A failure with a text, by which the entity's state is lost: see [`FailureCause::StateLost`].
     pub fn state_lost(reason: impl Into<String>) -> Self {
         Self { state_lost: true, ..Self::new(reason) }
     }
 
-    /// The error that it was made of.
+    /// The error from which the failure was made.
     pub fn error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
         &*self.error
     }
 
-    /// What a handler that gave up with it tells the supervision.
+    /// The cause passed to the supervision when a handler returned this failure.
     pub(crate) fn into_cause(self) -> FailureCause {
         let reason = self.to_string();
         if self.state_lost { FailureCause::StateLost(reason) } else { FailureCause::Handler(reason) }
@@ -60,19 +60,19 @@ impl fmt::Debug for Failure {
     }
 }
 
-/// Where an entity failed.
+/// Where and how an entity failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FailureCause {
     /// The factory or `on_start` failed, or panicked.
     Start(String),
     /// A handler returned an error.
     Handler(String),
-    /// A handler panicked: the state may be torn and is never used again.
+    /// A handler panicked: the state may be half changed and is never used again.
     Panic(String),
     /// The future of a suspension panicked.
     Suspension(String),
-    /// An entity that persists lost its state: a handler of it panicked, or its store failed it and it
-    /// is not to recover by itself. Only a new value can go on. Source: persistence §2.6.
+    /// A persistent entity lost its state: a handler of it panicked, or its store failed and the entity is not to
+    /// recover by itself. Only a new value can go on. Source: persistence §2.6.
     StateLost(String),
 }
 
@@ -88,48 +88,48 @@ impl fmt::Display for FailureCause {
     }
 }
 
-/// What a shard does with an entity that failed.
+/// The reaction of a shard to a failed entity.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Directive {
-    /// Keep the entity and its state. Where the state may be torn (a panic) or is gone
+    /// Keep the entity and its state. If the state may be half changed (a panic) or is lost
     /// ([`FailureCause::StateLost`]), this means `Restart`.
     Resume,
-    /// A new value from the factory; queued messages are kept, the failing one is not handled again.
+    /// Make a new value with the factory; queued messages are kept, the failing one is not handled again.
     Restart,
     /// End the incarnation, and start a new one after a wait that grows from failure to failure. Messages are kept
     /// meanwhile, up to the entity's bound, and do not start it earlier.
     Backoff(Backoff),
     /// End the incarnation; queued messages start a new one.
     Stop,
-    /// The failure is the shard's: all its entities end without a stop request, and the shard starts again after
+    /// Escalate the failure to the shard: all its entities end without a stop request, and the shard starts again after
     /// `shard_failure_backoff`. Messages that were not handled wait in the region.
     Escalate,
 }
 
-/// What became of an entity that failed: the directive, as it was carried out.
+/// The directive for an entity that failed, as it was carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes on with its state.
+    /// The entity goes on with its state.
     Resumed,
-    /// A new value takes its place.
+    /// A new value takes the entity's place.
     Restarted,
-    /// Its incarnation ended, and the next one starts after this wait.
+    /// The entity's incarnation ended, and the next one starts after this wait.
     BacksOff(Duration),
-    /// Its incarnation ended: by the directive, because it was restarted too often, or because it was to stop anyway.
+    /// The entity's incarnation ended: by the directive, after too many restarts, or because it was to stop anyway.
     Stopped,
-    /// Its shard ends, and starts again.
+    /// The entity's shard ends, and starts again.
     Escalated,
 }
 
 /// Chooses the directive for a failure.
 pub type Decider = Arc<dyn Fn(&FailureCause) -> Directive + Send + Sync>;
 
-/// How a shard deals with failing entities of one type.
+/// How a shard handles failing entities of one type.
 ///
-/// The default stops what cannot start and restarts everything else.
+/// The default stops an entity that cannot start and restarts after every other failure.
 #[derive(Clone)]
 pub struct Supervision {
-    /// Failure to directive.
+    /// Chooses a directive for each failure.
     pub decider: Decider,
     /// More restarts of one entity than this within [`Supervision::restart_window`] turn `Restart`
     /// into `Stop`. Default 10.
@@ -154,12 +154,12 @@ impl Supervision {
         Self::decided_by(move |_| directive)
     }
 
-    /// What `decider` says, with the default limits.
+    /// The directives of `decider`, with the default limits.
     pub fn decided_by(decider: impl Fn(&FailureCause) -> Directive + Send + Sync + 'static) -> Self {
         Self { decider: Arc::new(decider), ..Self::default() }
     }
 
-    /// What to do about `cause`.
+    /// The directive for `cause`.
     pub(crate) fn decide(&self, cause: &FailureCause) -> Directive {
         let decided = catch_unwind(AssertUnwindSafe(|| (self.decider)(cause))).unwrap_or_else(|_| {
             tracing::error!(%cause, "the supervision's decider panicked; the entity is stopped");

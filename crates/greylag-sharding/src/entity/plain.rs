@@ -1,4 +1,4 @@
-//! A plain entity as its shard hosts it.
+//! A plain entity as hosted by its shard.
 
 use super::{Entity, Failure, Signal};
 use crate::host::{HostedEntity, ShardCx};

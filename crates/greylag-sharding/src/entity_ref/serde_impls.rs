@@ -26,7 +26,7 @@ impl<'de, M: Send + 'static> Deserialize<'de> for EntityRef<M> {
         let key = EntityKey::<M>::named(entity_type);
         let entities = sharding.known_entities(&key).ok_or_else(|| {
             let missing = sharding.not_started(key.name());
-            // Said here, since the errors of codecs do not repeat what they read.
+            // Log here, since the errors of codecs do not repeat the decoded content.
             if EntityTypeName::new(&missing.name).is_ok() {
                 tracing::warn!(entity_type = ?missing.name, "a message refers to an entity of a type that is not set up here");
             }

@@ -1,4 +1,5 @@
-//! The entities of a type as their references see them: by its region, or through a layer that wraps their messages.
+//! Access of references to the entities of their type: by the type's region, or through a layer that wraps their
+//! messages.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +10,12 @@ use super::{AskError, SendError};
 use crate::driver::{Asked, Region};
 use crate::ids::EntityId;
 
-/// Makes a question of the place that its answer goes to.
+/// Makes a question's message from the address and port of its answer.
 pub(crate) type Question<'a, M> = Box<dyn FnOnce(ReplyAddress, Arc<dyn ReplyPort>) -> M + 'a>;
 
-/// Entities whose messages a layer wraps, as entities that are sent `M`s.
+/// Entities behind a layer, seen as entities with messages of type `M`.
 pub(crate) trait View<M>: Send + Sync {
-    /// The shard of an id, unless it is no id.
+    /// The entity id and the number of its shard, unless the id is invalid.
     fn target(&self, id: Arc<str>) -> Result<(EntityId, u32), DeadLetterReason>;
     /// Sends a message to an entity.
     fn tell(&self, shard: u32, id: EntityId, message: M) -> Result<(), SendError>;
@@ -26,9 +27,9 @@ pub(crate) trait View<M>: Send + Sync {
         question: Question<'_, M>,
         timeout: Duration,
     ) -> Result<Asked, AskError>;
-    /// Drops a message that is for no entity.
+    /// Drops a message without an entity.
     fn drop_unaddressed(&self, message: M, reason: DeadLetterReason) -> SendError;
-    /// How long a question waits that does not say it.
+    /// The timeout of an ask without its own.
     fn ask_timeout(&self) -> Duration;
     /// The type's name.
     fn name(&self) -> &str;
@@ -36,7 +37,7 @@ pub(crate) trait View<M>: Send + Sync {
     fn node(&self) -> UniqueAddress;
 }
 
-/// The view by `wrap`, which makes what the entities are sent.
+/// The view through `wrap`, which makes the entities' messages.
 pub(crate) struct Wrapped<N, F> {
     pub(crate) region: Region<N>,
     pub(crate) wrap: F,
@@ -82,7 +83,7 @@ where
     }
 }
 
-/// The way of a reference to the entities of its type.
+/// A reference's access to the entities of its type.
 pub(crate) enum Entities<M> {
     /// By the type's region.
     Of(Region<M>),

@@ -33,7 +33,7 @@ mod sealed {
     impl<B: super::DurableState> Sealed for super::ByState<B> {}
     impl Sealed for super::Proxy {}
 
-    /// A kind whose entities are stored under a name of their own.
+    /// A kind whose entities are stored under a persistence id.
     pub trait Stored: Sealed {
         fn name(&mut self) -> &mut super::Name;
     }
@@ -49,12 +49,12 @@ mod sealed {
     }
 }
 
-/// Why a description is not enough to host entities.
+/// Why a description is incomplete for hosting entities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Incomplete {
-    /// There is no codec for these.
+    /// There is no codec for these data.
     NoCodec(&'static str),
-    /// This was said of the messages that a layer wraps.
+    /// This method about messages was called before a layer wrapped them.
     OfWrappedMessages(&'static str),
 }
 
@@ -67,11 +67,11 @@ pub trait Kind<M>: sealed::Sealed + Sized {
     fn hosted(self) -> Result<Option<Hosted<M>>, Incomplete>;
 }
 
-/// The kind of an [`EntityType`] whose entities keep nothing.
+/// The kind of an [`EntityType`] whose entities persist nothing.
 pub struct Plain<M> {
     factory: Factory<M>,
     pub(super) persisted: Persisted,
-    /// What hinders hosting.
+    /// Why the type cannot be hosted, if so.
     incomplete: Option<Incomplete>,
 }
 
@@ -90,7 +90,7 @@ impl<M> Kind<M> for Plain<M> {
     }
 }
 
-/// The kind of an [`EntityType`] that a node hosts no entities of.
+/// The kind of an [`EntityType`] without hosted entities.
 #[derive(Debug, Clone, Copy)]
 pub struct Proxy;
 
@@ -103,7 +103,7 @@ impl<M> Kind<M> for Proxy {
 /// Makes the behaviour of one entity.
 type Make<B> = Arc<dyn Fn(&EntityInit) -> Result<B, Failure> + Send + Sync>;
 
-/// Names the history or the state of one entity.
+/// The persistence id of the history or the state of one entity.
 type Name = Arc<dyn Fn(&EntityInit) -> Result<PersistenceId, Failure> + Send + Sync>;
 
 fn by_type_and_id() -> Name {
@@ -112,12 +112,12 @@ fn by_type_and_id() -> Name {
 
 /// For the kinds whose entities are stored: [`ByEvents`] and [`ByState`].
 impl<M: Send + 'static, K: sealed::Stored> EntityType<M, K> {
-    /// How commands travel between nodes.
+    /// Sets the codec of commands between nodes.
     pub fn commands(self, codec: impl Codec<M>) -> Self {
         self.with_codec(codec)
     }
 
-    /// Under which name the history or the state of an entity is stored. Default: its type and its id.
+    /// Sets the persistence id of the history or the state of an entity. Default: its type and its id.
     pub fn persistence_id(
         mut self,
         name: impl Fn(&EntityInit) -> Result<PersistenceId, Failure> + Send + Sync + 'static,
@@ -142,14 +142,14 @@ impl<B: EventSourced> ByEvents<B> {
 }
 
 impl<M: Send + 'static, B: EventSourced> EntityType<M, ByEvents<B>> {
-    /// How events are stored: a codec, or a [`StoredCodec`] with what it takes to read those of earlier releases.
+    /// Sets how events are stored: a codec, or a [`StoredCodec`] that can also read events of earlier releases.
     pub fn events<By, C: IntoStored<B::Event, By> + 'static>(mut self, codec: C) -> Self {
         self.common.given.stored.0 = Some(TypeId::of::<C>());
         self.kind.events = Some(codec.into_stored());
         self
     }
 
-    /// How snapshots are stored; without this, none is saved or read.
+    /// Sets how snapshots are stored; without this, none is saved or read.
     pub fn snapshots<By, C: IntoStored<B::State, By> + 'static>(mut self, codec: C) -> Self {
         self.common.given.stored.1 = Some(TypeId::of::<C>());
         self.kind.snapshots = Some(codec.into_stored());
@@ -158,7 +158,7 @@ impl<M: Send + 'static, B: EventSourced> EntityType<M, ByEvents<B>> {
 }
 
 impl<B: EventSourced> ByEvents<B> {
-    /// What it says of its entities.
+    /// The parts of the description that are about entities.
     fn into_parts(self) -> Result<EventSourcedParts<B>, Incomplete> {
         let Self { make, name, events, snapshots } = self;
         let mut codecs = EventCodecs::new(events.ok_or(Incomplete::NoCodec("events"))?);
@@ -180,8 +180,8 @@ impl<B: EventSourced> Kind<B::Command> for ByEvents<B> {
     }
 }
 
-/// What the description of an event-sourced type says of its entities: for layers that put a protocol of their own before
-/// them, by [`EntityType::hosted_by`].
+/// The parts of an event-sourced type's description that are about entities: for layers that add a protocol of their
+/// own, by [`EntityType::hosted_by`].
 pub struct EventSourcedParts<B: EventSourced> {
     make: Make<B>,
     name: Name,
@@ -192,20 +192,20 @@ impl<B: EventSourced> EventSourcedParts<B> {
     /// Makes the behaviour of an entity.
     ///
     /// # Errors
-    /// [`Failure`]: there can be none.
+    /// [`Failure`]: the behaviour cannot be made.
     pub fn behavior(&self, init: &EntityInit) -> Result<B, Failure> {
         (self.make)(init)
     }
 
-    /// Under which name the entity's history is stored.
+    /// The persistence id of the entity's history.
     ///
     /// # Errors
-    /// [`Failure`]: its id cannot be part of such a name.
+    /// [`Failure`]: its id cannot be part of a persistence id.
     pub fn persistence_id(&self, init: &EntityInit) -> Result<PersistenceId, Failure> {
         (self.name)(init)
     }
 
-    /// How its events and snapshots are stored.
+    /// The codecs of its events and snapshots.
     pub fn codecs(&self) -> &EventCodecs<B> {
         &self.codecs
     }
@@ -218,9 +218,10 @@ impl<B: EventSourced> fmt::Debug for EventSourcedParts<B> {
 }
 
 impl<M: Send + 'static, B: EventSourced> EntityType<M, ByEvents<B>> {
-    /// The same type with a layer before its entities, which are sent `N`s: `codec` makes the codec of those of that of the
-    /// type's messages, `entity` one entity, of what the description says. What is said of messages (a stop message, which ones
-    /// count as activity, whom they are for) is said afterwards, of `N`s; a type of which it was said before is refused.
+    /// The same type behind a layer, whose messages are of type `N`: `codec` makes the layer's codec from the type's
+    /// codec, `entity` makes one entity from the parts of the description. Functions of messages (a stop message, which
+    /// messages count as activity, which entity they are for) must be set afterwards, for `N`; a type on which they
+    /// were set before is refused.
     pub fn hosted_by<N, E>(
         self,
         codec: impl FnOnce(Arc<dyn Codec<M>>) -> Arc<dyn Codec<N>>,
@@ -259,7 +260,7 @@ impl<B: DurableState> ByState<B> {
 }
 
 impl<B: DurableState> EntityType<B::Command, ByState<B>> {
-    /// How states are stored: a codec, or a [`StoredCodec`] with what it takes to read those of earlier releases.
+    /// Sets how states are stored: a codec, or a [`StoredCodec`] that can also read states of earlier releases.
     pub fn states<By, C: IntoStored<B::State, By> + 'static>(mut self, codec: C) -> Self {
         self.common.given.stored.0 = Some(TypeId::of::<C>());
         self.kind.states = Some(codec.into_stored());
@@ -278,7 +279,7 @@ impl<B: DurableState> Kind<B::Command> for ByState<B> {
 }
 
 impl<M: Send + 'static> EntityType<M, Proxy> {
-    /// The same type with a layer before its entities, which are sent `N`s: see [`EntityType::hosted_by`].
+    /// The same type behind a layer, whose messages are of type `N`: see [`EntityType::hosted_by`].
     pub fn carried_as<N: Send + 'static>(
         self,
         codec: impl FnOnce(Arc<dyn Codec<M>>) -> Arc<dyn Codec<N>>,

@@ -24,7 +24,7 @@ use crate::held::discard;
 use crate::ids::{EntityId, EntityTypeName, ShardId, percent_encode};
 use crate::parcel::FAR;
 
-/// What asynchronous work comes back as.
+/// The result of asynchronous work.
 pub(crate) enum Resumption<M> {
     /// A message for [`super::HostedEntity::receive`].
     Message(M),
@@ -41,7 +41,7 @@ pub(crate) enum Work<M> {
 }
 
 impl<M: 'static> Work<M> {
-    /// Work of a user's handler.
+    /// Wraps work of a user's handler.
     fn of(work: greylag_persistence::Work<M>) -> Self {
         match work {
             greylag_persistence::Work::Future(future) => {
@@ -70,10 +70,10 @@ impl<M: 'static> Work<M> {
     }
 }
 
-/// What reaches an entity that waits for asynchronous work.
+/// The inputs that reach an entity that waits for asynchronous work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suspension {
-    /// Nothing, before the work is done.
+    /// None, before the work is done.
     Closed,
     /// A stop request, if no message waits before it: the work is of no use to an entity that ends.
     Stoppable,
@@ -103,7 +103,7 @@ pub(crate) enum TimerRequest<M> {
     Cancel(TimerKey),
 }
 
-/// What an entity is told of each silence, and after how long.
+/// The receive timeout of an entity, and the maker of its messages.
 pub(crate) struct TellSilence<M> {
     pub(crate) after: Duration,
     pub(crate) make: MakeMessage<M>,
@@ -127,7 +127,7 @@ impl<M: 'static> TimerRequest<M> {
     }
 }
 
-/// What a handler asked for; carried out when it has returned.
+/// The requests of a handler; carried out when it has returned.
 pub(crate) struct Requests<M> {
     pub(crate) stop: bool,
     pub(crate) passivate: bool,
@@ -138,7 +138,7 @@ pub(crate) struct Requests<M> {
     pub(crate) suspend: Option<(Work<M>, Suspension)>,
     pub(crate) spawn: Vec<Work<M>>,
     pub(crate) timers: Vec<TimerRequest<M>>,
-    /// The latest word on it; `Some(None)` ends it.
+    /// The latest request; `Some(None)` cancels the receive timeout.
     pub(crate) receive_timeout: Option<Option<TellSilence<M>>>,
     pub(crate) to_self: Vec<M>,
     pub(crate) give_back: Vec<M>,
@@ -164,12 +164,12 @@ impl<M> Default for Requests<M> {
 }
 
 impl<M: 'static> Requests<M> {
-    /// Takes what a user's handler asked for.
+    /// Adds a request of a user's handler.
     fn take(&mut self, now: Instant, request: Request<M>) {
         match request {
             Request::Set { key, after, message: Message::Once(message), influences } => match now.checked_add(after) {
                 Some(at) => self.timers.push(TimerRequest::Once { key, at, message, influences }),
-                // A moment beyond all time is never.
+                // A time beyond the clock's range never comes.
                 None => self.timers.push(TimerRequest::Cancel(key)),
             },
             Request::Set { key, message: Message::Every { period, pace, make }, influences, .. } => {
@@ -189,12 +189,12 @@ impl<M: 'static> Requests<M> {
 }
 
 impl<M> Requests<M> {
-    /// Takes the latest word on the receive timeout; the one before is the user's, and may have a destructor that panics.
+    /// Replaces the receive timeout; the previous maker is a user value whose destructor may panic.
     fn tell_silence(&mut self, latest: Option<TellSilence<M>>) {
         discard(self.receive_timeout.replace(latest));
     }
 
-    /// The flags among them.
+    /// The flags of the requests.
     fn wishes(&self) -> Wishes {
         let mut wishes = Wishes::default();
         (wishes.stop, wishes.passivate, wishes.touch) = (self.stop, self.passivate, self.touch);
@@ -202,7 +202,7 @@ impl<M> Requests<M> {
         wishes
     }
 
-    /// Adds flags; of two words on passivation the later one holds.
+    /// Adds flags; of two requests about passivation the later one holds.
     fn wish(&mut self, wishes: &Wishes) {
         self.stop |= wishes.stop;
         self.passivate |= wishes.passivate;
@@ -211,7 +211,7 @@ impl<M> Requests<M> {
         self.veto = wishes.veto.or(self.veto);
     }
 
-    /// Drops what will not be carried out, one value after the other: each may have a destructor that panics.
+    /// Drops all requests, one value after the other: each may have a destructor that panics.
     pub(crate) fn discard(self) {
         let Self { suspend, spawn, timers, receive_timeout, to_self, give_back, .. } = self;
         discard(suspend);
@@ -221,7 +221,7 @@ impl<M> Requests<M> {
         to_self.into_iter().chain(give_back).for_each(discard);
     }
 
-    /// Whether there is nothing to carry out: the usual case, and the cheap one.
+    /// Whether there is nothing to carry out: the usual case.
     pub(crate) fn is_empty(&self) -> bool {
         let flags = self.stop || self.passivate || self.touch || self.direct;
         let options = self.veto.is_some() || self.fenced.is_some() || self.suspend.is_some();
@@ -231,7 +231,7 @@ impl<M> Requests<M> {
     }
 }
 
-/// Where an entity lives: the same for all entities of one shard incarnation.
+/// The place of an entity: the same for all entities of one shard incarnation.
 #[derive(Debug)]
 pub(crate) struct CtxScope {
     pub(crate) entity_type: EntityTypeName,
@@ -240,7 +240,7 @@ pub(crate) struct CtxScope {
     pub(crate) node: Arc<Node>,
 }
 
-/// An entity in its shard, as its handlers see it.
+/// An entity in its shard, as seen by its handlers.
 #[derive(Debug)]
 pub(crate) struct InShard<S, I> {
     pub(crate) scope: S,
@@ -288,7 +288,7 @@ where
 /// Source: sharding §4.11.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DirectRef {
-    /// The process it lives in.
+    /// The process of the incarnation.
     pub node: UniqueAddress,
     /// The entity type and the shard, as `type|shard`.
     pub path: Arc<str>,
@@ -301,8 +301,9 @@ impl DirectRef {
         Self { node: node.clone(), path: format!("{entity_type}|{shard}").into(), instance }
     }
 
-    /// What a watcher names to the transport of [`DirectRef::node`] to hear of the incarnation's end. An address that
-    /// [`EntityCtx::direct_ref`](crate::EntityCtx::direct_ref) gave can be watched; see [`EntityCtx::watch_entity`](crate::EntityCtx::watch_entity).
+    /// The recipient by which a watcher learns from the transport of [`DirectRef::node`] of the incarnation's end.
+    /// Addresses from [`EntityCtx::direct_ref`](crate::EntityCtx::direct_ref) can be watched; see
+    /// [`EntityCtx::watch_entity`](crate::EntityCtx::watch_entity).
     pub fn recipient(&self) -> Recipient {
         let (entity_type, shard) = self.path.split_once('|').unwrap_or((&self.path, ""));
         let (entity_type, shard) = (percent_encode(entity_type), percent_encode(shard));
@@ -310,7 +311,7 @@ impl DirectRef {
     }
 }
 
-/// As a node, a path and an instance.
+/// Serialized as a node, a path and an instance.
 impl Serialize for DirectRef {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         (&self.node, &*self.path, self.instance).serialize(serializer)
@@ -335,7 +336,7 @@ impl fmt::Display for DirectRef {
 #[error("the entity is suspended already; one suspension at a time")]
 pub struct AlreadySuspended;
 
-/// What a handler may ask of its shard, and what it may know.
+/// A handler's requests to its shard, and its access to the entity's place.
 pub struct ShardCx<'a, M> {
     scope: &'a Arc<CtxScope>,
     id: &'a EntityId,
@@ -370,7 +371,7 @@ impl<'a, M: 'static> ShardCx<'a, M> {
         &self.scope.shard
     }
 
-    /// Under which allocation the shard runs here.
+    /// The allocation under which the shard runs here.
     pub fn generation(&self) -> Generation {
         self.scope.generation
     }
@@ -395,12 +396,13 @@ impl<'a, M: 'static> ShardCx<'a, M> {
         &self.scope.node.remoting
     }
 
-    /// Runs a handler of a user, and takes what it asked for.
+    /// Runs a user's handler, and takes its requests.
     pub fn run<R>(&mut self, handler: impl FnOnce(&mut Ctx<'_, M>) -> R) -> R {
         let host = InShard { scope: &**self.scope, id: self.id, incarnation: self.incarnation };
         let mut cx = Ctx::new(self.now, Some(&host));
         let answer = catch_unwind(AssertUnwindSafe(|| handler(&mut cx)));
-        // Taken also from a handler that panicked: a destructor that panics while its panic unwinds would end the process.
+        // Take the requests also after a panic: a destructor that panics while the handler's panic unwinds would end
+        // the process.
         let (requests, wishes) = cx.into_requests();
         self.requests.wish(&wishes);
         for request in requests {
@@ -409,29 +411,29 @@ impl<'a, M: 'static> ShardCx<'a, M> {
         answer.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// The entity as handlers see it that are called elsewhere.
+    /// The entity, as seen by handlers that are called elsewhere.
     pub(crate) fn host(&self) -> SharedHost {
         Arc::new(InShard { scope: self.scope.clone(), id: self.id.clone(), incarnation: self.incarnation })
     }
 
-    /// What this node lends to its entities.
+    /// The node's services for its entities.
     pub(crate) fn node_services(&self) -> &Node {
         &self.scope.node
     }
 
-    /// Ends this incarnation when the handler has returned. Messages that are queued for it, or come later,
-    /// start a new one.
+    /// Ends this incarnation when the handler has returned. Messages that are queued, or come later, start a new
+    /// incarnation.
     pub fn stop(&mut self) {
         self.requests.stop = true;
     }
 
-    /// Asks the shard to end this incarnation once it has handled the messages queued by now: the stop
-    /// request arrives at [`super::HostedEntity::on_stop`]. Ignored while one is under way.
+    /// Asks the shard to end this incarnation once it has handled the messages queued by now: the stop request arrives
+    /// at [`super::HostedEntity::on_stop`]. Ignored while such a request is under way.
     pub fn passivate(&mut self) {
         self.requests.passivate = true;
     }
 
-    /// Counts as activity, like a message, for automatic passivation.
+    /// Counts as activity, as a message does, for automatic passivation.
     pub fn touch(&mut self) {
         self.requests.touch = true;
     }
@@ -441,8 +443,8 @@ impl<'a, M: 'static> ShardCx<'a, M> {
         self.requests.veto = Some(veto);
     }
 
-    /// Takes back what was last said about passivation in this handler run, by a handler inside of this one too: for a
-    /// wrapper that vetoes for reasons of its own, and combines both.
+    /// Takes the last request about passivation of this handler run, even of an inner handler: for a wrapper that
+    /// vetoes for its own reasons, and combines both.
     pub fn take_veto(&mut self) -> Option<bool> {
         self.requests.veto.take()
     }
@@ -464,19 +466,19 @@ impl<'a, M: 'static> ShardCx<'a, M> {
         });
     }
 
-    /// Forgets a timer; its message is not delivered, even if it is queued already.
+    /// Cancels a timer; its message is not delivered, even if it is queued already.
     pub fn cancel(&mut self, key: impl Into<TimerKey>) {
         self.requests.timers.push(TimerRequest::Cancel(key.into()));
     }
 
-    /// Hands `value` to [`super::HostedEntity::on_resume`] at that time, in place of an earlier wish of the same key; it ends
-    /// with the incarnation, and no receive timeout is put off by it.
+    /// Passes `value` to [`super::HostedEntity::on_resume`] at `at`, replacing an earlier call with the same key; ends
+    /// with the incarnation, and does not put off a receive timeout.
     pub(crate) fn wake_at(&mut self, key: TimerKey, at: Instant, value: impl Any + Send) {
         self.requests.timers.push(TimerRequest::Wake { key, at, value: Box::new(value) });
     }
 
-    /// Runs `future` outside of the shard; `map` makes its result an ordinary message at the back of
-    /// the queue. It is cancelled when the incarnation ends.
+    /// Runs `future` outside of the shard; `map` turns its result into an ordinary message at the back of the queue.
+    /// The future is cancelled when the incarnation ends.
     pub fn spawn<T: Send + 'static>(
         &mut self,
         future: impl Future<Output = T> + Send + 'static,
@@ -492,8 +494,8 @@ impl<'a, M: 'static> ShardCx<'a, M> {
         self.requests.spawn.push(Work::Future(Box::pin(work)));
     }
 
-    /// As [`ShardCx::spawn`], for a closure that blocks; it runs on the blocking pool and cannot be
-    /// cancelled once it has begun, but a result that comes after the incarnation's end is discarded.
+    /// As [`ShardCx::spawn`], for a closure that blocks; the closure runs on the blocking pool and cannot be cancelled
+    /// once it has begun, but a result that comes after the incarnation's end is discarded.
     ///
     /// # Errors
     /// [`BlockingPoolFull`]: `run` was dropped, and will not run.
@@ -512,14 +514,14 @@ impl<'a, M: 'static> ShardCx<'a, M> {
         Ok(())
     }
 
-    /// As [`ShardCx::blocking`], but the result goes to [`super::HostedEntity::on_resume`], and the work has its place
-    /// already.
+    /// As [`ShardCx::blocking`], but the result goes to [`super::HostedEntity::on_resume`], and the work already has
+    /// its place in the pool.
     pub(crate) fn blocking_for<T: Send + 'static>(&mut self, run: impl FnOnce() -> T + Send + 'static) {
         self.requests.spawn.push(Work::Blocking(Box::new(move || Some(Resumption::Value(Box::new(run()))))));
     }
 
-    /// From the end of this handler on, nothing reaches this entity until `future` is done; its
-    /// result is handled first, then what queued meanwhile, in order.
+    /// Suspends this entity from the end of this handler until `future` is done: its result is handled first, then the
+    /// messages queued meanwhile, in order.
     ///
     /// # Errors
     /// [`AlreadySuspended`] on the second call within one handler run.
@@ -542,7 +544,7 @@ impl<'a, M: 'static> ShardCx<'a, M> {
         self.suspend_as(Suspension::Closed, future)
     }
 
-    /// As [`ShardCx::suspend_for`], with a word on stop requests. An entity whose suspension is stoppable
+    /// As [`ShardCx::suspend_for`], but selects whether stop requests may come. An entity whose suspension is stoppable
     /// and that does not end on its stop request must not suspend itself again before it is resumed.
     pub(crate) fn suspend_as<T: Send + 'static>(
         &mut self,
@@ -564,8 +566,8 @@ impl<'a, M: 'static> ShardCx<'a, M> {
         Ok(())
     }
 
-    /// Puts messages that were taken and not handled back to the front of the queue, in their order.
-    /// If the incarnation ends, its successor gets them, wherever that lives.
+    /// Puts messages that were taken and not handled back to the front of the queue, in their order. If the incarnation
+    /// ends, its successor gets them, wherever the successor lives.
     pub(crate) fn give_back(&mut self, messages: impl IntoIterator<Item = M>) {
         self.requests.give_back.extend(messages);
     }
@@ -582,8 +584,8 @@ impl<'a, M: 'static> ShardCx<'a, M> {
         DirectRef::of(self.node(), self.scope.entity_type.as_str(), self.scope.shard.as_str(), self.incarnation)
     }
 
-    /// Runs `f` with a context for messages of another type, which `wrap` turns into this entity's:
-    /// for an entity that is made of another one.
+    /// Runs `f` with a context for messages of another type, which `wrap` turns into this entity's messages: for an
+    /// entity that wraps another one.
     pub fn nested<N: 'static, R>(
         &mut self,
         wrap: impl Fn(N) -> M + Clone + Send + 'static,

@@ -1,4 +1,4 @@
-//! The name of one entity.
+//! The id of one entity.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use greylag_core::DeadLetterReason;
 
-/// Texts of up to so many bytes are held in the value; with these, that is as large as three words.
+/// Texts of up to this many bytes are stored inline, so that an id has three words.
 const SHORT: usize = 22;
 
-/// Which entity of its type: 1 to 1024 bytes of UTF-8, not normalised. Source: sharding §1.1.
+/// The id of an entity in its type: 1 to 1024 bytes of UTF-8, not normalised. Source: sharding §1.1.
 ///
-/// An id of up to 22 bytes needs no memory beyond the value, and its copies share nothing that two processors would have
-/// to take from each other. A longer one is shared by its copies.
+/// An id of up to 22 bytes needs no memory beyond the value, and its copies share no reference count for which two
+/// processors would contend. A longer id is shared by its copies.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EntityId(Text);
 
@@ -66,7 +66,7 @@ impl EntityId {
     }
 }
 
-/// By bytes, which is the order of texts, too.
+/// Ordered by bytes, which is also the order of texts.
 impl Ord for EntityId {
     fn cmp(&self, other: &Self) -> Ordering {
         self.as_bytes().cmp(other.as_bytes())
@@ -122,7 +122,7 @@ mod tests {
     }
 
     proptest! {
-        /// Short or long: an id is its text.
+        /// Ids behave as their texts, whether short or long.
         #[test]
         fn ids_are_equal_ordered_and_shown_as_their_texts(one in "[a-cü\0]{1,30}", other in "[a-cü\0]{1,30}") {
             let (a, b) = (EntityId::new(one.as_str()).unwrap(), EntityId::new(other.as_str()).unwrap());

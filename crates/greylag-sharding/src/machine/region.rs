@@ -264,7 +264,7 @@ impl Region {
         self.state
     }
 
-    /// What became of the messages that passed through the machine.
+    /// Counts of the messages that passed through the machine.
     pub fn counters(&self) -> Counters {
         self.tally.counters
     }
@@ -279,7 +279,7 @@ impl Region {
         self.claims().into_iter().map(|claim| claim.state)
     }
 
-    /// What the route table holds now.
+    /// The entries of the route table.
     pub fn routes(&self) -> impl Iterator<Item = (&ShardId, Route)> {
         self.places.iter().map(|(shard, place)| (shard, place.slot.route()))
     }

@@ -1,7 +1,7 @@
 //! Climbs towards the window proportion with which most uses find their entity active.
 //!
-//! It takes a step, watches the rate for a while, and goes on in the same direction if the rate did not fall. Steps
-//! grow shorter until the rate changes much, which means that the uses have changed.
+//! The climber takes a step, watches the rate for a while, and goes on in the same direction if the rate did not fall.
+//! Steps grow shorter until the rate changes much, which means that the uses have changed.
 
 use super::policy::HillClimbing;
 
@@ -13,24 +13,24 @@ pub(super) struct Climber {
     interval: f64,
     uses: u64,
     hits: u64,
-    /// Hits per use between the two steps before.
+    /// Hits per use in the interval before the last step.
     rate: f64,
     next_step: f64,
 }
 
 impl Climber {
-    /// Starts downwards.
+    /// A climber whose first step goes down.
     pub(super) fn new(settings: HillClimbing, limit: usize) -> Self {
         let interval = settings.adjust_multiplier * limit as f64;
         Self { settings, interval, uses: 0, hits: 0, rate: 0.0, next_step: -settings.initial_step }
     }
 
-    /// Is told a new limit.
+    /// Changes the limit.
     pub(super) fn set_limit(&mut self, limit: usize) {
         self.interval = self.settings.adjust_multiplier * limit as f64;
     }
 
-    /// Counts a use, of an entity that was active (a hit) or not. Returns a step if one is due: what to add to the
+    /// Counts a use, of an entity that was active (a hit) or not. Returns a step if one is due: the change of the
     /// proportion.
     pub(super) fn count(&mut self, hit: bool) -> Option<f64> {
         self.uses += 1;

@@ -1,4 +1,4 @@
-//! A strategy of two areas: an admission window that new slots enter, and a main area that they compete for.
+//! A strategy of two areas: an admission window for new slots, and a main area that they compete for.
 //!
 //! ```text
 //! new slot --> window --(the window is full)--> candidate
@@ -7,7 +7,7 @@
 //!           --> passivated
 //! ```
 //!
-//! The window lets a slot gather uses before it is judged; the filter keeps slots used once from displacing those used
+//! The window lets a slot gather uses before it is judged; the filter keeps slots used once from displacing slots used
 //! often. An optimizer may move the border between the areas, and slots move over it without being passivated.
 //!
 //! Source: sharding §4.10; "TinyLFU" and "Adaptive Software Cache Management", Einziger et al.
@@ -23,7 +23,7 @@ use super::sketch::Sketch;
 struct Filter {
     settings: FrequencySketch,
     sketch: Sketch,
-    /// By slot: the hash of its id.
+    /// The hash of each slot's id.
     hashes: Vec<u64>,
 }
 
@@ -43,16 +43,16 @@ impl Filter {
     }
 }
 
-/// Both areas, and what rules the border between them.
+/// Both areas, and the control of the border between them.
 #[derive(Debug)]
 pub(super) struct Composite {
     limit: usize,
     window: Box<dyn Order>,
-    /// 0 if there is none.
+    /// Most slots in the window; 0 without a window.
     window_limit: usize,
-    /// What the window has of the limit.
+    /// The window's part of the limit.
     proportion: f64,
-    /// The least and the most of it.
+    /// The smallest and the largest proportion.
     bounds: (f64, f64),
     climber: Option<Climber>,
     main: Box<dyn Order>,
@@ -61,7 +61,7 @@ pub(super) struct Composite {
 }
 
 impl Composite {
-    /// Empty areas.
+    /// A strategy with empty areas.
     pub(super) fn new(
         main: &ReplacementPolicy,
         window: Option<&AdmissionWindow>,
@@ -90,13 +90,13 @@ impl Composite {
         composite
     }
 
-    /// Slots in both areas.
+    /// Number of slots in both areas.
     pub(super) fn len(&self) -> usize {
         self.window.len() + self.main.len()
     }
 
-    /// Notes a use of the slot, which may be new. A new one that goes straight to the main area may be passivated
-    /// itself.
+    /// Notes a use of the slot, which may be new. A new slot that goes straight to the main area may itself be
+    /// passivated.
     pub(super) fn touched(&mut self, entries: &mut Entries, slot: u32, hash: u64, out: &mut Vec<u32>) {
         if let Some(filter) = &mut self.filter {
             filter.count(slot, hash);
@@ -117,12 +117,12 @@ impl Composite {
         self.area(entries, slot).remove(entries, slot);
     }
 
-    /// Puts a slot back that was set aside for its veto.
+    /// Puts a slot back that was parked for its veto.
     pub(super) fn readmit(&mut self, entries: &mut Entries, slot: u32) {
         self.area(entries, slot).readmit(entries, slot);
     }
 
-    /// Changes the limit; [`Composite::settle`] is to follow.
+    /// Changes the limit; the caller must call [`Composite::settle`] afterwards.
     pub(super) fn set_limit(&mut self, entries: &mut Entries, limit: usize) {
         self.limit = limit;
         self.divide(entries);
@@ -134,7 +134,7 @@ impl Composite {
         }
     }
 
-    /// Passivates whatever is beyond the limit.
+    /// Passivates slots until the limit holds.
     pub(super) fn settle(&mut self, entries: &mut Entries, out: &mut Vec<u32>) {
         while self.window.len() > self.window_limit {
             let Some(candidate) = self.window.victim(entries) else { break };
@@ -148,7 +148,7 @@ impl Composite {
             if beyond {
                 out.push(victim);
             } else {
-                // The window has room, so the slot need not go.
+                // Put the slot back: the window has room for it.
                 self.put(entries, victim, Area::Window);
             }
         }
@@ -167,7 +167,7 @@ impl Composite {
         self.area(entries, slot).insert(entries, slot);
     }
 
-    /// Lets a new slot in.
+    /// Adds a new slot.
     fn enter(&mut self, entries: &mut Entries, slot: u32, out: &mut Vec<u32>) {
         if self.window_limit == 0 {
             self.compete(entries, slot, out);
@@ -182,7 +182,7 @@ impl Composite {
         self.put(entries, slot, Area::Window);
     }
 
-    /// Decides about a slot that is in neither area: it comes into the main area, or goes.
+    /// Puts a slot that is in neither area into the main area, or passivates it.
     fn compete(&mut self, entries: &mut Entries, candidate: u32, out: &mut Vec<u32>) {
         if self.main.len() < self.main_limit {
             return self.put(entries, candidate, Area::Main);
@@ -194,14 +194,15 @@ impl Composite {
                 out.push(victim);
                 self.put(entries, candidate, Area::Main);
             }
-            // A new slot may be under a veto before its first use; another one goes for it then, if one can.
+            // A new slot may be under a veto before its first use; then admit it, and another slot goes for it if
+            // possible.
             _ if entries.get(candidate).veto => self.put(entries, candidate, Area::Main),
             _ => out.push(candidate),
         }
     }
 
-    /// Passivates without a competition until so many are left. Only vetoes make that necessary: slots that stay where
-    /// they should have left take the room of others.
+    /// Passivates slots without a competition until `most` are left. Only vetoes make this necessary: slots that stay
+    /// although they should have left take the room of others.
     fn shed(&mut self, entries: &mut Entries, most: usize, out: &mut Vec<u32>) {
         while self.len() > most {
             let (area, victim) = match self.main.victim(entries) {

@@ -1,22 +1,22 @@
-//! The table of a shard's slots as the orders see them, and the lists that run through it.
+//! The table of a shard's slots for the orders, and the lists that run through it.
 //!
-//! A row holds a slot's links, so that moving a slot within a list or between lists allocates nothing. A slot is in one
-//! order at most; which one, its row says. A slot's veto is kept whether or not the slot is in an order.
+//! A row holds a slot's links, so that moving a slot within a list or between lists allocates nothing. A slot is in at
+//! most one order, which its row names. A slot's veto is kept whether or not the slot is in an order.
 
 /// No slot: the end of a list.
 pub(super) const NIL: u32 = u32::MAX;
 
-/// Where a slot is with regard to its order.
+/// The standing of a slot in its order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Standing {
     /// In no order.
     #[default]
     Out,
-    /// In its place.
+    /// In its place in the order.
     Listed,
-    /// Under a veto, and set aside by a search for a victim, so that the next search need not pass it again.
+    /// Under a veto, and set aside by a search for a victim, so that the next search need not pass the slot again.
     Parked,
-    /// Set aside once, and free of its veto since; or under a new one that no search has met.
+    /// Set aside once, and without its veto since; or under a new veto that no search has met.
     Returned,
 }
 
@@ -25,7 +25,7 @@ pub(super) enum Standing {
 pub(super) enum Area {
     /// The admission window of a composite strategy.
     Window,
-    /// The main area, and the only one of a plain strategy.
+    /// The main area; the only area of a plain strategy.
     #[default]
     Main,
 }
@@ -33,7 +33,7 @@ pub(super) enum Area {
 /// One row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
-    /// When it was last put into its place: less is earlier.
+    /// When the slot was last put into its place: smaller is earlier.
     pub(super) serial: u64,
     older: u32,
     newer: u32,
@@ -57,12 +57,12 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    /// The row of a slot; that of a slot never seen is empty.
+    /// The row of a slot; empty for a slot never seen.
     pub(super) fn get(&self, slot: u32) -> Entry {
         self.rows.get(slot as usize).copied().unwrap_or_default()
     }
 
-    /// The row of a slot, made if it was not there.
+    /// The row of a slot, made if missing.
     pub(super) fn get_mut(&mut self, slot: u32) -> &mut Entry {
         let at = slot as usize;
         if at >= self.rows.len() {

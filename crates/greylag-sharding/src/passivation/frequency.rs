@@ -1,7 +1,7 @@
 //! Least frequently used first; among equals, least recently used first.
 //!
-//! A slot's priority is the number of its uses since it came in. With dynamic aging the age of the order is added at
-//! each use; the age is the priority of the last victim, so that slots popular long ago fall behind those in use now.
+//! A slot's priority is the number of its uses since its insertion. With dynamic aging the age of the order is added at
+//! each use; the age is the priority of the last victim, so that slots popular long ago fall behind slots in use now.
 //!
 //! Source: "Evaluating Content Management Techniques for Web Proxy Caches", Arlitt et al. 2000, on dynamic aging.
 
@@ -13,18 +13,18 @@ use super::order::Order;
 #[derive(Debug, Clone, Copy, Default)]
 struct Use {
     count: u64,
-    /// As of the last use.
+    /// The priority as of the last use.
     priority: u64,
 }
 
-/// The order.
+/// The least-frequently-used order.
 #[derive(Debug)]
 pub(super) struct Frequency {
     dynamic_aging: bool,
     age: u64,
-    /// By slot.
+    /// Use counts by slot.
     uses: Vec<Use>,
-    /// Priority, serial and slot of all that no search has set aside.
+    /// Priority, serial and slot of all slots that are not parked.
     ranked: BTreeSet<(u64, u64, u32)>,
     parked: usize,
 }

@@ -1,19 +1,19 @@
-//! Most recently used first: for uses that go round and round through more entities than can be active.
+//! Most recently used first: for uses that cycle through more entities than can be active.
 //!
-//! The earliest slots stay and the latest one makes way for the next, which thus finds the earliest still active at the
-//! start of the next round.
+//! The earliest slots stay and the latest one makes room for the next, so that the earliest are still active at the
+//! start of the next cycle.
 
 use std::collections::BTreeSet;
 
 use super::entries::{Entries, Line, NIL, Standing};
 use super::order::Order;
 
-/// The order.
+/// The most-recently-used order.
 #[derive(Debug, Default)]
 pub(super) struct MostRecent {
     line: Line,
     parked: usize,
-    /// Those set aside whose veto has fallen, by serial. Some in `line` are older and some newer.
+    /// Slots that were parked and whose veto was lifted, by serial. Some slots in `line` are older and some newer.
     returned: BTreeSet<(u64, u32)>,
 }
 

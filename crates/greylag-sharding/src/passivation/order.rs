@@ -1,4 +1,4 @@
-//! What all replacement policies have in common: a set of slots, and who of them would go next.
+//! The interface of all replacement policies: a set of slots, and which of them goes next.
 
 use std::fmt::Debug;
 
@@ -8,36 +8,36 @@ use super::most_recent::MostRecent;
 use super::policy::{Aging, ReplacementPolicy};
 use super::recency::Recency;
 
-/// A set of slots in the order in which they would go. Its holder keeps the limit.
+/// A set of slots in the order in which they would go. The caller keeps the limit.
 pub(super) trait Order: Debug + Send {
-    /// Slots in it.
+    /// Number of slots.
     fn len(&self) -> usize;
 
-    /// Takes in a slot that is in no order.
+    /// Inserts a slot that is in no order.
     fn insert(&mut self, entries: &mut Entries, slot: u32);
 
-    /// Notes that a slot of it was used.
+    /// Notes a use of a slot in this order.
     fn touch(&mut self, entries: &mut Entries, slot: u32);
 
-    /// Takes out a slot of it that has ended.
+    /// Removes a slot that has ended.
     fn remove(&mut self, entries: &mut Entries, slot: u32);
 
-    /// Takes out the slot that was named the next victim, to passivate it or to move it to another order.
+    /// Removes the slot that was named the next victim, to passivate it or to move it to another order.
     fn evict(&mut self, entries: &mut Entries, slot: u32) {
         self.remove(entries, slot);
     }
 
-    /// Who would go next, of those that are under no veto.
+    /// The slot that would go next, of the slots under no veto.
     fn victim(&mut self, entries: &mut Entries) -> Option<u32>;
 
-    /// Puts a slot back that a search has set aside; its veto has fallen.
+    /// Puts a parked slot back whose veto was lifted.
     fn readmit(&mut self, entries: &mut Entries, slot: u32);
 
-    /// Is told the limit, for orders that divide it.
+    /// Sets the limit, for orders that divide it.
     fn set_limit(&mut self, _entries: &mut Entries, _limit: usize) {}
 }
 
-/// The order that a policy asks for.
+/// Makes the order of a policy.
 pub(super) fn order(policy: &ReplacementPolicy) -> Box<dyn Order> {
     match policy {
         ReplacementPolicy::LeastRecentlyUsed(segments) => Box::new(Recency::new(segments.as_ref())),
@@ -48,7 +48,7 @@ pub(super) fn order(policy: &ReplacementPolicy) -> Box<dyn Order> {
 
 /// A proportion of a limit, in whole entities.
 pub(super) fn share(proportion: f64, limit: usize) -> usize {
-    // Without the small addition 0.29 of 100 would be 28, since 0.29 itself lies a little too low.
+    // Add a little: 0.29 in floating point is slightly too small, and 0.29 of 100 would be 28.
     (proportion * limit as f64 + 1e-9) as usize
 }
 

@@ -3,7 +3,7 @@
 use super::entries::Entries;
 use super::order::Order;
 
-/// One order, and the limit it is kept to.
+/// One order, and its limit.
 #[derive(Debug)]
 pub(super) struct Plain {
     order: Box<dyn Order>,
@@ -11,18 +11,18 @@ pub(super) struct Plain {
 }
 
 impl Plain {
-    /// An empty one.
+    /// An empty strategy.
     pub(super) fn new(mut order: Box<dyn Order>, entries: &mut Entries, limit: usize) -> Self {
         order.set_limit(entries, limit);
         Self { order, limit }
     }
 
-    /// Slots in it.
+    /// Number of slots in the order.
     pub(super) fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// A new slot comes in once there is room for it, so that it is never its own victim.
+    /// Notes a use of a slot. A new slot is inserted after room was made, so that it is never its own victim.
     pub(super) fn touched(&mut self, entries: &mut Entries, slot: u32, out: &mut Vec<u32>) {
         if entries.is_live(slot) {
             return self.order.touch(entries, slot);
@@ -36,18 +36,18 @@ impl Plain {
         self.order.remove(entries, slot);
     }
 
-    /// Puts a slot back that was set aside for its veto.
+    /// Puts a slot back that was parked for its veto.
     pub(super) fn readmit(&mut self, entries: &mut Entries, slot: u32) {
         self.order.readmit(entries, slot);
     }
 
-    /// Changes the limit; [`Plain::settle`] is to follow.
+    /// Changes the limit; the caller must call [`Plain::settle`] afterwards.
     pub(super) fn set_limit(&mut self, entries: &mut Entries, limit: usize) {
         self.limit = limit;
         self.order.set_limit(entries, limit);
     }
 
-    /// Passivates whatever is beyond the limit.
+    /// Passivates slots until the limit holds.
     pub(super) fn settle(&mut self, entries: &mut Entries, out: &mut Vec<u32>) {
         self.shed(entries, self.limit, out);
     }

@@ -1,32 +1,32 @@
-//! The parts that a limit of active entities is made of. Source: sharding §4.10, §7.
+//! The parts of a limit of active entities. Source: sharding §4.10, §7.
 
 /// Levels of a segmented least-recently-used policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Segments {
-    /// How many. A new entity enters the lowest, and each use moves it one up.
+    /// Number of levels. A new entity enters the lowest, and each use moves it one level up.
     pub levels: u16,
-    /// What each level has of the limit, from the lowest; the lowest also has what the others leave. Empty: even parts.
+    /// Each level's part of the limit, from the lowest; the lowest also has the rest. Empty: even parts.
     pub proportions: Vec<f64>,
 }
 
-/// Whether entities that were popular once fall behind those that are now.
+/// Whether entities that were popular once fall behind entities that are popular now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Aging {
     /// Only uses count. The default.
     #[default]
     Off,
-    /// Each passivation lifts the start of those that come in after it.
+    /// Each passivation raises the starting priority of entities that come in after it.
     Dynamic,
 }
 
-/// Which entity goes when another one needs its place.
+/// Which entity goes when another entity needs its place.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReplacementPolicy {
-    /// The one not used for longest; with levels, of those in the lowest level.
+    /// The entity not used for longest; with levels, the one of the lowest level.
     LeastRecentlyUsed(Option<Segments>),
-    /// The one used last before the one that needs the place. Suits uses that go round and round.
+    /// The entity used last before the one that needs the place. Suits uses that cycle through many entities.
     MostRecentlyUsed,
-    /// The one with the fewest uses since it started; among equals, the one not used for longest.
+    /// The entity with the fewest uses since it started; among equals, the one not used for longest.
     LeastFrequentlyUsed(Aging),
 }
 
@@ -36,7 +36,8 @@ impl ReplacementPolicy {
         Self::LeastRecentlyUsed(None)
     }
 
-    /// The same in levels, so that entities used once do not displace those used often. See [`Segments`].
+    /// As [`ReplacementPolicy::least_recently_used`], in levels, so that entities used once do not displace entities
+    /// used often. See [`Segments`].
     pub fn segmented(levels: u16, proportions: &[f64]) -> Self {
         Self::LeastRecentlyUsed(Some(Segments { levels, proportions: proportions.to_vec() }))
     }
@@ -52,18 +53,18 @@ impl ReplacementPolicy {
     }
 }
 
-/// Lets a new entity prove itself before it competes with those of the main area.
+/// Lets a new entity gather uses before it competes with entities of the main area.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdmissionWindow {
-    /// Who leaves the window when it is full.
+    /// Which entity leaves the window when it is full.
     pub policy: ReplacementPolicy,
-    /// What the window has of the limit at first; rounded down. Default 0.01.
+    /// The window's initial part of the limit; rounded down. Default 0.01.
     pub proportion: f64,
-    /// The least that hill climbing leaves it. Default 0.01.
+    /// The smallest proportion under hill climbing. Default 0.01.
     pub minimum_proportion: f64,
-    /// The most that hill climbing gives it. Default 1.0.
+    /// The largest proportion under hill climbing. Default 1.0.
     pub maximum_proportion: f64,
-    /// How the proportion follows the uses; `None`, the default, keeps it.
+    /// How the proportion adapts to the uses; `None`, the default, keeps it.
     pub optimizer: Option<HillClimbing>,
 }
 
@@ -79,18 +80,19 @@ impl Default for AdmissionWindow {
     }
 }
 
-/// Changes the window's proportion step by step, and turns round when fewer uses find their entity active.
+/// Changes the window's proportion step by step, and changes direction when fewer uses find their entity active.
 ///
 /// Source: "Adaptive Software Cache Management", Einziger et al. 2018.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HillClimbing {
     /// Uses between two steps, as a multiple of the limit. Default 10.
     pub adjust_multiplier: f64,
-    /// The first step, and that after a restart, as a proportion of the limit. The first goes down. Default 0.0625.
+    /// The first step, and the first after a restart, as a proportion of the limit. The first step goes down. Default
+    /// 0.0625.
     pub initial_step: f64,
     /// How much the rate of uses that find their entity active must change for the steps to restart. Default 0.05.
     pub restart_threshold: f64,
-    /// What is left of a step in the next one. Default 0.98.
+    /// The ratio of a step to the one before it. Default 0.98.
     pub step_decay: f64,
 }
 
@@ -101,7 +103,7 @@ impl Default for HillClimbing {
 }
 
 /// Estimates how often entities were used, active or not, in a fixed space. A full main area admits a new entity only
-/// if it was used more often than the one that would go for it.
+/// if it was used more often than the entity that would go for it.
 ///
 /// Source: "TinyLFU: A Highly Efficient Cache Admission Policy", Einziger et al. 2017.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -112,7 +114,7 @@ pub struct FrequencySketch {
     pub counter_bits: u8,
     /// Counters of a row, as a multiple of the limit rounded up to a power of two. Default 4.
     pub width_multiplier: u32,
-    /// After how many counted uses all counters are halved, as a multiple of the limit. Default 10.
+    /// Number of counted uses after which all counters are halved, as a multiple of the limit. Default 10.
     pub reset_multiplier: f64,
 }
 

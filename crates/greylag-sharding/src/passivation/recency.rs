@@ -10,15 +10,15 @@ use super::entries::{Entries, Line, NIL, Standing};
 use super::order::{Order, share};
 use super::policy::Segments;
 
-/// Level, serial and slot: the order within those set aside.
+/// Level, serial and slot: the order of parked slots.
 type Rank = (u16, u64, u32);
 
 #[derive(Debug, Default)]
 struct Level {
     line: Line,
-    /// Most slots, those set aside included. Level 0 has what the others leave, and needs none of its own.
+    /// Most slots, including parked ones. Level 0 has the rest of the other levels, and needs no limit of its own.
     limit: usize,
-    /// Slots set aside. All are older than those in `line`: they were its oldest when they were set aside.
+    /// Parked slots. All are older than the slots in `line`: they were its oldest when they were parked.
     aside: usize,
 }
 
@@ -28,11 +28,11 @@ impl Level {
     }
 }
 
-/// The order.
+/// The least-recently-used order.
 #[derive(Debug)]
 pub(super) struct Recency {
     levels: Vec<Level>,
-    /// Per level; empty for an even split.
+    /// Each level's part of the limit; empty for an even split.
     proportions: Vec<f64>,
     parked: BTreeSet<Rank>,
     returned: BTreeSet<Rank>,
@@ -55,7 +55,7 @@ impl Recency {
         entries.get_mut(slot).level = level;
     }
 
-    /// Takes a slot out of its level, which it returns.
+    /// Takes a slot out of its level, and returns the level.
     fn detach(&mut self, entries: &mut Entries, slot: u32) -> u16 {
         let entry = entries.get(slot);
         let rank = (entry.level, entry.serial, slot);
@@ -74,7 +74,8 @@ impl Recency {
         entry.level
     }
 
-    /// Moves the least recent slots of a level down until its limit holds. A veto does not matter, since no slot leaves the shard.
+    /// Moves the least recent slots of a level down until its limit holds. Ignores vetoes, since no slot leaves the
+    /// shard.
     fn trim(&mut self, entries: &mut Entries, level: u16) {
         while self.levels[usize::from(level)].len() > self.levels[usize::from(level)].limit {
             let aside = [first(&self.parked, level), first(&self.returned, level)];
@@ -85,7 +86,7 @@ impl Recency {
         }
     }
 
-    /// The least recent slot of a level that is under no veto. Sets aside those it meets that are.
+    /// The least recent slot of a level that is under no veto. Parks the slots under a veto that it meets.
     fn victim_of(&mut self, entries: &mut Entries, level: u16) -> Option<u32> {
         while let Some(rank) = first(&self.returned, level) {
             let entry = entries.get_mut(rank.2);
@@ -156,7 +157,7 @@ impl Order for Recency {
         for (at, level) in self.levels.iter_mut().enumerate() {
             level.limit = self.proportions.get(at).map_or(limit / count, |proportion| share(*proportion, limit));
         }
-        // From the top, since what leaves a level may fill the one below.
+        // Begin at the top, since slots that leave a level may fill the one below.
         (1..count as u16).rev().for_each(|level| self.trim(entries, level));
     }
 }

@@ -1,10 +1,10 @@
-//! When a shard ends entities by itself, as a user says it.
+//! The user's settings of automatic passivation.
 
 use std::time::Duration;
 
 use super::policy::{AdmissionWindow, Aging, FrequencySketch, HillClimbing, ReplacementPolicy, Segments};
 
-/// An option that had nothing to act on: its key, its value, and why.
+/// An option without the option that it belongs to: its key, its value, and the fault.
 pub(super) type Misplaced = (&'static str, &'static str, &'static str);
 
 /// When a shard ends entities by itself.
@@ -36,7 +36,7 @@ pub struct Passivation {
     pub(super) policy: ReplacementPolicy,
     pub(super) window: Option<AdmissionWindow>,
     pub(super) filter: Option<FrequencySketch>,
-    /// The first option that was given without what it belongs to.
+    /// The first option that was given without the option that it belongs to.
     pub(super) misplaced: Option<Misplaced>,
 }
 
@@ -56,36 +56,36 @@ impl Passivation {
         Self::of(None, None, ReplacementPolicy::least_recently_used())
     }
 
-    /// Ends an entity that no message reached for this long. Zero ends none.
+    /// Ends an entity without messages for this long. Zero ends none.
     pub const fn idle_after(idle: Duration) -> Self {
         Self::of(if idle.is_zero() { None } else { Some(idle) }, None, ReplacementPolicy::least_recently_used())
     }
 
-    /// Keeps so many entities of a region active, and ends others by a policy.
+    /// Keeps `limit` entities of a region active, and ends others by a policy.
     pub const fn limited(limit: usize, policy: ReplacementPolicy) -> Self {
         Self::of(None, Some(limit), policy)
     }
 
-    /// Keeps so many entities of a region active, and ends the one not used for longest. See
+    /// Keeps `limit` entities of a region active, and ends the entity not used for longest. See
     /// [`Passivation::segmented`].
     pub const fn least_recently_used(limit: usize) -> Self {
         Self::limited(limit, ReplacementPolicy::least_recently_used())
     }
 
-    /// Keeps so many entities of a region active, and ends the one used last before the new one. Suits uses that go
-    /// round and round.
+    /// Keeps `limit` entities of a region active, and ends the entity used last before the new one. Suits uses that
+    /// cycle through many entities.
     pub const fn most_recently_used(limit: usize) -> Self {
         Self::limited(limit, ReplacementPolicy::most_recently_used())
     }
 
-    /// Keeps so many entities of a region active, and ends the one with the fewest uses since its start. A new one has
-    /// its place all the same. See [`Passivation::dynamic_aging`].
+    /// Keeps `limit` entities of a region active, and ends the entity with the fewest uses since its start. A new
+    /// entity gets a place nevertheless. See [`Passivation::dynamic_aging`].
     pub const fn least_frequently_used(limit: usize) -> Self {
         Self::limited(limit, ReplacementPolicy::least_frequently_used())
     }
 
-    /// A limit that suits most uses: 100,000 entities of a region; a window of 1 % for new ones, which adapts; a
-    /// frequency sketch between it and the main area, of two levels with 20 % and 80 %.
+    /// A limit that suits most uses: 100,000 entities of a region; a window of 1 % for new entities, which adapts; a
+    /// frequency sketch between the window and the main area, of two levels with 20 % and 80 %.
     pub fn recommended() -> Self {
         Self::least_recently_used(100_000)
             .segmented(2, &[0.2, 0.8])
@@ -94,7 +94,7 @@ impl Passivation {
             .frequency_sketch(FrequencySketch::default())
     }
 
-    /// The same with another limit per region.
+    /// Sets another limit per region.
     pub fn with_limit(mut self, limit: usize) -> Self {
         if self.limit.is_none() {
             self.misplace("passivation.<s>.active_entity_limit", "given", "it needs a replacement policy");
@@ -103,9 +103,9 @@ impl Passivation {
         self
     }
 
-    /// Divides the entities of a least-recently-used policy into levels, so that those used once do not displace those
-    /// used often. `proportions` says what each level has of the limit, from the lowest, which also has what the others
-    /// leave; empty, the levels are even.
+    /// Divides the entities of a least-recently-used policy into levels, so that entities used once do not displace
+    /// entities used often. `proportions` are the levels' parts of the limit, from the lowest, which also has the rest;
+    /// empty for even levels.
     pub fn segmented(mut self, levels: u16, proportions: &[f64]) -> Self {
         match &mut self.policy {
             ReplacementPolicy::LeastRecentlyUsed(segments) if self.limit.is_some() => {
@@ -120,7 +120,7 @@ impl Passivation {
         self
     }
 
-    /// Lets entities that were popular once fall behind in a least-frequently-used policy.
+    /// Makes entities that were popular once fall behind in a least-frequently-used policy.
     pub fn dynamic_aging(mut self) -> Self {
         match &mut self.policy {
             ReplacementPolicy::LeastFrequentlyUsed(aging) => *aging = Aging::Dynamic,
@@ -133,20 +133,20 @@ impl Passivation {
         self
     }
 
-    /// Also ends an entity that no message reached for this long. Zero ends none that way.
+    /// Also ends an entity without messages for this long. Zero ends none that way.
     pub fn with_idle(mut self, timeout: Duration) -> Self {
         self.idle_timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
         self
     }
 
-    /// How often idle entities are looked for. Default: a twentieth of the time after which they end.
+    /// Sets how often idle entities are looked for. Default: a twentieth of the time after which they end.
     pub fn idle_interval(mut self, interval: Duration) -> Self {
         self.idle_interval = Some(interval);
         self
     }
 
-    /// Lets new entities into a window first, which has this proportion of the limit, from 0 to 1, rounded down. Those
-    /// that leave it by its policy go on to the main area, or end.
+    /// Adds a window for new entities, with this part of the limit, from 0 to 1, rounded down. Entities that leave it
+    /// by its policy go on to the main area, or end.
     pub fn admission_window(mut self, policy: ReplacementPolicy, proportion: f64) -> Self {
         if self.limit.is_none() {
             self.misplace(
@@ -159,7 +159,7 @@ impl Passivation {
         self
     }
 
-    /// Within which proportions of the limit hill climbing keeps the window. Default 0.01 and 1.0.
+    /// Sets the bounds of the window's proportion under hill climbing. Default 0.01 and 1.0.
     pub fn window_bounds(mut self, minimum: f64, maximum: f64) -> Self {
         match &mut self.window {
             Some(window) => (window.minimum_proportion, window.maximum_proportion) = (minimum, maximum),
@@ -172,7 +172,7 @@ impl Passivation {
         self
     }
 
-    /// Lets the window's proportion follow the uses.
+    /// Makes the window's proportion adapt to the uses.
     pub fn hill_climbing(mut self, hill_climbing: HillClimbing) -> Self {
         match &mut self.window {
             Some(window) => window.optimizer = Some(hill_climbing),
@@ -185,7 +185,7 @@ impl Passivation {
         self
     }
 
-    /// Admits a new entity to a full main area only if it was used more often than the one that would go for it.
+    /// Admits a new entity to a full main area only if it was used more often than the entity that would go for it.
     pub fn frequency_sketch(mut self, sketch: FrequencySketch) -> Self {
         if self.limit.is_none() {
             self.misplace(
@@ -204,7 +204,7 @@ impl Passivation {
 }
 
 impl Passivation {
-    /// Whether it ends no entity ever.
+    /// Whether these settings never end an entity.
     pub fn is_none(&self) -> bool {
         self.idle_timeout.is_none() && self.limit.is_none()
     }
@@ -214,10 +214,10 @@ impl Passivation {
         self.idle_timeout
     }
 
-    /// How often idle entities are to be looked for; `None`: never.
+    /// How often idle entities are looked for; `None`: never.
     pub fn idle_check_interval(&self) -> Option<Duration> {
         let timeout = self.idle_timeout?;
-        // A check without pause would keep a shard busy for ever.
+        // A check without a pause would keep a shard busy for ever.
         Some(self.idle_interval.unwrap_or(timeout / 20).max(Duration::from_millis(1)))
     }
 
@@ -226,7 +226,7 @@ impl Passivation {
         self.limit
     }
 
-    /// What one shard has of a region's limit. Each may have one entity, however many shards there are.
+    /// One shard's part of a region's limit: at least one entity, however many shards there are.
     pub fn per_shard_limit(limit: usize, active_shards: usize) -> usize {
         (limit / active_shards.max(1)).max(1)
     }

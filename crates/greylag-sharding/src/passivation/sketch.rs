@@ -1,14 +1,14 @@
 //! A count-min sketch: estimates how often ids were used, in a fixed space.
 //!
-//! Each row counts every use in one counter of its own choosing, and the least of an id's counters is the estimate: it
-//! is too high if others share all of them, and never too low while no counter is full. All counters are halved from
-//! time to time, so that small ones do and old uses fade.
+//! Each row counts every use in one counter, chosen by a hash, and the smallest of an id's counters is the estimate: it
+//! is too high if other ids share all of them, and never too low while no counter is full. All counters are halved from
+//! time to time, so that small counters suffice and old uses fade.
 //!
 //! Source: "TinyLFU", Einziger et al. 2017, §3; "An Improved Data Stream Summary", Cormode and Muthukrishnan 2005.
 
 use super::policy::FrequencySketch;
 
-/// Counters of a row at most.
+/// Most counters of a row.
 const MAX_WIDTH: u64 = 1 << 31;
 
 /// Counters of a row for a limit, or `None` if they are too many.
@@ -23,10 +23,10 @@ pub(super) struct Sketch {
     settings: FrequencySketch,
     /// Counters of a row.
     width: u64,
-    /// Row after row, several counters to a word. Empty until the first use, for most limits of a starting region are
+    /// Row after row, several counters to a word. Empty until the first use, since most limits of a starting region are
     /// replaced before that.
     words: Vec<u64>,
-    /// Uses since the start, with what halving left of them.
+    /// Counted uses since the start, halved with the counters.
     uses: u64,
     reset_at: u64,
 }
@@ -39,7 +39,7 @@ impl Sketch {
         Self { settings, width, words: Vec::new(), uses: 0, reset_at: reset_at.max(1) }
     }
 
-    /// Counts a use of the id with this hash. One that finds all its counters full is not counted.
+    /// Counts a use of the id with this hash, unless all its counters are full.
     pub(super) fn count(&mut self, hash: u64) {
         if self.words.is_empty() {
             self.words = vec![0; self.row_words() * usize::from(self.settings.depth)];
@@ -59,7 +59,7 @@ impl Sketch {
         }
     }
 
-    /// How often the id with this hash was used, about.
+    /// Estimates how often the id with this hash was used.
     pub(super) fn estimate(&self, hash: u64) -> u64 {
         if self.words.is_empty() {
             return 0;
@@ -78,7 +78,7 @@ impl Sketch {
         self.uses /= 2;
     }
 
-    /// A counter with all bits set.
+    /// The value of a full counter.
     fn full(&self) -> u64 {
         u64::MAX >> (64 - u32::from(self.settings.counter_bits))
     }
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!((sketch.estimate(0), sketch.estimate(1)), (9, 10));
         sketch.count(1);
         assert_eq!((sketch.estimate(0), sketch.estimate(1)), (4, 5));
-        // Half of the uses are left, too, so that the next halving is due after ten more.
+        // The count of uses is halved too, so that the next halving is due after ten more.
         (0..9).for_each(|_| sketch.count(0));
         assert_eq!(sketch.estimate(0), 13);
         sketch.count(1);

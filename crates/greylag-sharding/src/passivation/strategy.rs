@@ -1,4 +1,4 @@
-//! The machine of one shard: keeps its active entities to a limit.
+//! The machine of one shard: keeps the number of its active entities within a limit.
 
 use super::composite::Composite;
 use super::entries::{Entries, Standing};
@@ -19,15 +19,14 @@ struct Limited {
     kind: Kind,
 }
 
-/// Chooses the entities that a shard passivates to keep to a limit. Without a limit it holds nothing and chooses
-/// none.
+/// Chooses the entities that a shard passivates to keep a limit. Without a limit it holds no slots and chooses none.
 ///
 /// Entities are the shard's slots. A slot is *live* here from its first touch until it ends or is chosen; only live
-/// slots count. Victims are appended to `out`; they are no longer live, so that a touch makes one of them live again as
+/// slots count. Victims are appended to `out`; they are no longer live, so that a touch makes a victim live again as
 /// new.
 ///
-/// A plain policy never chooses the slot just touched. A composite one may, when there is no window or none of at least
-/// one entity: the message is then to be handled first.
+/// A plain policy never chooses the slot just touched. A composite policy may, if its window has no room for one
+/// entity: the shard must then handle the message first.
 #[derive(Debug)]
 pub struct Strategy {
     limited: Option<Box<Limited>>,
@@ -50,7 +49,8 @@ impl Strategy {
         Self { limited }
     }
 
-    /// An entity is about to get a message that counts as activity. `hash` is that of its id, and always the same.
+    /// Notes that an entity is about to get a message that counts as activity. `hash` is the hash of its id, always the
+    /// same.
     pub fn touched(&mut self, slot: u32, hash: u64, out: &mut Vec<u32>) {
         let Some(limited) = &mut self.limited else { return };
         match &mut limited.kind {
@@ -59,7 +59,7 @@ impl Strategy {
         }
     }
 
-    /// An entity has ended, for whatever reason. Its veto has, too, and its slot may become another entity's.
+    /// Notes that an entity has ended. Its veto ends too, and its slot may become another entity's.
     pub fn terminated(&mut self, slot: u32) {
         let Some(limited) = &mut self.limited else { return };
         if limited.entries.is_live(slot) {
@@ -73,12 +73,12 @@ impl Strategy {
         }
     }
 
-    /// The shard's part of the limit has changed: the region's limit has, or the number of its shards. Chooses what
-    /// is beyond it at once.
+    /// Changes the shard's part of the limit: the region's limit has changed, or the number of its shards. Chooses the
+    /// slots beyond the limit at once.
     pub fn set_limit(&mut self, limit: usize, out: &mut Vec<u32>) {
         let Some(limited) = &mut self.limited else { return };
         let limit = limit.max(1);
-        // The limit that there was must not start a filter's counts anew.
+        // An unchanged limit must not reset a filter's counts.
         if limit != limited.limit {
             limited.limit = limit;
             match &mut limited.kind {
@@ -89,8 +89,8 @@ impl Strategy {
         limited.settle(out);
     }
 
-    /// An entity vetoes its passivation, or no longer does. Until its veto falls it is not chosen: the next one is, or
-    /// the limit is exceeded. The fall of a veto chooses what is beyond the limit.
+    /// Notes that an entity vetoes its passivation, or no longer does. An entity under a veto is not chosen: the next
+    /// one is, or the limit is exceeded. When a veto is lifted, slots beyond the limit are chosen.
     pub fn set_veto(&mut self, slot: u32, veto: bool, out: &mut Vec<u32>) {
         let Some(limited) = &mut self.limited else { return };
         let entry = limited.entries.get(slot);
@@ -110,7 +110,7 @@ impl Strategy {
         limited.settle(out);
     }
 
-    /// Live slots.
+    /// Number of live slots.
     pub fn live_count(&self) -> usize {
         self.limited.as_ref().map_or(0, |limited| match &limited.kind {
             Kind::Plain(plain) => plain.len(),

@@ -15,7 +15,7 @@ use super::{Passivation, Strategy};
 /// No slot is chosen.
 const NONE: [u32; 0] = [];
 
-/// A hash of an id, as good as that of a shard.
+/// A hash of an id, as well mixed as that of a shard.
 fn hash(id: u32) -> u64 {
     let mixed = (u64::from(id) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9)
@@ -25,7 +25,7 @@ fn ids(range: RangeInclusive<u32>) -> Vec<u32> {
     range.collect()
 }
 
-/// A strategy, and which slots are active by its word.
+/// A strategy, and the slots that are active according to it.
 struct Watched {
     strategy: Strategy,
     active: BTreeSet<u32>,
@@ -78,7 +78,7 @@ impl Region {
         Self { settings, limit, shards: BTreeMap::new() }
     }
 
-    /// Touches an id, and starts its shard if it is the first of it. Returns all victims.
+    /// Touches an id, and starts its shard if this is its first id. Returns all victims.
     fn touch(&mut self, shard: u32, id: u32) -> Vec<u32> {
         let mut victims = Vec::new();
         if !self.shards.contains_key(&shard) {

@@ -1,4 +1,4 @@
-//! Finds settings of passivation that make no sense, alone or together. Source: sharding §7.
+//! Finds invalid settings of passivation, single or in combination. Source: sharding §7.
 
 use std::fmt::Display;
 
@@ -7,14 +7,14 @@ use super::settings::Passivation;
 use super::sketch::width;
 use crate::error::InvalidSetting;
 
-/// What a proportion may be too much by, for sums of decimal fractions.
+/// Allowed excess of a proportion, for rounding errors in sums of decimal fractions.
 const ROUNDING: f64 = 1e-9;
 
-/// A setting found wrong: its key below `sharding`, its value, and what is wrong with it.
+/// An invalid setting: its key below `sharding`, its value, and the fault.
 type Fault = (&'static str, String, &'static str);
 
 impl Passivation {
-    /// Checks the values that could be wrong, alone or together.
+    /// Checks the values, single and in combination.
     ///
     /// # Errors
     /// [`InvalidSetting`] names the first one found wrong.
@@ -156,7 +156,7 @@ mod tests {
             Passivation::least_frequently_used(1).dynamic_aging(),
             lru().segmented(1, &[]),
             lru().segmented(3, &[]),
-            // In floating point these are a little more than 1.
+            // In floating point these sums are a little more than 1.
             lru().segmented(6, &[0.1, 0.2, 0.3, 0.1, 0.2, 0.1]),
             window(0.0),
             window(1.0).window_bounds(1.0, 1.0),

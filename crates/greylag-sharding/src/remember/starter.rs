@@ -1,8 +1,8 @@
-//! Starts the remembered entities of a region's shards again, one limit for all of them.
+//! Starts the remembered entities of a region's shards again, with one limit for all of them.
 //!
 //! Shards queue in the order in which they were loaded. Each start is a request through the region, so that an entity
-//! whose id maps to another shard by now starts there; a request that is not acked is made again. Once all entities of a
-//! shard are acked, those that another shard acked are taken out of the store of the old one.
+//! whose id maps to another shard by now starts there; a request that is not acked is repeated. Once all entities of a
+//! shard are acked, the entities that another shard acked are removed from the old shard's store.
 //!
 //! ```text
 //! Loaded(shard, ids) --> Start(id)* --Acked(own shard)--> done
@@ -18,38 +18,38 @@ use greylag_core::Generation;
 use crate::ids::{EntityId, ShardId};
 use crate::settings::{EntityRecovery, RememberSettings};
 
-/// Requests that may be under way at a time where no rate limits them: others have their turn between the acks.
+/// Most requests under way without a rate limit: other work has its turn between the acks.
 const MOST_UNDER_WAY: usize = 1_000;
 
 /// An input to the [`Starter`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// A shard has begun, and remembers these entities.
+    /// A shard has begun, with these remembered entities.
     Loaded { shard: ShardId, generation: Generation, ids: Vec<EntityId> },
-    /// An entity runs in a shard, or is that shard's to start. `of`: the shard whose store has it.
+    /// An entity runs in a shard, or that shard will start it. `of`: the shard whose store has the entity.
     Acked { of: ShardId, id: EntityId, by: ShardId },
-    /// A shard has ended: its entities are not this region's any more.
+    /// A shard has ended: its entities are not started by this region any more.
     Ended { shard: ShardId, generation: Generation },
     /// A deadline has come.
     Tick,
 }
 
-/// What the driver is asked to do.
+/// An order to the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Ask the region to start an entity.
     Start { of: ShardId, id: EntityId },
-    /// Tell a shard that these entities live in others.
+    /// Tell a shard that these of its entities live in other shards.
     Moved { shard: ShardId, generation: Generation, ids: Vec<EntityId> },
 }
 
-/// One shard whose entities start.
+/// A shard whose entities are being started.
 #[derive(Debug)]
 struct Shard {
     generation: Generation,
-    /// Not asked for yet.
+    /// Entities not requested yet.
     left: VecDeque<EntityId>,
-    /// Asked for, and when they are asked for again.
+    /// Requested entities, and when each request is repeated.
     unacked: BTreeMap<EntityId, Instant>,
     moved: Vec<EntityId>,
 }
@@ -58,14 +58,14 @@ struct Shard {
 #[derive(Debug)]
 pub(crate) struct Starter {
     retry_interval: Duration,
-    /// Starts in one lot, and the time between two; `None`: no limit.
+    /// Number of starts per lot, and the time between two lots; `None`: no limit.
     rate: Option<(u32, Duration)>,
     shards: BTreeMap<ShardId, Shard>,
-    /// Shards with entities that were not asked for yet, in the order in which they came.
+    /// Shards with entities that were not requested yet, in the order of loading.
     queue: VecDeque<ShardId>,
-    /// All that are not acked, by the time at which they are asked for again.
+    /// All unacked requests, by the time of their repetition.
     retries: BTreeSet<(Instant, ShardId, EntityId)>,
-    /// Before which no lot follows the last one.
+    /// The earliest time of the next lot.
     next_lot_at: Option<Instant>,
 }
 
@@ -115,7 +115,7 @@ impl Starter {
 
     fn on_acked(&mut self, of: &ShardId, id: EntityId, by: &ShardId, out: &mut Vec<Effect>) {
         let Some(shard) = self.shards.get_mut(of) else { return };
-        // An ack that comes twice, or of a shard that has begun anew, acks nothing.
+        // Ignore a repeated ack, and an ack for a shard that has begun anew.
         let Some(retry_at) = shard.unacked.remove(&id) else { return };
         self.retries.remove(&(retry_at, of.clone(), id.clone()));
         if by != of {
@@ -144,7 +144,7 @@ impl Starter {
         }
     }
 
-    /// Asks again for what was not acked in time.
+    /// Repeats requests that were not acked in time.
     fn retry(&mut self, now: Instant, out: &mut Vec<Effect>) {
         while let Some((at, of, id)) = self.retries.first().cloned()
             && at <= now
@@ -162,7 +162,7 @@ impl Starter {
         out.push(Effect::Start { of: of.clone(), id });
     }
 
-    /// Starts as many as may start now.
+    /// Requests as many starts as are allowed now.
     fn start_more(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let mut may_start = match self.rate {
             None => MOST_UNDER_WAY.saturating_sub(self.retries.len()),

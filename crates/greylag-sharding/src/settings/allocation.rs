@@ -1,4 +1,4 @@
-//! Settings of the allocation strategies that Greylag brings along, one noun for each.
+//! Settings of the built-in allocation strategies.
 //!
 //! Limits are numbers of shards, and hold for one entity type. Source: sharding §3, §7.
 
@@ -10,17 +10,16 @@ use std::time::Duration;
 /// Keys: `sharding.least_shard_allocation_strategy.*`. Source: sharding §3.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LeastShardSettings {
-    /// Most shards moved in one round. More: balanced sooner. Fewer: less is interrupted at a time.
-    /// 0 selects the classical algorithm ([`ClassicalLeastShardSettings`]). Default 20.
-    /// Key: `rebalance_absolute_limit`.
+    /// Most shards moved in one round. More: balanced sooner. Fewer: fewer interruptions at a time. 0 selects the
+    /// classical algorithm ([`ClassicalLeastShardSettings`]). Default 20. Key: `rebalance_absolute_limit`.
     pub rebalance_absolute_limit: usize,
-    /// Most shards moved in one round, as a fraction of all that have a home; from 0 to 1. Default 0.1.
-    /// Key: `rebalance_relative_limit`.
+    /// Most shards moved in one round, as a fraction of all shards with a home; from 0 to 1. Default 0.1. Key:
+    /// `rebalance_relative_limit`.
     pub rebalance_relative_limit: f64,
 }
 
 impl LeastShardSettings {
-    /// Whether these settings ask for the classical algorithm.
+    /// Whether these settings select the classical algorithm.
     pub fn is_classical(&self) -> bool {
         self.rebalance_absolute_limit == 0
     }
@@ -32,14 +31,14 @@ impl Default for LeastShardSettings {
     }
 }
 
-/// Limits of the classical least-shard algorithm, used where `rebalance_absolute_limit` is 0.
+/// Limits of the classical least-shard algorithm, used if `rebalance_absolute_limit` is 0.
 ///
 /// Keys: `sharding.least_shard_allocation_strategy.*`. Source: sharding §3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassicalLeastShardSettings {
-    /// Difference between the most and the fewest shards of a region that must be exceeded before
-    /// shards move, and the most that move in one round. Larger: moves more at a time, and rests at
-    /// a larger difference. Default 10. Key: `rebalance_threshold`.
+    /// Difference between the most and the fewest shards of a region that must be exceeded before shards move, and the
+    /// most that move in one round. Larger: moves more at a time, and stops at a larger difference. Default 10. Key:
+    /// `rebalance_threshold`.
     pub threshold: NonZeroUsize,
     /// Most shards that move at the same time, over all rounds. Default 3.
     /// Key: `max_simultaneous_rebalance`.

@@ -1,4 +1,4 @@
-//! Settings of the singleton that the coordinator of an entity type is. Source: sharding §1.6, §7.
+//! Settings of the coordinator's singleton. Source: sharding §1.6, §7.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use greylag_cluster::SingletonSettings;
 /// Where the coordinators of entity types run, and how they are handed over. The same on all nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoordinatorSingletonSettings {
-    /// A type's coordinator runs where the type is hosted, whatever `role` says; key
+    /// Whether a type's coordinator runs where the type is hosted, whatever `role` is; key
     /// `coordinator_singleton_role_override`. Default true.
     pub role_override: bool,
-    /// Coordinators run on the nodes with this role, if `role_override` is off; empty: on all nodes. Every such node sets the
-    /// types up, with a codec: where it lacks their role, it hosts none of their entities. Default empty.
+    /// The role of the nodes that run coordinators, if `role_override` is off; empty: all nodes. Every such node must
+    /// set the types up, with a codec: without their role, it hosts none of their entities. Default empty.
     pub role: String,
     /// The time between requests to hand over. Default 1 s.
     pub hand_over_retry_interval: Duration,
-    /// At least so many requests before trouble is reported. Default 15.
+    /// Least number of requests before trouble is reported. Default 15.
     pub min_number_of_hand_over_retries: u32,
 }
 

@@ -9,14 +9,13 @@ use crate::error::InvalidSetting;
 /// How the keeper of a daemon process keeps its workers alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DaemonProcessSettings {
-    /// Between two rounds in which each worker is asked to start. A worker that has ended is missing for so long at most.
-    /// Default 10 s. Key: `keep_alive_interval`.
+    /// Time between two rounds in which each worker is asked to start. A worker that has ended is missing for at most
+    /// this long. Default 10 s. Key: `keep_alive_interval`.
     pub keep_alive_interval: Duration,
-    /// Between two workers of a round, so that many workers do not start at the same moment. Default 100 ms.
-    /// Key: `keep_alive_throttle_interval`.
+    /// Time between two workers of a round, so that many workers do not start at the same moment. Default 100 ms. Key:
+    /// `keep_alive_throttle_interval`.
     pub keep_alive_throttle_interval: Duration,
-    /// Accepted and ignored: one node asks, the one on which the keeper runs. Default 3.
-    /// Key: `keep_alive_from_number_of_nodes`.
+    /// Accepted and ignored: only the keeper's node sends requests. Default 3. Key: `keep_alive_from_number_of_nodes`.
     pub keep_alive_from_number_of_nodes: usize,
 }
 
@@ -31,7 +30,7 @@ impl Default for DaemonProcessSettings {
 }
 
 impl DaemonProcessSettings {
-    /// Checks the values that could be wrong.
+    /// Checks the values.
     ///
     /// # Errors
     /// [`InvalidSetting`] names the first key found wrong.

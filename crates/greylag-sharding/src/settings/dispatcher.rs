@@ -1,10 +1,10 @@
-//! On which threads tasks run.
+//! The threads on which tasks run.
 
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 
-/// Where the tasks of shards, or of regions, run. Written as text: empty, `dedicated:N`, or a name.
+/// The threads of the tasks of shards, or of regions. Written as text: empty, `dedicated:N`, or a name.
 ///
 /// ```
 /// use greylag_sharding::settings::Dispatcher;
@@ -20,13 +20,13 @@ pub enum Dispatcher {
     /// The runtime that sharding was started on. The default.
     #[default]
     Shared,
-    /// So many threads of its own for each entity type: for handlers that block or compute for long.
+    /// This many threads for each entity type: for handlers that block or compute for long.
     Dedicated(NonZeroUsize),
-    /// A runtime of the program's, given by [`Sharding::add_dispatcher`](crate::Sharding::add_dispatcher).
+    /// A runtime of the program, added by [`Sharding::add_dispatcher`](crate::Sharding::add_dispatcher).
     Named(String),
 }
 
-/// A text that names no dispatcher.
+/// A text that is no dispatcher.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no dispatcher: \"dedicated:N\" takes a number of threads from 1 on")]
 pub struct InvalidDispatcher(String);

@@ -1,19 +1,19 @@
-//! Which types a node waits for before it says that it is ready. Keys `sharding.healthcheck.*`.
+//! The types that a node waits for before it is ready. Keys `sharding.healthcheck.*`.
 
 use std::time::Duration;
 
 use crate::error::InvalidSetting;
 use crate::ids::EntityTypeName;
 
-/// Which types a node waits for before it says that it is ready, and for how long. Source: sharding §6.4, §7.
+/// The types that a node waits for before it is ready, and for how long. Source: sharding §6.4, §7.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthCheckSettings {
-    /// Entity types whose regions must have registered once. Default: none, and readiness does not wait for any.
+    /// Entity types whose regions must have registered once. Default: none, so that readiness waits for no type.
     pub names: Vec<String>,
-    /// How long a region may take to answer that it works. Default 5 s.
+    /// How long a region may take to answer a liveness question. Default 5 s.
     pub timeout: Duration,
-    /// How long after the first look at a node that is `Up` the types are waited for: what is deployed for the first time must
-    /// not keep a node from being ready for ever. Default 10 s.
+    /// How long after the first check of a node that is `Up` the types are awaited: a first deployment must not keep a
+    /// node from being ready for ever. Default 10 s.
     pub disabled_after: Duration,
 }
 

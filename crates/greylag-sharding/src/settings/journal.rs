@@ -5,7 +5,7 @@
 use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
-/// How coordinators use the journal and its snapshots; without effect where homes are replicated data.
+/// How coordinators use the journal and its snapshots; without effect if homes are replicated data.
 ///
 /// Keys: `sharding.*`. Source: sharding §2.14.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,17 +15,17 @@ pub struct StateJournalSettings {
     pub journal_plugin_id: String,
     /// The snapshot store, likewise. Default: the node's own (`""`). Key: `snapshot_plugin_id`.
     pub snapshot_plugin_id: String,
-    /// Events between two snapshots. More: longer recoveries. Fewer: more that is written. Default 1000.
+    /// Events between two snapshots. More: longer recoveries. Fewer: more writes. Default 1000.
     /// Key: `snapshot_every`.
     pub snapshot_every: NonZeroU64,
-    /// How many snapshots' worth of events, and of snapshots, is kept behind a new one. Default 2.
+    /// How many snapshots, and snapshot intervals of events, are kept behind a new snapshot. Default 2.
     /// Key: `keep_n_snapshots`.
     pub keep_n_snapshots: NonZeroU32,
-    /// Whether a history that contradicts itself stops the coordinator, in place of being repaired with a warning.
-    /// Default false. Key: `strict_recovery`.
+    /// Whether a contradictory history stops the coordinator, instead of being repaired with a warning. Default false.
+    /// Key: `strict_recovery`.
     pub strict_recovery: bool,
-    /// How long a new coordinator waits for the regions that its predecessors recorded before it decides without them.
-    /// Longer: fewer messages wait for a region that is late. Default 2 s. Key: `recovery_timeout`.
+    /// How long a new coordinator waits for recorded regions before it decides without them. Longer: fewer messages
+    /// wait for a region that is late. Default 2 s. Key: `recovery_timeout`.
     pub recovery_timeout: Duration,
 }
 

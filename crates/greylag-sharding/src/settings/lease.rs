@@ -7,10 +7,10 @@ use crate::error::InvalidSetting;
 /// Keys: `sharding.use_lease`, `sharding.lease_retry_interval`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardLeaseSettings {
-    /// The store of leases, one of which each shard holds while it runs; empty, the default, for shards without. It is the
-    /// one store of leases that the node's cluster has.
+    /// The store of leases, one of which each shard holds while it runs; empty, the default, for shards without leases.
+    /// Must name the only store of leases of the node's cluster.
     pub use_lease: String,
-    /// Between two requests for a lease that is refused or fails. Default 5 s.
+    /// Time between two requests for a lease that is refused or fails. Default 5 s.
     pub retry_interval: Duration,
 }
 
@@ -26,7 +26,7 @@ impl ShardLeaseSettings {
         !self.use_lease.is_empty()
     }
 
-    /// Checks the values that could be wrong.
+    /// Checks the values.
     ///
     /// # Errors
     /// [`InvalidSetting`] names the first key found wrong.

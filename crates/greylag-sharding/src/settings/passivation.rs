@@ -1,36 +1,37 @@
-//! Settings of automatic passivation, for types that do not bring their own. Source: sharding §4.10, §7.
+//! Settings of automatic passivation, for types without their own. Source: sharding §4.10, §7.
 
 use std::time::Duration;
 
 use crate::passivation::Passivation;
 
-/// Which of the prepared strategies holds.
+/// The prepared strategy to use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PassivationStrategy {
-    /// No entity is passivated by itself.
+    /// Passivates no entity automatically.
     None,
-    /// An entity that no message reached for some time. The default.
+    /// Passivates an entity without messages for some time. The default.
     #[default]
     DefaultIdle,
-    /// A limit of active entities: [`Passivation::recommended`].
+    /// Limits the number of active entities: [`Passivation::recommended`].
     Default,
 }
 
-/// Keys: `sharding.passivation.*`. A type says more with [`EntityType::passivation`](crate::EntityType::passivation).
+/// Keys: `sharding.passivation.*`. A type can set more with
+/// [`EntityType::passivation`](crate::EntityType::passivation).
 #[derive(Debug, Clone, PartialEq)]
 pub struct PassivationSettings {
-    /// Which strategy holds. Default: the idle one. Key: `strategy`.
+    /// The strategy. Default: the idle one. Key: `strategy`.
     pub strategy: PassivationStrategy,
-    /// Of the idle strategy: time without use after which an entity ends; `None` ends none. Default 120 s.
-    /// Key: `default_idle_strategy.idle_entity.timeout`.
+    /// For the idle strategy: time without use after which an entity ends; `None` ends none. Default 120 s. Key:
+    /// `default_idle_strategy.idle_entity.timeout`.
     pub idle_timeout: Option<Duration>,
-    /// Of the idle strategy: how often entities are looked for that are idle. Default: often enough that one ends within a
-    /// twentieth of its idle time. Key: `default_idle_strategy.idle_entity.interval`.
+    /// For the idle strategy: how often idle entities are looked for. Default: often enough that an entity ends within
+    /// a twentieth of its idle time. Key: `default_idle_strategy.idle_entity.interval`.
     pub idle_interval: Option<Duration>,
-    /// Of the strategy with a limit: most active entities of a region. Default 100,000.
-    /// Key: `default_strategy.active_entity_limit`.
+    /// For the strategy with a limit: most active entities of a region. Default 100,000. Key:
+    /// `default_strategy.active_entity_limit`.
     pub active_entity_limit: usize,
-    /// Whether messages of an entity's timers, and of its receive timeout, count as activity: with them an entity that only
+    /// Whether messages of an entity's timers, and of its receive timeout, count as activity: if so an entity that only
     /// has timers is never idle. Default false. Key: `count_internal`. Source: sharding §4.4.
     pub count_internal: bool,
 }
@@ -53,12 +54,12 @@ impl PassivationSettings {
         Self { strategy: PassivationStrategy::None, ..Self::default() }
     }
 
-    /// Ends an entity that no message reached for this long.
+    /// Ends an entity without messages for this long.
     pub fn idle_after(idle: Duration) -> Self {
         Self { idle_timeout: Some(idle), ..Self::default() }
     }
 
-    /// What the settings say, as a type would say it.
+    /// The settings as the passivation of a type.
     pub fn chosen(&self) -> Passivation {
         match (self.strategy, self.idle_timeout) {
             (PassivationStrategy::None, _) | (PassivationStrategy::DefaultIdle, None) => Passivation::none(),
@@ -78,7 +79,7 @@ impl PassivationSettings {
 mod tests {
     use super::*;
 
-    /// Sharding scenario 69: `none`, and an idle time of zero or none, end no entity ever.
+    /// Sharding scenario 69: `none`, and an idle time of zero or none, never end an entity.
     #[test]
     fn scenario_69_no_strategy_and_no_idle_time_end_no_entity() {
         assert!(PassivationSettings::none().chosen().is_none());

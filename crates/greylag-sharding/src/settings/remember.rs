@@ -11,45 +11,46 @@ use crate::remember::RememberStore;
 /// The order in which remembered entities start again with their shard. Source: sharding §4.9.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum EntityRecovery {
-    /// All of them, as fast as they start. The default.
+    /// All entities, as fast as they start. The default.
     #[default]
     All,
-    /// So many at a time, as [`RememberSettings::number_of_entities`] and [`RememberSettings::frequency`] say: one
+    /// A number at a time, set by [`RememberSettings::number_of_entities`] and [`RememberSettings::frequency`]: one
     /// limit for all shards of a region.
     Constant,
 }
 
-/// What becomes of a remembered entity that has failed to start [`RememberSettings::max_start_failures`] times in a row.
-/// Source: sharding §4.7.
+/// The handling of a remembered entity that has failed to start [`RememberSettings::max_start_failures`] times in a
+/// row. Source: sharding §4.7.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnPermanentFailure {
-    /// It stays remembered, and only a message or the next start of its shard tries again. The default.
+    /// The entity stays remembered, and only a message or the next start of its shard tries again. The default.
     #[default]
     Keep,
-    /// It is forgotten, and what waits for it is a dead letter.
+    /// The entity is forgotten, and messages that wait for it are dead letters.
     Forget,
 }
 
-/// Which entities are remembered, where, and how they start again.
+/// Settings of remembered entities: whether, where, and how they start again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RememberSettings {
-    /// Whether entities start again with their shard, of types that do not say it. Default false.
-    /// Key: `remember_entities`.
+    /// Whether entities start again with their shard, for types without their own setting. Default false. Key:
+    /// `remember_entities`.
     pub enabled: bool,
-    /// Where they are remembered, of types that do not say it. Default: replicated data. Key: `remember_entities_store`.
+    /// The store, for types without their own. Default: replicated data. Key: `remember_entities_store`.
     pub store: RememberStore,
-    /// Which of the replicated data are stored on disk, by nodes that have a place for them: ids, or prefixes and `*`.
+    /// Which replicated data are stored on disk, by nodes that have a place for them: ids, or prefixes and `*`.
     /// Default: all of them, `shard-*`. Key: `distributed_data.durable.keys`.
     pub durable_keys: Vec<String>,
-    /// In which order they start again. Default: all at once. Key: `entity_recovery_strategy`.
+    /// The order in which entities start again. Default: all at once. Key: `entity_recovery_strategy`.
     pub recovery: EntityRecovery,
-    /// Between two lots of starts. Default 100 ms. Key: `entity_recovery_constant_rate_strategy.frequency`.
+    /// Time between two lots of starts. Default 100 ms. Key: `entity_recovery_constant_rate_strategy.frequency`.
     pub frequency: Duration,
     /// Starts in one lot. Default 5. Key: `entity_recovery_constant_rate_strategy.number_of_entities`.
     pub number_of_entities: NonZeroU32,
-    /// Ids in one event of a journal. Default 100. Key: `event_sourced_remember_entities_store.max_updates_per_write`.
+    /// Most ids in one event of a journal. Default 100. Key:
+    /// `event_sourced_remember_entities_store.max_updates_per_write`.
     pub max_updates_per_write: NonZeroU32,
-    /// Before a remembered entity starts again that stopped without passivating; doubles from failure to failure.
+    /// Time before a remembered entity that stopped without passivating starts again; doubles with each failure.
     /// Default 10 s. Key: `entity_restart_backoff`.
     pub entity_restart_backoff: Duration,
     /// The longest such wait. Default 5 min. Key: `entity_restart_backoff_max`.
@@ -57,9 +58,9 @@ pub struct RememberSettings {
     /// Starts in a row that may fail before a remembered entity is given up; 0: it never is. Default 0.
     /// Key: `max_start_failures`.
     pub max_start_failures: u32,
-    /// What giving up means. Default: the entity stays remembered. Key: `on_permanent_failure`.
+    /// The handling of an entity that is given up. Default: the entity stays remembered. Key: `on_permanent_failure`.
     pub on_permanent_failure: OnPermanentFailure,
-    /// Whether a shard that finds a remembered entity in a state that no rule allows fails, in place of going on with an
+    /// Whether a shard that finds a remembered entity in a state that no rule allows fails, instead of going on with an
     /// error event. Default false. Key: `fail_on_invalid_entity_state_transition`.
     pub fail_on_invalid_transition: bool,
 }
@@ -84,7 +85,7 @@ impl Default for RememberSettings {
 }
 
 impl RememberSettings {
-    /// Short waits, and bugs that show at once.
+    /// Short waits, and a shard that fails on an invalid transition.
     pub(super) fn test() -> Self {
         Self {
             entity_restart_backoff: Duration::from_millis(250),
@@ -94,7 +95,7 @@ impl RememberSettings {
         }
     }
 
-    /// Checks the values that could be wrong, alone or together.
+    /// Checks the values, single and in combination.
     ///
     /// # Errors
     /// [`InvalidSetting`] names the first key found wrong.

@@ -1,27 +1,27 @@
-//! Settings of what runs entities. Source: sharding §4, §7.
+//! Settings of running entities. Source: sharding §4, §7.
 
 use std::time::Duration;
 
 use super::Dispatcher;
 use crate::error::InvalidSetting;
 
-/// What happens to a shard that cannot stop because a handler of it does not return.
+/// The action for a shard that cannot stop because a handler of it does not return.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum StuckShardAction {
-    /// It is told of, and no more. The default.
+    /// The shard is reported only. The default.
     #[default]
     Report,
     /// 10 s after its handoff should have ended, the process ends, so that the cluster can go on without it.
     AbortProcess,
 }
 
-/// The blocking pool of a node, which `Ctx::blocking` uses; what sharding was started with counts. Keys:
+/// The blocking pool of a node, used by `Ctx::blocking`; only the settings given to sharding at its start count. Keys:
 /// `sharding.blocking_pool.*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockingPoolSettings {
-    /// Pieces of blocking work that run at the same time. Default 64.
+    /// Blocking jobs that run at the same time. Default 64.
     pub threads: usize,
-    /// Pieces of blocking work that wait for a thread, before more is refused. Default 10,000.
+    /// Blocking jobs that wait for a thread; further ones are refused. Default 10,000.
     pub queue: usize,
 }
 
@@ -34,28 +34,28 @@ impl Default for BlockingPoolSettings {
 /// How entities of a type run. Keys: `sharding.*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeSettings {
-    /// Resolution of timers and receive timeouts: none is early, and each is late by up to so much. Default 10 ms.
+    /// Resolution of timers and receive timeouts: none is early, and each is late by up to this time. Default 10 ms.
     pub timer_tick: Duration,
-    /// An entity that has been suspended for so long is told of in an event. Default 10 s.
+    /// Time after which a suspended entity is reported in an event. Default 10 s.
     pub suspend_warn_after: Duration,
-    /// A handler that takes so long is counted, and told of in the log now and then. Default 10 ms.
+    /// Run time from which on a handler is counted, and logged now and then. Default 10 ms.
     pub slow_handler_threshold: Duration,
-    /// A handler that has not returned for so long is told of in an event. Default 10 s.
+    /// Run time after which a handler that has not returned is reported in an event. Default 10 s.
     pub stuck_handler_threshold: Duration,
-    /// What follows where such a handler keeps its shard from stopping. Default: nothing more.
+    /// The action if such a handler keeps its shard from stopping. Default: nothing more.
     pub stuck_shard_action: StuckShardAction,
-    /// On which threads shards run. Default: those of sharding.
+    /// The threads on which shards run. Default: those of sharding.
     pub entity_dispatcher: Dispatcher,
-    /// On which runtime of the program's the regions' and the coordinators' own tasks run. Default: that of sharding.
+    /// The runtime on which the tasks of regions and coordinators run. Default: that of sharding.
     pub use_dispatcher: Dispatcher,
-    /// Where blocking work of entities runs.
+    /// The pool for blocking work of entities.
     pub blocking_pool: BlockingPoolSettings,
-    /// A test aid: each message is written by its codec and read again also where it stays on its node, so that a codec
-    /// that loses something is found without a second node. Default false.
+    /// A test aid: each message is encoded and decoded even if it stays on its node, so that a codec that loses data is
+    /// found without a second node. Default false.
     pub serialize_messages: bool,
-    /// Tells in the log, at debug, of each message for an entity, and of each entity that starts or ends. Default false.
+    /// Whether to log, at debug, each message for an entity, and each entity that starts or ends. Default false.
     pub verbose_debug_logging: bool,
-    /// What the names of threads begin with that sharding starts. Default "sharding".
+    /// Prefix of the names of threads that sharding starts. Default "sharding".
     pub guardian_name: String,
 }
 
@@ -78,7 +78,7 @@ impl Default for RuntimeSettings {
 }
 
 impl RuntimeSettings {
-    /// Checks the values that could be wrong.
+    /// Checks the values.
     ///
     /// # Errors
     /// [`InvalidSetting`] names the first key found wrong.

@@ -1,4 +1,4 @@
-//! The record of a daemon process, and answers of its keeper, to bytes and back.
+//! Encoding and decoding of the record of a daemon process, and of its keeper's answers.
 
 use greylag_core::DecodeError;
 use prost::Message;
@@ -13,10 +13,10 @@ pub fn encode_daemon_record(record: &DaemonRecord) -> Vec<u8> {
     proto::DaemonRecord { revision, count, previous, complete: is_complete, started_ms }.encode_to_vec()
 }
 
-/// Reads what [`encode_daemon_record`] wrote, of a type that has at most so many workers.
+/// Reads what [`encode_daemon_record`] wrote, for a type with at most `most` workers.
 ///
 /// # Errors
-/// [`ReadError`], also for numbers that no keeper writes.
+/// [`ReadError`], also for numbers that no keeper can write.
 pub fn decode_daemon_record(bytes: &[u8], most: u32) -> Result<DaemonRecord, ReadError> {
     const MANIFEST: &str = "greylag.sharding.daemon.record";
     let malformed = |reason: &dyn std::fmt::Display| DecodeError::malformed(MANIFEST, reason);

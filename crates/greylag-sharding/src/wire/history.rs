@@ -1,7 +1,7 @@
-//! The coordinator's history as bytes of its journal: events, and snapshots of what they amount to.
+//! The coordinator's history as bytes of its journal: events, and snapshots of the state that they yield.
 //!
-//! A record that cannot be read is refused whole, and so is one whose kind this version does not know: a history with a
-//! hole could give a shard a second home. Source: sharding §2.14.
+//! A record that cannot be read, or whose kind this version does not know, is refused whole: a history with a hole
+//! could give a shard a second home. Source: sharding §2.14.
 
 use greylag_core::{DecodeError, Generation};
 use prost::Message;
@@ -107,7 +107,7 @@ fn read_event(event: proto::HistoryEvent, horizon: Horizon) -> Result<HistoryEve
     })
 }
 
-/// The stored form of all that the events so far amount to.
+/// The stored form of the state that the events so far yield.
 pub fn encode_snapshot(state: &StoredState) -> Vec<u8> {
     let home = |(shard, home): (&crate::ids::ShardId, &crate::machine::coordinator::StoredHome)| {
         proto::history_snapshot::ShardHome { shard: shard.to_string(), home: Some(stored_home(home)) }
@@ -221,7 +221,7 @@ mod tests {
         }
     }
 
-    /// The bytes that docs/formats/coordinator-journal.md gives: journals of this release are read by every later one.
+    /// The bytes are those of docs/formats/coordinator-journal.md: every later release must read journals of this one.
     #[test]
     fn the_format_is_the_documented_one() {
         let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -251,7 +251,7 @@ mod tests {
         }
     }
 
-    /// As it is once homes are not in the journal any more.
+    /// A state after homes were moved out of the journal.
     fn migrated() -> StoredState {
         let remembered = [ShardId::from_index(3), ShardId::from_index(4)].into();
         StoredState { homes: Default::default(), regions: Default::default(), remembered, migrated: true, ..state() }

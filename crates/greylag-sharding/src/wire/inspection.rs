@@ -1,4 +1,4 @@
-//! Protobuf to domain and back: what nodes ask each other about the entities of a type.
+//! Conversion between protobuf and domain types: questions and answers between nodes about the entities of a type.
 
 use bytes::Bytes;
 use prost::Message;
@@ -9,7 +9,7 @@ use crate::generated::inspection::{AskEntities, AskStats, Body, Entities, ShardC
 use crate::ids::EntityId;
 use crate::inspection::{EntityCounts, Finding, Inquiry, InspectionMessage, Position, RegionEntities, RegionStats};
 
-/// Manifest of what nodes ask each other about a type.
+/// Manifest of questions and answers between nodes about a type.
 pub const INSPECTION_MANIFEST: &str = "greylag.sharding.inspection";
 
 /// The manifest and bytes of a question or an answer.

@@ -1,7 +1,6 @@
-//! A shard's remembered entities as bytes of its journal: events, and snapshots of what they leave.
+//! A shard's remembered entities as bytes of its journal: events, and snapshots of the resulting set.
 //!
-//! A record that cannot be read is refused whole, and so is one whose kind this version does not know.
-//! Source: sharding §4.8.
+//! A record that cannot be read, or whose kind this version does not know, is refused whole. Source: sharding §4.8.
 
 use std::collections::BTreeSet;
 
@@ -22,14 +21,14 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// One event of a shard's history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RememberedEvent {
-    /// These are remembered from here on.
+    /// These entities are remembered from here on.
     Started(Vec<EntityId>),
-    /// These are forgotten from here on.
+    /// These entities are forgotten from here on.
     Stopped(Vec<EntityId>),
 }
 
 impl RememberedEvent {
-    /// Changes what is remembered. An id that is remembered already, or is not, changes nothing.
+    /// Applies the event. An id that is remembered, or forgotten, already changes nothing.
     pub fn apply(self, remembered: &mut BTreeSet<EntityId>) {
         match self {
             Self::Started(ids) => remembered.extend(ids),
@@ -63,7 +62,7 @@ pub fn decode_event(bytes: &[u8]) -> Result<RememberedEvent, DecodeError> {
     }
 }
 
-/// The stored form of all that is remembered.
+/// The stored form of all remembered ids.
 pub fn encode_snapshot(remembered: &BTreeSet<EntityId>) -> Vec<u8> {
     proto::RememberedSnapshot { ids: remembered.iter().map(ToString::to_string).collect() }.encode_to_vec()
 }
@@ -95,7 +94,7 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The bytes that docs/formats/remembered-entities.md gives: journals of this release are read by every later one.
+    /// The bytes are those of docs/formats/remembered-entities.md: every later release must read journals of this one.
     #[test]
     fn the_format_is_the_documented_one_and_reads_back() {
         let page = include_str!("../../../../docs/formats/remembered-entities.md");

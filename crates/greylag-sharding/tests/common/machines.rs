@@ -1,4 +1,4 @@
-//! What the tests of single machines say of their cluster: an entity type, and members that are Up.
+//! The cluster of the tests of single machines: an entity type, and members that are Up.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file takes what it needs")]
 
@@ -13,7 +13,7 @@ use greylag_sharding::machine::region::RegionConfig;
 use greylag_sharding::settings::ShardingSettings;
 use greylag_transport::Lane;
 
-/// A type of so many shards that every node hosts.
+/// A type of `number_of_shards` shards that every node hosts.
 pub fn fingerprint(number_of_shards: u32) -> Fingerprint {
     Fingerprint {
         protocol_major: 1,
@@ -40,7 +40,7 @@ pub fn config(id: RegionId) -> RegionConfig {
     }
 }
 
-/// A reachable member that is Up. The least number is the oldest member's.
+/// A reachable member that is Up. The smallest number is the oldest member's.
 pub fn up(up_number: u32) -> MemberFacts {
     MemberFacts {
         phase: Phase::Up,

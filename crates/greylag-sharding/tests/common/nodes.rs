@@ -19,7 +19,7 @@ use greylag_transport::memory::MemoryNetwork;
 use greylag_transport::{GrpcTransport, TransportSettings};
 use serde::{Deserialize, Serialize};
 
-/// Nothing that works takes longer, also where the machine has much else to do.
+/// A timeout that no working step exceeds, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Shards of each type.
@@ -54,7 +54,7 @@ impl Entity for Volatile {
     }
 }
 
-/// A counter that does not.
+/// A counter that persists its count.
 pub struct Counter;
 
 #[derive(Serialize, Deserialize)]
@@ -94,7 +94,7 @@ pub fn volatiles() -> EntityType<Command> {
     EntityType::new(VOLATILE, |_| Ok(Volatile::default())).codec(json("volatile.command"))
 }
 
-/// The settings of tests, in one of the two modes.
+/// The settings of tests, in one of the two state store modes.
 pub fn settings(mode: StateStoreMode) -> ShardingSettings {
     ShardingSettings { number_of_shards: SHARDS, state_store_mode: mode, ..ShardingSettings::test() }
 }
@@ -108,14 +108,14 @@ pub struct Node {
     pub volatile: Region<Command>,
 }
 
-/// Replicators are known per process, so no two nodes of these tests are the same incarnation.
+/// Gives each node another incarnation, since replicators are registered per process by it.
 static LAST_UID: AtomicU64 = AtomicU64::new(0);
 
-/// Where nodes meet, and how they are set.
+/// The network of the nodes, and their settings.
 pub struct World {
     pub network: MemoryNetwork,
     pub stores: Stores,
-    /// Nodes have ports of this host, in place of the network.
+    /// Whether nodes have ports of this host, instead of the in-memory network.
     pub has_sockets: bool,
     /// The first node that joins.
     pub seed: OnceLock<NodeAddress>,
@@ -124,7 +124,7 @@ pub struct World {
 }
 
 impl World {
-    /// Homes are replicated, and what is cut off for three seconds is downed.
+    /// Homes are replicated, and members that are cut off for three seconds are downed.
     pub fn new() -> Self {
         Self::over(Stores::in_memory_shared(), StateStoreMode::Ddata)
     }
@@ -147,12 +147,12 @@ impl World {
         }
     }
 
-    /// The same, but that nothing is downed by itself.
+    /// As `new`, but no member is downed automatically.
     pub fn without_resolver() -> Self {
         Self { cluster: ClusterSettings::test(), ..Self::new() }
     }
 
-    /// The same over sockets: nodes have addresses of their own in place of those that are named.
+    /// As `new`, over sockets: nodes have other addresses than the given ones.
     pub fn over_sockets() -> Self {
         Self { has_sockets: true, ..Self::new() }
     }
@@ -185,7 +185,7 @@ impl World {
         self.sharding_on(&cluster).await
     }
 
-    /// Joins, and is Up when this returns.
+    /// Joins, and returns once it is Up.
     pub async fn join(&self, cluster: &Cluster) {
         let seed = self.seed.get_or_init(|| cluster.self_address().address().clone());
         cluster.join_seed_nodes(vec![seed.clone()]).await.expect("it joins");
@@ -196,7 +196,7 @@ impl World {
         self.node_by(address, Clock::system()).await
     }
 
-    /// A node that counts time by a clock of its own.
+    /// A node with its own clock.
     pub async fn node_by(&self, address: &str, clock: Clock) -> Node {
         let cluster = self.process(address, ClusterSettings { clock, ..self.cluster.clone() }).await;
         let sharding = self.sharding_on(&cluster).await;
@@ -207,12 +207,12 @@ impl World {
     }
 }
 
-/// What works comes to its end.
+/// Awaits a future, and panics after `PATIENCE`.
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what}: not within {PATIENCE:?}"))
 }
 
-/// Looks again until it holds.
+/// Checks again until `holds` is true.
 pub async fn until(what: &str, holds: impl Fn() -> bool) {
     within(what, async {
         while !holds() {
@@ -222,7 +222,7 @@ pub async fn until(what: &str, holds: impl Fn() -> bool) {
     .await;
 }
 
-/// The first event that is wanted.
+/// The first event that `wanted` selects.
 pub async fn event<T>(what: &str, events: &mut RegionEvents, wanted: impl Fn(Event) -> Option<T>) -> T {
     within(what, async {
         loop {
@@ -245,7 +245,7 @@ pub async fn get(region: &Region<Command>, id: usize) -> i64 {
         .expect("it answers")
 }
 
-/// Asks again while the answer is lost: what was on its way to a dead node is.
+/// Asks again while the answer is lost: messages under way to a dead node are.
 pub async fn get_at_last(region: &Region<Command>, id: usize) -> i64 {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -272,25 +272,25 @@ pub async fn assert_all(region: &Region<Command>, count: usize, expected: i64) {
     }
 }
 
-/// Waits until whatever was told through `region` before has been handled: an ask follows a tell of
-/// the same sender in order, while what another node asks may overtake both.
+/// Waits until everything told through `region` before has been handled: an ask follows a tell of the same sender in
+/// order, while an ask of another node may overtake both.
 pub async fn settle(region: &Region<Command>, count: usize) {
     for id in 0..count {
         get(region, id).await;
     }
 }
 
-/// Where an entity lives, as a region knows it.
+/// The node of an entity, as a region knows it.
 pub fn home_of(region: &Region<Command>, id: usize) -> Option<UniqueAddress> {
     region.shard_home(&region.shard_of(&id.to_string()).expect("it has one"))
 }
 
-/// The same of several, all of which are known.
+/// The nodes of several entities, all of which must be known.
 pub fn homes_of(region: &Region<Command>, ids: std::ops::Range<usize>) -> Vec<UniqueAddress> {
     ids.map(|id| home_of(region, id).expect("it is known")).collect()
 }
 
-/// Waits until `node` has so many shards, as `region` sees it.
+/// Waits until `node` has at least `at_least` shards, as `region` sees it.
 pub async fn wait_for_shards(region: &Region<Command>, node: &UniqueAddress, at_least: usize) {
     let mut events = region.subscribe();
     let deadline = Instant::now() + PATIENCE;

@@ -1,7 +1,7 @@
-//! The coordinator as text: what it is told, and what it does about it.
+//! The coordinator as text: its inputs, and its effects.
 //!
-//! It is what a file looks at that does not begin with the name of another world. Nodes are `a`, `b`, `c`; generations and
-//! attempts are written `epoch.number`. Effects come one per line, in their order. Source: sharding §2.7 to §2.16.
+//! The world of files that do not begin with the name of another one. Nodes are `a`, `b`, `c`; generations and attempts
+//! are written `epoch.number`. Effects come one per line, in their order. Source: sharding §2.7 to §2.16.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -29,17 +29,17 @@ pub(crate) struct CoordinatorWorld {
     machine: Coordinator,
     members: Members,
     mode: StateStoreMode,
-    /// What was committed, as a store would return it.
+    /// The committed state, as a store would return it.
     stored: StoredState,
-    /// The same in mode persistence: every history has to be free of contradictions.
+    /// The same state in mode persistence: every history must be free of contradictions.
     history: Replay,
-    /// The last batch that the history has.
+    /// The last batch in the history.
     batch: Option<u64>,
     min_regions: usize,
-    /// The type remembers its entities.
+    /// Whether the type remembers its entities.
     remembers: bool,
     serials: BTreeMap<String, u64>,
-    /// Wait after a removal that is not proven to be an end.
+    /// Wait after a removal without proof that the process has ended.
     margin: Duration,
     effects: Vec<Effect>,
 }
@@ -67,7 +67,7 @@ fn generation(text: &str) -> Generation {
     Generation::new(epoch.parse().expect("a number"), seq.parse().expect("a number")).expect("in range")
 }
 
-/// What a node understands the type to be.
+/// A node's fingerprint of the type.
 fn understood(shards: u32, mode: StateStoreMode, remembers: bool) -> Fingerprint {
     let plain = fingerprint(shards);
     if !remembers {
@@ -207,7 +207,7 @@ impl CoordinatorWorld {
         self.show()
     }
 
-    /// Another incarnation, with which all members agree.
+    /// Starts another incarnation, with which all members agree.
     fn incarnate(&mut self, node: &str, incarnation: u64, max_batch: usize) {
         let (margin, mode, min_regions) = (self.margin, self.mode, self.min_regions);
         let made = Made { node, incarnation, margin, mode, max_batch, min_regions, remembers: self.remembers };
@@ -313,7 +313,7 @@ impl CoordinatorWorld {
         for effect in std::mem::take(&mut self.effects) {
             match (&effect, self.mode) {
                 (Effect::Commit { events, .. }, StateStoreMode::Ddata) => self.store(events),
-                // A batch that is said again was not stored before.
+                // A repeated batch was not stored before.
                 (Effect::Commit { events, batch }, _) if self.batch != Some(*batch) => {
                     self.batch = Some(*batch);
                     self.keep(events);
@@ -354,7 +354,7 @@ impl CoordinatorWorld {
         }
     }
 
-    /// As a journal would.
+    /// Appends events as a journal would.
     fn keep(&mut self, events: &[StateEvent]) {
         for event in events {
             self.history.apply(event.clone().into()).expect("no contradiction");

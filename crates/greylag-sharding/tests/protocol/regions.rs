@@ -1,9 +1,10 @@
-//! Regions as text: one alone, or several whose lanes are queues that a case empties when it wants.
+//! Regions as text: one alone, or several whose lanes are queues that a case empties on demand.
 //!
 //! The first case names the regions (`regions o,n,p`); they, and the members of `others`, are Up, and the test is their
-//! coordinator, with epoch 7, on the first node or the one of `coordinator=`, which is the oldest member. Shard `1` is meant unless a case says `shard=`. Generations and attempts
-//! are numbers of epoch 7, or `epoch.number`. A frame is written `m1@2`: the message, and the generation that it is
-//! stamped with; what else its header says follows. A message for a region that is not of the file goes nowhere.
+//! coordinator, with epoch 7, on the first node or the one of `coordinator=`, which is the oldest member. Shard `1` is
+//! meant unless a case says `shard=`. Generations and attempts are numbers of epoch 7, or `epoch.number`. A frame is
+//! written `m1@2`: the message, and the generation that it is stamped with; what else its header says follows. A
+//! message for a region that is not of the file goes nowhere.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write;
@@ -28,18 +29,18 @@ use crate::machines::{self, up};
 
 const EPOCH: u64 = 7;
 
-/// What is under way on a lane.
+/// An item under way on a lane.
 enum Item {
     Frame(ShardId, Stamp, String),
     Mark(ShardId, Mark),
 }
 
-/// One region, and what its driver knows.
+/// One region, with the state of its driver.
 struct Node {
     machine: Region,
     tokens: BTreeMap<Token, String>,
     routes: BTreeMap<ShardId, Route>,
-    /// Messages delivered to a shard and not handled yet, in order; a node that is not busy handles a message at once.
+    /// Messages delivered to a shard and not handled yet, in order; a node that is not busy handles messages at once.
     inbox: BTreeMap<ShardId, Vec<(String, Provenance)>>,
     is_busy: bool,
 }
@@ -101,7 +102,7 @@ impl RegionsWorld {
         let names: Vec<_> = case.positional(0).expect("names of regions").split(',').collect();
         let coordinator = case.arg("coordinator").unwrap_or(names[0]);
         let others = names.iter().copied().chain(list(case, "others")).filter(|node| *node != coordinator);
-        // A coordinator runs on the oldest member.
+        // The coordinator runs on the oldest member.
         let all = std::iter::once(coordinator).chain(others);
         let members = all.enumerate().map(|(age, node)| (address(node), up(age as u32))).collect();
         let mut world = Self {
@@ -126,7 +127,7 @@ impl RegionsWorld {
             }
         }
         if !case.flag("unregistered") {
-            // That a region registers and announces its type is looked at in the file that begins without a coordinator.
+            // Drop the registration and announcement of the type: the file without a coordinator tests them.
             world.text.clear();
             world.peers.clear();
         }
@@ -173,7 +174,7 @@ impl RegionsWorld {
         }
     }
 
-    /// What was said since.
+    /// The lines since the last call.
     pub(crate) fn take(&mut self) -> String {
         std::mem::take(&mut self.text)
     }
@@ -184,7 +185,7 @@ impl RegionsWorld {
         }
     }
 
-    /// A case that is about one node, whose name is its first word.
+    /// Runs a case about one node, whose name is its first word.
     fn run_at(&mut self, node: String, case: &Case<'_>) {
         let shard = Self::shard(case);
         let at = || generation(case.arg("at").expect("a generation"));
@@ -339,7 +340,7 @@ impl RegionsWorld {
         });
     }
 
-    /// A newer coordinator takes all registrations.
+    /// Makes a newer coordinator take all registrations.
     fn fail_over(&mut self, case: &Case<'_>) {
         self.epoch += 1;
         if let Some(node) = case.arg("to") {
@@ -359,7 +360,7 @@ impl RegionsWorld {
         self.tell(node, Input::FromCoordinator { node: by, message });
     }
 
-    /// As a sending task does: by the route table, or through the machine.
+    /// Sends as a sending task does: by the route table, or through the machine.
     fn send(&mut self, node: &str, shard: &ShardId, message: &str) {
         match self.node_mut(node).routes.get(shard).cloned().unwrap_or(Route::Closed) {
             Route::Local { .. } => self.push(node, shard, message.to_owned(), Provenance::Own),
@@ -382,7 +383,7 @@ impl RegionsWorld {
         }
     }
 
-    /// Takes the messages that a shard has not handled, as its leftovers.
+    /// Takes the messages that a shard has not handled as its leftovers.
     fn give_back(&mut self, node: &str, shard: &ShardId) -> Vec<Returned> {
         let inbox = self.node_mut(node).inbox.remove(shard).unwrap_or_default();
         let back = |(message, provenance): (String, Provenance)| {
@@ -392,7 +393,7 @@ impl RegionsWorld {
         inbox.into_iter().map(back).collect()
     }
 
-    /// The transport gives back what it has not written.
+    /// Hands back the frames that the transport has not written.
     fn hand_back(&mut self, node: &str, peer: &str) {
         let lane = self.lanes.remove(&(node.to_owned(), peer.to_owned())).unwrap_or_default();
         let mut frames = Vec::new();
@@ -417,7 +418,7 @@ impl RegionsWorld {
         }
     }
 
-    /// Everything arrives, on every lane, until nothing is under way.
+    /// Delivers everything, on every lane, until nothing is under way.
     fn settle(&mut self) {
         while !self.lanes.is_empty() || !self.peers.is_empty() {
             for (from, to) in self.lanes.keys().cloned().collect::<Vec<_>>() {
@@ -490,7 +491,7 @@ impl RegionsWorld {
                         format!("-> {peer}: StaleRoute {}", routes.join(","))
                     }
                     PeerMessage::FlushEcho { nonce, .. } => format!("-> {peer}: FlushEcho {nonce}"),
-                    // The talk about types is `two_roles.txt`'s.
+                    // `two_roles.txt` tests the comparison of types.
                     PeerMessage::AnnounceType { .. }
                     | PeerMessage::TypeOk { .. }
                     | PeerMessage::TypeConflict { .. } => return,
@@ -523,7 +524,7 @@ impl RegionsWorld {
         format!("dead letter {message}: {reason}")
     }
 
-    /// What can be seen of a region from outside.
+    /// The observable state of a region.
     fn state(&self, node: &str) -> String {
         let machine = &self.nodes[node].machine;
         let hosted: Vec<_> = machine.hosted().map(|(shard, at)| format!("{shard}@{}", show(at))).collect();
@@ -540,7 +541,7 @@ fn show_route(route: &Route) -> String {
     }
 }
 
-/// The message and its header, without what a message has that comes straight from its origin.
+/// The message and its header, without the fields of a message that comes straight from its origin.
 fn show_frame(node: &str, stamp: &Stamp, message: &str) -> String {
     let mut text = format!("{message}@{}", show(stamp.generation));
     if stamp.origin != region(node) {

@@ -1,10 +1,10 @@
 //! A shard as text, under a shell whose entities do what their messages say.
 //!
-//! The first case makes the shard: `shard [remembers] [idle=1s] [limit=10] [throughput=4] [buffer=10] [on-failure=restart]`.
-//! A message is a word: `stop`, `passivate`, `suspend`, `fail`, `panic`, `fence` make its entity do so, `self:x` sends itself
-//! `x`, `timer:x` asks for `x` in a second, `veto` and `allow` are about passivation; every other word is handled and that
-//! is all. `broken`, `mended`, `stubborn` and `meek` say of an entity whether its factory fails and whether it ignores stop
-//! requests. After each case the shard has the turns that it asks for.
+//! The first case makes the shard: `shard [remembers] [idle=1s] [limit=10] [throughput=4] [buffer=10]
+//! [on-failure=restart]`. A message is a word: `stop`, `passivate`, `suspend`, `fail`, `panic`, `fence` make its entity
+//! do so, `self:x` makes it send `x` to itself, `timer:x` asks for `x` in a second, `veto` and `allow` are about
+//! passivation; every other word is only handled. `broken`, `mended`, `stubborn` and `meek` set for an entity whether
+//! its factory fails and whether it ignores stop requests. After each case the shard has all turns that it asks for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -136,7 +136,7 @@ impl ShardWorld {
         }
     }
 
-    /// What was said since.
+    /// The lines since the last call.
     pub(crate) fn take(&mut self) -> String {
         std::mem::take(&mut self.text)
     }
@@ -145,7 +145,7 @@ impl ShardWorld {
         writeln!(self.text, "{line}").expect("a string takes all");
     }
 
-    /// Time passes from deadline to deadline, each with the turns that follow.
+    /// Lets time pass from deadline to deadline, each with the turns that follow.
     fn pass(&mut self, by: Duration) {
         let end = self.now + by;
         while let Some(at) = self.machine.next_deadline().filter(|at| *at <= end) {
@@ -156,7 +156,7 @@ impl ShardWorld {
         self.now = end;
     }
 
-    /// An input from outside, and the turns that follow.
+    /// Passes an input from outside, with the turns that follow.
     fn tell(&mut self, input: Input<Word>) {
         self.machine.observe(self.now);
         self.handle(input);
@@ -219,7 +219,7 @@ impl ShardWorld {
         self.machine.identity(slot).expect("its entity is there").0.to_string()
     }
 
-    /// The factory and `on_start`.
+    /// Runs the factory and `on_start`.
     fn make(&mut self, slot: SlotId, payload: Option<Word>) {
         let name = self.name(slot);
         if self.broken.contains(&name) {
@@ -232,7 +232,7 @@ impl ShardWorld {
         self.handle(Input::Started { slot, outcome: Outcome::default(), payload });
     }
 
-    /// A handler that does what the message says.
+    /// Runs a handler that does what the message says.
     fn handled(&mut self, slot: SlotId, message: &str) {
         let (name, incarnation) = self.machine.identity(slot).map(|(id, at)| (id.to_string(), at)).expect("it lives");
         self.say(&format!("{name} handles {message}"));

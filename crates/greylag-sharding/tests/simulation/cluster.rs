@@ -1,4 +1,4 @@
-//! The members of the world, and what each node knows of them.
+//! The members of the world, and each node's view of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -76,7 +76,7 @@ impl<A: Application> World<A> {
             lane_of: Arc::new(|shard: &ShardId| Lane::ordinary((shard.index().unwrap_or(0) % 2) as u16)),
         };
         let mut region = Region::new(config, self.now());
-        // Buffers are small here: what takes one turn elsewhere takes several, with everything else in between.
+        // Use small turns, so that a flush takes several, with other events in between.
         region.flush_in_turns_of(1 + node % 3);
         if let Some(sabotage) = self.sabotage.region {
             region.sabotage(sabotage);
@@ -84,7 +84,7 @@ impl<A: Application> World<A> {
         region
     }
 
-    /// The cluster agrees on a new view; every node learns of it in its own time.
+    /// Makes the cluster agree on a new view; every node learns of it at its own time.
     pub(super) fn change_view(&mut self, change: impl FnOnce(&mut Members)) {
         let mut members = self.views.last().expect("there is a first").clone();
         change(&mut members);

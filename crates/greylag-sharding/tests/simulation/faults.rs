@@ -1,4 +1,4 @@
-//! What goes wrong in the world.
+//! The faults of the world.
 
 use std::time::Duration;
 
@@ -73,8 +73,8 @@ impl<A: Application> World<A> {
         self.after(delay, Timer::Remove { node, clean });
     }
 
-    /// The coordinator on `node` gives an order. If it is a step of a handoff, the owner and that node may die for it within a
-    /// second of each other, the first of them before the handoff can be over.
+    /// Notes an order of the coordinator on `node`. If it is a step of a handoff, the owner and that node may die
+    /// within a second of each other, the first of them before the handoff can be over.
     pub(super) fn draw_twin_deaths(&mut self, node: usize, order: &FromCoordinator) {
         let (shard, owner) = match &order.message {
             CoordinatorMessage::BeginHandOff { shard, owner, .. } => (shard, Some(owner)),
@@ -121,7 +121,7 @@ impl<A: Application> World<A> {
         }
     }
 
-    /// A process stands still. Longer than others put up with, it is removed meanwhile.
+    /// Pauses a process. If the pause is longer than others tolerate, the process is removed meanwhile.
     pub(super) fn pause(&mut self, node: usize) {
         let pause = self.random(100, 4000);
         self.note(|| format!("n{node}: pause {pause:?}"));
@@ -142,7 +142,7 @@ impl<A: Application> World<A> {
         let removed = !self.views.last().expect("there is one").contains(&self.nodes[node].address);
         let long = removed || self.chance(0.5);
         if long {
-            // The first thing a process does after a long pause is to distrust its own view.
+            // After a long pause a process first distrusts its own view.
             self.suspect(node);
             let delay = self.random(50, 400);
             self.after(delay, if removed { Timer::Downed { node } } else { Timer::Trust { node } });
@@ -161,7 +161,7 @@ impl<A: Application> World<A> {
         if !self.nodes[node].alive {
             return;
         }
-        // Trust rests on hearing from the others, and they may have removed it since.
+        // Trust requires messages from the other members, which may have removed this node since.
         if !self.views.last().is_some_and(|view| view.contains(&self.nodes[node].address)) {
             return self.downed(node);
         }
@@ -180,7 +180,7 @@ impl<A: Application> World<A> {
         }
     }
 
-    /// Links of one node break: for a moment, or so long that the node is downed.
+    /// Breaks the links of one node: for a moment, or so long that the node is downed.
     pub(super) fn cut_links(&mut self, node: usize) {
         let others: Vec<_> = self.living().into_iter().filter(|n| *n != node).collect();
         let long = self.chance(0.25) && others.len() > 2;
@@ -195,7 +195,7 @@ impl<A: Application> World<A> {
             self.after(duration, Timer::Mend { a: node, b: peer });
         }
         if long {
-            // Both sides come to their decision at about the same time; the margin covers the rest.
+            // Both sides decide at about the same time; the margin covers the rest.
             let down = self.random(900, 1400);
             let remove = self.random(900, 1400);
             self.nodes[node].leaving = true;
@@ -204,7 +204,7 @@ impl<A: Application> World<A> {
         }
     }
 
-    /// A lane from the node to another one stands still, and loses nothing.
+    /// Stalls a lane from the node to another one, without losing anything.
     pub(super) fn stall_lane(&mut self, from: usize, lane: u32, time: Duration) {
         let others: Vec<_> = self.living().into_iter().filter(|n| *n != from).collect();
         let Some(&to) = others.get(self.net.rng().random_range(0..others.len().max(1))) else { return };
@@ -222,14 +222,14 @@ impl<A: Application> World<A> {
         }
     }
 
-    /// The region of the node ends at once, and another one begins.
+    /// Ends the region of the node at once; another one begins later.
     pub(super) fn stop_region(&mut self, node: usize) {
         self.note(|| format!("n{node}: the region stops"));
         self.tell(node, region::Input::Stop);
         self.restart_region(node);
     }
 
-    /// Begins with a new region once nothing of the former one lives any more.
+    /// Begins a new region once nothing of the former one lives any more.
     pub(super) fn restart_region(&mut self, node: usize) {
         if !self.nodes[node].alive || self.nodes[node].leaving {
             return;
@@ -251,9 +251,9 @@ impl<A: Application> World<A> {
         self.tell(node, region::Input::Coordinator(coordinator));
     }
 
-    /// A node is cut off for good, and its name leads to a process on another host. Both sides come to their verdict
-    /// later than the margin lasts, as by default settings; or no resolver decides (`none`), and the old process goes on
-    /// until its host is gone and an operator says so. Source: cluster 76, M25, S20 (a).
+    /// Cuts a node off for good, and makes its name lead to a process on another host. Both sides decide later than the
+    /// margin lasts, as with default settings; or no resolver decides (`none`), and the old process goes on until its
+    /// host is gone and an operator reports that. Source: cluster 76, M25, S20 (a).
     pub(super) fn move_name(&mut self, node: usize) {
         self.note(|| format!("n{node}: cut off, and its name moves"));
         for peer in self.living().into_iter().filter(|peer| *peer != node) {
@@ -292,7 +292,7 @@ impl<A: Application> World<A> {
     }
 
     pub(super) fn mend(&mut self, a: usize, b: usize) {
-        // Nothing reaches a node again whose name leads elsewhere.
+        // A node whose name leads elsewhere stays unreachable.
         if self.nodes[a].moved || self.nodes[b].moved {
             return;
         }
@@ -346,14 +346,14 @@ impl<A: Application> World<A> {
             members.members.remove(&address);
             members.removed.insert(address, Removal { at: now, clean });
         });
-        // A node removed while it was cut off, or stood still, finds out when it can hear again.
+        // A node that was removed while it was cut off, or paused, notices when it can receive again.
         let hears = !self.nodes[node].moved && self.nodes[node].resumes.is_none();
         if self.nodes[node].alive && hears {
             self.after(300 * MS, Timer::Downed { node });
         }
     }
 
-    /// A coordinator fails; or it goes on, and another node begins one beside it, as no singleton would.
+    /// Ends a coordinator; or lets it go on while another node begins one beside it, as no singleton would.
     pub(super) fn fail_coordinator(&mut self) {
         let usurper = self.living().into_iter().rev().find(|n| self.runs(*n) && self.nodes[*n].coordinator.is_none());
         if let Some(node) = usurper.filter(|_| self.chance(0.3)) {
@@ -372,14 +372,14 @@ impl<A: Application> World<A> {
     pub(super) fn heal(&mut self) {
         self.note(|| "healing".into());
         self.faulty = false;
-        // Whatever the faults have left, there are nodes that can host.
+        // Make sure that there are nodes that can host, whatever the faults have left.
         if self.faults.breaks_links() || self.faults.leave {
             self.add_node();
             self.add_node();
         }
     }
 
-    /// The cluster ends: at once, or some time after its members have been told.
+    /// Ends the cluster: at once, or some time after its members have been told.
     fn prepare_to_end(&mut self) {
         if self.chance(0.5) {
             return self.full_stop();
@@ -394,7 +394,8 @@ impl<A: Application> World<A> {
         self.after(delay, Timer::FullStop);
     }
 
-    /// Every process ends, and a new cluster begins over what is stored. What is replicated and not durable is gone.
+    /// Ends every process, and begins a new cluster with the stored data. Replicated data that are not durable are
+    /// lost.
     pub(super) fn full_stop(&mut self) {
         self.note(|| "every process ends".into());
         for node in self.living() {

@@ -1,8 +1,9 @@
-//! A journal in place of the replicated store: reading claims, claims fence, and an append has to continue what was read.
+//! A journal instead of the replicated store: reading claims, claims fence, and an append must continue the events
+//! read.
 //!
-//! It keeps bytes, and every reader is strict: what coordinators write must never contradict itself. Every node reaches it
-//! whatever becomes of the links, and an append goes on when its writer stands still or is gone: that is what the fence is
-//! for. Source: sharding §2.14; persistence J3, J4, J13.
+//! It keeps bytes, and every reader is strict: records of coordinators must never be contradictory. Every node reaches
+//! it whatever the state of the links, and an append completes even if its writer is paused or gone: the fence exists
+//! for these cases. Source: sharding §2.14; persistence J3, J4, J13.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +13,18 @@ use greylag_sharding::machine::coordinator::replay::{HistoryEvent, Replay};
 use greylag_sharding::machine::coordinator::{StateEvent, StoredState};
 use greylag_sharding::wire::history;
 
-/// What is drawn for one append.
+/// The drawn outcome of one append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// The journal looks at it.
+    /// The journal processes the append.
     Taken,
     /// A breaker is open.
     NotStored,
-    /// The journal looks at it, and its answer is lost.
+    /// The journal processes the append, and its answer is lost.
     AnswerLost,
 }
 
-/// What the writer hears.
+/// The answer that the writer gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     Stored,
@@ -36,9 +37,9 @@ pub(crate) enum Answer {
 pub(crate) struct FakeJournal {
     events: Vec<Vec<u8>>,
     epoch: u64,
-    /// By incarnation: the epoch of its claim, and how many events it knows of.
+    /// By incarnation: the epoch of its claim, and the number of events that it knows.
     writers: BTreeMap<u64, (u64, usize)>,
-    /// Without the fence, whoever claimed once may write for ever: a journal that is none.
+    /// Whether the fence is off: every incarnation that claimed once may write for ever.
     unfenced: bool,
 }
 

@@ -1,7 +1,7 @@
 //! The plainest application: numbered letters, and shards that count them.
 //!
-//! Checked whenever a handler runs: its shard lives once, and the sender's numbers rise. At the end:
-//! every probe was handled; and where links were up nothing was dropped.
+//! Checked whenever a handler runs: its shard lives once, and the sender's numbers rise. At the end: every probe was
+//! handled; and if links were up nothing was dropped.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -12,7 +12,7 @@ use rand::RngExt;
 
 use super::world::{Application, Faults, MS, Sabotage, World};
 
-/// A sending task: it holds a handle of one region, so its node has another one when the region has begun anew.
+/// A sending task: holds a handle of one region, so its node has another task when the region has begun anew.
 pub(crate) type Sender = (usize, u64);
 
 /// One message of one sender to one entity; `seq` counts per sender and entity.
@@ -53,10 +53,10 @@ pub(crate) struct Letters {
     /// The last sequence number handled, per sender and entity.
     handled: BTreeMap<(Sender, u32), u64>,
     probes: BTreeSet<(Sender, u32, u64)>,
-    /// What waited at other nodes when an owner and the coordinator had died: each is to be handled.
+    /// Messages that waited at other nodes when an owner and the coordinator had died: each must be handled.
     waiting: BTreeSet<(Sender, u32, u64)>,
-    /// An owner ended before it served: what it had sent along an old path may be too old for the next one, a gap that
-    /// docs/departures.md names.
+    /// Whether an owner ended before it served: its messages along an old path may be too old for the next owner, a gap
+    /// that docs/departures.md names.
     has_gap: bool,
 }
 
@@ -82,7 +82,7 @@ impl Application for Letters {
         let delay = if at_once { world.random(0, 20) } else { world.random(0, 200) };
         let found = world.nodes[node].shards.get_mut(&shard).expect("only a running shard is stopped");
         assert_eq!(found.generation, generation);
-        // Its region hands it off before it has served.
+        // The shard's region hands it off before it has served.
         let unserved = found.phase == Phase::Starting || (at_once && found.inbox.is_empty());
         found.phase = if at_once { Phase::Killed } else { Phase::Stopping };
         world.app.has_gap |= unserved;
@@ -166,7 +166,7 @@ impl Application for Letters {
         world.app.probes.clear();
     }
 
-    /// One message from every living node to every shard; all have to be handled.
+    /// Sends one message from every living node to every shard; all must be handled.
     fn probe(world: &mut World<Self>) {
         for node in world.living() {
             if world.nodes[node].leaving || world.nodes[node].region.state() == RegionState::Stopped {
@@ -179,7 +179,7 @@ impl Application for Letters {
         }
     }
 
-    /// What comes late may still break a promise, so the whole time is looked at.
+    /// Never: late messages may still break a promise, so the whole time is observed.
     fn is_settled(_world: &World<Self>) -> bool {
         false
     }
@@ -197,8 +197,8 @@ impl Application for Letters {
         }
         let dead: u64 = world.tally.dead.values().sum();
         // A region that a coordinator failover keeps unregistered over two moves sends along a route older than the new
-        // owner's predecessor: a gap by the rule of sharding §2.6. Leftovers are for one owner: if that ended before it
-        // served, those that come late are for none.
+        // owner's predecessor: a gap by the rule of sharding §2.6. Leftovers are valid for one owner: if that ended
+        // before it served, late ones are dropped.
         let of = |reason| world.tally.dead.get(&reason).copied().unwrap_or(0);
         let stragglers = world.has_failed_over() || world.app.has_gap;
         let gaps = if stragglers { of(DeadLetterReason::RouteStraggler) } else { 0 };
@@ -232,7 +232,7 @@ impl World<Letters> {
         }
     }
 
-    /// Sends the next letter of the node's sender, and answers whose and which it is.
+    /// Sends the next letter of the node's sender, and returns the sender and the letter's number.
     fn send_letter(&mut self, node: usize, entity: u32) -> (Sender, u64) {
         let sender = (node, self.nodes[node].region.id().incarnation);
         let seq = self.app.seqs.entry((sender, entity)).or_default();
@@ -272,7 +272,7 @@ impl World<Letters> {
         }
     }
 
-    /// A handler runs: the moment at which every promise must hold.
+    /// Runs a handler: the moment at which every promise must hold.
     fn handle_message(&mut self, node: usize, shard: &ShardId, generation: Generation, msg: Msg) {
         self.note(|| format!("n{node}: shard {shard} at {generation} handles {msg:?}"));
         self.check_exclusive(node, shard);
@@ -298,7 +298,7 @@ impl World<Letters> {
         }
         let mut found = self.nodes[node].shards.remove(shard).expect("checked");
         if found.phase == Phase::Stopping {
-            // Some of what stands before the stop marker is handled, the rest is left over.
+            // Some messages before the stop marker are handled, the rest are leftovers.
             let handled = self.net.rng().random_range(0..=found.inbox.len());
             for (msg, _) in found.inbox.drain(..handled).collect::<Vec<_>>() {
                 self.nodes[node].shards.insert(

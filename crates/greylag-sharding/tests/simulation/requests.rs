@@ -1,4 +1,4 @@
-//! What users ask the coordinator for, and whether they are answered.
+//! Requests of users to the coordinator, and whether they are answered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,16 +11,16 @@ use super::{Application, MS, World};
 /// How long a request may take.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Requests that are not answered to their end.
+/// Requests that are not completely answered.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     drawn: u64,
-    /// By node, its region's incarnation, and number: what is awaited, and until when an end has to come.
+    /// By node, its region's incarnation, and number: the awaited shards, and the deadline of the end.
     open: BTreeMap<(usize, u64, u64), (BTreeSet<ShardId>, Duration)>,
 }
 
 impl<A: Application> World<A> {
-    /// A user of the node stops some shards.
+    /// Lets a user of the node stop some shards.
     pub(super) fn stop_shards(&mut self, node: usize) {
         let mut shards = BTreeSet::new();
         for shard in 0..self.shards {
@@ -58,7 +58,7 @@ impl<A: Application> World<A> {
         }
     }
 
-    /// Every request has ended in its time, unless its process ended first.
+    /// Checks that every request has ended in time, unless its process ended first.
     pub(super) fn check_requests(&mut self) {
         let now = self.net.now();
         let lost = self.requests.open.iter().find(|((node, incarnation, _), (_, end))| {

@@ -1,4 +1,4 @@
-//! What the coordinators' state is kept in: one register and one map that a majority keeps, or a journal.
+//! The store of the coordinators' state: one register and one map kept by a majority, or a journal.
 
 use std::collections::BTreeSet;
 
@@ -10,16 +10,16 @@ use rand::RngExt;
 use super::journal::{Answer, FakeJournal, Fate};
 use super::{Application, Timer, World};
 
-/// See the module's description. It outlives all nodes.
+/// See the module's description. The store outlives all nodes.
 #[derive(Debug, Default)]
 pub(super) struct Store {
-    /// What is replicated.
+    /// The replicated state.
     pub(super) state: StoredState,
-    /// In mode persistence, and then in place of what is replicated; what it takes in one append.
+    /// In mode persistence: the journal used instead of the replicated state, and the most events of one append.
     pub(super) journal: Option<(FakeJournal, usize)>,
     /// The shards whose entities are remembered, if the type remembers any.
     pub(super) remembered: Option<BTreeSet<ShardId>>,
-    /// So many seconds does the wall clock run behind.
+    /// How many seconds the wall clock is behind.
     pub(super) clock_back: u64,
 }
 
@@ -126,7 +126,7 @@ impl<A: Application> World<A> {
         }
     }
 
-    /// The store of remembered shards: a set that only grows, kept by a majority too, or in the journal.
+    /// Handles the store of remembered shards: a set that only grows, kept by a majority too, or in the journal.
     pub(super) fn on_remembered_store(&mut self, node: usize, timer: Timer<A>) {
         let cut_off = self.store.journal.is_none() && !self.reaches_majority(node);
         if self.nodes[node].alive && (cut_off || self.nodes[node].resumes.is_some()) {
@@ -148,7 +148,7 @@ impl<A: Application> World<A> {
         self.after(delay, Timer::Coordinate { node, incarnation, input });
     }
 
-    /// After healing every shard whose entities are remembered lives somewhere, and no message has asked for it.
+    /// Checks that after healing every shard whose entities are remembered lives somewhere, without a message.
     pub(super) fn check_remembered(&mut self) {
         let Some(remembered) = &self.store.remembered else { return };
         let lives = |shard: &&ShardId| {

@@ -1,13 +1,13 @@
-//! The world around the machines: nodes, links, the cluster's judgement, the store: replicated, or a journal.
+//! The world around the machines: nodes, links, the cluster's decisions, the store: replicated, or a journal.
 //!
-//! What runs in the shards, and what is sent there, is an [`Application`]: the letters of this crate's
-//! own tests, or whole entities with their journal in the workspace's simulation.
+//! An [`Application`] runs in the shards and sends messages there: the letters of this crate's own tests, or whole
+//! entities with their journal in the workspace's simulation.
 //!
-//! Everything is drawn from one seed. The cluster is an oracle that keeps the promises sharding rests
-//! on: a node that is removed without proof of its end is dead, downed or suspicious of itself before
-//! `down_removal_margin` is over. Everything else may go wrong: messages are delayed, lost with their
-//! link, control messages come twice and late, nodes crash, pause, leave, come back as new processes,
-//! coordinators fail and two of them may run, data lanes stand still for longer than anything waits for them.
+//! Everything is drawn from one seed. The cluster is an oracle that keeps the promises sharding depends on: a node that
+//! is removed without proof of its end is dead, downed or suspicious of itself before `down_removal_margin` is over.
+//! Everything else may go wrong: messages are delayed or lost with their link, control messages come twice and late,
+//! nodes crash, pause, leave, come back as new processes, coordinators fail and two of them may run, data lanes stall
+//! for longer than any timeout.
 
 #[path = "cluster.rs"]
 mod cluster;
@@ -52,26 +52,26 @@ pub(crate) const SAFETY: Duration = Duration::from_secs(15);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(12);
 pub(crate) const MS: Duration = Duration::from_millis(1);
 
-/// What runs in the shards, and what is sent there.
+/// The application in the shards, and its traffic.
 pub(crate) trait Application: Sized {
-    /// What regions carry to shards.
+    /// The messages that regions carry to shards.
     type Msg: Clone + Debug;
-    /// What nodes tell each other past the regions.
+    /// Messages between nodes that bypass the regions.
     type Beside: Clone + Debug;
-    /// Whatever it wants to be told later.
+    /// The application's own timers.
     type Timer: Debug;
-    /// One shard on one node; gone with the node's process.
+    /// The state of one shard on one node; gone with the node's process.
     type Shard;
 
-    /// Traffic begins.
+    /// Begins the traffic.
     fn begin(world: &mut World<Self>);
-    /// The region wants a shard.
+    /// Starts a shard for its region.
     fn start_shard(world: &mut World<Self>, node: usize, shard: ShardId, generation: Generation);
-    /// The region wants a shard to end: at once, or behind what stands in its inbox.
+    /// Ends a shard for its region: at once, or behind the messages in its inbox.
     fn end_shard(world: &mut World<Self>, node: usize, shard: ShardId, generation: Generation, at_once: bool);
-    /// A fault: some shard of the node panics.
+    /// Makes some shard of the node panic, as a fault.
     fn fail_shard(world: &mut World<Self>, node: usize);
-    /// A message for a shard that runs.
+    /// Takes a message for a running shard.
     fn push(
         world: &mut World<Self>,
         node: usize,
@@ -80,40 +80,40 @@ pub(crate) trait Application: Sized {
         msg: Self::Msg,
         provenance: Provenance,
     );
-    /// Handlers of the node may run again.
+    /// Lets handlers of the node run again.
     fn release(world: &mut World<Self>, node: usize);
     /// Whether handlers of the shard may have run, or may run.
     fn is_live(shard: &Self::Shard) -> bool;
-    /// A timer is due.
+    /// Handles a timer that is due.
     fn on_timer(world: &mut World<Self>, timer: Self::Timer);
-    /// The node whose timer it is; the timer waits while that node stands still.
+    /// The node of the timer; the timer waits while that node is paused.
     fn node_of(timer: &Self::Timer) -> Option<usize>;
-    /// A message past the regions arrives.
+    /// Takes a message that bypassed the regions.
     fn on_beside(_world: &mut World<Self>, _from: usize, _to: usize, _msg: Self::Beside) {}
-    /// The region of a node learns something.
+    /// Takes news from the region of a node.
     fn on_news(_world: &mut World<Self>, _node: usize, _news: News) {}
-    /// The process of a node has ended.
+    /// Notes that the process of a node has ended.
     fn on_end(_world: &mut World<Self>, _node: usize) {}
-    /// Sends something everywhere after healing, so that every route is put right.
+    /// Sends something everywhere after healing, so that every route is corrected.
     fn warm_up(_world: &mut World<Self>) {}
-    /// The owner of the shard and the coordinator have died in the midst of its handoff.
+    /// Notes that the owner of the shard and the coordinator have died in the middle of its handoff.
     fn on_twin_deaths(_world: &mut World<Self>, _shard: &ShardId) {}
-    /// A message leaves for a process that is dead. Transports hand back some of those; here all of them are lost.
+    /// Notes a message sent to a dead process. Transports hand back some of those; here all of them are lost.
     fn on_lost(_world: &mut World<Self>, _msg: &Self::Msg) {}
     /// Asks everything for an answer.
     fn probe(world: &mut World<Self>);
-    /// Whether all that has to come after healing has come.
+    /// Whether everything that must come after healing has come.
     fn is_settled(world: &World<Self>) -> bool;
-    /// What is wrong at the end.
+    /// The violation found at the end, if any.
     fn verdict(world: &World<Self>) -> Option<String>;
 }
 
-/// What an application may want to know from a region.
+/// News of a region for an application.
 #[derive(Debug, Clone)]
 pub(crate) enum News {
-    /// Messages for the shard leave now, or no longer.
+    /// Whether messages for the shard have an open route.
     Routed(ShardId, bool),
-    /// As the region says it.
+    /// An event of the region.
     Event(RegionEvent),
 }
 
@@ -170,7 +170,7 @@ enum Timer<A: Application> {
         incarnation: u64,
         input: coordinator::Input,
     },
-    /// Every process ends.
+    /// Ends every process.
     FullStop,
     Remove {
         node: usize,
@@ -182,7 +182,7 @@ enum Timer<A: Application> {
     Trust {
         node: usize,
     },
-    /// A region's flush goes on.
+    /// Continues a region's flush.
     Continue {
         node: usize,
         shard: ShardId,
@@ -194,28 +194,28 @@ enum Timer<A: Application> {
         a: usize,
         b: usize,
     },
-    /// The region begins anew, if the former one has ended.
+    /// Starts a new region, if the former one has ended.
     Reopen {
         node: usize,
     },
-    /// What was sent along a lane that stood still arrives.
+    /// Delivers everything sent along a lane that was stalled.
     Flow {
         from: usize,
         to: usize,
         lane: u32,
     },
-    /// The process at the address of `old` that runs on another host joins, once it may.
+    /// Lets the process at the address of `old` that runs on another host join, once it may.
     Join {
         old: usize,
     },
-    /// The process is gone with its host, and an operator says so.
+    /// The process is gone with its host, and an operator reports that.
     End {
         node: usize,
     },
     Left {
         node: usize,
     },
-    /// One of two nodes dies in the midst of a handoff of the shard.
+    /// Kills one of two nodes in the middle of a handoff of the shard.
     Dies {
         node: usize,
         twin: usize,
@@ -243,12 +243,12 @@ pub(crate) struct Node<A: Application> {
     pub(crate) held: bool,
     pub(crate) resumes: Option<Duration>,
     pub(crate) leaving: bool,
-    /// No other node reaches this one any more, and its name leads to another process.
+    /// Whether no other node reaches this one any more, and its name leads to another process.
     moved: bool,
     proxy: bool,
 }
 
-/// What may happen in a run.
+/// The faults that may happen in a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Faults {
     pub(crate) crash: bool,
@@ -259,10 +259,10 @@ pub(crate) struct Faults {
     pub(crate) shard_failure: bool,
     pub(crate) late_copies: bool,
     pub(crate) lost_state: bool,
-    /// A data lane stands still for longer than a flush is waited for, as while it is connected anew.
+    /// A data lane stalls for longer than a flush is awaited, as during a reconnect.
     pub(crate) stall: bool,
-    /// Control messages from one node to another one come late for a while: what reaches proxies can be too late for a
-    /// handoff, which does not wait for them.
+    /// Control messages from one node to another come late for a while: those to proxies may be too late for a handoff,
+    /// which does not wait for them.
     pub(crate) slow_control: bool,
     /// Regions stop and start again, in the same process.
     pub(crate) restart: bool,
@@ -295,11 +295,11 @@ impl Faults {
         twin_deaths: false,
     };
 
-    /// Everything, and names that move.
+    /// All faults, and names that move.
     pub(crate) const MOVED: Self = Self { moved: true, ..Self::ALL };
 
-    /// The faults of a seed: every fourth has healthy links, half of them without a failover; every
-    /// fourth loses the state.
+    /// The faults of a seed: every fourth seed has healthy links, half of these without a failover; every fourth loses
+    /// the state.
     pub(crate) fn of(seed: u64) -> Self {
         let healthy = Self { shard_failure: true, late_copies: true, slow_control: true, ..Self::default() };
         match seed % 8 {
@@ -310,12 +310,12 @@ impl Faults {
         }
     }
 
-    /// Those of a seed, and ends of the whole cluster.
+    /// The faults of a seed, and ends of the whole cluster.
     pub(crate) fn with_full_stops(seed: u64) -> Self {
         Self { full_stop: true, ..Self::of(seed) }
     }
 
-    /// Those of a seed, and users who stop shards.
+    /// The faults of a seed, and users who stop shards.
     pub(crate) fn with_stopped_shards(seed: u64) -> Self {
         Self { stop_shards: true, ..Self::of(seed) }
     }
@@ -329,15 +329,15 @@ impl Faults {
 pub(crate) struct Sabotage {
     pub(crate) region: Option<region::Sabotage>,
     pub(crate) coordinator: Option<coordinator::Sabotage>,
-    /// The cluster takes a new process at a member's address for the end of the old one, whatever its host.
+    /// Whether the cluster takes a new process at a member's address for the end of the old one, whatever its host.
     pub(crate) moved_name: bool,
-    /// The store takes writes of every coordinator that ever claimed it.
+    /// Whether the store accepts writes of every coordinator that ever claimed it.
     pub(crate) unfenced: bool,
-    /// A region that starts again has the name of the one before.
+    /// Whether a region that starts again has the id of the previous one.
     pub(crate) incarnation: bool,
 }
 
-/// What a run did; printed with a failure.
+/// Counters of a run; printed with a failure.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {
     pub(crate) sent: u64,
@@ -345,13 +345,13 @@ pub(crate) struct Tally {
     pub(crate) moved: u64,
     pub(crate) faults: u64,
     pub(crate) steps: u64,
-    /// How often everything that was stored was lost.
+    /// How often all stored state was lost.
     pub(crate) losses: u64,
-    /// How often an owner and the coordinator died in the midst of a handoff.
+    /// How often an owner and the coordinator died in the middle of a handoff.
     pub(crate) twin_deaths: u64,
     /// Messages that waited at other nodes for a shard when its owner and the coordinator were dead.
     pub(crate) waited: u64,
-    /// By node: how often its coordinator ended because another epoch is ahead of its own.
+    /// By node: how often its coordinator ended because another epoch was ahead of its own.
     pub(crate) fenced: BTreeMap<usize, u64>,
     pub(crate) dead: BTreeMap<DeadLetterReason, u64>,
 }
@@ -371,9 +371,9 @@ pub(crate) struct World<A: Application> {
     incarnations: u64,
     pub(crate) faults: Faults,
     pub(crate) faulty: bool,
-    /// What stands between a removal without proof and the start elsewhere.
+    /// Time between a removal without proof and the start elsewhere.
     margin: Duration,
-    /// What waits in lanes that stand still.
+    /// Items that wait in stalled lanes.
     stalled: BTreeMap<(usize, usize, u32), Vec<Wire<A::Msg, A::Beside>>>,
     sabotage: Sabotage,
     pub(crate) tally: Tally,
@@ -427,15 +427,15 @@ impl<A: Application> World<A> {
         world
     }
 
-    /// The same in mode persistence, over a journal that takes one event in an append, or a few, or any number.
+    /// The same world in mode persistence, over a journal that takes one event in an append, or a few, or any number.
     pub(crate) fn over_journal(mut self) -> Self {
         let max_batch = [1, 2, 3, usize::MAX][self.net.rng().random_range(0..4)];
         self.store.journal = Some((FakeJournal::new(self.sabotage.unfenced), max_batch));
         self.with_fingerprint(|fingerprint| fingerprint.state_store_mode = StateStoreMode::Persistence)
     }
 
-    /// The same with entities that are remembered: a shard that had a home has another one without being asked for. In
-    /// mode persistence, homes say which shards those are, or a store of its own does.
+    /// The same world with remembered entities: a shard that had a home gets another one without being asked for. In
+    /// mode persistence either the homes or a separate store list these shards.
     pub(crate) fn remembering(mut self) -> Self {
         let with_homes = self.store.journal.is_some() && self.chance(0.5);
         let store = if with_homes { RememberStore::EventSourced } else { RememberStore::Ddata };
@@ -446,13 +446,13 @@ impl<A: Application> World<A> {
         })
     }
 
-    /// The same with so many shards.
+    /// The same world with another number of shards.
     pub(crate) fn with_shards(mut self, shards: RangeInclusive<u32>) -> Self {
         self.shards = self.net.rng().random_range(shards);
         self
     }
 
-    /// Changes what all regions and coordinators take the type to be.
+    /// Changes the fingerprint of all regions and coordinators.
     fn with_fingerprint(mut self, change: impl FnOnce(&mut Fingerprint)) -> Self {
         change(&mut self.fingerprint);
         for node in 0..self.nodes.len() {
@@ -462,20 +462,20 @@ impl<A: Application> World<A> {
         self
     }
 
-    /// The same with another margin.
+    /// The same world with another margin.
     pub(crate) fn with_margin(self, margin: Duration) -> Self {
         Self { margin, ..self }
     }
 
-    /// Runs under faults for `safety`, then heals and waits until everything answers, `patience` at most.
+    /// Runs under faults for `safety`, then heals and waits until everything answers, for `patience` at most.
     pub(crate) fn run(&mut self, safety: Duration, patience: Duration) -> Result<Tally, String> {
         self.run_until(safety);
         self.heal();
         let healed = self.net.now() + Duration::from_secs(20);
         self.run_until(healed);
         self.check_remembered();
-        // The first message along a route that is two moves old is a gap by the rule of sharding §2.6; it
-        // also puts the route right, so whatever follows has to be handled.
+        // The first message along a route that is two moves old is a gap by the rule of sharding §2.6; it also corrects
+        // the route, so all later messages must be handled.
         A::warm_up(self);
         let warm = self.net.now() + Duration::from_secs(4);
         self.run_until(warm);
@@ -523,7 +523,7 @@ impl<A: Application> World<A> {
         self.base + self.net.now()
     }
 
-    /// Tells the application later.
+    /// Schedules a timer of the application.
     pub(crate) fn later(&mut self, delay: Duration, timer: A::Timer) {
         self.after(delay, Timer::Application(timer));
     }
@@ -572,7 +572,7 @@ impl<A: Application> World<A> {
 
     // --- traffic ---
 
-    /// As a sending task does it: by the route table if it is open, else through the machine.
+    /// Sends as a sending task does: by the route table if it is open, else through the machine.
     pub(crate) fn send(&mut self, node: usize, shard: ShardId, msg: A::Msg) {
         match self.nodes[node].routes.get(&shard).cloned().unwrap_or(Route::Closed) {
             Route::Local { generation } => A::push(self, node, &shard, generation, msg, Provenance::Own),
@@ -668,8 +668,8 @@ impl<A: Application> World<A> {
         state.alive && !state.suspect && state.resumes.is_none()
     }
 
-    /// I1, among all processes that run and trust themselves, members or not: what a node runs that was removed has to
-    /// have ended before it starts elsewhere.
+    /// I1, among all processes that run and trust themselves, members or not: the shards of a removed node must have
+    /// ended before they start elsewhere.
     pub(crate) fn check_exclusive(&mut self, node: usize, shard: &ShardId) {
         let hosts: Vec<_> = (0..self.nodes.len())
             .filter(|n| self.runs(*n))
@@ -680,7 +680,7 @@ impl<A: Application> World<A> {
         }
     }
 
-    /// Whether more than one coordinator has begun: by a fault, or since one had no answer from the journal.
+    /// Whether more than one coordinator has begun: by a fault, or because one got no answer from the journal.
     pub(crate) fn has_failed_over(&self) -> bool {
         self.incarnations > 1
     }
@@ -941,7 +941,7 @@ impl<A: Application> World<A> {
             _ => None,
         };
         if let Some(until) = node.and_then(|node| self.nodes[node].resumes) {
-            // A process that stands still does nothing; when it goes on, suspicion comes first.
+            // A paused process does nothing; when it goes on, suspicion comes first.
             self.timer_seq += 1;
             self.timers.insert((until + MS, self.timer_seq), timer);
             return;

@@ -1,7 +1,8 @@
-//! A register that counts what is written to it.
+//! A register that counts its writes.
 //!
-//! The count makes a check cheap (each answer says after how many writes it was given) and sharp: a write that took effect
-//! twice, or of which no caller knows, shows in the next answer. Where every value is written once only, a value names its write.
+//! The count makes a check cheap (each answer says how many writes came before it) and sharp: a write that took effect
+//! twice, or that no caller made, shows in the next answer. If every value is written only once, a value names its
+//! write.
 
 use super::Model;
 
@@ -9,38 +10,38 @@ use super::Model;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Register;
 
-/// What a register is asked.
+/// A call to a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// Holds this value from now on.
+    /// Sets the value.
     Write(u64),
-    /// Tells what it holds.
+    /// Reads the value.
     Read,
 }
 
-/// What a register answers.
+/// An answer of a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reply {
-    /// The value is held.
+    /// The value was set.
     Written {
-        /// How many writes there have been, this one among them.
+        /// Count of writes, this one included.
         version: u64,
     },
-    /// What is held.
+    /// The value was read.
     Read {
-        /// How many writes there have been.
+        /// Count of writes so far.
         version: u64,
-        /// The value of the last one; 0 before the first.
+        /// The last written value; 0 before the first write.
         value: u64,
     },
 }
 
-/// What a register holds.
+/// The state of a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Held {
-    /// How many writes there have been.
+    /// Count of writes so far.
     pub version: u64,
-    /// The value of the last one; 0 before the first.
+    /// The last written value; 0 before the first write.
     pub value: u64,
 }
 

@@ -1,34 +1,35 @@
 //! The search for an order of one key's operations.
 //!
-//! The calls and answers of the history stand in a list in the order of time. Any operation whose call stands before the first
-//! answer may come next; one that fits the state is taken out of the list, call and answer, and the search goes on from the
-//! front. Where the first answer is reached, its operation should have been taken already, so the last choice was wrong: that
-//! operation is put back, and the next one tried in its place, unless it was a read. A set of operations that was taken
-//! before and left the same state has been tried, in whatever order (Lowe's memo).
+//! The calls and answers of the history are a list in the order of time. Any operation called before the first answer
+//! of the list may come next; one that fits the state is taken out of the list, call and answer, and the search
+//! continues from the front. If the walk reaches the first answer, that answer's operation should have been taken
+//! earlier, so the last choice was wrong: the last operation is put back, and the next one is tried in its place,
+//! unless the last was a read. A set of operations that was taken before with the same state after it is not tried
+//! again, whatever its order (Lowe's memo).
 
 use std::collections::HashSet;
 
 use super::{Model, Operation, OperationOf};
 
-/// What a search found.
+/// Result of a search.
 pub(super) enum Outcome {
-    /// There is an order.
+    /// An order exists.
     Ordered {
-        /// How many steps it took to find it.
+        /// Steps that the search took.
         steps: u64,
     },
-    /// There is none; the longest that was found.
+    /// No order exists; the longest one found.
     Stuck(Vec<usize>),
-    /// Too many steps; the longest so far.
+    /// The bound of steps was reached; the longest order so far.
     GivenUp(Vec<usize>),
 }
 
-/// Which orders are tried.
+/// The orders to try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Try {
-    /// Those after which the answers of the operations under way can still be given.
+    /// Orders after which the called operations can still get their answers.
     Promising,
-    /// All, so that the longest one goes as far as any can.
+    /// All orders, so that the longest one is found.
     All,
 }
 
@@ -36,7 +37,7 @@ pub(super) enum Try {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Event {
     at: u64,
-    /// Calls stand before answers of the same moment: those two operations are concurrent.
+    /// Sorts calls before answers of the same moment, since the two operations are concurrent.
     is_answer: bool,
     operation: usize,
 }
@@ -47,7 +48,7 @@ pub(super) struct Timeline {
     answers: usize,
 }
 
-/// A beginning of a timeline.
+/// A prefix of a timeline.
 pub(super) struct Beginning<'a>(&'a [Event]);
 
 impl Timeline {
@@ -66,7 +67,7 @@ impl Timeline {
         Self { events, answers }
     }
 
-    /// How many answers there are.
+    /// Count of answers.
     pub(super) fn answers(&self) -> usize {
         self.answers
     }
@@ -75,7 +76,7 @@ impl Timeline {
         Beginning(&self.events)
     }
 
-    /// The beginning that ends with so many answers.
+    /// The prefix that ends with answer number `count`.
     pub(super) fn until_answer(&self, count: usize) -> Beginning<'_> {
         let mut ends = self.events.iter().enumerate().filter(|(_, event)| event.is_answer).map(|(at, _)| at + 1);
         let end = count.checked_sub(1).and_then(|before| ends.nth(before)).unwrap_or(0);
@@ -84,19 +85,19 @@ impl Timeline {
 }
 
 impl Beginning<'_> {
-    /// The operations called in it.
+    /// The operations called in the prefix.
     pub(super) fn called(&self) -> Vec<usize> {
         self.0.iter().filter(|event| !event.is_answer).map(|event| event.operation).collect()
     }
 
-    /// The moment of its last event.
+    /// Time of the last event.
     pub(super) fn end(&self) -> u64 {
         self.0.last().map_or(0, |event| event.at)
     }
 }
 
-/// Looks for an order of the operations called in the beginning that has all those answered in it. One that is answered after
-/// it may have taken effect already, and then with that answer.
+/// Looks for an order of operations called in the prefix that has all those answered in it. An operation that is
+/// answered after the prefix may have taken effect already, with that answer.
 pub(super) fn search<M: Model>(
     model: &M,
     operations: &[OperationOf<M>],
@@ -117,14 +118,14 @@ pub(super) fn search<M: Model>(
         }
         let Event { is_answer, operation, .. } = list.event(at);
         if is_answer {
-            // This operation fitted nowhere before its answer.
+            // The operation of this answer did not fit anywhere before it.
             longest.see(&order, list.answers);
             loop {
                 let Some((last, before)) = order.pop() else { return Outcome::Stuck(longest.order) };
                 taken.remove(last);
                 let call = list.put_back(last);
                 state = before;
-                // A read that fits may as well come at once, so nothing else needs to be tried in its place.
+                // Taking a read as soon as it fits loses no order, so nothing else needs to be tried in its place.
                 if !model.is_read(&operations[last].input) {
                     at = list.next(call);
                     break;
@@ -153,7 +154,7 @@ fn step<M: Model>(model: &M, state: &M::State, operation: &OperationOf<M>) -> Op
     model.step(state, &operation.input, operation.answer.as_ref().map(|answer| &answer.output))
 }
 
-/// Whether these operations can still be given their answers.
+/// Whether the operations under way can still get their answers.
 fn leads_on<M: Model>(
     model: &M,
     state: &M::State,
@@ -200,15 +201,15 @@ impl Taken {
     }
 }
 
-/// Events in the order of time, from which operations are taken out and put back. Place 0 stands before the first event, and
-/// after the last.
+/// Events in the order of time as a doubly linked list, from which operations are taken out and put back. Place 0 is
+/// both before the first event and after the last.
 struct List<'a> {
     events: &'a [Event],
     before: Vec<usize>,
     after: Vec<usize>,
-    /// Where the call of each operation stands, and its answer if it has one here; 0 for nowhere.
+    /// Places of the call and the answer of each operation; 0 if the list never had it.
     places: Vec<(usize, usize)>,
-    /// How many answers are in it.
+    /// Count of answers in the list.
     answers: usize,
 }
 
@@ -238,12 +239,12 @@ impl<'a> List<'a> {
         self.after[place]
     }
 
-    /// The event at a place; while an answer is in the list, a walk from the front meets it before the end.
+    /// The event at a place. While the list has an answer, a walk from the front reaches it before the end.
     fn event(&self, place: usize) -> Event {
         self.events[place - 1]
     }
 
-    /// The operations, besides this one, that are called before the first answer and must be given theirs.
+    /// The operations that are called before the first answer and have an answer, without `besides`.
     fn under_way(&self, besides: usize) -> impl Iterator<Item = usize> {
         let places = std::iter::successors(Some(self.first()), |&place| Some(self.next(place)));
         let events = places.take_while(|&place| place != 0).map(|place| self.event(place));
@@ -260,7 +261,8 @@ impl<'a> List<'a> {
         }
     }
 
-    /// Yields where its call stands again. Only what was taken out last is put back, so its neighbours are those of before.
+    /// Puts an operation back; returns the place of its call. Only the operation taken out last is put back, so its
+    /// neighbours are the same as before.
     fn put_back(&mut self, operation: usize) -> usize {
         let (call, answer) = self.places[operation];
         if answer != 0 {

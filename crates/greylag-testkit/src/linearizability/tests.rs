@@ -1,4 +1,4 @@
-//! The checker against histories that were planted, against histories of a single copy, and against all orders.
+//! The checker against planted histories, against histories of a single copy, and against a search of all orders.
 
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
@@ -120,12 +120,12 @@ fn an_answer_before_its_call_is_refused() {
 fn a_write_of_the_value_that_is_held_is_no_read() {
     let written = |value, at| Operation::answered(Call::Write(value), at, value, at + 9);
     let seen = |value, at| Operation::answered(Call::Read, at, value, at);
-    // The second write of 1 comes after that of 2, though it also fits, and changes nothing, before it.
+    // The second write of 1 must come after that of 2; before it, it also fits but changes nothing.
     let history = [written(1, 0), written(1, 10), written(2, 10), seen(2, 18), seen(1, 19)];
     check(&Plain, history.map(|operation| ("x", operation)), STEPS).expect("1, 2, a read of 2, 1, a read of 1");
 }
 
-/// A register whose answers do not tell the count, so that nothing but the search can tell.
+/// A register whose answers have no count, so that the model gives the search no hint.
 struct Plain;
 
 impl Model for Plain {
@@ -175,17 +175,17 @@ fn writes_that_never_took_effect_cost_little_where_the_model_sees_it() {
     assert!(checked.open == 100 && checked.steps < 100_000, "{checked:?}");
 }
 
-/// What becomes of operations whose answers are lost.
+/// How operations without an answer enter the history.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lost {
-    /// It is not known.
+    /// Their outcome is unknown.
     Open,
-    /// It is found out at the end.
+    /// Their outcome is found out at the end.
     FoundOut,
 }
 
-/// What `clients` see of a single copy: each operation takes effect at one moment between call and answer. One in sixteen
-/// answers is lost, of writes that took effect and of such that did not.
+/// The history of `clients` of a single copy: each operation takes effect at one moment between call and answer. About
+/// one in sixteen answers is lost, half of them of operations that took no effect.
 fn run_of_one_copy(seed: u64, clients: usize, operations: usize, lost: Lost) -> Vec<Op> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut free_at = vec![0u64; clients];
@@ -222,7 +222,7 @@ fn run_of_one_copy(seed: u64, clients: usize, operations: usize, lost: Lost) -> 
     answered.collect()
 }
 
-/// Makes a read at or after this place answer the state before a write that was answered before the read was asked.
+/// Makes a read at or after index `from` answer the state before a write that was answered before the read was called.
 fn plant_stale(history: &mut [Op], from: usize) -> Option<usize> {
     let (index, version) = (from..history.len()).find_map(|index| {
         let read = &history[index];
@@ -244,7 +244,7 @@ fn plant_stale(history: &mut [Op], from: usize) -> Option<usize> {
     Some(index)
 }
 
-/// Whether any order of the operations, with those without an answer or without them, fits. Tries all.
+/// Whether any order of the operations fits, those without an answer included or not. Tries all orders.
 fn has_an_order<M: Model>(model: &M, state: &M::State, left: &[OperationOf<M>]) -> bool {
     let first_answer = left.iter().filter_map(|operation| operation.answer.as_ref()).map(|answer| answer.at).min();
     let Some(first_answer) = first_answer else { return true };
@@ -257,7 +257,7 @@ fn has_an_order<M: Model>(model: &M, state: &M::State, left: &[OperationOf<M>]) 
     })
 }
 
-/// Any history of few operations, most of them wrong.
+/// Arbitrary histories of few operations, most of which have no order.
 fn few_operations() -> impl Strategy<Value = Vec<Operation<Call, u64>>> {
     let operation = (any::<bool>(), 1u64..4, 0u64..12, 0u64..6, 0u64..4, 0u8..8).prop_map(
         |(is_write, value, called_at, takes, seen, lost)| {
@@ -282,7 +282,7 @@ proptest! {
     fn a_window_has_no_order_and_what_precedes_its_end_has_one(history in few_operations()) {
         let verdict = check(&Plain, history.iter().map(|operation| ((), operation.clone())), STEPS);
         if let Err(Refusal::NotLinearizable { window, .. }) = verdict {
-            // What is answered later may have taken effect before.
+            // An operation that is answered later may have taken effect already.
             let before: Vec<_> = history.iter().filter(|operation| operation.called_at <= window.to).map(|operation| {
                 let answer = operation.answer.clone().filter(|answer| answer.at < window.to);
                 Operation { answer, ..operation.clone() }

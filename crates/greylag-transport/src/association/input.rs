@@ -14,14 +14,14 @@ use crate::remoting::{QuarantineReason, RejectCode};
 pub enum Input {
     /// A message waits in the queue of a lane at rest.
     Wanted {
-        /// Which lane.
+        /// The lane.
         lane: Lane,
     },
     /// The dial `seq` was answered: `uid` accepts.
     Accepted {
-        /// Which lane.
+        /// The lane of the stream.
         lane: Lane,
-        /// Which dial.
+        /// The number of the dial.
         seq: u64,
         /// The incarnation that answered.
         uid: Uid,
@@ -30,11 +30,11 @@ pub enum Input {
     },
     /// The dial `seq` was refused.
     Rejected {
-        /// Which lane.
+        /// The lane of the stream.
         lane: Lane,
-        /// Which dial.
+        /// The number of the dial.
         seq: u64,
-        /// Why.
+        /// The reason of the rejection.
         code: RejectCode,
         /// The incarnation that answered, if it named itself.
         by: Option<Uid>,
@@ -47,16 +47,16 @@ pub enum Input {
     },
     /// The dial `seq` got no answer, or its stream broke.
     Failed {
-        /// Which lane.
+        /// The lane of the stream.
         lane: Lane,
-        /// Which dial.
+        /// The number of the dial.
         seq: u64,
     },
     /// The answer to [`Effect::AskTraffic`].
     Traffic {
-        /// Which lane.
+        /// The lane of the stream.
         lane: Lane,
-        /// Which stream.
+        /// The number of the stream.
         seq: u64,
         /// Whether anything was written to it since the last answer, or waits to be.
         any: bool,
@@ -88,7 +88,7 @@ pub enum Input {
     ToldQuarantined {
         /// The incarnation.
         by: Uid,
-        /// Why.
+        /// The reason of the quarantine.
         reason: QuarantineReason,
     },
     /// The peer announced its orderly end.
@@ -100,7 +100,7 @@ pub enum Input {
     Quarantine {
         /// The incarnation.
         uid: Uid,
-        /// Why.
+        /// The reason of the quarantine.
         reason: QuarantineReason,
         /// Whether the quarantine is not told to the peer.
         harmless: bool,
@@ -113,7 +113,7 @@ pub enum Input {
     },
     /// Open a second stream beside the active one, as a fault (cluster T42).
     Duplicate {
-        /// Which lane.
+        /// The lane of both streams.
         lane: Lane,
     },
     /// This node shuts down: no lane opens any more.
@@ -127,14 +127,14 @@ pub enum Input {
 pub enum Effect {
     /// Connect and say Hello with this `stream_seq`.
     Dial {
-        /// Which lane.
+        /// The lane of the stream.
         lane: Lane,
         /// The number of the stream.
         seq: u64,
     },
     /// The lane's queue may be written to this stream.
     Open {
-        /// Which lane.
+        /// The lane of the stream.
         lane: Lane,
         /// The number of the stream.
         seq: u64,
@@ -143,21 +143,21 @@ pub enum Effect {
     },
     /// Write nothing more to this stream but notices.
     Shut {
-        /// Which lane.
+        /// The lane of the stream.
         lane: Lane,
         /// The number of the stream.
         seq: u64,
     },
     /// End this stream.
     Close {
-        /// Which lane.
+        /// The lane of the stream.
         lane: Lane,
         /// The number of the stream.
         seq: u64,
     },
     /// Say by [`Input::Traffic`] whether this stream is in use.
     AskTraffic {
-        /// Which lane.
+        /// The lane of the stream.
         lane: Lane,
         /// The number of the stream.
         seq: u64,
@@ -165,7 +165,7 @@ pub enum Effect {
     /// The lane is at rest: the next message has to request a dial by [`Input::Wanted`]. If messages wait already,
     /// request one at once.
     Rest {
-        /// Which lane.
+        /// The lane.
         lane: Lane,
     },
     /// Another incarnation runs now: end questions to the old one, and offer the messages that wait for it back.
@@ -179,16 +179,16 @@ pub enum Effect {
     },
     /// Make dead letters of the messages that wait in this lane.
     FailQueue {
-        /// Which lane.
+        /// The lane.
         lane: Lane,
-        /// Why.
+        /// The reason of the drop.
         reason: DeadLetterReason,
     },
     /// Let nothing to or from this incarnation pass any more.
     Block {
         /// The incarnation.
         uid: Uid,
-        /// Why.
+        /// The reason of the quarantine.
         reason: QuarantineReason,
     },
     /// Offer the messages that wait for this incarnation back.
@@ -200,7 +200,7 @@ pub enum Effect {
     Notify {
         /// The incarnation.
         uid: Uid,
-        /// Why.
+        /// The reason of the quarantine.
         reason: QuarantineReason,
     },
     /// The quarantine of this incarnation has been unused for so long that it is forgotten.
@@ -242,19 +242,19 @@ pub enum Event {
     LinkLost {
         /// The incarnation at its other end.
         uid: Uid,
-        /// Which lane.
+        /// The lane of the stream.
         lane: Lane,
     },
     /// The peer has quarantined this node.
     ThisNodeQuarantined {
         /// The incarnation.
         by: Uid,
-        /// Why.
+        /// The reason of the quarantine.
         reason: QuarantineReason,
     },
     /// The peer refused our Hello: for good, or until the member that holds our address there is removed.
     HandshakeRejected {
-        /// Why.
+        /// The reason of the rejection.
         code: RejectCode,
         /// With [`RejectCode::NotReady`]: the member that holds our address there.
         holder: Option<UniqueAddress>,
@@ -278,7 +278,7 @@ pub enum Event {
     Quarantined {
         /// The incarnation.
         uid: Uid,
-        /// Why.
+        /// The reason of the quarantine.
         reason: QuarantineReason,
         /// Whether the quarantine is not told to the peer.
         harmless: bool,

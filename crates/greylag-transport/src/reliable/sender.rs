@@ -83,7 +83,7 @@ pub enum SenderEffect<M> {
     Drop {
         /// The message.
         message: M,
-        /// Why.
+        /// The reason of the drop.
         reason: DeadLetterReason,
     },
     /// Report that the peer let too many messages wait, or for too long. The messages were dropped before this.

@@ -258,7 +258,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
                 self.delivery.counters.suppressed();
             }
             Effect::Poisoned { id, attempts } => {
-                // The message is given up for good, so it must not stay open: an open message counts as neither
+                // No further attempt follows, so the message must not stay open: an open message counts as neither
                 // persisted nor confirmed, and holds back later ones.
                 self.outcomes.close(&id);
                 self.delivery.counters.poisoned();

@@ -1,4 +1,4 @@
-//! Events of deliveries for operators: messages that failed or cannot be read, and producers that were replaced.
+//! Events of deliveries for operators: messages that failed or cannot be decoded, and producers that were replaced.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ const CAPACITY: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeliveryEvent {
-    /// Every permitted attempt at a message failed, and the message was given up.
+    /// Every permitted attempt at a message failed; the poison policy decides what follows.
     Poisoned {
         /// Id of the entity.
         entity: Arc<str>,

@@ -17,7 +17,7 @@ pub struct DeliveryReport {
     pub consumers: Vec<ConsumersReport>,
 }
 
-/// One producer.
+/// The state of one producer, or of the producers of one group of outboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProducerReport {
     /// The producer's id.
@@ -40,7 +40,7 @@ pub struct ProducerReport {
 pub enum ProducerKind {
     /// The entities of a type.
     Sharding,
-    /// One consumer.
+    /// One consumer controller.
     PointToPoint,
     /// Workers; any of them may take a message.
     WorkPulling,

@@ -151,8 +151,8 @@ impl<T> fmt::Debug for ProducerBuilder<T> {
 
 /// Sends messages through its [`ProducerController`]. Clones are the same producer.
 ///
-/// Calls are served in the order in which their futures are first polled. A future that is dropped before the message was
-/// accepted sends nothing; afterwards the message is delivered all the same.
+/// Calls are served in the order in which their futures are first polled. A future dropped before the message was
+/// accepted sends nothing; if dropped later, the message is delivered.
 pub struct Producer<T> {
     sending: Sending<T, ()>,
 }

@@ -58,8 +58,8 @@ impl Sent {
     /// consumer confirms several messages at once. `send_confirmed` and `ask` always request an immediate confirmation.
     ///
     /// # Errors
-    /// [`SentError::Unconfirmed`] if the producer ends before, [`SentError::Unsendable`] if the message cannot follow its
-    /// entity to another node; or as [`Sent::seq_nr`].
+    /// [`SentError::Unconfirmed`] if the producer ends before, [`SentError::Unsendable`] if the message cannot be sent
+    /// to its entity's new node; or as [`Sent::seq_nr`].
     pub async fn confirmed(mut self) -> Result<SeqNr, SentError> {
         let number = self.seq_nr().await?;
         self.confirmation.await.unwrap_or(Err(SentError::Unconfirmed(number)))

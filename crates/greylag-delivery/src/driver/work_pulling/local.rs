@@ -13,7 +13,7 @@ use crate::machine::work_pulling::ListedWorker;
 
 type Listings = BTreeMap<ServiceKey, watch::Sender<BTreeSet<ControllerRef>>>;
 
-/// The workers of one process; clones are the same directory. For tests, and for programs that never grow beyond a process.
+/// The workers of one process; clones are the same directory. For tests, and for programs of a single process.
 #[derive(Debug, Clone, Default)]
 pub struct LocalWorkerDirectory {
     listings: Arc<Mutex<Listings>>,

@@ -57,7 +57,7 @@ impl Keeper {
     }
 }
 
-/// The same handler for both kinds of effects.
+/// The command handler, shared by both kinds of effects.
 macro_rules! on_request {
     ($effect:ident, $opened:expr) => {
         fn on_command(&mut self, cx: &mut Ctx<'_, Request>, open: &bool, request: Request) -> $effect<Self> {

@@ -211,7 +211,7 @@ pub enum Input {
     Request {
         /// Repeated in the answers; a region's caller never uses a number twice.
         number: u64,
-        /// What is asked.
+        /// The request.
         request: Request,
         /// How long the answers may take.
         timeout: Duration,

@@ -96,7 +96,7 @@ pub(super) struct Draining {
     pub(super) then: Then,
 }
 
-/// What a region knows of a shard that it hosts, from the order to host until the shard ends.
+/// The state of a hosted shard, from the order to host until the shard ends.
 #[derive(Debug)]
 pub(super) struct Hosting {
     pub(super) generation: Generation,

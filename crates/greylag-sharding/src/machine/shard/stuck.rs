@@ -65,7 +65,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Takes a sample each second, from `first` to `last`; returns the findings that were reported.
+    /// Takes a sample at each of `seconds`; returns the findings that were reported.
     fn looks(
         watch: &mut StuckHandler,
         start: Instant,

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use super::super::{FrequencySketch, HillClimbing, ReplacementPolicy};
 use super::{NONE, Passivation, Region, ids};
 
-/// A sketch so wide that no two ids share all their counters, since the scenarios count on exact estimates.
+/// A sketch so wide that no two ids share all their counters, since the scenarios depend on exact estimates.
 fn exact_sketch() -> FrequencySketch {
     FrequencySketch { width_multiplier: 4096, ..FrequencySketch::default() }
 }
@@ -63,7 +63,7 @@ fn without_a_window_a_new_entity_that_is_not_admitted_goes_at_once() {
         assert_eq!(region.touch(1, id), [id]);
     }
     assert_eq!(region.touch(2, 21), ids(11..=15));
-    // The sketch starts anew with the limit: those that come in first stay.
+    // The sketch is reset with the limit: the slots that come in first stay.
     for id in 1..=10 {
         assert_eq!(region.touch(1, id), [if id <= 5 { id + 15 } else { id }]);
     }
@@ -89,7 +89,7 @@ fn both_areas_follow_the_limit() {
     assert_eq!((region.active(1), region.active(2)), ([ids(1..=12), ids(18..=20)].concat(), vec![41]));
 }
 
-/// Shards are told their limit whenever one starts or stops; it often is what it was.
+/// The limit of a shard is set whenever any shard starts or stops, and often does not change.
 #[test]
 fn the_same_limit_again_keeps_the_counts() {
     let mut region = Region::new(Passivation::least_recently_used(2).frequency_sketch(exact_sketch()));
@@ -97,7 +97,7 @@ fn the_same_limit_again_keeps_the_counts() {
         assert_eq!(region.touch(1, id), NONE);
     }
     assert_eq!((region.set_limit(2), region.touch(1, 3)), (vec![], vec![3]));
-    // One use after a change is more than none.
+    // One use after a change is more than no use.
     assert_eq!((region.set_limit(3), region.set_limit(2), region.touch(1, 3)), (vec![], vec![], vec![1]));
 }
 
@@ -111,7 +111,7 @@ fn adaptive() -> Region {
     Region::new(settings)
 }
 
-/// Touches each id so many times and expects one victim, at its first touch.
+/// Touches each id `times` times and expects one victim, at its first touch.
 fn displace(region: &mut Region, ids: RangeInclusive<u32>, times: u32, victim: impl Fn(u32) -> u32) {
     for id in ids {
         assert_eq!(region.touch(1, id), [victim(id)], "{id}");
@@ -119,31 +119,32 @@ fn displace(region: &mut Region, ids: RangeInclusive<u32>, times: u32, victim: i
     }
 }
 
-/// Scenario sharding 68: the window grows and shrinks by the optimizer's steps, and no entity goes for it.
+/// Scenario sharding 68: the window grows and shrinks by the optimizer's steps, and no entity is passivated for that.
 #[test]
 fn the_window_follows_the_rate_of_hits() {
     let mut region = adaptive();
     (1..=10).flat_map(|id| [id; 10]).for_each(|id| assert_eq!(region.touch(1, id), NONE));
-    // A window of 1. The rate falls, so that after these the window grows by 0.4.
+    // The window has 1 slot. The rate falls, so that after these touches the window grows by 0.4.
     for round in 1..=4 {
         displace(&mut region, 11..=20, 1, |id| if id == 11 && round > 1 { 20 } else { id - 1 });
     }
     assert_eq!(region.active(1), [ids(1..=9), vec![20]].concat());
-    // A window of 5: 20, 1, 2, 3, 4. The next step is 0.2.
+    // The window has 5 slots: 20, 1, 2, 3, 4. The next step is 0.2.
     displace(&mut region, 21..=30, 2, |id| [20, 1, 2, 3, 4].get(id as usize - 21).copied().unwrap_or(id - 5));
     assert_eq!(region.active(1), [ids(5..=9), ids(26..=30)].concat());
-    // A window of 7: 26 to 30, 5, 6. The next step is 0.1.
+    // The window has 7 slots: 26 to 30, 5, 6. The next step is 0.1.
     displace(&mut region, 21..=24, 5, |id| id + 5);
     assert_eq!(region.active(1), [ids(5..=9), ids(21..=24), vec![30]].concat());
-    // A window of 8. The rate falls to nothing, so that the next step, of 0.05, goes down, and then they restart.
+    // The window has 8 slots. The rate falls to 0, so that the next step, of 0.05, goes down, and then the steps
+    // restart.
     let window = [30, 5, 6, 21, 22, 23, 24, 7];
     displace(&mut region, 31..=40, 1, |id| window.get(id as usize - 31).copied().unwrap_or(id - 8));
     displace(&mut region, 31..=40, 1, |id| if id <= 38 { id + 2 } else { id - 8 });
     assert_eq!(region.active(1), [ids(8..=9), ids(33..=40)].concat());
-    // A window of 7. The next step is 0.4, downwards.
+    // The window has 7 slots. The next step is 0.4, downwards.
     displace(&mut region, 41..=50, 2, |id| id - 7);
     assert_eq!(region.active(1), [vec![8, 9, 33], ids(44..=50)].concat());
-    // A window of 3, and then of 1.
+    // The window has 3 slots, and then 1.
     displace(&mut region, 51..=60, 2, |id| id - 3);
     let main = vec![8, 9, 33, 44, 45, 46, 47, 58, 59];
     assert_eq!(region.active(1), [main.clone(), vec![60]].concat());
@@ -151,7 +152,7 @@ fn the_window_follows_the_rate_of_hits() {
     assert_eq!(region.active(1), [main, vec![70]].concat());
 }
 
-/// A window of less than one entity is none.
+/// A window of less than one entity counts as no window.
 #[test]
 fn the_preset_works_with_any_limit() {
     for limit in [1, 3, 99, 100, 1000] {

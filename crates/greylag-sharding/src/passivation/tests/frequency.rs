@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use super::{NONE, Passivation, Region, ids};
 
-/// Touches an id so many times and returns the victims.
+/// Touches an id `times` times and returns the victims.
 fn touch(region: &mut Region, shard: u32, id: u32, times: u32) -> Vec<u32> {
     (0..times).flat_map(|_| region.touch(shard, id)).collect()
 }
@@ -46,7 +46,7 @@ fn the_least_frequent_go_but_never_a_new_one() {
     );
 }
 
-/// Scenario sharding 67: what was popular makes way for what is.
+/// Scenario sharding 67: formerly popular entities are displaced by those popular now.
 #[test]
 fn with_dynamic_aging_a_formerly_popular_set_is_displaced() {
     let mut region = Region::new(Passivation::least_frequently_used(10).dynamic_aging());

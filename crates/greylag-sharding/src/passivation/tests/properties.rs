@@ -1,4 +1,4 @@
-//! Random uses, ends, limits and vetoes, against models that keep whole vectors and search them.
+//! Random uses, ends, limits and vetoes, compared with models that keep and search whole vectors.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,9 +42,9 @@ enum Kind {
 struct Model {
     kind: Kind,
     limit: usize,
-    /// Of each level, the earliest first.
+    /// The slots of each level, the earliest first.
     levels: Vec<Vec<u32>>,
-    /// Uses and priority.
+    /// Uses and priority of each slot.
     uses: BTreeMap<u32, (u64, u64)>,
     age: u64,
     vetoes: BTreeSet<u32>,
@@ -70,7 +70,7 @@ impl Model {
         match self.kind {
             Kind::Levels(_) => self.levels.iter().flatten().find(free).copied(),
             Kind::MostRecent => self.levels[0].iter().rev().find(free).copied(),
-            // The first of the least, and the earliest come first.
+            // `min_by_key` takes the first of equals, and the earliest come first.
             Kind::Frequency { .. } => self.levels[0].iter().filter(free).min_by_key(|id| self.uses[id].1).copied(),
         }
     }
@@ -195,8 +195,8 @@ prop_compose! {
     }
 }
 
-/// Takes steps and checks what holds for every strategy. That victims were active, and that no slot is both, the shard's
-/// watch checks.
+/// Takes steps and checks the invariants of every strategy. The shard's watch checks that victims were active, and that
+/// no slot is both.
 fn check(settings: &Passivation, steps: &[Step]) -> Result<(), TestCaseError> {
     prop_assert_eq!(settings.validate(), Ok(()));
     let mut shard = Watched::new(settings, 5);
@@ -212,7 +212,7 @@ fn check(settings: &Passivation, steps: &[Step]) -> Result<(), TestCaseError> {
         let victims = take(&mut shard, step);
         prop_assert!(victims.iter().all(|victim| !vetoes.contains(victim)), "{:?} of {:?}", victims, vetoes);
         let free = shard.active.difference(&vetoes).count();
-        // Only vetoes excuse more than the limit, and then no slot is free but the one that came last.
+        // Only vetoes excuse exceeding the limit, and then no slot is free except the latest one.
         prop_assert!(shard.active.len() <= limit || free <= usize::from(!vetoes.is_empty()), "{:?}", shard.active);
         let grows = matches!(step, Step::Touch(_));
         prop_assert!(shard.active.len() <= before + usize::from(grows));

@@ -47,7 +47,7 @@ fn entities_used_once_do_not_displace_those_of_the_upper_level() {
     for id in 11..=20 {
         assert_eq!(region.touch(1, id), NONE);
     }
-    // 11 and 12 have come down again.
+    // 11 and 12 have been moved down again.
     for id in 1..=5 {
         assert_eq!(region.touch(1, id), [if id < 3 { id + 10 } else { id - 2 }]);
     }
@@ -77,7 +77,7 @@ fn the_least_recent_go_at_once_when_the_limit_falls() {
     assert_eq!((region.active(1), region.active(2)), (ids(15..=20), vec![21]));
 }
 
-/// Scenario sharding 65: the same with levels, from 20 to 10 and then to 30.
+/// Scenario sharding 65, with levels: the limit goes from 20 to 10 and then to 30.
 #[test]
 fn levels_follow_the_limit() {
     let mut region = Region::new(Passivation::least_recently_used(20).segmented(2, &[0.2, 0.8]));
@@ -96,7 +96,7 @@ fn levels_follow_the_limit() {
     assert_eq!((region.active(1), region.active(2)), (ids(16..=30), vec![31]));
 }
 
-/// A limit whose upper levels round to all of it leaves level 0 nothing; a new entity has its place all the same.
+/// Upper levels that round to the whole limit leave level 0 nothing; a new entity gets a place nevertheless.
 #[test]
 fn a_new_entity_displaces_the_least_recent_of_the_lowest_level_that_has_one() {
     let mut region = Region::new(Passivation::least_recently_used(2).segmented(2, &[0.0, 1.0]));

@@ -1,4 +1,4 @@
-//! Vetoes: who goes instead, and what happens when they fall. Source: sharding §4.10.
+//! Vetoes: which slot goes instead, and the effect of lifting a veto. Source: sharding §4.10.
 
 use super::super::{FrequencySketch, ReplacementPolicy};
 use super::{NONE, Passivation, Watched};
@@ -43,18 +43,18 @@ fn the_limit_is_exceeded_until_a_veto_falls() {
     for settings in policies {
         let mut shard = filled(&settings);
         (1..=4).for_each(|id| assert_eq!(shard.veto(id, true), NONE));
-        // The newcomer stays while it is under a veto, too.
+        // The new slot also stays while it is under a veto.
         assert_eq!((shard.veto(5, true), shard.touch(5)), (vec![], vec![]), "{settings:?}");
         assert_eq!((shard.limit(2), shard.active.len()), (vec![], 5), "{settings:?}");
         for (id, left) in [(3, 4), (1, 3), (5, 2)] {
             assert_eq!((shard.veto(id, false), shard.active.len()), (vec![id], left), "{settings:?}");
         }
-        // Now there are as many as may be.
+        // Now the limit holds.
         assert_eq!((shard.veto(2, false), shard.veto(4, false)), (vec![], vec![]), "{settings:?}");
     }
 }
 
-/// An entity that was passed over keeps its place: it is the first to go once it may.
+/// An entity that was passed over keeps its place: it is the first to go once its veto is lifted.
 #[test]
 fn a_veto_does_not_count_as_a_use() {
     for settings in [
@@ -65,13 +65,13 @@ fn a_veto_does_not_count_as_a_use() {
         let mut shard = filled(&settings);
         assert_eq!((shard.veto(1, true), shard.veto(3, true)), (vec![], vec![]));
         assert_eq!((shard.touch(5), shard.touch(6)), (vec![2], vec![4]), "{settings:?}");
-        // Both have been set aside. They go in the order of their use, not in that in which their vetoes fell.
+        // Both were parked. They go in the order of their use, not in the order in which their vetoes were lifted.
         assert_eq!((shard.veto(3, false), shard.veto(1, false)), (vec![], vec![]));
         assert_eq!((shard.touch(7), shard.touch(8), shard.touch(9)), (vec![1], vec![3], vec![5]), "{settings:?}");
     }
 }
 
-/// Among most recently used ones, too: what came in meanwhile is more recent, and what was there is less.
+/// Also with the most recently used first: slots that came in meanwhile are more recent, earlier slots are less.
 #[test]
 fn a_veto_keeps_the_place_among_the_most_recent() {
     let mut shard = filled(&Passivation::most_recently_used(4));
@@ -80,7 +80,7 @@ fn a_veto_keeps_the_place_among_the_most_recent() {
     assert_eq!(shard.limit(1), [6, 5, 2]);
 }
 
-/// The veto of an entity ends with it, and one that ended is not counted.
+/// The veto of an entity ends with it, and an ended entity is not counted.
 #[test]
 fn an_end_lifts_the_veto() {
     let mut shard = filled(&Passivation::least_recently_used(4));
@@ -92,7 +92,7 @@ fn an_end_lifts_the_veto() {
     assert_eq!((shard.touch(7), shard.touch(8), shard.touch(9)), (vec![4], vec![5], vec![1]));
 }
 
-/// A victim that is touched while it still stops comes in as new, and its old end is told too late to matter.
+/// A victim that is touched while it still stops comes in as new, and the later report of its old end has no effect.
 #[test]
 fn a_victim_that_is_touched_is_new() {
     let mut shard = Watched::new(&Passivation::least_frequently_used(2), 2);
@@ -101,11 +101,12 @@ fn a_victim_that_is_touched_is_new() {
     }
     assert_eq!(shard.touch(3), [1]);
     assert_eq!(shard.touch(1), [3]);
-    // With its old uses it would have outlived 2.
+    // With its old uses 1 would have outlived 2.
     assert_eq!(shard.touch(4), [1]);
 }
 
-/// A candidate under a veto that no use preceded cannot lose: the main area's victim goes, whatever the filter says.
+/// A candidate under a veto without earlier uses cannot lose: the main area's victim goes, whatever the filter's
+/// result.
 #[test]
 fn a_new_entity_under_a_veto_is_admitted() {
     let settings = Passivation::least_recently_used(2).frequency_sketch(FrequencySketch::default());
@@ -116,7 +117,7 @@ fn a_new_entity_under_a_veto_is_admitted() {
     assert_eq!((shard.active.len(), shard.veto(2, false)), (3, vec![2]));
 }
 
-/// A window full of vetoes takes room from the main area rather than exceed the limit.
+/// A window full of vetoes takes room from the main area instead of exceeding the limit.
 #[test]
 fn a_window_of_vetoes_displaces_from_the_main_area() {
     let settings = Passivation::least_recently_used(4).admission_window(ReplacementPolicy::least_recently_used(), 0.5);

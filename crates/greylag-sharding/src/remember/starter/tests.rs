@@ -1,4 +1,4 @@
-//! Sharding scenario 73, by the machine.
+//! Sharding scenario 73, at the level of the machine.
 
 use std::num::NonZeroU32;
 
@@ -31,7 +31,7 @@ fn acked(of: u32, n: usize, by: u32) -> Input {
     Input::Acked { of: shard(of), id: id(n), by: shard(by) }
 }
 
-/// Shard and number of each start; nothing else may be asked for.
+/// Shard and number of each start; fails on any other effect.
 fn starts(starter: &mut Starter, now: Instant, input: Input) -> Vec<(u32, usize)> {
     let mut effects = Vec::new();
     starter.handle(now, input, &mut effects);
@@ -62,7 +62,7 @@ fn scenario_73_so_many_in_so_long_and_the_first_lot_at_once() {
     let (mut starter, now) = (starter(EntityRecovery::Constant, 2, RETRY), Instant::now());
     assert_eq!(starts(&mut starter, now, loaded(1, 1..=5)), [(1, 1), (1, 2)]);
     for (n, lot) in [(1, vec![(1, 3), (1, 4)]), (2, vec![(1, 5)]), (3, vec![])] {
-        // What was asked for is acked at once, so that only the rate decides.
+        // Ack every request at once, so that only the rate limits.
         let before = now + RETRY * (n - 1);
         for done in (2 * n - 1)..=(2 * n) {
             assert_eq!(starts(&mut starter, before, acked(1, done as usize, 1)), []);

@@ -22,9 +22,9 @@ pub enum Fault {
     /// No fault: traffic passes.
     #[default]
     Pass,
-    /// What this node sends is swallowed, and its dials fail.
+    /// This node's messages to the peer are swallowed, and its dials fail.
     BlackholeOutbound,
-    /// What arrives from the peer is swallowed, and its dials are refused.
+    /// The peer's messages are swallowed on arrival, and its dials are refused.
     BlackholeInbound,
     /// Both outbound and inbound traffic is swallowed: a cut link.
     Blackhole,

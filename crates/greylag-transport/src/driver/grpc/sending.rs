@@ -131,7 +131,7 @@ impl Shared {
         if to.is_some_and(|peer| self.is_blocked(peer)) { Err(SendError::Quarantined) } else { Ok(()) }
     }
 
-    /// Takes the envelope out of `envelope` and queues it; on an error it stays there. Moving an envelope is most of a
+    /// Takes the envelope out of `slot` and queues it; on an error it stays there. Moving an envelope is most of a
     /// send's cost, so it is moved only once.
     fn try_send(
         self: &Arc<Self>,

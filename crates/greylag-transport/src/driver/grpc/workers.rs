@@ -53,7 +53,7 @@ pub(super) struct Workers {
 
 struct Worker {
     remote: mpsc::Sender<Delivery>,
-    /// Unbounded: bounded by the two fields below.
+    /// Unbounded as a channel; its users keep to the bounds of the two fields below.
     local: mpsc::UnboundedSender<Local>,
     local_depth: Arc<AtomicUsize>,
     local_bytes: Room,
