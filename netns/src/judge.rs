@@ -1,8 +1,8 @@
-//! What the files of a scenario say: never two instances of an entity, and histories that one copy could have answered.
+//! Checks the files of a scenario: no entity ever has two instances, and each entity's history is linearizable.
 //!
-//! At the end, when all clients have ended, each entity is asked for everything that was written to it. So it is known of every
-//! write without an answer whether it took effect, and each write has one place; what is left for the checker is whether the
-//! answers keep that order and real time. A plain read is an operation like any other.
+//! At the end, when all clients have ended, each entity is asked for everything that was written to it. The result
+//! tells of every unanswered write whether it took effect, and gives each write its place in the order; the checker
+//! then only tests whether the answers keep that order and real time. A plain read is an operation like any other.
 
 mod waits;
 
@@ -17,23 +17,23 @@ use crate::report::At;
 
 pub(crate) use waits::{Fault, Waits, host_of, tell_all as tell_waits, tell_beside};
 
-/// Bounds the check of one entity; thousands of operations take tens of thousands of steps.
+/// The most steps in the check of one entity; thousands of operations take tens of thousands of steps.
 const MOST_STEPS: u64 = 5_000_000;
 
-/// One instance of an entity: from its start to the last that it did.
+/// One instance of an entity: from its start to its last activity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Life {
-    /// In which process.
+    /// The process in which the instance ran.
     pub(crate) pid: u32,
-    /// When it began.
+    /// The start.
     pub(crate) from: At,
-    /// When it ended, or last handled a message.
+    /// The end, or the last handled message of an instance that never reported its end.
     pub(crate) to: At,
-    /// Under which generation of its shard.
+    /// The generation of the instance's shard.
     generation: String,
 }
 
-/// The instances of each entity, in the order of their beginnings.
+/// The instances of each entity, ordered by their starts.
 pub(crate) fn lives(records: &Records) -> BTreeMap<&str, Vec<Life>> {
     let mut lives: BTreeMap<&str, Vec<Life>> = BTreeMap::new();
     for (&pid, entries) in records {
@@ -56,8 +56,8 @@ pub(crate) fn lives(records: &Records) -> BTreeMap<&str, Vec<Life>> {
     lives
 }
 
-/// Yields how many lives there were. An instance lives until it ended or, where it was not told to, until it last handled a
-/// message: what a killed or paused process still holds in memory does nothing.
+/// Fails if two instances of an entity overlap in time; returns the count of all instances. An instance lasts until its
+/// reported end, or else until the last message that it handled: the memory of a killed or paused process does nothing.
 pub(crate) fn never_two_instances(records: &Records) -> Result<usize, Failure> {
     let lives = lives(records);
     for (entity, lives) in &lives {
@@ -76,12 +76,12 @@ pub(crate) fn never_two_instances(records: &Records) -> Result<usize, Failure> {
     Ok(lives.values().map(Vec::len).sum())
 }
 
-/// One call of a client.
+/// One call of a client, with its end.
 struct Asked<'a> {
     entity: &'a str,
     at: At,
     write: Option<u64>,
-    /// The entry that ended it.
+    /// The answer or the error; `None` while the call has no end.
     end: Option<&'a Entry>,
 }
 
@@ -107,12 +107,12 @@ fn asked(records: &Records) -> Vec<Asked<'_>> {
     all
 }
 
-/// Everything that was written to an entity.
+/// Everything that was written to one entity, as read at the end between `since` and `until`.
 struct Log<'a> {
     since: At,
     until: At,
     values: &'a [u64],
-    /// The version that each value made.
+    /// The version that each written value got.
     versions: BTreeMap<u64, u64>,
 }
 
@@ -131,7 +131,7 @@ fn logs(records: &Records) -> Result<BTreeMap<&str, Log<'_>>, Failure> {
     Ok(logs)
 }
 
-/// What a call is in the history, if it is in it at all.
+/// The call as an operation of the history; `None` for a call without any effect or answer to check.
 fn operation(asked: &Asked<'_>, log: &Log<'_>) -> Result<Option<Operation<Call, Reply>>, Failure> {
     let entity = asked.entity;
     let stored = asked.write.and_then(|value| log.versions.get(&value).copied());
@@ -145,12 +145,12 @@ fn operation(asked: &Asked<'_>, log: &Log<'_>) -> Result<Option<Operation<Call, 
         Some((at, Happened::Failed { may_have_run: false, error, .. })) if stored.is_some() => {
             Err(format!("{entity}: the error at {} says that a write did not run, and it is stored: {error}", at.0))
         }
-        // It took effect some time before the log was read, or never.
+        // An unanswered write took effect if the log has it, at some time before the log was read.
         _ => Ok(stored.map(|version| Operation::answered(input, called_at, Reply::Written { version }, log.until.0))),
     }
 }
 
-/// Whether one copy of each entity could have answered everything that was answered.
+/// Checks that the history of every entity is linearizable, by means of the final logs.
 pub(crate) fn linearizable(records: &Records) -> Result<Checked, Failure> {
     let logs = logs(records)?;
     let mut history = Vec::new();

@@ -1,27 +1,27 @@
-//! Hosts and the network between them: namespaces joined by a bridge in one more namespace.
+//! Hosts and the network between them: a network namespace per host, joined by a bridge in one more namespace.
 //!
-//! Nothing of it touches the machine's own network, and all of it goes when the value is dropped.
-//! Cuts are packet-filter rules that drop at the receiving host, silently: a reject would read like
-//! the refusal of a kernel, which is what proofs of death rest on (cluster S20).
+//! The lab does not touch the machine's own network, and removes all its namespaces when dropped.
+//! Cuts are packet-filter rules that silently drop packets at the receiving host: a reject would look like
+//! a connection refused by the kernel, on which proofs of death rely (cluster S20).
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Why a step of a scenario did not come out.
+/// Why a step of a scenario failed.
 pub(crate) type Failure = String;
 
-/// Labs of one run of this program live beside each other.
+/// Numbers the labs of one run of this program, which exist at the same time.
 static LABS: AtomicU32 = AtomicU32::new(0);
 
-/// Some hosts on one network.
+/// Hosts on one network.
 pub(crate) struct Lab {
-    /// Begins the names of its namespaces.
+    /// The common start of the namespaces' names.
     prefix: String,
     hosts: usize,
 }
 
 impl Lab {
-    /// Makes so many hosts.
+    /// Creates the namespaces and links of `hosts` hosts.
     pub(crate) fn new(hosts: usize) -> Result<Self, Failure> {
         let number = LABS.fetch_add(1, Ordering::Relaxed);
         let lab = Self { prefix: format!("greylag-{}-{number}", std::process::id()), hosts };
@@ -50,12 +50,12 @@ impl Lab {
         self.nft(host, "add chain inet cuts arriving { type filter hook input priority 0; policy accept; }")
     }
 
-    /// The address of a host, seen from the others.
+    /// The address of a host on the lab's network.
     pub(crate) fn address(host: usize) -> String {
         format!("10.213.0.{}", host + 1)
     }
 
-    /// The namespace that belongs to no node; a database all can reach stands here.
+    /// The namespace of the bridge, which belongs to no node.
     pub(crate) fn hub(&self) -> String {
         format!("{}-hub", self.prefix)
     }
@@ -65,12 +65,12 @@ impl Lab {
         format!("{}-{host}", self.prefix)
     }
 
-    /// From now on nothing of `from` reaches `to`; the other direction is left alone.
+    /// Drops all packets from `from` to `to` from now on, not those of the other direction.
     pub(crate) fn cut(&self, from: usize, to: usize) -> Result<(), Failure> {
         self.nft(to, &format!("add rule inet cuts arriving ip saddr {} drop", Self::address(from)))
     }
 
-    /// Cuts every link between the two groups, both ways.
+    /// Cuts all links between the two groups, in both directions.
     pub(crate) fn part(&self, left: &[usize], right: &[usize]) -> Result<(), Failure> {
         for (&a, &b) in left.iter().flat_map(|a| right.iter().map(move |b| (a, b))) {
             self.cut(a, b)?;
@@ -79,29 +79,29 @@ impl Lab {
         Ok(())
     }
 
-    /// Nothing reaches the host or leaves it any more, and nothing tells of it.
+    /// Takes the host's link down: no packet reaches or leaves the host, and other hosts get no error for it.
     pub(crate) fn unplug(&self, host: usize) -> Result<(), Failure> {
         ip(&["-n", &self.hub(), "link", "set", &format!("port{host}"), "down"])
     }
 
-    /// The address of a host that is unplugged leads to another one from now on, which has no other.
+    /// Gives the address of an unplugged host to host `to`, in place of the address that `to` has.
     pub(crate) fn move_address(&self, host: usize, to: usize) -> Result<(), Failure> {
         let new = self.namespace(to);
         ip(&["-n", &new, "addr", "flush", "dev", "eth0"])?;
         ip(&["-n", &new, "addr", "add", &format!("{}/24", Self::address(host)), "dev", "eth0"])?;
         let others = (0..self.hosts).filter(|other| *other != host && *other != to);
-        // The other hosts still remember the link address of the old host.
+        // Flush the neighbour tables, in which the other hosts still have the link address of the old host.
         others
             .map(|other| self.namespace(other))
             .try_for_each(|other| ip(&["-n", &other, "neigh", "flush", "dev", "eth0"]))
     }
 
-    /// From now on so many of a hundred packets that arrive at the host are lost.
+    /// Loses `percent` of a hundred packets that arrive at the host from now on.
     pub(crate) fn lose(&self, percent: u32, to: usize) -> Result<(), Failure> {
         self.nft(to, &format!("add rule inet cuts arriving iif eth0 numgen random mod 100 < {percent} drop"))
     }
 
-    /// Undoes every cut and loss.
+    /// Removes every cut and loss; an unplugged host stays unplugged.
     pub(crate) fn heal(&self) -> Result<(), Failure> {
         (0..self.hosts).try_for_each(|host| self.nft(host, "flush chain inet cuts arriving"))
     }
@@ -117,13 +117,13 @@ impl Drop for Lab {
     fn drop(&mut self) {
         let names = (0..self.hosts).map(|host| self.namespace(host)).chain([self.hub()]);
         for name in names {
-            // Removal fails only for a namespace that was never made.
+            // Removal fails only for a namespace that was never created.
             let _gone = ip(&["netns", "del", &name]);
         }
     }
 }
 
-/// Whether this machine can make namespaces and cut links.
+/// Fails unless this machine has the tools and the rights to make namespaces and cut links.
 pub(crate) fn check_tools() -> Result<(), Failure> {
     for (tool, package) in [("ip", "iproute2"), ("nft", "nftables")] {
         if Command::new(tool).arg("-V").output().is_err() {

@@ -1,9 +1,9 @@
-//! Real nodes, one process each, in network namespaces that this program makes and removes.
+//! Real nodes, one process each, in network namespaces that this program creates and removes.
 //!
-//! Simulation says that the machines are right; this says that sockets, kernels and schedulers agree.
+//! Simulation tests the state machines; this program tests them with real sockets, kernels and schedulers.
 //! Each scenario builds its own hosts, breaks one thing, and reads what the nodes report: lines of
-//! JSON, stamped with the one clock of this machine. Where entities are hosted, clients on every node write and read them,
-//! and what they were answered is judged: see [`judge`]. Needs root, `ip` (iproute2), `nft` (nftables) and PostgreSQL.
+//! JSON, stamped by the one clock of this machine. Where entities are hosted, clients on every node write and read
+//! them, and their answers are checked: see [`judge`]. Needs root, `ip` (iproute2), `nft` (nftables) and PostgreSQL.
 //!
 //! Source: cluster scenarios 44, 60, 61, 76, 85; cluster S14, S20 and F9 for kills, cuts and pauses; sharding I1, §4.1, §5,
 //! scenarios 20, 21 and 22.
@@ -90,6 +90,6 @@ fn main() -> ExitCode {
 }
 
 fn say(line: &str) {
-    // A closed pipe is the reader's choice.
+    // Ignore errors, since the reader may close the pipe.
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -1,4 +1,4 @@
-//! The process under test: transport, membership at default settings, one singleton, and a mouth.
+//! The process under test: transport, membership at default settings, and one singleton; reports on standard output.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use greylag_transport::{GrpcTransport, Tls, TransportSettings};
 
 use crate::report::{At, Line, What};
 
-/// How often a running instance says so.
+/// The interval at which a running instance reports that it works.
 const WORK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// One node with a singleton.
@@ -50,7 +50,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// These settings, with its rule of proof and its resolver.
+    /// Applies the node's `proof_of_death` and `stable_after` to these settings.
     pub(crate) fn adapt(&self, settings: ClusterSettings) -> ClusterSettings {
         let stable_after = Duration::from_millis(self.stable_after_ms);
         let settings = ClusterSettings { proof_of_death: self.proof.into(), ..settings };
@@ -58,7 +58,7 @@ impl Place {
     }
 }
 
-/// `proof_of_death` by name.
+/// The values of `proof_of_death` on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Proof {
     Local,
@@ -81,9 +81,9 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     run_to_end(live(arguments))
 }
 
-/// Runs the life of a node.
+/// Runs the node's future on a new runtime until the node ends.
 pub(crate) fn run_to_end(life: impl Future<Output = Result<(), String>>) -> ExitCode {
-    // Standard output is for lines of JSON; people read standard error.
+    // Standard output is reserved for lines of JSON; people read standard error.
     let filter = tracing_subscriber::EnvFilter::from_default_env();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
@@ -108,7 +108,7 @@ async fn live(arguments: Arguments) -> Result<(), String> {
         cluster_name: "lab".into(),
         canonical_host: Some(place.host.clone()),
         canonical_port: place.port,
-        // The lab's network has no other hosts than these.
+        // No TLS: the lab's network has no hosts other than the nodes.
         tls: Tls::None,
         ..TransportSettings::default()
     };
@@ -134,7 +134,7 @@ async fn live(arguments: Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// Works until it is told to stop.
+/// Reports that the singleton works, until it is told to stop.
 async fn work(mut stop: StopToken) {
     tell(What::SingletonStarted);
     let mut work = tokio::time::interval(WORK_INTERVAL);
@@ -149,7 +149,7 @@ async fn work(mut stop: StopToken) {
     tell(What::SingletonEnded);
 }
 
-/// Tells of what a scenario may ask for, and how many members are Up whenever it changes.
+/// Reports the membership events that scenarios check, and the count of Up members whenever it changes.
 pub(crate) async fn tell_events(cluster: Cluster) {
     let mut events = cluster.subscribe();
     let mut up = 0;
@@ -169,7 +169,7 @@ pub(crate) async fn tell_events(cluster: Cluster) {
     }
 }
 
-/// What of an event a scenario may ask for.
+/// The line for an event; `None` for events that no scenario checks.
 fn of_interest(event: ClusterEvent) -> Option<What> {
     let name = |address: &UniqueAddress| address.address().to_string();
     Some(match event {
@@ -192,11 +192,11 @@ fn of_interest(event: ClusterEvent) -> Option<What> {
     })
 }
 
-/// Writes a line.
+/// Writes a line to standard output.
 pub(crate) fn tell(what: What) {
     let line = Line { at: At::now(), what };
     let mut out = std::io::stdout().lock();
-    // A write that fails means that the scenario, which started this node and read its lines, has ended.
+    // Ignore write errors: they mean that the scenario, which started this node and reads its lines, has ended.
     if let Ok(json) = serde_json::to_string(&line) {
         let _gone = writeln!(out, "{json}").and_then(|()| out.flush());
     }

@@ -1,4 +1,4 @@
-//! A node's process, from outside: what it has said so far, and the signals that break it.
+//! A node's process as seen by the scenario: the lines that it wrote, and signals to it.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -10,18 +10,18 @@ use crate::lab::{Failure, Lab};
 use crate::node::Proof;
 use crate::report::{At, Line, What};
 
-/// A node that runs, or has ended.
+/// A node process, running or ended.
 pub(crate) struct Node {
-    /// `host:port`, as other nodes name it.
+    /// The node's `host:port`, as other nodes name it.
     pub(crate) name: String,
     child: Child,
     orders: ChildStdin,
     said: Arc<(Mutex<Vec<Line>>, Condvar)>,
 }
 
-/// How a node is started.
+/// The arguments with which a node is started.
 pub(crate) struct Start<'a> {
-    /// In which namespace.
+    /// The namespace in which the process runs.
     pub(crate) namespace: String,
     pub(crate) host: String,
     pub(crate) port: u16,
@@ -29,26 +29,26 @@ pub(crate) struct Start<'a> {
     pub(crate) proof: Proof,
     pub(crate) lease: Option<String>,
     pub(crate) stable_after: Duration,
-    /// If it hosts entities: the database that keeps their journal, and the directory of the files it writes.
+    /// For a node that hosts entities: the database of their journal, and the directory of the records.
     pub(crate) entities: Option<(&'a str, &'a Path)>,
 }
 
-/// The default of the product (cluster S4).
+/// The default of `sbr.stable_after` (cluster S4).
 pub(crate) const STABLE_AFTER: Duration = Duration::from_secs(20);
 
 impl<'a> Start<'a> {
-    /// A node on a host of its own.
+    /// A node on its own host.
     pub(crate) fn on(lab: &Lab, host: usize, seed: &'a str) -> Self {
         let (namespace, host) = (lab.namespace(host), Lab::address(host));
         Self::at(namespace, host, 17355, seed)
     }
 
-    /// A node on host `to` that has the address of host `of`.
+    /// A node on host `to` under the address of host `of`.
     pub(crate) fn at_address_of(lab: &Lab, of: usize, to: usize, seed: &'a str) -> Self {
         Self { namespace: lab.namespace(to), ..Self::on(lab, of, seed) }
     }
 
-    /// One of several nodes on the same host.
+    /// One of several nodes on host 0.
     pub(crate) fn beside(lab: &Lab, port: u16, seed: &'a str) -> Self {
         let (namespace, host) = (lab.namespace(0), "127.0.0.1".into());
         Self::at(namespace, host, port, seed)
@@ -59,27 +59,27 @@ impl<'a> Start<'a> {
         Self { namespace, host, port, seed, proof, lease: None, stable_after, entities: None }
     }
 
-    /// With another rule of proof.
+    /// Sets `proof_of_death`.
     pub(crate) fn proof(self, proof: Proof) -> Self {
         Self { proof, ..self }
     }
 
-    /// With another patience of the resolver, and so another margin.
+    /// Sets the resolver's `stable_after`, and so the margin.
     pub(crate) fn stable_after(self, stable_after: Duration) -> Self {
         Self { stable_after, ..self }
     }
 
-    /// With its singleton under a lease in this database.
+    /// Lets the singleton run under a lease in this database.
     pub(crate) fn lease(self, database: &str) -> Self {
         Self { lease: Some(database.to_owned()), ..self }
     }
 
-    /// With entities and clients in place of the singleton.
+    /// Hosts entities and runs clients in place of the singleton.
     pub(crate) fn entities(self, database: &'a str, directory: &'a Path) -> Self {
         Self { entities: Some((database, directory)), ..self }
     }
 
-    /// Starts it.
+    /// Starts the process, and a thread that reads its lines.
     pub(crate) fn spawn(self) -> Result<Node, Failure> {
         let program = std::env::current_exe().map_err(|error| format!("no path to this program: {error}"))?;
         let port = self.port.to_string();
@@ -89,7 +89,7 @@ impl<'a> Start<'a> {
         let entities = self.entities.map(|(database, directory)| {
             ["--database".as_ref(), database.as_ref(), "--directory".as_ref(), directory.as_os_str()]
         });
-        // `ip netns exec` becomes the node, so signals to its process id reach the node itself.
+        // `ip netns exec` replaces itself by the node, so signals to the child's process id reach the node.
         let mut child = Command::new("ip")
             .args(["netns", "exec", &self.namespace])
             .arg(program)
@@ -118,17 +118,17 @@ impl<'a> Start<'a> {
 }
 
 impl Node {
-    /// Everything it has said.
+    /// All lines that the node has written.
     pub(crate) fn said(&self) -> Vec<Line> {
         self.said.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What it said from a moment on.
+    /// The lines that the node wrote at `since` or later.
     pub(crate) fn said_since(&self, since: At) -> Vec<Line> {
         self.said().into_iter().filter(|line| line.at >= since).collect()
     }
 
-    /// Waits until it says such a thing, at `since` or later, and yields when that was.
+    /// Waits until the node writes a wanted line at `since` or later, and returns the time of that line.
     pub(crate) fn wait(
         &self,
         what: &str,
@@ -151,23 +151,23 @@ impl Node {
         }
     }
 
-    /// Waits until it sees so many members Up.
+    /// Waits until the node has reported `count` Up members.
     pub(crate) fn wait_up(&self, count: usize) -> Result<(), Failure> {
         let wanted = |what: &What| *what == What::Up { count };
         self.wait(&format!("{count} Up"), At::EPOCH, Duration::from_secs(60), wanted).map(drop)
     }
 
-    /// Its process, which the files it writes are named for.
+    /// The process id, which also names the node's record file.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Tells it to do something; see [`crate::sharded`].
+    /// Sends an order to the node; see [`crate::sharded`].
     pub(crate) fn order(&mut self, order: &str) -> Result<(), Failure> {
         writeln!(self.orders, "{order}").map_err(|error| format!("{}: cannot be told to {order}: {error}", self.name))
     }
 
-    /// Ends it as a crash would.
+    /// Kills the process (SIGKILL), as a crash would.
     pub(crate) fn kill(&mut self) -> Result<At, Failure> {
         let at = At::now();
         self.child.kill().map_err(|error| format!("cannot kill {}: {error}", self.name))?;
@@ -175,7 +175,7 @@ impl Node {
         Ok(at)
     }
 
-    /// Waits until its process is gone, and what it held with it.
+    /// Waits until the process has ended by itself, so that the kernel has closed its sockets.
     pub(crate) fn wait_gone(&mut self, patience: Duration) -> Result<(), Failure> {
         let deadline = Instant::now() + patience;
         loop {
@@ -187,13 +187,13 @@ impl Node {
         }
     }
 
-    /// Stops every thread of it.
+    /// Stops all threads of the process (SIGSTOP).
     pub(crate) fn pause(&self) -> Result<At, Failure> {
         let at = At::now();
         self.signal("STOP").map(|()| at)
     }
 
-    /// Lets it go on.
+    /// Resumes the process (SIGCONT).
     pub(crate) fn resume(&self) -> Result<At, Failure> {
         let at = At::now();
         self.signal("CONT").map(|()| at)

@@ -1,8 +1,8 @@
-//! What the processes of a scenario write down: the calls and answers of clients, and the lives of entities.
+//! The records of a scenario's processes: the calls and answers of clients, and the instances of entities.
 //!
-//! Each process has a file of its own, a line of JSON for each entry, written at once: what a process that is killed had
-//! written is there. A call is written before it is sent and an answer after it came, both with the time, so what is read never
-//! looks shorter than it was.
+//! Each process has its own file with a line of JSON per entry, written at once, so that the entries of a killed
+//! process are kept. A call is written before it is sent, and an answer after it arrived, both with the time: the
+//! recorded duration of a call is never shorter than the real one.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -15,50 +15,50 @@ use serde::{Deserialize, Serialize};
 use crate::lab::Failure;
 use crate::report::At;
 
-/// One line.
+/// One line of a record file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
-    /// When.
+    /// The time of the entry.
     pub(crate) at: At,
     /// Type and id of the entity.
     pub(crate) entity: String,
-    /// What.
+    /// The recorded event.
     #[serde(flatten)]
     pub(crate) what: Happened,
 }
 
-/// What happened to an entity, as one process knows it.
+/// An event of an entity or a call, as observed by one process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "kebab-case")]
 pub(crate) enum Happened {
-    /// A client is about to write this value, or to read.
+    /// A client is about to write this value, or to read if there is none.
     Called { call: u64, write: Option<u64> },
-    /// It was answered: after how many writes, and for a read what is held.
+    /// The call was answered with the version (count of writes), and a read also with the value.
     Answered { call: u64, version: u64, value: Option<u64> },
-    /// It ended with an error, which says whether the command may have run.
+    /// The call ended with an error, which tells whether the command may have run.
     Failed { call: u64, may_have_run: bool, error: String },
-    /// An instance begins, in a process and under a generation of its shard.
+    /// An instance starts, in a process and under a generation of its shard.
     Started { life: u64, pid: u32, generation: String },
     /// The instance handles a message.
     Worked { life: u64 },
     /// The instance has ended.
     Stopped { life: u64 },
-    /// Everything written to the entity, in order, as asked for at `since`, when all clients had ended.
+    /// All values written to the entity, in order, requested at `since` after all clients had ended.
     Logged { since: At, values: Vec<u64> },
 }
 
-/// The file of this process.
+/// The record file of this process.
 pub(crate) struct Record(Mutex<File>);
 
 impl Record {
-    /// Opens it in this directory.
+    /// Creates this process's file in the directory.
     pub(crate) fn create(directory: &Path) -> Result<Self, Failure> {
         let path = directory.join(format!("{}.jsonl", std::process::id()));
         let file = OpenOptions::new().append(true).create_new(true).open(&path);
         file.map(|file| Self(Mutex::new(file))).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Writes an entry with this moment, and yields it.
+    /// Writes an entry with the current time, and returns that time.
     pub(crate) fn note(&self, entity: &str, what: Happened) -> At {
         let at = At::now();
         let entry = Entry { at, entity: entity.to_owned(), what };
@@ -67,7 +67,7 @@ impl Record {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line)
         });
         if let Err(error) = written {
-            // A history with holes would be judged for what it does not say.
+            // End the process: a history with missing entries would be judged wrongly.
             crate::node::tell(crate::report::What::Note { text: format!("cannot write down what happens: {error}") });
             std::process::exit(1);
         }
@@ -75,10 +75,10 @@ impl Record {
     }
 }
 
-/// What each process wrote, by its id.
+/// The entries of each process, by process id.
 pub(crate) type Records = BTreeMap<u32, Vec<Entry>>;
 
-/// Reads all files of a directory.
+/// Reads all record files of a directory.
 pub(crate) fn read(directory: &Path) -> Result<Records, Failure> {
     let failure = |error: std::io::Error| format!("{}: {error}", directory.display());
     let mut records = Records::new();
@@ -93,7 +93,7 @@ pub(crate) fn read(directory: &Path) -> Result<Records, Failure> {
     Ok(records)
 }
 
-/// The entries of a file; a line that a killed process did not finish is none.
+/// The entries of a file, without a last line that a killed process left unfinished.
 fn entries(text: &str) -> Result<Vec<Entry>, serde_json::Error> {
     text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(serde_json::from_str).collect()
 }

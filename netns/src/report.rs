@@ -8,22 +8,22 @@ use serde::{Deserialize, Serialize};
 use crate::lab::Failure;
 use crate::scenario::Scenario;
 
-/// Microseconds on the clock that all processes of this machine share and that is never set: since it started.
+/// Microseconds since boot, on the monotonic clock that all processes of this machine share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct At(pub(crate) u64);
 
 impl At {
-    /// Before everything.
+    /// Earlier than every other time.
     pub(crate) const EPOCH: Self = Self(0);
 
-    /// This moment.
+    /// The current time.
     pub(crate) fn now() -> Self {
         let time = clock_gettime(ClockId::Boottime);
         let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
         Self(seconds.unwrap_or_default().saturating_mul(1_000_000).saturating_add(nanos.unwrap_or_default() / 1_000))
     }
 
-    /// How long after `earlier` this was.
+    /// The duration from `earlier` to this time.
     pub(crate) fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
@@ -32,18 +32,18 @@ impl At {
 /// One line of a node.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Line {
-    /// When it was written.
+    /// The time of writing.
     pub(crate) at: At,
-    /// What happened.
+    /// The reported event.
     #[serde(flatten)]
     pub(crate) what: What,
 }
 
-/// What a node tells of. Members are named by `host:port`.
+/// The events that a node reports. Members are named by `host:port`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub(crate) enum What {
-    /// So many members are Up, as this node sees it.
+    /// This node sees `count` Up members.
     Up { count: usize },
     /// A member is found unreachable, by this node or another.
     Unreachable { member: String },
@@ -51,37 +51,37 @@ pub(crate) enum What {
     Reachable { member: String },
     /// A member was declared dead.
     Downed { member: String },
-    /// A member is gone.
+    /// A member was removed.
     Removed { member: String, clean: bool },
-    /// Its death is proven.
+    /// A member's death is proven.
     ProvenDead { member: String },
     /// Another process is heard at the address of a member.
     AddressHeld { member: String },
-    /// The resolver decided.
+    /// The split brain resolver decided.
     Decision { text: String },
-    /// This process stood still.
+    /// This process did not run for so long.
     LocalPause { millis: u64 },
     /// This node was declared dead.
     SelfDowned,
     /// The singleton's instance begins here.
     SingletonStarted,
-    /// The singleton's instance works; said every 20 ms.
+    /// The singleton's instance works; reported every 20 ms.
     SingletonWorks,
     /// The singleton's instance ended here.
     SingletonEnded,
-    /// Since this round began, every client of this node has been answered.
+    /// Every client of this node has been answered since this round began.
     Served { round: u64 },
     /// The clients of this node have ended.
     ClientsStopped,
-    /// What is written to every entity is in the node's file.
+    /// The log of every entity is in the node's record file.
     Surveyed,
     /// The node ended.
     Ended { reason: String },
-    /// Anything else of interest.
+    /// Anything else that helps to understand a failure.
     Note { text: String },
 }
 
-/// What a scenario found: figures, each with its name.
+/// The results of a scenario: figures by name.
 #[derive(Debug, Default)]
 pub(crate) struct Findings(pub(crate) Vec<(String, String)>);
 

@@ -1,4 +1,4 @@
-//! The scenarios, each with the promise that it tests, and what runs them.
+//! The scenarios, each with the guarantee that it tests, and the functions that run them.
 
 mod cuts;
 mod kills;
@@ -13,20 +13,20 @@ use crate::process::{Node, Start};
 use crate::report::{At, Findings, Line, What};
 use crate::say;
 
-/// One way to break a cluster, and what must hold then.
+/// One way to break a cluster, and the checks that must hold then.
 pub(crate) struct Scenario {
-    /// Its name on the command line.
+    /// The name on the command line.
     pub(crate) name: &'static str,
-    /// What it does.
+    /// A sentence on what the scenario does.
     pub(crate) about: &'static str,
     /// Whether the gate runs it.
     pub(crate) in_quick: bool,
-    /// Whether it measures times that a busy machine would spoil.
+    /// Runs while no other scenario does, since its measured times would suffer on a busy machine.
     alone: bool,
     run: fn(quick: bool) -> Result<Findings, Failure>,
 }
 
-/// All of them.
+/// All scenarios.
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "kill-on-one-host",
@@ -163,7 +163,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// Runs them and yields what each found, in the order given.
+/// Runs the chosen scenarios; returns their results, those that ran alone first.
 pub(crate) fn run_all<'a>(
     chosen: &[&'a Scenario],
     quick: bool,
@@ -188,24 +188,24 @@ pub(crate) fn run_all<'a>(
     outcomes
 }
 
-/// As long as anything that the resolver decides may take: detection, `stable_after` and the margin,
-/// twice over for a machine that does other things beside.
+/// Time limit for anything that the resolver decides: detection, `stable_after` and the margin, doubled for a machine
+/// that is busy with other work.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// Starts a node on each host of the lab, all Up, the first the oldest.
+/// Starts a node on each of the first `hosts` hosts and waits until all are Up; the first node is the oldest.
 fn form(lab: &Lab, hosts: usize, adapt: impl Fn(Start<'_>) -> Start<'_>) -> Result<Vec<Node>, Failure> {
     let seed = format!("{}:17355", Lab::address(0));
     let mut nodes = Vec::new();
     for host in 0..hosts {
         nodes.push(adapt(Start::on(lab, host, &seed)).spawn()?);
-        // One after another, so that each is older than the next.
+        // Start one after another, so that each node is older than the next.
         nodes.iter().try_for_each(|node| node.wait_up(host + 1))?;
     }
     nodes[0].wait("the singleton", At::EPOCH, PATIENCE, |what| *what == What::SingletonStarted)?;
     Ok(nodes)
 }
 
-/// Fails if any line of these nodes is such a thing.
+/// Fails if any of these nodes wrote an unwanted line at `since` or later.
 fn never<'a>(
     what: &str,
     nodes: impl IntoIterator<Item = &'a Node>,
@@ -220,7 +220,7 @@ fn never<'a>(
     Ok(())
 }
 
-/// When an instance began to work and when it last did, for each run of it on any of the nodes.
+/// The first and last report of each run of the singleton's instance, on any of the nodes.
 fn instances(nodes: &[Node]) -> Vec<(At, At)> {
     let mut runs = Vec::new();
     for node in nodes {
@@ -235,7 +235,7 @@ fn instances(nodes: &[Node]) -> Vec<(At, At)> {
     runs.into_iter().map(|(_, begin, end)| (begin, end)).collect()
 }
 
-/// Fails if two instances worked at one time.
+/// Fails if two instances of the singleton worked at the same time.
 fn never_two_instances(nodes: &[Node]) -> Result<(), Failure> {
     let mut runs = instances(nodes);
     runs.sort();

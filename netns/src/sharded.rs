@@ -1,4 +1,4 @@
-//! The process under test where entities are hosted: a node of the facade with four entity types, and clients on it.
+//! The process under test where entities are hosted: a node of the facade with four entity types and clients.
 //!
 //! ```text
 //! scenario ── order (standard input) ──▶ node: go | newcomers | round | stop | survey
@@ -40,10 +40,10 @@ pub(crate) struct Arguments {
     directory: PathBuf,
 }
 
-/// How often it looks whether all clients were answered.
+/// The interval at which the node checks whether all clients were answered.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Runs until the node ends, or the scenario does.
+/// Runs until the node or the scenario ends.
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     run_to_end(live(arguments))
 }
@@ -69,7 +69,7 @@ async fn live(arguments: Arguments) -> Result<(), String> {
             }
             order = orders.recv() => match order {
                 Some(order) => obey(&order, &mut clients).await?,
-                // The scenario has ended.
+                // Standard input is closed: the scenario has ended.
                 None => return Ok(()),
             },
             _ = look.tick() => clients.served().into_iter().for_each(|round| tell(What::Served { round })),
@@ -79,12 +79,12 @@ async fn live(arguments: Arguments) -> Result<(), String> {
 
 fn configure(settings: &mut NodeSettings, place: &Place, database: String) {
     settings.cluster = place.adapt(settings.cluster.clone());
-    // The lab's network has no other hosts than these.
+    // No TLS: the lab's network has no hosts other than the nodes.
     settings.transport.tls = Tls::None;
     settings.journal.kind = JournalKind::Postgres;
     let journal = &mut settings.journal.pg;
     journal.url = Secret::new(database);
-    // Several nodes share the connections of one small server.
+    // Keep the pools small: several nodes share the connections of one small server.
     journal.settings.write_lanes = 2;
     journal.settings.pool_write = 2;
     journal.settings.pool_read = 4;
@@ -109,7 +109,7 @@ async fn obey(order: &str, clients: &mut Clients) -> Result<(), String> {
     Ok(())
 }
 
-/// What the scenario says, line by line; ends with it.
+/// The orders of the scenario, one per line; the channel closes when the scenario ends.
 fn orders() -> mpsc::UnboundedReceiver<String> {
     let (give, take) = mpsc::unbounded_channel();
     std::thread::spawn(move || {

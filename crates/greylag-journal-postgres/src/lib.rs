@@ -46,9 +46,9 @@
 //!   `max_backoff`, and its health is down meanwhile. An append that was not sent within its time is
 //!   [`NotStored`](greylag_persistence::AppendError::NotStored).
 //!
-//! It relies on a server that keeps its commits. `synchronous_commit` is switched on for every connection; a failover
-//! to an asynchronous replica may lose acknowledged events (an entity then meets `SnapshotAheadOfJournal`, if it has a
-//! snapshot), and so may a crash with `fsync = off`.
+//! The journal relies on a server that keeps its commits. `synchronous_commit` is switched on for every connection; a
+//! failover to an asynchronous replica may lose acknowledged events (an entity then meets `SnapshotAheadOfJournal`, if
+//! it has a snapshot), and so may a crash with `fsync = off`.
 //!
 //! `examples/read-side` is a program with a table that counts each event exactly once ([`Transactional`]).
 //!

@@ -37,12 +37,12 @@ pub(crate) fn known() -> i32 {
     MIGRATIONS.last().map_or(0, |last| last.version)
 }
 
-/// What to do about a schema that is older than the program.
+/// The handling of a schema that is older than the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Migrate {
     /// Bring the schema up to date, if the database user may. The default.
     Apply,
-    /// Refuse to work until an operator has brought it up to date.
+    /// Refuse to work until an operator has brought the schema up to date.
     Refuse,
 }
 

@@ -10,7 +10,7 @@ use crate::schema::Migrate;
 pub struct PostgresJournalSettings {
     /// The schema of the tables. It is created if the user may. Default `public`.
     pub schema: String,
-    /// What to do about an older schema. Default [`Migrate::Apply`].
+    /// The handling of an older schema. Default [`Migrate::Apply`].
     pub migrate: Migrate,
     /// Connections that append, at most 1024; an id always uses the same one. Default 4.
     pub write_lanes: usize,

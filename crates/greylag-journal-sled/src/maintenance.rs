@@ -93,7 +93,7 @@ pub struct Missing {
 pub struct Verification {
     /// Counts of what is there and sound.
     pub counts: Counts,
-    /// What is damaged or missing, one sentence each.
+    /// The damaged or missing parts, one sentence each.
     pub damage: Vec<String>,
     /// Events that are missing, as far as heads, neighbours and commit records tell.
     pub missing: Vec<Missing>,

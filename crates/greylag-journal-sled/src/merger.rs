@@ -43,7 +43,7 @@ impl Merger {
         self.next.is_some()
     }
 
-    /// Notes that so many events were removed from the disk.
+    /// Counts events that were removed from the disk; enough of them start a pass over the store.
     pub(crate) fn note_swept(&mut self, events: u64) {
         self.swept += events;
         if self.next.is_none() && self.last > 1 && self.swept >= LEAST_SWEPT.max(self.met_by_last_pass / 4) {

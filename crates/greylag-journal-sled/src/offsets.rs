@@ -19,7 +19,7 @@ use crate::request::{Answer, OffsetChange, Request};
 
 /// The offset store of a [`SledJournal`](crate::SledJournal), in the same directory and group commits.
 ///
-/// It keeps the newest ordinal of each slice, however many ids the slice has, and the marks that cover ranges of
+/// The store keeps the newest ordinal of each slice, however many ids the slice has, and the marks that cover ranges of
 /// slices.
 #[derive(Debug, Clone)]
 pub struct SledOffsets {

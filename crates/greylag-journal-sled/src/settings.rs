@@ -32,7 +32,7 @@ pub struct SledJournalSettings {
     pub ballast_bytes: u64,
     /// How `min_free_bytes` is measured. Default: the file system is asked.
     pub disk: Disk,
-    /// Where timestamps come from. Default: the system clock.
+    /// The source of timestamps. Default: the system clock.
     pub clock: Clock,
 }
 

@@ -73,7 +73,7 @@ impl StateRow {
     }
 }
 
-/// What a change superseded: the previous change of the state, and the chunks of the previous revision.
+/// The data that a change superseded: the previous change of the state, and the chunks of the previous revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Superseded {
     pub(crate) ordinal: u64,
@@ -82,7 +82,7 @@ pub(crate) struct Superseded {
 }
 
 impl Superseded {
-    /// What is superseded when `row`, which holds `state`, is overwritten.
+    /// The data that is superseded when `row`, which holds `state`, is overwritten.
     pub(crate) fn of(row: &Row, state: &StateRow) -> Self {
         Self { ordinal: state.ordinal, revision: state.state.revision, chunks: row.chunks }
     }

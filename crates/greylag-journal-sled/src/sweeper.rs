@@ -13,7 +13,7 @@ use crate::bytes_format::{FieldReader, FieldWriter};
 use crate::keys::{self, PidNo, Space, TagNo};
 use crate::lookup::{self, LookupError};
 
-/// What is left to remove.
+/// Removes deleted events group by group; the queue has the ranges that are left, by id.
 #[derive(Debug)]
 pub(crate) struct Sweeper {
     queue: BTreeMap<PidNo, Range>,
@@ -75,7 +75,7 @@ impl Sweeper {
             let before = entry.get().done_to.as_u64();
             let id = match id_of(*entry.key(), reader) {
                 Ok(id) => id,
-                // Nothing is removed while the id that it belongs to cannot be read.
+                // Keep the events while their id cannot be read.
                 Err(error) if error.is_corruption() => {
                     tracing::warn!(pid = entry.key().0, %error, "deleted events stay on the disk: whose they are is damaged");
                     entry.remove();

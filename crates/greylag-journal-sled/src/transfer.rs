@@ -97,7 +97,7 @@ fn unread(error: ReadError) -> ImportError {
 }
 
 impl Reads<'_> {
-    /// Ids with a head, whatever it says.
+    /// Ids that have a head row, of any content.
     fn ids_with_heads(&self, after: Option<&PersistenceId>, limit: usize) -> Result<Vec<PersistenceId>, ReadError> {
         let (from, to) = keys::heads(None, after);
         let id = |record| {

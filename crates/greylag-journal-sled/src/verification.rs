@@ -78,7 +78,7 @@ fn read_record(record: Result<(Bytes, Bytes), StoreError>) -> Result<(u64, Commi
 #[derive(Debug, Clone, Copy)]
 struct Written {
     commit_no: u64,
-    /// None if it was removed.
+    /// `None` if the commit removed the key.
     crc32c: Option<u32>,
 }
 

@@ -58,7 +58,7 @@ fn changed_sectors(before: &[u8], after: &[u8]) -> Vec<usize> {
     (0..sectors).filter(|_| old.next() != new.next()).collect()
 }
 
-/// Which of the changed sectors are lost.
+/// The selection of changed sectors that are lost.
 #[derive(Debug, Clone, Copy)]
 enum Loss {
     /// All.

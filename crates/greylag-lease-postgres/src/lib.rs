@@ -27,7 +27,7 @@
 //! - A connection exists only while a lease is held or asked for, so a thousand nodes do not hold a thousand
 //!   connections. After a failure a new connection is made.
 //!
-//! They rely on a server that keeps its commits (`synchronous_commit` is switched on; a failover to an asynchronous
+//! Leases rely on a server that keeps its commits (`synchronous_commit` is switched on; a failover to an asynchronous
 //! replica may lose a grant), and whose clock does not jump ahead by more than `operation_timeout`.
 //!
 //! # TLS

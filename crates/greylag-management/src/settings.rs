@@ -5,7 +5,7 @@ use greylag_transport::{ConfigError, ConfigErrors, Tls};
 /// Whether a node offers the admin service, on which address, and whether it allows changes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ManagementSettings {
-    /// Where to listen, `host:port`; port 0 picks a free one. `None`, the default: the service is off.
+    /// The address to listen on, `host:port`; port 0 picks a free one. `None`, the default: the service is off.
     pub address: Option<String>,
     /// Lets callers change the cluster (join, leave, down, prepare for shutdown). Otherwise they can only read. Default
     /// false.

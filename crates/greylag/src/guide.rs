@@ -1,4 +1,4 @@
-//! The pages of `docs/guide`: their programs are tests of documentation, so a page cannot go stale.
+//! Includes the pages of `docs/guide` as doc tests, so that their programs keep compiling and running.
 
 macro_rules! pages {
     ($($(#[$when:meta])? $name:ident = $file:literal;)+) => {

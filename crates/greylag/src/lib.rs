@@ -49,22 +49,23 @@
 //! }
 //! ```
 //!
-//! The facade puts the layers together; each is a crate of its own and can be used alone. What is
-//! re-exported depends on the features: `ddata`, `persistence`, `sharding`, `delivery` and
-//! `management` by default, `ddata-sled` (durable entries), `journal-sled`, `journal-postgres`, `journal-service`, `discovery-dns` and
-//! `lease-postgres` on request.
+//! The facade combines the layers; each layer is a crate of its own and can be used alone. Re-exports depend on the
+//! features: `ddata`, `persistence`, `sharding`, `delivery` and `management` by default, `ddata-sled` (durable
+//! entries), `journal-sled`, `journal-postgres`, `journal-service`, `discovery-dns` and `lease-postgres` on request.
 //!
-//! Settings come from the program, the environment and a TOML file: [`config`]. Programs to read:
-//! `examples/counter`, `examples/rate-limiter` (in memory, with a timer, gone when nobody asks), `examples/orders` (two types
-//! that talk), `examples/web` (a web server in front of what other nodes host; [`NodeBuilder::proxy`]),
-//! `examples/rolling-restart` (nodes leave and come while a client asks), `examples/job-scheduler` (jobs that go on by
-//! themselves after a restart), `examples/daemon` (workers that live once each; [`Node::daemon_process`]),
-//! `examples/singleton` (one till in the whole cluster, reached from every node; [`SingletonInstance`]), `examples/storefront`;
-//! of delivery ([`Node::delivery`]) `examples/checksums` (jobs for workers that are killed), `examples/file-transfer` (a file in
-//! pieces, point to point; [`Node::remoting`]), `examples/meter` (an entity with a file of its own counts each delivery once)
-//! and `examples/paid-orders` (orders and cards that send to each other exactly once);
-//! of entities that persist, without a cluster, `examples/bank-account` and `examples/read-side`;
-//! of replicated data ([`Node::replicated`]) `examples/cart`, `examples/voting` and, without a cluster, `examples/replicator`.
+//! Settings come from the program, the environment and a TOML file: see [`config`]. Example programs:
+//! - Entities: `examples/counter`, `examples/rate-limiter` (in memory, with a timer, passivated without requests),
+//!   `examples/orders` (two types that send each other messages), `examples/web` (a web server in front of entities on
+//!   other nodes; [`NodeBuilder::proxy`]), `examples/rolling-restart` (nodes are replaced under load),
+//!   `examples/job-scheduler` (jobs that continue by themselves after a restart), `examples/daemon` (a fixed number of
+//!   workers, each running once; [`Node::daemon_process`]), `examples/singleton` (one till in the whole cluster;
+//!   [`SingletonInstance`]), `examples/storefront`.
+//! - Delivery ([`Node::delivery`]): `examples/checksums` (jobs for workers that are killed), `examples/file-transfer`
+//!   (a file in pieces, point to point; [`Node::remoting`]), `examples/meter` (an entity with its own file counts each
+//!   delivery once) and `examples/paid-orders` (orders and cards that send to each other exactly once).
+//! - Persistent entities without a cluster: `examples/bank-account` and `examples/read-side`.
+//! - Replicated data ([`Node::replicated`]): `examples/cart`, `examples/voting` and, without a cluster,
+//!   `examples/replicator`.
 
 mod builder;
 pub mod config;

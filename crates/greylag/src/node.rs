@@ -223,7 +223,7 @@ impl Node {
         if reason.exit_code() == 0 { Ok(()) } else { Err(EndedOtherwise(reason).into()) }
     }
 
-    /// As [`Node::shutdown`], but answers the reason whatever ended the node.
+    /// Like [`Node::shutdown`], but returns the reason even if the node ended in another way.
     async fn end(&self) -> ShutdownReason {
         let reason = self.cluster.shutdown().await;
         self.transport.shutdown().await;

@@ -51,7 +51,7 @@ pub enum StartError {
     TimedOut {
         /// The time limit of the start.
         after: Duration,
-        /// What the node waited for, as far as it knew.
+        /// The missing condition, as far as the node knew.
         waited_for: String,
     },
     /// The node joined, but ended before it was Up.

@@ -1,11 +1,11 @@
-//! The account as this release has it: version 2 of its events, and how those of version 1 are read.
+//! The account of this release: version 2 of its events, and an upcaster that reads those of version 1.
 //!
 //! ```text
 //! version 1   {"type":"deposited","amount":30}                      whole euros
 //! version 2   {"type":"deposited","cents":3000,"currency":"EUR"}
 //! ```
-//! Stored events are never rewritten. The upcaster raises old payloads as they are read, so the rest of this
-//! file knows one version only.
+//! Stored events are never rewritten. The upcaster converts old payloads as they are read, so the rest of this
+//! file knows only version 2.
 
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -25,10 +25,10 @@ pub(crate) const EVENT: &str = "account.event";
 pub(crate) const BALANCE: &str = "account.balance";
 /// The version that this release writes.
 pub(crate) const VERSION: NonZeroU32 = NonZeroU32::new(2).unwrap();
-/// A snapshot at every so many events.
+/// The count of events between two snapshots.
 pub(crate) const SNAPSHOT_EVERY: NonZeroU64 = NonZeroU64::new(4).unwrap();
 
-/// What an account is asked.
+/// The commands of an account.
 #[derive(Debug)]
 pub(crate) enum Command {
     Deposit { money: Money, reply_to: ReplyTo<Result<Money, Refusal>> },
@@ -36,7 +36,7 @@ pub(crate) enum Command {
     Balance { reply_to: ReplyTo<Option<Money>> },
 }
 
-/// What an account remembers.
+/// The events of an account, as they are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Event {
@@ -45,7 +45,7 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// The balance after it, or why it must not happen. An account has the currency of its first deposit.
+    /// The balance after this event, or the reason for a refusal. An account has the currency of its first deposit.
     fn after(self, balance: Option<Money>) -> Result<Money, Refusal> {
         match (self, balance) {
             (Self::Deposited(money), None) => Ok(money),
@@ -56,18 +56,18 @@ impl Event {
     }
 }
 
-/// One account.
+/// The account's entity; the balance is its state.
 pub(crate) struct Account {
     deleted_to: watch::Sender<SeqNr>,
 }
 
-/// How accounts are stored. Events and snapshots of the release before are read by upcasters.
+/// The codecs of events and snapshots. Those of the previous release are read by upcasters.
 pub(crate) fn codecs() -> EventCodecs<Account> {
     let events = StoredCodec::with_version(json(EVENT), VERSION.get()).upcaster(Upcaster::json(EVENT, 1, 2, in_cents));
     EventCodecs::new(events).snapshots(balance_codec())
 }
 
-/// Snapshots outlive a release as events do.
+/// The snapshots' codec. Snapshots outlive a release just as events do, so they need an upcaster too.
 fn balance_codec() -> StoredCodec<Option<Money>> {
     StoredCodec::with_version(json(BALANCE), VERSION.get()).upcaster(Upcaster::json(BALANCE, 1, 2, in_cents))
 }
@@ -77,14 +77,14 @@ impl Account {
         Self { deleted_to: watch::Sender::new(SeqNr::ZERO) }
     }
 
-    /// The number up to which this incarnation has deleted events; programs can watch it.
+    /// The sequence number up to which this incarnation has deleted events, to be watched.
     pub(crate) fn deleted_to(&self) -> watch::Receiver<SeqNr> {
         self.deleted_to.subscribe()
     }
 
     fn decide(balance: Option<Money>, event: Event, reply_to: ReplyTo<Result<Money, Refusal>>) -> Effect<Self> {
         match event.after(balance) {
-            // The reply leaves when the event is on the disk, and not before.
+            // The reply is sent only when the event is on the disk.
             Ok(after) => Effect::<Self>::persist(event).then_reply(reply_to, move |_| Ok(after)),
             Err(refusal) => Effect::reply(reply_to, Err(refusal)),
         }
@@ -94,16 +94,16 @@ impl Account {
 impl EventSourced for Account {
     type Command = Command;
     type Event = Event;
-    /// Nothing before the first deposit.
+    /// `None` before the first deposit.
     type State = Option<Money>;
 
     fn settings(&self, node: &EventSourcedSettings) -> EventSourcedSettings {
         EventSourcedSettings {
             snapshot_every: Some(SNAPSHOT_EVERY),
-            // Two, so that a damaged one has an older beside it; what both cover is deleted.
+            // Keep two, so that an older snapshot remains if one is damaged; events covered by both are deleted.
             keep_n_snapshots: NonZeroU64::new(2).expect("two is not zero"),
             delete_events: true,
-            // This program wants to know; entities of a shard are restarted after a wait.
+            // Stop, so that this program sees the failure; in a shard, a failed entity is restarted after a delay.
             on_failure: OnFailure::Stop,
             ..node.clone()
         }
@@ -128,7 +128,7 @@ impl EventSourced for Account {
     }
 }
 
-/// Version 1 to version 2, of events and balances alike: `amount` was in whole euros.
+/// Converts events and balances from version 1, with `amount` in whole euros, to version 2.
 fn in_cents(mut stored: Value) -> Result<Value, String> {
     let fields = stored.as_object_mut().ok_or("not an object")?;
     let amount = fields.remove("amount").and_then(|amount| amount.as_u64()).ok_or("no amount")?;
@@ -145,8 +145,8 @@ mod tests {
     use super::*;
     use crate::release_1;
 
-    /// Recovery gets by without a snapshot that it cannot read, as long as all events are there; so the
-    /// program alone would not notice.
+    /// Tests the codec directly: as long as all events are there, recovery also works without a snapshot that it cannot
+    /// read, so a run of the program would not show the mistake.
     #[test]
     fn snapshots_of_the_release_before_are_read() {
         let old = release_1::balance_codec();

@@ -1,14 +1,14 @@
 //! An event-sourced bank account on disk, over two releases of its program.
 //!
-//! It shows how an account refuses to be overdrawn, how its replies wait for the disk, how snapshots
-//! replace old events, and schema evolution: the release before wrote whole euros, this one writes cents
-//! with a currency, and reads both. Where a program meets events that it cannot read (its own successor's
-//! after a rollback, or a type that it was not told of) the account does not start, and says why.
+//! The example shows how an account refuses to be overdrawn, how its replies wait for the disk, how snapshots
+//! replace old events, and schema evolution: the previous release wrote whole euros, the present one writes cents
+//! with a currency, and reads both. If an account has events that the program cannot read (those of the next
+//! release after a rollback, or of a type that the program does not know), it does not start, and says why.
 //!
 //! ```sh
 //! cargo run --package bank-account
 //! ```
-//! `account.rs` is what you would copy; this file tells the story and checks it.
+//! `account.rs` is the part to copy; this file runs the two releases and checks the results.
 #![expect(clippy::print_stdout, reason = "a program that shows what happens")]
 
 mod account;
@@ -45,7 +45,7 @@ async fn main() -> Result<(), Failure> {
     a_type_that_nobody_knows(&journal.stores()).await?;
     journal.close().await?;
 
-    // Nothing is left in memory: the account's answer now comes from the disk.
+    // Reopen the journal: the account's answer now comes from the disk only.
     let journal = open(directory.path()).await?;
     let account = Running::start(account::codecs().of(id.clone(), Account::new()), &journal.stores())?;
     let found = account.ask(|reply_to| Command::Balance { reply_to }).await?;
@@ -60,7 +60,7 @@ async fn open(directory: &Path) -> Result<SledJournal, Failure> {
     Ok(SledJournal::open(directory, SledJournalSettings::default()).await?)
 }
 
-/// Six events of version 1, and a snapshot of the fourth.
+/// The previous release stores six events of version 1, and a snapshot of the first four.
 async fn release_1_writes(stores: &Stores, id: &PersistenceId) -> Result<(), Failure> {
     use release_1::Event::{Deposited, Withdrawn};
     let account = Running::start(release_1::codecs().of(id.clone(), release_1::Account), stores)?;
@@ -75,7 +75,7 @@ async fn release_1_writes(stores: &Stores, id: &PersistenceId) -> Result<(), Fai
     Ok(())
 }
 
-/// The present release finds what the old one left, refuses what it must, and writes its first event.
+/// The present release reads the old events, refuses two withdrawals, and writes its first event.
 async fn release_2_reads_it(stores: &Stores, id: &PersistenceId) -> Result<Money, Failure> {
     let account = Running::start(account::codecs().of(id.clone(), Account::new()), stores)?;
     let found = account.ask(|reply_to| Command::Balance { reply_to }).await?;
@@ -91,7 +91,7 @@ async fn release_2_reads_it(stores: &Stores, id: &PersistenceId) -> Result<Money
 
     let money = Money::euro_cents(50);
     let balance = account.ask(|reply_to| Command::Deposit { money, reply_to }).await??;
-    // There is no moment at which the reply is here and the event is not: a crash now takes nothing.
+    // The reply is never sent before the event is stored, so a crash at this point would lose nothing.
     let head = stores.journal.head(id).await?;
     check(head.highest == SeqNr::from(7), "the event must be stored before the reply comes")?;
     println!("release 2: deposit {money}: {balance}, event {} is on the disk", head.highest);
@@ -99,8 +99,8 @@ async fn release_2_reads_it(stores: &Stores, id: &PersistenceId) -> Result<Money
     Ok(balance)
 }
 
-/// A rollback without a thought for the data: the old release meets an event of a newer version. It guesses
-/// nothing and skips nothing, unless its settings say so (`on_unknown_event`).
+/// Puts the old release back, which then meets an event of a newer version: it neither guesses nor skips the event,
+/// unless its settings say so (`on_unknown_event`).
 async fn release_1_is_put_back(stores: &Stores, id: &PersistenceId) -> Result<(), Failure> {
     let account = Running::start(release_1::codecs().of(id.clone(), release_1::Account), stores)?;
     let why = account.fails_to_recover().await?;
@@ -110,7 +110,7 @@ async fn release_1_is_put_back(stores: &Stores, id: &PersistenceId) -> Result<()
     Ok(())
 }
 
-/// More events, until a snapshot of version 2 makes old events needless.
+/// The present release writes more events, until a snapshot of version 2 makes old events unnecessary.
 async fn release_2_goes_on(stores: &Stores, id: &PersistenceId, before: Money) -> Result<Money, Failure> {
     let account = Account::new();
     let mut deleted_to = account.deleted_to();
@@ -126,14 +126,14 @@ async fn release_2_goes_on(stores: &Stores, id: &PersistenceId, before: Money) -
         expected = if deposit { expected.plus(money)? } else { expected.minus(money)? };
         check(balance == expected, "the replies do not add up")?;
     }
-    // Snapshots of 8 and 12 are kept, so the events up to 4 are needed no more.
+    // The snapshots at events 8 and 12 are kept, so the events up to 4 are no longer needed.
     let deleted_to = *deleted_to.wait_for(|deleted_to| *deleted_to >= SeqNr::from(4)).await?;
     account.stop().await?;
     println!("release 2: 12 events, {expected}; snapshots stand for the events up to {deleted_to}");
     Ok(expected)
 }
 
-/// An event whose manifest no codec here knows, as a program of another team may have written it.
+/// Stores an event with a manifest that no codec here knows, as another team's program might have written it.
 async fn a_type_that_nobody_knows(stores: &Stores) -> Result<(), Failure> {
     let id = PersistenceId::of("Account", "13")?;
     let writer_uuid = WriterUuid::from_u128(1);
@@ -156,7 +156,7 @@ async fn a_type_that_nobody_knows(stores: &Stores) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An account that runs as a task of this process; a cluster would host it in a shard.
+/// An account that runs as a task of this process; in a cluster, a shard would host it.
 struct Running<C> {
     handle: EntityHandle<C>,
     end: oneshot::Receiver<Ended>,
@@ -171,7 +171,7 @@ impl<C: Send + 'static> Running<C> {
         Ok(Self { handle, end })
     }
 
-    /// Sends what `command` makes of a token, and waits for the answer.
+    /// Sends the command that holds the given reply token, and waits for the answer.
     async fn ask<R: Send + 'static>(&self, command: impl FnOnce(ReplyTo<R>) -> C) -> Result<R, EntityError> {
         self.handle.ask(command).await
     }
@@ -181,7 +181,7 @@ impl<C: Send + 'static> Running<C> {
         check(self.end.await? == Ended::Stopped, "the account did not end as it was told")
     }
 
-    /// Which record keeps it from starting.
+    /// The record that keeps the account from starting.
     async fn fails_to_recover(self) -> Result<UnreadableRecord, Failure> {
         match self.end.await? {
             Ended::Failed(persistence::Failure::Recovery(RecoveryFailure::Unreadable(record))) => Ok(record),

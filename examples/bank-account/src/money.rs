@@ -1,10 +1,10 @@
-//! Amounts of money, and what cannot be done with them.
+//! Amounts of money, and the reasons for refusals.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What the bank keeps.
+/// The currencies of the bank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub(crate) enum Currency {
@@ -19,7 +19,7 @@ pub(crate) struct Money {
     pub(crate) currency: Currency,
 }
 
-/// Why an account does not do what it is asked. Nothing is stored then.
+/// The reason why an account refuses a command; nothing is stored then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("the account would be overdrawn")]
@@ -31,12 +31,12 @@ pub(crate) enum Refusal {
 }
 
 impl Money {
-    /// So many hundredths of a euro.
+    /// An amount in cents of a euro.
     pub(crate) const fn euro_cents(cents: u64) -> Self {
         Self { cents, currency: Currency::Eur }
     }
 
-    /// So many hundredths of a dollar.
+    /// An amount in cents of a dollar.
     pub(crate) const fn dollar_cents(cents: u64) -> Self {
         Self { cents, currency: Currency::Usd }
     }

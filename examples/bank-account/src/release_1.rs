@@ -1,5 +1,5 @@
-//! The account as the release before this one had it: whole euros, no currency. It is here to write old
-//! events; a real program keeps no old code, only the upcaster.
+//! The account of the previous release: whole euros, no currency. This file exists only to write old events;
+//! a real program keeps no old code, only the upcaster.
 
 use greylag_codec::json;
 use greylag_core::ReplyTo;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::account::{BALANCE, EVENT, SNAPSHOT_EVERY};
 
-/// An event to store; answered with the balance, or with nothing if the account would be overdrawn.
+/// An event to store; the answer is the new balance, or `None` if the account would be overdrawn.
 pub(crate) struct Command(pub(crate) Event, pub(crate) ReplyTo<Option<u64>>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,10 +33,10 @@ impl Balance {
     }
 }
 
-/// One account of the release before.
+/// An account of the previous release.
 pub(crate) struct Account;
 
-/// How they were stored: by version 1.
+/// The codecs of the previous release, which write version 1.
 pub(crate) fn codecs() -> EventCodecs<Account> {
     EventCodecs::new(json(EVENT)).snapshots(balance_codec())
 }

@@ -1,8 +1,8 @@
-//! A cache on two nodes: entries that are not read expire, entries that one node reads stay on both.
+//! A cache on two nodes: entries that no node reads expire, and an entry that one node reads stays on both.
 //!
 //! Two replicators with gRPC transports on loopback ports hold quotes under ids that begin with
-//! `quote-`, which expire after two seconds without use. One quote is asked for again and again on one
-//! node only, and so it stays on both; the other goes, and a subscriber hears of it. Exits 1 if not.
+//! `quote-`, which expire after two seconds without use. One quote is read again and again, on one
+//! node only, and so stays on both; the other expires, and a subscriber is told. Exits 1 if not.
 #![expect(clippy::print_stdout, reason = "a program that shows what happens")]
 
 use std::process::ExitCode;
@@ -18,10 +18,10 @@ type Quote = Replicated<LwwRegister<String>>;
 type Failure = Box<dyn std::error::Error>;
 
 const LIFETIME: Duration = Duration::from_secs(2);
-/// How long anything else may take.
+/// The time limit for everything but the expiry.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Two replicators, and the transports under them.
+/// Starts two replicators, each on a transport of its own.
 async fn start() -> Result<(Vec<Replicator>, Vec<Arc<GrpcTransport>>), Failure> {
     let mut transports = Vec::new();
     for _ in 0..2 {
@@ -52,7 +52,7 @@ async fn is_there(quote: &Quote) -> Result<bool, Failure> {
     Ok(quote.get().await?.value().is_some())
 }
 
-/// Waits until a quote has expired where it is watched, reading another one all the while.
+/// Reads one quote again and again, until the watched quote has expired; returns the count of reads.
 async fn keep_reading_until_expired(read: &Quote, watched: &Quote) -> Result<u32, Failure> {
     let mut changes = watched.subscribe();
     let mut reads = 0;

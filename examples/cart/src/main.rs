@@ -1,8 +1,8 @@
 //! A shopping cart in replicated data, changed on two nodes at once.
 //!
-//! A cart is a map from articles to the options chosen of each. Two devices of one customer talk to two
-//! nodes and change the cart at the same time; neither waits for the other, and no choice is lost: what
-//! one device put in while the other took the article out stays in, and nothing else comes back.
+//! A cart maps each article to its chosen options. Two devices of one customer talk to two nodes and change
+//! the cart at the same time; neither waits for the other, and no choice is lost: an option that one device adds
+//! while the other removes the article stays in the cart, and nothing else that was removed comes back.
 #![expect(clippy::print_stdout, reason = "a program that shows what happens")]
 
 use greylag::prelude::*;
@@ -10,7 +10,7 @@ use greylag::prelude::*;
 /// Articles, and the options chosen of each, as one node has them.
 type Cart = Replicated<OrMultiMap<String, String>>;
 
-/// What a majority of the nodes knows of the cart.
+/// The cart as a majority of the nodes knows it, as text.
 async fn show(cart: &Cart) -> greylag::Result<String> {
     let cart = cart.get().majority().await?;
     let lines = cart.iter().map(|(article, options)| {
@@ -30,7 +30,7 @@ async fn main() -> greylag::Result {
     phone.update(|cart, cx| cart.add_binding(cx, "tea".into(), "green".into())).majority().await?;
     println!("laptop sees {}", show(&laptop).await?);
 
-    // At the same time: the phone takes the mug out, the laptop wants a red one too.
+    // Concurrent changes: the phone removes the mug, the laptop adds a red one.
     phone.update(|cart, cx| cart.remove(cx, "mug")).await?;
     laptop.update(|cart, cx| cart.add_binding(cx, "mug".into(), "red".into())).await?;
     laptop.update(|cart, cx| cart.replace_binding(cx, "tea".into(), &"green".into(), "black".into())).await?;

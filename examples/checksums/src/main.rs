@@ -1,13 +1,14 @@
-//! Checksums of real files, by worker processes of which some are killed while they work.
+//! Checksums of real files, computed by worker processes of which some are killed while they work.
 //!
 //! ```sh
 //! cargo run --package checksums            # the sources of Greylag
 //! cargo run --package checksums -- ~/Music
 //! ```
-//! The producer of jobs names one file after the other; whichever worker has time reads it, tells the index what it found, and
-//! only then confirms the job. A quarter of the way one worker is killed, half way another one, and a new one joins: jobs that
-//! the dead had in hand go to the living, under the numbers that they had. A file may so be read twice, but none is left out,
-//! which one pass over all of them shows in the end. With `.durable()` the jobs outlive the producer's process as well.
+//! The producer sends one job per file; any worker with free capacity reads the file, sends the checksum to the index,
+//! and only then confirms the job. After a quarter of the files one worker is killed, after half of them another one,
+//! and a new one joins. Jobs that a killed worker had in hand go to the others under their old numbers. So a file may
+//! be read twice, but none is left out, as one pass over all files shows in the end. With `.durable()`, the jobs would
+//! also survive the producer's process.
 #![expect(clippy::print_stdout, reason = "a program that shows what happens")]
 
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
-/// Files to read; a job is the path of one.
+/// The work key: a job is the path of a file to read.
 fn files() -> WorkKey<PathBuf> {
     WorkKey::new("checksums", json("checksums.file"))
 }
@@ -27,7 +28,7 @@ fn files() -> WorkKey<PathBuf> {
 const INDEX: EntityKey<Found> = EntityKey::new("Index");
 const FOUND: &str = "checksums.found";
 
-/// A worker's finding, for the index.
+/// The checksum of one file, which a worker sends to the index.
 #[derive(Serialize, Deserialize)]
 struct Found {
     file: PathBuf,
@@ -37,7 +38,7 @@ struct Found {
 
 type Checksums = BTreeMap<PathBuf, u32>;
 
-/// Told twice of a file, it has it once.
+/// The index: a map of checksums, so a file reported twice is in it once.
 struct Index(watch::Sender<Checksums>);
 
 impl Entity for Index {
@@ -50,7 +51,7 @@ impl Entity for Index {
     }
 }
 
-/// The CRC-32C of a file, which is never in memory as a whole.
+/// The CRC-32C of a file, read in parts, never as a whole.
 async fn checksum(file: &Path) -> std::io::Result<u32> {
     let (mut file, mut buffer, mut crc32c) = (tokio::fs::File::open(file).await?, vec![0; 64 << 10], 0);
     loop {
@@ -61,7 +62,7 @@ async fn checksum(file: &Path) -> std::io::Result<u32> {
     }
 }
 
-/// A worker process: it works until it is killed.
+/// A worker process; works until it is killed.
 async fn work(seed: &str) -> greylag::Result {
     let builder = Node::builder("checksums").bind("127.0.0.1", 0).roles(["worker"]).seed_nodes([seed]);
     let node = builder.proxy(INDEX.proxy().role("index").codec(json(FOUND))).start().await?;
@@ -71,7 +72,7 @@ async fn work(seed: &str) -> greylag::Result {
         async move {
             let (file, crc32c) = (job.clone(), checksum(&job).await?);
             index.ask(|reply_to| Found { file, crc32c, reply_to }).await?;
-            job.confirm(); // after an error it would come again
+            job.confirm(); // not after an error: the job would be delivered again
             greylag::Result::Ok(())
         }
     };
@@ -80,7 +81,7 @@ async fn work(seed: &str) -> greylag::Result {
     Ok(())
 }
 
-/// Starts this program as a worker, which ends with this process at the latest.
+/// Starts this program as a worker process, which ends no later than this process.
 fn start_worker(seed: &str) -> std::io::Result<Child> {
     Command::new(std::env::current_exe()?).args(["--work-for", seed]).kill_on_drop(true).spawn()
 }
@@ -119,7 +120,7 @@ async fn main() -> greylag::Result {
         let (jobs, all) = (jobs.clone(), all.clone());
         async move {
             for file in all {
-                jobs.send(file).await?; // waits while a thousand wait for workers
+                jobs.send(file).await?; // waits while a thousand jobs wait for workers
             }
             greylag::Result::Ok(())
         }

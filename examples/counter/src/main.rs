@@ -1,4 +1,4 @@
-//! The counter of the cluster-sharding literature, event sourced: each name counts for itself.
+//! The counter known from the cluster-sharding literature, event sourced: one counter per name.
 
 #![expect(clippy::print_stdout, reason = "a program that shows what happens")]
 

@@ -1,8 +1,8 @@
-//! A street to be delivered to by a fixed number of carriers, of whom each lives once in the whole cluster.
+//! A fixed number of carriers deliver to a street; each carrier runs exactly once in the whole cluster.
 //!
-//! Three nodes have four carriers between them. Carrier `i` of `n` serves every `n`th house, so that each house has one carrier
-//! wherever that lives, also when a node leaves. Then there are six carriers: all four have stopped before the first of
-//! the six begins, so no house is ever served by two.
+//! Three nodes run four carriers between them. Carrier `i` of `n` serves every `n`th house, so each house has one
+//! carrier on some node, also after a node has left. Then the number changes to six carriers: all four old ones have
+//! stopped before the first of the six starts, so no house is ever served by two.
 #![expect(clippy::print_stdout, reason = "a program that shows what happens")]
 
 use std::sync::mpsc::{Sender, channel};
@@ -15,7 +15,7 @@ const HOUSES: u32 = 12;
 struct Carrier {
     index: u32,
     count: u32,
-    /// Who served which house: the revision, and the number of the house.
+    /// Reports each served house: the revision, and the number of the house.
     served: Sender<(u64, u32)>,
     revision: u64,
 }
@@ -30,7 +30,7 @@ impl Entity for Carrier {
 
     fn receive(&mut self, (): (), _: &mut Ctx<'_, ()>) -> Result<(), Failure> {
         for house in (0..HOUSES).filter(|house| house % self.count == self.index) {
-            // The program may have ended meanwhile.
+            // Ignore the error: the main function may have ended.
             self.served.send((self.revision, house)).ok();
         }
         Ok(())
@@ -53,7 +53,7 @@ async fn main() -> greylag::Result {
         nodes.push((node, carriers));
     }
 
-    // Each house is served, by each number of carriers, and again after a node has left.
+    // Wait until every house is served under this revision.
     let all_served = |revision| {
         let mut left: Vec<u32> = (0..HOUSES).collect();
         while !left.is_empty() {

@@ -1,4 +1,4 @@
-//! The program as people run it.
+//! Runs the example as a user would, and checks its exit code.
 
 #[test]
 fn it_runs_and_is_content() {

@@ -1,14 +1,14 @@
-//! A file sent point to point, to a receiver that is killed half way; another one goes on where it was.
+//! A file sent point to point to a receiver that is killed half-way; a second receiver continues where it stopped.
 //!
 //! ```sh
 //! cargo run --package file-transfer                  # 16 MiB made up
 //! cargo run --package file-transfer -- some.iso
 //! ```
-//! The sender reads the file piece by piece and waits for room before each, so that neither side ever holds the file. A piece
-//! is larger than what the connection carries at a time; the link cuts it into chunks, between which other messages of the
-//! nodes pass, and puts it together again. The receiver confirms a piece when it is written. The second receiver registers at
-//! the same producer, and gets what the first did not confirm. A piece says where it belongs, so one that was written and not
-//! confirmed is written over by itself.
+//! The sender reads the file piece by piece and waits for room before each, so neither side ever holds the whole file.
+//! A piece is larger than one frame of the connection; the transport cuts the piece into chunks, between which other
+//! messages of the nodes pass, and joins the chunks again. The receiver confirms a piece once it is written. The second
+//! receiver registers with the same producer, and gets the pieces that the first one did not confirm. Each piece has
+//! its offset, so a piece that was written but not confirmed is simply written again to the same place.
 #![expect(clippy::print_stdout, reason = "a program that shows what happens")]
 
 use std::io::SeekFrom;
@@ -22,12 +22,12 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
-/// Bytes of a piece: eight chunks.
+/// Bytes of a piece, which makes eight chunks.
 const PIECE: usize = 1 << 20;
-/// How long the rest may take, also on a machine that is busy.
+/// The time limit for the last confirmations, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A piece of the file; the last one is empty.
+/// A piece of the file; an empty one marks the end.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Piece {
     #[prost(uint64, tag = "1")]
@@ -36,7 +36,7 @@ struct Piece {
     bytes: Bytes,
 }
 
-/// The receiver's process: it registers at the sender's controller, and ends after the last piece.
+/// The receiver process: registers with the sender's controller, and ends after the last piece.
 async fn receive(seed: &str, sender: &str, path: &Path) -> greylag::Result {
     let node = Node::builder("transfer").bind("127.0.0.1", 0).seed_nodes([seed]).start().await?;
     let consumer = ConsumerController::builder(prost("transfer.piece")).spawn(node.remoting())?;
@@ -53,7 +53,7 @@ async fn receive(seed: &str, sender: &str, path: &Path) -> greylag::Result {
         file.write_all(&piece.bytes).await?;
         file.flush().await?;
         let is_last = piece.bytes.is_empty();
-        piece.confirm(); // not before it is written
+        piece.confirm(); // not before the piece is written
         if is_last {
             consumer.deliver_then_stop();
         }
@@ -61,14 +61,14 @@ async fn receive(seed: &str, sender: &str, path: &Path) -> greylag::Result {
     node.shutdown().await
 }
 
-/// Starts this program as a receiver, which ends with this process at the latest.
+/// Starts this program as a receiver process, which ends no later than this process.
 fn start_receiver(node: &Node, sender: &ControllerRef, path: &Path) -> std::io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["--receive", &node.address().to_string(), &sender.to_string()]).arg(path);
     command.kill_on_drop(true).spawn()
 }
 
-/// The next piece of a file: as long as it may be, unless the file ends.
+/// The next piece of a file: full, unless the file ends.
 async fn read(file: &mut File, offset: u64) -> std::io::Result<Piece> {
     let mut bytes = Vec::with_capacity(PIECE);
     file.take(PIECE as u64).read_to_end(&mut bytes).await?;

@@ -1,9 +1,9 @@
-//! Jobs that are scheduled once, and go on by themselves until they are done, whatever is restarted meanwhile.
+//! Jobs that are scheduled once and then continue by themselves until done, also over restarts of the node.
 //!
-//! Each job is an entity that does one step after the other. Its type remembers its entities, so a job that was interrupted
-//! starts again with its shard, without a message; its journal says which step comes next. A job that is done passivates,
-//! and with that is forgotten. The program schedules three jobs, stops its node in the midst of them, and starts another
-//! one that is told nothing.
+//! Each job is an entity that does one step after the other. Its type remembers its entities, so an interrupted job
+//! starts again together with its shard, without a message; the job's journal tells the next step. A job that is done
+//! passivates, and so is no longer remembered. The program schedules three jobs, stops its node while they run, and
+//! starts another node, to which it sends nothing.
 #![expect(clippy::print_stdout, reason = "a program that shows what happens")]
 
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -17,14 +17,14 @@ const STEPS: u32 = 5;
 
 #[derive(Serialize, Deserialize)]
 enum Command {
-    /// Does the next step, and again after a while.
+    /// Do the next step, and schedule the one after it.
     Step,
 }
 
 #[derive(Serialize, Deserialize)]
 struct StepDone;
 
-/// What a job has done: its name, and the number of the step.
+/// A finished step: the job's name, and the number of the step.
 type Done = (String, u32);
 
 struct Job {
@@ -41,7 +41,7 @@ impl EventSourced for Job {
         let told = self.done.clone();
         let effect = Effect::persist(StepDone).then_run(move |_| {
             println!("{name}: step {step} of {STEPS}");
-            // The program may have ended meanwhile.
+            // Ignore the error: the main function may have ended.
             told.send((name, step)).ok();
         });
         if step < STEPS {
@@ -56,8 +56,7 @@ impl EventSourced for Job {
         *done += 1;
     }
 
-    /// A job begins, or goes on, as soon as it knows how far it is. One that had done its last step when it was interrupted
-    /// only has to go.
+    /// After recovery, schedules the next step of the job; passivates a job that was interrupted after its last step.
     fn on_signal(&mut self, cx: &mut Ctx<'_, Command>, done: &u32, signal: &Signal) {
         if *signal == Signal::RecoveryCompleted {
             if *done < STEPS {
@@ -69,7 +68,7 @@ impl EventSourced for Job {
     }
 }
 
-/// A node that hosts jobs.
+/// Starts a node that hosts jobs.
 async fn start(stores: &Stores, done: &Sender<Done>) -> Result<Node, greylag::StartError> {
     let done = done.clone();
     let jobs = EntityType::event_sourced(JOB, move |_| Ok(Job { done: done.clone() }))
@@ -79,7 +78,7 @@ async fn start(stores: &Stores, done: &Sender<Done>) -> Result<Node, greylag::St
     Node::builder("scheduler").stores(stores.clone()).entity(jobs).start().await
 }
 
-/// Waits until a job has done a step.
+/// Waits until any job has finished step `wanted`.
 fn wait_for(done: &Receiver<Done>, wanted: u32) -> Done {
     let deadline = Duration::from_secs(60);
     std::iter::from_fn(|| done.recv_timeout(deadline).ok()).find(|(_, step)| *step == wanted).expect("jobs go on")
@@ -87,7 +86,7 @@ fn wait_for(done: &Receiver<Done>, wanted: u32) -> Done {
 
 #[tokio::main]
 async fn main() -> greylag::Result {
-    // What outlives the nodes: in a program of your own a journal in PostgreSQL, say.
+    // The journal outlives the nodes; a real program would use PostgreSQL, for example.
     let stores = Stores::in_memory_shared();
     let (done, steps) = channel();
 

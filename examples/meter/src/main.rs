@@ -1,15 +1,16 @@
-//! A delivery entity that is not event-sourced: a meter that keeps its state in a file of its own, and counts every reading once.
+//! A delivery entity without event sourcing: a meter that keeps its state in its own file, and counts every reading
+//! once.
 //!
 //! ```sh
 //! cargo run --package meter
 //! ```
-//! The counts of a meter and its progress in each stream of deliveries stand in one file, which is replaced as a whole: the
-//! two cannot contradict each other. When the meter starts it says how far it is ([`DeliveryEntity::on_start`]), and
-//! readings up to there are confirmed without being handed out again. So readings that were written, but not confirmed
-//! before their meter failed or its process was killed, count once. Both happen here.
+//! A meter's counts and its progress in each stream of deliveries are in one file, which is replaced as a whole, so the
+//! two always agree. When a meter starts, it reports its progress ([`DeliveryEntity::on_start`]), and deliveries up to
+//! that progress are confirmed without another call of the meter. So a reading counts once even if the meter failed, or
+//! its process was killed, after the write and before the confirmation. Both happen here.
 //!
-//! A file has no transactions; it is safe here because one process alone writes it. With a state in a database, a
-//! [`DedupeStore`](greylag::delivery::DedupeStore): notes the same within the transaction that writes the effect, and
+//! A file has no transactions; it is safe here because only one process writes it. For state in a database, a
+//! [`DedupeStore`](greylag::delivery::DedupeStore) stores the progress in the transaction that writes the effect, and
 //! refuses the second of two owners.
 #![expect(clippy::print_stdout, reason = "a program that shows what happens")]
 
@@ -21,13 +22,13 @@ use greylag::delivery::{SeqNr, StreamId};
 use greylag::prelude::*;
 use tokio::process::{Child, Command};
 
-/// Key of meters, for producers that deliver to them.
+/// The key of meters for producers that deliver to them.
 const METER: EntityKey<Reading> = EntityKey::new("Meter");
-/// Key of the same meters, for questions to them.
+/// The key of the same meters for queries.
 const TOTAL: EntityKey<ReplyTo<Counted>> = EntityKey::new("Meter");
 const METERS: u64 = 3;
 const READINGS: u64 = 300;
-/// How long anything may take, also on a machine that is busy.
+/// The time limit for each step, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Serialize, Deserialize)]
@@ -41,11 +42,11 @@ struct Counted {
     watt_hours: u64,
 }
 
-/// The content of the file.
+/// The content of a meter's file.
 #[derive(Default, Serialize, Deserialize)]
 struct State {
     counted: Counted,
-    /// For each stream of deliveries the number of the last one that is counted.
+    /// The sequence number of the last counted delivery, for each stream.
     applied: BTreeMap<u128, u64>,
 }
 
@@ -64,7 +65,7 @@ impl Meter {
         Ok(Self { file, state })
     }
 
-    /// Replaces the file in one step: a reader sees the former state or this one.
+    /// Replaces the file atomically: a reader sees the old state or the new one.
     fn write(&self) -> Result<(), Failure> {
         let new = self.file.with_extension("new");
         std::fs::write(&new, serde_json::to_vec(&self.state)?)?;
@@ -99,7 +100,7 @@ impl DeliveryEntity<Reading> for Meter {
     }
 }
 
-/// The process in which meters live, until it is killed.
+/// The process that hosts the meters, until it is killed.
 async fn host(seed: &str, directory: PathBuf) -> greylag::Result {
     let open = move |init: &EntityInit| Meter::open(directory.join(format!("{}.json", init.id)));
     let meters = DeliveryType::of_both(METER, json("meter.reading"), json("meter.total"), open).role("meters");

@@ -1,8 +1,9 @@
-//! Orders and the inventory: two entity types that talk, on two nodes.
+//! Orders and the inventory: two entity types that send each other messages, on two nodes.
 //!
-//! An order asks the inventory of its article to keep some pieces for it, and is placed once the answer is there; meanwhile
-//! it takes other messages. A question may be lost with a node, and its answer may be. So the order asks again, under its
-//! own number, and the inventory keeps what it has kept: asked twice, it answers twice and gives once.
+//! An order asks the inventory of its article to reserve some pieces, and is placed once the inventory agrees;
+//! meanwhile the order handles other messages. A node may fail and lose the question or the answer. So the order asks
+//! again, under its own id, and the inventory remembers its reservations: asked twice, it answers twice and reserves
+//! once.
 #![expect(clippy::print_stdout, reason = "a program that shows what happens")]
 
 use std::collections::BTreeMap;
@@ -12,12 +13,12 @@ use greylag::prelude::*;
 
 const ORDER: EntityKey<Order> = EntityKey::new("Order");
 const INVENTORY: EntityKey<Reserve> = EntityKey::new("Inventory");
-/// Of every article.
+/// Pieces of every article at the start.
 const IN_STOCK: u32 = 5;
-/// When an order asks again that was not answered.
+/// The delay before an order repeats a question without an answer.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// Keeps pieces for an order; answers whether there are enough.
+/// Reserves pieces for an order; the answer is whether there are enough.
 #[derive(Serialize, Deserialize)]
 struct Reserve {
     order: String,
@@ -36,7 +37,7 @@ struct Inventory;
 impl EventSourced for Inventory {
     type Command = Reserve;
     type Event = Reserved;
-    /// What is kept for which order.
+    /// The reserved pieces of each order.
     type State = BTreeMap<String, u32>;
 
     fn on_command(&mut self, _: &mut Ctx<'_, Reserve>, kept: &Self::State, command: Reserve) -> Effect<Self> {
@@ -55,10 +56,10 @@ impl EventSourced for Inventory {
     }
 }
 
-/// What came of an order, or why nothing did.
+/// What was ordered, or why the order failed.
 type Outcome = Result<String, String>;
 
-/// What a customer wants, and where to say what came of it.
+/// A customer's order, and the token for its outcome.
 #[derive(Serialize, Deserialize)]
 struct Wish {
     article: String,
@@ -69,7 +70,7 @@ struct Wish {
 #[derive(Serialize, Deserialize)]
 enum Order {
     Place(Wish),
-    /// What the inventory said.
+    /// The inventory has answered, or failed to answer.
     Answered {
         outcome: Result<bool, AskError>,
         wish: Wish,
@@ -111,7 +112,7 @@ impl EventSourced for Orders {
             (Order::Answered { outcome: Ok(false), wish }, None) => {
                 Effect::reply(wish.reply_to, Err(format!("there are not {} of {:?}", wish.pieces, wish.article)))
             }
-            // The inventory may have kept the pieces; it knows the order, and is asked again in a while.
+            // The inventory may have reserved the pieces already. It remembers the order, so ask again after a delay.
             (Order::Answered { outcome: Err(error), wish }, None) if error.is_retryable() => {
                 cx.spawn(tokio::time::sleep(AGAIN), move |()| Order::Place(wish));
                 Effect::none()

@@ -1,4 +1,4 @@
-//! The card: it pays for orders, and tells each.
+//! The card: pays for orders, and tells each order that it is paid.
 
 use greylag::delivery::{DeliveryOutbox, EntityOutbox, OutboxEvent, OutboxRequest, WithOutbox};
 use greylag::persistence::Signal;
@@ -7,9 +7,9 @@ use greylag::sharding::Proxy;
 
 use crate::order::{ORDER, OrderMessage, order};
 
-/// Key of cards, for producers that deliver to them.
+/// The key of cards for producers that deliver to them.
 pub(crate) const CARD: EntityKey<Pay> = EntityKey::new("Card");
-/// Key of the same cards, for questions to them.
+/// The key of the same cards for queries.
 pub(crate) const CHARGED: EntityKey<Query> = EntityKey::new("Card");
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -18,16 +18,16 @@ pub(crate) struct Pay {
     pub(crate) cents: u64,
 }
 
-/// How payments are written wherever they are sent.
+/// The codec of payments, for senders and receivers.
 pub(crate) fn pay() -> impl greylag::core::Codec<Pay> {
     json("card.pay")
 }
 
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Query {
-    /// How much was it charged?
+    /// The total that was charged to the card, in cents.
     Charged(ReplyTo<u64>),
-    /// A request of the producer that sends for this card. It never leaves the process.
+    /// A request of this card's own outbox producer. It never leaves the process.
     #[serde(skip)]
     Outbox(OutboxRequest),
 }
@@ -44,7 +44,7 @@ pub(crate) struct CardState {
     outbox: DeliveryOutbox,
 }
 
-/// Cards where they live.
+/// The entity type on nodes that host cards.
 pub(crate) fn cards() -> EntityType<WithDelivery<Pay, Query>> {
     EntityType::event_sourced(CARD, |init| Ok(Card { outbox: EntityOutbox::open(init, ORDER)? }))
         .role("shop")
@@ -54,7 +54,7 @@ pub(crate) fn cards() -> EntityType<WithDelivery<Pay, Query>> {
         .remember_entities(RememberStore::EventSourced)
 }
 
-/// Cards that live elsewhere.
+/// The entity type on nodes that only send to cards.
 pub(crate) fn cards_elsewhere() -> EntityType<WithDelivery<Pay, Query>, Proxy> {
     CARD.proxy().role("shop").commands(pay()).with_delivery_and(json::<Query>("card.query"))
 }

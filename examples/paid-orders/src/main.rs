@@ -3,14 +3,14 @@
 //! ```sh
 //! cargo run --package paid-orders
 //! ```
-//! An order that is placed stores, in one append, that it is placed and the message to its card. The card stores the charge with
-//! the message back, and the order stores that it is paid. Each of the four steps is in a history before the next one begins,
-//! and each message carries the number that its history gave it: whatever dies, the next incarnation sends the unconfirmed
-//! messages again, and an entity that has applied one recognises its number. So no order stays unpaid, and none is paid for
-//! twice.
+//! An order that is placed stores two things in one append: that it is placed, and the message to its card. The card
+//! stores the charge together with the message back, and the order stores that it is paid. Each of these steps is in an
+//! entity's journal before the next one begins, and each message has the number that it got there. After any crash, the
+//! next incarnation sends the unconfirmed messages again, and an entity that has already applied a message recognises
+//! its number. So no order stays unpaid, and none is paid twice.
 //!
-//! Two processes host orders and cards; this one serves their journal, places orders, and kills one of the two a third of the
-//! way, and the other one after two thirds.
+//! Two processes host orders and cards; this one serves their journal, places orders, and kills one of the two after a
+//! third of the orders, and the other one after two thirds.
 #![expect(clippy::print_stdout, reason = "a program that shows what happens")]
 
 mod card;
@@ -30,10 +30,10 @@ use order::{ASKED, ORDER, OrderMessage};
 const ORDERS: u64 = 60;
 const CARDS: u64 = 5;
 const CENTS: u64 = 990;
-/// How long anything may take, also on a machine that is busy.
+/// The time limit for each step, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A node of this role, whose journal this address serves.
+/// Starts a node with this role, which uses the journal served at this address.
 async fn start(role: &str, seed: Option<&str>, journal: &str) -> greylag::Result<Node> {
     let stores = JournalClient::connect(journal, ClientSettings::default()).await?.stores();
     let builder = Node::builder("shop").bind("127.0.0.1", 0).roles([role]).seed_nodes(seed).stores(stores);
@@ -44,12 +44,12 @@ async fn start(role: &str, seed: Option<&str>, journal: &str) -> greylag::Result
     Ok(builder.start().await?)
 }
 
-/// Starts this program as a host of orders and cards, which ends with this process at the latest.
+/// Starts this program as a host of orders and cards, which ends no later than this process.
 fn start_host(seed: &str, journal: &str) -> std::io::Result<Child> {
     Command::new(std::env::current_exe()?).args(["--host", seed, journal]).kill_on_drop(true).spawn()
 }
 
-/// Asks until it is answered: an entity that moves, or a node that was killed, does not answer.
+/// Asks again until there is an answer: an entity that moves, or whose node was killed, does not answer.
 async fn ask<M: Send + 'static, R: Send + 'static>(
     entity: &EntityRef<M>,
     question: impl Fn(ReplyTo<R>) -> M + Copy,

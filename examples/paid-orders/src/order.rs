@@ -1,4 +1,4 @@
-//! The order: it asks a card for its money when it is placed, and hears that it is paid.
+//! The order: sends a payment to its card when it is placed, and learns from the card that it is paid.
 
 use greylag::delivery::{DeliveryOutbox, EntityOutbox, OutboxEvent, OutboxRequest, WithOutbox};
 use greylag::persistence::Signal;
@@ -7,9 +7,9 @@ use greylag::sharding::Proxy;
 
 use crate::card::{CARD, Pay, pay};
 
-/// Key of orders, for producers that deliver to them.
+/// The key of orders for producers that deliver to them.
 pub(crate) const ORDER: EntityKey<OrderMessage> = EntityKey::new("Order");
-/// Key of the same orders, for questions to them.
+/// The key of the same orders for queries.
 pub(crate) const ASKED: EntityKey<Query> = EntityKey::new("Order");
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -18,16 +18,16 @@ pub(crate) enum OrderMessage {
     Paid { cents: u64 },
 }
 
-/// How orders are written wherever they are sent.
+/// The codec of orders' messages, for senders and receivers.
 pub(crate) fn order() -> impl greylag::core::Codec<OrderMessage> {
     json("order")
 }
 
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Query {
-    /// How much was paid, in how many payments?
+    /// The paid cents, and the count of payments.
     Payments(ReplyTo<(u64, u32)>),
-    /// A request of the producer that sends for this order. It never leaves the process.
+    /// A request of this order's own outbox producer. It never leaves the process.
     #[serde(skip)]
     Outbox(OutboxRequest),
 }
@@ -47,8 +47,8 @@ pub(crate) struct OrderState {
     outbox: DeliveryOutbox,
 }
 
-/// The entity type on nodes that host orders. An order that waits for its card goes on by itself after the death of its
-/// node.
+/// The entity type on nodes that host orders. It remembers its entities, so an order that waits for its card continues
+/// by itself after its node's death.
 pub(crate) fn orders() -> EntityType<WithDelivery<OrderMessage, Query>> {
     EntityType::event_sourced(ORDER, |init| Ok(Order { outbox: EntityOutbox::open(init, CARD)? }))
         .role("shop")
@@ -58,7 +58,7 @@ pub(crate) fn orders() -> EntityType<WithDelivery<OrderMessage, Query>> {
         .remember_entities(RememberStore::EventSourced)
 }
 
-/// Orders that live elsewhere.
+/// The entity type on nodes that only send to orders.
 pub(crate) fn orders_elsewhere() -> EntityType<WithDelivery<OrderMessage, Query>, Proxy> {
     ORDER.proxy().role("shop").commands(order()).with_delivery_and(json::<Query>("order.query"))
 }
@@ -91,7 +91,7 @@ impl EventSourced for Order {
                 let payment = [(card, Pay { order: cx.id().to_owned(), cents })];
                 let sent = self.outbox.send::<Self, _>(state, &pay(), payment).expect("JSON takes it");
                 let events = [OrderEvent::Placed].into_iter().chain(sent).collect();
-                // The events and the mark of the delivery are stored in one append; then the payment leaves.
+                // Store the events and the mark of the delivery in one append; the payment is sent after that.
                 Effect::persist_delivery(delivery, events).then_run(self.outbox.stored::<Self>())
             }
             OrderMessage::Paid { cents } => Effect::persist_delivery(delivery, vec![OrderEvent::Paid { cents }]),

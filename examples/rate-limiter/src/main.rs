@@ -1,8 +1,8 @@
-//! A rate limiter: each client has a bucket of tokens, wherever in the cluster its requests come in.
+//! A rate limiter: each client has one bucket of tokens, for requests that come in at any node of the cluster.
 //!
-//! A bucket is a plain entity: it lives in memory, on one node, and keeps nothing. A timer fills it. A bucket that is not
-//! asked for a while is full by then, so it may leave the memory: the next request finds another one, full as well. Its
-//! timer does not keep it alive, for a timer is no use that is made of it.
+//! A bucket is a plain entity: it lives in memory on one node, and stores nothing. A timer refills the bucket. A bucket
+//! without requests for a while is full again, so it may passivate: the next request starts a new one, full as well.
+//! The timer does not keep a bucket in memory, since a timer's message does not count as use.
 #![expect(clippy::print_stdout, reason = "a program that shows what happens")]
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use greylag::sharding::Signal;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 const LIMITER: EntityKey<Message> = EntityKey::new("RateLimiter");
-/// What a full bucket holds.
+/// The tokens of a full bucket.
 const BURST: u32 = 10;
 const REFILL: Duration = Duration::from_millis(200);
 const IDLE: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ enum Message {
 
 struct Limiter {
     left: u32,
-    /// Is told who has left the memory.
+    /// Receives the client's name when the bucket passivates.
     gone: UnboundedSender<String>,
 }
 
@@ -51,7 +51,7 @@ impl Entity for Limiter {
 
     fn on_signal(&mut self, signal: Signal, cx: &mut Ctx<'_, Message>) -> Result<(), Failure> {
         if signal == Signal::PostStop {
-            // The program may have ended meanwhile.
+            // Ignore the error: the main function may have ended.
             self.gone.send(cx.id().to_owned()).ok();
         }
         Ok(())
@@ -74,24 +74,24 @@ async fn main() -> greylag::Result {
         nodes[node].entity_ref(LIMITER, client).ask(move |reply_to| Message::Take { tokens, reply_to })
     };
 
-    // Both nodes take from one bucket, until it is empty.
+    // Take from both nodes in turn until the shared bucket is empty.
     let mut granted = 0;
     while take(granted % 2, "alice", 1).await? {
         granted += 1;
     }
     println!("alice: {granted} requests at once, and no more");
     assert!(granted >= BURST as usize);
-    // Another client has a bucket of its own, and none holds more than it can.
+    // Another client has its own bucket, which never holds more than `BURST` tokens.
     assert!(take(0, "bob", BURST).await?);
     assert!(!take(1, "bob", BURST + 1).await?);
 
-    // What is refused is granted a while later.
+    // A request for a full bucket is granted after the refill.
     while !take(1, "alice", BURST).await? {
         tokio::time::sleep(REFILL / 4).await;
     }
     println!("alice: the bucket is full again");
 
-    // Nobody asks any more.
+    // Without requests, the buckets passivate.
     let mut gone = BTreeSet::new();
     while gone.len() < 2 {
         let client = left_memory.recv().await.expect("a bucket tells it");

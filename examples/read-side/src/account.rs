@@ -1,20 +1,20 @@
-//! The write side: an event-sourced account that knows nothing of any table.
+//! The write side: an event-sourced account, which does not know of the table.
 
 use greylag_codec::json;
 use greylag_core::ReplyTo;
 use greylag_persistence::{Ctx, Effect, EventSourced, StoredCodec};
 use serde::{Deserialize, Serialize};
 
-/// The type in the ids of accounts, by which the projection finds their events.
+/// The entity type in the accounts' ids, by which the projection finds their events.
 pub(crate) const ENTITY_TYPE: &str = "Account";
 
-/// What an account is asked.
+/// The commands of an account.
 pub(crate) enum Command {
     Deposit {
         cents: u64,
         reply_to: ReplyTo<Balance>,
     },
-    /// Of more than there is, nothing is withdrawn.
+    /// If the account holds less, nothing is withdrawn.
     Withdraw {
         cents: u64,
         reply_to: ReplyTo<Balance>,
@@ -24,7 +24,7 @@ pub(crate) enum Command {
     },
 }
 
-/// What an account remembers.
+/// The events of an account, as they are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Event {
@@ -32,19 +32,19 @@ pub(crate) enum Event {
     Withdrawn { cents: u64 },
 }
 
-/// What an account holds, and how many events it took.
+/// An account's money, and the count of events that led to it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Balance {
     pub(crate) cents: u64,
     pub(crate) events: u64,
 }
 
-/// How events are stored, for the account that writes and the projection that reads.
+/// The codec of events, for the account that writes and the projection that reads.
 pub(crate) fn event_codec() -> StoredCodec<Event> {
     StoredCodec::new(json("account.event"))
 }
 
-/// One account.
+/// The account's entity; the balance is its state.
 pub(crate) struct Account;
 
 impl EventSourced for Account {

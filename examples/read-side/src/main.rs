@@ -1,16 +1,16 @@
 //! A table in PostgreSQL that follows event-sourced accounts: each event counted exactly once.
 //!
-//! It shows a projection whose rows and progress are one transaction. Twenty accounts write to the shared
-//! journal; a projection adds their events up in the table `balance`. Its process dies in the middle of the
-//! work, the accounts write on without it, another takes over, is stopped in order, a third finishes. Then the
-//! table says what the accounts say, to the cent and to the event.
+//! The example shows a projection that commits rows and progress in one transaction. Twenty accounts write to a
+//! shared journal; a projection adds up their events in the table `balance`. The projection is killed in the middle of
+//! its work, the accounts write on without it, a second one continues and is stopped in order, and a third one
+//! finishes. Then the table agrees with the accounts, to the cent and to the event.
 //!
 //! ```sh
 //! cargo run --package read-side                       # starts a PostgreSQL of its own and throws it away
 //! cargo run --package read-side -- --url 'host=127.0.0.1 user=me password=secret dbname=test'
 //! ```
-//! The second form leaves the schema `read_side_example` behind; run it again, and all goes on from there.
-//! `table.rs` has the projection's handler and `account.rs` the accounts; this file tells the story.
+//! The second form leaves the schema `read_side_example` behind; another run continues from there.
+//! `table.rs` has the projection's handler and `account.rs` the accounts; this file runs them and checks the result.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that shows what happens")]
 
 mod account;
@@ -33,7 +33,7 @@ use runner::Runner;
 use table::{SCHEMA, Table};
 
 const ACCOUNTS: u64 = 20;
-/// Commands to each account before the projection dies, and again after.
+/// Commands per account before the projection is killed, and again after that.
 const ROUNDS: u64 = 20;
 
 #[derive(Parser)]
@@ -60,7 +60,7 @@ fn start(arguments: Arguments) -> Result<(), BoxError> {
     match arguments.url {
         Some(url) => runtime.block_on(run(&url)),
         None => {
-            // It ends with this value.
+            // The server ends when this value is dropped.
             let server = Postgres::try_start(&[]).map_err(|error| format!("{error} (or name a server by --url)"))?;
             runtime.block_on(run(&server.config()))
         }
@@ -73,7 +73,7 @@ async fn run(url: &str) -> Result<(), BoxError> {
     let accounts = Accounts::start(&journal)?;
     let before = table.events().await?;
 
-    // The accounts write, the table follows, and its keeper dies.
+    // The accounts write, the projection keeps the table up to date, and then the projection is killed.
     let keeper = Runner::start(url).await?;
     let death = async {
         table.wait_for(before + 50).await?;
@@ -83,7 +83,7 @@ async fn run(url: &str) -> Result<(), BoxError> {
     try_join(accounts.write(0..ROUNDS), death).await?;
     println!("killed:   the table has counted {} of {} events", table.events().await?, accounts.events().await?);
 
-    // No program keeps the table now, and accounts go on without it.
+    // The accounts go on while no projection runs.
     accounts.write(ROUNDS..2 * ROUNDS).await?;
     let (counted, stored) = (table.events().await?, accounts.events().await?);
     println!("alone:    the table has counted {counted} of {stored} events");
@@ -115,7 +115,7 @@ fn journal_settings() -> PostgresJournalSettings {
     PostgresJournalSettings { schema: SCHEMA.to_owned(), ..PostgresJournalSettings::default() }
 }
 
-/// The accounts by name, as tasks of this process; a cluster would host them in shards.
+/// The accounts by name, as tasks of this process; in a cluster, shards would host them.
 struct Accounts(BTreeMap<String, EntityHandle<Command>>);
 
 impl Accounts {
@@ -129,7 +129,7 @@ impl Accounts {
         accounts.collect::<Result<_, BoxError>>().map(Self)
     }
 
-    /// Two deposits, then a withdrawal, and so on: all accounts at once, each waiting for its replies.
+    /// Two deposits, then a withdrawal, and so on; all accounts at once, each waiting for its replies.
     async fn write(&self, rounds: Range<u64>) -> Result<(), BoxError> {
         let writing = self.0.values().zip(1..).map(async |(account, number): (_, u64)| {
             for round in rounds.clone() {
@@ -153,7 +153,7 @@ impl Accounts {
         Ok(try_join_all(asking).await?.into_iter().collect())
     }
 
-    /// How many events all accounts have stored.
+    /// The count of events that all accounts have stored.
     async fn events(&self) -> Result<u64, BoxError> {
         Ok(self.balances().await?.values().map(|balance| balance.events).sum())
     }

@@ -1,4 +1,4 @@
-//! The read side: a row for each account, kept by a projection and read by any program with SQL.
+//! The read side: a row for each account, written by a projection and readable by any program with SQL.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,13 +16,13 @@ pub(crate) const SCHEMA: &str = "read_side_example";
 const TABLE: &str =
     "create table if not exists balance (account text primary key, cents bigint not null, events bigint not null)";
 
-/// How long the table may take to follow.
+/// The time limit for the table to catch up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Adds each event to the row of its account.
 ///
-/// It adds, so an event that came twice would show. None does: what `handle` writes is committed together
-/// with how far the projection is, or rolled back together with it.
+/// Adding would count a repeated event twice, but no event is repeated: the writes of `handle` and the progress of the
+/// projection are committed in one transaction, or rolled back together.
 pub(crate) struct Balances;
 
 #[async_trait]
@@ -31,7 +31,7 @@ impl PostgresHandler for Balances {
         let add = "insert into balance (account, cents, events) values ($1, $2, 1) on conflict (account) do update
                    set cents = balance.cents + excluded.cents, events = balance.events + 1";
         for envelope in envelopes {
-            // An event that this program cannot read ends the projection with its name (`OnPoison::Fail`).
+            // An event that this program cannot read ends the projection and is named in the error (`OnPoison::Fail`).
             let EventSeq::One(event) = envelope.decode(&event_codec())? else { continue };
             let change = match event {
                 Event::Deposited { cents } => i64::try_from(cents)?,
@@ -43,22 +43,22 @@ impl PostgresHandler for Balances {
     }
 }
 
-/// The table, as its readers see it.
+/// The table as a reader sees it.
 pub(crate) struct Table {
     client: Client,
 }
 
 impl Table {
-    /// Connects, and makes the table if it is not there. The schema is the journal's to make.
+    /// Connects, and creates the table if it is missing. The journal has created the schema.
     pub(crate) async fn open(url: &str) -> Result<Self, BoxError> {
         let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-        // It ends with the client, or with the server, and then every question says so.
+        // The connection's task ends with the client or the server; after that, every query fails.
         tokio::spawn(connection);
         client.batch_execute(&format!("set search_path to {SCHEMA}; {TABLE}")).await?;
         Ok(Self { client })
     }
 
-    /// The rows.
+    /// The rows as balances by account.
     pub(crate) async fn balances(&self) -> Result<BTreeMap<String, Balance>, BoxError> {
         let rows = self.client.query("select account, cents, events from balance", &[]).await?;
         let balances = rows.iter().map(|row| {
@@ -68,12 +68,12 @@ impl Table {
         balances.collect()
     }
 
-    /// How many events are counted.
+    /// The count of events in all rows.
     pub(crate) async fn events(&self) -> Result<u64, BoxError> {
         Ok(self.balances().await?.values().map(|balance| balance.events).sum())
     }
 
-    /// Waits until so many events are counted; answers how many are.
+    /// Waits until at least `events` events are counted; returns the count.
     pub(crate) async fn wait_for(&self, events: u64) -> Result<u64, BoxError> {
         let counted = async {
             loop {

@@ -1,4 +1,4 @@
-//! The program as people run it.
+//! Runs the example as a user would, and checks its exit code and output.
 
 use std::io::Write as _;
 use std::process::{Command, Output};
@@ -19,7 +19,7 @@ fn it_runs_and_is_content() {
     let output = read_side(&[]);
     let complaint = String::from_utf8_lossy(&output.stderr);
     if complaint.contains("install the package postgresql") {
-        // Past the capture of the test harness, on a line of its own.
+        // Write directly, past the capture of the test harness, and on a line of its own.
         let _ = writeln!(std::io::stdout(), "\nSKIPPED: a test needs PostgreSQL: {complaint}");
         return;
     }
@@ -36,6 +36,6 @@ fn it_goes_on_where_an_earlier_run_ended() {
         let counted = server.psql("select sum(events) from read_side_example.balance").expect("the table is there");
         counted.trim().parse::<u64>().expect("a number")
     };
-    // Twenty accounts, forty commands each, and none is refused.
+    // Twenty accounts get forty commands each per run, and none is refused.
     assert_eq!((events(), events()), (800, 1600));
 }

@@ -1,8 +1,8 @@
-//! Three replicators, no cluster: concurrent edits while a link is cut, agreement when it heals.
+//! Three replicators without a cluster: concurrent edits while a link is cut, and agreement once it heals.
 //!
-//! Each replicator has its own gRPC transport on a loopback port of its own and knows the others
-//! from a fixed list. One of them is cut off, both sides go on editing, then the link heals and all
-//! three hold the same. Exits 1 if they do not.
+//! Each replicator has its own gRPC transport on a loopback port and knows the others from a fixed list.
+//! One of them is cut off, both sides go on editing, then the link heals, and all three hold the same
+//! values. Exits 1 if not.
 #![expect(clippy::print_stdout, reason = "a program that shows what happens")]
 
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ use greylag_transport::{Fault, GrpcTransport, Remoting, TransportSettings};
 type Birds = OrSet<String>;
 type Sightings = LwwMap<String, u64>;
 type Failure = Box<dyn std::error::Error>;
-/// How long anything may take.
+/// The time limit for each step.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One replica of the flock's data.
@@ -48,13 +48,13 @@ impl Node {
         Ok((self.birds.get().await?, self.sightings.get().await?))
     }
 
-    /// Ends in order: changes that no other replicator has yet are handed on, then the streams are closed.
+    /// Shuts down in order: the replicator first hands on its unsent changes, then the transport closes the streams.
     async fn end(&self) {
         self.birds.replicator().shutdown().await;
         self.transport.shutdown().await;
     }
 
-    /// Waits until this replica's set satisfies a condition; no polling, the subscription tells.
+    /// Waits until this replica's set satisfies a condition, by subscription instead of polling.
     async fn wait_for(&self, wanted: impl Fn(&Birds) -> bool) -> Result<(), Failure> {
         let mut changes = self.birds.subscribe();
         let arrived = async {
@@ -91,7 +91,7 @@ async fn start() -> Result<Vec<Node>, Failure> {
     Ok(nodes)
 }
 
-/// Cuts or heals everything between the third node and the others.
+/// Applies a fault to all links between the third node and the others, or heals them.
 fn set_fault(nodes: &[Node], fault: Fault) {
     for [from, to] in [[0, 2], [1, 2], [2, 0], [2, 1]] {
         nodes[from].transport.fault(nodes[to].transport.self_address().address(), fault);
@@ -112,10 +112,10 @@ async fn run() -> Result<bool, Failure> {
     amber.add("swan").await?;
     amber.count("greylag", 12).await?;
     birch.remove("heron").await?;
-    cedar.add("heron").await?; // concurrent with the removal, which has not seen it: the add wins
+    cedar.add("heron").await?; // concurrent with the removal, which has not seen this add: the add wins
     cedar.remove("greylag").await?;
     cedar.add("plover").await?;
-    cedar.count("greylag", 15).await?; // two writes to one key: one of them wins everywhere
+    cedar.count("greylag", 15).await?; // two concurrent writes to one key: the same one wins everywhere
     cedar.count("plover", 3).await?;
     birch.wait_for(|birds| birds.contains("swan")).await?;
     for node in &nodes {

@@ -1,9 +1,9 @@
-//! A rolling restart under load: nodes leave and come, one after another, while a client asks. Nothing is lost.
+//! A rolling restart under load: nodes are replaced one after another while a client sends requests. Nothing is lost.
 //!
-//! Three nodes host counters. A fourth is the client: it hosts none, and asks all the time. Each of the three leaves in
-//! order, and another one takes its place; the newest goes first and the oldest last, so that the coordinator moves once.
-//! Shards are handed over, questions wait for them, and each is answered once: every answer is the next number of its
-//! counter. At the end the log is empty, for a restart as it should be warns of nothing.
+//! Three nodes host counters. A fourth node, the client, hosts none and sends requests all the time. Each of the three
+//! leaves in order, and a new one takes its place; the newest leaves first and the oldest last, so that the coordinator
+//! moves once. Shards are handed over, requests wait for them, and each is handled once: every answer is the next
+//! number of its counter. At the end the log is empty, since a correct restart logs no warnings.
 #![expect(clippy::print_stdout, reason = "a program that shows what happens")]
 
 use std::io::{Write, stderr};
@@ -16,7 +16,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 const COUNTER: EntityKey<Increment> = EntityKey::new("Counter");
 const COUNTERS: usize = 50;
-/// How long the client waits for an answer: for a machine that is busy, too.
+/// The time limit for an answer, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Serialize, Deserialize)]
@@ -43,7 +43,7 @@ impl EventSourced for Counter {
     }
 }
 
-/// The log at WARN and above: it goes on to standard error, and is counted.
+/// Counts the log lines at WARN and above, and passes them on to standard error.
 #[derive(Clone, Default)]
 struct Log(Arc<AtomicUsize>);
 
@@ -58,11 +58,11 @@ impl Write for Log {
     }
 }
 
-/// A node that hosts counters, or only asks them.
+/// Starts a node that hosts counters, or with the role `client` only sends to them.
 async fn start(role: &str, others: &[&Node], stores: &Stores) -> Result<Node, greylag::StartError> {
     let seeds = others.iter().map(|node| node.address().to_string());
     let builder = Node::builder("rolling").bind("127.0.0.1", 0).roles([role]).seed_nodes(seeds);
-    // That a machine is busy with other programs is no concern of this one.
+    // Log no slow handlers: they would only show that the machine is busy with other programs.
     let builder = builder.configure(|settings| settings.sharding.runtime.slow_handler_threshold = PATIENCE);
     let builder = if role == "client" {
         builder.proxy(COUNTER.proxy().role("host").commands(json("increment")))
@@ -76,7 +76,7 @@ async fn start(role: &str, others: &[&Node], stores: &Stores) -> Result<Node, gr
     builder.start().await
 }
 
-/// Asks one counter after the other until it is told to end; answers how often.
+/// Asks one counter after the other until it is told to end; returns the count of answers.
 async fn ask_all_the_time(client: Node, ends: Arc<AtomicBool>) -> greylag::Result<u64> {
     let mut counts = [0; COUNTERS];
     while !ends.load(Ordering::Relaxed) {
@@ -98,7 +98,7 @@ async fn main() -> greylag::Result {
     let writer = log.clone();
     tracing_subscriber::fmt().with_max_level(LevelFilter::WARN).with_writer(move || writer.clone()).init();
 
-    // What outlives the nodes: in a program of your own a journal in PostgreSQL, say.
+    // The journal outlives the nodes; a real program would use PostgreSQL, for example.
     let stores = Stores::in_memory_shared();
     let mut hosts: Vec<Node> = Vec::new();
     for _ in 0..3 {
@@ -111,7 +111,7 @@ async fn main() -> greylag::Result {
     for _ in 0..3 {
         let leaving = hosts.pop().expect("there are three");
         leaving.shutdown().await?;
-        // Behind those that still have to go.
+        // Insert at the front: the older hosts still have to leave, and `pop` takes them from the end.
         let coming = start("host", &[&client], &stores).await?;
         println!("{} has left, {} has come", leaving.address(), coming.address());
         hosts.insert(0, coming);

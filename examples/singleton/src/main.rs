@@ -1,25 +1,25 @@
-//! One till in the whole cluster: it runs on the oldest node, and on the next when that one leaves.
+//! One till in the whole cluster: it runs on the oldest node, and on the next oldest when that node leaves.
 //!
-//! Every node offers to run the till, and every node sells through it, wherever it runs: `tell` and
-//! `ask` find the instance, and keep messages while it moves. The book stands for a resource that only
-//! one process may write; a real one would fence its writes with the `oldest_up_number` of the
-//! instance's context (cluster P5).
+//! Every node offers to run the till, and every node sells through it: `tell` and `ask` find the running
+//! instance, and hold messages while the till moves. The book stands for a resource that only one process
+//! may write; a real one would fence its writes with the `oldest_up_number` of the instance's context
+//! (cluster P5).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use greylag::prelude::*;
 
-/// What the till is told and asked.
+/// The messages to the till.
 #[derive(Serialize, Deserialize)]
 enum Message {
-    /// So many cents were paid.
+    /// A sale of `cents` cents.
     Sold { cents: u64 },
-    /// How much is in the book, and which instance says so?
+    /// Asks for the sum in the book, and the number of the answering instance.
     Total(ReplyTo<(u64, u64)>),
 }
 
-/// What outlives an instance: the number of the instance that writes, and the sum.
+/// The state that outlives an instance: the number of the instance that writes, and the sum.
 type Book = Arc<Mutex<(Option<u64>, u64)>>;
 
 struct Till {
@@ -30,7 +30,7 @@ struct Till {
 impl SingletonInstance for Till {
     type Message = Message;
 
-    /// Runs until its mailbox ends; only after that the next one starts elsewhere.
+    /// Runs until the mailbox ends; only then the next instance starts on another node.
     async fn run(&mut self, mailbox: &mut Mailbox<Message>) -> greylag::Result {
         let before = self.book.lock().expect("no writer panics").0.replace(self.instance);
         assert_eq!(before, None, "never two at a time");
@@ -46,7 +46,7 @@ impl SingletonInstance for Till {
     }
 }
 
-/// Starts a node that offers to run the till, and a way to it.
+/// Starts a node that offers to run the till; returns the node and a reference to the till.
 async fn node(seeds: Vec<String>, book: &Book) -> greylag::Result<(Node, SingletonRef<Message>)> {
     let node = Node::builder("shop").bind("127.0.0.1", 0).seed_nodes(seeds).start().await?;
     let book = book.clone();
@@ -63,17 +63,17 @@ async fn main() -> greylag::Result {
     let (second, at_second) = node(vec![first.address().to_string()], &book).await?;
     let (third, at_third) = node(vec![first.address().to_string()], &book).await?;
 
-    // From every node, to the one instance.
+    // Sell through the one instance from every node.
     for till in [&at_first, &at_second, &at_third] {
         till.tell(Message::Sold { cents: 100 })?;
-        // An answer follows what this node told before.
+        // Wait for an answer: it comes after the handling of this node's earlier messages.
         till.ask(Message::Total, patience).await?;
     }
     let (cents, before) = at_third.ask(Message::Total, patience).await?;
     assert_eq!(cents, 300);
 
-    // The node that runs the till leaves: the till ends there and opens on the next oldest, and what is
-    // told meanwhile waits for it.
+    // The node that runs the till leaves: the till ends there and starts on the next oldest node, and messages
+    // sent meanwhile wait for it.
     first.shutdown().await?;
     at_third.tell(Message::Sold { cents: 50 })?;
     let (cents, after) = at_third.ask(Message::Total, patience).await?;

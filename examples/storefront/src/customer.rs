@@ -1,14 +1,14 @@
-//! The customer: an event-sourced entity that remembers what it bought.
+//! The customer: an event-sourced entity that remembers its purchases.
 
 use greylag::prelude::*;
 use greylag::sharding::Proxy;
 
 use crate::purchases::{PurchaseLine, Totals};
 
-/// The role of the nodes that host customers; the parent has another one.
+/// The role of the nodes that host customers; the parent process has another one.
 pub(crate) const ROLE: &str = "customers";
 
-/// What a customer is sent, reliably: one line of the file.
+/// A message to a customer, delivered reliably: one line of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Purchase {
     date: String,
@@ -22,7 +22,7 @@ impl From<&PurchaseLine> for Purchase {
     }
 }
 
-/// What a customer remembers.
+/// The event of a customer, as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Purchased {
     date: String,
@@ -30,22 +30,22 @@ pub(crate) struct Purchased {
     cents: u64,
 }
 
-/// What a customer is asked, beside the deliveries.
+/// The queries to a customer, besides the deliveries.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Query {
-    /// What did you buy?
+    /// Asks for the customer's totals.
     Totals {
-        /// Where the answer goes.
+        /// The token for the answer.
         reply_to: ReplyTo<Totals>,
     },
 }
 
-/// What the region of customers carries.
+/// The message type of the customers' region.
 pub(crate) type CustomerMessage = WithDelivery<Purchase, Query>;
 
-/// The customers, by what is delivered to them.
+/// The key of customers for deliveries.
 pub(crate) const CUSTOMER: EntityKey<Purchase> = EntityKey::new("Customer");
-/// The same customers, by what they are asked.
+/// The key of the same customers for queries.
 pub(crate) const ASKED: EntityKey<Query> = EntityKey::new("Customer");
 
 /// The entity type on a node that hosts customers.
@@ -67,8 +67,8 @@ pub(crate) fn customers_elsewhere() -> EntityType<CustomerMessage, Proxy> {
 struct Customer;
 
 impl Customer {
-    /// The money moves exactly once: the event is stored with the delivery's position, and only then
-    /// is the delivery confirmed.
+    /// Applies a purchase exactly once: the event is stored together with the delivery's position, and only
+    /// then is the delivery confirmed.
     fn buy(delivery: Delivery<Purchase>) -> Effect<Self> {
         let Purchase { date, units, cents } = (*delivery).clone();
         Effect::persist_delivery(delivery, vec![Purchased { date, units, cents }])

@@ -1,4 +1,4 @@
-//! The journal of the parent: on disk, and served to the nodes.
+//! The journal of the parent process: on disk, and served to the nodes.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use greylag::persistence::{Journal, PersistenceId};
 
 use crate::Failure;
 
-/// The served journal.
+/// The journal and its server.
 pub(crate) struct ServedJournal {
     server: JournalServer,
     disk: SledJournal,
@@ -23,13 +23,13 @@ impl ServedJournal {
         Ok(Self { server, disk })
     }
 
-    /// Where nodes reach it.
+    /// The address of the journal's server.
     pub(crate) fn address(&self) -> String {
         self.server.local_address().to_string()
     }
 
-    /// How many events these ids have, all together. Asked of the disk, so it is true whatever
-    /// became of the nodes that wrote them.
+    /// The count of all events of these ids, read from the disk and so correct even after the nodes that wrote
+    /// them have crashed.
     pub(crate) async fn events(&self, ids: impl IntoIterator<Item = PersistenceId>) -> Result<u64, Failure> {
         let mut events = 0;
         for id in ids {

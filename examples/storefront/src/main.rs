@@ -26,10 +26,10 @@ use clap::{Parser, Subcommand, ValueEnum};
 use greylag::sharding::ShardingSettings;
 use greylag::sharding::fingerprint::StateStoreMode;
 
-/// The name that all nodes share.
+/// The cluster name of all nodes.
 const CLUSTER: &str = "storefront";
 
-/// Whatever went wrong, in words.
+/// Any error; ends the run and is printed.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sends every purchase of a file through a cluster that loses a node, and compares to the cent.
@@ -109,7 +109,7 @@ pub(crate) enum StoreMode {
 }
 
 impl StoreMode {
-    /// As it stands on a command line.
+    /// The mode's name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ddata => "ddata",
@@ -118,7 +118,7 @@ impl StoreMode {
     }
 }
 
-/// Few shards and quick rounds, so that a new node gets its share within seconds; the cluster itself
+/// Few shards and short rebalance rounds, so that a new node gets its share within seconds; the cluster itself
 /// runs at its default settings.
 pub(crate) fn sharding_settings(mode: StoreMode) -> ShardingSettings {
     let state_store_mode = match mode {
@@ -147,7 +147,7 @@ fn main() -> ExitCode {
         Some(Role::Node(arguments)) => runtime.block_on(node::run(arguments)).map(|()| true),
         None => runtime.block_on(run::run(cli.run)),
     };
-    // Whatever still blocks (a journal that closes, a read of standard input) must not hold us up.
+    // Wait at most a second for tasks that still block, such as a closing journal or a read of standard input.
     runtime.shutdown_timeout(Duration::from_secs(1));
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -158,7 +158,7 @@ fn main() -> ExitCode {
 
 fn failed(failure: &(dyn std::error::Error + 'static)) -> ExitCode {
     use std::io::Write as _;
-    // If standard error is gone too, the exit code still tells.
+    // Ignore errors: if standard error is closed too, the exit code still tells the result.
     let _ = writeln!(std::io::stderr(), "storefront: {failure}");
     ExitCode::FAILURE
 }

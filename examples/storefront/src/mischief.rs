@@ -1,4 +1,4 @@
-//! The fault on the way: one node is killed outright, and later replaced.
+//! The fault during the sale: one node is killed outright, and later replaced.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use crate::progress::Progress;
 use crate::run::Shop;
 use crate::{Failure, Kill, RunArguments};
 
-/// How long a new node may take to get its share, also on a machine that is busy.
+/// The time limit for a new node to get its share of the shards, also on a busy machine.
 const SHARE_PATIENCE: Duration = Duration::from_secs(60);
 
-/// The plan, and how far it is.
+/// The planned fault, and its stage.
 pub(crate) struct Mischief {
     kill: Kill,
-    /// After so many per cent of the purchases.
+    /// When to kill, in per cent of the purchases that are confirmed.
     kill_at: u8,
     purchases: u64,
     stage: Stage,
@@ -33,14 +33,14 @@ enum Stage {
 }
 
 impl Mischief {
-    /// A plan for so many purchases.
+    /// The plan for a sale of `purchases` purchases.
     pub(crate) fn new(arguments: &RunArguments, purchases: usize) -> Self {
         let told = "no node was killed".to_owned();
         let purchases = purchases as u64;
         Self { kill: arguments.kill, kill_at: arguments.kill_at, purchases, stage: Stage::Waiting, told }
     }
 
-    /// Does the next step if it is due; never waits for the cluster.
+    /// Takes the next step if it is due, without waiting for the cluster.
     pub(crate) async fn advance(
         &mut self,
         shop: &mut Shop,
@@ -96,7 +96,7 @@ impl Mischief {
         Ok(())
     }
 
-    /// Which process is killed; `None` while it is not known who hosts what.
+    /// The index of the process to kill; `None` while no other node that hosts customers is a member.
     fn victim(&self, shop: &Shop) -> Option<usize> {
         let coordinator = shop.node.cluster().view().oldest(Some(ROLE))?.address.address().to_string();
         if self.kill == Kill::Coordinator {
@@ -108,10 +108,10 @@ impl Mischief {
         others.max_by_key(|(_, process)| homes.get(&process.address).copied().unwrap_or(0)).map(|(index, _)| index)
     }
 
-    /// Carries the plan to its end: the new node is there and has its share.
+    /// Takes the remaining steps, until the new node has started and has its share of the shards.
     ///
     /// # Errors
-    /// In words, if that takes longer than a person would wait.
+    /// A text, if that takes longer than `SHARE_PATIENCE`.
     pub(crate) async fn settle(&mut self, shop: &mut Shop, progress: &Progress) -> Result<(), Failure> {
         if self.kill == Kill::None {
             return Ok(());
@@ -132,7 +132,7 @@ impl Mischief {
         Ok(())
     }
 
-    /// What was done, in words.
+    /// A sentence on the fault, for the report.
     pub(crate) fn told(self) -> String {
         self.told
     }
@@ -142,7 +142,8 @@ fn is_member(view: &MembershipView, address: &str) -> bool {
     view.members.iter().any(|member| member.address.address().to_string() == address)
 }
 
-/// Whether the newest node hosts four fifths of an equal share, in whole shards: of fewer shards than nodes that is none.
+/// Whether the newest node hosts four fifths of an equal share, rounded down to whole shards; with fewer shards than
+/// nodes, zero shards are enough.
 fn newest_has_its_share(shop: &Shop) -> bool {
     let homes = shop.region.shard_homes();
     let total: usize = homes.values().sum();

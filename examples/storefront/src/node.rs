@@ -1,4 +1,4 @@
-//! A node process: it hosts customers, and does what its parent says.
+//! A node process: hosts customers or sells, and follows its parent's orders.
 
 use std::path::PathBuf;
 
@@ -53,7 +53,7 @@ pub(crate) struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Plain text on loopback without files.
+    /// TLS with the given files; without files, plain text on loopback only.
     pub(crate) fn settings(&self) -> Tls {
         match (&self.tls_key, &self.tls_cert, &self.tls_ca) {
             (Some(key), Some(cert), Some(ca)) => Tls::Files(TlsSettings::new(key, cert, ca)),
@@ -93,7 +93,7 @@ impl Admin {
 }
 
 impl NodeArguments {
-    /// The same, as a command line.
+    /// The command line that parses to these arguments.
     pub(crate) fn to_command_line(
         journal: &str,
         seed: &str,
@@ -108,7 +108,7 @@ impl NodeArguments {
     }
 }
 
-/// Runs until the parent says otherwise, or is gone.
+/// Runs until the parent orders the node to leave, or until the parent or the node has ended.
 pub(crate) async fn run(arguments: NodeArguments) -> Result<(), Failure> {
     let journal = JournalClient::connect(&arguments.journal, ClientSettings::default()).await?;
     let builder =
@@ -149,7 +149,7 @@ pub(crate) async fn run(arguments: NodeArguments) -> Result<(), Failure> {
                 tell_parent(&Told::Counted { suppressed }).await?;
             }
             Some(Tell::Leave) => break,
-            // The parent process has gone, and with it the only one who asks.
+            // Standard input is closed: the parent has ended, and only the parent uses this node.
             None => return Ok(()),
         }
     }
@@ -157,9 +157,9 @@ pub(crate) async fn run(arguments: NodeArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An operator told this node to leave, or the cluster goes on without it for a worse reason.
+/// Ends the process of a node that has terminated: in order if an operator told it to leave, otherwise with an error.
 async fn end(node: &Node, reason: ShutdownReason) -> Result<(), Failure> {
-    // `shutdown` returns why the node ended otherwise, which is `reason`; the text below says it with the node's address.
+    // Ignore the error of `shutdown`: it is `reason` once more, and the text below adds the node's address.
     node.shutdown().await.ok();
     match reason {
         ShutdownReason::Left => Ok(()),
@@ -167,7 +167,7 @@ async fn end(node: &Node, reason: ShutdownReason) -> Result<(), Failure> {
     }
 }
 
-/// Says something to the parent.
+/// Writes a message to the parent, as a line of JSON.
 pub(crate) async fn tell_parent(what: &Told) -> Result<(), Failure> {
     let mut line = serde_json::to_string(what)?;
     line.push('\n');

@@ -1,7 +1,7 @@
 //! The node processes: this same program, started as a child for each node.
 //!
-//! A child speaks on its standard output, one JSON line a fact, and ends when its standard input
-//! closes, so that no child survives its parent, whatever becomes of that.
+//! A child writes one line of JSON per message to its standard output, and ends when its standard input
+//! closes, so that no child outlives its parent, even if the parent is killed.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -10,55 +10,55 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// What a child tells its parent.
+/// The messages of a child to its parent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Told {
-    /// It is a member that is Up, at this address.
+    /// The child's node is an Up member, at this address.
     Up {
         /// `host:port`.
         address: String,
-        /// Where its admin service listens, if it offers one.
+        /// The address of the admin service, if the node offers one.
         admin: Option<String>,
     },
-    /// How far the sale is. Said again and again by the process that sells, and once more at its end.
+    /// The progress of the sale, sent repeatedly by the selling process, and once more at the end.
     Sold(Sales),
-    /// What it counted so far.
+    /// The counters, in answer to [`Tell::Count`].
     Counted {
-        /// Deliveries of purchases that were applied already.
+        /// Count of purchases that were delivered again after they had been applied.
         suppressed: u64,
     },
 }
 
-/// What one life of the process that sells has seen.
+/// The figures of one run of the selling process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sales {
-    /// Purchases that are confirmed, those of earlier lives among them.
+    /// Count of confirmed purchases, including those of earlier runs.
     pub(crate) confirmed: u64,
-    /// Frames that were transmitted again.
+    /// Count of frames that were sent again.
     pub(crate) sent_again: u64,
-    /// The longest time in which it waited for confirmations and heard nothing.
+    /// The longest time in which the process waited for confirmations and got none.
     pub(crate) longest_silence: Duration,
-    /// The longest way of one purchase, from being sent to being confirmed.
+    /// The longest time from sending a purchase to its confirmation.
     pub(crate) slowest_purchase: Duration,
     /// Every purchase of the file is confirmed.
     pub(crate) is_over: bool,
 }
 
-/// What a parent tells its child.
+/// The orders of a parent to its child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Tell {
-    /// Say what you counted.
+    /// Answer with [`Told::Counted`].
     Count,
     /// Leave the cluster in order, then end.
     Leave,
 }
 
-/// One running node process.
+/// A running node process.
 #[derive(Debug)]
 pub(crate) struct NodeProcess {
     /// `host:port` of the member.
     pub(crate) address: String,
-    /// Where its admin service listens.
+    /// The address of the admin service.
     pub(crate) admin: Option<String>,
     child: Child,
     input: ChildStdin,
@@ -69,7 +69,7 @@ impl NodeProcess {
     /// Starts a node process and waits until it is a member.
     ///
     /// # Errors
-    /// In words: the program cannot be started, or the child ended before it was Up.
+    /// A text, if the program cannot be started or the child ended before it was Up.
     pub(crate) async fn start(arguments: &[String]) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
         let mut child = Command::new(program)
@@ -100,12 +100,12 @@ impl NodeProcess {
         self.child.kill().await.map_err(|error| format!("cannot kill {}: {error}", self.address))
     }
 
-    /// Whether an operator has ended it already, by `greylag leave` or `greylag down`.
+    /// Whether the process has ended already, for example because an operator used `greylag leave` or `greylag down`.
     fn has_ended(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
-    /// Asks the process for its counters. Those of a process that has ended are gone with it.
+    /// Asks the process for its counters; zero for a process that has ended, whose counters are lost.
     pub(crate) async fn count(&mut self) -> Result<u64, String> {
         if self.has_ended() {
             return Ok(0);
@@ -117,7 +117,7 @@ impl NodeProcess {
         }
     }
 
-    /// Lets it leave the cluster in order, and waits for its end.
+    /// Lets the node leave the cluster in order, and waits until the process has ended.
     pub(crate) async fn leave(mut self) -> Result<(), String> {
         if self.has_ended() {
             return Ok(());
@@ -133,7 +133,7 @@ impl NodeProcess {
         self.input.write_all(line.as_bytes()).await.map_err(|error| format!("{} is gone: {error}", self.address))
     }
 
-    /// The next thing that it tells. May be dropped without losing anything.
+    /// The next message of the child. The future may be dropped without losing a message.
     pub(crate) async fn hear(&mut self) -> Result<Told, String> {
         let line = self.output.next_line().await.map_err(|error| format!("{}: {error}", self.address))?;
         let line = line.ok_or_else(|| format!("node process {} ended early", self.pid()))?;

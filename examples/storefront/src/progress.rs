@@ -1,4 +1,4 @@
-//! What a person sees meanwhile: a bar, or plain lines where there is no terminal.
+//! The display of the progress: a bar, or plain lines if there is no terminal.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write as _};
@@ -9,16 +9,16 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::report::thousands;
 
-/// Shows how far the run is.
+/// The progress display.
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     total: u64,
-    /// The tenth that was said last, for plain lines.
+    /// The tenth of the sale that the last plain line reported.
     said: Option<u64>,
 }
 
 impl Progress {
-    /// Of so many purchases. `plain` asks for lines of text.
+    /// A display for `total` purchases; `plain` asks for lines of text.
     pub(crate) fn new(total: u64, plain: bool) -> Self {
         let bar = (!plain && std::io::stderr().is_terminal()).then(|| {
             let style = ProgressStyle::with_template("{bar:30} {human_pos}/{human_len} {elapsed} {msg}");
@@ -29,7 +29,7 @@ impl Progress {
         Self { bar, total, said: None }
     }
 
-    /// So many purchases are confirmed, and the shards are spread like this.
+    /// Shows the count of confirmed purchases, and the count of shards per node.
     pub(crate) fn show(&mut self, confirmed: u64, homes: &BTreeMap<UniqueAddress, usize>) {
         let spread: Vec<_> = homes.iter().map(|(node, shards)| format!("{}:{shards}", node.address().port())).collect();
         let spread = format!("shards by node {}", spread.join(" "));
@@ -47,7 +47,7 @@ impl Progress {
         }
     }
 
-    /// Says something beside the bar.
+    /// Prints a line above the bar.
     pub(crate) fn say(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.println(line),
@@ -55,7 +55,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn end(self) {
         if let Some(bar) = self.bar {
             bar.finish_and_clear();
@@ -65,6 +65,6 @@ impl Progress {
 
 /// Prints one line.
 pub(crate) fn say(line: &str) {
-    // A closed pipe is the reader's choice; the exit code still tells how the run went.
+    // Ignore errors, since the reader may close the pipe; the exit code still tells the result.
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -1,7 +1,7 @@
-//! The purchases file: what a line must be, and what is wrong with one that is not.
+//! The purchases file: the format of its lines, and the errors of lines that violate it.
 //!
-//! The whole file is read and checked before anything is sent. Money is whole cents from the first
-//! character on; a floating point number never touches it.
+//! The whole file is read and checked before anything is sent. Money is parsed and computed in whole cents;
+//! no floating point number is involved.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,22 +17,22 @@ const COLUMNS: [&str; 4] = ["customer_id", "date", "quantity", "amount_usd"];
 pub(crate) struct PurchaseLine {
     /// The customer who bought.
     pub(crate) customer: u32,
-    /// When, as `YYYY-MM-DD`.
+    /// The date, as `YYYY-MM-DD`.
     pub(crate) date: String,
-    /// How many pieces; at least 1.
+    /// Count of pieces; at least 1.
     pub(crate) units: u32,
-    /// What was paid, in cents.
+    /// The price paid, in cents.
     pub(crate) cents: u64,
 }
 
-/// What one customer, or all customers together, bought.
+/// The sums over the purchases of one customer, or of all customers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Totals {
-    /// How many purchases.
+    /// Count of purchases.
     pub(crate) purchases: u64,
-    /// How many pieces.
+    /// Count of pieces.
     pub(crate) units: u64,
-    /// How many cents.
+    /// Sum of the prices paid, in cents.
     pub(crate) cents: u64,
 }
 
@@ -44,7 +44,7 @@ impl Totals {
         self.cents += cents;
     }
 
-    /// Adds what another customer bought.
+    /// Adds the totals of another customer.
     pub(crate) fn absorb(&mut self, other: Self) {
         self.purchases += other.purchases;
         self.units += other.units;
@@ -52,12 +52,12 @@ impl Totals {
     }
 }
 
-/// A file that was read and found good.
+/// The content of a checked file.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Purchases {
     /// The good lines, in the order of the file.
     pub(crate) lines: Vec<PurchaseLine>,
-    /// How many bad lines were left out.
+    /// Count of bad lines that were left out.
     pub(crate) skipped: u64,
 }
 
@@ -65,8 +65,8 @@ impl Purchases {
     /// Reads and checks the whole file.
     ///
     /// # Errors
-    /// [`BadFile`] names file, line, column and what was expected. With `skip_bad_lines` bad lines
-    /// are counted and left out; a file that cannot be read, or has other columns, stays an error.
+    /// [`BadFile`] names file, line, column and the expected content. With `skip_bad_lines`, bad lines
+    /// are counted and left out; an unreadable file or one with other columns is still an error.
     pub(crate) fn read(path: &Path, skip_bad_lines: bool) -> Result<Self, BadFile> {
         let bad = |line, why| BadFile { file: path.to_path_buf(), line, why };
         let mut reader = csv::ReaderBuilder::new()
@@ -88,7 +88,7 @@ impl Purchases {
                 Ok(true) => match parse(&record) {
                     Ok(purchase) => purchases.lines.push(purchase),
                     Err(_) if skip_bad_lines => purchases.skipped += 1,
-                    // The reader skips blank lines, so the record itself knows where it began.
+                    // The record itself has the line number: the reader skips blank lines without counting them here.
                     Err(why) => return Err(bad(record.position().map(csv::Position::line).or(Some(line)), why)),
                 },
                 Err(error) => return Err(bad(Some(line), Why::Unreadable(error.to_string()))),
@@ -96,7 +96,7 @@ impl Purchases {
         }
     }
 
-    /// The sums made straight from the file, by customer.
+    /// The totals by customer, computed directly from the file.
     pub(crate) fn totals(&self) -> BTreeMap<u32, Totals> {
         let mut totals = BTreeMap::<u32, Totals>::new();
         for line in &self.lines {
@@ -105,9 +105,9 @@ impl Purchases {
         totals
     }
 
-    /// A number that names this very sequence of purchases.
+    /// A hash that identifies this sequence of purchases.
     ///
-    /// It is the delivery stream's id, and a line's place in the file is its number in the stream:
+    /// The hash is the delivery stream's id, and a line's position in the file is its number in the stream:
     /// sending the same file again, after a crash or on another day, sends the same messages.
     pub(crate) fn stream_id(&self) -> u128 {
         let mut text = String::new();
@@ -121,7 +121,7 @@ impl Purchases {
 
 fn check_header(record: &csv::ByteRecord) -> Result<bool, Why> {
     let found: Vec<_> = record.iter().map(|field| String::from_utf8_lossy(field).into_owned()).collect();
-    // Files saved by spreadsheets begin with a byte order mark.
+    // Remove a byte order mark, with which spreadsheets begin files.
     let is_header = found.iter().map(|name| name.trim_start_matches('\u{feff}').trim()).eq(COLUMNS);
     if is_header { Ok(true) } else { Err(Why::Header(found.join(","))) }
 }
@@ -174,7 +174,7 @@ fn is_date(text: &str) -> bool {
     (1..=days).contains(&day)
 }
 
-/// `11.77` as 1177; exactly two decimals, no sign.
+/// Parses `11.77` as 1177; needs exactly two decimals and takes no sign.
 fn cents(text: &str) -> Option<u64> {
     let (dollars, cents) = text.split_once('.')?;
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! The result of the run, compared with the totals of the file.
+//! The result of the run, compared with the totals computed from the file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,35 +6,35 @@ use std::time::Duration;
 
 use crate::purchases::Totals;
 
-/// Everything that the run is judged by.
+/// The results by which the run is judged.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Report {
-    /// What each customer answered.
+    /// The totals that each customer answered.
     pub(crate) answered: BTreeMap<u32, Totals>,
-    /// What the file says.
+    /// The totals computed from the file.
     pub(crate) expected: BTreeMap<u32, Totals>,
-    /// How many bad lines were left out.
+    /// Count of bad lines that were left out.
     pub(crate) skipped_lines: u64,
-    /// How many events the journal took in this run.
+    /// Count of events that the journal stored in this run.
     pub(crate) newly_applied: u64,
-    /// How many times a purchase was transmitted again.
+    /// Count of frames that were sent again.
     pub(crate) sent_again: u64,
-    /// How many copies reached a customer that had applied the purchase already.
+    /// Count of purchases that were delivered again after their customer had applied them.
     pub(crate) suppressed: u64,
-    /// How many shards changed their home.
+    /// Count of shard moves from one node to another.
     pub(crate) shards_moved: u64,
-    /// The longest time in which the sender waited for confirmations and heard nothing.
+    /// The longest time in which the selling process waited for confirmations and got none.
     pub(crate) longest_silence: Duration,
-    /// The longest way of one purchase, from being sent to being confirmed.
+    /// The longest time from sending a purchase to its confirmation.
     pub(crate) slowest_purchase: Duration,
-    /// From the first purchase sent to the last one confirmed.
+    /// The time from the first purchase sent to the last one confirmed.
     pub(crate) elapsed: Duration,
-    /// What was done to the cluster meanwhile, in words.
+    /// A sentence on the fault during the sale.
     pub(crate) incident: String,
 }
 
 impl Report {
-    /// Customers whose answer is not what the file says.
+    /// The customers whose answer differs from the file, with the expected and the answered totals.
     fn differences(&self) -> Vec<(u32, Totals, Totals)> {
         let customers = self.expected.keys().chain(self.answered.keys()).copied();
         let mut differences: Vec<_> = customers
@@ -48,7 +48,7 @@ impl Report {
         differences
     }
 
-    /// Whether every customer's totals are what the file says.
+    /// Whether the answers of all customers agree with the file.
     pub(crate) fn matches(&self) -> bool {
         self.differences().is_empty()
     }
@@ -110,12 +110,12 @@ impl fmt::Display for Report {
     }
 }
 
-/// Cents as dollars with separators: 250031563 as `2,500,315.63`.
+/// Formats cents as dollars with separators: 250031563 as `2,500,315.63`.
 fn dollars(cents: u64) -> String {
     format!("{}.{:02}", thousands(cents / 100), cents % 100)
 }
 
-/// 23570 as `23,570`.
+/// Formats 23570 as `23,570`.
 pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);

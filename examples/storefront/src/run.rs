@@ -1,4 +1,4 @@
-//! The main job, from the file to the verdict.
+//! The main job, from reading the file to the verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,14 +19,14 @@ use crate::report::{Report, thousands};
 use crate::seller::Sale;
 use crate::{CLUSTER, Failure, RunArguments, StoreMode, sharding_settings};
 
-/// Node processes at the start.
+/// Count of node processes at the start, without the selling one.
 const NODES: usize = 3;
-/// Customers that are asked at a time.
+/// Count of customers that are asked at a time.
 const ASKED_AT_ONCE: usize = 256;
-/// How long the run waits for anything that must happen, before it gives up.
+/// The time limit for a customer's answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs the main job. Whether everything matches is the answer.
+/// Runs the main job; returns whether all totals match.
 pub(crate) async fn run(arguments: RunArguments) -> Result<bool, Failure> {
     let input =
         arguments.input.clone().unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("cdnow_purchases.csv"));
@@ -48,7 +48,7 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<bool, Failure> {
     Ok(report.matches())
 }
 
-/// Where the journal lies; a temporary one goes away with this.
+/// The journal's directory; a temporary one is deleted when this value is dropped.
 struct DataDirectory {
     path: PathBuf,
     _temporary: Option<tempfile::TempDir>,
@@ -65,23 +65,23 @@ impl DataDirectory {
     }
 }
 
-/// Everything that runs: the journal, this process's own node, and the node processes.
+/// All parts of the running cluster: the journal, this process's own node, and the node processes.
 pub(crate) struct Shop {
     journal: ServedJournal,
     /// This process's own node, which hosts nothing.
     pub(crate) node: Node,
-    /// Its way to the customers.
+    /// The own node's proxy region for customers.
     pub(crate) region: Region<CustomerMessage>,
     mode: StoreMode,
-    /// What operators may do with every node.
+    /// Whether nodes offer the admin service, and whether operators may change the cluster.
     admin: Admin,
     tls: TlsFiles,
-    /// The node processes that host customers, the newest last.
+    /// The node processes that host customers, newest last.
     pub(crate) processes: Vec<NodeProcess>,
     sale: Sale,
-    /// The process that sells, while there is one.
+    /// The selling process, if one runs.
     pub(crate) seller: Option<NodeProcess>,
-    /// What it told last, with what its earlier lives had seen.
+    /// The latest figures of the sale, those of earlier selling processes included.
     sales: Sales,
     earlier_sales: Sales,
 }
@@ -118,24 +118,25 @@ impl Shop {
         Ok(shop)
     }
 
-    /// What a node process is started with.
+    /// The command line of a node process that hosts customers.
     pub(crate) fn command_line(&self) -> Vec<String> {
         let (journal, seed) = (self.journal.address(), self.node.address().to_string());
         NodeArguments::to_command_line(&journal, &seed, self.mode, self.admin, &self.tls)
     }
 
-    /// What the process that sells is started with.
+    /// The command line of the selling process.
     pub(crate) fn sellers_command_line(&self) -> Vec<String> {
         [self.command_line(), self.sale.to_command_line()].concat()
     }
 
-    /// Another process sells from here on.
+    /// Lets another process sell from now on, and keeps the figures of the earlier ones.
     pub(crate) fn take_seller(&mut self, seller: NodeProcess) {
         self.earlier_sales = self.sales;
         self.seller = Some(seller);
     }
 
-    /// The next thing that the process tells that sells; never, while there is none.
+    /// Waits for the next message of the selling process and takes over its figures; without such a process, waits
+    /// forever.
     async fn hear_seller(&mut self) -> Result<(), Failure> {
         let Some(seller) = &mut self.seller else { return std::future::pending().await };
         match seller.hear().await? {
@@ -155,7 +156,7 @@ impl Shop {
         }
     }
 
-    /// One customer of each shard that has any.
+    /// One customer for each shard that has customers.
     fn one_of_each_shard(&self, customers: &BTreeMap<u32, Totals>) -> Vec<u32> {
         let mut shards = BTreeSet::new();
         let mut is_first =
@@ -163,7 +164,7 @@ impl Shop {
         customers.keys().copied().filter(|customer| is_first(customer)).collect()
     }
 
-    /// Sells every purchase, does its mischief on the way, and asks every customer for its totals in the end.
+    /// Lets every purchase be sold, with the fault on the way, and then asks every customer for its totals.
     async fn serve(&mut self, purchases: &Purchases, arguments: &RunArguments) -> Result<Report, Failure> {
         let expected = purchases.totals();
         let ids = || expected.keys().map(|id| PersistenceId::of("Customer", &id.to_string()).expect("a number"));
@@ -229,20 +230,20 @@ impl Shop {
     }
 }
 
-/// Asks these customers again and again, so that this node's region knows where their shards live.
+/// Asks these customers again and again, so that this node's region learns the homes of their shards.
 async fn keep_looking(node: Node, customers: Vec<u32>) {
     loop {
         let ask = |customer: &u32| {
             let question = |reply_to| Query::Totals { reply_to };
             node.entity_ref(ASKED, customer.to_string()).ask(question).timeout(Duration::from_secs(1)).send()
         };
-        // A customer that is on the move does not answer, and is asked again.
+        // Ignore errors: a customer that is being moved does not answer, and is asked again.
         futures::future::join_all(customers.iter().map(ask)).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
-/// A task that ends with this.
+/// Aborts the task when dropped.
 struct AbortOnDrop(tokio::task::JoinHandle<()>);
 
 impl Drop for AbortOnDrop {
@@ -251,7 +252,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Asks every customer what it bought.
+/// Asks every customer for its totals.
 async fn ask_all(node: &Node, customers: impl Iterator<Item = u32>) -> Result<BTreeMap<u32, Totals>, Failure> {
     futures::stream::iter(customers)
         .map(|customer| ask(node, customer))
@@ -262,7 +263,7 @@ async fn ask_all(node: &Node, customers: impl Iterator<Item = u32>) -> Result<BT
         .collect()
 }
 
-/// Asks one customer, and again while it is on the move: a question changes nothing.
+/// Asks one customer, again and again while its shard moves: a query changes nothing.
 async fn ask(node: &Node, customer: u32) -> Result<(u32, Totals), Failure> {
     let entity = node.entity_ref(ASKED, customer.to_string());
     let begun = Instant::now();
@@ -278,7 +279,7 @@ async fn ask(node: &Node, customer: u32) -> Result<(u32, Totals), Failure> {
     }
 }
 
-/// Counts shards that change their home, as this node's region hears of it.
+/// Counts the shard moves that this node's region learns of.
 fn count_moves(region: &Region<CustomerMessage>) -> Moves {
     let count = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let counted = count.clone();
@@ -299,7 +300,7 @@ struct Moves {
 }
 
 impl Moves {
-    /// Stops counting; how many there were.
+    /// Stops counting; returns the count of moves.
     fn end(self) -> u64 {
         self.task.abort();
         self.count.load(std::sync::atomic::Ordering::Relaxed)

@@ -1,7 +1,7 @@
-//! The process that sells: every line of the file becomes a message, which is stored before it is sent.
+//! The selling process: turns every line of the file into a message, which is stored before it is sent.
 //!
-//! The producer keeps its messages in the journal, so the process may be killed at any moment: the next one sends again what is
-//! not confirmed, and goes on behind the last line that the journal has.
+//! The producer keeps its messages in the journal, so the process may be killed at any moment: the next one sends the
+//! unconfirmed messages again, and continues after the last line that is in the journal.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -18,11 +18,11 @@ use crate::node::tell_parent;
 use crate::processes::{Sales, Told};
 use crate::purchases::{PurchaseLine, Purchases};
 
-/// Purchases that may be on their way at a time.
+/// The most purchases that may be unconfirmed at a time.
 const IN_FLIGHT: usize = 1024;
-/// How often the parent hears how far the sale is.
+/// The interval between progress messages to the parent.
 const TOLD_EVERY: Duration = Duration::from_millis(50);
-/// How long the last purchases may take, also on a machine that is busy.
+/// The time limit for the last confirmations, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What is sold, if anything.
@@ -44,7 +44,7 @@ impl Sale {
         Self { sells: Some(input), skip_bad_lines, pace }
     }
 
-    /// The same, as a command line.
+    /// The command line that parses to these arguments.
     pub(crate) fn to_command_line(&self) -> Vec<String> {
         let mut line = Vec::new();
         if let Some(input) = &self.sells {
@@ -58,15 +58,16 @@ impl Sale {
     }
 }
 
-/// Sells what there is to sell, and tells the parent how far it is.
+/// Sells all purchases of the sale, if there is one, and reports the progress to the parent.
 pub(crate) async fn sell(node: Node, sale: Sale) -> Result<(), Failure> {
     let Some(input) = sale.sells else { return Ok(()) };
     let purchases = Purchases::read(&input, sale.skip_bad_lines)?;
-    // The file is the stream: the same file again is the same producer, which has sent some of it, or all.
+    // Derive the producer's id from the file: the same file again is the same producer, which has sent some or all of
+    // it.
     let id = ProducerId::new(format!("storefront {:032x}", purchases.stream_id()))?;
     let producer = node.delivery().producer(CUSTOMER, id).durable().start().await?;
     let next = producer.request_next().await?.current_seq_nr();
-    // A line's place in the file is its number in the stream.
+    // A line's position in the file is its number in the stream.
     let sent_before = usize::try_from(next.get().saturating_sub(1))?.min(purchases.lines.len());
     let rest = purchases.lines[sent_before..].to_vec();
     let sales = |is_over| {
@@ -91,7 +92,7 @@ pub(crate) async fn sell(node: Node, sale: Sale) -> Result<(), Failure> {
     tell_parent(&sales(true)).await
 }
 
-/// Sends lines in their order, and waits until all that the producer has are confirmed.
+/// Sends lines in order, and waits until all messages of the producer are confirmed.
 async fn send(
     producer: ShardingProducer<Purchase>,
     lines: Vec<PurchaseLine>,
@@ -104,8 +105,8 @@ async fn send(
             turns.tick().await;
         }
         let mut sent = Box::pin(producer.send_confirmed(line.customer.to_string(), Purchase::from(line)));
-        // Messages are numbered in the order in which their futures are first polled. None is waited for here: those that
-        // come together are stored together.
+        // Poll each future once, which gives its message the next number, and do not wait for it: messages that are
+        // sent together are then stored together.
         if let Poll::Ready(confirmed) = futures::poll!(sent.as_mut()) {
             confirmed?;
             continue;
@@ -118,7 +119,7 @@ async fn send(
     while let Some(confirmed) = on_their_way.next().await {
         confirmed?;
     }
-    // Those of an earlier process, too.
+    // Wait for the messages of an earlier process, too.
     producer.drain(PATIENCE).await?;
     Ok(())
 }

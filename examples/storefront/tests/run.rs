@@ -1,9 +1,9 @@
-//! The program as people run it, on a part of the real file.
+//! Runs the example as a user would, on a part of the real file.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// The header and so many lines of the shipped file.
+/// Writes the header and the first `lines` lines of the shipped file; returns the path.
 fn part_of_the_file(directory: &Path, lines: usize) -> String {
     let whole = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("cdnow_purchases.csv")).unwrap();
     let part: String = whole.lines().take(lines + 1).flat_map(|line| [line, "\n"]).collect();
@@ -50,7 +50,7 @@ fn the_coordinators_node_can_go_too() {
     }
 }
 
-/// The process that sells is killed, and another one goes on where it ended: no purchase is lost, none is made twice.
+/// The selling process is killed and another one continues: no purchase is lost, and none is made twice.
 #[test]
 fn the_seller_can_go_and_another_one_goes_on() {
     let directory = tempfile::tempdir().unwrap();
@@ -64,7 +64,7 @@ fn the_seller_can_go_and_another_one_goes_on() {
     }
 }
 
-/// Fewer shards than nodes: no share can be had, and none is waited for.
+/// With fewer shards than nodes, the new node can get no share, and the run does not wait for one.
 #[test]
 fn a_file_of_one_line_ends_well_whoever_is_killed() {
     let directory = tempfile::tempdir().unwrap();
@@ -84,7 +84,7 @@ fn a_file_of_one_line_ends_well_whoever_is_killed() {
     }
 }
 
-/// Columns and no purchase: there is nothing to send, and nothing to miss.
+/// A file with columns but no purchases: nothing is sent, and the report matches.
 #[test]
 fn a_file_without_purchases_ends_well() {
     let directory = tempfile::tempdir().unwrap();
@@ -94,7 +94,7 @@ fn a_file_without_purchases_ends_well() {
     assert!(output.status.success() && told.contains("\nmatch\n"), "{told}");
 }
 
-/// The exit code, and where the error stands.
+/// Checks the exit code and the stream of the error.
 #[test]
 fn a_file_that_is_empty_or_missing_is_refused_before_anything_starts() {
     let directory = tempfile::tempdir().unwrap();
@@ -121,7 +121,7 @@ fn a_line_that_is_no_purchase_is_refused_before_anything_starts() {
     assert!(!told.contains("runs as process"), "{told}");
 }
 
-/// What README.md shows of the admin service: an operator looks on, makes a node leave, and ends the program.
+/// Follows README.md's section on the admin service: an operator looks on, makes a node leave, and ends the program.
 #[cfg(unix)]
 #[tokio::test]
 async fn operators_look_on_and_make_a_node_leave() {

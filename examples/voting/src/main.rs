@@ -1,8 +1,8 @@
-//! A vote counted in replicated data: every node takes votes, none waits for another.
+//! A vote counted in replicated data: every node takes votes, and none waits for another.
 //!
 //! The tally is a map of counters that go up and down. Three nodes take votes at the same time, some
-//! voters change their minds, and the count is exact when the poll closes: each node counts in slots of
-//! its own, and every node shows the sums of the slots.
+//! voters change their minds, and the count is exact when the poll closes: each node counts in its own
+//! slots, and every node shows the sums of the slots.
 #![expect(clippy::print_stdout, reason = "a program that shows what happens")]
 
 use greylag::ddata::Changed;
@@ -11,7 +11,7 @@ use greylag::prelude::*;
 /// The votes of each bird, as one node has them.
 type Tally = Replicated<PnCounterMap<String>>;
 
-/// Takes votes at one node; they spread by themselves.
+/// Adds votes at one node; replication spreads them to the others.
 async fn vote(station: &Tally, bird: &'static str, by: i64) -> greylag::Result {
     Ok(station.update(move |tally, cx| tally.increment(cx, bird.to_owned(), by)).await?)
 }
@@ -49,7 +49,7 @@ async fn main() -> greylag::Result {
             break;
         }
     }
-    // Asking all of them leaves out no vote, wherever it was cast.
+    // Read from all nodes, so that no vote is left out, wherever it was cast.
     let counted = stations[0].get().all().await?;
     println!("final: {counted:?}");
     for node in nodes.iter().rev() {

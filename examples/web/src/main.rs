@@ -1,7 +1,8 @@
-//! A web server in front of counters: the node that serves it hosts none of them.
+//! A web server in front of counters: the node of the web server hosts none of them.
 //!
-//! Two nodes with the role `counters` host the counters. The third has the role `web`: it knows the type and the format of
-//! its commands, and sends. Such nodes come and go as traffic does, and no entity moves.
+//! Two nodes with the role `counters` host the counters. The third node has the role `web`: it knows the entity type
+//! and the codec of its commands, and only sends. Such nodes can be added and removed as traffic changes, and no entity
+//! moves.
 #![expect(clippy::print_stdout, reason = "a program that shows what happens")]
 
 use std::time::Duration;
@@ -44,7 +45,7 @@ impl EventSourced for Counter {
     }
 }
 
-/// What a browser is told: that it may try again, or that it is in vain.
+/// The HTTP status for an error: whether the browser may try again.
 fn status(error: AskError) -> (StatusCode, String) {
     let status = if error.is_retryable() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::INTERNAL_SERVER_ERROR };
     (status, error.to_string())
@@ -60,7 +61,7 @@ async fn increment(State(node): State<Node>, Path(name): Path<String>) -> Result
     told.map(|()| StatusCode::ACCEPTED).map_err(|error| status(error.into()))
 }
 
-/// A node, and what it is for.
+/// Starts a node with the given role.
 async fn start(role: &str, seeds: &[Node], stores: &Stores) -> Result<Node, greylag::StartError> {
     let seeds = seeds.iter().map(|node| node.address().to_string());
     let builder = Node::builder("counters").bind("127.0.0.1", 0).roles([role]).seed_nodes(seeds);
@@ -76,7 +77,7 @@ async fn start(role: &str, seeds: &[Node], stores: &Stores) -> Result<Node, grey
     builder.start().await
 }
 
-/// What a browser would do: the status line, and the text.
+/// Sends a request as a browser would; returns the status line and the text.
 async fn request(server: std::net::SocketAddr, method: &str, path: &str) -> std::io::Result<(String, String)> {
     let mut stream = TcpStream::connect(server).await?;
     let request =

@@ -1,4 +1,4 @@
-//! How long the entities of each type were without an answer after a fault.
+//! How long the entities of each type gave no answer after a fault.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,27 +9,28 @@ use crate::record::{Happened, Records};
 use crate::report::{At, Findings};
 use crate::sharded::KINDS;
 
-/// A process was broken.
+/// The breaking of a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fault {
-    /// When.
+    /// The time of the fault.
     pub(crate) at: At,
-    /// Which.
+    /// The id of the broken process.
     pub(crate) victim: u32,
 }
 
-/// From a fault until the first answer that was asked for after it by a client of another process, for each entity.
+/// The time from a fault to an entity's first answer, one for each entity. Only calls count that a client in another
+/// process made after the fault.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waits {
-    /// Of entities that lived in the broken process.
+    /// For entities that ran in the broken process.
     pub(crate) of_victim: Vec<Duration>,
-    /// Of entities that lived elsewhere.
+    /// For entities that ran in other processes.
     pub(crate) of_others: Vec<Duration>,
-    /// Of entities that lived nowhere, in shards without a home.
+    /// For entities that ran nowhere, in shards without a home.
     pub(crate) of_newcomers: Vec<Duration>,
 }
 
-/// In which process the entities of a type live at a moment; an error if it is not one.
+/// The process that hosts the entities of a type at a time; fails unless it is exactly one.
 pub(crate) fn host_of(records: &Records, kind: &str, at: At) -> Result<u32, Failure> {
     let hosts = homes(records, at);
     let mut of_kind: Vec<u32> =
@@ -42,7 +43,7 @@ pub(crate) fn host_of(records: &Records, kind: &str, at: At) -> Result<u32, Fail
     }
 }
 
-/// In which process each entity last began before a moment.
+/// The process in which each entity last started before a time.
 fn homes(records: &Records, at: At) -> BTreeMap<&str, u32> {
     let last = |(entity, lives): (_, Vec<super::Life>)| {
         lives.iter().rfind(|life| life.from <= at).map(|life| (entity, life.pid))
@@ -50,7 +51,7 @@ fn homes(records: &Records, at: At) -> BTreeMap<&str, u32> {
     lives(records).into_iter().filter_map(last).collect()
 }
 
-/// The waits of the entities of one type.
+/// The waits of one type's entities.
 fn waits(records: &Records, fault: Fault, is_of_kind: impl Fn(&str) -> bool) -> Waits {
     let of_survivors: Records =
         records.iter().filter(|(pid, _)| **pid != fault.victim).map(|(pid, entries)| (*pid, entries.clone())).collect();
@@ -75,7 +76,7 @@ fn waits(records: &Records, fault: Fault, is_of_kind: impl Fn(&str) -> bool) -> 
 }
 
 impl Waits {
-    /// Adds a line for each group to the table.
+    /// Adds a line for each group of entities to the table.
     fn tell(&self, findings: &mut Findings, fault: &str, about: &str) {
         let groups = [
             ("of that host", &self.of_victim),
@@ -92,7 +93,7 @@ impl Waits {
     }
 }
 
-/// The waits of all types, told type by type.
+/// Adds the waits of all types to the table, and returns them by type.
 pub(crate) fn tell_all(records: &Records, fault: Fault, name: &str, findings: &mut Findings) -> Vec<Waits> {
     let of_kinds = KINDS.iter().map(|kind| {
         let waits = waits(records, fault, |entity| kind.has(entity));
@@ -102,8 +103,8 @@ pub(crate) fn tell_all(records: &Records, fault: Fault, name: &str, findings: &m
     of_kinds.collect()
 }
 
-/// Tells what clients in the broken process itself asked after the fault, how much of it was answered, and until when: without
-/// any such calls its answers were not put to the test.
+/// Adds the calls that clients in the broken process made after the fault: their count, the answers among them, and the
+/// time of the last answer. Without any such calls, the answers of the broken process were not tested.
 pub(crate) fn tell_beside(records: &Records, fault: Fault, name: &str, findings: &mut Findings) {
     let Some(entries) = records.get(&fault.victim) else { return };
     let of_victim = Records::from([(fault.victim, entries.clone())]);

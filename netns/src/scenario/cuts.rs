@@ -1,4 +1,4 @@
-//! Links are cut: one way, for good, on and off, or only lossy.
+//! Links are cut: in one direction, for good, repeatedly, or by loss of packets only.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::{PATIENCE, form, is_downing, never, never_two_instances, removed};
 use crate::lab::{Failure, Lab};
 use crate::report::{At, Findings, What};
 
-/// cluster 44: packets from the second to the third are lost. Both are indirectly connected, and end.
+/// cluster 44: packets from the second node to the third are dropped. Both are indirectly connected, and both end.
 pub(super) fn one_way(_quick: bool) -> Result<Findings, Failure> {
     let lab = Lab::new(5)?;
     let nodes = form(&lab, 5, |start| start)?;
@@ -28,7 +28,7 @@ pub(super) fn one_way(_quick: bool) -> Result<Findings, Failure> {
     Ok(findings)
 }
 
-/// Three against two, the singleton among the two.
+/// Three nodes against two; the singleton runs on the side of two.
 pub(super) fn clean(_quick: bool) -> Result<Findings, Failure> {
     let lab = Lab::new(5)?;
     let nodes = form(&lab, 5, |start| start)?;
@@ -52,7 +52,7 @@ pub(super) fn clean(_quick: bool) -> Result<Findings, Failure> {
     Ok(findings)
 }
 
-/// Off for 7 s, on for 7 s: found each time, and never long enough to decide anything.
+/// Cut for 7 s, healed for 7 s, five times: each cut is detected, but is too short for any decision.
 pub(super) fn flapping(_quick: bool) -> Result<Findings, Failure> {
     let lab = Lab::new(4)?;
     let nodes = form(&lab, 4, |start| start)?;
@@ -64,7 +64,7 @@ pub(super) fn flapping(_quick: bool) -> Result<Findings, Failure> {
         std::thread::sleep(Duration::from_secs(7));
     }
     let found = nodes[0].said_since(begun).iter().filter(|line| matches!(line.what, What::Unreachable { .. })).count();
-    // Long enough for any decision that the last cut might have set going.
+    // Wait until any decision that the last cut might have caused would have been made.
     std::thread::sleep(Duration::from_secs(25));
     never("a node was downed", &nodes, begun, is_downing)?;
     never_two_instances(&nodes)?;
@@ -73,7 +73,7 @@ pub(super) fn flapping(_quick: bool) -> Result<Findings, Failure> {
     Ok(findings)
 }
 
-/// One packet in ten, one way.
+/// One node loses one in ten of the packets that arrive.
 pub(super) fn loss(_quick: bool) -> Result<Findings, Failure> {
     let lab = Lab::new(4)?;
     let nodes = form(&lab, 4, |start| start)?;

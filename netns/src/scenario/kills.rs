@@ -1,4 +1,4 @@
-//! A process is killed: how long until the cluster has removed it and its singleton works elsewhere.
+//! A process is killed: the time until the cluster has removed the member and the singleton works elsewhere.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use crate::node::Proof;
 use crate::process::{Node, Start};
 use crate::report::{At, Findings, What};
 
-/// The promise of the reference's own documentation, for the table.
+/// The time that the reference's documentation promises, for the table.
 const REFERENCE: &str = "25 to 45 s";
 
-/// What became of one kill.
+/// The times of one kill.
 struct Kill {
-    /// Until every survivor has removed it.
+    /// From the kill until every survivor has removed the member.
     removed: Duration,
-    /// Until the instance works elsewhere.
+    /// From the kill until the singleton works on another node.
     singleton: Duration,
     clean: bool,
 }
 
-/// Kills the oldest, which hosts the singleton.
+/// Kills the oldest node, which hosts the singleton.
 fn kill_oldest(nodes: &mut Vec<Node>) -> Result<(Kill, Node), Failure> {
     let mut victim = nodes.remove(0);
     let at = victim.kill()?;
@@ -36,7 +36,7 @@ fn kill_oldest(nodes: &mut Vec<Node>) -> Result<(Kill, Node), Failure> {
     Ok((Kill { removed: last.since(at), singleton: working.since(at), clean }, victim))
 }
 
-/// Ten processes, `proof_of_death = local`: killed one after another, each replaced by a new one.
+/// Ten processes on one host, `proof_of_death = local`: the oldest is killed again and again, and each time replaced.
 pub(super) fn on_one_host(quick: bool) -> Result<Findings, Failure> {
     let (size, kills): (usize, usize) = if quick { (4, 3) } else { (10, 21) };
     let lab = Lab::new(1)?;
@@ -44,7 +44,7 @@ pub(super) fn on_one_host(quick: bool) -> Result<Findings, Failure> {
     let mut outcomes = Vec::new();
     let mut dead = Vec::new();
     for port in (20_000..).take(size + kills) {
-        // The last of the living nodes serves as the seed; the first node forms the cluster.
+        // The youngest living node is the seed; the first node is its own seed and forms the cluster.
         let seed = nodes.last().map_or_else(|| format!("127.0.0.1:{port}"), |node| node.name.clone());
         nodes.push(Start::beside(&lab, port, &seed).spawn()?);
         let count = nodes.len();
@@ -64,7 +64,7 @@ pub(super) fn on_one_host(quick: bool) -> Result<Findings, Failure> {
     let mut removals: Vec<_> = outcomes.iter().map(|kill| kill.removed).collect();
     let mut singletons: Vec<_> = outcomes.iter().map(|kill| kill.singleton).collect();
     let removed = summary(&mut findings, "killed until removed everywhere", &mut removals);
-    // Each further process has to hear of it (cluster 61 speaks of four).
+    // In a larger cluster, the removal has to reach more processes (cluster 61 gives the time for four).
     let usual = Duration::from_secs(if size == 4 { 4 } else { 5 });
     let working = summary(&mut findings, "killed until the singleton works elsewhere", &mut singletons);
     if !outcomes.iter().all(|kill| kill.clean) {
@@ -76,8 +76,8 @@ pub(super) fn on_one_host(quick: bool) -> Result<Findings, Failure> {
     Ok(findings)
 }
 
-/// Four processes, default settings (cluster 61): one stands still for 15 s and nothing is proven of it; then it is
-/// killed and started again at its address.
+/// Four processes, default settings (cluster 61): one is paused for 15 s, which must not count as a proof of its death;
+/// then the process is killed and started again at its address.
 pub(super) fn paused_then_restarted(_quick: bool) -> Result<Findings, Failure> {
     const FIRST: u16 = 20_000;
     let lab = Lab::new(1)?;
@@ -123,7 +123,7 @@ pub(super) fn paused_then_restarted(_quick: bool) -> Result<Findings, Failure> {
     Ok(findings)
 }
 
-/// Adds median, most, and the reference's figure; yields median and most.
+/// Adds median and maximum beside the reference's figure; returns median and maximum.
 fn summary(findings: &mut Findings, name: &str, times: &mut [Duration]) -> (Duration, Duration) {
     times.sort();
     let (median, most) = (times[times.len() / 2], times[times.len() - 1]);
@@ -133,7 +133,7 @@ fn summary(findings: &mut Findings, name: &str, times: &mut [Duration]) -> (Dura
     (median, most)
 }
 
-/// Four hosts whose operator vouches for the network: as fast as on one host.
+/// Four hosts with `proof_of_death = on`, by which the operator vouches for the network: as fast as on one host.
 pub(super) fn with_proof_on(_quick: bool) -> Result<Findings, Failure> {
     let lab = Lab::new(4)?;
     let mut nodes = form(&lab, 4, |start| start.proof(Proof::On))?;
@@ -150,7 +150,7 @@ pub(super) fn with_proof_on(_quick: bool) -> Result<Findings, Failure> {
     Ok(findings)
 }
 
-/// Four hosts at default settings: detection, `stable_after`, and then the margin.
+/// Four hosts at default settings: removal takes detection and `stable_after`, and the singleton also the margin.
 pub(super) fn without_proof(_quick: bool) -> Result<Findings, Failure> {
     let lab = Lab::new(4)?;
     let mut nodes = form(&lab, 4, |start| start)?;

@@ -1,8 +1,8 @@
-//! The address of the singleton's host moves to another namespace, while its process runs on, cut off.
+//! The address of the singleton's host moves to another namespace, while the old process runs on, cut off.
 //!
-//! The other members hear a new process at the address of a member that is not there any more, and whose
-//! death no node knows of. It must change nothing: the old process ends itself when its own resolver says so,
-//! the others remove it when theirs does, and what it ran starts after the margin.
+//! The other members hear a new process at the address of a member that does not answer, but whose death is not proven.
+//! The new process must change nothing: the old process ends itself when its own resolver decides so, the others remove
+//! the old process when their resolvers do, and the singleton starts elsewhere after the margin.
 //!
 //! Source: cluster scenario 76, M25, T15.
 
@@ -13,23 +13,23 @@ use crate::lab::{Failure, Lab};
 use crate::process::Start;
 use crate::report::{At, Findings, What};
 
-/// Runs of the long form, and how many of them go beside each other.
+/// Count of runs of the long form, and of those that run in parallel.
 const RUNS: u32 = 40;
 const TOGETHER: usize = 8;
-/// The latest that the new process starts after the cut.
+/// The longest delay from the cut to the start of the new process.
 const LATEST: Duration = Duration::from_secs(60);
 
-/// What was found in one run.
+/// The times of one run.
 struct Move {
-    /// Until all others have removed the old process.
+    /// From the cut until all others have removed the old process.
     removed: Duration,
-    /// From the removal until the instance works elsewhere.
+    /// From the removal until the singleton works elsewhere.
     margin: Duration,
-    /// From the later of removal and start until the new process is a member that is Up.
+    /// From the later of removal and start until the new process is an Up member.
     joined: Duration,
 }
 
-/// The name moves at 0 to 60 s after the cut, mostly soon; once and with short settings for the gate.
+/// Moves the address 0 to 60 s after the cut, mostly early; for the gate once, with short settings.
 pub(super) fn of_an_address(quick: bool) -> Result<Findings, Failure> {
     let (runs, stable_after) = if quick { (1, Duration::from_secs(7)) } else { (RUNS, Duration::from_secs(20)) };
     let delays: Vec<Duration> = (0..runs)
@@ -64,7 +64,7 @@ pub(super) fn of_an_address(quick: bool) -> Result<Findings, Failure> {
 }
 
 fn one(delay: Duration, stable_after: Duration) -> Result<Move, Failure> {
-    // The fourth host has no node before the address comes to it.
+    // The fourth host runs no node until the address moves there.
     let lab = Lab::new(4)?;
     let mut nodes = form(&lab, 3, |start| start.stable_after(stable_after))?;
     let old = nodes[0].name.clone();
@@ -92,7 +92,7 @@ fn one(delay: Duration, stable_after: Duration) -> Result<Move, Failure> {
     nodes[0].wait("its end", cut, PATIENCE, |what| matches!(what, What::Ended { .. }))?;
     never_two_instances(&nodes)?;
     let margin = working.since(gone);
-    // The instance starts by the first removal that its node saw, not by the last one anywhere.
+    // Allow 4 s less: the margin counts from the removal that the node itself saw, `gone` from the last one anywhere.
     if margin + Duration::from_secs(4) < stable_after {
         return Err(format!("no margin: the singleton works {margin:?} after the removal"));
     }

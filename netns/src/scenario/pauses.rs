@@ -1,4 +1,4 @@
-//! A process is paused (SIGSTOP) and goes on: it finds no other node unreachable, and no singleton runs twice.
+//! A process is paused (SIGSTOP) and resumed: it finds no other node unreachable, and no singleton runs twice.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::lab::{Failure, Lab};
 use crate::process::Node;
 use crate::report::{Findings, What};
 
-/// Eight seconds: marked, and reachable again.
+/// A pause of eight seconds: the node becomes unreachable, then reachable again.
 pub(super) fn short(_quick: bool) -> Result<Findings, Failure> {
     let lab = Lab::new(4)?;
     let nodes = form(&lab, 4, |start| start)?;
@@ -24,7 +24,7 @@ pub(super) fn short(_quick: bool) -> Result<Findings, Failure> {
         found = found.max(node.wait("unreachable", paused, PATIENCE, marks)?.since(paused));
         node.wait("reachable again", resumed, PATIENCE, is_of_sleeper)?;
     }
-    // Long enough for any decision that the pause might have set going.
+    // Wait until any decision that the pause might have caused would have been made.
     std::thread::sleep(Duration::from_secs(25));
     never("a node was downed", &nodes, paused, is_downing)?;
     never("it accused others on waking", [sleeper], resumed, |what| matches!(what, What::Unreachable { .. }))?;
@@ -34,19 +34,19 @@ pub(super) fn short(_quick: bool) -> Result<Findings, Failure> {
     Ok(findings)
 }
 
-/// Thirty seconds: downed and removed by the others, and it learns so when it wakes.
+/// A pause of thirty seconds: the others down and remove the node, which learns of it when it wakes.
 pub(super) fn long(_quick: bool) -> Result<Findings, Failure> {
     let lab = Lab::new(4)?;
     let nodes = form(&lab, 4, |start| start)?;
     pause_the_oldest(&nodes)
 }
 
-/// The same with the lease, which closes the gap that a longer pause would open (cluster P7). The pause is
-/// shorter than the lease's `heartbeat_timeout`, so the holder wakes with it and must give it back in
+/// The pause of thirty seconds with a lease, which closes the gap that a longer pause would open (cluster P7). The
+/// pause is shorter than the lease's `heartbeat_timeout`, so the old holder wakes with the lease and must release it in
 /// order before the successor gets it.
 pub(super) fn long_with_a_lease(_quick: bool) -> Result<Findings, Failure> {
     let server = Postgres::try_start(&[]).map_err(|error| error.to_string())?;
-    // A socket in the file system is the same in every namespace of the network.
+    // A socket in the file system is reachable from every namespace.
     let (socket, port) = (server.socket_directory().display(), server.port());
     let database = format!("host={socket} port={port} user={USER} dbname=postgres");
     let lab = Lab::new(4)?;

@@ -1,11 +1,12 @@
-//! A host of entities, or of their coordinators, is killed, cut off or paused, under clients on every host.
+//! A host of entities, or of their coordinators, is killed, cut off or paused, while clients run on every host.
 //!
-//! The world has four entity types at once (one shard and a thousand, both ways to keep homes), which share hosts and faults
-//! and nothing else. Their entities are registers in a journal on PostgreSQL, which every process reaches through a socket in
-//! the file system, also one that is cut off: only what the nodes know keeps it from answering.
+//! The cluster has four entity types at once (with one shard and with a thousand, each with both state store modes),
+//! which share only the hosts and the faults. The entities are registers with a journal in PostgreSQL. Every process
+//! reaches the journal through a socket in the file system, even a process that is cut off: an entity there can still
+//! write, and only the knowledge of the nodes keeps it from answering.
 //!
-//! In each scenario no entity has two instances at a time, and what all clients were answered is linearizable, plain reads
-//! included: those of clients beside a host that is cut off, and what a paused process answers when it wakes.
+//! In each scenario no entity has two instances at a time, and the answers to all clients are linearizable, including
+//! plain reads: those of clients on a host that is cut off, and those answered by a paused process when it wakes.
 //!
 //! Source: sharding I1, §2.12, §2.13, §4.1, §5, scenarios 20, 21, 22; cluster F9, S14, S20, 85.
 
@@ -21,7 +22,7 @@ use crate::lab::Failure;
 use crate::process::{Node, STABLE_AFTER};
 use crate::report::{At, Findings, What};
 
-/// How soon entities answer that the fault does not concern: most of it is the machine's.
+/// Time limit for answers of entities that the fault does not concern; most of the time is the machine's.
 const UNCONCERNED: Duration = Duration::from_secs(10);
 
 pub(super) fn kill_coordinator(quick: bool) -> Result<Findings, Failure> {
@@ -48,7 +49,7 @@ pub(super) fn pause_owner(quick: bool) -> Result<Findings, Failure> {
     on_four_hosts(Role::Owner, Break::Pause, quick)
 }
 
-/// The resolver decides: detection, `stable_after`, the margin.
+/// Four hosts, where the resolver decides: recovery takes detection, `stable_after` and the margin.
 fn on_four_hosts(role: Role, how: Break, quick: bool) -> Result<Findings, Failure> {
     let stable_after = if quick { Duration::from_secs(7) } else { STABLE_AFTER };
     World::on_hosts(4, stable_after)?.judged(|world, findings| {
@@ -66,7 +67,7 @@ fn on_four_hosts(role: Role, how: Break, quick: bool) -> Result<Findings, Failur
     })
 }
 
-/// Undoes what broke the victim, and waits until its process is gone.
+/// Undoes the fault, and waits until the broken process has ended.
 fn recover(world: &World, findings: &mut Findings, victim: &mut Node, how: Break) -> Result<(), Failure> {
     let is_end = |what: &What| matches!(what, What::Ended { .. });
     match how {
@@ -84,7 +85,7 @@ fn recover(world: &World, findings: &mut Findings, victim: &mut Node, how: Break
     victim.wait_gone(PATIENCE)
 }
 
-/// Five processes on one host, where a death is proven by the kernel: the coordinator's is killed, then the owner's.
+/// Five processes on one host, where the kernel proves a death: the coordinator's process is killed, then the owner's.
 pub(super) fn kill_on_one_host(_quick: bool) -> Result<Findings, Failure> {
     World::on_one_host(5)?.judged(|world, findings| {
         world.warm_up()?;
@@ -100,8 +101,8 @@ pub(super) fn kill_on_one_host(_quick: bool) -> Result<Findings, Failure> {
     })
 }
 
-/// What lived on the victim starts elsewhere only when the resolver's patience and the margin, which is as long, are over; what
-/// lived elsewhere answers throughout.
+/// Requires that entities of the broken node start elsewhere only after the resolver's `stable_after` and the margin,
+/// which is as long, and that entities of other nodes answer throughout.
 fn after_the_margin(waits: &Waits, stable_after: Duration) -> Result<(), Failure> {
     if let Some(early) = waits.of_victim.iter().find(|wait| **wait < 2 * stable_after) {
         return Err(format!("no margin: an entity of the host answers elsewhere after {early:?}"));
@@ -109,7 +110,7 @@ fn after_the_margin(waits: &Waits, stable_after: Duration) -> Result<(), Failure
     unconcerned(waits)
 }
 
-/// What lived on the victim is back as soon as its death is proven, and so is its coordinator.
+/// Requires that entities and coordinators of the killed process are back as soon as its death is proven.
 fn within_seconds(waits: &Waits) -> Result<(), Failure> {
     let slow = waits.of_victim.iter().chain(&waits.of_newcomers).find(|wait| **wait > 2 * UNCONCERNED);
     slow.map_or_else(|| unconcerned(waits), |wait| Err(format!("a proven death costs {wait:?}")))

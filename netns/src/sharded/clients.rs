@@ -1,4 +1,4 @@
-//! The clients of one node: one for each entity, which writes and reads and notes what it is answered.
+//! The clients of one node: one for each entity, which writes and reads, and records the answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,27 +12,29 @@ use super::entity::{Command, KINDS, Kind};
 use crate::record::{Happened, Record};
 use crate::report::At;
 
-/// How long a client waits for an answer.
+/// The time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// After an error that came at once. A process that wakes asks again without delay, which is where old state would show.
+/// The pause after a failed call. It is short, so that a process that wakes calls again soon: stale state would then
+/// show.
 const AFTER_FAILURE: Duration = Duration::from_millis(20);
 
-/// All clients of a node.
+/// All clients of one node.
 pub(super) struct Clients {
     node: Node,
     shared: Arc<Shared>,
-    /// Of each client the round in which it was last answered.
+    /// For each client, the round of its last answer.
     answered: Vec<Arc<AtomicU64>>,
     running: JoinSet<()>,
-    /// The last round that all were answered in.
+    /// The last round that was reported as served.
     told: u64,
 }
 
 struct Shared {
     record: Arc<Record>,
-    /// Numbers calls; with the process in its upper half a call's number is a value that is written once only.
+    /// The number of the next call; the upper half is the process id, so a call's number is also a unique value to
+    /// write.
     calls: AtomicU64,
-    /// Answers count for the round in which they were asked for.
+    /// The current round; an answer counts for the round in which its call began.
     round: AtomicU64,
     has_ended: AtomicBool,
 }
@@ -44,7 +46,7 @@ impl Clients {
         Self { node, shared: Arc::new(shared), answered: Vec::new(), running: JoinSet::new(), told: 0 }
     }
 
-    /// Asks every entity, as soon as every node can get shards.
+    /// Starts a client for every entity, once the coordinators know the regions of all nodes.
     pub(super) async fn go(&mut self) {
         for kind in &KINDS {
             while !self.is_hosted_everywhere(kind).await {
@@ -55,20 +57,20 @@ impl Clients {
         self.next_round();
     }
 
-    /// Whether the coordinator of the type knows the region of every member.
+    /// Whether the type's coordinator knows the regions of all members.
     async fn is_hosted_everywhere(&self, kind: &Kind) -> bool {
         let Ok(region) = self.node.sharding().region(kind.key()) else { return false };
         let members = self.node.cluster().view().members.len();
         region.inspect().current_regions(PATIENCE).await.addresses.len() == members
     }
 
-    /// Asks those, too, that no client asked before. Begins a round.
+    /// Starts clients for the newcomers too, which no client has called before, and begins a round.
     pub(super) fn go_to_newcomers(&mut self) {
         KINDS.iter().for_each(|kind| kind.newcomer_ids().for_each(|id| self.begin(kind, id)));
         self.next_round();
     }
 
-    /// Begins a round.
+    /// Begins a new round, in which every client must be answered again.
     pub(super) fn next_round(&mut self) {
         self.shared.round.fetch_add(1, Ordering::SeqCst);
     }
@@ -82,7 +84,7 @@ impl Clients {
         self.running.spawn(client.run());
     }
 
-    /// The round in which every client has been answered now; once for each.
+    /// The current round if every client has been answered in it; reported only once per round.
     pub(super) fn served(&mut self) -> Option<u64> {
         let round = self.shared.round.load(Ordering::SeqCst);
         let is_served = round > self.told && self.answered.iter().all(|last| last.load(Ordering::SeqCst) == round);
@@ -92,13 +94,13 @@ impl Clients {
         })
     }
 
-    /// Asks nothing more, and waits until everything under way has ended.
+    /// Stops all clients, and waits until their pending calls have ended.
     pub(super) async fn stop(&mut self) {
         self.shared.has_ended.store(true, Ordering::SeqCst);
         while self.running.join_next().await.is_some() {}
     }
 
-    /// Notes what is written to each entity. The clients of all nodes have ended before.
+    /// Records the log of each entity. The clients of all nodes have ended before.
     pub(super) async fn survey(&self) {
         for kind in &KINDS {
             for id in kind.ids().chain(kind.newcomer_ids()) {
@@ -117,7 +119,7 @@ impl Clients {
     }
 }
 
-/// What asks one entity on one node.
+/// A client that calls one entity from one node.
 struct Client {
     register: EntityRef<Command>,
     entity: String,
@@ -134,11 +136,11 @@ impl Client {
             }
             let round = self.shared.round.load(Ordering::SeqCst);
             let call = self.shared.calls.fetch_add(1, Ordering::SeqCst);
-            // Two writes, three reads, and so on.
+            // Two writes, then three reads, again and again.
             let outcome = if turn % 5 < 2 { self.write(call).await } else { self.read(call).await };
             if self.note(call, outcome) {
                 self.answered.store(round, Ordering::SeqCst);
-                // Half of the pace to one and a half, so that the clients do not keep step.
+                // Wait 50 to 150 % of the pace, so that the clients do not run in step.
                 let part = u32::try_from(call.wrapping_mul(37) % 100).unwrap_or_default();
                 tokio::time::sleep(self.pace / 2 + self.pace * part / 100).await;
             } else {
@@ -158,7 +160,7 @@ impl Client {
         self.register.ask(Command::Read).timeout(PATIENCE).await.map(|(version, value)| (version, Some(value)))
     }
 
-    /// Whether it was answered.
+    /// Records the outcome of a call; returns whether the call was answered.
     fn note(&self, call: u64, outcome: Result<(u64, Option<u64>), AskError>) -> bool {
         let is_answer = outcome.is_ok();
         let what = match outcome {

@@ -1,4 +1,4 @@
-//! The entities under test: registers whose every write has its own number, in four types.
+//! The entities under test: registers, each write of which stores a unique value, in four types.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,23 +14,23 @@ use crate::record::{Happened, Record};
 /// An entity type of the scenarios.
 #[derive(Debug)]
 pub(crate) struct Kind {
-    /// Its name.
+    /// The entity type's name.
     pub(crate) name: &'static str,
-    /// What it is, for the table.
+    /// A description of the type for the table.
     pub(crate) about: &'static str,
-    /// How many shards it has.
+    /// The number of shards.
     shards: u32,
-    /// Where its coordinator keeps the homes.
+    /// Where the type's coordinator stores the shards' homes.
     mode: StateStoreMode,
-    /// How many entities are asked from the beginning.
+    /// Count of entities that are called from the start.
     entities: usize,
-    /// How many more from the fault on, each in a shard that has no home until then.
+    /// Count of entities that are called from the first fault on, each in a shard without a home until then.
     newcomers: usize,
-    /// Between two calls of one client.
+    /// The mean pause between two calls of one client.
     pub(super) pace: Duration,
 }
 
-/// All of them, on every node: one shard and a thousand, homes in replicated data and in the journal.
+/// The entity types on every node: one shard or a thousand, homes in replicated data or in the journal.
 pub(crate) static KINDS: [Kind; 4] = [
     Kind {
         name: "one-ddata",
@@ -75,27 +75,27 @@ impl Kind {
         EntityKey::new(self.name)
     }
 
-    /// The ids that are asked from the beginning.
+    /// The ids of the entities that are called from the start.
     pub(super) fn ids(&self) -> impl Iterator<Item = String> {
         (0..self.entities).map(|id| id.to_string())
     }
 
-    /// The ids that are asked from the fault on.
+    /// The ids of the newcomers, which are called from the first fault on.
     pub(super) fn newcomer_ids(&self) -> impl Iterator<Item = String> {
         (0..self.newcomers).map(|id| format!("new-{id}"))
     }
 
-    /// The name of an entity in the files.
+    /// The name of an entity in the record files.
     pub(super) fn entity(&self, id: &str) -> String {
         format!("{}/{id}", self.name)
     }
 
-    /// Whether an entity of the files is of this type.
+    /// Whether an entity in the record files is of this type.
     pub(crate) fn has(&self, entity: &str) -> bool {
         entity.strip_prefix(self.name).is_some_and(|rest| rest.starts_with('/'))
     }
 
-    /// Sets the type up on a node, which notes the lives of its entities.
+    /// Registers the type with a node, whose entities record their instances.
     pub(super) fn set_up(&'static self, builder: NodeBuilder, record: &Arc<Record>) -> NodeBuilder {
         let record = Arc::clone(record);
         let entities = EntityType::event_sourced(self.key(), move |init| Ok(Register::start(init, &record)));
@@ -107,14 +107,14 @@ impl Kind {
     }
 }
 
-/// What a register is asked.
+/// The commands of a register.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Command {
-    /// Holds this value; answered, once it is stored, with the number of writes so far.
+    /// Stores the value; the answer, after the store, is the count of writes so far.
     Write { value: u64, reply_to: ReplyTo<u64> },
-    /// Answered with the number of writes and the last value, and nothing is persisted for it.
+    /// Answers with the count of writes and the last value, without persisting anything.
     Read(ReplyTo<(u64, u64)>),
-    /// Answered with every value, in order.
+    /// Answers with all values, in order.
     Log(ReplyTo<Vec<u64>>),
 }
 

@@ -191,7 +191,7 @@ impl World {
         }
     }
 
-    /// What keeps the members from being settled, if anything does. Source: ddata C1, Z8.
+    /// The first obstacle to a settled state of the members, if any. Source: ddata C1, Z8.
     pub(super) fn unsettled(&self) -> Option<String> {
         let living = self.living();
         let first = *living.first()?;

@@ -64,7 +64,7 @@ pub(super) struct Order {
 /// An action of an entity.
 #[derive(Debug, Clone)]
 pub(super) enum Line {
-    /// Recovery has ended with this state, of so many events or writes.
+    /// Recovery has ended with this state, which `count` events or writes led to.
     Recovered { state: State, count: u64 },
     /// The handler was given this order, and stashed it or not.
     Handled { number: u64, aside: bool },

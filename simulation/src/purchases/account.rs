@@ -1,8 +1,8 @@
 //! A customer's account: its behaviour, and the way back from its side effects.
 //!
-//! It repeats what greylag-delivery's own wrapper does inside the machine of persistence, since that wrapper needs a
-//! runtime: compare with the marks, refuse a delivery that is too early, attach the mark, confirm after the append,
-//! hand out again what was dropped.
+//! The behaviour repeats the steps of greylag-delivery's own wrapper inside the machine of persistence, since that
+//! wrapper needs a runtime: compare with the marks, refuse a delivery that is too early, attach the mark, confirm after
+//! the append, hand out again what was dropped.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

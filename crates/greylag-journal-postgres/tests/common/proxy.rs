@@ -1,8 +1,8 @@
 //! A proxy in front of the server that knows its traffic: it breaks the connection at a chosen statement, before or
 //! after the server has run it, or changes something on the server in between.
 //!
-//! It does not parse the protocol. A piece of traffic that contains the watched id is taken for a statement about that
-//! id, which holds as long as statements are small and connections are not encrypted.
+//! The proxy does not parse the protocol. A piece of traffic that contains the watched id is taken for a statement
+//! about that id, which holds as long as statements are small and connections are not encrypted.
 
 use std::collections::VecDeque;
 use std::io;

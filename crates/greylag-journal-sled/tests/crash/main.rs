@@ -31,11 +31,12 @@ const MOST_ACKS: usize = 150;
 enum Kill {
     /// After this many acknowledgements.
     UnderLoad(usize),
-    /// This long after it began to open the store.
+    /// This long after the child began to open the store.
     WhileOpening(Duration),
-    /// After this many acknowledgements, when it begins to delete events.
+    /// After this many acknowledgements, when the child begins to delete events.
     WhileDeleting(usize),
-    /// After this many acknowledgements, when it begins to save a snapshot, or to write values too large for one row.
+    /// After this many acknowledgements, when the child begins to save a snapshot, or to write values too large for one
+    /// row.
     WhileSaving(usize),
     /// After this many acknowledgements it is stopped; the directory is copied, and the copy opened as well.
     Stopped(usize),

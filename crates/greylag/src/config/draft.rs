@@ -72,7 +72,7 @@ pub(super) struct Strategies {
     pub(super) lease_release_after: Duration,
 }
 
-/// What follows a failure of an entity: `persistence.on_failure`.
+/// The reaction to a failure of an entity: `persistence.on_failure`.
 #[cfg(feature = "persistence")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OnFailureName {

@@ -1,4 +1,4 @@
-//! Hosts with entities and clients, the journal that they share, and the files that tell what happened.
+//! A cluster with entities and clients, its journal, and the record files of its processes.
 
 use std::time::Duration;
 
@@ -12,77 +12,78 @@ use crate::process::{Node, STABLE_AFTER, Start};
 use crate::record;
 use crate::report::{At, Findings, What};
 
-/// For which part a process is broken.
+/// Which process is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// The oldest, where all coordinators run.
+    /// The oldest node, where all coordinators run.
     Coordinator,
-    /// Where the one shard of the small types is, which is not the oldest.
+    /// The node that hosts the single shard of the types with one shard; not the oldest.
     Owner,
 }
 
-/// How a process is broken.
+/// The kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Break {
-    /// It ends as in a crash.
+    /// The process is killed.
     Kill,
     /// No packet reaches or leaves its host.
     Cut,
-    /// It stands still.
+    /// The process is stopped (SIGSTOP).
     Pause,
 }
 
-/// Where the nodes are.
+/// How nodes are spread over hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layout {
     OwnHosts,
     OneHost,
 }
 
-/// The first port on the host that all share.
+/// The first port of the nodes that share one host.
 const FIRST_PORT: u16 = 20_000;
-/// How long all goes well before the fault, and again at the end.
+/// The time without faults before the first fault, and at the end.
 const CALM: Duration = Duration::from_secs(3);
 
-/// What the waits after a fault must be.
+/// The check of the waits after a fault.
 type Promise = Box<dyn Fn(&Waits) -> Result<(), Failure>>;
 
-/// A fault, its name in the table, and what its waits must be.
+/// A fault with its name in the table and the check of its waits.
 struct Noted {
     name: String,
     fault: Fault,
     promise: Promise,
 }
 
-/// A cluster with entities. Its fields are dropped in this order: processes, network, files, database.
+/// A cluster with entities. The order of the fields is that of dropping: processes, network, files, database.
 pub(super) struct World {
-    /// The living nodes, the oldest first.
+    /// The living nodes, oldest first.
     pub(super) nodes: Vec<Node>,
     pub(super) lab: Lab,
     files: TempDir,
     database: String,
     layout: Layout,
     stable_after: Duration,
-    /// Whether clients ask what no client asked before the first fault.
+    /// Whether the clients already call the newcomers, which they do from the first fault on.
     asks_newcomers: bool,
     faults: Vec<Noted>,
     _server: Postgres,
 }
 
 impl World {
-    /// So many hosts with a node each. The one with the highest address is the oldest: a single shard goes to the lowest.
+    /// A cluster of one node on each of `hosts` hosts. The node with the highest address is the oldest, since a single
+    /// shard is allocated to the lowest.
     pub(super) fn on_hosts(hosts: usize, stable_after: Duration) -> Result<Self, Failure> {
         Self::new(Layout::OwnHosts, hosts, hosts, stable_after)
     }
 
-    /// So many nodes on one host; the one with the highest port is the oldest.
+    /// A cluster of `nodes` nodes on one host; the node with the highest port is the oldest.
     pub(super) fn on_one_host(nodes: usize) -> Result<Self, Failure> {
         Self::new(Layout::OneHost, 1, nodes, STABLE_AFTER)
     }
 
     fn new(layout: Layout, hosts: usize, nodes: usize, stable_after: Duration) -> Result<Self, Failure> {
         let server = Postgres::try_start(&["max_connections=300"]).map_err(|error| error.to_string())?;
-        // A socket in the file system is the same in every namespace of the network.
+        // A socket in the file system is reachable from every namespace.
         let (socket, port) = (server.socket_directory().display(), server.port());
         let database = format!("host={socket} port={port} user={USER} dbname=postgres");
         let files = tempfile::Builder::new().prefix("greylag-netns-").tempdir();
@@ -104,7 +105,7 @@ impl World {
         Ok(world)
     }
 
-    /// Starts a node, and waits until all see it.
+    /// Starts a node, and waits until all nodes see it Up.
     fn add(&mut self, index: usize) -> Result<(), Failure> {
         let own = match self.layout {
             Layout::OwnHosts => format!("{}:17355", Lab::address(index)),
@@ -125,8 +126,8 @@ impl World {
         FIRST_PORT + u16::try_from(index).unwrap_or_default()
     }
 
-    /// Clients begin on every node, and each is answered. They wait for all regions, so a single shard goes to the lowest
-    /// address.
+    /// Starts clients on every node, and waits until all are answered. Clients start once all regions are registered,
+    /// so that a single shard is allocated to the lowest address.
     pub(super) fn warm_up(&mut self) -> Result<(), Failure> {
         let begun = At::now();
         self.order_all("go")?;
@@ -135,8 +136,8 @@ impl World {
         Ok(())
     }
 
-    /// Breaks the node that plays this part, which is none of the living from then on, and has the clients of all others ask
-    /// what no client asked before, too. Yields the node, and when it was broken.
+    /// Breaks the node with this role, which leaves the list of living nodes, and lets the clients of all others call
+    /// the newcomers as well. Returns the node and the time of the fault.
     pub(super) fn strike(&mut self, role: Role, how: Break) -> Result<(Node, At), Failure> {
         let index = self.player(role)?;
         match how {
@@ -152,7 +153,7 @@ impl World {
                 self.lab.part(&[alone], &hosts.filter(|host| *host != alone).collect::<Vec<_>>())?;
             }
         }
-        // The fault is complete: what others ask from here on is not answered by it.
+        // Take the time after the fault is complete: the broken node answers no call that other nodes make later.
         let hit = At::now();
         let victim = self.nodes.remove(index);
         self.order_all(if self.asks_newcomers { "round" } else { "newcomers" })?;
@@ -160,7 +161,7 @@ impl World {
         Ok((victim, hit))
     }
 
-    /// The place among the living of the node that plays this part.
+    /// The index of the node with this role among the living nodes.
     fn player(&self, role: Role) -> Result<usize, Failure> {
         let records = record::read(self.files.path())?;
         let host_of = |kind: &str| judge::host_of(&records, kind, At::now());
@@ -174,23 +175,23 @@ impl World {
         }
     }
 
-    /// On which host a node is that has one of its own.
+    /// The index of the host on which this node runs alone.
     fn host(node: &Node) -> Result<usize, Failure> {
         let is_its = |host: &usize| node.name.starts_with(&format!("{}:", Lab::address(*host)));
         (0..usize::from(u8::MAX)).find(is_its).ok_or_else(|| format!("{} has no host of its own", node.name))
     }
 
-    /// Waits until all have removed the node.
+    /// Waits until all living nodes have removed the node.
     pub(super) fn wait_removed(&self, victim: &Node, hit: At) -> Result<At, Failure> {
         self.latest("the removal", hit, removed(&victim.name))
     }
 
-    /// Waits until the clients of all living nodes have been answered by all entities.
+    /// Waits until every client on all living nodes has been answered.
     pub(super) fn wait_served(&self, since: At) -> Result<At, Failure> {
         self.latest("answers to all clients", since, |what| matches!(what, What::Served { .. }))
     }
 
-    /// When the last of the living nodes said such a thing.
+    /// Waits until every living node has written a wanted line; returns the time of the last one.
     fn latest(&self, what: &str, since: At, wanted: impl Fn(&What) -> bool) -> Result<At, Failure> {
         let mut last = since;
         for node in &self.nodes {
@@ -199,7 +200,7 @@ impl World {
         Ok(last)
     }
 
-    /// Starts another process where a node was, with clients; all clients are answered.
+    /// Starts another process with clients in place of a broken node, and waits until all clients are answered.
     pub(super) fn replace(&mut self, victim: &Node) -> Result<(), Failure> {
         self.add(Self::host(victim)?)?;
         let begun = At::now();
@@ -209,7 +210,7 @@ impl World {
         self.wait_served(begun).map(drop)
     }
 
-    /// Remembers a fault, and what must be true of the waits after it.
+    /// Records a fault, and the check of the waits after it.
     pub(super) fn note_fault(
         &mut self,
         name: &str,
@@ -225,7 +226,7 @@ impl World {
         self.nodes.iter_mut().try_for_each(|node| node.order(order))
     }
 
-    /// Plays a story, and judges what the files tell of it. They are kept if it is not as promised.
+    /// Runs the steps of a scenario, and checks the record files, which are kept after a failure.
     pub(super) fn judged(
         mut self,
         story: impl FnOnce(&mut Self, &mut Findings) -> Result<(), Failure>,
