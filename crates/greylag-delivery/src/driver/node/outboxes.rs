@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_ended_are_forgotten_in_time() {
+    fn ended_producers_are_removed_from_the_report() {
         let (outboxes, kept) = (Outboxes::default(), || {
             let (runs, ended) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
             [runs, ended].map(|runs| Producer { runs, report: report(1, None, None) })

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::event::Announcements;
+use super::event::EventBus;
 use super::undecodable::Waiting;
 use super::{DeliveryEvent, DeliveryEvents, DeliveryHealth, Undecodable};
 use crate::ids::MessageId;
@@ -14,20 +14,20 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(crate) struct Shown {
-    announcements: Announcements,
+pub(crate) struct OperatorState {
+    event_bus: EventBus,
     waiting: Waiting,
     /// When the last such warning was logged.
     warned_at: Mutex<Option<Instant>>,
 }
 
-impl Shown {
+impl OperatorState {
     pub(crate) fn events(&self) -> DeliveryEvents {
-        self.announcements.subscribe()
+        self.event_bus.subscribe()
     }
 
     pub(crate) fn announce(&self, event: DeliveryEvent) {
-        self.announcements.announce(event);
+        self.event_bus.announce(event);
     }
 
     /// Adds an undecodable message.

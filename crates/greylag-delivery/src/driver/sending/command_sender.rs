@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 /// Sends commands to the producer's task. When the last clone is dropped, the task finds its inbox closed.
 #[derive(Debug)]
-pub(crate) struct Entrance<C> {
+pub(crate) struct CommandSender<C> {
     /// Number of `start_again` calls before this handle was made; handles of an earlier generation are superseded.
     generation: u64,
     shared: Arc<Shared<C>>,
@@ -91,7 +91,7 @@ pub(crate) enum NotSubmitted<S, C> {
 /// Sends a command to the task when dropped, unless disarmed before: for a cancelled caller, or an unused permit.
 #[derive(Debug)]
 pub(crate) struct OnDrop<C> {
-    entrance: Entrance<C>,
+    sender: CommandSender<C>,
     call: Option<C>,
 }
 
@@ -104,13 +104,13 @@ impl<C> OnDrop<C> {
 impl<C> Drop for OnDrop<C> {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
-            self.entrance.tell(call);
+            self.sender.send(call);
         }
     }
 }
 
-impl<C> Entrance<C> {
-    /// An entrance, the task's inbox, and the room that the task publishes; initially there is room for `free`
+impl<C> CommandSender<C> {
+    /// A sender, the task's inbox, and the room that the task publishes; initially there is room for `free`
     /// messages.
     pub(crate) fn new(free: u64) -> (Self, mpsc::UnboundedReceiver<C>, Arc<Room>) {
         let (commands, inbox) = mpsc::unbounded_channel();
@@ -120,7 +120,7 @@ impl<C> Entrance<C> {
         (Self { generation: 0, shared }, inbox, room)
     }
 
-    /// The generation of this entrance's handles.
+    /// The generation of this sender's handles.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
@@ -176,22 +176,22 @@ impl<C> Entrance<C> {
     }
 
     /// Sends a command without a number to the task, even if this handle is superseded.
-    pub(crate) fn tell(&self, call: C) -> bool {
+    pub(crate) fn send(&self, call: C) -> bool {
         let commands = self.line().commands.clone();
         commands.send(call).is_ok()
     }
 
     /// Sends a command to the task when the result is dropped.
     pub(crate) fn on_drop(&self, call: C) -> OnDrop<C> {
-        OnDrop { entrance: self.clone(), call: Some(call) }
+        OnDrop { sender: self.clone(), call: Some(call) }
     }
 
-    /// Whether the producer was started again since the handle of this entrance was made.
+    /// Whether the producer was started again since the handle of this sender was made.
     pub(crate) fn is_superseded(&self) -> bool {
         self.line().generation != self.generation
     }
 
-    /// The entrance of handles that supersede all earlier ones; `call` makes the command of the new generation.
+    /// The sender of handles that supersede all earlier ones; `call` makes the command of the new generation.
     pub(crate) fn start_again(&self, call: impl FnOnce(u64) -> C) -> Self {
         let mut line = self.line();
         line.generation += 1;
@@ -204,27 +204,27 @@ impl<C> Entrance<C> {
     }
 }
 
-/// An entrance that does not keep the producer's task alive.
+/// A sender that does not keep the producer's task alive.
 #[derive(Debug)]
-pub(crate) struct WeakEntrance<C>(Weak<Shared<C>>);
+pub(crate) struct WeakCommandSender<C>(Weak<Shared<C>>);
 
-impl<C> Entrance<C> {
-    /// An entrance that does not keep the producer's task alive.
-    pub(crate) fn downgrade(&self) -> WeakEntrance<C> {
-        WeakEntrance(Arc::downgrade(&self.shared))
+impl<C> CommandSender<C> {
+    /// A sender that does not keep the producer's task alive.
+    pub(crate) fn downgrade(&self) -> WeakCommandSender<C> {
+        WeakCommandSender(Arc::downgrade(&self.shared))
     }
 }
 
-impl<C> WeakEntrance<C> {
-    /// The entrance of the newest handles, if there are any left.
-    pub(crate) fn upgrade(&self) -> Option<Entrance<C>> {
+impl<C> WeakCommandSender<C> {
+    /// The sender of the newest handles, if there are any left.
+    pub(crate) fn upgrade(&self) -> Option<CommandSender<C>> {
         let shared = self.0.upgrade()?;
         let generation = shared.line.lock().unwrap_or_else(PoisonError::into_inner).generation;
-        Some(Entrance { generation, shared })
+        Some(CommandSender { generation, shared })
     }
 }
 
-impl<C> Clone for Entrance<C> {
+impl<C> Clone for CommandSender<C> {
     fn clone(&self) -> Self {
         Self { generation: self.generation, shared: self.shared.clone() }
     }
@@ -236,25 +236,25 @@ mod tests {
 
     #[test]
     fn tickets_follow_the_calls_and_old_handles_are_superseded() {
-        let (entrance, mut inbox, room) = Entrance::new(2);
-        let submit = |entrance: &Entrance<u64>, waits| entrance.submit(waits, "m", |ticket, _| ticket);
-        assert_eq!(submit(&entrance, false), Ok(1));
-        assert_eq!(entrance.call(|number| number), Ok(2));
-        assert_eq!(submit(&entrance, false), Ok(3));
-        assert!(!entrance.has_room());
-        assert_eq!(submit(&entrance, false), Err(NotSubmitted::Full("m")));
-        assert_eq!(submit(&entrance, true), Ok(4), "one that waits needs no room");
+        let (sender, mut inbox, room) = CommandSender::new(2);
+        let submit = |sender: &CommandSender<u64>, waits| sender.submit(waits, "m", |ticket, _| ticket);
+        assert_eq!(submit(&sender, false), Ok(1));
+        assert_eq!(sender.call(|number| number), Ok(2));
+        assert_eq!(submit(&sender, false), Ok(3));
+        assert!(!sender.has_room());
+        assert_eq!(submit(&sender, false), Err(NotSubmitted::Full("m")));
+        assert_eq!(submit(&sender, true), Ok(4), "one that waits needs no room");
         room.publish(3, 1);
-        assert_eq!(submit(&entrance, false), Ok(5));
-        assert_eq!(submit(&entrance, false), Err(NotSubmitted::Full("m")));
-        let again = entrance.start_again(|generation| 100 + generation);
-        assert_eq!(submit(&entrance, true), Err(NotSubmitted::Superseded("m")));
-        assert_eq!(entrance.call(|number| number), Err(NotEntered::Superseded));
-        assert!(entrance.is_superseded() && !again.is_superseded());
-        assert!(entrance.is_over() && !again.is_over());
-        assert_eq!((entrance.generation(), again.generation()), (0, 1));
+        assert_eq!(submit(&sender, false), Ok(5));
+        assert_eq!(submit(&sender, false), Err(NotSubmitted::Full("m")));
+        let again = sender.start_again(|generation| 100 + generation);
+        assert_eq!(submit(&sender, true), Err(NotSubmitted::Superseded("m")));
+        assert_eq!(sender.call(|number| number), Err(NotEntered::Superseded));
+        assert!(sender.is_superseded() && !again.is_superseded());
+        assert!(sender.is_over() && !again.is_over());
+        assert_eq!((sender.generation(), again.generation()), (0, 1));
         assert_eq!(submit(&again, true), Ok(6));
-        drop(entrance.on_drop(7));
+        drop(sender.on_drop(7));
         again.on_drop(8).disarm();
         let calls: Vec<u64> = std::iter::from_fn(|| inbox.try_recv().ok()).collect();
         assert_eq!(calls, [1, 2, 3, 4, 5, 101, 6, 7]);

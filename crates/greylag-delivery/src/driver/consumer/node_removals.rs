@@ -17,7 +17,7 @@ use crate::delivery::{Outcome, Outcomes};
 
 /// Entities of one type, by the nodes of the producers to which they have links.
 #[derive(Default)]
-pub(super) struct Departures(Mutex<State>);
+pub(super) struct NodeRemovals(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -34,19 +34,19 @@ fn key_of(entity: &Arc<Outcomes>) -> usize {
     Arc::as_ptr(entity).addr()
 }
 
-struct Listener(Weak<Departures>);
+struct Listener(Weak<NodeRemovals>);
 
 impl TransportListener for Listener {
     fn on_event(&self, event: &mut TransportEvent) {
         if let TransportEvent::Quarantined { peer, .. } = event
-            && let Some(departures) = self.0.upgrade()
+            && let Some(node_removals) = self.0.upgrade()
         {
-            departures.tell(peer);
+            node_removals.notify(peer);
         }
     }
 }
 
-impl Departures {
+impl NodeRemovals {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -74,7 +74,7 @@ impl Departures {
         }
     }
 
-    fn tell(&self, node: &UniqueAddress) {
+    fn notify(&self, node: &UniqueAddress) {
         let waiting = self.lock().waiting.remove(node).unwrap_or_default();
         for entity in waiting.values().filter_map(Weak::upgrade) {
             entity.push(Outcome::NodeGone(node.clone()));
@@ -82,9 +82,9 @@ impl Departures {
     }
 }
 
-impl fmt::Debug for Departures {
+impl fmt::Debug for NodeRemovals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Departures").field("nodes", &self.lock().waiting.len()).finish()
+        f.debug_struct("NodeRemovals").field("nodes", &self.lock().waiting.len()).finish()
     }
 }
 
@@ -96,24 +96,24 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_entity_that_forgot_a_node_hears_nothing_of_it() {
+    async fn entities_that_stopped_watching_are_not_notified() {
         let network = MemoryNetwork::new();
         let here = network.node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
         let gone: UniqueAddress = "b:1#2".parse().unwrap();
-        let departures = Arc::<Departures>::default();
+        let node_removals = Arc::<NodeRemovals>::default();
         let entities: Vec<Arc<Outcomes>> = (0..3).map(|_| Arc::default()).collect();
-        entities.iter().for_each(|entity| departures.watch(&*here, &gone, entity));
-        departures.forget(&gone, &entities[1]);
-        departures.tell(&gone);
-        let heard = |entity: &Arc<Outcomes>| {
+        entities.iter().for_each(|entity| node_removals.watch(&*here, &gone, entity));
+        node_removals.forget(&gone, &entities[1]);
+        node_removals.notify(&gone);
+        let notified = |entity: &Arc<Outcomes>| {
             let mut news = Vec::new();
             entity.take(&mut news);
             news.len()
         };
-        assert_eq!(entities.iter().map(heard).collect::<Vec<_>>(), [1, 0, 1]);
-        assert!(departures.lock().waiting.is_empty(), "told once");
-        departures.watch(&*here, &gone, &entities[0]);
-        departures.forget(&gone, &entities[0]);
-        assert!(departures.lock().waiting.is_empty(), "nothing is kept of a node that no entity listens to");
+        assert_eq!(entities.iter().map(notified).collect::<Vec<_>>(), [1, 0, 1]);
+        assert!(node_removals.lock().waiting.is_empty(), "told once");
+        node_removals.watch(&*here, &gone, &entities[0]);
+        node_removals.forget(&gone, &entities[0]);
+        assert!(node_removals.lock().waiting.is_empty(), "nothing is kept of a node that no entity listens to");
     }
 }

@@ -22,7 +22,7 @@ pub(crate) enum QueueEvent {
 
 /// An unconfirmed message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct UnconfirmedMessage {
     /// The number of the event that stored it.
     pub(crate) event: EventNr,
     /// The message; `None` after a snapshot without messages, until the event is read.
@@ -30,7 +30,7 @@ pub(crate) struct Kept {
 }
 
 /// The state of the entity.
-pub(crate) type KeptQueue = StoredQueue<Kept>;
+pub(crate) type PersistentQueue = StoredQueue<UnconfirmedMessage>;
 
 /// Upper limit of a message's bytes in a snapshot, in addition to its content and names.
 const MESSAGE_OVERHEAD: usize = 64;
@@ -39,18 +39,18 @@ const SNAPSHOT_OVERHEAD: usize = 1024;
 
 /// Folds one event. With `refill`, only messages that the snapshot left out are taken from it; the snapshot has
 /// everything else.
-pub(crate) fn apply(queue: &mut KeptQueue, event: &QueueEvent, number: EventNr, refill: bool) {
+pub(crate) fn apply(queue: &mut PersistentQueue, event: &QueueEvent, number: EventNr, refill: bool) {
     match event {
         QueueEvent::Sent(sent) if refill => {
-            if let Some(kept) = queue.message_mut(sent.seq_nr).filter(|kept| kept.event == number) {
-                kept.encoded = Some(sent.message.clone());
+            if let Some(message) = queue.message_mut(sent.seq_nr).filter(|message| message.event == number) {
+                message.encoded = Some(sent.message.clone());
             }
         }
         _ if refill => {}
         QueueEvent::Started(started) => queue.start(started.clone()),
         QueueEvent::Sent(MessageSent { seq_nr, message, ack, qualifier, timestamp_ms }) => queue.add(MessageSent {
             seq_nr: *seq_nr,
-            message: Kept { event: number, encoded: Some(message.clone()) },
+            message: UnconfirmedMessage { event: number, encoded: Some(message.clone()) },
             ack: *ack,
             qualifier: qualifier.clone(),
             timestamp_ms: *timestamp_ms,
@@ -63,7 +63,7 @@ pub(crate) fn apply(queue: &mut KeptQueue, event: &QueueEvent, number: EventNr, 
 }
 
 /// Whether a snapshot of at most `max_bytes` has room for the messages.
-pub(crate) fn fits(queue: &KeptQueue, max_bytes: usize) -> bool {
+pub(crate) fn fits(queue: &PersistentQueue, max_bytes: usize) -> bool {
     let confirmed = queue.confirmed().keys().map(|qualifier| qualifier.len() + MESSAGE_OVERHEAD);
     let unconfirmed = queue.unconfirmed().map(|sent| {
         let encoded = sent.message.encoded.as_ref();
@@ -74,12 +74,12 @@ pub(crate) fn fits(queue: &KeptQueue, max_bytes: usize) -> bool {
 }
 
 /// The event of the oldest message, from which recovery with a snapshot without messages must read.
-pub(crate) fn oldest_event(queue: &KeptQueue) -> Option<EventNr> {
+pub(crate) fn oldest_event(queue: &PersistentQueue) -> Option<EventNr> {
     // Message numbers and event numbers have the same order.
     queue.unconfirmed().next().map(|sent| sent.message.event)
 }
 
 /// A message that the snapshot left out and whose event was not read.
-pub(crate) fn first_missing(queue: &KeptQueue) -> Option<SeqNr> {
+pub(crate) fn first_missing(queue: &PersistentQueue) -> Option<SeqNr> {
     queue.unconfirmed().find(|sent| sent.message.encoded.is_none()).map(|sent| sent.seq_nr)
 }

@@ -11,7 +11,7 @@ use greylag_sharding::{EntityKey, Extensions, Sharding};
 use super::super::consumer::ConsumerDelivery;
 use super::super::region::Downstream;
 use super::super::work_pulling::{LocalWorkerDirectory, WorkerDirectory};
-use super::attended::Attended;
+use super::consumer_registry::ConsumerRegistry;
 use super::outboxes::Outboxes;
 use super::report::{ConsumersReport, DeliveryReport, ProducerReport, Reporting};
 use crate::counters::DeliveryCounters;
@@ -20,12 +20,12 @@ use crate::settings::{DeliverySettings, SettingsError};
 use crate::with_delivery::WithDelivery;
 
 /// See the module's documentation.
-pub(crate) struct Kept {
+pub(crate) struct NodeState {
     settings: DeliverySettings,
     types: Mutex<BTreeMap<String, Type>>,
     producers: Mutex<Vec<Box<dyn Reporting>>>,
     workers: Mutex<Workers>,
-    attended: Attended,
+    consumer_registry: ConsumerRegistry,
     outboxes: Outboxes,
 }
 
@@ -38,18 +38,18 @@ enum Workers {
 
 pub(crate) type OpenWorkers = dyn FnOnce() -> Result<Arc<dyn WorkerDirectory>, String> + Send;
 
-const BEING_OPENED: &str = "it is being opened";
+const BEING_OPENED: &str = "the directory is being opened by another call";
 
 /// An entity type under delivery.
 #[derive(Clone)]
 struct Type {
     consumers: ConsumerDelivery,
-    /// An `Arc<Producing<T>>`, once the type is set up.
-    producing: Option<Arc<dyn Any + Send + Sync>>,
+    /// An `Arc<ProducerTarget<T>>`, once the type is set up.
+    producer_target: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// Codec and region of an entity type, as a producer needs them.
-pub(crate) struct Producing<T> {
+pub(crate) struct ProducerTarget<T> {
     /// The codec of deliveries.
     pub(crate) codec: Option<Arc<dyn Codec<T>>>,
     /// Looks the type's region up. The region itself is not kept here: it would keep its own node alive.
@@ -58,14 +58,14 @@ pub(crate) struct Producing<T> {
 
 type Find<T> = dyn Fn(&Sharding) -> Option<Arc<dyn Downstream<T>>> + Send + Sync;
 
-impl<T> Producing<T> {
+impl<T> ProducerTarget<T> {
     /// The region of the type, while it is set up.
     pub(crate) fn region(&self, sharding: &Sharding) -> Option<Arc<dyn Downstream<T>>> {
         (self.find)(sharding)
     }
 }
 
-impl Kept {
+impl NodeState {
     /// The state kept for a node; made with default settings if there is none yet.
     pub(crate) fn of(extensions: &Extensions) -> Arc<Self> {
         extensions.get().unwrap_or_else(|| extensions.get_or_insert(Self::new(DeliverySettings::default())))
@@ -73,8 +73,8 @@ impl Kept {
 
     pub(crate) fn new(settings: DeliverySettings) -> Self {
         let workers = Mutex::new(Workers::Open(Arc::new(LocalWorkerDirectory::new())));
-        let (types, producers, attended) = (Mutex::default(), Mutex::default(), Attended::default());
-        Self { settings, types, producers, workers, attended, outboxes: Outboxes::default() }
+        let (types, producers, consumer_registry) = (Mutex::default(), Mutex::default(), ConsumerRegistry::default());
+        Self { settings, types, producers, workers, consumer_registry, outboxes: Outboxes::default() }
     }
 
     pub(crate) fn settings(&self) -> &DeliverySettings {
@@ -92,7 +92,7 @@ impl Kept {
         let mut settings = self.settings.clone();
         change(&mut settings);
         let consumers = ConsumerDelivery::new(&settings)?;
-        self.lock().entry(name.to_owned()).or_insert(Type { consumers, producing: None });
+        self.lock().entry(name.to_owned()).or_insert(Type { consumers, producer_target: None });
         Ok(())
     }
 
@@ -121,9 +121,9 @@ impl Kept {
             let region = sharding.region(EntityKey::<WithDelivery<T, Q>>::named(key.clone())).ok()?;
             Some(Arc::new(region))
         });
-        let producing: Arc<dyn Any + Send + Sync> = Arc::new(Producing { codec, find });
+        let producer_target: Arc<dyn Any + Send + Sync> = Arc::new(ProducerTarget { codec, find });
         let mut types = self.lock();
-        let former = self.of_type(&mut types, name).producing.replace(producing);
+        let former = self.of_type(&mut types, name).producer_target.replace(producer_target);
         drop(types);
         // Not under the lock: the value may hold the last handle to a codec of the program.
         drop(former);
@@ -131,8 +131,8 @@ impl Kept {
 
     /// Codec and region of the type for a producer of `T`s; `None` if the type is not set up here, or delivers another
     /// message type.
-    pub(crate) fn producing<T: 'static>(&self, name: &str) -> Option<Arc<Producing<T>>> {
-        let known = self.lock().get(name)?.producing.clone()?;
+    pub(crate) fn producer_target<T: 'static>(&self, name: &str) -> Option<Arc<ProducerTarget<T>>> {
+        let known = self.lock().get(name)?.producer_target.clone()?;
         known.downcast().ok()
     }
 
@@ -176,8 +176,8 @@ impl Kept {
     }
 
     /// The consumers and workers that were started here.
-    pub(super) fn attended(&self) -> &Attended {
-        &self.attended
+    pub(super) fn consumer_registry(&self) -> &ConsumerRegistry {
+        &self.consumer_registry
     }
 
     /// The outboxes of the entities of this node.
@@ -194,16 +194,16 @@ impl Kept {
 
     /// The report of delivery on this node.
     pub(crate) fn report(&self) -> DeliveryReport {
-        let watched = self.producers.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut producers: Vec<ProducerReport> = watched.iter().filter_map(|producer| producer.report()).collect();
-        drop(watched);
+        let reporters = self.producers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut producers: Vec<ProducerReport> = reporters.iter().filter_map(|producer| producer.report()).collect();
+        drop(reporters);
         producers.extend(self.outboxes.report());
         producers.sort_by(|a, b| (&a.producer_id, &a.to).cmp(&(&b.producer_id, &b.to)));
         let types = self.lock();
         let consumers = types.iter().map(|(name, known)| (name.clone(), known.consumers.counters().snapshot()));
         let mut consumers: Vec<_> = consumers.map(|(name, counts)| ConsumersReport { name, counts }).collect();
         drop(types);
-        consumers.extend(self.attended.report());
+        consumers.extend(self.consumer_registry.report());
         consumers.sort_by(|a, b| a.name.cmp(&b.name));
         DeliveryReport { producers, consumers }
     }
@@ -211,7 +211,7 @@ impl Kept {
     fn of_type<'a>(&self, types: &'a mut BTreeMap<String, Type>, name: &str) -> &'a mut Type {
         types.entry(name.to_owned()).or_insert_with(|| Type {
             consumers: ConsumerDelivery::new(&self.settings).expect("they were checked when the node was made"),
-            producing: None,
+            producer_target: None,
         })
     }
 

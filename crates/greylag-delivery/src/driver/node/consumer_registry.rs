@@ -8,11 +8,11 @@ use futures::future::BoxFuture;
 
 use super::report::ConsumersReport;
 use crate::counters::{DeliveryCounters, DeliverySnapshot};
-use crate::driver::point_to_point::Ending;
-use crate::driver::work_pulling::Stopping;
+use crate::driver::point_to_point::ConsumerShutdown;
+use crate::driver::work_pulling::WorkerShutdown;
 
 /// Ends a consumer or worker of the node in order.
-pub(super) trait Ends: Send + Sync {
+pub(super) trait ShutdownHandle: Send + Sync {
     /// Whether the consumer or worker has ended.
     fn has_ended(&self) -> bool;
 
@@ -20,9 +20,9 @@ pub(super) trait Ends: Send + Sync {
     fn end(&self) -> BoxFuture<'static, ()>;
 }
 
-impl<T: Send + Sync + 'static> Ends for Ending<T> {
+impl<T: Send + Sync + 'static> ShutdownHandle for ConsumerShutdown<T> {
     fn has_ended(&self) -> bool {
-        Ending::has_ended(self)
+        ConsumerShutdown::has_ended(self)
     }
 
     fn end(&self) -> BoxFuture<'static, ()> {
@@ -30,20 +30,20 @@ impl<T: Send + Sync + 'static> Ends for Ending<T> {
     }
 }
 
-impl Ends for Stopping {
+impl ShutdownHandle for WorkerShutdown {
     fn has_ended(&self) -> bool {
         self.has_stopped()
     }
 
     fn end(&self) -> BoxFuture<'static, ()> {
-        let stopping = self.clone();
-        async move { stopping.stop().await }.boxed()
+        let shutdown = self.clone();
+        async move { shutdown.stop().await }.boxed()
     }
 }
 
 /// See the module's documentation.
 #[derive(Default)]
-pub(super) struct Attended(Mutex<State>);
+pub(super) struct ConsumerRegistry(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -55,34 +55,34 @@ struct State {
 struct Consumer {
     name: String,
     counters: DeliveryCounters,
-    ends: Box<dyn Ends>,
+    shutdown: Box<dyn ShutdownHandle>,
 }
 
 impl State {
-    fn settle(&mut self) {
-        for consumer in self.running.extract_if(.., |consumer| consumer.ends.has_ended()) {
+    fn remove_ended(&mut self) {
+        for consumer in self.running.extract_if(.., |consumer| consumer.shutdown.has_ended()) {
             let counted = self.ended.entry(consumer.name).or_default();
             *counted = counted.plus(consumer.counters.snapshot());
         }
     }
 }
 
-impl Attended {
+impl ConsumerRegistry {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers a consumer or worker under `name`.
-    pub(super) fn add(&self, name: String, counters: DeliveryCounters, ends: impl Ends + 'static) {
+    pub(super) fn add(&self, name: String, counters: DeliveryCounters, shutdown: impl ShutdownHandle + 'static) {
         let mut state = self.lock();
-        state.settle();
-        state.running.push(Consumer { name, counters, ends: Box::new(ends) });
+        state.remove_ended();
+        state.running.push(Consumer { name, counters, shutdown: Box::new(shutdown) });
     }
 
     /// The counts of all consumers of each name, added up.
     pub(super) fn report(&self) -> Vec<ConsumersReport> {
         let mut state = self.lock();
-        state.settle();
+        state.remove_ended();
         let mut all = state.ended.clone();
         for consumer in &state.running {
             let counted = all.entry(consumer.name.clone()).or_default();
@@ -93,6 +93,6 @@ impl Attended {
 
     /// Ends every running consumer and worker.
     pub(super) fn end(&self) -> Vec<BoxFuture<'static, ()>> {
-        self.lock().running.iter().map(|consumer| consumer.ends.end()).collect()
+        self.lock().running.iter().map(|consumer| consumer.shutdown.end()).collect()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::ids::{ControllerRef, SeqNr};
-use crate::machine::deadlines::Armed;
+use crate::machine::deadlines::ArmedTimer;
 use crate::machine::portable::{Portable, UnsendableError};
 use crate::machine::producer_link::{self, Frames, ProducerLink};
 
@@ -48,7 +48,7 @@ pub(super) struct Accepted {
 
 /// See the module's documentation.
 #[derive(Debug, Clone)]
-pub(super) struct OutState<P> {
+pub(super) struct EntityState<P> {
     pub(super) entity: Arc<str>,
     pub(super) shard: Arc<str>,
     pub(super) controller: ControllerRef,
@@ -57,7 +57,7 @@ pub(super) struct OutState<P> {
     pub(super) is_here: bool,
     /// Whether the link was replaced because the entity has moved, with no message since: the event of the move
     /// follows.
-    pub(super) began_anew: bool,
+    pub(super) was_replaced: bool,
     pub(super) waiters: VecDeque<Waiter<P>>,
     pub(super) being_stored: VecDeque<BeingStored>,
     pub(super) buffered: VecDeque<Buffered<P>>,
@@ -68,12 +68,12 @@ pub(super) struct OutState<P> {
     /// Bytes of the messages that have room.
     pub(super) bytes: usize,
     pub(super) used_at: Instant,
-    pub(super) armed: Armed,
+    pub(super) armed: ArmedTimer,
     /// The entity's entry in the demand sets: the count of `without`, or `None` for with demand.
-    pub(super) shown: Option<usize>,
+    pub(super) demand_entry: Option<usize>,
 }
 
-impl<P: Clone> OutState<P> {
+impl<P: Clone> EntityState<P> {
     pub(super) fn new(
         now: Instant,
         entity: Arc<str>,
@@ -87,7 +87,7 @@ impl<P: Clone> OutState<P> {
             controller,
             link,
             is_here: true,
-            began_anew: false,
+            was_replaced: false,
             waiters: VecDeque::new(),
             being_stored: VecDeque::new(),
             buffered: VecDeque::new(),
@@ -95,8 +95,8 @@ impl<P: Clone> OutState<P> {
             last_total: SeqNr::NONE,
             bytes: 0,
             used_at: now,
-            armed: Armed::default(),
-            shown: None,
+            armed: ArmedTimer::default(),
+            demand_entry: None,
         }
     }
 

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use futures::future::BoxFuture;
 
 use super::report::{ProducerCounts, ProducerKind, ProducerReport, Reporting};
-use crate::driver::producer::EntitiesSeen;
-use crate::driver::sending::{Address, LinksSeen, Seen, Sending, WeakSending, now};
+use crate::driver::producer::PublishedEntities;
+use crate::driver::sending::{Address, PublishedLinks, PublishedState, Sending, WeakSending, now};
 use crate::ids::ProducerId;
 use crate::machine::storing::StoringState;
 
 /// Reports a producer without keeping it alive.
-pub(super) struct Watched<T, A: Address> {
+pub(super) struct ProducerReporter<T, A: Address> {
     producer_id: ProducerId,
     to: String,
     is_durable: bool,
@@ -19,15 +19,15 @@ pub(super) struct Watched<T, A: Address> {
     sending: WeakSending<T, A>,
 }
 
-impl<T, A: Address> Watched<T, A> {
-    /// A producer reported with the target `to`, unless its state names a consumer ([`Shown::to`]).
+impl<T, A: Address> ProducerReporter<T, A> {
+    /// A producer reported with the target `to`, unless its state names a consumer ([`ReportSource::to`]).
     pub(super) fn new(sending: &Sending<T, A>, producer_id: ProducerId, to: String, drain_on_drop: Duration) -> Self {
         Self { producer_id, to, is_durable: sending.is_durable(), drain_on_drop, sending: sending.downgrade() }
     }
 }
 
 /// The part of a producer's report that is read from the state shown to its handles.
-pub(super) trait Shown: Seen {
+pub(super) trait ReportSource: PublishedState {
     /// The kind of the producer.
     fn kind(&self) -> ProducerKind;
 
@@ -46,7 +46,7 @@ pub(super) trait Shown: Seen {
     }
 }
 
-impl Shown for EntitiesSeen {
+impl ReportSource for PublishedEntities {
     fn kind(&self) -> ProducerKind {
         ProducerKind::Sharding
     }
@@ -71,7 +71,7 @@ impl Shown for EntitiesSeen {
     }
 }
 
-impl Shown for LinksSeen {
+impl ReportSource for PublishedLinks {
     fn kind(&self) -> ProducerKind {
         if self.workers.is_some() { ProducerKind::WorkPulling } else { ProducerKind::PointToPoint }
     }
@@ -115,19 +115,19 @@ impl Shown for LinksSeen {
     }
 }
 
-impl<T, A> Reporting for Watched<T, A>
+impl<T, A> Reporting for ProducerReporter<T, A>
 where
     T: Send + Sync + 'static,
-    A: Address<Seen: Shown>,
+    A: Address<State: ReportSource>,
 {
     fn report(&self) -> Option<ProducerReport> {
-        self.sending.seen(|seen| ProducerReport {
+        self.sending.published(|published| ProducerReport {
             producer_id: self.producer_id.clone(),
-            kind: seen.kind(),
-            to: seen.to().unwrap_or_else(|| self.to.clone()),
+            kind: published.kind(),
+            to: published.to().unwrap_or_else(|| self.to.clone()),
             is_durable: self.is_durable,
-            trouble: of_store(seen.store()).or_else(|| seen.waits_for()),
-            counts: seen.counts(),
+            trouble: of_store(published.store()).or_else(|| published.waits_for()),
+            counts: published.counts(),
         })
     }
 
@@ -137,9 +137,9 @@ where
         Box::pin(async move {
             match sending.drain(patience).await {
                 Err(left) if sending.is_durable() => {
-                    tracing::info!(producer = %id, %to, "a producer ends: {left}, and stay in its queue");
+                    tracing::info!(producer = %id, %to, "producer ends; {left}: kept in its queue");
                 }
-                Err(left) => tracing::warn!(producer = %id, %to, "a producer ends: {left}, and are given up"),
+                Err(left) => tracing::warn!(producer = %id, %to, "producer ends; {left}: dropped"),
                 Ok(()) => {}
             }
             sending.close().await;
