@@ -7,7 +7,7 @@ use super::policy::HillClimbing;
 
 /// The optimizer of a shard's admission window.
 #[derive(Debug)]
-pub(super) struct Climber {
+pub(super) struct HillClimber {
     settings: HillClimbing,
     /// Uses between two steps.
     interval: f64,
@@ -18,7 +18,7 @@ pub(super) struct Climber {
     next_step: f64,
 }
 
-impl Climber {
+impl HillClimber {
     /// A climber whose first step goes down.
     pub(super) fn new(settings: HillClimbing, limit: usize) -> Self {
         let interval = settings.adjust_multiplier * limit as f64;
@@ -55,7 +55,7 @@ mod tests {
 
     /// Counts uses 1 to `count`, `hit` or not; returns the numbers of those with a step, and the steps.
     fn steps(change: HillClimbing, count: u32, hit: impl Fn(u32) -> bool) -> Vec<(u32, f64)> {
-        let mut climber = Climber::new(HillClimbing { adjust_multiplier: 2.0, ..change }, 5);
+        let mut climber = HillClimber::new(HillClimbing { adjust_multiplier: 2.0, ..change }, 5);
         (1..=count).filter_map(|at| Some((at, climber.count(hit(at))?))).collect()
     }
 

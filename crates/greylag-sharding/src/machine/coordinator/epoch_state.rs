@@ -11,7 +11,7 @@ use crate::machine::message::{CoordinatorId, Epoch};
 
 /// See the module's description.
 #[derive(Debug)]
-pub(super) struct Term {
+pub(super) struct EpochState {
     /// 0 before an epoch is chosen.
     pub(super) epoch: Epoch,
     /// The largest epoch that any node reported.
@@ -20,7 +20,7 @@ pub(super) struct Term {
     pub(super) fingerprint: Fingerprint,
 }
 
-impl Term {
+impl EpochState {
     /// No epoch yet. `fingerprint` is this node's, used unless the state has one.
     pub(super) fn new(fingerprint: Fingerprint) -> Self {
         Self { epoch: 0, seen_epoch: 0, fingerprint }
@@ -58,7 +58,7 @@ impl Term {
         rival.max(foreign).max(self.seen_rival())
     }
 
-    /// The epoch of a rival as in [`Term::rival`], by the reports of nodes.
+    /// The epoch of a rival as in [`EpochState::rival`], by the reports of nodes.
     pub(super) fn seen_rival(&self) -> Option<Epoch> {
         Some(self.seen_epoch).filter(|seen| *seen >= self.epoch)
     }

@@ -1,11 +1,11 @@
 //! Keeps the workers of one daemon process alive, and changes their number.
 //!
-//! The keeper begins by reading the record, since an earlier keeper may have left a change incomplete, which is
-//! completed first. While nothing changes, the keeper asks one worker after the other to start, spaced so that many
-//! workers do not start at once, and reads the record again before each round, in case another keeper has changed it. A
-//! change is recorded before the first worker is stopped, and all workers of the previous number have stopped before
+//! The manager begins by reading the record, since an earlier manager may have left a change incomplete, which is
+//! completed first. While nothing changes, the manager asks one worker after the other to start, spaced so that many
+//! workers do not start at once, and reads the record again before each round, in case another manager has changed it.
+//! A change is recorded before the first worker is stopped, and all workers of the previous number have stopped before
 //! the first worker of the new number is asked to start: so two workers of one index never live at a time, even if the
-//! keeper fails.
+//! manager fails.
 //!
 //! ```text
 //! Loading --Loaded, complete--> Pinging --Change--> Beginning --Committed--> Stopping --all stopped--> Completing --+
@@ -13,7 +13,7 @@
 //!   '---Loaded, incomplete----------|--------------------------------------------'                                 |
 //!                                   '------------------------------------------------------------------Committed---+
 //! ```
-//! A commit that another keeper's write overtook is given up: the keeper reads again.
+//! A commit that another manager's write overtook is given up: the manager reads again.
 //!
 //! Source: sharding §6.2.
 
@@ -26,9 +26,9 @@ use super::record::{DaemonRecord, NumberOfProcesses};
 /// Most questions that wait while the record is read; further ones are answered [`Answer::Busy`].
 const MOST_WAITING: usize = 1_000;
 
-/// Settings of a keeper: the initial and the largest number of workers, and its intervals.
+/// Settings of a manager: the initial and the largest number of workers, and its intervals.
 #[derive(Debug, Clone)]
-pub struct KeeperConfig {
+pub struct DaemonManagerConfig {
     /// The number of workers before any change.
     pub initial: u32,
     /// Most workers: the shards of the type.
@@ -52,7 +52,7 @@ pub enum Question {
     Number,
 }
 
-/// Inputs of the keeper: answers of its store, requests of users, time. `wall_ms` is the wall clock in milliseconds
+/// Inputs of the manager: answers of its store, requests of users, time. `wall_ms` is the wall clock in milliseconds
 /// since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
@@ -106,7 +106,7 @@ pub enum Effect {
     },
 }
 
-/// The keeper's answers to requests of users.
+/// The manager's answers to requests of users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// The previous workers have stopped, and those of the new number start; or the number was the same.
@@ -124,7 +124,7 @@ pub enum Answer {
     Busy,
 }
 
-/// The keeper's phase.
+/// The manager's phase.
 #[derive(Debug)]
 enum Phase {
     /// The record is being read, or will be read again at the deadline.
@@ -141,8 +141,8 @@ enum Phase {
 
 /// See the module's description.
 #[derive(Debug)]
-pub struct Keeper {
-    config: KeeperConfig,
+pub struct DaemonManager {
+    config: DaemonManagerConfig,
     phase: Phase,
     /// The latest record known to be committed, or the initial number.
     record: DaemonRecord,
@@ -152,9 +152,9 @@ pub struct Keeper {
     waiting: Vec<(u64, Question, u64)>,
 }
 
-impl Keeper {
+impl DaemonManager {
     /// Begins by reading the record.
-    pub fn new(config: KeeperConfig, out: &mut Vec<Effect>) -> Self {
+    pub fn new(config: DaemonManagerConfig, out: &mut Vec<Effect>) -> Self {
         out.push(Effect::Load);
         let record = DaemonRecord::initial(config.initial, 0);
         Self { config, phase: Phase::Loading { again_at: None }, record, began_ms: None, waiting: Vec::new() }

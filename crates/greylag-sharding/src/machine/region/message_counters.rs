@@ -6,7 +6,7 @@ use crate::settings::ShardingSettings;
 
 /// See the module's description.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct MessageCounters {
     pub(super) counters: Counters,
     /// Bytes of the waiting messages.
     bytes: u64,
@@ -16,7 +16,7 @@ pub(super) struct Tally {
     overflowing: bool,
 }
 
-impl Tally {
+impl MessageCounters {
     /// Counts a message that waits from now on.
     pub(super) fn count_in(&mut self, content: &Content) {
         if let Content::Message(message) = content {

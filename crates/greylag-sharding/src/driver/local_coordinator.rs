@@ -15,12 +15,12 @@ use super::remember::Memory;
 use super::shared::Coordination;
 use crate::ids::{RegionId, ShardId};
 use crate::machine::message::{
-    Attempt, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, RegionMessage, Standing,
+    AgreementOutcome, Attempt, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, RegionMessage,
 };
 use crate::machine::region::Input;
 
 /// See the module's description.
-pub(crate) struct Alone(Arc<Inner>);
+pub(crate) struct LocalCoordinator(Arc<Inner>);
 
 struct Inner {
     epoch: Epoch,
@@ -40,7 +40,7 @@ struct Homes {
     attempts: u64,
 }
 
-impl Alone {
+impl LocalCoordinator {
     pub(crate) fn new(
         epoch: Epoch,
         region: &Arc<dyn AnyRegion>,
@@ -87,7 +87,9 @@ impl Inner {
     async fn host_remembered(self: Arc<Self>, node: UniqueAddress, region: RegionId, memory: Arc<Memory>) {
         match memory.shards().read().await {
             Ok(shards) => self.host(node, &region, shards),
-            Err(error) => tracing::error!(%error, "remembered entities start with their first message only"),
+            Err(error) => {
+                tracing::error!(%error, "remembered shards could not be read; their entities start with their first message only")
+            }
         }
     }
 
@@ -106,7 +108,9 @@ impl Inner {
         };
         match added {
             Ok(()) => self.host(node, &region, shards),
-            Err(error) => tracing::warn!(%error, "shards wait for their store"),
+            Err(error) => {
+                tracing::warn!(%error, "the store of remembered shards failed; shards are not hosted until the retry")
+            }
         }
     }
 
@@ -151,7 +155,7 @@ impl Homes {
     }
 }
 
-impl Coordination for Alone {
+impl Coordination for LocalCoordinator {
     fn tell(&self, node: UniqueAddress, message: RegionMessage) {
         let inner = &self.0;
         match message {
@@ -187,5 +191,5 @@ impl Coordination for Alone {
         }
     }
 
-    fn stand(&self, _: Option<u64>, _: Standing) {}
+    fn on_agreement(&self, _: Option<u64>, _: AgreementOutcome) {}
 }

@@ -1,6 +1,6 @@
 //! Journal data besides homes: the regions that have registered, and when the epoch is recorded again.
 //!
-//! Recorded regions of predecessors are waited for before anything is decided, but not for long: unlike replicated
+//! JournalState regions of predecessors are waited for before anything is decided, but not for long: unlike replicated
 //! data, a journal loses nothing, so every running region is recorded. With replicated data none of this module is
 //! used. Source: sharding §2.13, §2.14.
 
@@ -16,7 +16,7 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
 /// See the module's description.
 #[derive(Debug)]
-pub(super) struct Recorded {
+pub(super) struct JournalState {
     is_kept: bool,
     regions: BTreeSet<RegionId>,
     /// The state read, until the epoch is durable: the fence of a journal makes a second read needless.
@@ -26,7 +26,7 @@ pub(super) struct Recorded {
     refresh_at: Option<Instant>,
 }
 
-impl Recorded {
+impl JournalState {
     pub(super) fn new(mode: StateStoreMode) -> Self {
         let is_kept = mode == StateStoreMode::Persistence;
         Self { is_kept, regions: BTreeSet::new(), read: None, wait_until: None, refresh_at: None }

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The numbers of the last question and of the last answer.
 #[derive(Default)]
-pub(crate) struct Answering {
+pub(crate) struct LivenessProbe {
     asked: AtomicU64,
     answered: AtomicU64,
 }
 
-impl Answering {
+impl LivenessProbe {
     /// The number of a new question; `None` while one is open.
     pub(crate) fn ask(&self) -> Option<u64> {
         let asked = self.asked.load(Ordering::Relaxed);
@@ -38,12 +38,12 @@ mod tests {
 
     #[test]
     fn one_question_is_open_at_a_time() {
-        let answering = Answering::default();
-        assert!(answering.has_answered(), "it was asked nothing");
-        assert_eq!((answering.ask(), answering.ask()), (Some(1), None));
-        assert!(!answering.has_answered());
-        answering.answer(1);
-        assert!(answering.has_answered());
-        assert_eq!(answering.ask(), Some(2));
+        let probe = LivenessProbe::default();
+        assert!(probe.has_answered(), "it was asked nothing");
+        assert_eq!((probe.ask(), probe.ask()), (Some(1), None));
+        assert!(!probe.has_answered());
+        probe.answer(1);
+        assert!(probe.has_answered());
+        assert_eq!(probe.ask(), Some(2));
     }
 }

@@ -4,26 +4,26 @@ use std::sync::Arc;
 
 use super::protocol::Input;
 use crate::machine::membership::Members;
-use crate::machine::message::Standing;
+use crate::machine::message::AgreementOutcome;
 
 /// See the module's description.
 #[derive(Debug)]
-pub(super) struct Outlook {
+pub(super) struct ClusterView {
     pub(super) members: Arc<Members>,
     /// How this node's role for the type compares with the claims of the other members.
-    pub(super) standing: Standing,
+    pub(super) outcome: AgreementOutcome,
     pub(super) suspect: bool,
     /// Inputs that came while this node could not trust its view.
     pub(super) held: Vec<Input>,
 }
 
-impl Default for Outlook {
+impl Default for ClusterView {
     fn default() -> Self {
-        Self { members: Arc::default(), standing: Standing::Asking, suspect: false, held: Vec::new() }
+        Self { members: Arc::default(), outcome: AgreementOutcome::Asking, suspect: false, held: Vec::new() }
     }
 }
 
-impl Outlook {
+impl ClusterView {
     /// Keeps an input until the view is trusted again. Inputs that their sender repeats are dropped.
     pub(super) fn hold(&mut self, input: Input) {
         if !matches!(input, Input::FromRegion { .. } | Input::Tick) {

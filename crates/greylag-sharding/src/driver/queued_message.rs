@@ -13,7 +13,7 @@ use crate::parcel::{AskTag, Content, Origin, Parcel};
 use crate::start::StartEntityAck;
 
 /// A message as the shard's machine carries it.
-pub(super) enum Letter<M> {
+pub(super) enum QueuedMessage<M> {
     /// A message sent through sharding.
     User { message: Held<M>, ask: Option<Box<AskTag>>, origin: Option<Arc<Origin>>, size: u32 },
     /// A message sent to this incarnation alone.
@@ -28,13 +28,13 @@ pub(super) enum Letter<M> {
     Resumption(Held<Resumption<M>>),
 }
 
-impl<M> Letter<M> {
+impl<M> QueuedMessage<M> {
     /// A message of the entity to itself.
     pub(super) fn own(message: M) -> Self {
         Self::Own(Held::new(message))
     }
 
-    /// A message or request sent through sharding, for another shard or the dead letters; `None` for other letters.
+    /// A message or request sent through sharding, for another shard or the dead letters; `None` for other messages.
     pub(super) fn into_parcel(self, id: EntityId) -> Option<Parcel<M>> {
         match self {
             Self::User { message, ask, origin, size } => {
@@ -54,7 +54,7 @@ impl<M> Letter<M> {
     }
 }
 
-impl<M> Weigh for Letter<M> {
+impl<M> Weigh for QueuedMessage<M> {
     fn weight(&self) -> usize {
         match self {
             Self::User { size, .. } | Self::Direct { size, .. } | Self::Start { size, .. } => *size as usize,

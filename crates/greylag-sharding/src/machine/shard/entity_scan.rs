@@ -11,7 +11,7 @@ use crate::inspection::EntityCounts;
 
 /// The counts so far, and the next slot to count.
 #[derive(Debug)]
-pub(crate) struct Census {
+pub(crate) struct EntityScan {
     next: u32,
     counts: EntityCounts,
     named: Option<Named>,
@@ -26,7 +26,7 @@ struct Named {
     is_cut: bool,
 }
 
-impl Census {
+impl EntityScan {
     /// Counts all entities.
     pub(crate) fn of_counts() -> Self {
         Self { next: 0, counts: EntityCounts::default(), named: None }
@@ -71,12 +71,12 @@ impl Named {
 
 impl<E, P: Weigh> Shard<E, P> {
     /// Counts some more slots. Returns whether all have been counted.
-    pub(crate) fn count_some(&self, census: &mut Census) -> bool {
-        let end = census.next.saturating_add(SWEEP_STEP).min(self.table.bound());
-        for at in census.next..end {
+    pub(crate) fn count_some(&self, scan: &mut EntityScan) -> bool {
+        let end = scan.next.saturating_add(SWEEP_STEP).min(self.table.bound());
+        for at in scan.next..end {
             let slot = self.table.get(at);
             let Some(id) = &slot.id else { continue };
-            let counts = &mut census.counts;
+            let counts = &mut scan.counts;
             match slot.phase {
                 Phase::Absent | Phase::Held | Phase::Storing => counts.waiting_restart += 1,
                 Phase::Starting | Phase::Active | Phase::Suspended(_) => {
@@ -85,17 +85,17 @@ impl<E, P: Weigh> Shard<E, P> {
                     } else {
                         counts.active += 1;
                     }
-                    if let Some(named) = &mut census.named {
+                    if let Some(named) = &mut scan.named {
                         named.add(id);
                     }
                 }
             }
         }
-        census.next = end;
+        scan.next = end;
         let is_all = end >= self.table.bound();
         if is_all {
             let left = self.remembered(Remembered::NotStarted);
-            census.counts.remembered_not_started = u64::try_from(left).unwrap_or(u64::MAX);
+            scan.counts.remembered_not_started = u64::try_from(left).unwrap_or(u64::MAX);
         }
         is_all
     }
@@ -110,9 +110,9 @@ mod tests {
     }
 
     fn named(after: Option<&str>, limit: usize, met: &[&str]) -> (Vec<String>, bool) {
-        let mut census = Census::of_entities(after.map(id), limit);
-        met.iter().for_each(|met| census.named.as_mut().unwrap().add(&id(met)));
-        let (ids, is_cut) = census.into_entities();
+        let mut scan = EntityScan::of_entities(after.map(id), limit);
+        met.iter().for_each(|met| scan.named.as_mut().unwrap().add(&id(met)));
+        let (ids, is_cut) = scan.into_entities();
         (ids.iter().map(ToString::to_string).collect(), is_cut)
     }
 

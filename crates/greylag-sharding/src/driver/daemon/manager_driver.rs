@@ -1,4 +1,4 @@
-//! Runs the keeper of a daemon process wherever the cluster's singleton puts it.
+//! Runs the manager of a daemon process wherever the cluster's singleton puts it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -13,26 +13,26 @@ use super::store::{Commit, RecordStore};
 use crate::driver::Region;
 use crate::driver::clock;
 use crate::ids::ShardId;
-use crate::machine::daemon::{Answer, Effect, Input, Keeper, KeeperConfig};
+use crate::machine::daemon::{Answer, DaemonManager, DaemonManagerConfig, Effect, Input};
 
-/// The resources of a keeper. `M` is the workers' message type.
-pub(super) struct Keeping<M> {
+/// The resources of a manager. `M` is the workers' message type.
+pub(super) struct ManagerDriver<M> {
     region: Region<M>,
     store: RecordStore,
-    config: KeeperConfig,
+    config: DaemonManagerConfig,
     pulse: Pulse,
 }
 
-impl<M> Clone for Keeping<M> {
+impl<M> Clone for ManagerDriver<M> {
     fn clone(&self) -> Self {
         let Self { region, store, config, pulse } = self;
         Self { region: region.clone(), store: store.clone(), config: config.clone(), pulse: pulse.clone() }
     }
 }
 
-/// One run of a keeper.
+/// One run of a manager.
 struct Life<M> {
-    of: Keeping<M>,
+    of: ManagerDriver<M>,
     /// Reads, writes and requests under way; dropping the set aborts them.
     work: JoinSet<()>,
     /// The latest request to stop shards.
@@ -42,8 +42,8 @@ struct Life<M> {
     asked: BTreeMap<u64, ReplyTo<Answer>>,
 }
 
-impl<M: Send + 'static> Keeping<M> {
-    pub(super) fn new(region: Region<M>, store: RecordStore, config: KeeperConfig, pulse: Pulse) -> Self {
+impl<M: Send + 'static> ManagerDriver<M> {
+    pub(super) fn new(region: Region<M>, store: RecordStore, config: DaemonManagerConfig, pulse: Pulse) -> Self {
         Self { region, store, config, pulse }
     }
 
@@ -52,7 +52,7 @@ impl<M: Send + 'static> Keeping<M> {
         let (mut stop, pulse) = (mailbox.stop_token(), self.pulse.clone());
         let (results, mut inbox) = mpsc::unbounded_channel();
         let mut effects = Vec::new();
-        let mut keeper = Keeper::new(self.config.clone(), &mut effects);
+        let mut manager = DaemonManager::new(self.config.clone(), &mut effects);
         let (work, asked) = (JoinSet::new(), BTreeMap::new());
         let mut life = Life { of: self, work, stopping: None, results, asked };
         let mut request = 0;
@@ -60,7 +60,7 @@ impl<M: Send + 'static> Keeping<M> {
             for effect in std::mem::take(&mut effects) {
                 life.execute(effect);
             }
-            let deadline = keeper.next_deadline();
+            let deadline = manager.next_deadline();
             let due = async {
                 match deadline {
                     Some(at) => tokio::time::sleep_until(at.into()).await,
@@ -78,7 +78,7 @@ impl<M: Send + 'static> Keeping<M> {
                 Some(_) = life.work.join_next(), if !life.work.is_empty() => continue,
                 () = due => Input::Tick,
             };
-            // Check for a sleep of the process: another keeper may have taken over, and stopped workers that this one
+            // Check for a sleep of the process: another manager may have taken over, and stopped workers that this one
             // started.
             let may_go_on = tokio::select! {
                 fresh = pulse.fresh() => fresh,
@@ -87,7 +87,7 @@ impl<M: Send + 'static> Keeping<M> {
             if !may_go_on {
                 return;
             }
-            keeper.handle(clock::now(), input, &mut effects);
+            manager.handle(clock::now(), input, &mut effects);
         }
     }
 }
@@ -118,7 +118,7 @@ impl<M: Send + 'static> Life<M> {
                 let started = self.of.region.start_entity(id.to_string());
                 drop(self.work.spawn(async move {
                     if let Err(error) = started.await {
-                        tracing::debug!(%id, %error, "a worker was not started; it is asked again");
+                        tracing::debug!(%id, %error, "start request to a worker failed; it will be repeated");
                     }
                 }));
             }
