@@ -284,7 +284,10 @@ impl<M: HostedMachine> PersistentEntity<M> {
             Action::Restarting(cause) => {
                 // Requests of the failed incarnation end with it.
                 (self.vetoed, self.stops) = (false, false);
-                tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), %cause, "entity failed; it restarts its recovery");
+                tracing::warn!(
+                    entity_type = %cx.entity_type(), id = %cx.id(), %cause,
+                    "entity failed; it restarts its recovery"
+                );
                 if let Some(store) = &self.store {
                     self.waiting =
                         Some(AwaitedEvent::StoreBack(Box::pin(M::store_returns(store).beyond(self.store_returns))));

@@ -44,7 +44,10 @@ impl Failures {
             }
             Some(_) => {
                 let hint = self.hint;
-                tracing::error!(entity_type = %name, %error, "coordinator state: {what} has been failing for {lasting:?}; {hint}");
+                tracing::error!(
+                    entity_type = %name, %error,
+                    "coordinator state: {what} has been failing for {lasting:?}; {hint}"
+                );
             }
         }
         // Pause, since a request that fails at once (a replicator that still starts) must not spin.
