@@ -12,7 +12,7 @@ use crate::replica::{ReplicaId, SlotId};
 
 /// Slots, and the amounts that markers moved out of them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Tally {
+pub(crate) struct CounterSlots {
     pub(crate) slots: Slots,
     /// The moved amounts; mostly none. Hidden: no part of bytes or equality (ddata K9).
     moved: Option<Box<Moved>>,
@@ -24,7 +24,7 @@ type Moved = BTreeMap<SlotId, BTreeMap<SlotId, u128>>;
 /// A sum of slots; `None` if it exceeds a `u128`.
 pub(crate) type Sum = Option<u128>;
 
-impl Tally {
+impl CounterSlots {
     pub(crate) fn of(slots: Slots) -> Self {
         Self { slots, ..Self::default() }
     }
@@ -34,7 +34,7 @@ impl Tally {
         self.slots.add(slot, by)
     }
 
-    /// Joins another tally. Takes over the moves that only `other` knows: its slots need them.
+    /// Joins another counter's slots. Takes over the moves that only `other` knows: its slots need them.
     #[inline]
     pub(crate) fn join(&mut self, other: &Self) -> bool {
         for (from, targets) in other.moved.iter().flat_map(|moved| moved.iter()) {
@@ -63,15 +63,15 @@ impl Tally {
     }
 }
 
-impl PartialEq for Tally {
+impl PartialEq for CounterSlots {
     fn eq(&self, other: &Self) -> bool {
         self.slots == other.slots
     }
 }
 
-impl Eq for Tally {}
+impl Eq for CounterSlots {}
 
-impl RemovedNodePruning for Tally {
+impl RemovedNodePruning for CounterSlots {
     fn modified_by(&self) -> BTreeSet<ReplicaId> {
         self.slots.iter().map(|(slot, _)| slot.replica).collect()
     }

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 /// No item, one, or several.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) enum Few<T> {
+pub(crate) enum SmallList<T> {
     #[default]
     None,
     One(T),
@@ -12,7 +12,7 @@ pub(crate) enum Few<T> {
     Many(Vec<T>),
 }
 
-impl<T> Few<T> {
+impl<T> SmallList<T> {
     pub(crate) fn push(&mut self, item: T) {
         *self = match std::mem::take(self) {
             Self::None => Self::One(item),
@@ -25,7 +25,7 @@ impl<T> Few<T> {
     }
 }
 
-impl<T> Deref for Few<T> {
+impl<T> Deref for SmallList<T> {
     type Target = [T];
 
     #[inline]
@@ -38,7 +38,7 @@ impl<T> Deref for Few<T> {
     }
 }
 
-impl<T> DerefMut for Few<T> {
+impl<T> DerefMut for SmallList<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         match self {
             Self::None => &mut [],
@@ -48,7 +48,7 @@ impl<T> DerefMut for Few<T> {
     }
 }
 
-impl<T> FromIterator<T> for Few<T> {
+impl<T> FromIterator<T> for SmallList<T> {
     fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
         let mut few = Self::None;
         items.into_iter().for_each(|item| few.push(item));
@@ -56,7 +56,7 @@ impl<T> FromIterator<T> for Few<T> {
     }
 }
 
-impl<T> From<Vec<T>> for Few<T> {
+impl<T> From<Vec<T>> for SmallList<T> {
     fn from(mut items: Vec<T>) -> Self {
         match items.len() {
             0 => Self::None,
@@ -66,7 +66,7 @@ impl<T> From<Vec<T>> for Few<T> {
     }
 }
 
-impl<T> IntoIterator for Few<T> {
+impl<T> IntoIterator for SmallList<T> {
     type Item = T;
     type IntoIter = std::iter::Chain<std::option::IntoIter<T>, std::vec::IntoIter<T>>;
 
