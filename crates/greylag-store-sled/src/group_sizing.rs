@@ -13,14 +13,14 @@ use std::time::Duration;
 
 /// Average costs of groups; older groups weigh less and less.
 #[derive(Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct GroupSizing {
     /// Planning and applying, per request.
     work: Duration,
     /// From applied to durable, per group.
     durable: Duration,
 }
 
-impl Pace {
+impl GroupSizing {
     /// Includes the costs of a group of `requests` requests.
     pub(crate) fn learn(&mut self, requests: usize, work: Duration, durable: Duration) {
         let requests = u32::try_from(requests.max(1)).unwrap_or(u32::MAX);
@@ -29,7 +29,7 @@ impl Pace {
     }
 
     /// How many requests must wait before the next group is taken, while `in_hand` are being committed.
-    pub(crate) fn enough(&self, in_hand: usize, waiting: usize) -> usize {
+    pub(crate) fn min_waiting(&self, in_hand: usize, waiting: usize) -> usize {
         // As many as are in hand: with fewer the groups would shrink, and where syncs dominate, the rate with them. But
         // two halves are never quite even, so do not wait for the last few.
         let few = if self.is_in_turns(in_hand + waiting) { in_hand / 8 } else { 0 };
@@ -38,7 +38,7 @@ impl Pace {
 
     /// How many of the waiting requests the next group takes. With nothing in hand all of them: turns need two groups,
     /// and half of a burst, half of the rest, and so on would be many groups.
-    pub(crate) fn most(&self, in_hand: usize, waiting: usize) -> usize {
+    pub(crate) fn max_taken(&self, in_hand: usize, waiting: usize) -> usize {
         let all = in_hand + waiting;
         if in_hand > 0 && self.is_in_turns(all) { waiting.min(all.div_ceil(2)) } else { waiting }
     }
@@ -59,39 +59,42 @@ mod tests {
 
     const MICRO: Duration = Duration::from_micros(1);
 
-    fn paced(work: Duration, durable: Duration) -> Pace {
-        let mut pace = Pace::default();
-        pace.learn(100, work * 100, durable);
-        pace
+    fn sizing_after(work: Duration, durable: Duration) -> GroupSizing {
+        let mut sizing = GroupSizing::default();
+        sizing.learn(100, work * 100, durable);
+        sizing
     }
 
     #[test]
-    fn a_store_that_was_just_opened_takes_what_there_is() {
-        assert_eq!((Pace::default().enough(0, 0), Pace::default().most(0, 1_000)), (1, 1_000));
+    fn a_store_that_was_just_opened_takes_all_waiting_requests() {
+        assert_eq!((GroupSizing::default().min_waiting(0, 0), GroupSizing::default().max_taken(0, 1_000)), (1, 1_000));
     }
 
     #[test]
-    fn where_syncs_take_the_time_groups_hold_everybody() {
-        let pace = paced(10 * MICRO, 20_000 * MICRO);
-        assert_eq!((pace.enough(500, 400), pace.most(100, 900), pace.most(500, 500)), (500, 900, 500));
+    fn where_syncs_take_the_time_groups_hold_all_requests() {
+        let sizing = sizing_after(10 * MICRO, 20_000 * MICRO);
+        assert_eq!(
+            (sizing.min_waiting(500, 400), sizing.max_taken(100, 900), sizing.max_taken(500, 500)),
+            (500, 900, 500)
+        );
     }
 
     #[test]
     fn where_work_takes_the_time_groups_hold_half() {
-        let pace = paced(10 * MICRO, 400 * MICRO);
-        assert_eq!((pace.most(600, 400), pace.most(100, 900)), (400, 500));
-        assert_eq!(pace.most(0, 1_000), 1_000, "of those that came at once");
-        assert_eq!((pace.enough(520, 480), pace.enough(0, 1), pace.enough(2, 0)), (455, 1, 2));
+        let sizing = sizing_after(10 * MICRO, 400 * MICRO);
+        assert_eq!((sizing.max_taken(600, 400), sizing.max_taken(100, 900)), (400, 500));
+        assert_eq!(sizing.max_taken(0, 1_000), 1_000, "of those that came at once");
+        assert_eq!((sizing.min_waiting(520, 480), sizing.min_waiting(0, 1), sizing.min_waiting(2, 0)), (455, 1, 2));
         // So few requests are not worth a sync of their own.
-        assert_eq!((pace.enough(40, 40), pace.most(10, 70)), (40, 70));
+        assert_eq!((sizing.min_waiting(40, 40), sizing.max_taken(10, 70)), (40, 70));
     }
 
     #[test]
-    fn one_slow_sync_does_not_change_the_pace_and_a_slow_disk_does() {
-        let mut pace = paced(10 * MICRO, 400 * MICRO);
-        pace.learn(500, 5_000 * MICRO, 20_000 * MICRO);
-        assert_eq!(pace.most(100, 900), 500);
-        (0..20).for_each(|_| pace.learn(500, 5_000 * MICRO, 20_000 * MICRO));
-        assert_eq!(pace.most(100, 900), 900);
+    fn one_slow_sync_does_not_change_the_sizing_and_a_slow_disk_does() {
+        let mut sizing = sizing_after(10 * MICRO, 400 * MICRO);
+        sizing.learn(500, 5_000 * MICRO, 20_000 * MICRO);
+        assert_eq!(sizing.max_taken(100, 900), 500);
+        (0..20).for_each(|_| sizing.learn(500, 5_000 * MICRO, 20_000 * MICRO));
+        assert_eq!(sizing.max_taken(100, 900), 900);
     }
 }
