@@ -4,18 +4,18 @@ use std::ops::{Deref, DerefMut};
 
 /// One item, or any other number, in exactly the memory needed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Few<T> {
+pub(super) enum SmallList<T> {
     One(T),
     Others(Box<[T]>),
 }
 
-impl<T> Default for Few<T> {
+impl<T> Default for SmallList<T> {
     fn default() -> Self {
         Self::Others(Box::default())
     }
 }
 
-impl<T> Deref for Few<T> {
+impl<T> Deref for SmallList<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -26,7 +26,7 @@ impl<T> Deref for Few<T> {
     }
 }
 
-impl<T> DerefMut for Few<T> {
+impl<T> DerefMut for SmallList<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         match self {
             Self::One(item) => std::slice::from_mut(item),
@@ -35,7 +35,7 @@ impl<T> DerefMut for Few<T> {
     }
 }
 
-impl<T> FromIterator<T> for Few<T> {
+impl<T> FromIterator<T> for SmallList<T> {
     fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
         let mut items = items.into_iter();
         match (items.next(), items.next()) {

@@ -20,10 +20,10 @@ use crate::wire::{self, FRAGMENT_MANIFEST, MANIFEST};
 /// The most messages that wait per peer; further ones are refused, as by a full lane.
 const WAITING: usize = 64;
 /// How long a fragment may wait for room on the lane.
-const PATIENCE: Duration = Duration::from_secs(30);
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The queues of large messages.
-pub(super) struct Shipping {
+pub(super) struct BulkSender {
     lane: Lane,
     peers: BTreeMap<UniqueAddress, Queue>,
     /// About how many bytes may wait per peer. One message may always wait.
@@ -47,7 +47,7 @@ struct Lane {
     fragment_bytes: usize,
 }
 
-impl Shipping {
+impl BulkSender {
     pub(super) fn new(
         remoting: Arc<dyn Remoting>,
         bulk: Recipient,
@@ -59,7 +59,7 @@ impl Shipping {
     }
 
     /// Queues a message. Returns whether there was room.
-    pub(super) fn ship(&mut self, to: &UniqueAddress, message: Message) -> bool {
+    pub(super) fn try_send(&mut self, to: &UniqueAddress, message: Message) -> bool {
         let queue = self.peers.entry(to.clone()).or_insert_with(|| {
             let ((messages, waiting), bytes) = (mpsc::channel(WAITING), Arc::new(AtomicUsize::new(0)));
             tokio::spawn(self.lane.clone().run(to.clone(), waiting, bytes.clone()));
@@ -97,7 +97,7 @@ impl Lane {
         let Ok(envelopes) = tokio::task::spawn_blocking(move || lane.envelopes(&message)).await else { return };
         for envelope in envelopes {
             let to_process = Destination::Incarnation(to.clone());
-            let sending = self.remoting.send_async(&to_process, envelope.to_uid(to.uid()), Some(PATIENCE));
+            let sending = self.remoting.send_async(&to_process, envelope.to_uid(to.uid()), Some(SEND_TIMEOUT));
             if let Err(rejected) = sending.await {
                 tracing::debug!(%to, error = %rejected.error, "a large message was not sent");
                 return;
@@ -109,7 +109,7 @@ impl Lane {
     fn envelopes(&self, message: &Message) -> Vec<Envelope> {
         let mut buffer = BytesMut::new();
         if let Err(error) = wire::encode(message, &mut buffer) {
-            tracing::error!(%error, "a message could not be written");
+            tracing::error!(%error, "a message could not be encoded");
             return Vec::new();
         }
         let bytes = buffer.freeze();
@@ -140,7 +140,7 @@ mod tests {
     fn pieces(numbers: &DotSource, fill: u8) -> Vec<Fragment> {
         let remoting = MemoryNetwork::new().node("a:1#73".parse().unwrap(), Arc::new(Registry::new()));
         let bulk = Recipient::new("bulk".to_owned());
-        let lane = Shipping::new(remoting, bulk, numbers.clone(), 1_000, 1_000_000).lane;
+        let lane = BulkSender::new(remoting, bulk, numbers.clone(), 1_000, 1_000_000).lane;
         let bytes = Bytes::from(vec![fill; 4_000]);
         let envelope = Entry::of(Content::Value { tag: "gl.x/1".into(), bytes });
         let message = Message::Write { request: 1, key: "k".into(), envelope };
@@ -187,23 +187,23 @@ mod tests {
 
     /// ddata G11: messages that wait for a peer are bounded in bytes, and one may always wait.
     #[tokio::test]
-    async fn what_waits_is_bounded_in_bytes() {
+    async fn waiting_messages_are_bounded_in_bytes() {
         let network = MemoryNetwork::new();
         let node = |address: &str| network.node(address.parse().unwrap(), Arc::new(Registry::new()));
-        let (own, to) = (node("a.shipping:1#1"), "b.shipping:1#2".parse().unwrap());
-        let mut shipping = Shipping::new(own, Recipient::new("bulk"), DotSource::new(), 1_000, 10_000);
+        let (own, to) = (node("a.bulk:1#1"), "b.bulk:1#2".parse().unwrap());
+        let mut sender = BulkSender::new(own, Recipient::new("bulk"), DotSource::new(), 1_000, 10_000);
         let message = |bytes: usize| {
             let content = Content::Value { tag: "t".into(), bytes: Bytes::from(vec![0; bytes]) };
             Message::Write { request: 1, key: "k".into(), envelope: Entry::of(content) }
         };
         // Nothing is sent yet: no other task has run.
-        let taken = [4_000, 4_000, 4_000, 1].map(|bytes| shipping.ship(&to, message(bytes)));
+        let taken = [4_000, 4_000, 4_000, 1].map(|bytes| sender.try_send(&to, message(bytes)));
         assert_eq!(taken, [true, true, false, true]);
-        let other = "c.shipping:1#3".parse().unwrap();
-        assert!(shipping.ship(&other, message(50_000)), "alone, however large");
-        while shipping.peers.values().any(|queue| queue.bytes.load(Ordering::Relaxed) > 0) {
+        let other = "c.bulk:1#3".parse().unwrap();
+        assert!(sender.try_send(&other, message(50_000)), "alone, however large");
+        while sender.peers.values().any(|queue| queue.bytes.load(Ordering::Relaxed) > 0) {
             tokio::task::yield_now().await;
         }
-        assert!(shipping.ship(&to, message(4_000)));
+        assert!(sender.try_send(&to, message(4_000)));
     }
 }

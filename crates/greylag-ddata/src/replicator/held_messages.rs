@@ -16,12 +16,12 @@ const MOST_BYTES: usize = 8 * 1024 * 1024;
 
 /// The messages held back, in the order of sending.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct HeldMessages {
     messages: Vec<(UniqueAddress, Message)>,
     bytes: usize,
 }
 
-impl Held {
+impl HeldMessages {
     /// Holds a message back. Returns whether there was room.
     fn keep(&mut self, to: UniqueAddress, message: Message) -> bool {
         let bytes = self.bytes.saturating_add(message.size_hint());
@@ -41,7 +41,7 @@ impl Held {
 impl ReplicatorCore {
     /// Holds a message back until the store says that this replicator has met others.
     pub(super) fn hold(&mut self, to: UniqueAddress, message: Message) {
-        if !self.storage.held.keep(to, message) {
+        if !self.storage.held_messages.keep(to, message) {
             self.stats.unsent += 1;
         }
     }
@@ -52,7 +52,7 @@ impl ReplicatorCore {
         if is_stored && !self.entries.storing.says_met_others() {
             return;
         }
-        for (to, message) in std::mem::take(&mut self.storage.held).messages {
+        for (to, message) in std::mem::take(&mut self.storage.held_messages).messages {
             if is_stored && self.replicas.other(&to).is_some() {
                 self.send(to, message, out);
             } else {

@@ -16,7 +16,7 @@ use crate::transfers::{Accepted, Transfers};
 use crate::wire::{self, FRAGMENT_MANIFEST, WireError};
 
 /// An item for the machine.
-pub(super) enum Arrived {
+pub(super) enum InboundItem {
     Message(Box<Message>),
     Dropped(DropReason),
 }
@@ -24,13 +24,13 @@ pub(super) enum Arrived {
 /// An item from a peer, with its share of the room of its queue.
 pub(super) struct FromPeer {
     pub(super) from: UniqueAddress,
-    pub(super) arrived: Arrived,
+    pub(super) item: InboundItem,
     _share: Share,
 }
 
 /// The queues of messages that wait for the machine. A round may bring many messages, so requests, whose callers wait,
 /// have a queue of their own.
-pub(super) struct Arrivals {
+pub(super) struct InboundQueues {
     /// Requests, their answers, and deltas.
     pub(super) asked: mpsc::Receiver<FromPeer>,
     /// Rounds of anti-entropy.
@@ -38,45 +38,48 @@ pub(super) struct Arrivals {
 }
 
 /// The sending ends of both queues.
-pub(super) struct WaysIn {
-    asked: WayIn,
-    rounds: WayIn,
+pub(super) struct InboundSenders {
+    asked: InboundSender,
+    rounds: InboundSender,
 }
 
-struct WayIn {
+struct InboundSender {
     queue: mpsc::Sender<FromPeer>,
     room: Room,
 }
 
-impl WayIn {
+impl InboundSender {
     /// Queues an item if there is room.
-    fn put(&self, from: UniqueAddress, arrived: Arrived, bytes: usize) -> bool {
+    fn put(&self, from: UniqueAddress, item: InboundItem, bytes: usize) -> bool {
         let Some(share) = self.room.take(bytes) else { return false };
-        self.queue.try_send(FromPeer { from, arrived, _share: share }).is_ok()
+        self.queue.try_send(FromPeer { from, item, _share: share }).is_ok()
     }
 }
 
 /// Makes two queues, each for `messages` messages of `bytes` bytes together.
-pub(super) fn arrivals(messages: usize, bytes: usize) -> (WaysIn, Arrivals) {
+pub(super) fn inbound_queues(messages: usize, bytes: usize) -> (InboundSenders, InboundQueues) {
     let ((asked, asking), (rounds, of_rounds)) = (mpsc::channel(messages), mpsc::channel(messages));
-    let way_in = |queue| WayIn { queue, room: Room::new(messages, bytes) };
-    (WaysIn { asked: way_in(asked), rounds: way_in(rounds) }, Arrivals { asked: asking, rounds: of_rounds })
+    let sender = |queue| InboundSender { queue, room: Room::new(messages, bytes) };
+    (
+        InboundSenders { asked: sender(asked), rounds: sender(rounds) },
+        InboundQueues { asked: asking, rounds: of_rounds },
+    )
 }
 
 /// The receiver of both mailboxes.
-pub(super) struct Inlet {
-    ways_in: WaysIn,
+pub(super) struct InboundReceiver {
+    senders: InboundSenders,
     transfers: Mutex<Transfers>,
     replicas: watch::Receiver<Arc<Replicas>>,
     /// The number of messages lost for lack of room.
     lost: AtomicU64,
 }
 
-impl Inlet {
-    /// An inlet in which messages in fragments may have `max_bytes`, together and per peer. Fragments from processes
+impl InboundReceiver {
+    /// A receiver in which messages in fragments may have `max_bytes`, together and per peer. Fragments from processes
     /// outside of `replicas` are not buffered.
-    pub(super) fn new(ways_in: WaysIn, max_bytes: usize, replicas: watch::Receiver<Arc<Replicas>>) -> Self {
-        Self { ways_in, transfers: Mutex::new(Transfers::new(max_bytes)), replicas, lost: AtomicU64::new(0) }
+    pub(super) fn new(senders: InboundSenders, max_bytes: usize, replicas: watch::Receiver<Arc<Replicas>>) -> Self {
+        Self { senders, transfers: Mutex::new(Transfers::new(max_bytes)), replicas, lost: AtomicU64::new(0) }
     }
 
     fn transfers(&self) -> MutexGuard<'_, Transfers> {
@@ -95,45 +98,45 @@ impl Inlet {
     }
 
     /// The decoded message with its size in bytes; `None` while fragments of it are missing.
-    fn read(&self, message: &Inbound) -> Result<Option<(Arrived, usize)>, WireError> {
+    fn read(&self, message: &Inbound) -> Result<Option<(InboundItem, usize)>, WireError> {
         let read = |bytes: Bytes| {
             let size = bytes.len();
-            wire::decode(bytes).map(|message| Some((Arrived::Message(Box::new(message)), size)))
+            wire::decode(bytes).map(|message| Some((InboundItem::Message(Box::new(message)), size)))
         };
         if message.manifest != FRAGMENT_MANIFEST {
             return read(message.payload.clone());
         }
         let fragment = wire::decode_fragment(message.payload.clone())?;
         if self.replicas.borrow().other(&message.from).is_none() {
-            return Ok(Some((Arrived::Dropped(DropReason::Stranger), 0)));
+            return Ok(Some((InboundItem::Dropped(DropReason::Stranger), 0)));
         }
         let accepted = self.transfers().accept(Instant::now(), &message.from, fragment);
         match accepted {
             Accepted::InPart => Ok(None),
-            Accepted::Aborted => Ok(Some((Arrived::Dropped(DropReason::Transfer), 0))),
+            Accepted::Aborted => Ok(Some((InboundItem::Dropped(DropReason::Transfer), 0))),
             Accepted::Whole(pieces) => match pieces.join() {
                 Some(bytes) => read(bytes),
-                None => Ok(Some((Arrived::Dropped(DropReason::Transfer), 0))),
+                None => Ok(Some((InboundItem::Dropped(DropReason::Transfer), 0))),
             },
         }
     }
 }
 
-impl Receiver for Inlet {
+impl Receiver for InboundReceiver {
     fn receive(&self, message: Inbound) {
-        let (arrived, bytes) = match self.read(&message) {
+        let (item, bytes) = match self.read(&message) {
             Ok(None) => return,
             Ok(Some(read)) => read,
             Err(error) => {
                 tracing::debug!(from = %message.from, %error, "a message of a replica was dropped");
-                (Arrived::Dropped(DropReason::Malformed), 0)
+                (InboundItem::Dropped(DropReason::Malformed), 0)
             }
         };
-        let way_in = match &arrived {
-            Arrived::Message(message) if message.is_of_round() => &self.ways_in.rounds,
-            Arrived::Message(_) | Arrived::Dropped(_) => &self.ways_in.asked,
+        let sender = match &item {
+            InboundItem::Message(message) if message.is_of_round() => &self.senders.rounds,
+            InboundItem::Message(_) | InboundItem::Dropped(_) => &self.senders.asked,
         };
-        if !way_in.put(message.from, arrived, bytes) {
+        if !sender.put(message.from, item, bytes) {
             self.lost.fetch_add(1, Ordering::Relaxed);
             tracing::debug!("a message of a replica was dropped: the replicator is busy or has stopped");
         }
@@ -153,17 +156,17 @@ mod tests {
     /// ddata G11, cluster T39: messages that wait for the machine are bounded in bytes, separately for requests and for
     /// rounds; a message beyond the bound is counted as lost, and taking one out makes room.
     #[tokio::test]
-    async fn what_arrives_is_bounded_in_bytes() {
-        let (ways_in, mut arrivals) = arrivals(100, 10_000);
+    async fn inbound_messages_are_bounded_in_bytes() {
+        let (senders, mut queues) = inbound_queues(100, 10_000);
         let (_replicas, known) = watch::channel(Arc::new(Replicas::default()));
-        let inlet = Inlet::new(ways_in, 1 << 20, known);
+        let inbound = InboundReceiver::new(senders, 1 << 20, known);
         let receive = |bytes: usize| {
             let content = Content::Value { tag: "t".into(), bytes: Bytes::from(vec![0; bytes]) };
             let message = Message::Write { request: 1, key: "k".into(), envelope: Envelope::of(content) };
             let mut payload = BytesMut::new();
             wire::encode(&message, &mut payload).unwrap();
-            inlet.receive(Inbound {
-                from: "b.inlet:1#2".parse().unwrap(),
+            inbound.receive(Inbound {
+                from: "b.inbound:1#2".parse().unwrap(),
                 recipient: Recipient::new("ddata/replicator"),
                 codec: CodecId::PROST,
                 manifest: MANIFEST.into(),
@@ -172,12 +175,12 @@ mod tests {
             });
         };
         [4_000, 4_000, 4_000, 1_000].into_iter().for_each(receive);
-        assert_eq!((arrivals.asked.len(), arrivals.rounds.len(), inlet.lost()), (3, 0, 1));
-        assert!(matches!(arrivals.asked.recv().await, Some(FromPeer { arrived: Arrived::Message(_), .. })));
+        assert_eq!((queues.asked.len(), queues.rounds.len(), inbound.lost()), (3, 0, 1));
+        assert!(matches!(queues.asked.recv().await, Some(FromPeer { item: InboundItem::Message(_), .. })));
         receive(4_000);
-        assert_eq!((arrivals.asked.len(), inlet.lost()), (3, 1));
-        while arrivals.asked.try_recv().is_ok() {}
+        assert_eq!((queues.asked.len(), inbound.lost()), (3, 1));
+        while queues.asked.try_recv().is_ok() {}
         receive(500_000);
-        assert_eq!((arrivals.asked.len(), inlet.lost()), (1, 1), "alone, however large");
+        assert_eq!((queues.asked.len(), inbound.lost()), (1, 1), "alone, however large");
     }
 }

@@ -8,28 +8,28 @@ use std::time::Instant;
 
 use greylag_core::UniqueAddress;
 
-/// How many unanswered requests in a row count as silence.
+/// How many unanswered requests in a row are reported.
 const REQUESTS: usize = 3;
 
 #[derive(Debug, Default)]
-struct Asked {
+struct PeerRequests {
     /// The ends of the first requests since the peer's last answer.
     over_at: Vec<Instant>,
-    told: bool,
+    reported: bool,
 }
 
-impl Asked {
+impl PeerRequests {
     /// When the peer counts as silent if it does not answer.
     fn silent_at(&self) -> Option<Instant> {
-        (self.over_at.len() == REQUESTS && !self.told).then(|| self.over_at.iter().max().copied())?
+        (self.over_at.len() == REQUESTS && !self.reported).then(|| self.over_at.iter().max().copied())?
     }
 }
 
 /// The requests to each peer since its last answer.
 #[derive(Debug, Default)]
-pub(crate) struct Silence(BTreeMap<UniqueAddress, Asked>);
+pub(crate) struct UnansweredRequests(BTreeMap<UniqueAddress, PeerRequests>);
 
-impl Silence {
+impl UnansweredRequests {
     /// Notes that a peer was asked for a request that ends at `over_at`.
     pub(crate) fn asked(&mut self, peer: &UniqueAddress, over_at: Instant) {
         let asked = match self.0.get_mut(peer) {
@@ -50,7 +50,7 @@ impl Silence {
     pub(crate) fn on_tick(&mut self, now: Instant) -> Vec<UniqueAddress> {
         let silent = self.0.iter_mut().filter(|(_, asked)| asked.silent_at().is_some_and(|at| at <= now));
         let found = silent.map(|(peer, asked)| {
-            asked.told = true;
+            asked.reported = true;
             peer.clone()
         });
         found.collect()
@@ -58,7 +58,7 @@ impl Silence {
 
     /// When `on_tick` next has a peer to report.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.0.values().filter_map(Asked::silent_at).min()
+        self.0.values().filter_map(PeerRequests::silent_at).min()
     }
 }
 
@@ -71,23 +71,23 @@ mod tests {
     /// ddata I1: three requests in a row without an answer are reported once, and after any answer the count begins
     /// again.
     #[test]
-    fn three_in_a_row_are_silence() {
+    fn three_unanswered_requests_in_a_row_are_reported_once() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         let peer: UniqueAddress = "a:1#1".parse().unwrap();
-        let mut silence = Silence::default();
-        silence.asked(&peer, now + second);
-        silence.asked(&peer, now + second);
-        assert_eq!(silence.next_deadline(), None);
-        silence.answered(&peer);
+        let mut unanswered = UnansweredRequests::default();
+        unanswered.asked(&peer, now + second);
+        unanswered.asked(&peer, now + second);
+        assert_eq!(unanswered.next_deadline(), None);
+        unanswered.answered(&peer);
         for _ in 0..4 {
-            silence.asked(&peer, now + second * 2);
+            unanswered.asked(&peer, now + second * 2);
         }
-        assert_eq!(silence.next_deadline(), Some(now + second * 2));
-        assert_eq!(silence.on_tick(now + second), []);
-        assert_eq!(silence.on_tick(now + second * 2), std::slice::from_ref(&peer));
-        assert_eq!((silence.on_tick(now + second * 9), silence.next_deadline()), (Vec::new(), None));
-        silence.answered(&peer);
-        (0..3).for_each(|_| silence.asked(&peer, now + second * 3));
-        assert_eq!(silence.on_tick(now + second * 3), [peer]);
+        assert_eq!(unanswered.next_deadline(), Some(now + second * 2));
+        assert_eq!(unanswered.on_tick(now + second), []);
+        assert_eq!(unanswered.on_tick(now + second * 2), std::slice::from_ref(&peer));
+        assert_eq!((unanswered.on_tick(now + second * 9), unanswered.next_deadline()), (Vec::new(), None));
+        unanswered.answered(&peer);
+        (0..3).for_each(|_| unanswered.asked(&peer, now + second * 3));
+        assert_eq!(unanswered.on_tick(now + second * 3), [peer]);
     }
 }

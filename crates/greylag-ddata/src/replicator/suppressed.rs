@@ -34,12 +34,12 @@ impl Difference {
 
 /// The suppressed differences, by peer and by the hash of the key.
 #[derive(Debug, Default)]
-pub(super) struct LeftAlone(BTreeMap<UniqueAddress, BTreeMap<u64, Difference>>);
+pub(super) struct SuppressedDifferences(BTreeMap<UniqueAddress, BTreeMap<u64, Difference>>);
 
 /// The most differences per peer. Further ones are exchanged in every round, which costs traffic and no memory.
 const PER_PEER: usize = 65_536;
 
-impl LeftAlone {
+impl SuppressedDifferences {
     pub(super) fn add(&mut self, peer: &UniqueAddress, hash: u64, difference: Difference) {
         let known = self.0.entry(peer.clone()).or_default();
         if known.len() < PER_PEER || known.contains_key(&hash) {
@@ -75,8 +75,8 @@ mod tests {
 
     /// ddata G14: a peer that differs in everything neither fills the memory nor takes the room of other peers.
     #[test]
-    fn what_is_left_alone_is_bounded_by_peer() {
-        let mut left = LeftAlone::default();
+    fn suppressed_differences_are_bounded_by_peer() {
+        let mut left = SuppressedDifferences::default();
         let peers: [UniqueAddress; 2] = ["b:1#2".parse().unwrap(), "c:1#3".parse().unwrap()];
         for hash in 0..PER_PEER as u64 + 9 {
             left.add(&peers[0], hash, Difference::new(None, None, 1));

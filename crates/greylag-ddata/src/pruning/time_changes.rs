@@ -35,7 +35,7 @@ impl Renewal {
 
 /// A change of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Retiming {
+pub(crate) enum TimeChange {
     /// The wall clock went back: times that lie ahead of it become now.
     Bound,
     /// The gate has opened: markers performed after `since` count as performed at `now_ms`.
@@ -44,7 +44,7 @@ pub(crate) enum Retiming {
 
 /// The entries that are left for a change.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Stretch {
+pub(crate) enum RemainingEntries {
     /// Entries with markers that end, ordered by these ends, after `after`; then the tombstones.
     Markers { after: Option<(i64, KeyId)> },
     /// All entries, ordered by id, after `after`; the tombstones among them change.
@@ -53,31 +53,31 @@ pub(crate) enum Stretch {
 
 /// The changes that are not finished.
 #[derive(Debug, Default)]
-pub(crate) struct Retimings {
+pub(crate) struct TimeChanges {
     /// The changes, the next one first.
-    waiting: Vec<(Retiming, Stretch)>,
+    waiting: Vec<(TimeChange, RemainingEntries)>,
     /// When the next step is due.
     at: Option<Instant>,
 }
 
-impl Retimings {
+impl TimeChanges {
     /// Adds a change, which goes through all entries from the beginning.
-    pub(crate) fn add(&mut self, now: Instant, retiming: Retiming) {
-        self.waiting.retain(|(waiting, _)| *waiting != retiming);
-        self.waiting.push((retiming, Stretch::Markers { after: None }));
+    pub(crate) fn add(&mut self, now: Instant, change: TimeChange) {
+        self.waiting.retain(|(waiting, _)| *waiting != change);
+        self.waiting.push((change, RemainingEntries::Markers { after: None }));
         self.at = Some(now);
     }
 
     /// Takes the step that is due: the change, and the entries that are left for it.
-    pub(crate) fn take_due(&mut self, now: Instant) -> Option<(Retiming, Stretch)> {
+    pub(crate) fn take_due(&mut self, now: Instant) -> Option<(TimeChange, RemainingEntries)> {
         self.at.take_if(|at| *at <= now)?;
         (!self.waiting.is_empty()).then(|| self.waiting.remove(0))
     }
 
     /// Puts back a change after a step: `rest` are the entries left, `next` is when the next step is due.
-    pub(crate) fn put_back(&mut self, retiming: Retiming, rest: Option<Stretch>, next: Instant) {
+    pub(crate) fn put_back(&mut self, change: TimeChange, rest: Option<RemainingEntries>, next: Instant) {
         if let Some(rest) = rest {
-            self.waiting.insert(0, (retiming, rest));
+            self.waiting.insert(0, (change, rest));
         }
         self.at = (!self.waiting.is_empty()).then_some(next);
     }
@@ -89,9 +89,9 @@ impl Retimings {
 
     /// The `since` and `now_ms` of a renewal that is not finished.
     pub(crate) fn renewal(&self) -> Option<(i64, i64)> {
-        let renewals = self.waiting.iter().filter_map(|(retiming, _)| match retiming {
-            Retiming::Renew { since, now_ms } => Some((*since, *now_ms)),
-            Retiming::Bound => None,
+        let renewals = self.waiting.iter().filter_map(|(change, _)| match change {
+            TimeChange::Renew { since, now_ms } => Some((*since, *now_ms)),
+            TimeChange::Bound => None,
         });
         renewals.min()
     }

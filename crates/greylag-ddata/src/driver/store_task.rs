@@ -18,23 +18,23 @@ enum Job {
 }
 
 /// The replicator's end of the connection. Without a store nothing comes from it.
-pub(super) struct Keeper {
+pub(super) struct StoreTask {
     store: Option<Arc<dyn DurableStore>>,
     /// `None` once the store is closed.
     jobs: Option<mpsc::UnboundedSender<Job>>,
     answers: mpsc::Receiver<Input>,
-    keeping: tokio::task::JoinHandle<()>,
+    task: tokio::task::JoinHandle<()>,
 }
 
-impl Keeper {
+impl StoreTask {
     pub(super) fn new(store: Option<Arc<dyn DurableStore>>) -> Self {
         let (jobs, job_queue) = mpsc::unbounded_channel();
         let (answer, answers) = mpsc::channel(LOADED_BATCHES);
-        let keeping = match store.clone() {
-            Some(store) => tokio::spawn(keep(store, job_queue, answer)),
+        let task = match store.clone() {
+            Some(store) => tokio::spawn(run(store, job_queue, answer)),
             None => tokio::spawn(std::future::ready(())),
         };
-        Self { store, jobs: Some(jobs), answers, keeping }
+        Self { store, jobs: Some(jobs), answers, task }
     }
 
     /// Queues changes for the store. The machine has at most one store request under way, so the queue is short.
@@ -72,22 +72,22 @@ impl Keeper {
         }
         self.answers.close();
         // Ignore the error: the task has ended already.
-        drop((&mut self.keeping).await);
+        drop((&mut self.task).await);
         if let Some(store) = &self.store
             && let Err(error) = store.close().await
         {
-            tracing::error!(%error, "the store of durable entries was not closed as it should be");
+            tracing::error!(%error, "closing the store of durable entries failed");
         }
     }
 }
 
-async fn keep(store: Arc<dyn DurableStore>, mut jobs: mpsc::UnboundedReceiver<Job>, answer: mpsc::Sender<Input>) {
+async fn run(store: Arc<dyn DurableStore>, mut jobs: mpsc::UnboundedReceiver<Job>, answer: mpsc::Sender<Input>) {
     while let Some(job) = jobs.recv().await {
         let last = match job {
             Job::Load => load(&*store, &answer).await,
             Job::LoadAnew => match store.set_aside().await {
                 Ok(place) => {
-                    tracing::error!(%place, "the store had lost its end and was set aside; this replicator starts without it");
+                    tracing::error!(%place, "the store had lost acknowledged commits and was renamed; this replicator starts without it");
                     load(&*store, &answer).await
                 }
                 Err(error) => Input::LoadFailed(error),
