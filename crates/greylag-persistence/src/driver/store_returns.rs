@@ -15,10 +15,10 @@ use tokio::sync::Notify;
 
 /// The number of returns after outages of a store, or of several stores together. Clones share the count.
 ///
-/// A store that can tell when it is reachable again keeps a count, raises it ([`Reopenings::note`]), and gives it to
-/// entities by [`Journal::reopenings`](crate::Journal::reopenings) and its like: they end their back-off then.
+/// A store that can tell when it is reachable again keeps a count, raises it ([`StoreReturns::note`]), and gives it to
+/// entities by [`Journal::store_returns`](crate::Journal::store_returns) and its like: they end their back-off then.
 #[derive(Clone, Default)]
-pub struct Reopenings {
+pub struct StoreReturns {
     stores: Vec<Arc<Counted>>,
 }
 
@@ -28,7 +28,7 @@ struct Counted {
     raised: Notify,
 }
 
-impl Reopenings {
+impl StoreReturns {
     /// A count of one store, starting at zero.
     #[must_use]
     pub fn of_one() -> Self {
@@ -70,8 +70,8 @@ impl Reopenings {
     }
 }
 
-impl fmt::Debug for Reopenings {
+impl fmt::Debug for StoreReturns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Reopenings({} stores, {})", self.stores.len(), self.count())
+        write!(f, "StoreReturns({} stores, {})", self.stores.len(), self.count())
     }
 }

@@ -20,7 +20,7 @@ use crate::persistence_id::PersistenceId;
 
 /// A row of the projection's own, parsed from its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum OwnRow {
+pub(crate) enum ControlRow {
     Mark { slices: RangeInclusive<u16>, start: u64 },
     Start { slices: RangeInclusive<u16> },
 }
@@ -43,7 +43,7 @@ fn in_slice(slice: u16, text: &str) -> PersistenceId {
     fitting.next().expect("every slice has ids")
 }
 
-impl OwnRow {
+impl ControlRow {
     /// Parses the id; `None` if it is not a row of the projection's own.
     pub(crate) fn of(id: &PersistenceId) -> Option<Self> {
         if id.entity_type() != MARK_TYPE {
@@ -79,12 +79,12 @@ pub(crate) struct Starts(Vec<Start>);
 impl Starts {
     /// The starts among the rows of a projection.
     pub(crate) fn among(saved: &[Processed]) -> Self {
-        let start = |row: &Processed| match OwnRow::of(&row.id)? {
-            OwnRow::Start { slices } => {
+        let start = |row: &Processed| match ControlRow::of(&row.id)? {
+            ControlRow::Start { slices } => {
                 let number = row.seq_nr.as_u64();
                 Some(Start { slices, number: number.div_ceil(2), is_confirmed: number.is_multiple_of(2) })
             }
-            OwnRow::Mark { .. } => None,
+            ControlRow::Mark { .. } => None,
         };
         Self(saved.iter().filter_map(start).collect())
     }
@@ -142,25 +142,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_fall_into_the_first_slice_of_their_range_and_say_what_they_are() {
+    fn control_rows_fall_into_the_first_slice_of_their_range_and_parse_back() {
         for slices in [0..=1023, 0..=0, 512..=767, 1023..=1023] {
             for start in [0, 3] {
                 let marker = marker(&slices, start);
-                let row = OwnRow::Mark { slices: slices.clone(), start };
-                assert_eq!((marker.slice(), OwnRow::of(&marker)), (*slices.start(), Some(row)));
+                let row = ControlRow::Mark { slices: slices.clone(), start };
+                assert_eq!((marker.slice(), ControlRow::of(&marker)), (*slices.start(), Some(row)));
             }
             let row = announced(&slices, 1, OffsetKind::Ordinal);
             assert!(row.is_mark() && row.is_start());
-            assert_eq!((row.id.slice(), OwnRow::of(&row.id)), (*slices.start(), Some(OwnRow::Start { slices })));
+            assert_eq!(
+                (row.id.slice(), ControlRow::of(&row.id)),
+                (*slices.start(), Some(ControlRow::Start { slices }))
+            );
         }
-        assert_eq!(OwnRow::of(&PersistenceId::of("Cart", "0-1023/1").unwrap()), None);
+        assert_eq!(ControlRow::of(&PersistenceId::of("Cart", "0-1023/1").unwrap()), None);
         assert!(
             !Processed { id: marker(&(0..=9), 4), seq_nr: SeqNr::FIRST, position: Position::Ordinal(1) }.is_start()
         );
     }
 
     #[test]
-    fn a_start_is_unfinished_until_somebody_confirms_it_for_every_slice() {
+    fn a_start_is_unfinished_until_confirmed_for_every_slice() {
         let kind = OffsetKind::Ordinal;
         let begun = announced(&(512..=1023), 1, kind);
         let starts = |rows: &[Processed]| Starts::among(rows);

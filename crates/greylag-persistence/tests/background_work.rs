@@ -184,7 +184,7 @@ trait Core: Sized {
     fn take(&mut self, now: Instant, input: Input<Command, Self::Answer>, out: &mut Actions<Self>);
     fn deadline(&self) -> Option<Instant>;
     fn work(&mut self, no: WorkNo) -> Option<Work<Command>>;
-    fn give_way(&mut self);
+    fn stop_for_restart(&mut self);
     fn is_backing_off(&self) -> bool;
     fn is_write(call: &Self::Call) -> bool;
     fn perform(call: Self::Call, stores: &Stores) -> Self::Answer;
@@ -211,8 +211,8 @@ macro_rules! forward_to_the_machine {
             self.take_work(no)
         }
 
-        fn give_way(&mut self) {
-            self.give_way(&mut Vec::new());
+        fn stop_for_restart(&mut self) {
+            self.stop_for_restart(&mut Vec::new());
         }
 
         fn is_backing_off(&self) -> bool {
@@ -263,7 +263,7 @@ impl Core for EntityCore<Worker> {
     }
 }
 
-impl Core for StateEntityCore<Kept> {
+impl Core for StateEntityCore<StateWorker> {
     type Call = StateCall;
     type Answer = StateAnswer;
 
@@ -272,7 +272,7 @@ impl Core for StateEntityCore<Kept> {
         let on_failure = EventSourcedSettings::test().on_failure;
         let settings = DurableStateSettings { on_failure, ..DurableStateSettings::default() };
         let init = StateEntityInit { generation: None, start: 1, seed: [7; 32], caps, settings, host: None };
-        StateEntityCore::start(Kept { log: log.clone(), on_signal }.stored(), init, now, out).unwrap()
+        StateEntityCore::start(StateWorker { log: log.clone(), on_signal }.stored(), init, now, out).unwrap()
     }
 
     forward_to_the_machine!(StatePhase);
@@ -290,7 +290,7 @@ impl Core for StateEntityCore<Kept> {
     }
 
     fn fence(stores: &Stores) {
-        let (states, id) = (stores.states.as_ref().unwrap(), PersistenceId::of("Kept", "1").unwrap());
+        let (states, id) = (stores.states.as_ref().unwrap(), PersistenceId::of("StateWorker", "1").unwrap());
         let revision = states.get(&id).now_or_never().unwrap().unwrap().revision.next().unwrap();
         let write = StateWrite { id, revision, generation: None, writer_uuid: WriterUuid::from_u128(99) };
         states.delete(write).now_or_never().unwrap().unwrap();
@@ -403,7 +403,7 @@ macro_rules! for_both {
         }
 
         mod durable_state {
-            $(#[test] fn $name() { super::$name::<greylag_persistence::StateEntityCore<super::Kept>>(); })*
+            $(#[test] fn $name() { super::$name::<greylag_persistence::StateEntityCore<super::StateWorker>>(); })*
         }
     };
 }
@@ -411,11 +411,11 @@ macro_rules! for_both {
 for_both! {
     scenario_76_after_a_graceful_stop_the_signal_sees_the_last_state
     scenario_76_a_state_that_is_not_whole_is_seen_by_no_signal
-    scenario_77_what_comes_while_a_write_is_under_way_waits_in_its_turn
-    scenario_77_a_timer_that_is_cancelled_or_replaced_says_nothing_even_from_the_stash
+    scenario_77_results_during_a_write_wait_their_turn
+    scenario_77_a_cancelled_or_replaced_timer_sends_nothing_even_from_the_stash
     scenario_77_nothing_comes_before_recovery_is_completed_and_ending_signals_begin_nothing
     scenario_77_all_ends_at_stop_restart_and_fencing
-    scenario_77_a_silence_is_told_of_and_a_write_is_none
+    scenario_77_the_receive_timeout_fires_and_pauses_during_writes
     scenario_113_an_asker_whose_command_ended_with_its_incarnation_may_ask_again
     a_graceful_stop_waits_for_what_the_entity_told_itself_before
     a_timer_that_panics_fails_its_entity_and_not_the_host
@@ -433,7 +433,7 @@ fn scenario_76_after_a_graceful_stop_the_signal_sees_the_last_state<C: Core>() {
     assert_eq!(bench.log.take(), ["PostStop with 3 at 3"]);
     // The host replaces the machine.
     let mut bench = Bench::<C>::running();
-    bench.core.give_way();
+    bench.core.stop_for_restart();
     assert_eq!(bench.log.take(), ["PreRestart with 2 at 2"]);
 }
 
@@ -451,7 +451,7 @@ fn scenario_76_a_state_that_is_not_whole_is_seen_by_no_signal<C: Core>() {
     // After a panic.
     let mut bench = Bench::<C>::running();
     bench.command(Command::Panic);
-    bench.core.give_way();
+    bench.core.stop_for_restart();
     assert_eq!(bench.log.take(), ["PreRestart with 0 at 0"]);
     // Another writer has written.
     let mut bench = Bench::<C>::running();
@@ -466,7 +466,7 @@ fn scenario_76_a_state_that_is_not_whole_is_seen_by_no_signal<C: Core>() {
     assert_eq!(log.take(), ["PostStop with 0 at 0"]);
 }
 
-fn scenario_77_what_comes_while_a_write_is_under_way_waits_in_its_turn<C: Core>() {
+fn scenario_77_results_during_a_write_wait_their_turn<C: Core>() {
     let mut bench = Bench::<C>::running();
     bench.command(Command::Once("timer", SECOND));
     bench.command(Command::Spawn);
@@ -488,7 +488,7 @@ fn scenario_77_what_comes_while_a_write_is_under_way_waits_in_its_turn<C: Core>(
     assert_eq!(bench.core.deadline(), None);
 }
 
-fn scenario_77_a_timer_that_is_cancelled_or_replaced_says_nothing_even_from_the_stash<C: Core>() {
+fn scenario_77_a_cancelled_or_replaced_timer_sends_nothing_even_from_the_stash<C: Core>() {
     let mut bench = Bench::<C>::running();
     bench.command(Command::Once("add", SECOND));
     bench.command(Command::Once("later", SECOND));
@@ -507,7 +507,7 @@ fn scenario_77_a_timer_that_is_cancelled_or_replaced_says_nothing_even_from_the_
 }
 
 /// sharding §4.4 for entities that persist.
-fn scenario_77_a_silence_is_told_of_and_a_write_is_none<C: Core>() {
+fn scenario_77_the_receive_timeout_fires_and_pauses_during_writes<C: Core>() {
     let mut bench = Bench::<C>::running();
     bench.command(Command::Listen("silence", SECOND * 10));
     bench.pass(SECOND * 9);
@@ -536,7 +536,7 @@ fn scenario_77_a_silence_is_told_of_and_a_write_is_none<C: Core>() {
     bench.command(Command::Deaf);
     assert_eq!(bench.core.deadline(), None);
     bench.command(Command::Listen("never", SECOND));
-    bench.core.give_way();
+    bench.core.stop_for_restart();
     assert_eq!(bench.core.deadline(), None, "it ends with its incarnation");
 }
 
@@ -572,7 +572,7 @@ fn scenario_77_all_ends_at_stop_restart_and_fencing<C: Core>() {
             C::fence(&bench.stores);
             bench.answer_write(Outcome::Stored);
         }),
-        ("a new entity", |bench| bench.core.give_way()),
+        ("a new entity", |bench| bench.core.stop_for_restart()),
     ];
     for (what, end) in ends {
         let mut bench = Bench::<C>::running();
@@ -610,7 +610,7 @@ fn a_timer_that_panics_fails_its_entity_and_not_the_host<C: Core>() {
     bench.pass(SECOND);
     bench.command(Command::Say("to a failed entity"));
     assert_eq!(bench.core.deadline(), None, "the timer ended with its incarnation");
-    bench.core.give_way();
+    bench.core.stop_for_restart();
     assert_eq!(bench.log.take(), ["PreRestart with 0 at 0"]);
 }
 
@@ -674,7 +674,7 @@ async fn begins_all(entity: &EntityHandle<Command>, log: &Log) {
 /// Sharding scenario 113: an asker that waits for work that ends with its incarnation may ask again, and is not told
 /// that the entity had no answer; the command that began the work may have stored something.
 #[tokio::test(start_paused = true)]
-async fn scenario_113_whoever_waits_for_work_that_a_failure_ends_may_ask_again() {
+async fn scenario_113_an_asker_of_failed_work_may_ask_again() {
     let journal = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
     let stores = Stores::new(journal.clone(), Stores::in_memory().snapshots);
     let (entity, _end) =
@@ -698,19 +698,19 @@ async fn scenario_77_an_entity_alone_begins_what_an_entity_of_a_shard_does() {
 }
 
 /// The same with a durable state.
-struct Kept {
+struct StateWorker {
     log: Log,
     /// Whether it begins work on every signal.
     on_signal: bool,
 }
 
-impl Kept {
+impl StateWorker {
     fn new(log: &Log) -> Self {
         Self { log: log.clone(), on_signal: false }
     }
 }
 
-impl DurableState for Kept {
+impl DurableState for StateWorker {
     type Command = Command;
     type State = u64;
 
@@ -739,10 +739,10 @@ impl DurableState for Kept {
     }
 }
 
-impl Kept {
+impl StateWorker {
     /// The entity with its id and its codecs.
     fn stored(self) -> Persisted<Self, StateCodec<Self>> {
-        let id = PersistenceId::of("Kept", "1").unwrap();
+        let id = PersistenceId::of("StateWorker", "1").unwrap();
         StateCodec::new(json("kept")).of(id, self)
     }
 }
@@ -751,7 +751,7 @@ impl Kept {
 async fn scenario_77_an_entity_with_a_durable_state_begins_the_same() {
     let log = Log::default();
     let (entity, end) =
-        driver::spawn_state(Kept::new(&log).stored(), Stores::in_memory(), RecoveryPermits::default()).unwrap();
+        driver::spawn_state(StateWorker::new(&log).stored(), Stores::in_memory(), RecoveryPermits::default()).unwrap();
     begins_all(&entity, &log).await;
     assert_eq!(end.await, Ok(driver::Ended::Stopped));
     until(&log, &["PostStop with 1 at 1"]).await;
@@ -773,7 +773,7 @@ fn scenario_77_test_kits_run_what_a_behaviour_begins() {
     kit.advance(SECOND);
     assert_eq!(log.take(), ["timer at 0"]);
     let made = log.clone();
-    let mut kit = StateTestKit::new(Instant::now(), move || Kept::new(&made).stored());
+    let mut kit = StateTestKit::new(Instant::now(), move || StateWorker::new(&made).stored());
     kit.run(Command::Spawn);
     assert_eq!(log.take()[1..], ["spawned at 0"]);
 }

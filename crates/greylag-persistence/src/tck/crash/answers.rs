@@ -16,7 +16,7 @@ use crate::tck::writer::read_all;
 
 /// The answers that one writer got. Events that a read has shown count as acknowledged: they must not vanish either.
 #[derive(Default)]
-pub(super) struct Ledger {
+pub(super) struct RecordedAnswers {
     epoch: WriterEpoch,
     timestamp: Timestamp,
     highest: SeqNr,
@@ -40,7 +40,7 @@ pub(super) struct Ledger {
     pub(super) saving: u64,
 }
 
-impl Ledger {
+impl RecordedAnswers {
     pub(super) fn claimed(&mut self, id: &PersistenceId, claim: Claim) -> Checked {
         let (epoch, highest) = (self.epoch, self.highest);
         ensure(claim.epoch > epoch, || format!("{id} was claimed at {epoch}, and now at {}", claim.epoch))?;
@@ -110,33 +110,33 @@ impl Worker {
     }
 
     async fn check_events(&mut self, stores: &CrashStores) -> Checked {
-        let (id, ledger) = (&self.id, &mut self.ledger);
+        let (id, answers) = (&self.id, &mut self.answers);
         let head = must("head", stores.journal.head(id).await)?;
-        ensure(head.epoch >= ledger.epoch, || format!("{id} lost epoch {}: {head:?}", ledger.epoch))?;
-        ensure(head.highest >= ledger.highest, || format!("{id} lost {}: {head:?}", ledger.highest))?;
-        ensure((ledger.deleted_to..=ledger.deleting).contains(&head.deleted_to), || {
-            format!("{id}: {} deleted, {} to be deleted: {head:?}", ledger.deleted_to, ledger.deleting)
+        ensure(head.epoch >= answers.epoch, || format!("{id} lost epoch {}: {head:?}", answers.epoch))?;
+        ensure(head.highest >= answers.highest, || format!("{id} lost {}: {head:?}", answers.highest))?;
+        ensure((answers.deleted_to..=answers.deleting).contains(&head.deleted_to), || {
+            format!("{id}: {} deleted, {} to be deleted: {head:?}", answers.deleted_to, answers.deleting)
         })?;
         let events = read_all(&stores.journal, id, ReadRange { max_events: 7, ..ReadRange::all() }).await?;
         let live = head.deleted_to.as_u64() + 1..=head.highest.as_u64();
         let numbers: Vec<u64> = events.iter().map(|event| event.seq_nr.as_u64()).collect();
         equal(&format!("numbers of {id}"), numbers, live.collect())?;
-        ledger.deleted(head.deleted_to);
+        answers.deleted(head.deleted_to);
         let mut seen = BTreeSet::new();
         for event in &events {
             let (number, content) = (event.seq_nr.as_u64(), text(event));
-            let told = ledger.stored.entry(number).or_insert_with(|| content.clone());
+            let told = answers.stored.entry(number).or_insert_with(|| content.clone());
             equal(&format!("event {number} of {id}"), &content, told)?;
             ensure(event.is_intact(), || format!("event {number} of {id} is damaged"))?;
-            ensure(!ledger.refused.contains(&content), || format!("{content:?} was said not to be stored"))?;
+            ensure(!answers.refused.contains(&content), || format!("{content:?} was said not to be stored"))?;
             ensure(seen.insert(content.clone()), || format!("{content:?} is stored twice"))?;
         }
-        (ledger.highest, ledger.epoch) = (head.highest, head.epoch);
+        (answers.highest, answers.epoch) = (head.highest, head.epoch);
         whole(id, &events)
     }
 
     async fn check_snapshots(&mut self, stores: &CrashStores) -> Checked {
-        let (id, told) = (&self.id, self.ledger.snapshot);
+        let (id, told) = (&self.id, self.answers.snapshot);
         let newest = must("snapshot", stores.snapshots.load(id, SnapshotCriteria::LATEST).await)?;
         let found = newest.as_ref().map_or(SeqNr::ZERO, |snapshot| snapshot.seq_nr);
         ensure(found >= told, || format!("{id} lost its snapshot {told}, there is {found}"))?;
@@ -144,8 +144,8 @@ impl Worker {
             let whole = snapshot.payload.iter().all(|byte| *byte == fill(snapshot.seq_nr));
             ensure(whole && snapshot.is_intact(), || format!("snapshot {found} of {id} is of two saves"))?;
         }
-        self.ledger.snapshot = found;
-        let gone = self.ledger.snapshots_deleted_to;
+        self.answers.snapshot = found;
+        let gone = self.answers.snapshots_deleted_to;
         if !gone.is_zero() {
             let old = must("snapshot", stores.snapshots.load(id, SnapshotCriteria::up_to(gone)).await)?;
             ensure(old.is_none(), || format!("{id}: a deleted snapshot is back: {:?}", old.map(|old| old.seq_nr)))?;
@@ -156,7 +156,7 @@ impl Worker {
     async fn check_states(&mut self, stores: &CrashStores) -> Checked {
         let Some(states) = &stores.states else { return Ok(()) };
         let row = must("state", states.get(&self.id).await)?;
-        self.ledger.check_state(&row)?;
+        self.answers.check_state(&row)?;
         if states.caps().changes != Some(OffsetKind::Ordinal) || row.revision.is_none() {
             return Ok(());
         }
@@ -177,11 +177,11 @@ impl Worker {
                 Position::Timestamp(timestamp) => timestamp.as_micros(),
             }));
         }
-        let (told, tried) = (self.ledger.saved, self.ledger.saving);
+        let (told, tried) = (self.answers.saved, self.answers.saving);
         ensure(found[0] == found[1] && (told..=tried).contains(&found[0]), || {
             format!("{}: {told} was saved, {tried} tried, {found:?} are stored", self.projection())
         })?;
-        self.ledger.saved = found[0];
+        self.answers.saved = found[0];
         Ok(())
     }
 }

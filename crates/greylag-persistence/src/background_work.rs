@@ -6,8 +6,8 @@
 //!
 //! ```text
 //! cx.once("refill", 1 s, Refill) --> Timers (a deadline of the machine) -- Tick --> stash --> on_command
-//! cx.set_receive_timeout(60 s, || Idle) --> Silence (likewise, put off by commands) -- Tick --> stash --> on_command
-//! cx.tell_self(Refill) --> told; Action::ToSelf --> host's queue --> Input::Worked --> stash --> on_command
+//! cx.set_receive_timeout(60 s, || Idle) --> IdleTimer (likewise, put off by commands) -- Tick --> stash --> on_command
+//! cx.tell_self(Refill) --> self_commands; Action::ToSelf --> host's queue --> Input::Worked --> stash --> on_command
 //! cx.spawn(future, map) --> Action::Work --> host: take_work().run() --> Input::Worked --> stash --> on_command
 //! ```
 //! Source: persistence 77; sharding §4.3, §4.4.
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use futures::future::{AbortHandle, Abortable};
 use greylag_core::{EntityError, ReplyTo, TimerKey, answer_dropped};
 
-use crate::silence::Silence;
+use crate::idle_timer::IdleTimer;
 
 /// Number of one piece of work of a machine; never used twice by the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -115,16 +115,16 @@ pub(crate) fn answer_when<C, R: Send + 'static>(
     }))
 }
 
-/// A due timer whose command is queued; the mark is void once the timer is cancelled or replaced.
+/// A due timer whose command is queued; void once the timer is cancelled or replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct DueTimer {
     key: TimerKey,
     serial: u64,
 }
 
 /// Number of a receive timeout that has run out and is queued; void once the timeout is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SilenceMark(u64);
+pub(crate) struct DueReceiveTimeout(u64);
 
 struct Timer<C> {
     /// Distinguishes timers of the same key; a later one has a larger number.
@@ -139,34 +139,34 @@ struct Timer<C> {
 struct ReceiveTimeout<C> {
     /// Distinguishes receive timeouts; a later one has a larger number.
     serial: u64,
-    silence: Silence,
+    idle: IdleTimer,
     make: Box<dyn FnMut() -> C + Send>,
     /// Whether the timeout's command waits in the stash.
     is_queued: bool,
 }
 
 /// Work that the host took or is about to take.
-struct Begun<C> {
+struct StartedWork<C> {
     work: Option<Work<C>>,
-    end: Option<End>,
+    abort: Option<WorkAbort>,
 }
 
 /// How to abort a future that the host runs.
-struct End {
-    abort: AbortHandle,
+struct WorkAbort {
+    handle: AbortHandle,
     /// The answer for askers whose reply tokens the aborted future drops.
     answer: Arc<OnceLock<EntityError>>,
 }
 
 /// A future that its incarnation may abort. Dropping it, by whatever code, answers the askers that wait for the future,
 /// since no other code would answer them.
-struct Ending<C> {
+struct AbortableWork<C> {
     /// `Some` until the drop.
     future: Option<Abortable<Pin<Box<dyn Future<Output = Option<C>> + Send>>>>,
     answer: Arc<OnceLock<EntityError>>,
 }
 
-impl<C> Future for Ending<C> {
+impl<C> Future for AbortableWork<C> {
     type Output = Option<C>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<C>> {
@@ -177,7 +177,7 @@ impl<C> Future for Ending<C> {
     }
 }
 
-impl<C> Drop for Ending<C> {
+impl<C> Drop for AbortableWork<C> {
     fn drop(&mut self) {
         // Unset: the host dropped the future, so the host has stopped.
         let answer = self.answer.get().cloned().unwrap_or(EntityError::Stopped);
@@ -185,8 +185,8 @@ impl<C> Drop for Ending<C> {
     }
 }
 
-/// The errands of one incarnation.
-pub(crate) struct Errands<C> {
+/// The timers and the work of one incarnation, beside its commands.
+pub(crate) struct BackgroundWork<C> {
     /// Time of the present turn, since contexts have no clock.
     now: Instant,
     /// `None` until the entity begins something; most entities never do, and this keeps them small.
@@ -196,19 +196,19 @@ pub(crate) struct Errands<C> {
 struct List<C> {
     timers: BTreeMap<TimerKey, Timer<C>>,
     receive_timeout: Option<ReceiveTimeout<C>>,
-    begun: BTreeMap<WorkNo, Begun<C>>,
+    started: BTreeMap<WorkNo, StartedWork<C>>,
     /// Commands that the entity told itself, oldest first; the host gives one turn for each.
-    told: VecDeque<C>,
+    self_commands: VecDeque<C>,
     last_no: u64,
 }
 
-/// A request to the host.
-pub(crate) enum Wish {
+/// A task for the host: work to run, or a turn to queue.
+pub(crate) enum HostTask {
     Work(WorkNo),
     ToSelf(WorkNo),
 }
 
-impl<C> Errands<C> {
+impl<C> BackgroundWork<C> {
     pub(crate) fn new(now: Instant) -> Self {
         Self { now, list: None }
     }
@@ -223,7 +223,7 @@ impl<C> Errands<C> {
     }
 
     /// Carries out the requests of a handler in order; returns those that only the host can carry out.
-    pub(crate) fn take(&mut self, requests: Vec<Request<C>>) -> Vec<Wish>
+    pub(crate) fn take(&mut self, requests: Vec<Request<C>>) -> Vec<HostTask>
     where
         C: 'static,
     {
@@ -237,7 +237,7 @@ impl<C> Errands<C> {
 
     /// Takes the work of this number for the host; `None` the second time.
     pub(crate) fn take_work(&mut self, no: WorkNo) -> Option<Work<C>> {
-        self.list.as_mut()?.begun.get_mut(&no)?.work.take()
+        self.list.as_mut()?.started.get_mut(&no)?.work.take()
     }
 
     /// The command to handle now that work of this incarnation has ended with `command`. If the number is a turn for
@@ -248,16 +248,16 @@ impl<C> Errands<C> {
             answer_dropped(EntityError::OutcomeUnknown, || drop(command));
             return None;
         };
-        if list.begun.remove(&no).is_some() {
+        if list.started.remove(&no).is_some() {
             return command;
         }
-        list.told.pop_front()
+        list.self_commands.pop_front()
     }
 
     /// Takes the commands that the entity told itself and whose turns have not come, oldest first.
-    pub(crate) fn take_told(&mut self) -> impl Iterator<Item = C> + use<C> {
-        let told = self.list.as_mut().map(|list| std::mem::take(&mut list.told));
-        told.into_iter().flatten()
+    pub(crate) fn take_self_commands(&mut self) -> impl Iterator<Item = C> + use<C> {
+        let commands = self.list.as_mut().map(|list| std::mem::take(&mut list.self_commands));
+        commands.into_iter().flatten()
     }
 
     /// When a timer or the receive timeout next queues its command.
@@ -265,20 +265,20 @@ impl<C> Errands<C> {
         let list = self.list.as_ref()?;
         let timers = list.timers.values().filter(|timer| !timer.is_queued).map(|timer| timer.due_at);
         let receive = list.receive_timeout.iter().filter(|receive| !receive.is_queued);
-        timers.chain(receive.filter_map(|receive| receive.silence.due_at())).min()
+        timers.chain(receive.filter_map(|receive| receive.idle.due_at())).min()
     }
 
     /// Restarts the receive timeout, since a command that counts is about to be handled.
-    pub(crate) fn hear(&mut self, now: Instant) {
+    pub(crate) fn restart_receive_timeout(&mut self, now: Instant) {
         if let Some(receive) = self.receive_timeout() {
-            receive.silence.begin(now);
+            receive.idle.restart(now);
         }
     }
 
     /// Notes whether the entity takes commands; the receive timeout does not run while it does not.
     pub(crate) fn takes_commands(&mut self, now: Instant, takes: bool) {
         if let Some(receive) = self.receive_timeout() {
-            if takes { receive.silence.go_on(now) } else { receive.silence.pause(now) }
+            if takes { receive.idle.resume(now) } else { receive.idle.pause(now) }
         }
     }
 
@@ -287,26 +287,26 @@ impl<C> Errands<C> {
     }
 
     /// Whether the receive timeout has run out; if so, its command counts as queued from now on.
-    pub(crate) fn silence_due(&mut self, now: Instant) -> Option<SilenceMark> {
-        let receive = self.receive_timeout().filter(|receive| !receive.is_queued && receive.silence.is_due(now))?;
+    pub(crate) fn receive_timeout_due(&mut self, now: Instant) -> Option<DueReceiveTimeout> {
+        let receive = self.receive_timeout().filter(|receive| !receive.is_queued && receive.idle.is_due(now))?;
         receive.is_queued = true;
-        Some(SilenceMark(receive.serial))
+        Some(DueReceiveTimeout(receive.serial))
     }
 
     /// Makes the command of a receive timeout that has run out. `None` if the timeout was changed, or a command was
     /// handled meanwhile; the timeout runs on in both cases.
-    pub(crate) fn tell_silence(&mut self, now: Instant, mark: SilenceMark) -> Option<C> {
-        let receive = self.receive_timeout().filter(|receive| receive.serial == mark.0)?;
+    pub(crate) fn fire_receive_timeout(&mut self, now: Instant, due: DueReceiveTimeout) -> Option<C> {
+        let receive = self.receive_timeout().filter(|receive| receive.serial == due.0)?;
         receive.is_queued = false;
-        if !receive.silence.is_due(now) {
+        if !receive.idle.is_due(now) {
             return None;
         }
-        receive.silence.begin(now);
+        receive.idle.restart(now);
         Some((receive.make)())
     }
 
     /// The timers that are due, in the order of their times; their commands count as queued from now on.
-    pub(crate) fn due(&mut self, now: Instant) -> Vec<Mark> {
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<DueTimer> {
         let timers = self.list.iter_mut().flat_map(|list| list.timers.iter_mut());
         let mut due: Vec<_> = timers
             .filter(|(_, timer)| !timer.is_queued && timer.due_at <= now)
@@ -316,14 +316,14 @@ impl<C> Errands<C> {
             })
             .collect();
         due.sort_unstable();
-        due.into_iter().map(|(_, serial, key)| Mark { key, serial }).collect()
+        due.into_iter().map(|(_, serial, key)| DueTimer { key, serial }).collect()
     }
 
     /// The command of a queued timer; `None` if the timer was cancelled or replaced meanwhile.
-    pub(crate) fn fire(&mut self, now: Instant, mark: Mark) -> Option<C> {
-        let (command, influences) = self.list.as_mut()?.fire(now, mark)?;
+    pub(crate) fn fire(&mut self, now: Instant, due: DueTimer) -> Option<C> {
+        let (command, influences) = self.list.as_mut()?.fire(now, due)?;
         if influences {
-            self.hear(now);
+            self.restart_receive_timeout(now);
         }
         Some(command)
     }
@@ -331,11 +331,11 @@ impl<C> Errands<C> {
     /// Ends all timers and work; reply tokens inside are answered `error`.
     pub(crate) fn end(&mut self, error: &EntityError) {
         let Some(mut list) = self.list.take() else { return };
-        for Begun { work, end } in std::mem::take(&mut list.begun).into_values() {
-            if let Some(End { abort, answer }) = end {
+        for StartedWork { work, abort } in std::mem::take(&mut list.started).into_values() {
+            if let Some(WorkAbort { handle, answer }) = abort {
                 // Set once: an ended future is forgotten, so no later call sets another answer.
                 answer.get_or_init(|| error.clone());
-                abort.abort();
+                handle.abort();
             }
             answer_dropped(error.clone(), || drop(work));
         }
@@ -348,13 +348,13 @@ impl<C> List<C> {
         Self {
             timers: BTreeMap::new(),
             receive_timeout: None,
-            begun: BTreeMap::new(),
-            told: VecDeque::new(),
+            started: BTreeMap::new(),
+            self_commands: VecDeque::new(),
             last_no: 0,
         }
     }
 
-    fn take(&mut self, now: Instant, request: Request<C>) -> Option<Wish>
+    fn take(&mut self, now: Instant, request: Request<C>) -> Option<HostTask>
     where
         C: 'static,
     {
@@ -374,18 +374,18 @@ impl<C> List<C> {
                 None
             }
             Request::ReceiveTimeout { after, make } => {
-                let (serial, silence) = (self.last_no, Silence::new(after, now));
-                self.receive_timeout = Some(ReceiveTimeout { serial, silence, make, is_queued: false });
+                let (serial, idle) = (self.last_no, IdleTimer::new(after, now));
+                self.receive_timeout = Some(ReceiveTimeout { serial, idle, make, is_queued: false });
                 None
             }
             Request::CancelReceiveTimeout => {
                 self.receive_timeout = None;
                 None
             }
-            Request::Work(work) => Some(Wish::Work(self.begin(work))),
+            Request::Work(work) => Some(HostTask::Work(self.begin(work))),
             Request::ToSelf(command) => {
-                self.told.push_back(command);
-                Some(Wish::ToSelf(WorkNo(self.last_no)))
+                self.self_commands.push_back(command);
+                Some(HostTask::ToSelf(WorkNo(self.last_no)))
             }
             // `Ctx::suspend` refuses entities that persist, so this does not come.
             Request::Suspend(_) => None,
@@ -397,25 +397,25 @@ impl<C> List<C> {
         C: 'static,
     {
         let no = WorkNo(self.last_no);
-        let begun = match work {
+        let started = match work {
             Work::Future(future) => {
-                let (abort, registration) = AbortHandle::new_pair();
+                let (handle, registration) = AbortHandle::new_pair();
                 let answer = Arc::new(OnceLock::new());
                 let future = Some(Abortable::new(future, registration));
-                let work = Work::Future(Box::pin(Ending { future, answer: answer.clone() }));
-                Begun { work: Some(work), end: Some(End { abort, answer }) }
+                let work = Work::Future(Box::pin(AbortableWork { future, answer: answer.clone() }));
+                StartedWork { work: Some(work), abort: Some(WorkAbort { handle, answer }) }
             }
-            blocking @ Work::Blocking(_) => Begun { work: Some(blocking), end: None },
+            blocking @ Work::Blocking(_) => StartedWork { work: Some(blocking), abort: None },
         };
-        self.begun.insert(no, begun);
+        self.started.insert(no, started);
         no
     }
 
     /// The timer's command, and whether it restarts the receive timeout.
-    fn fire(&mut self, now: Instant, mark: Mark) -> Option<(C, bool)> {
-        let mut timer = self.timers.remove(&mark.key)?;
-        if timer.serial != mark.serial {
-            self.timers.insert(mark.key, timer);
+    fn fire(&mut self, now: Instant, due: DueTimer) -> Option<(C, bool)> {
+        let mut timer = self.timers.remove(&due.key)?;
+        if timer.serial != due.serial {
+            self.timers.insert(due.key, timer);
             return None;
         }
         let (command, due_at) = match &mut timer.message {
@@ -427,13 +427,13 @@ impl<C> List<C> {
         };
         let influences = timer.influences;
         if let Some(due_at) = due_at {
-            self.timers.insert(mark.key, Timer { due_at, is_queued: false, ..timer });
+            self.timers.insert(due.key, Timer { due_at, is_queued: false, ..timer });
         }
         Some((command, influences))
     }
 }
 
-impl<C> Drop for Errands<C> {
+impl<C> Drop for BackgroundWork<C> {
     /// Ends the work of a dropped machine, too.
     fn drop(&mut self) {
         self.end(&EntityError::Stopped);
@@ -463,7 +463,7 @@ mod tests {
         Request::Set { key: key.into(), after, message, influences: true }
     }
 
-    fn told_after(after: Duration) -> Request<u32> {
+    fn timeout_after(after: Duration) -> Request<u32> {
         Request::ReceiveTimeout { after, make: Box::new(|| 9) }
     }
 
@@ -472,26 +472,26 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_that_is_replaced_or_cancelled_says_nothing_even_if_it_is_queued() {
+    fn a_replaced_or_cancelled_timer_sends_nothing_even_if_it_is_queued() {
         let start = Instant::now();
-        let mut errands = Errands::new(start);
-        errands.take(vec![set("a", SECOND, Message::Once(1)), set("b", SECOND, Message::Once(2))]);
-        assert_eq!(errands.next_deadline(), Some(start + SECOND));
-        let marks = errands.due(start + SECOND);
-        assert_eq!((marks.len(), errands.next_deadline()), (2, None), "what is queued is due no more");
-        errands.take(vec![Request::Cancel("a".into()), set("b", SECOND, Message::Once(3))]);
-        assert_eq!(marks.map_fire(&mut errands, start), [None, None]);
-        let marks = errands.due(start + SECOND);
-        assert_eq!(marks.map_fire(&mut errands, start), [Some(3)]);
+        let mut background = BackgroundWork::new(start);
+        background.take(vec![set("a", SECOND, Message::Once(1)), set("b", SECOND, Message::Once(2))]);
+        assert_eq!(background.next_deadline(), Some(start + SECOND));
+        let due = background.due(start + SECOND);
+        assert_eq!((due.len(), background.next_deadline()), (2, None), "a queued timer is not due again");
+        background.take(vec![Request::Cancel("a".into()), set("b", SECOND, Message::Once(3))]);
+        assert_eq!(due.map_fire(&mut background, start), [None, None]);
+        let due = background.due(start + SECOND);
+        assert_eq!(due.map_fire(&mut background, start), [Some(3)]);
     }
 
     trait MapFire {
-        fn map_fire(self, errands: &mut Errands<u32>, now: Instant) -> Vec<Option<u32>>;
+        fn map_fire(self, background: &mut BackgroundWork<u32>, now: Instant) -> Vec<Option<u32>>;
     }
 
-    impl MapFire for Vec<Mark> {
-        fn map_fire(self, errands: &mut Errands<u32>, now: Instant) -> Vec<Option<u32>> {
-            self.into_iter().map(|mark| errands.fire(now, mark)).collect()
+    impl MapFire for Vec<DueTimer> {
+        fn map_fire(self, background: &mut BackgroundWork<u32>, now: Instant) -> Vec<Option<u32>> {
+            self.into_iter().map(|due| background.fire(now, due)).collect()
         }
     }
 
@@ -499,87 +499,87 @@ mod tests {
     fn missed_times_of_a_rate_are_one_and_a_delay_counts_from_its_handling() {
         let start = Instant::now();
         for (pace, next) in [(Pace::Rate, SECOND * 5), (Pace::Delay, SECOND * 9 / 2 + SECOND)] {
-            let mut errands = Errands::new(start);
-            errands.take(vec![set("tick", SECOND, every(pace))]);
+            let mut background = BackgroundWork::new(start);
+            background.take(vec![set("tick", SECOND, every(pace))]);
             let late = start + SECOND * 9 / 2;
-            assert_eq!(errands.due(late).map_fire(&mut errands, late), [Some(7)], "{pace:?}");
-            assert_eq!(errands.next_deadline(), Some(start + next), "{pace:?}");
+            assert_eq!(background.due(late).map_fire(&mut background, late), [Some(7)], "{pace:?}");
+            assert_eq!(background.next_deadline(), Some(start + next), "{pace:?}");
         }
     }
 
     #[test]
-    fn a_silence_is_told_again_and_again_until_that_is_cancelled() {
+    fn the_receive_timeout_repeats_until_it_is_cancelled() {
         let start = Instant::now();
         let at = |seconds: u32| start + SECOND * seconds;
-        let mut errands = Errands::new(start);
-        errands.take(vec![told_after(SECOND * 10)]);
-        assert_eq!(errands.next_deadline(), Some(at(10)));
-        errands.hear(at(4));
-        assert_eq!((errands.silence_due(at(10)), errands.next_deadline()), (None, Some(at(14))));
-        let mark = errands.silence_due(at(14)).unwrap();
-        assert_eq!((errands.silence_due(at(14)), errands.next_deadline()), (None, None), "queued once");
-        assert_eq!(errands.tell_silence(at(15), mark), Some(9));
-        assert_eq!(errands.next_deadline(), Some(at(25)), "again");
-        let mark = errands.silence_due(at(25)).unwrap();
-        errands.hear(at(25));
-        assert_eq!(errands.tell_silence(at(26), mark), None, "a command was handled before it");
-        assert_eq!(errands.next_deadline(), Some(at(35)));
-        let mark = errands.silence_due(at(35)).unwrap();
-        errands.take(vec![told_after(SECOND * 20)]);
-        assert_eq!(errands.tell_silence(at(35), mark), None, "replaced while it was queued");
-        errands.take(vec![Request::CancelReceiveTimeout]);
-        assert_eq!(errands.next_deadline(), None);
+        let mut background = BackgroundWork::new(start);
+        background.take(vec![timeout_after(SECOND * 10)]);
+        assert_eq!(background.next_deadline(), Some(at(10)));
+        background.restart_receive_timeout(at(4));
+        assert_eq!((background.receive_timeout_due(at(10)), background.next_deadline()), (None, Some(at(14))));
+        let due = background.receive_timeout_due(at(14)).unwrap();
+        assert_eq!((background.receive_timeout_due(at(14)), background.next_deadline()), (None, None), "queued once");
+        assert_eq!(background.fire_receive_timeout(at(15), due), Some(9));
+        assert_eq!(background.next_deadline(), Some(at(25)), "again");
+        let due = background.receive_timeout_due(at(25)).unwrap();
+        background.restart_receive_timeout(at(25));
+        assert_eq!(background.fire_receive_timeout(at(26), due), None, "a command was handled before it");
+        assert_eq!(background.next_deadline(), Some(at(35)));
+        let due = background.receive_timeout_due(at(35)).unwrap();
+        background.take(vec![timeout_after(SECOND * 20)]);
+        assert_eq!(background.fire_receive_timeout(at(35), due), None, "replaced while it was queued");
+        background.take(vec![Request::CancelReceiveTimeout]);
+        assert_eq!(background.next_deadline(), None);
     }
 
     #[test]
-    fn only_timers_that_influence_a_silence_end_it_and_a_pause_does_not_count() {
+    fn only_influencing_timers_restart_the_receive_timeout_and_pauses_do_not_count() {
         let start = Instant::now();
         let at = |seconds: u32| start + SECOND * seconds;
         for (influences, due) in [(true, at(13)), (false, at(10))] {
-            let mut errands = Errands::new(start);
+            let mut background = BackgroundWork::new(start);
             let message = Message::Once(1);
             let timer = Request::Set { key: "a".into(), after: SECOND * 3, message, influences };
-            errands.take(vec![told_after(SECOND * 10), timer]);
-            assert_eq!(errands.due(at(3)).map_fire(&mut errands, at(3)), [Some(1)]);
-            assert_eq!(errands.next_deadline(), Some(due), "influences: {influences}");
-            errands.takes_commands(at(5), false);
-            assert_eq!(errands.next_deadline(), None);
-            errands.takes_commands(at(9), true);
-            assert_eq!(errands.next_deadline(), Some(due + SECOND * 4));
+            background.take(vec![timeout_after(SECOND * 10), timer]);
+            assert_eq!(background.due(at(3)).map_fire(&mut background, at(3)), [Some(1)]);
+            assert_eq!(background.next_deadline(), Some(due), "influences: {influences}");
+            background.takes_commands(at(5), false);
+            assert_eq!(background.next_deadline(), None);
+            background.takes_commands(at(9), true);
+            assert_eq!(background.next_deadline(), Some(due + SECOND * 4));
         }
     }
 
     #[test]
     fn work_of_an_ended_incarnation_is_aborted_and_unknown() {
-        let mut errands = Errands::<u32>::new(Instant::now());
+        let mut background = BackgroundWork::<u32>::new(Instant::now());
         let work = Request::Work(Work::Future(Box::pin(std::future::pending())));
-        let [Wish::Work(no)] = errands.take(vec![work])[..] else { panic!("one wish") };
-        let Some(Work::Future(future)) = errands.take_work(no) else { panic!("work") };
-        assert!(errands.take_work(no).is_none(), "taken once");
-        errands.end(&EntityError::Stopped);
+        let [HostTask::Work(no)] = background.take(vec![work])[..] else { panic!("one task") };
+        let Some(Work::Future(future)) = background.take_work(no) else { panic!("work") };
+        assert!(background.take_work(no).is_none(), "taken once");
+        background.end(&EntityError::Stopped);
         assert_eq!(future.now_or_never(), Some(None));
-        assert_eq!(errands.finish(no, Some(1)), None);
+        assert_eq!(background.finish(no, Some(1)), None);
     }
 
     #[test]
-    fn what_the_entity_tells_itself_keeps_its_order_and_ends_with_the_incarnation() {
-        let mut errands = Errands::new(Instant::now());
-        let wishes = errands.take((1..=3).map(Request::ToSelf).collect());
-        let [Wish::ToSelf(first), Wish::ToSelf(second), Wish::ToSelf(third)] = wishes[..] else {
+    fn self_commands_keep_their_order_whatever_turn_comes_first() {
+        let mut background = BackgroundWork::new(Instant::now());
+        let tasks = background.take((1..=3).map(Request::ToSelf).collect());
+        let [HostTask::ToSelf(first), HostTask::ToSelf(second), HostTask::ToSelf(third)] = tasks[..] else {
             panic!("three turns")
         };
-        let handled = [third, first, second].map(|turn| errands.finish(turn, None));
+        let handled = [third, first, second].map(|turn| background.finish(turn, None));
         assert_eq!(handled, [Some(1), Some(2), Some(3)], "whatever turn the host gives first");
-        assert_eq!(errands.finish(second, None), None, "nothing twice");
+        assert_eq!(background.finish(second, None), None, "nothing twice");
     }
 
     #[test]
-    fn work_that_comes_back_with_nothing_is_forgotten() {
-        let mut errands = Errands::<u32>::new(Instant::now());
-        let [Wish::Work(no)] = errands.take(vec![Request::Work(Work::Blocking(Box::new(|| None)))])[..] else {
-            panic!("one wish")
+    fn finished_work_without_a_result_is_removed() {
+        let mut background = BackgroundWork::<u32>::new(Instant::now());
+        let [HostTask::Work(no)] = background.take(vec![Request::Work(Work::Blocking(Box::new(|| None)))])[..] else {
+            panic!("one task")
         };
-        assert_eq!(errands.finish(no, None), None);
-        assert!(errands.list.as_ref().is_some_and(|list| list.begun.is_empty()));
+        assert_eq!(background.finish(no, None), None);
+        assert!(background.list.as_ref().is_some_and(|list| list.started.is_empty()));
     }
 }

@@ -18,7 +18,7 @@ const RETRY: Duration = Duration::from_millis(500);
 enum Proof {
     Idle,
     /// The check is under way; its answer proves for the chains up to this number.
-    Looking {
+    Checking {
         through: u64,
     },
     RetryAt(Instant),
@@ -31,19 +31,19 @@ struct Held<S> {
 }
 
 /// The chains of one entity that wait for proof of ownership.
-pub(crate) struct Owned<S> {
+pub(crate) struct OwnershipProof<S> {
     held: VecDeque<Held<S>>,
     next_number: u64,
     proof: Proof,
 }
 
-impl<S> Default for Owned<S> {
+impl<S> Default for OwnershipProof<S> {
     fn default() -> Self {
         Self { held: VecDeque::new(), next_number: 0, proof: Proof::Idle }
     }
 }
 
-impl<S> Owned<S> {
+impl<S> OwnershipProof<S> {
     /// Holds a chain, behind those held before.
     pub(crate) fn hold(&mut self, chain: Chain<S>) {
         self.held.push_back(Held { number: self.next_number, chain });
@@ -51,16 +51,16 @@ impl<S> Owned<S> {
     }
 
     /// Whether to check the store now; if so, the check counts as under way.
-    pub(crate) fn begin_look(&mut self) -> bool {
+    pub(crate) fn begin_check(&mut self) -> bool {
         let newest = self.held.back().map(|held| held.number);
         let (Proof::Idle, Some(through)) = (self.proof, newest) else { return false };
-        self.proof = Proof::Looking { through };
+        self.proof = Proof::Checking { through };
         true
     }
 
     /// Ends the check: returns the number of the last chain that it proves; `None` if no check was under way.
-    pub(crate) fn end_look(&mut self) -> Option<u64> {
-        let Proof::Looking { through } = self.proof else { return None };
+    pub(crate) fn end_check(&mut self) -> Option<u64> {
+        let Proof::Checking { through } = self.proof else { return None };
         self.proof = Proof::Idle;
         Some(through)
     }
@@ -74,7 +74,7 @@ impl<S> Owned<S> {
     pub(crate) fn retry_at(&self) -> Option<Instant> {
         match self.proof {
             Proof::RetryAt(at) => Some(at),
-            Proof::Idle | Proof::Looking { .. } => None,
+            Proof::Idle | Proof::Checking { .. } => None,
         }
     }
 
@@ -88,8 +88,8 @@ impl<S> Owned<S> {
     }
 
     /// Whether chains wait for a check that is under way.
-    pub(crate) fn awaits_look(&self) -> bool {
-        !self.held.is_empty() && matches!(self.proof, Proof::Looking { .. })
+    pub(crate) fn awaits_check(&self) -> bool {
+        !self.held.is_empty() && matches!(self.proof, Proof::Checking { .. })
     }
 
     /// Takes the oldest chain, if its number is at most `through`.

@@ -19,18 +19,18 @@ impl<B: DurableState> StateEntityCore<B> {
     /// Holds a chain until a read of the store, or a write, proves that the state was still the newest
     /// when its command was handled.
     pub(super) fn hold_until_owned(&mut self, chain: Chain<B::State>, out: &mut Out<B>) {
-        self.owned.hold(chain);
+        self.ownership.hold(chain);
         self.prove_held(out);
     }
 
     pub(super) fn prove_held(&mut self, out: &mut Out<B>) {
-        if self.owned.begin_look() {
+        if self.ownership.begin_check() {
             self.call(StateCall::Get { id: self.id.clone() }, out);
         }
     }
 
-    pub(super) fn on_look(&mut self, now: Instant, row: Result<StoredState, ReadError>, out: &mut Out<B>) {
-        let Some(through) = self.owned.end_look() else { return };
+    pub(super) fn on_check(&mut self, now: Instant, row: Result<StoredState, ReadError>, out: &mut Out<B>) {
+        let Some(through) = self.ownership.end_check() else { return };
         if !matches!(self.phase, Phase::Running) {
             // The write under way proves at least as much.
             return;
@@ -38,7 +38,7 @@ impl<B: DurableState> StateEntityCore<B> {
         let head = match row {
             Ok(row) => row.head(),
             Err(_) => {
-                self.owned.retry_later(now);
+                self.ownership.retry_later(now);
                 return self.stop_if_asked(out);
             }
         };
@@ -58,8 +58,8 @@ impl<B: DurableState> StateEntityCore<B> {
         }
     }
 
-    pub(super) fn retry_look(&mut self, now: Instant, out: &mut Out<B>) {
-        if self.owned.retry_is_due(now) && matches!(self.phase, Phase::Running) {
+    pub(super) fn retry_check(&mut self, now: Instant, out: &mut Out<B>) {
+        if self.ownership.retry_is_due(now) && matches!(self.phase, Phase::Running) {
             self.prove_held(out);
         }
     }
@@ -69,7 +69,7 @@ impl<B: DurableState> StateEntityCore<B> {
     /// # Errors
     /// The answer for askers of later side effects, if the entity does not go on.
     pub(super) fn run_owned(&mut self, through: u64, out: &mut Out<B>) -> Result<(), EntityError> {
-        while let Some(chain) = self.owned.pop(through) {
+        while let Some(chain) = self.ownership.pop(through) {
             self.run_chain(chain, out)?;
         }
         if self.stop_after_chain {
