@@ -63,7 +63,7 @@ pub use init_error::{InitError, NotStarted};
 pub use inspect::Inspector;
 pub use metrics::{PassivationCounts, RegionMetrics, ShardsByState};
 pub(crate) use node::Node;
-pub use persistent::{HostedMachine, PersistentEntity, Standing};
+pub use persistent::{HostedMachine, MachineState, PersistentEntity};
 pub use remember::{InMemoryRememberStore, RememberEntitiesStore, RememberError, RememberStore, ShardTerm};
 pub use removal::{RemovalError, Removed, remove_internal_sharding_data, remove_remembered_entities};
 pub use sharding::Sharding;

@@ -78,8 +78,8 @@ impl Region {
             Slot::LocalStarting(_) | Slot::Local(_) => {
                 if let Some(generation) = place.slot.hosted().filter(|hosted| *hosted < home.generation) {
                     out.push(Effect::Event(RegionEvent::OwnershipConflict { shard: shard.clone(), generation }));
-                    let then = next.map_or(AfterDrain::Ask, AfterDrain::Route);
-                    self.kill(now, shard, place, Ending::Dropped, then, out);
+                    let after_drain = next.map_or(AfterDrain::Ask, AfterDrain::Route);
+                    self.kill(now, shard, place, Ending::Dropped, after_drain, out);
                 }
             }
             Slot::Draining(_) => place.slot.plan(next),

@@ -142,7 +142,7 @@ impl Region {
         let Some(generation) = place.slot.hosted() else { return };
         let is_absent = matches!(place.slot.task(), Some(Task::Failed(_) | Task::Absent));
         self.close(shard, place, out);
-        place.slot.become_draining(ending, then);
+        place.slot.become_draining(ending, after_drain);
         if is_absent {
             self.end_hosting(now, shard, place, Vec::new(), out);
         } else {

@@ -36,7 +36,7 @@ impl LocalStarting {
     }
 
     fn drain(self, ending: Ending, after_drain: AfterDrain) -> Draining {
-        Draining { generation: self.hosting.generation, ending, left: self.left, then }
+        Draining { generation: self.hosting.generation, ending, left: self.left, after_drain }
     }
 }
 
@@ -49,7 +49,7 @@ impl Local {
     }
 
     fn drain(self, ending: Ending, after_drain: AfterDrain) -> Draining {
-        Draining { generation: self.hosting.generation, ending, left: None, then }
+        Draining { generation: self.hosting.generation, ending, left: None, after_drain }
     }
 }
 
@@ -129,8 +129,8 @@ impl Slot {
     /// Ends the shard, or gives an end under way another reason. The step after an end under way stays as planned.
     pub(in crate::machine::region) fn become_draining(&mut self, ending: Ending, after_drain: AfterDrain) {
         match std::mem::take(self) {
-            Self::LocalStarting(starting) => *self = Self::Draining(Box::new(starting.drain(ending, then))),
-            Self::Local(local) => *self = Self::Draining(Box::new(local.drain(ending, then))),
+            Self::LocalStarting(starting) => *self = Self::Draining(Box::new(starting.drain(ending, after_drain))),
+            Self::Local(local) => *self = Self::Draining(Box::new(local.drain(ending, after_drain))),
             Self::Draining(mut draining) => {
                 draining.ending = ending;
                 *self = Self::Draining(draining);
@@ -144,8 +144,8 @@ impl Slot {
     pub(in crate::machine::region) fn end(&mut self) -> Option<(Generation, Ending, Option<Home>)> {
         match std::mem::take(self) {
             Self::Draining(draining) => {
-                let Draining { generation, ending, left, then } = *draining;
-                let (next, home) = match then {
+                let Draining { generation, ending, left, after_drain } = *draining;
+                let (next, home) = match after_drain {
                     AfterDrain::Ask => (None, None),
                     AfterDrain::Host(home) => (None, Some(home)),
                     AfterDrain::Route(next) => (Some(next), None),
