@@ -12,14 +12,14 @@ use greylag_core::UniqueAddress;
 
 /// The members and the recipients that are open to non-members.
 #[derive(Debug, Default)]
-pub(crate) struct Strangers {
+pub(crate) struct Membership {
     /// `None` until there is a membership: a transport without a cluster has no strangers.
     members: RwLock<Option<Arc<HashSet<UniqueAddress>>>>,
     /// Paths of recipients that are open to strangers.
     open: RwLock<HashSet<String>>,
 }
 
-impl Strangers {
+impl Membership {
     /// Replaces the members; `None`: there is no membership.
     pub(crate) fn set_members(&self, members: Option<HashSet<UniqueAddress>>) {
         *self.members.write().unwrap_or_else(PoisonError::into_inner) = members.map(Arc::new);
@@ -56,17 +56,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_membership_nobody_is_a_stranger_and_with_an_empty_one_everybody() {
-        let (strangers, a): (_, UniqueAddress) = (Strangers::default(), "a:1#1".parse().unwrap());
-        assert!(!strangers.is_stranger(&a) && !strangers.is_member(&a));
-        strangers.set_members(Some(HashSet::new()));
-        assert!(strangers.is_stranger(&a));
-        strangers.set_members(Some([a.clone()].into()));
-        assert!(strangers.is_member(&a) && !strangers.is_stranger(&a));
-        assert!(strangers.is_stranger(&"a:1#2".parse().unwrap()), "another process at the same address");
-        strangers.open("x", true);
-        assert!(strangers.is_open("x") && !strangers.is_open("x/y"));
-        strangers.open("x", false);
-        assert!(!strangers.is_open("x"));
+    fn strangers_exist_only_with_a_membership() {
+        let (membership, a): (_, UniqueAddress) = (Membership::default(), "a:1#1".parse().unwrap());
+        assert!(!membership.is_stranger(&a) && !membership.is_member(&a));
+        membership.set_members(Some(HashSet::new()));
+        assert!(membership.is_stranger(&a));
+        membership.set_members(Some([a.clone()].into()));
+        assert!(membership.is_member(&a) && !membership.is_stranger(&a));
+        assert!(membership.is_stranger(&"a:1#2".parse().unwrap()), "another process at the same address");
+        membership.open("x", true);
+        assert!(membership.is_open("x") && !membership.is_open("x/y"));
+        membership.open("x", false);
+        assert!(!membership.is_open("x"));
     }
 }

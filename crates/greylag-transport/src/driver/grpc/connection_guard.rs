@@ -1,8 +1,8 @@
-//! One accepted connection as the doorkeeper sees it: limits the time without a Hello, and reports a connection that
-//! ends without one.
+//! Guards one accepted connection for the admission control: limits the time without a Hello, and reports a connection
+//! that ends without one.
 //!
 //! ```text
-//! accept --doorkeeper--> TLS handshake --> HTTP/2 --> Hello --> streams
+//! accept --admission--> TLS handshake --> HTTP/2 --> Hello --> streams
 //!        \--closed at once             \--closed after `handshake_timeout` without a Hello
 //! ```
 //! A connection whose streams have all ended may stay as long as one without a Hello, and counts as one.
@@ -21,34 +21,34 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use super::shared::Shared;
-use crate::doorkeeper::Intrusion;
+use crate::admission_control::Intrusion;
 
-/// One connection from beginning to end, as the doorkeeper sees it.
-pub(super) struct Visit {
+/// Guards one connection from beginning to end.
+pub(super) struct ConnectionGuard {
     shared: Arc<Shared>,
     pub(super) ip: IpAddr,
     /// Whether a Hello was ever accepted on the connection.
     is_greeted: AtomicBool,
     /// Whether the connection was judged: its Hello was accepted, or an intrusion was reported.
     is_judged: AtomicBool,
-    presence: Mutex<Presence>,
+    state: Mutex<ConnectionState>,
 }
 
-struct Presence {
+struct ConnectionState {
     /// Accepted streams that are open.
     streams: usize,
     /// When the last stream ended, or the connection began.
     idle_since: Instant,
-    /// Whether the doorkeeper counts the connection among those that wait.
+    /// Whether the admission control counts the connection among those that wait.
     is_waiting: bool,
 }
 
-impl Visit {
-    /// Begins a connection; `None` if the doorkeeper refuses it.
+impl ConnectionGuard {
+    /// Begins a connection; `None` if the admission control refuses it.
     pub(super) fn begin(shared: &Arc<Shared>, ip: IpAddr) -> Option<Arc<Self>> {
-        let knocked = shared.door().knock(Instant::now(), ip);
-        if let Err(intrusion) = knocked {
-            shared.intruded(ip, intrusion, "the connection is closed unread");
+        let admitted = shared.admission_control().admit(Instant::now(), ip);
+        if let Err(intrusion) = admitted {
+            shared.intruded(ip, intrusion, "connection refused before reading");
             return None;
         }
         Some(Arc::new(Self {
@@ -56,7 +56,7 @@ impl Visit {
             ip,
             is_greeted: AtomicBool::new(false),
             is_judged: AtomicBool::new(false),
-            presence: Mutex::new(Presence { streams: 0, idle_since: Instant::now(), is_waiting: true }),
+            state: Mutex::new(ConnectionState { streams: 0, idle_since: Instant::now(), is_waiting: true }),
         }))
     }
 
@@ -67,7 +67,7 @@ impl Visit {
     }
 
     /// Whether an intrusion was reported on this connection and no Hello was ever accepted: no Hello is expected then.
-    pub(super) fn is_doomed(&self) -> bool {
+    pub(super) fn is_rejected(&self) -> bool {
         self.is_judged.load(Ordering::Acquire) && !self.is_greeted.load(Ordering::Acquire)
     }
 
@@ -75,26 +75,26 @@ impl Visit {
     pub(super) fn greeted(self: &Arc<Self>) -> OpenStream {
         self.is_judged.store(true, Ordering::Release);
         self.is_greeted.store(true, Ordering::Release);
-        let mut presence = self.presence.lock().expect(NO_PANIC);
-        presence.streams += 1;
-        if std::mem::take(&mut presence.is_waiting) {
-            self.shared.door().leave(self.ip);
+        let mut state = self.state.lock().expect(NO_PANIC);
+        state.streams += 1;
+        if std::mem::take(&mut state.is_waiting) {
+            self.shared.admission_control().release(self.ip);
         }
-        drop(presence);
+        drop(state);
         OpenStream(self.clone())
     }
 
     /// When a connection without a stream has waited too long; `None` while it has a stream.
     fn expires_at(&self, patience: Duration) -> Option<Instant> {
-        let presence = self.presence.lock().expect(NO_PANIC);
-        (presence.streams == 0).then(|| presence.idle_since + patience)
+        let state = self.state.lock().expect(NO_PANIC);
+        (state.streams == 0).then(|| state.idle_since + patience)
     }
 }
 
-impl Drop for Visit {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        if self.presence.get_mut().expect(NO_PANIC).is_waiting {
-            self.shared.door().leave(self.ip);
+        if self.state.get_mut().expect(NO_PANIC).is_waiting {
+            self.shared.admission_control().release(self.ip);
         }
     }
 }
@@ -102,16 +102,16 @@ impl Drop for Visit {
 const NO_PANIC: &str = "nothing under this lock panics";
 
 /// Counts as an open stream of its connection until dropped.
-pub(super) struct OpenStream(Arc<Visit>);
+pub(super) struct OpenStream(Arc<ConnectionGuard>);
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        let (visit, now) = (&self.0, Instant::now());
-        let mut presence = visit.presence.lock().expect(NO_PANIC);
-        presence.streams -= 1;
-        if presence.streams == 0 {
-            (presence.idle_since, presence.is_waiting) = (now, true);
-            visit.shared.door().wait_again(now, visit.ip);
+        let (guard, now) = (&self.0, Instant::now());
+        let mut state = guard.state.lock().expect(NO_PANIC);
+        state.streams -= 1;
+        if state.streams == 0 {
+            (state.idle_since, state.is_waiting) = (now, true);
+            guard.shared.admission_control().readmit_waiting(now, guard.ip);
         }
     }
 }
@@ -122,7 +122,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The byte stream of an admitted connection; fails if no Hello comes in time.
 pub(super) struct Guarded<S> {
     io: S,
-    visit: Arc<Visit>,
+    guard: Arc<ConnectionGuard>,
     /// The rest of the preface that is still to come.
     preface: &'static [u8],
     patience: Pin<Box<Sleep>>,
@@ -132,32 +132,32 @@ pub(super) struct Guarded<S> {
 
 impl<S> Drop for Guarded<S> {
     fn drop(&mut self) {
-        let visit = &self.visit;
+        let guard = &self.guard;
         let has_spoken = self.preface.len() < PREFACE.len();
-        let is_judged = visit.is_judged.load(Ordering::Acquire);
-        if has_spoken && !is_judged && !self.ended && !visit.shared.is_shutting_down.load(Ordering::Acquire) {
+        let is_judged = guard.is_judged.load(Ordering::Acquire);
+        if has_spoken && !is_judged && !self.ended && !guard.shared.is_shutting_down.load(Ordering::Acquire) {
             // Report: the server gave the connection up, which is always the caller's fault.
-            visit.report(Intrusion::NotGrpc, "what it sent is no HTTP/2");
+            guard.report(Intrusion::NotGrpc, "the bytes received are not HTTP/2");
         }
     }
 }
 
 impl<S> Guarded<S> {
-    pub(super) fn new(io: S, visit: Arc<Visit>) -> Self {
-        let patience = visit.shared.settings.handshake_timeout;
-        Self { io, visit, preface: PREFACE, patience: Box::pin(tokio::time::sleep(patience)), ended: false }
+    pub(super) fn new(io: S, guard: Arc<ConnectionGuard>) -> Self {
+        let patience = guard.shared.settings.handshake_timeout;
+        Self { io, guard, preface: PREFACE, patience: Box::pin(tokio::time::sleep(patience)), ended: false }
     }
 
     /// Ends the connection if it has had no stream for too long.
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        let visit = &self.visit;
-        let patience = visit.shared.settings.handshake_timeout;
+        let guard = &self.guard;
+        let patience = guard.shared.settings.handshake_timeout;
         while self.patience.as_mut().poll(cx).is_ready() {
-            let expires_at = visit.expires_at(patience);
+            let expires_at = guard.expires_at(patience);
             if expires_at.is_some_and(|at| at <= Instant::now()) {
                 self.ended = true;
-                if !visit.is_judged.load(Ordering::Acquire) {
-                    visit.report(Intrusion::NoHello, "the connection is closed: no Hello came in time");
+                if !guard.is_judged.load(Ordering::Acquire) {
+                    guard.report(Intrusion::NoHello, "the connection is closed: no Hello came in time");
                 }
                 return Err(io::ErrorKind::TimedOut.into());
             }
@@ -173,7 +173,7 @@ impl<S> Guarded<S> {
         let (expected, rest) = self.preface.split_at(len);
         if read[..len] != *expected {
             self.ended = true;
-            self.visit.report(Intrusion::NotGrpc, "what it sent is no HTTP/2");
+            self.guard.report(Intrusion::NotGrpc, "the bytes received are not HTTP/2");
             return Err(io::Error::new(io::ErrorKind::InvalidData, "no HTTP/2"));
         }
         self.preface = rest;
@@ -234,15 +234,15 @@ mod tests {
     async fn connections_without_a_stream_are_counted_also_after_their_hello() {
         let node = GrpcTransport::bind(TransportSettings::test(), Arc::default()).await.unwrap();
         let ip = "192.0.2.1".parse().unwrap();
-        let begin = || Visit::begin(&node.shared, ip);
+        let begin = || ConnectionGuard::begin(&node.shared, ip);
         let mut idle = Vec::new();
-        while let Some(visit) = begin() {
-            drop(visit.greeted());
-            idle.push(visit);
+        while let Some(guard) = begin() {
+            drop(guard.greeted());
+            idle.push(guard);
             assert!(idle.len() < 10_000, "there is an end to it");
         }
         let stream = idle[0].greeted();
-        let one = begin().expect("a stream takes no place at the door");
+        let one = begin().expect("a stream counts as no waiting connection");
         assert!(begin().is_none());
         drop(stream);
         drop((one, idle.pop()));

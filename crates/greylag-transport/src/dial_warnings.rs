@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 /// The row of failed dials to one peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Complaints {
+pub(crate) struct DialWarnings {
     since: Option<Instant>,
     is_told: bool,
 }
 
-impl Complaints {
+impl DialWarnings {
     /// Notes a failed dial, whose cause may pass by itself or not. Returns true if the failure is to be logged as a
     /// warning.
     pub(crate) fn failed(&mut self, now: Instant, may_pass: bool, patience: Duration) -> bool {
@@ -41,16 +41,19 @@ mod tests {
 
     #[test]
     fn a_row_of_failures_is_told_once_it_lasts_and_once_only() {
-        let (mut complaints, start) = (Complaints::default(), Instant::now());
-        let told = |complaints: &mut Complaints, millis: &[u64]| -> Vec<u64> {
+        let (mut dial_warnings, start) = (DialWarnings::default(), Instant::now());
+        let told = |dial_warnings: &mut DialWarnings, millis: &[u64]| -> Vec<u64> {
             let at = |millis| start + Duration::from_millis(millis);
-            millis.iter().copied().filter(|millis| complaints.failed(at(*millis), true, PATIENCE)).collect()
+            millis.iter().copied().filter(|millis| dial_warnings.failed(at(*millis), true, PATIENCE)).collect()
         };
-        assert_eq!(told(&mut complaints, &[0, 1000, 2999, 3000, 7000, 60_000]), [3000]);
-        complaints.reached();
-        assert_eq!(told(&mut complaints, &[61_000, 62_000, 64_500, 70_000]), [64_500]);
-        complaints.reached();
-        assert!(complaints.failed(start, false, PATIENCE), "what does not pass by itself is told at once");
-        assert!(!complaints.failed(start, false, PATIENCE) && !complaints.failed(start + 2 * PATIENCE, true, PATIENCE));
+        assert_eq!(told(&mut dial_warnings, &[0, 1000, 2999, 3000, 7000, 60_000]), [3000]);
+        dial_warnings.reached();
+        assert_eq!(told(&mut dial_warnings, &[61_000, 62_000, 64_500, 70_000]), [64_500]);
+        dial_warnings.reached();
+        assert!(dial_warnings.failed(start, false, PATIENCE), "what does not pass by itself is told at once");
+        assert!(
+            !dial_warnings.failed(start, false, PATIENCE)
+                && !dial_warnings.failed(start + 2 * PATIENCE, true, PATIENCE)
+        );
     }
 }

@@ -20,14 +20,14 @@ const TLS_ALERT: u8 = 0x15;
 
 /// A connection on which the first bytes were exchanged already: the byte read is handed on to the reader, and bytes
 /// already written are not written again.
-pub struct Line {
+pub struct ProbedConnection {
     io: Pin<Box<dyn Io>>,
-    heard: Option<u8>,
+    first_byte: Option<u8>,
     /// How many of the next bytes to be written the other end has already.
-    said: usize,
+    already_written: usize,
 }
 
-impl Line {
+impl ProbedConnection {
     /// Sends the HTTP/2 preface in plain text and reads the first byte of the answer, which tells the listener's
     /// protocol. `None`: the listener speaks TLS.
     ///
@@ -37,7 +37,7 @@ impl Line {
         tcp.write_all(PREFACE).await?;
         match tcp.read_u8().await? {
             TLS_ALERT => Ok(None),
-            first => Ok(Some(Self { io: Box::pin(tcp), heard: Some(first), said: PREFACE.len() })),
+            first => Ok(Some(Self { io: Box::pin(tcp), first_byte: Some(first), already_written: PREFACE.len() })),
         }
     }
 
@@ -48,20 +48,23 @@ impl Line {
     /// The errors of the connection; they name the alert that a listener sends before it hangs up.
     pub async fn by_tls(mut tls: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> io::Result<Self> {
         let first = tls.read_u8().await?;
-        Ok(Self { io: Box::pin(tls), heard: Some(first), said: 0 })
+        Ok(Self { io: Box::pin(tls), first_byte: Some(first), already_written: 0 })
     }
 }
 
-impl std::fmt::Debug for Line {
+impl std::fmt::Debug for ProbedConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Line").field("heard", &self.heard).field("said", &self.said).finish_non_exhaustive()
+        f.debug_struct("ProbedConnection")
+            .field("first_byte", &self.first_byte)
+            .field("already_written", &self.already_written)
+            .finish_non_exhaustive()
     }
 }
 
-impl AsyncRead for Line {
+impl AsyncRead for ProbedConnection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if into.remaining() > 0
-            && let Some(first) = self.heard.take()
+            && let Some(first) = self.first_byte.take()
         {
             into.put_slice(&[first]);
             return Poll::Ready(Ok(()));
@@ -70,12 +73,12 @@ impl AsyncRead for Line {
     }
 }
 
-impl AsyncWrite for Line {
+impl AsyncWrite for ProbedConnection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let said = self.said.min(bytes.len());
-        if said > 0 {
-            self.said -= said;
-            return Poll::Ready(Ok(said));
+        let already_written = self.already_written.min(bytes.len());
+        if already_written > 0 {
+            self.already_written -= already_written;
+            return Poll::Ready(Ok(already_written));
         }
         self.io.as_mut().poll_write(cx, bytes)
     }

@@ -76,7 +76,7 @@ pub(crate) struct Report {
 
 /// Admits connections by remote host.
 #[derive(Debug)]
-pub(crate) struct Doorkeeper {
+pub(crate) struct AdmissionControl {
     log_rate: u32,
     hosts: BTreeMap<IpAddr, Host>,
     counts: BTreeMap<(Intrusion, IpAddr), u64>,
@@ -113,14 +113,14 @@ impl Host {
     }
 }
 
-impl Doorkeeper {
-    /// A doorkeeper that bans no host yet. It writes at most `log_rate` lines a minute about one kind and host.
+impl AdmissionControl {
+    /// An admission control that bans no host yet. It writes at most `log_rate` lines a minute about one kind and host.
     pub(crate) fn new(log_rate: u32) -> Self {
         Self { log_rate, hosts: BTreeMap::new(), counts: BTreeMap::new(), waiting: 0 }
     }
 
-    /// Admits a connection, which waits for its Hello until [`Doorkeeper::leave`], or refuses it.
-    pub(crate) fn knock(&mut self, now: Instant, ip: IpAddr) -> Result<(), Intrusion> {
+    /// Admits a connection, which waits for its Hello until [`AdmissionControl::release`], or refuses it.
+    pub(crate) fn admit(&mut self, now: Instant, ip: IpAddr) -> Result<(), Intrusion> {
         let ip = network(ip);
         if self.waiting >= WAITING {
             return Err(Intrusion::Crowded);
@@ -139,13 +139,13 @@ impl Doorkeeper {
 
     /// Counts a connection that said Hello and has no stream any more among those that wait. It was admitted before, so
     /// it is not refused, but it takes the place of a new one.
-    pub(crate) fn wait_again(&mut self, now: Instant, ip: IpAddr) {
+    pub(crate) fn readmit_waiting(&mut self, now: Instant, ip: IpAddr) {
         self.host(now, network(ip)).waiting += 1;
         self.waiting += 1;
     }
 
     /// Uncounts an admitted connection that has said Hello, or has ended.
-    pub(crate) fn leave(&mut self, ip: IpAddr) {
+    pub(crate) fn release(&mut self, ip: IpAddr) {
         if let Some(host) = self.hosts.get_mut(&network(ip)) {
             host.waiting = host.waiting.saturating_sub(1);
         }
@@ -221,90 +221,90 @@ mod tests {
 
     /// Cluster §7: 20 offences in a minute ban a host for a minute.
     #[test]
-    fn the_twentieth_offence_in_a_minute_closes_the_door_for_a_minute() {
-        let mut door = Doorkeeper::new(10);
+    fn the_twentieth_offence_in_a_minute_bans_the_host_for_a_minute() {
+        let mut control = AdmissionControl::new(10);
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         for n in 0..19 {
-            assert!(!door.report(at(n * 1000), ip(1), Intrusion::NotGrpc).banned);
+            assert!(!control.report(at(n * 1000), ip(1), Intrusion::NotGrpc).banned);
         }
-        assert_eq!(door.knock(at(19_000), ip(1)), Ok(()));
-        assert!(door.report(at(59_999), ip(1), Intrusion::Malformed).banned);
-        assert_eq!(door.knock(at(60_000), ip(1)), Err(Intrusion::Banned));
-        assert_eq!(door.knock(at(60_000), ip(2)), Ok(()), "another host");
-        assert_eq!(door.knock(at(119_998), ip(1)), Err(Intrusion::Banned));
-        assert_eq!(door.knock(at(119_999), ip(1)), Ok(()));
-        assert_eq!(door.counts()[&(Intrusion::NotGrpc, ip(1))], 19);
+        assert_eq!(control.admit(at(19_000), ip(1)), Ok(()));
+        assert!(control.report(at(59_999), ip(1), Intrusion::Malformed).banned);
+        assert_eq!(control.admit(at(60_000), ip(1)), Err(Intrusion::Banned));
+        assert_eq!(control.admit(at(60_000), ip(2)), Ok(()), "another host");
+        assert_eq!(control.admit(at(119_998), ip(1)), Err(Intrusion::Banned));
+        assert_eq!(control.admit(at(119_999), ip(1)), Ok(()));
+        assert_eq!(control.counts()[&(Intrusion::NotGrpc, ip(1))], 19);
     }
 
     /// Cluster T21: an IPv6 host has a /64, and all of it is banned.
     #[test]
     fn the_addresses_of_one_ipv6_network_are_one_host() {
-        let (mut door, now) = (Doorkeeper::new(10), Instant::now());
+        let (mut control, now) = (AdmissionControl::new(10), Instant::now());
         let ip = |n: u128| IpAddr::V6(std::net::Ipv6Addr::from_bits(0x2001_0db8_u128 << 96 | n));
         for n in 0..20 {
-            door.report(now, ip(n), Intrusion::NotGrpc);
+            control.report(now, ip(n), Intrusion::NotGrpc);
         }
-        assert_eq!(door.knock(now, ip(99)), Err(Intrusion::Banned));
-        assert_eq!(door.knock(now, ip(1 << 64)), Ok(()), "another network");
+        assert_eq!(control.admit(now, ip(99)), Err(Intrusion::Banned));
+        assert_eq!(control.admit(now, ip(1 << 64)), Ok(()), "another network");
     }
 
     #[test]
-    fn nineteen_a_minute_may_go_on_for_ever() {
-        let mut door = Doorkeeper::new(10);
+    fn nineteen_offences_a_minute_never_ban_a_host() {
+        let mut control = AdmissionControl::new(10);
         let start = Instant::now();
         for n in 0..200 {
             let now = start + Duration::from_millis(n * 3158);
-            assert!(!door.report(now, ip(1), Intrusion::Oversized).banned, "offence {n}");
+            assert!(!control.report(now, ip(1), Intrusion::Oversized).banned, "offence {n}");
         }
     }
 
     #[test]
-    fn what_has_a_proper_answer_is_counted_and_bans_nobody() {
-        let mut door = Doorkeeper::new(10);
+    fn refusals_with_a_proper_answer_are_counted_and_ban_no_host() {
+        let mut control = AdmissionControl::new(10);
         let now = Instant::now();
         for _ in 0..100 {
-            assert!(!door.report(now, ip(1), Intrusion::Refused(RejectCode::WrongCluster)).banned);
-            assert!(!door.report(now, ip(1), Intrusion::Certificate).banned);
+            assert!(!control.report(now, ip(1), Intrusion::Refused(RejectCode::WrongCluster)).banned);
+            assert!(!control.report(now, ip(1), Intrusion::Certificate).banned);
         }
-        assert_eq!(door.knock(now, ip(1)), Ok(()));
-        assert_eq!(door.counts()[&(Intrusion::Certificate, ip(1))], 100);
+        assert_eq!(control.admit(now, ip(1)), Ok(()));
+        assert_eq!(control.counts()[&(Intrusion::Certificate, ip(1))], 100);
     }
 
     #[test]
     fn few_lines_are_logged_and_the_next_says_how_many_were_not() {
-        let mut door = Doorkeeper::new(2);
+        let mut control = AdmissionControl::new(2);
         let now = Instant::now();
-        let mut line = |now| door.report(now, ip(1), Intrusion::Certificate).line;
+        let mut line = |now| control.report(now, ip(1), Intrusion::Certificate).line;
         assert_eq!([line(now), line(now), line(now), line(now)], [Some(0), Some(0), None, None]);
         assert_eq!(line(now + WINDOW), Some(2));
     }
 
     #[test]
     fn connections_that_say_nothing_are_limited_by_host_and_in_all() {
-        let mut door = Doorkeeper::new(10);
+        let mut control = AdmissionControl::new(10);
         let now = Instant::now();
         for _ in 0..WAITING_PER_HOST {
-            door.knock(now, ip(1)).unwrap();
+            control.admit(now, ip(1)).unwrap();
         }
-        assert_eq!(door.knock(now, ip(1)), Err(Intrusion::Crowded));
-        door.leave(ip(1));
-        assert_eq!(door.knock(now, ip(1)), Ok(()));
+        assert_eq!(control.admit(now, ip(1)), Err(Intrusion::Crowded));
+        control.release(ip(1));
+        assert_eq!(control.admit(now, ip(1)), Ok(()));
         for n in WAITING_PER_HOST..WAITING {
-            door.knock(now, ip(n as u32 + 10)).unwrap();
+            control.admit(now, ip(n as u32 + 10)).unwrap();
         }
-        assert_eq!(door.knock(now, ip(2)), Err(Intrusion::Crowded));
+        assert_eq!(control.admit(now, ip(2)), Err(Intrusion::Crowded));
     }
 
     #[test]
     fn a_million_hosts_need_the_memory_of_a_few_thousand() {
-        let mut door = Doorkeeper::new(10);
+        let mut control = AdmissionControl::new(10);
         let now = Instant::now();
         for n in 0..20_000 {
-            door.report(now, ip(n), Intrusion::NotGrpc);
+            control.report(now, ip(n), Intrusion::NotGrpc);
         }
-        assert!(door.hosts.len() <= HOSTS);
-        assert!(door.counts.len() <= HOSTS + 20);
-        assert_eq!(door.counts().values().sum::<u64>(), 20_000, "none goes uncounted");
+        assert!(control.hosts.len() <= HOSTS);
+        assert!(control.counts.len() <= HOSTS + 20);
+        assert_eq!(control.counts().values().sum::<u64>(), 20_000, "none goes uncounted");
     }
 }
