@@ -16,12 +16,12 @@ const SLACK_MS: u64 = 24 * 3600 * 1000;
 
 /// The bounds of counters at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Reach {
+pub(crate) struct CounterBounds {
     changes: u64,
     ups: u32,
 }
 
-impl Reach {
+impl CounterBounds {
     /// The bounds at a time of the wall clock, in ms since 1970.
     pub(crate) fn at(wall_ms: u64) -> Self {
         let ms = wall_ms.saturating_add(SLACK_MS);
@@ -55,33 +55,35 @@ mod tests {
     /// Cluster 77: a member can count on from the largest number that is accepted, and others accept its next number a
     /// moment later.
     #[test]
-    fn what_is_believed_leaves_room_to_count_on() {
+    fn accepted_counters_leave_room_to_count_on() {
         let now = 1_795_000_000_000;
-        let (reach, later) = (Reach::at(now), Reach::at(now + 1));
-        assert!(later.changes > reach.changes + 1000);
-        assert!(Reach::at(now + 1000).ups > reach.ups);
+        let (bounds, later) = (CounterBounds::at(now), CounterBounds::at(now + 1));
+        assert!(later.changes > bounds.changes + 1000);
+        assert!(CounterBounds::at(now + 1000).ups > bounds.ups);
         let version = |count| [("a:1#1".parse().unwrap(), count)].into_iter().collect::<VectorVersion>();
-        assert!(reach.covers_version(&version(reach.changes)) && !reach.covers_version(&version(reach.changes + 1)));
-        assert!(!reach.covers_version(&version(u64::MAX)));
+        assert!(
+            bounds.covers_version(&version(bounds.changes)) && !bounds.covers_version(&version(bounds.changes + 1))
+        );
+        assert!(!bounds.covers_version(&version(u64::MAX)));
         // A hundred changes a second for a hundred years, judged by a clock that starts in 1970.
-        assert!(Reach::at(0).covers_version(&version(100 * 86_400 * 800)));
-        assert!(Reach::at(u64::MAX).ups < Member::NOT_UP);
+        assert!(CounterBounds::at(0).covers_version(&version(100 * 86_400 * 800)));
+        assert!(CounterBounds::at(u64::MAX).ups < Member::NOT_UP);
     }
 
     /// Cluster 77: no counter of a member's state is accepted beyond the bounds, those of the accusations included.
     #[test]
     fn every_counter_of_a_state_has_to_lie_within_reach() {
-        let reach = Reach::at(1_795_000_000_000);
+        let bounds = CounterBounds::at(1_795_000_000_000);
         let (a, b): (UniqueAddress, UniqueAddress) = ("a:1#1".parse().unwrap(), "b:1#1".parse().unwrap());
         let state = |row: u64, record: u64| {
             let mut gossip = Gossip::default();
             let record = Record { status: Status::Unreachable, version: record };
             let rows = BTreeMap::from([(a.clone(), BTreeMap::from([(b.clone(), record)]))]);
             gossip.reachability = Reachability::from_parts(rows, BTreeMap::from([(a.clone(), row)])).into();
-            reach.covers(&gossip)
+            bounds.covers(&gossip)
         };
-        assert!(state(reach.changes, reach.changes));
-        assert!(!state(reach.changes + 1, 1) && !state(1, reach.changes + 1));
+        assert!(state(bounds.changes, bounds.changes));
+        assert!(!state(bounds.changes + 1, 1) && !state(1, bounds.changes + 1));
         assert!(!state(u64::MAX, 1) && !state(1, u64::MAX));
     }
 }

@@ -10,13 +10,13 @@ use crate::places::Places;
 use crate::seen::Seen;
 
 /// A subset of the members in `places`.
-pub(crate) struct Choice<'a> {
+pub(crate) struct MemberSubset<'a> {
     places: &'a Places,
     bits: Vec<u64>,
     len: usize,
 }
 
-impl<'a> Choice<'a> {
+impl<'a> MemberSubset<'a> {
     /// All members in `places` but `others`.
     pub(crate) fn all_but<'b>(places: &'a Places, others: impl Iterator<Item = &'b UniqueAddress>) -> Self {
         let mut bits = vec![u64::MAX; places.len().div_ceil(64)];
@@ -84,7 +84,7 @@ mod tests {
             let but = [node(0), node(3), node(63), node(64), node(999)];
             let mut seen = Seen::none_of(&places);
             seen.union(&(0..members).filter(|number| number % 3 == 0).map(node).collect());
-            let all = Choice::all_but(&places, but.iter());
+            let all = MemberSubset::all_but(&places, but.iter());
             let rest = all.without(&seen);
             let all_list: Vec<_> = places.addresses().filter(|address| !but.contains(address)).collect();
             let rest_list: Vec<_> = all_list.iter().copied().filter(|address| !seen.contains(address)).collect();

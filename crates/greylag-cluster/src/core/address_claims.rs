@@ -38,7 +38,7 @@ const REMEMBER: Duration = Duration::from_secs(60);
 
 /// The processes that claim the addresses of members.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct AddressClaims {
     /// The latest claimant of each member's address.
     claims: BTreeMap<UniqueAddress, Claim>,
     /// The member that holds the address of this process, which waits to join.
@@ -62,13 +62,13 @@ struct Own {
 
 /// How to report a claimant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct News {
+struct ClaimReport {
     event: bool,
     warning: bool,
 }
 
-impl Held {
-    fn hear(&mut self, now: Instant, holder: UniqueAddress, claimant: UniqueAddress) -> News {
+impl AddressClaims {
+    fn hear(&mut self, now: Instant, holder: UniqueAddress, claimant: UniqueAddress) -> ClaimReport {
         let age = |at: Instant| now.saturating_duration_since(at);
         match self.claims.get_mut(&holder) {
             Some(claim) if claim.claimant == claimant => {
@@ -77,13 +77,13 @@ impl Held {
                 if warning {
                     claim.warned_at = now;
                 }
-                News { event: false, warning }
+                ClaimReport { event: false, warning }
             }
             // At most one event per holder and second is published: a caller can invent any number of claimants.
-            Some(claim) if age(claim.told_at) < EVENT_INTERVAL => News { event: false, warning: false },
+            Some(claim) if age(claim.told_at) < EVENT_INTERVAL => ClaimReport { event: false, warning: false },
             _ => {
                 self.claims.insert(holder, Claim { claimant, heard_at: now, warned_at: now, told_at: now });
-                News { event: true, warning: true }
+                ClaimReport { event: true, warning: true }
             }
         }
     }
@@ -120,7 +120,7 @@ impl ClusterCore {
     fn holder_against(&self, peer: &UniqueAddress, host_id: Option<&str>) -> Option<UniqueAddress> {
         let policy = self.settings.proof_of_death;
         let mut there = self.members_at(peer.address());
-        let holder = there.find(|member| !policy.heirs(member.host_id.as_ref()).include(host_id));
+        let holder = there.find(|member| !policy.replacers(member.host_id.as_ref()).include(host_id));
         holder.map(|member| member.address.clone())
     }
 
@@ -176,7 +176,7 @@ impl ClusterCore {
     ) {
         let policy = self.settings.proof_of_death;
         let others = self.members_at(peer.address()).filter(|member| member.address != *peer && !member.dead);
-        let replaced = others.filter(|member| policy.heirs(member.host_id.as_ref()).include(host_id));
+        let replaced = others.filter(|member| policy.replacers(member.host_id.as_ref()).include(host_id));
         let replaced: Vec<UniqueAddress> = replaced.map(|member| member.address.clone()).collect();
         self.prove_dead(now, &replaced, Proof::Restarted, out);
     }
@@ -201,7 +201,7 @@ impl ClusterCore {
     ) {
         let Some(member) = self.gossip.members.get(&holder) else { return };
         let status = member.status;
-        let News { event, warning } = self.held.hear(now, holder.clone(), claimant.clone());
+        let ClaimReport { event, warning } = self.address_claims.hear(now, holder.clone(), claimant.clone());
         if warning {
             let text = format!(
                 "{claimant} is heard at the address of {holder}, which is a member ({status}), and cannot have \
@@ -228,8 +228,8 @@ impl ClusterCore {
         if holder.address() != self.node.address() || !matches!(self.life, Life::Idle | Life::Joining(_)) {
             return;
         }
-        self.islands.heard_of_cluster = true;
-        if self.held.hear_own(now, holder) {
+        self.foreign_clusters.heard_of_cluster = true;
+        if self.address_claims.hear_own(now, holder) {
             let text = format!("{by} does not let {} join yet: {detail}", self.node);
             out.push(Effect::Log(LogLevel::Warn, text));
         }
@@ -241,9 +241,9 @@ impl ClusterCore {
             return;
         }
         let members = &self.view.members;
-        self.held.claims.retain(|holder, _| members.contains_key(holder));
+        self.address_claims.claims.retain(|holder, _| members.contains_key(holder));
         if !members.is_empty() {
-            self.held.own = None;
+            self.address_claims.own = None;
         }
         if !self.omits(Sabotage::MovedName) {
             out.push(Effect::Holders(self.view.members.clone()));
@@ -262,28 +262,28 @@ mod tests {
     /// Cluster T15: one report per claimant, at most one event a second, the warning again every minute.
     #[test]
     fn a_claimant_is_told_of_once_and_warned_of_every_minute() {
-        let (mut held, begin) = (Held::default(), Instant::now());
+        let (mut claims, begin) = (AddressClaims::default(), Instant::now());
         let at = |ms: u64| begin + Duration::from_millis(ms);
-        let hear = |held: &mut Held, ms, who: &str| held.hear(at(ms), node("b:1#1"), node(who));
-        let (both, none) = (News { event: true, warning: true }, News { event: false, warning: false });
-        assert_eq!(hear(&mut held, 0, "b:1#2"), both);
-        assert_eq!(hear(&mut held, 1_000, "b:1#2"), none);
-        assert_eq!(hear(&mut held, 59_999, "b:1#2"), none);
-        assert_eq!(hear(&mut held, 60_000, "b:1#2"), News { event: false, warning: true });
-        assert_eq!(hear(&mut held, 61_000, "b:1#3"), both, "another one");
-        assert_eq!(hear(&mut held, 61_999, "b:1#4"), none, "the third within a second");
-        assert_eq!(hear(&mut held, 62_000, "b:1#4"), both);
-        let shown = |held: &Held, ms| held.shown(at(ms), &node("a:1#1"));
+        let hear = |claims: &mut AddressClaims, ms, who: &str| claims.hear(at(ms), node("b:1#1"), node(who));
+        let (both, none) = (ClaimReport { event: true, warning: true }, ClaimReport { event: false, warning: false });
+        assert_eq!(hear(&mut claims, 0, "b:1#2"), both);
+        assert_eq!(hear(&mut claims, 1_000, "b:1#2"), none);
+        assert_eq!(hear(&mut claims, 59_999, "b:1#2"), none);
+        assert_eq!(hear(&mut claims, 60_000, "b:1#2"), ClaimReport { event: false, warning: true });
+        assert_eq!(hear(&mut claims, 61_000, "b:1#3"), both, "another one");
+        assert_eq!(hear(&mut claims, 61_999, "b:1#4"), none, "the third within a second");
+        assert_eq!(hear(&mut claims, 62_000, "b:1#4"), both);
+        let shown = |claims: &AddressClaims, ms| claims.shown(at(ms), &node("a:1#1"));
         let latest = HeldAddress { holder: node("b:1#1"), claimant: node("b:1#4") };
-        assert_eq!(shown(&held, 121_999), [latest]);
-        assert_eq!(shown(&held, 122_000), [], "it gave up");
+        assert_eq!(shown(&claims, 121_999), [latest]);
+        assert_eq!(shown(&claims, 122_000), [], "it gave up");
     }
 
     /// Cluster M24: the waiting process warns at once and every 5 s.
     #[test]
-    fn who_waits_says_so_at_once_and_every_five_seconds() {
-        let (mut held, begin) = (Held::default(), Instant::now());
-        let mut hear = |ms: u64, who: &str| held.hear_own(begin + Duration::from_millis(ms), node(who));
+    fn a_waiting_process_warns_at_once_and_every_five_seconds() {
+        let (mut claims, begin) = (AddressClaims::default(), Instant::now());
+        let mut hear = |ms: u64, who: &str| claims.hear_own(begin + Duration::from_millis(ms), node(who));
         assert!(hear(0, "b:1#1"));
         assert!(!hear(1_000, "b:1#1") && !hear(4_999, "b:1#1"));
         assert!(hear(5_000, "b:1#1"));

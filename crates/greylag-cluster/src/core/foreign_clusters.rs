@@ -41,7 +41,7 @@ const MOST_HELLOS: usize = 10_000;
 
 /// This node's knowledge of other clusters.
 #[derive(Debug, Default)]
-pub(super) struct Islands {
+pub(super) struct ForeignClusters {
     /// Every seed node that was named to this node.
     seeds: BTreeSet<NodeAddress>,
     /// For each address whose Hello named a cluster: the newest process, and the cluster.
@@ -52,7 +52,7 @@ pub(super) struct Islands {
     probe_at: Option<Instant>,
     met: Option<(Instant, ForeignCluster)>,
     /// When each foreign cluster was last reported, and with which size.
-    said: BTreeMap<u128, (Instant, Option<u32>)>,
+    reported: BTreeMap<u128, (Instant, Option<u32>)>,
     probed: Probed,
 }
 
@@ -98,7 +98,7 @@ impl Probed {
     }
 }
 
-impl Islands {
+impl ForeignClusters {
     pub(super) fn new(seeds: &[NodeAddress]) -> Self {
         Self { seeds: seeds.iter().cloned().collect(), ..Self::default() }
     }
@@ -117,16 +117,16 @@ impl Islands {
     }
 
     /// Returns the size to report, if this cluster is to be reported now.
-    fn news(&mut self, now: Instant, cluster: u128, size: Option<u32>) -> Option<Option<u32>> {
+    fn note_size(&mut self, now: Instant, cluster: u128, size: Option<u32>) -> Option<Option<u32>> {
         let age = |at: Instant| now.saturating_duration_since(at);
-        self.said.retain(|_, (at, _)| age(*at) < REMEMBER);
-        let known = self.said.get(&cluster).copied();
+        self.reported.retain(|_, (at, _)| age(*at) < REMEMBER);
+        let known = self.reported.get(&cluster).copied();
         let size = size.or(known.and_then(|(_, size)| size));
-        let said_lately = known.is_some_and(|(at, known)| known == size && age(at) < PROBE_INTERVAL);
-        if said_lately || (known.is_none() && self.said.len() >= MOST_CLUSTERS) {
+        let reported_lately = known.is_some_and(|(at, known)| known == size && age(at) < PROBE_INTERVAL);
+        if reported_lately || (known.is_none() && self.reported.len() >= MOST_CLUSTERS) {
             return None;
         }
-        self.said.insert(cluster, (now, size));
+        self.reported.insert(cluster, (now, size));
         Some(size)
     }
 
@@ -169,9 +169,9 @@ impl ClusterCore {
         cluster_id: Option<u128>,
         out: &mut Vec<Effect>,
     ) {
-        self.islands.note_hello(peer, cluster_id);
+        self.foreign_clusters.note_hello(peer, cluster_id);
         if cluster_id.is_some() && matches!(self.life, Life::Idle | Life::Joining(_)) {
-            self.islands.heard_of_cluster = true;
+            self.foreign_clusters.heard_of_cluster = true;
         }
         if let Some(theirs) = self.foreign_cluster_of(peer) {
             self.meet_foreign(now, theirs, None, out);
@@ -180,7 +180,7 @@ impl ClusterCore {
 
     /// The other cluster that this process belongs to.
     fn foreign_cluster_of(&self, peer: &UniqueAddress) -> Option<u128> {
-        let (known, id) = self.islands.hellos.get(peer.address())?;
+        let (known, id) = self.foreign_clusters.hellos.get(peer.address())?;
         (known == peer && matches!(self.life, Life::Member) && *id != self.gossip.cluster_id).then_some(*id)
     }
 
@@ -209,9 +209,9 @@ impl ClusterCore {
 
     /// Reports another cluster of this name at once, and again every few seconds.
     pub(super) fn meet_foreign(&mut self, now: Instant, theirs: u128, size: Option<u32>, out: &mut Vec<Effect>) {
-        let Some(size) = self.islands.news(now, theirs, size) else { return };
+        let Some(size) = self.foreign_clusters.note_size(now, theirs, size) else { return };
         let met = ForeignCluster { cluster_id: theirs, size };
-        self.islands.met = Some((now, met));
+        self.foreign_clusters.met = Some((now, met));
         let size = met.size.map_or_else(|| "an unknown number of".to_owned(), |size| size.to_string());
         let text = format!(
             "another cluster of this name exists: {theirs:032x} with {size} members, ours is {:032x} with {}; \
@@ -228,14 +228,16 @@ impl ClusterCore {
         Island { cluster_id: self.gossip.cluster_id, size }
     }
 
-    pub(super) fn tick_islands(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let (Some(since), Some(due)) = (self.islands.leads_since, self.islands.probe_at) else { return };
+    pub(super) fn tick_foreign_clusters(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let (Some(since), Some(due)) = (self.foreign_clusters.leads_since, self.foreign_clusters.probe_at) else {
+            return;
+        };
         if due > now {
             return;
         }
         let young = now.saturating_duration_since(since) < self.settings.island_probe_duration;
-        self.islands.probe_at = Some(now + if young { PROBE_INTERVAL } else { LATER_PROBE_INTERVAL });
-        let seeds = self.islands.seeds.iter().filter(|seed| *seed != self.node.address());
+        self.foreign_clusters.probe_at = Some(now + if young { PROBE_INTERVAL } else { LATER_PROBE_INTERVAL });
+        let seeds = self.foreign_clusters.seeds.iter().filter(|seed| *seed != self.node.address());
         for seed in seeds.cloned().collect::<Vec<_>>() {
             self.probe_island(now, seed, None, out);
         }
@@ -250,7 +252,7 @@ impl ClusterCore {
         out: &mut Vec<Effect>,
     ) {
         let (asked, nonce) = (self.island(), self.rng.next_u64());
-        self.islands.probed.ask(now, to.clone(), Asked { at: now, nonce: Some(nonce), own: asked, verifies });
+        self.foreign_clusters.probed.ask(now, to.clone(), Asked { at: now, nonce: Some(nonce), own: asked, verifies });
         out.push(Effect::Send { to: to.into(), message: Message::IslandProbe { asked, nonce } });
     }
 
@@ -269,7 +271,7 @@ impl ClusterCore {
         }
         let own = self.island();
         self.send(from.clone(), Message::IslandProbeAnswer { asked, own, nonce }, out);
-        if own.cluster_id != asked.cluster_id && self.islands.probed.may_ask(now, from.address()) {
+        if own.cluster_id != asked.cluster_id && self.foreign_clusters.probed.may_ask(now, from.address()) {
             self.probe_island(now, from.address().clone(), Some((own, asked)), out);
         }
     }
@@ -286,7 +288,7 @@ impl ClusterCore {
         if !matches!(self.life, Life::Member) {
             return;
         }
-        let Some(verified) = self.islands.probed.take_answered(from.address(), asked, nonce) else { return };
+        let Some(verified) = self.foreign_clusters.probed.take_answered(from.address(), asked, nonce) else { return };
         if asked.cluster_id != self.gossip.cluster_id || own.cluster_id == asked.cluster_id {
             return;
         }
@@ -294,22 +296,25 @@ impl ClusterCore {
             // Use the numbers of one exchange on both sides, so that not both end; if a cluster told two sizes, the
             // smaller counts.
             Some((ours, theirs)) if theirs.cluster_id == own.cluster_id => {
-                self.weigh(now, ours, Island { size: theirs.size.min(own.size), ..theirs }, out);
+                self.decide_by_size(now, ours, Island { size: theirs.size.min(own.size), ..theirs }, out);
             }
             Some(_) => {}
-            None => self.weigh(now, asked, own, out),
+            None => self.decide_by_size(now, asked, own, out),
         }
     }
 
     /// Decides by the numbers of one exchange alone, since the other side decides by the same numbers.
-    fn weigh(&mut self, now: Instant, ours: Island, theirs: Island, out: &mut Vec<Effect>) {
+    fn decide_by_size(&mut self, now: Instant, ours: Island, theirs: Island, out: &mut Vec<Effect>) {
         self.meet_foreign(now, theirs.cluster_id, Some(theirs.size), out);
         let ends = self.settings.on_foreign_cluster == OnForeignCluster::LeaveIfSmaller
             && ours.yields_to(theirs)
             && self.downed.is_none()
             && !self.trust.holds(now);
         if ends {
-            out.push(Effect::Log(LogLevel::Error, "this cluster is the smaller one; all of it ends".to_owned()));
+            out.push(Effect::Log(
+                LogLevel::Error,
+                "this cluster is smaller than the foreign one; all its members are downed".to_owned(),
+            ));
             self.become_downed(ShutdownReason::SmallerCluster, out);
             // Down self last: this node tells the others before it ends.
             let mut all: Vec<UniqueAddress> = self.gossip.members.keys().cloned().collect();
@@ -326,12 +331,12 @@ mod tests {
     /// The memory for Hellos is bounded in addresses, and always keeps the newest.
     #[test]
     fn hellos_are_remembered_up_to_a_number() {
-        let mut islands = Islands::default();
+        let mut clusters = ForeignClusters::default();
         let peer = |number: usize| format!("n{number}:1#1").parse::<UniqueAddress>().unwrap();
-        (0..MOST_HELLOS).for_each(|number| islands.note_hello(&peer(number), Some(7)));
-        assert_eq!(islands.hellos.len(), MOST_HELLOS);
-        islands.note_hello(&peer(MOST_HELLOS), Some(7));
-        assert_eq!(islands.hellos.len(), MOST_HELLOS);
-        assert!(islands.hellos.contains_key(peer(MOST_HELLOS).address()));
+        (0..MOST_HELLOS).for_each(|number| clusters.note_hello(&peer(number), Some(7)));
+        assert_eq!(clusters.hellos.len(), MOST_HELLOS);
+        clusters.note_hello(&peer(MOST_HELLOS), Some(7));
+        assert_eq!(clusters.hellos.len(), MOST_HELLOS);
+        assert!(clusters.hellos.contains_key(peer(MOST_HELLOS).address()));
     }
 }
