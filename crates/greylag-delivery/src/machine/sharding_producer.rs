@@ -170,7 +170,7 @@ impl<P: Portable> ShardingProducer<P> {
                 }
             }
             Input::Withdraw { ticket, entity } => self.on_withdraw(now, ticket, &entity),
-            Input::RequestPermit { permit } => self.admission.want(permit),
+            Input::RequestPermit { permit } => self.admission.request_permit(permit),
             Input::UsePermit { permit, ticket } => self.admission.use_permit(permit, ticket),
             Input::ReleasePermit { permit } => self.admission.release(permit),
             Input::Queue { call, answer } => self.tell_store(now, storing::Input::Answered { call, answer }, out),

@@ -316,7 +316,7 @@ impl Simulation {
             }
             Event::FaultsEnd => {
                 self.faults = false;
-                self.world.link = self.world.link.calm();
+                self.world.link = self.world.link.without_faults();
                 if self.is_lossy() {
                     // From here on messages arrive in order, and find an idle consumer: with a full window they could
                     // be lost.

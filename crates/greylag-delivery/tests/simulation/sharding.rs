@@ -510,7 +510,7 @@ impl Simulation {
             }
             Event::FaultsEnd => {
                 self.faults = false;
-                self.world.link = self.world.link.calm();
+                self.world.link = self.world.link.without_faults();
             }
         }
         Ok(())

@@ -314,7 +314,7 @@ impl Simulation {
             }
             Event::FaultsEnd => {
                 self.faults = false;
-                self.world.link = self.world.link.calm();
+                self.world.link = self.world.link.without_faults();
                 if !self.workers.values().any(|worker| worker.alive) {
                     self.new_worker()?;
                 }

@@ -24,14 +24,14 @@ pub(super) struct Answers(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    waiting: BTreeMap<Way, Group>,
+    waiting: BTreeMap<BatchKey, Group>,
     count: usize,
     /// An answer was sent, and a spawned task will send the answers that arise before that task runs.
     is_leaving: bool,
 }
 
 /// Key of a batch: sending node, receiving node, recipient path there.
-type Way = (UniqueAddress, UniqueAddress, Arc<str>);
+type BatchKey = (UniqueAddress, UniqueAddress, Arc<str>);
 
 struct Group {
     remoting: Arc<dyn Remoting>,
@@ -70,9 +70,9 @@ impl Answers {
         }
         if state.count < MAX_WAITING {
             state.count += 1;
-            let way = (message.from.node.clone(), message.to.node.clone(), message.to.path.clone());
+            let key = (message.from.node.clone(), message.to.node.clone(), message.to.path.clone());
             let new = || Group { remoting: remoting.clone(), messages: Vec::new() };
-            state.waiting.entry(way).or_insert_with(new).messages.push(message);
+            state.waiting.entry(key).or_insert_with(new).messages.push(message);
         }
         None
     }

@@ -209,7 +209,7 @@ impl<S: QueueStore> Core<S> {
                 self.rules.written(change);
                 return Ok(());
             }
-            Err(QueueStoreError::Changed) => self.overtaken().await,
+            Err(QueueStoreError::Changed) => self.change_error().await,
             Err(error) => failed(error),
         };
         self.rules.unload();
@@ -217,7 +217,7 @@ impl<S: QueueStore> Core<S> {
     }
 
     /// The error of a write that the store refused because the queue has changed.
-    pub(super) async fn overtaken(&self) -> QueueError {
+    pub(super) async fn change_error(&self) -> QueueError {
         let head = self.store.head(&self.name).await.ok().flatten();
         match (head.as_ref().map(|head| head.epoch), self.rules.epoch()) {
             (Some(stored), Some(loaded)) if stored == loaded => QueueError::NotStored(

@@ -175,7 +175,7 @@ impl Admission {
 
     // ---- permits --------------------------------------------------------------------------------
 
-    pub(super) fn want(&mut self, permit: u64) {
+    pub(super) fn request_permit(&mut self, permit: u64) {
         self.permits.wanted.insert(permit);
     }
 

@@ -39,7 +39,7 @@ impl<P: Portable> ShardingProducer<P> {
     }
 
     /// After an answer: checks whether the attached consumer is on another node, or again on this node.
-    pub(super) fn look_at_consumer(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
+    pub(super) fn check_consumer_node(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
         let Some(state) = self.links.get(instance) else { return };
         let Some(consumer) = state.link.attached() else { return };
         if consumer.node != *self.links.node() {

@@ -49,7 +49,7 @@ impl<P: Portable> ShardingProducer<P> {
             let now_counted = self.links.get(instance).map_or(violations, |state| state.link.violations());
             self.counters.stats.ignored += now_counted - violations;
             self.answered(now, instance, out);
-            self.look_at_consumer(now, instance, out);
+            self.check_consumer_node(now, instance, out);
         } else {
             self.counters.stats.ignored += 1;
         }

@@ -54,7 +54,7 @@ pub(super) struct Workers<P> {
     former: BTreeMap<u64, Box<Worker<P>>>,
     next_instance: u64,
     deadlines: Deadlines<u64>,
-    chance: u64,
+    random_state: u64,
     scratch: Vec<producer_link::Effect<P>>,
 }
 
@@ -66,7 +66,7 @@ impl<P: Clone> Workers<P> {
             former: BTreeMap::new(),
             next_instance: 1,
             deadlines: Deadlines::new(),
-            chance: seed,
+            random_state: seed,
             scratch: Vec::new(),
         }
     }
@@ -129,7 +129,7 @@ impl<P: Clone> Workers<P> {
                 equals.push(*instance);
             }
         }
-        let chosen = splitmix(&mut self.chance).checked_rem(equals.len() as u64)?;
+        let chosen = splitmix(&mut self.random_state).checked_rem(equals.len() as u64)?;
         equals.get(chosen as usize).copied()
     }
 

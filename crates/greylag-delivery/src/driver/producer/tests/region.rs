@@ -145,7 +145,7 @@ impl TestRegion {
         let header = state.headers[entity].clone();
         let confirmed = state.received[&header.controller];
         drop(state);
-        self.answer(header, Upstream::Ack { confirmed, up_to: confirmed + 20 });
+        self.send_upstream(header, Upstream::Ack { confirmed, up_to: confirmed + 20 });
         let (arrived, has_arrived) = mpsc::channel();
         let arrived = Mutex::new(arrived);
         let done = move || arrived.lock().unwrap().send(()).unwrap_or_default();
@@ -155,7 +155,7 @@ impl TestRegion {
     }
 
     /// Sends a message of an entity to its producer, through the transport.
-    fn answer(&self, header: BatchHeader, message: Upstream) {
+    fn send_upstream(&self, header: BatchHeader, message: Upstream) {
         let from = ControllerRef { node: self.remoting.self_address().clone(), path: "e".into(), instance: 1 };
         let recipient = Recipient { path: header.controller.path.clone(), sub_path: None, instance: 0 };
         let node = header.controller.node.clone();
@@ -199,7 +199,7 @@ impl<T: Send + Sync + 'static> Downstream<T> for TestRegion {
             Answers::Confirm => last,
         };
         drop(state);
-        self.answer(
+        self.send_upstream(
             header,
             Upstream::Request { confirmed, up_to: last + 20, support_resend: true, via_timeout: false },
         );
