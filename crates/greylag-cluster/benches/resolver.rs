@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use random::Views;
 
-fn say(line: &str) {
+fn print_line(line: &str) {
     let _nobody_reads = writeln!(std::io::stdout(), "{line}");
 }
 
@@ -52,9 +52,9 @@ fn every_view(members: usize) {
         }
     });
     let took = begun.elapsed().as_secs_f64();
-    say(&format!("every view of {members} members, every cut, views at most one step apart ({took:.0} s):"));
+    print_line(&format!("every view of {members} members, every cut, views at most one step apart ({took:.0} s):"));
     for (strategy, count) in strategies.iter().zip(&counts) {
-        say(&format!(
+        print_line(&format!(
             "  {:<40} {:>9} pairs: both live {}, none {}; a whole action of the leader apart, both live {}",
             strategy.to_string(),
             count.pairs,
@@ -69,10 +69,10 @@ fn random_partitions(seeds: u64, views: Views) {
     let begun = Instant::now();
     let counts = random::count(0..seeds, views);
     let took = begun.elapsed().as_secs_f64();
-    say(&format!("{seeds} random partitions, views {views:?} ({took:.0} s):"));
+    print_line(&format!("{seeds} random partitions, views {views:?} ({took:.0} s):"));
     for (name, count) in counts {
         let random::Count { several, one, none, .. } = count;
-        say(&format!("  {name:<40} several live {several}, one {one}, none {none}"));
+        print_line(&format!("  {name:<40} several live {several}, one {one}, none {none}"));
         assert_eq!(several, 0, "{name} promises one side");
     }
 }

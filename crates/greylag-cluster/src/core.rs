@@ -12,13 +12,13 @@
 //!
 //! Source: cluster §2, §3, §4 (S20).
 
+mod address_claims;
 mod deaths;
 mod downing;
 mod exchange;
+mod foreign_clusters;
 mod health;
-mod held;
 mod input;
-mod islands;
 mod join;
 mod leader;
 mod leaving;
@@ -50,12 +50,12 @@ use crate::singleton::lease::LeaseOutcome;
 use crate::stats::GossipStats;
 use crate::view::MembershipView;
 
+use address_claims::AddressClaims;
 use downing::Provider;
-use held::Held;
+use foreign_clusters::ForeignClusters;
 pub use input::{Command, Effect, Input, LogLevel, Standing};
-use islands::Islands;
 use join::{JoinProcess, joining};
-use trust::Trust;
+use trust::SelfTrust;
 
 /// The stage of this node's life.
 #[derive(Debug)]
@@ -108,7 +108,7 @@ pub struct ClusterCore {
     sbr: Option<Sbr>,
     /// The user's downing provider, which replaces the resolver.
     provider: Option<Provider>,
-    trust: Trust,
+    trust: SelfTrust,
     /// Consecutive leader ticks without convergence.
     blocked_ticks: u32,
     /// Once this node is Down: why it ends, and the number of leader ticks that it has gossiped since.
@@ -118,17 +118,17 @@ pub struct ClusterCore {
     /// The host of this process, where the system tells it.
     host_id: Option<Arc<str>>,
     /// Members whose addresses other processes claim, and the member that holds this node's own address.
-    held: Held,
+    address_claims: AddressClaims,
     /// Processes whose death was witnessed before this node knew them as members.
     witnessed: VecDeque<UniqueAddress>,
-    islands: Islands,
+    foreign_clusters: ForeignClusters,
     /// The application's version, and whether joins wait until it is set (cluster M31).
     app_version: AppVersion,
     awaits_app_version: bool,
     /// Settings of other layers that must be equal on all nodes (cluster M25a).
     join_keys: BTreeMap<String, String>,
     /// Whether the orderly shutdown is past the phase in which this node leaves (cluster F10).
-    accuses_nobody: bool,
+    makes_no_accusations: bool,
     stats: GossipStats,
     stats_at: Option<Instant>,
     /// When this node, which was let in but hears no member, sends its Join again.
@@ -165,18 +165,18 @@ impl ClusterCore {
             proofs: Proofs::new(settings.proof_dials, settings.proof_interval),
             sbr,
             provider,
-            trust: Trust::new(now),
+            trust: SelfTrust::new(now),
             blocked_ticks: 0,
             downed: None,
             quarantine_at: BTreeMap::new(),
             host_id: None,
-            held: Held::default(),
+            address_claims: AddressClaims::default(),
             witnessed: VecDeque::new(),
-            islands: Islands::new(&settings.seed_nodes),
+            foreign_clusters: ForeignClusters::new(&settings.seed_nodes),
             app_version: settings.app_version.clone(),
             awaits_app_version: false,
             join_keys: settings.checked_config.clone(),
-            accuses_nobody: false,
+            makes_no_accusations: false,
             stats: GossipStats::default(),
             stats_at: None,
             rejoin_at: None,
@@ -266,7 +266,7 @@ impl ClusterCore {
                 self.join_keys.insert(key, value);
             }
             Command::AbandonJoin => self.on_abandon_join(),
-            Command::LeavePhasePassed => self.accuses_nobody = true,
+            Command::LeavePhasePassed => self.makes_no_accusations = true,
             Command::ExitingTasksDone { clean } => self.on_exiting_tasks_done(now, clean, out),
             Command::Stop(reason) => self.end(reason, out),
         }
@@ -341,7 +341,7 @@ impl ClusterCore {
                     self.provider.as_ref().and_then(Provider::next_deadline),
                     self.quarantine_at.values().min().copied(),
                     self.rejoin_at,
-                    self.islands.next_deadline(),
+                    self.foreign_clusters.next_deadline(),
                     self.stats_at,
                 ];
                 fixed.into_iter().chain(rounds.speedups).chain(nested).flatten().min()
@@ -380,7 +380,7 @@ impl ClusterCore {
         if self.rejoin_at.is_some_and(|at| at <= now) {
             self.join_again(now, out);
         }
-        self.tick_islands(now, out);
+        self.tick_foreign_clusters(now, out);
         self.tick_stats(now, out);
         if let Life::Member = self.life {
             // Tick again: the first heartbeat to a peer that this tick put on the ring is due at once.
@@ -424,7 +424,7 @@ impl ClusterCore {
         let back = accused.filter(|peer| status(peer) == Status::Unreachable && is_available(peer));
         let back: Vec<UniqueAddress> = back.cloned().collect();
         let receivers = self.heartbeat.monitored().count();
-        if self.accuses_nobody() || self.trust.defers_marking(now, silent.len(), receivers, &self.settings) {
+        if self.makes_no_accusations() || self.trust.defers_marking(now, silent.len(), receivers, &self.settings) {
             silent.clear();
         }
         if silent.is_empty() && back.is_empty() {
@@ -447,14 +447,14 @@ impl ClusterCore {
     }
 
     /// Whether this node ends, and so accuses no peer for being silent. Source: cluster F10.
-    fn accuses_nobody(&self) -> bool {
-        self.accuses_nobody || self.is_leaving_for_good()
+    fn makes_no_accusations(&self) -> bool {
+        self.makes_no_accusations || self.is_leaving_for_good()
     }
 
     /// Marks a quarantined peer Terminated: the transport will never again carry anything from or to it.
     /// Source: cluster F11.
     fn on_peer_quarantined(&mut self, now: Instant, peer: &UniqueAddress, harmless: bool, out: &mut Vec<Effect>) {
-        if *peer == self.node || !self.gossip.members.contains_key(peer) || self.accuses_nobody() {
+        if *peer == self.node || !self.gossip.members.contains_key(peer) || self.makes_no_accusations() {
             return;
         }
         let mut gossip = Gossip::clone(&self.gossip);
@@ -541,7 +541,7 @@ impl ClusterCore {
 
     /// Replaces the state; every change goes through here.
     fn become_state(&mut self, now: Instant, mut gossip: Gossip, out: &mut Vec<Effect>) {
-        if !gossip.seen.stands_in(gossip.members.places()) {
+        if !gossip.seen.uses_places(gossip.members.places()) {
             gossip.seen.move_to(gossip.members.places().clone());
         }
         self.gossip = Arc::new(gossip);
@@ -583,7 +583,7 @@ impl ClusterCore {
         }
         if !only_seen {
             self.quarantine_removed(now, &old, out);
-            self.islands.note_leader(now, self.view.leader.as_ref() == Some(&self.node));
+            self.foreign_clusters.note_leader(now, self.view.leader.as_ref() == Some(&self.node));
             self.tell_heartbeat_members(now, out);
         }
         if let Some(sbr) = &mut self.sbr {

@@ -99,7 +99,7 @@ pub enum JoinError {
         theirs: String,
     },
     /// The cluster speaks another version of the protocol. This node is as it was before.
-    #[error("protocol versions do not meet: {0}")]
+    #[error("no common protocol version: {0}")]
     IncompatibleProtocol(String),
     /// No seed node let this node in within `shutdown_after_unsuccessful_join_seed_nodes`. Holds the last outcome of
     /// each seed node but this node. The node ends.

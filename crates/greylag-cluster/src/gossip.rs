@@ -86,7 +86,7 @@ impl Gossip {
         if self.members == ours.members {
             self.members = ours.members.clone();
         }
-        if !self.seen.stands_in(self.members.places()) && self.seen.is_at_home_in(self.members.places()) {
+        if !self.seen.uses_places(self.members.places()) && self.seen.fits(self.members.places()) {
             self.seen.move_to(self.members.places().clone());
         }
         Shared::share(&mut self.reachability, &ours.reachability);
@@ -97,7 +97,7 @@ impl Gossip {
     /// As [`Gossip::repair`], cheaper if the parts are those of `ours`, which is known to be sound.
     pub(crate) fn repair_beside(&mut self, ours: &Self) -> Option<bool> {
         let nothing_new = self.members.is(&ours.members)
-            && self.seen.stands_in(ours.members.places())
+            && self.seen.uses_places(ours.members.places())
             && Shared::is(&self.reachability, &ours.reachability)
             && Shared::is(&self.version, &ours.version)
             && Shared::is(&self.tombstones, &ours.tombstones);
@@ -107,7 +107,7 @@ impl Gossip {
     /// Whether the invariants of M4 hold.
     pub fn is_sound(&self) -> bool {
         let known = |address: &UniqueAddress| self.members.contains_key(address);
-        (self.seen.stands_in(self.members.places()) || self.seen.iter().all(known))
+        (self.seen.uses_places(self.members.places()) || self.seen.iter().all(known))
             && self.version.iter().all(|(address, _)| known(address))
             && self.reachability.versions().keys().all(known)
             && self.reachability.rows().iter().all(|(observer, row)| known(observer) && row.keys().all(known))
@@ -202,11 +202,11 @@ impl Gossip {
             }
         }
         let settled = self.members.summary().settled > 0;
-        let at_home = self.seen.stands_in(self.members.places());
+        let uses_places = self.seen.uses_places(self.members.places());
         for (place, member) in self.members.values().enumerate() {
             let counts = if settled { member.status.is_settled() } else { member.status <= MemberStatus::WeaklyUp };
             let seen =
-                |member: &Member| if at_home { self.seen.has(place) } else { self.seen.contains(&member.address) };
+                |member: &Member| if uses_places { self.seen.has(place) } else { self.seen.contains(&member.address) };
             if counts && !seen(member) && !exits.contains_key(&member.address) {
                 blockers.unseen.push(member.address.clone());
             }

@@ -364,7 +364,7 @@ mod tests {
 
     /// cluster F2.
     #[test]
-    fn whoever_finds_all_its_receivers_silent_watches_everybody() {
+    fn a_node_whose_receivers_are_all_silent_watches_every_member() {
         let (now, all) = (Instant::now(), nodes(6));
         let mut core = core(&all, 2, now);
         members(&mut core, now, &all[1..], &all[1..]);

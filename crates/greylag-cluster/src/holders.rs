@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use greylag_transport::{Heirs, Holder};
+use greylag_transport::{Holder, Replacers};
 
 use crate::member::{Member, MemberStatus};
 use crate::members::Members;
@@ -13,11 +13,11 @@ use crate::settings::{ClusterSettings, Downing, ProofOfDeath};
 
 impl ProofOfDeath {
     /// The processes that can have replaced one that named this host, at its address.
-    pub fn heirs(self, host_id: Option<&Arc<str>>) -> Heirs {
+    pub fn replacers(self, host_id: Option<&Arc<str>>) -> Replacers {
         match (self, host_id) {
-            (Self::Off, _) | (Self::Local, None) => Heirs::Nobody,
-            (Self::Local, Some(host)) => Heirs::Host(host.clone()),
-            (Self::On, _) => Heirs::Anybody,
+            (Self::Off, _) | (Self::Local, None) => Replacers::None,
+            (Self::Local, Some(host)) => Replacers::Host(host.clone()),
+            (Self::On, _) => Replacers::Any,
         }
     }
 }
@@ -43,7 +43,7 @@ impl ClusterSettings {
             |status| statuses.iter().find(|(known, _)| *known == status).expect("ALL has every status").1.clone();
         let holder = |member: &Member| Holder {
             member: member.address.clone(),
-            heirs: self.proof_of_death.heirs(member.host_id.as_ref()),
+            replacers: self.proof_of_death.replacers(member.host_id.as_ref()),
             status: name(member.status),
             ends_by: ends_by.clone(),
         };

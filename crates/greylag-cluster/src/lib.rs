@@ -65,7 +65,6 @@
 
 mod app_version;
 mod bootstrap;
-mod choice;
 mod core;
 mod dead_list;
 mod detector;
@@ -76,6 +75,7 @@ mod event;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod member_subset;
 #[allow(missing_docs, clippy::all, unreachable_pub)]
 mod generated {
     include!("generated/greylag.cluster.v1.rs");
@@ -84,6 +84,7 @@ mod generated {
 mod generated_watch {
     include!("generated/greylag.watch.v1.rs");
 }
+mod counter_bounds;
 mod gossip;
 mod health;
 mod heartbeat;
@@ -94,7 +95,6 @@ mod message;
 mod phi;
 mod places;
 mod proof;
-mod reach;
 mod reachability;
 mod ring;
 mod sabotage;

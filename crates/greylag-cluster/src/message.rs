@@ -211,7 +211,7 @@ mod tests {
 
     /// cluster M25b: of two clusters exactly one yields, and none to itself.
     #[test]
-    fn of_two_clusters_just_one_yields() {
+    fn exactly_one_of_two_clusters_yields() {
         let island = |cluster_id, size| Island { cluster_id, size };
         for (ends, stays) in [(island(1, 2), island(9, 3)), (island(9, 3), island(1, 3))] {
             assert!(ends.yields_to(stays) && !stays.yields_to(ends), "{ends:?} {stays:?}");

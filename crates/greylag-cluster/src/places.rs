@@ -17,7 +17,7 @@ use crate::side_by_side::shared_side_by_side;
 
 /// One address, shared by all memberships that it is part of.
 #[derive(Debug, PartialEq, Eq)]
-struct Resident {
+struct PlacedAddress {
     address: UniqueAddress,
     /// The digest of the address.
     hash: u64,
@@ -27,7 +27,7 @@ struct Resident {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Places {
     /// Sorted by address.
-    residents: Vec<Arc<Resident>>,
+    entries: Vec<Arc<PlacedAddress>>,
     /// Places in the order of the ring: by uid, then by place, which is by address.
     ring: Vec<u32>,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Places {
 impl Places {
     /// The number of members.
     pub(crate) fn len(&self) -> usize {
-        self.residents.len()
+        self.entries.len()
     }
 
     fn uid(&self, place: u32) -> u64 {
@@ -52,22 +52,22 @@ impl Places {
 
     /// The address at this place.
     pub(crate) fn address(&self, place: usize) -> &UniqueAddress {
-        &self.residents[place].address
+        &self.entries[place].address
     }
 
     /// The digest of the address at this place.
     pub(crate) fn hash(&self, place: usize) -> u64 {
-        self.residents[place].hash
+        self.entries[place].hash
     }
 
     /// The addresses, in order.
     pub(crate) fn addresses(&self) -> impl ExactSizeIterator<Item = &UniqueAddress> {
-        self.residents.iter().map(|resident| &resident.address)
+        self.entries.iter().map(|entry| &entry.address)
     }
 
     /// Whether both have the same members.
     pub(crate) fn are(&self, other: &Self) -> bool {
-        std::ptr::eq(self, other) || self.residents == other.residents
+        std::ptr::eq(self, other) || self.entries == other.entries
     }
 
     /// All others, once around the ring, beginning after `node`.
@@ -84,36 +84,35 @@ impl Places {
     /// The places of sorted addresses without duplicates.
     pub(crate) fn of_sorted<'a>(addresses: impl Iterator<Item = &'a UniqueAddress>) -> Self {
         let mut bytes = Vec::new();
-        Self::of_residents(addresses.map(|address| Arc::new(Resident::new(address.clone(), &mut bytes))).collect())
+        Self::of_entries(addresses.map(|address| Arc::new(PlacedAddress::new(address.clone(), &mut bytes))).collect())
     }
 
-    fn of_residents(residents: Vec<Arc<Resident>>) -> Self {
-        let mut ring: Vec<(u64, u32)> =
-            residents.iter().map(|resident| resident.address.uid().get()).zip(0..).collect();
+    fn of_entries(entries: Vec<Arc<PlacedAddress>>) -> Self {
+        let mut ring: Vec<(u64, u32)> = entries.iter().map(|entry| entry.address.uid().get()).zip(0..).collect();
         ring.sort_unstable();
-        Self { residents, ring: ring.into_iter().map(|(_, place)| place).collect() }
+        Self { entries, ring: ring.into_iter().map(|(_, place)| place).collect() }
     }
 
     /// A copy with one more address, at `place`.
     pub(crate) fn with(&self, place: usize, address: &UniqueAddress) -> Self {
         let new = number(place);
-        let mut residents = Vec::with_capacity(self.len() + 1);
-        residents.extend_from_slice(&self.residents[..place]);
-        residents.push(Arc::new(Resident::new(address.clone(), &mut Vec::new())));
-        residents.extend_from_slice(&self.residents[place..]);
+        let mut entries = Vec::with_capacity(self.len() + 1);
+        entries.extend_from_slice(&self.entries[..place]);
+        entries.push(Arc::new(PlacedAddress::new(address.clone(), &mut Vec::new())));
+        entries.extend_from_slice(&self.entries[place..]);
         let begin = self.ring.partition_point(|other| self.ring_order(*other, address) == Ordering::Less);
         let moved = |place: &u32| place + u32::from(*place >= new);
-        let mut ring = Vec::with_capacity(residents.len());
+        let mut ring = Vec::with_capacity(entries.len());
         ring.extend(self.ring[..begin].iter().map(moved));
         ring.push(new);
         ring.extend(self.ring[begin..].iter().map(moved));
-        Self { residents, ring }
+        Self { entries, ring }
     }
 
     /// A copy without the addresses at whose places `keep` returns false.
     pub(crate) fn retained(&self, keep: impl Fn(usize) -> bool) -> Self {
-        let kept = (0..self.len()).filter(|place| keep(*place)).map(|place| self.residents[place].clone());
-        Self::of_residents(kept.collect())
+        let kept = (0..self.len()).filter(|place| keep(*place)).map(|place| self.entries[place].clone());
+        Self::of_entries(kept.collect())
     }
 
     /// The addresses of both sides. Returns one side itself if it has all of them.
@@ -127,16 +126,16 @@ impl Places {
         } else if both == other.len() {
             return other.clone();
         }
-        let mut residents: Vec<Arc<Resident>> = Vec::with_capacity(both);
+        let mut entries: Vec<Arc<PlacedAddress>> = Vec::with_capacity(both);
         let (mut from_one, mut from_other) = (Vec::with_capacity(one.len()), Vec::with_capacity(other.len()));
         for (left, right) in walk(one, other) {
-            let place = number(residents.len());
+            let place = number(entries.len());
             from_one.extend(left.map(|_| place));
             from_other.extend(right.map(|_| place));
-            residents.extend(left.or(right).cloned());
+            entries.extend(left.or(right).cloned());
         }
-        let ring = merge_rings(&residents, [(&one.ring, &from_one), (&other.ring, &from_other)]);
-        Arc::new(Self { residents, ring })
+        let ring = merge_rings(&entries, [(&one.ring, &from_one), (&other.ring, &from_other)]);
+        Arc::new(Self { entries, ring })
     }
 
     /// For each address that is in both: its place here and its place there.
@@ -151,7 +150,7 @@ impl Places {
     }
 }
 
-impl Resident {
+impl PlacedAddress {
     fn new(address: UniqueAddress, bytes: &mut Vec<u8>) -> Self {
         bytes.clear();
         address.write_order_bytes(bytes);
@@ -167,16 +166,16 @@ fn number(place: usize) -> u32 {
 fn walk<'a>(
     left: &'a Places,
     right: &'a Places,
-) -> impl Iterator<Item = (Option<&'a Arc<Resident>>, Option<&'a Arc<Resident>>)> {
-    shared_side_by_side(&left.residents, &right.residents, |left, right| left.address.cmp(&right.address))
+) -> impl Iterator<Item = (Option<&'a Arc<PlacedAddress>>, Option<&'a Arc<PlacedAddress>>)> {
+    shared_side_by_side(&left.entries, &right.entries, |left, right| left.address.cmp(&right.address))
 }
 
 /// Merges two rings, each given with the new places of its members.
-fn merge_rings(residents: &[Arc<Resident>], [one, other]: [(&[u32], &[u32]); 2]) -> Vec<u32> {
+fn merge_rings(entries: &[Arc<PlacedAddress>], [one, other]: [(&[u32], &[u32]); 2]) -> Vec<u32> {
     let places = |(ring, moved): (&'_ [u32], &'_ [u32])| ring.iter().map(|place| moved[*place as usize]).collect();
     let (one, other): (Vec<u32>, Vec<u32>) = (places(one), places(other));
-    let key = |place: u32| (residents[place as usize].address.uid().get(), place);
-    let mut ring = Vec::with_capacity(residents.len());
+    let key = |place: u32| (entries[place as usize].address.uid().get(), place);
+    let mut ring = Vec::with_capacity(entries.len());
     let (mut one, mut other) = (one.into_iter().peekable(), other.into_iter().peekable());
     loop {
         let order = match (one.peek(), other.peek()) {
@@ -221,7 +220,7 @@ mod tests {
     proptest! {
         /// Places derived from other places equal places made from the addresses alone.
         #[test]
-        fn what_is_made_of_other_places_is_what_is_made_anew(
+        fn derived_places_equal_places_made_from_addresses(
             one in prop::collection::btree_set(0u8..60, 0..40),
             other in prop::collection::btree_set(0u8..60, 0..40),
         ) {

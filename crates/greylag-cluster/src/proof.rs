@@ -68,7 +68,7 @@ struct Row {
 impl Row {
     /// Makes the next dial due as soon as the spacing allows: refusals in quick succession may all be of one moment in
     /// which the kernel closes and opens a port.
-    fn hurry(&mut self, now: Instant) {
+    fn schedule_soonest(&mut self, now: Instant) {
         let earliest = self.dialled_at.map_or(now, |at| now.max(at + DIAL_SPACING));
         self.next_at = self.next_at.min(earliest);
     }
@@ -94,13 +94,13 @@ impl Proofs {
             ProofInput::LinkLost(peer) => {
                 let row = self.row(now, peer);
                 row.until = now + LINK_LOST_WINDOW;
-                row.hurry(now);
+                row.schedule_soonest(now);
             }
             ProofInput::Marked(peer) => {
                 let row = self.row(now, peer);
                 if !row.marked {
                     row.marked = true;
-                    row.hurry(now);
+                    row.schedule_soonest(now);
                 }
             }
             ProofInput::Settled(peer) => drop(self.rows.remove(&peer)),

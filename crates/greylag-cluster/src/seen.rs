@@ -111,12 +111,12 @@ impl Seen {
     }
 
     /// Whether this set was made for exactly these places; then no member of it is a stranger.
-    pub(crate) fn stands_in(&self, places: &Arc<Places>) -> bool {
+    pub(crate) fn uses_places(&self, places: &Arc<Places>) -> bool {
         Arc::ptr_eq(&self.places, places)
     }
 
     /// Whether all members of the set have a place in `places`.
-    pub(crate) fn is_at_home_in(&self, places: &Places) -> bool {
+    pub(crate) fn fits(&self, places: &Places) -> bool {
         self.places.are(places) || self.places.moves_to(places).filter(|(here, _)| self.has(*here)).count() == self.len
     }
 
@@ -207,7 +207,7 @@ mod tests {
     proptest! {
         /// After any operations the set equals an ordinary set, and its digest that of an equal set.
         #[test]
-        fn it_is_a_set(steps in prop::collection::vec((0u8..4, 0u8..90), 0..60)) {
+        fn seen_equals_a_btree_set(steps in prop::collection::vec((0u8..4, 0u8..90), 0..60)) {
             let mut seen = Seen::none_of(&Arc::new((0..40).map(node).collect()));
             let mut set = BTreeSet::new();
             for (what, number) in steps {

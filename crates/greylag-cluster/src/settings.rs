@@ -459,7 +459,7 @@ mod tests {
     }
     /// cluster §6, "Validation at start", for singletons: all problems together.
     #[test]
-    fn what_a_singleton_cannot_have_is_refused_by_the_name_of_its_setting() {
+    fn invalid_singleton_settings_are_named() {
         let none = Duration::ZERO;
         let settings = SingletonSettings {
             role: Some("a".to_owned()),

@@ -253,7 +253,7 @@ fn the_first_seed_needs_a_majority_of_nacks_and_says_what_it_waits_for() {
 /// cluster M24: a node that is not the first of its list asks all others once in each `seed_node_timeout`, and forms no
 /// cluster.
 #[test]
-fn whoever_is_not_the_first_seed_asks_on_and_never_forms_a_cluster() {
+fn nodes_other_than_the_first_seed_keep_asking_and_never_form_a_cluster() {
     let settings = ClusterSettings { self_join_alone: true, ..ClusterSettings::default() };
     let mut b = Machine::new("b", settings);
     let asked = |out: &[Effect]| ["a", "c"].map(|name| sent(out, name).len());
@@ -310,7 +310,7 @@ fn no_member_acknowledges_once_it_is_exiting_or_down() {
 
 /// cluster M24: an Ack, or a Hello that names a cluster, whenever it came, keeps this node from forming one.
 #[test]
-fn whoever_heard_of_a_cluster_never_forms_one() {
+fn a_node_that_heard_of_a_cluster_never_forms_one() {
     let seeds = ["a", "b", "c"].map(address).to_vec();
     for alone in [false, true] {
         let settings = ClusterSettings { self_join_alone: alone, ..ClusterSettings::default() };
@@ -515,7 +515,7 @@ fn a_process_whose_address_is_held_never_forms_a_cluster() {
 /// cluster M10: of two members with one address on one host, the one that answers there has replaced the other one,
 /// which is removed. The answering one, and both if no process answers, are judged like every member.
 #[test]
-fn of_two_members_with_one_address_the_replaced_one_goes() {
+fn the_replaced_one_of_two_members_with_one_address_goes() {
     for (answers, second_host, goes) in [
         (Some("b#2"), "host", Some("b")),
         (Some("b"), "host", Some("b#2")),
@@ -616,7 +616,7 @@ fn gossip_hurries_while_somebody_is_down() {
 
 /// cluster M15, M27.
 #[test]
-fn whoever_is_downed_is_told_directly_and_downing_twice_changes_nothing() {
+fn downed_members_are_told_directly_and_downing_twice_changes_nothing() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
     let out = a.command(Command::Down(ua("c")));
     assert!(sent(&out, "c").iter().any(|message| matches!(message, Message::GossipEnvelope { .. })));
@@ -642,7 +642,7 @@ fn a_leader_that_cannot_act_says_who_keeps_it() {
 
 /// cluster M22.
 #[test]
-fn nobody_leaves_joining_before_each_role_has_enough() {
+fn members_stay_joining_until_each_role_has_enough() {
     let role_min_number_of_members = BTreeMap::from([("worker".to_owned(), 2)]);
     let mut a = Machine::new("a", ClusterSettings { role_min_number_of_members, ..ClusterSettings::default() });
     a.command(Command::JoinSeeds(vec![address("a")]));
@@ -919,7 +919,7 @@ fn heartbeats_are_answered_to_anybody_who_means_this_process() {
 
 /// cluster F3, F8: an accusation of a member that the ring has dropped is taken back when the member answers.
 #[test]
-fn whoever_answers_is_reachable_again_also_when_it_is_watched_no_more() {
+fn an_answering_member_is_reachable_again_also_when_it_is_watched_no_more() {
     let detector = FailureDetectorSettings { monitored_by_nr_of_members: 1, ..FailureDetectorSettings::default() };
     let settings = ClusterSettings { failure_detector: detector, ..ClusterSettings::default() };
     // On the ring of uids: a, then c, then e; b and d come between.
@@ -1369,7 +1369,7 @@ fn a_join_is_given_up_when_the_node_ends() {
 
 /// cluster M25: a status of the same state counts as gossip; only a joiner that hears none asks again.
 #[test]
-fn whoever_waits_and_hears_statuses_does_not_ask_again() {
+fn a_joiner_that_hears_statuses_does_not_ask_again() {
     let mut b = Machine::up("b", ClusterSettings::default());
     let mut a = Machine::new("a", ClusterSettings::default());
     let welcome = a.welcome_from(&mut b);
@@ -1416,7 +1416,7 @@ fn a_seed_named_twice_has_one_voice() {
 
 /// cluster M21, M22.
 #[test]
-fn whoever_waits_is_let_in_weakly_at_the_seventh_blocked_tick() {
+fn joining_members_become_weakly_up_at_the_seventh_blocked_tick() {
     let mut a = Machine::with("a", ClusterSettings::default(), &["b", "c"]);
     a.agree(&["b", "c"]);
     while !a.core.view().unreachable.contains(&ua("c")) {
@@ -1436,7 +1436,7 @@ fn whoever_waits_is_let_in_weakly_at_the_seventh_blocked_tick() {
 /// cluster M21, M22, scenario 25: a joining node does not become WeaklyUp either while there are fewer members than the
 /// minimum, in all or of a role.
 #[test]
-fn scenario_25_nobody_is_let_in_weakly_before_enough_have_joined_in_all_and_of_each_role() {
+fn scenario_25_no_member_is_weakly_up_before_enough_have_joined_in_all_and_of_each_role() {
     let minimum = |all, of_workers| ClusterSettings {
         min_number_of_members: all,
         role_min_number_of_members: [("worker".to_owned(), of_workers)].into(),
@@ -1483,7 +1483,7 @@ fn gossip_of_whom_this_node_itself_finds_unreachable_is_ignored() {
 
 /// cluster M11.
 #[test]
-fn scenario_34_gossip_prefers_who_has_not_seen_and_spares_who_does_not_answer() {
+fn scenario_34_gossip_prefers_members_that_have_not_seen_and_spares_silent_ones() {
     let others = ["b", "c", "d", "e"];
     let mut a = Machine::with("a", ClusterSettings::default(), &others);
     let to = |out: &[Effect], name: &str| sent(out, name).iter().filter(|message| is_gossip(message)).count();
@@ -1526,7 +1526,7 @@ fn scenario_34_with_the_bias_only_those_are_drawn_that_have_not_seen_it_and_with
 
 /// cluster M15: the two oldest members, of all and of each role of the exiting member, are told of its exit at once.
 #[test]
-fn who_may_take_over_hears_at_once_who_exits() {
+fn oldest_members_get_exits_at_once() {
     let mut a = Machine::up("a", ClusterSettings::default());
     let others = ["b", "c", "d", "e", "f", "g", "h"];
     for (who, role) in others.iter().zip(["w", "w", "w", "w", "x", "x", "x"]) {
@@ -1585,7 +1585,7 @@ fn a_new_process_at_the_address_ends_the_patience_with_the_one_that_left() {
 
 /// cluster M17, M20: a Down member's accusations of others count for nothing.
 #[test]
-fn who_exits_is_not_removed_on_the_word_of_one_that_is_down() {
+fn down_members_accusations_do_not_remove_exiting_members() {
     let others = ["b", "c", "d"];
     let mut a = Machine::with("a", ClusterSettings::default(), &others);
     a.command(Command::Leave(ua("c")));

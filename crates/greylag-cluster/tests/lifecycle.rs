@@ -214,7 +214,7 @@ async fn a_machine_that_fails_ends_its_node() {
 
 /// cluster M34: a node that leaves before it came up never counts as Up.
 #[tokio::test(flavor = "multi_thread")]
-async fn scenario_27_nobody_is_up_who_leaves_before_the_cluster_is_big_enough() {
+async fn scenario_27_a_member_that_leaves_before_the_cluster_is_big_enough_is_never_up() {
     let settings = ClusterSettings { min_number_of_members: 3, ..ClusterSettings::test() };
     let network = MemoryNetwork::new();
     let one = start(&network, "one:1#1", settings.clone()).await;

@@ -161,7 +161,7 @@ impl World {
             return true;
         }
         let host_id = self.hosts.get(from).cloned();
-        if let Some(holder) = there.iter().find(|holder| !holder.heirs.include(host_id.as_deref())) {
+        if let Some(holder) = there.iter().find(|holder| !holder.replacers.include(host_id.as_deref())) {
             let (holder, detail) = (holder.member.clone(), holder.detail());
             self.input(node, Input::AddressHeld { holder: holder.clone(), claimant: from.clone() });
             let (address, code) = (node.clone(), RejectCode::NotReady);

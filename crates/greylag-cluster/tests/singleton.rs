@@ -294,7 +294,7 @@ async fn scenario_56_messages_wait_for_the_hand_over_and_keep_their_order() {
 /// cluster P8: a message that meets no instance is never kept silently, wherever that happens; and its asker need not
 /// wait.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_meets_no_instance_is_a_dead_letter_and_its_asker_hears_so() {
+async fn messages_without_an_instance_are_dead_letters_and_their_asks_fail() {
     let nodes = form(2, ClusterSettings::test).await;
     // The instance takes one message and then reads no more.
     let (busy, mut is_busy) = watch::channel(false);
@@ -346,7 +346,7 @@ async fn what_meets_no_instance_is_a_dead_letter_and_its_asker_hears_so() {
 /// cluster P8: the buffer is bounded; the oldest message is dropped first, and its ask fails at once; the rest are
 /// dropped when the node ends.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_kept_is_bounded_and_accounted_for() {
+async fn the_proxy_buffer_is_bounded_and_its_drops_are_counted() {
     let node = Node::start(ClusterSettings::test()).await;
     let mut letters: DeadLetterEvents = node.transport.dead_letters(100);
     let mut settings = SingletonSettings::test();

@@ -213,7 +213,7 @@ impl Model {
                     let wire = (node.clone(), message.to.clone());
                     self.wires.entry(wire).or_default().push_back(message);
                 }
-                ManagerEffect::SilenceInstance
+                ManagerEffect::CloseMailbox
                 | ManagerEffect::Stuck
                 | ManagerEffect::AcquireLease
                 | ManagerEffect::ReleaseLease => {}

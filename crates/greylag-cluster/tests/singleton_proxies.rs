@@ -123,7 +123,7 @@ impl World {
         }
         for effect in effects {
             match effect {
-                ProxyEffect::Identify(to) => self.say(node, to, Wire::Plain(ProxyMessage::Identify)),
+                ProxyEffect::Identify(to) => self.send(node, to, Wire::Plain(ProxyMessage::Identify)),
                 ProxyEffect::Forward(to, letter) => {
                     self.ordinary.entry((node.clone(), to)).or_default().push_back(letter);
                 }
@@ -140,15 +140,15 @@ impl World {
         process.host.handle(input, &mut effects);
         for effect in effects {
             match effect {
-                HostEffect::Tell { to, message } => self.say(node, to, Wire::Plain(message)),
+                HostEffect::Tell { to, message } => self.send(node, to, Wire::Plain(message)),
                 HostEffect::Retract { to, instance } => {
-                    self.say(node, to, Wire::Reliable(ProxyMessage::NotHere { instance: Some(instance) }));
+                    self.send(node, to, Wire::Reliable(ProxyMessage::NotHere { instance: Some(instance) }));
                 }
             }
         }
     }
 
-    fn say(&mut self, from: &UniqueAddress, to: UniqueAddress, wire: Wire) {
+    fn send(&mut self, from: &UniqueAddress, to: UniqueAddress, wire: Wire) {
         self.control.entry((from.clone(), to)).or_default().push_back(wire);
     }
 

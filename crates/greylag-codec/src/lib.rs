@@ -234,27 +234,27 @@ impl ReplyFormat for CborFormat {
 
     fn read(&self, bytes: &[u8], read: ReadAnswer) -> Result<Box<dyn Any + Send>, String> {
         let mut rest = bytes;
-        LENT.set(Some(read));
-        let Lent(answer) = ciborium::from_reader(&mut rest).map_err(|_| UNFIT.to_owned())?;
+        ANSWER_READER.set(Some(read));
+        let ErasedAnswer(answer) = ciborium::from_reader(&mut rest).map_err(|_| UNFIT.to_owned())?;
         if rest.is_empty() { Ok(answer) } else { Err(format!("{} bytes follow the answer", rest.len())) }
     }
 }
 
 /// An answer of an erased type. The library passes its deserializer only to `Deserialize` impls, and the answer's type
-/// is erased, so the function that reads the answer is passed in the thread-local `LENT`.
+/// is erased, so the function that reads the answer is passed in the thread-local `ANSWER_READER`.
 #[cfg(feature = "cbor")]
-struct Lent(Box<dyn Any + Send>);
+struct ErasedAnswer(Box<dyn Any + Send>);
 
 #[cfg(feature = "cbor")]
 thread_local! {
-    static LENT: std::cell::Cell<Option<ReadAnswer>> = const { std::cell::Cell::new(None) };
+    static ANSWER_READER: std::cell::Cell<Option<ReadAnswer>> = const { std::cell::Cell::new(None) };
 }
 
 #[cfg(feature = "cbor")]
-impl<'de> serde::Deserialize<'de> for Lent {
+impl<'de> serde::Deserialize<'de> for ErasedAnswer {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         use serde::de::Error;
-        let read = LENT.take().ok_or_else(|| D::Error::custom("read outside of an answer"))?;
+        let read = ANSWER_READER.take().ok_or_else(|| D::Error::custom("read outside of an answer"))?;
         read(&mut <dyn erased_serde::Deserializer<'_>>::erase(deserializer)).map(Self).map_err(D::Error::custom)
     }
 }

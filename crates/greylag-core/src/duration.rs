@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_write_is_read_exactly() {
+    fn durations_are_read_exactly() {
         for (text, millis) in [
             ("5s", 5_000),
             ("100ms", 100),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_unit_or_another_one_is_refused() {
+    fn missing_or_unknown_units_are_refused() {
         for text in
             ["", "5", "5 seconds", "s", "-5s", "1..5s", "1.s", "5s5", "0.0000000001s", "99999999999999999999999999d"]
         {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_reads_back() {
+    fn shown_durations_read_back() {
         for nanos in [0, 1, 1_500, 100_000_000, 5_000_000_000, 90_000_000_000, 86_400_000_000_000, 604_800_000_000_001]
         {
             let duration = Duration::from_nanos(nanos);

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_a_name_came_from_makes_no_difference() {
+    fn static_and_shared_manifests_are_equal() {
         let (fixed, shared) = (Manifest::from_static("cart.added"), Manifest::from("cart.added".to_owned()));
         assert_eq!(fixed, shared);
         assert_eq!(fixed.cmp(&shared), Ordering::Equal);

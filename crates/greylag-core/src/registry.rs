@@ -263,7 +263,7 @@ mod tests {
 
     /// Cluster T35.
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn undecodable_messages_are_named() {
         let registry = Registry::new();
         registry.register::<u32>(Text("count")).unwrap();
         let read =

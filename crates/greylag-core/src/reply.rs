@@ -85,8 +85,9 @@ pub trait ReplyPort: Send + Sync + 'static {
         let _ = (to, reader);
     }
 
-    /// An object of type `what` that a layer of the node lends to decoders: see [`ReplyScope::lent`]. Default: nothing.
-    fn lent(&self, what: TypeId) -> Option<Arc<dyn Any + Send + Sync>> {
+    /// An object of type `what` that a layer of the node provides to decoders: see [`ReplyScope::resource`]. Default:
+    /// nothing.
+    fn resource(&self, what: TypeId) -> Option<Arc<dyn Any + Send + Sync>> {
         let _ = what;
         None
     }
@@ -181,7 +182,7 @@ impl Right {
 
 impl Drop for Right {
     fn drop(&mut self) {
-        if !*self.written.get_mut() && self.port.is_some() && !ReplyScope::takes_back(&self.address, outcome_of_drop) {
+        if !*self.written.get_mut() && self.port.is_some() && !ReplyScope::note_drop(&self.address, outcome_of_drop) {
             self.send(outcome_of_drop());
         }
     }

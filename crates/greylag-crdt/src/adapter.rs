@@ -9,10 +9,10 @@
 //! mutators number writes by the container's own clock, so name writers by [`crate::UpdateCx::actor`]: an entry that is
 //! dropped and created again has another actor. Source: ddata A7–A10.
 
+mod crdts_traits;
 mod hashing;
-mod ours;
 
-pub use ours::NoClock;
+pub use crdts_traits::NoClock;
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -117,12 +117,12 @@ impl<S: Store> Causal<S> {
     /// The start floor, if `cx` is of the entry that this value is bound to.
     fn floor(&self, cx: &UpdateCx<'_>) -> Option<u64> {
         let floor = cx.start_floor(self.home.map(|home| home.entry))?;
-        Some(if cx.left_out().start_floor { 0 } else { floor })
+        Some(if cx.omitted().start_floor { 0 } else { floor })
     }
 
     /// The highest number of the updating replica that this context has seen.
     fn claimed_up_to(&self, cx: &UpdateCx<'_>) -> u64 {
-        if cx.left_out().claim_start { 0 } else { self.context.highest(cx.replica()) }
+        if cx.omitted().claim_start { 0 } else { self.context.highest(cx.replica()) }
     }
 
     fn join_fragment(&mut self, fragment: &Fragment<S>) -> Grew {
@@ -321,7 +321,7 @@ impl<S: Store> Host<S> for Causal<S> {
         drawn.dots().iter().chain(&superseded).for_each(|dot| context.insert(*dot));
         self.settle(changes, cx.last_drawn());
         Arc::make_mut(&mut self.context).union(&context);
-        if cx.left_out().removal_context {
+        if cx.omitted().removal_context {
             superseded.iter().for_each(|dot| context.remove_range(dot.replica, dot.number, dot.number));
         }
         let fragment = Box::new(Fragment { store, context, scope, forgotten });

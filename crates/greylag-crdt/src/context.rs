@@ -16,7 +16,7 @@ use crate::rename::Moves;
 use crate::replica::{Dot, MAX_NUMBER, ReplicaId};
 
 /// Up to so many intervals are looked up one by one; more are compared in one walk along both contexts.
-const SEARCHED: usize = 4;
+const LOOKUP_LIMIT: usize = 4;
 
 /// A closed interval of one replica's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl Context {
     pub(crate) fn add_all(&mut self, other: &Self) {
         if self.is_empty() {
             self.clone_from(other);
-        } else if other.seen.len() <= SEARCHED {
+        } else if other.seen.len() <= LOOKUP_LIMIT {
             other.seen.iter().for_each(|i| self.insert_range(i.replica, i.low, i.high));
         } else {
             self.seen = self.merged(other);
@@ -162,7 +162,7 @@ impl Context {
 
     /// Whether everything that `other` has seen was seen here.
     pub(crate) fn covers_all(&self, other: &Self) -> bool {
-        if other.seen.len() <= SEARCHED {
+        if other.seen.len() <= LOOKUP_LIMIT {
             return other.seen.iter().all(|i| self.covers(i.replica, i.low, i.high));
         }
         let mut own = self.seen.iter();

@@ -12,7 +12,7 @@ use crate::hash::{CachedDigest, Digest};
 use crate::parts;
 use crate::prune::{Markers, RemovedNodePruning};
 use crate::replica::SlotId;
-use crate::slots::{Slots, Tally};
+use crate::slots::{CounterSlots, Slots};
 use crate::tag::TypeTag;
 
 /// A counter that only grows.
@@ -29,7 +29,7 @@ use crate::tag::TypeTag;
 /// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct GCounter {
-    tally: Tally,
+    state: CounterSlots,
     cached: CachedDigest,
     /// The slot that the update added to; the delta is its amount after the update.
     tracker: Tracker<Touched>,
@@ -48,7 +48,7 @@ impl GCounter {
     #[inline]
     pub fn increment(&mut self, cx: &mut UpdateCx<'_>, by: u64) -> Result<(), CounterOverflow> {
         if by > 0 {
-            self.tally.add(cx.slot(), by)?;
+            self.state.add(cx.slot(), by)?;
             self.cached.forget();
             self.tracker.record(Touched::one(cx.slot(), true), Touched::join);
         }
@@ -62,12 +62,12 @@ impl GCounter {
 
     /// The sum of all slots, or `None` if it exceeds `u128::MAX`.
     pub fn checked_value(&self) -> Option<u128> {
-        self.tally.sum()
+        self.state.sum()
     }
 
     /// The slots.
     pub fn slots(&self) -> &Slots {
-        &self.tally.slots
+        &self.state.slots
     }
 }
 
@@ -88,7 +88,7 @@ impl ReplicatedData for GCounter {
 
     fn merge(&mut self, other: &Self) -> Result<Grew, MergeError> {
         self.tracker.merged();
-        let grew = self.tally.join(&other.tally);
+        let grew = self.state.join(&other.state);
         if grew {
             self.cached.forget();
         }
@@ -97,7 +97,7 @@ impl ReplicatedData for GCounter {
 
     fn merge_delta(&mut self, delta: &Slots) -> Result<Grew, MergeError> {
         self.tracker.merged();
-        let grew = self.tally.slots.join(delta);
+        let grew = self.state.slots.join(delta);
         if grew {
             self.cached.forget();
         }
@@ -121,12 +121,12 @@ impl ReplicatedData for GCounter {
     }
 
     fn pruning(&self) -> Option<&dyn RemovedNodePruning> {
-        Some(&self.tally)
+        Some(&self.state)
     }
 
     fn pruning_mut(&mut self) -> Option<&mut dyn RemovedNodePruning> {
         self.cached.forget();
-        Some(&mut self.tally)
+        Some(&mut self.state)
     }
 
     fn begin_change(&mut self, lineage: Lineage) {
@@ -134,7 +134,7 @@ impl ReplicatedData for GCounter {
     }
 
     fn take_change(&mut self, lineage: Lineage) -> Change<Slots> {
-        self.tracker.take_as(lineage, |touched| self.tally.slots.only(touched.only()))
+        self.tracker.take_as(lineage, |touched| self.state.slots.only(touched.only()))
     }
 
     fn digest(&self) -> Digest {
@@ -142,11 +142,11 @@ impl ReplicatedData for GCounter {
     }
 
     fn encode(&self, out: &mut Encoder) {
-        Self::encode_delta(&self.tally.slots, out);
+        Self::encode_delta(&self.state.slots, out);
     }
 
     fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { tally: Tally::of(Self::decode_delta(inp)?), ..Self::default() })
+        Ok(Self { state: CounterSlots::of(Self::decode_delta(inp)?), ..Self::default() })
     }
 
     fn encode_delta(delta: &Slots, out: &mut Encoder) {
@@ -163,7 +163,7 @@ impl ReplicatedData for GCounter {
     }
 
     fn size_hint(&self) -> usize {
-        8 + self.tally.slots.len() * 24
+        8 + self.state.slots.len() * 24
     }
 }
 
@@ -172,7 +172,7 @@ fn check_format(found: u8, canonical: u8) -> Result<(), DecodeError> {
     if found == canonical {
         Ok(())
     } else {
-        Err(DecodeError::NotCanonical("slots without births have an older format"))
+        Err(DecodeError::NotCanonical("slots without births must be written in format 1"))
     }
 }
 
@@ -215,8 +215,8 @@ pub struct PNCounter {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Halves {
-    added: Tally,
-    taken: Tally,
+    added: CounterSlots,
+    taken: CounterSlots,
 }
 
 /// A delta: the slots of additions and of subtractions that changed.
@@ -270,7 +270,7 @@ impl PNCounter {
 
     /// Additions minus subtractions, within the bounds of `i128`.
     pub fn value(&self) -> i128 {
-        let sum = |half: &Tally| half.sum().unwrap_or(u128::MAX);
+        let sum = |half: &CounterSlots| half.sum().unwrap_or(u128::MAX);
         difference(sum(&self.halves.added), sum(&self.halves.taken)).unwrap_or_else(|bound| bound)
     }
 
@@ -374,7 +374,7 @@ impl ReplicatedData for PNCounter {
     fn take_change(&mut self, lineage: Lineage) -> Change<SlotPair> {
         let Halves { added, taken } = &self.halves;
         self.tracker.take_as(lineage, |touched| {
-            let of = |is_touched, half: &Tally| match is_touched {
+            let of = |is_touched, half: &CounterSlots| match is_touched {
                 true => half.slots.only(touched.only()),
                 false => Slots::default(),
             };
@@ -392,7 +392,7 @@ impl ReplicatedData for PNCounter {
 
     fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let SlotPair { added, taken } = Self::decode_delta(inp)?;
-        let halves = Halves { added: Tally::of(added), taken: Tally::of(taken) };
+        let halves = Halves { added: CounterSlots::of(added), taken: CounterSlots::of(taken) };
         Ok(Self { halves, ..Self::default() })
     }
 

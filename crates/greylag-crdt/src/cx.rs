@@ -13,14 +13,14 @@ pub struct UpdateCx<'a> {
     /// Where the updated value lives, and the start floor: the source's value when this replicator started.
     entry: Option<(Home, u64)>,
     reserved: &'a [(u64, u64)],
-    left_out: LeftOut,
+    omitted: OmittedClauses,
 }
 
 /// Clauses left out on purpose, so that simulations prove that their checkers find the omission. Source: ddata scenario
 /// 86.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, Default)]
-pub struct LeftOut {
+pub struct OmittedClauses {
     /// Deltas do not say what they supersede (ddata K7).
     pub removal_context: bool,
     /// Claims include what former replicators of the process drew (ddata K7).
@@ -34,7 +34,7 @@ pub struct LeftOut {
 impl<'a> UpdateCx<'a> {
     /// A context for updates outside of a replicator: dots are drawn, no other number is claimed.
     pub fn new(source: &'a DotSource, replica: ReplicaId, writer: &'a WriterKey, wall_ms: i64) -> Self {
-        Self { source, replica, writer, wall_ms, entry: None, reserved: &[], left_out: LeftOut::default() }
+        Self { source, replica, writer, wall_ms, entry: None, reserved: &[], omitted: OmittedClauses::default() }
     }
 
     /// A context for an update of one entry, in a replicator whose process had drawn `start_floor` numbers when it
@@ -52,13 +52,13 @@ impl<'a> UpdateCx<'a> {
     /// Leaves clauses out.
     #[doc(hidden)]
     #[must_use]
-    pub fn leave_out(mut self, left_out: LeftOut) -> Self {
-        self.left_out = left_out;
+    pub fn omit_clauses(mut self, omitted: OmittedClauses) -> Self {
+        self.omitted = omitted;
         self
     }
 
-    pub(crate) fn left_out(&self) -> LeftOut {
-        self.left_out
+    pub(crate) fn omitted(&self) -> OmittedClauses {
+        self.omitted
     }
 
     /// The replica that updates.
@@ -72,7 +72,7 @@ impl<'a> UpdateCx<'a> {
     /// A6, Y4.
     #[inline]
     pub fn slot(&self) -> SlotId {
-        let birth = if self.left_out.birth { 0 } else { self.actor().1 };
+        let birth = if self.omitted.birth { 0 } else { self.actor().1 };
         SlotId::new(self.replica, birth)
     }
 

@@ -91,7 +91,7 @@ impl ReplicatedData for Flag {
         match inp.u8()? {
             0 => Ok(Self::new()),
             1 => Ok(Self { enabled: true, ..Self::new() }),
-            _ => Err(DecodeError::Invalid("a flag is neither on nor off")),
+            _ => Err(DecodeError::Invalid("a flag's byte is neither 0 nor 1")),
         }
     }
 

@@ -109,7 +109,7 @@ impl<T: Element> GSet<T> {
 
 /// Merging with fewer elements looks each up; merging with more, unless far fewer than the set has, walks along
 /// both sets.
-const WALKED: usize = 16;
+const LOOKUP_LIMIT: usize = 16;
 
 fn sum_of<'a, T: Element>(elements: impl Iterator<Item = &'a T>) -> Digest {
     elements.map(digest_of).fold(Digest::default(), Digest::plus)
@@ -160,7 +160,7 @@ impl<T: Element> ReplicatedData for GSet<T> {
             self.sum.clone_from(&other.sum);
             return Ok((!other.is_empty()).into());
         }
-        if other.len() < WALKED.max(self.len() / 8) {
+        if other.len() < LOOKUP_LIMIT.max(self.len() / 8) {
             return Ok(self.insert_all(other.iter()).into());
         }
         let mut missing = Vec::with_capacity(other.len());

@@ -17,7 +17,7 @@ pub type OrSetStore<T> = DotMap<T, DotSet>;
 impl<T: Element> DotMap<T, DotSet> {
     /// A set to put into a map.
     pub fn of_elements(elements: impl IntoIterator<Item = T>) -> Self {
-        elements.into_iter().fold(Self::default(), |set, element| set.with(element, DotSet::single(Dot::NOWHERE)))
+        elements.into_iter().fold(Self::default(), |set, element| set.with(element, DotSet::single(Dot::UNPLACED)))
     }
 
     /// The elements, ascending.

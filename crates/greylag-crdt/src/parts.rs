@@ -96,7 +96,7 @@ pub fn decode_delta<T: ReplicatedData>(inp: &mut Decoder<'_>) -> Result<Option<T
     match inp.u8()? {
         0 => Ok(None),
         1 => T::decode_delta(inp).map(Some),
-        _ => Err(DecodeError::Invalid("a part's delta is neither there nor not")),
+        _ => Err(DecodeError::Invalid("the presence byte of a part's delta is neither 0 nor 1")),
     }
 }
 

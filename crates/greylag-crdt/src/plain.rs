@@ -32,7 +32,7 @@ impl<C: fmt::Debug> fmt::Debug for PlainValue<C> {
 impl<C: ReplicatedData> DotFun<PlainValue<C>> {
     /// A value to put into a map.
     pub fn of_value(value: C) -> Self {
-        Self::single(Dot::NOWHERE, PlainValue(value))
+        Self::single(Dot::UNPLACED, PlainValue(value))
     }
 
     /// All siblings joined; zero if the store is empty.

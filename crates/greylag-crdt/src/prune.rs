@@ -95,7 +95,7 @@ impl Range {
 }
 
 /// The path to one counter of a value, as part numbers. A value that is one counter has the empty path.
-type Way = Vec<u16>;
+type PartPath = Vec<u16>;
 
 /// The births of two slots: of the removed replica's, and of the owner's that received the amount.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,13 +107,13 @@ struct Births {
 /// How much of a removed replica's slots was moved to slots of the owner: an amount for each pair of slots, of each counter
 /// in a value (both halves of a `PNCounter`, each counter of a composed struct). Source: ddata Y4.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Moved(BTreeMap<(Way, Births), u128>);
+pub struct Moved(BTreeMap<(PartPath, Births), u128>);
 
 impl Moved {
     /// The amount moved from the removed replica's slot born at `from` to the owner's slot born at `to`, in a value
     /// that is one counter.
     pub fn amount(&self, from: u64, to: u64) -> u128 {
-        self.0.get(&(Way::new(), Births { from, to })).copied().unwrap_or(0)
+        self.0.get(&(PartPath::new(), Births { from, to })).copied().unwrap_or(0)
     }
 
     /// The greatest amount moved from the removed replica's slot born at `from`, in a value that is one counter.
@@ -125,13 +125,13 @@ impl Moved {
     /// counter.
     pub fn amounts(&self) -> impl Iterator<Item = (u64, u64, u128)> + '_ {
         // The empty path sorts first.
-        let alone = self.0.iter().take_while(|((way, _), _)| way.is_empty());
+        let alone = self.0.iter().take_while(|((path, _), _)| path.is_empty());
         alone.map(|((_, births), amount)| (births.from, births.to, *amount))
     }
 
     /// Sets the amount moved from one slot to another, in a value that is one counter.
     pub fn set_amount(&mut self, from: u64, to: u64, amount: u128) {
-        self.0.insert((Way::new(), Births { from, to }), amount);
+        self.0.insert((PartPath::new(), Births { from, to }), amount);
     }
 
     /// Whether nothing was moved.
@@ -142,14 +142,15 @@ impl Moved {
     /// The amounts moved within one part of a composed value.
     #[must_use]
     pub fn part(&self, index: u16) -> Self {
-        let inner = self.0.iter().filter(|((way, _), _)| way.first() == Some(&index));
-        Self(inner.map(|((way, births), amount)| ((way[1..].to_vec(), *births), *amount)).collect())
+        let inner = self.0.iter().filter(|((path, _), _)| path.first() == Some(&index));
+        Self(inner.map(|((path, births), amount)| ((path[1..].to_vec(), *births), *amount)).collect())
     }
 
     /// Takes over the amounts moved within one part of a composed value.
     pub fn set_part(&mut self, index: u16, part: Self) {
-        self.0.retain(|(way, _), _| way.first() != Some(&index));
-        let outer = part.0.into_iter().map(|((way, births), amount)| (([&[index], &way[..]].concat(), births), amount));
+        self.0.retain(|(path, _), _| path.first() != Some(&index));
+        let outer =
+            part.0.into_iter().map(|((path, births), amount)| (([&[index], &path[..]].concat(), births), amount));
         self.0.extend(outer);
     }
 
@@ -164,8 +165,8 @@ impl Moved {
     /// Forgets the births of the owner's slots; for simulations that prove their checkers. Source: ddata scenario 86.
     #[doc(hidden)]
     pub fn forget_owner_slots(&mut self) {
-        for ((way, births), amount) in std::mem::take(&mut self.0) {
-            let own = self.0.entry((way, Births { to: 0, ..births })).or_default();
+        for ((path, births), amount) in std::mem::take(&mut self.0) {
+            let own = self.0.entry((path, Births { to: 0, ..births })).or_default();
             *own = (*own).max(amount);
         }
     }
@@ -175,8 +176,8 @@ impl Moved {
     }
 
     /// The slots of the removed replica from which an amount was moved.
-    fn sources(&self) -> impl Iterator<Item = (&Way, u64)> {
-        self.0.keys().map(|(way, births)| (way, births.from))
+    fn sources(&self) -> impl Iterator<Item = (&PartPath, u64)> {
+        self.0.keys().map(|(path, births)| (path, births.from))
     }
 
     /// Whether any slot has a birth; if none has, births are not written.
@@ -186,9 +187,9 @@ impl Moved {
 
     fn encode(&self, out: &mut Encoder) {
         out.u64(self.0.len() as u64);
-        for ((way, _), amount) in &self.0 {
-            out.u64(way.len() as u64);
-            way.iter().for_each(|index| out.u64((*index).into()));
+        for ((path, _), amount) in &self.0 {
+            out.u64(path.len() as u64);
+            path.iter().for_each(|index| out.u64((*index).into()));
             out.u128(*amount);
         }
     }
@@ -201,24 +202,28 @@ impl Moved {
     }
 
     /// Reads paths and amounts, as `encode` wrote them.
-    fn decode(inp: &mut Decoder<'_>) -> Result<Vec<(Way, u128)>, DecodeError> {
+    fn decode(inp: &mut Decoder<'_>) -> Result<Vec<(PartPath, u128)>, DecodeError> {
         let mut moved = Vec::new();
         for _ in 0..inp.count()? {
-            let mut way = Way::new();
+            let mut path = PartPath::new();
             for _ in 0..inp.count()? {
-                way.push(inp.u64()?.try_into().map_err(|_| DecodeError::Invalid("a part's number is too large"))?);
+                path.push(inp.u64()?.try_into().map_err(|_| DecodeError::Invalid("a part's number is too large"))?);
             }
-            moved.push((way, inp.u128()?));
+            moved.push((path, inp.u128()?));
         }
         Ok(moved)
     }
 
     /// Reads the births that belong to `moved`, if any were written.
-    fn decode_births(inp: &mut Decoder<'_>, moved: Vec<(Way, u128)>, has_births: bool) -> Result<Self, DecodeError> {
+    fn decode_births(
+        inp: &mut Decoder<'_>,
+        moved: Vec<(PartPath, u128)>,
+        has_births: bool,
+    ) -> Result<Self, DecodeError> {
         let mut all = BTreeMap::new();
-        for (way, amount) in moved {
+        for (path, amount) in moved {
             let births = if has_births { Births { from: inp.u64()?, to: inp.u64()? } } else { Births::default() };
-            let slots = (way, births);
+            let slots = (path, births);
             if all.last_key_value().is_some_and(|(last, _)| *last >= slots) {
                 return Err(DecodeError::NotCanonical("amounts do not ascend"));
             }
@@ -226,7 +231,7 @@ impl Moved {
         }
         let moved = Self(all);
         if has_births && !moved.has_births() {
-            return Err(DecodeError::NotCanonical("slots without births have an older format"));
+            return Err(DecodeError::NotCanonical("slots without births must be written in format 1"));
         }
         Ok(moved)
     }
@@ -316,7 +321,7 @@ impl Performed {
     fn decode(inp: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let (removed, owner) = (ReplicaId(inp.u64()?), ReplicaId(inp.u64()?));
         if removed == owner {
-            return Err(DecodeError::Invalid("a replica cannot own what it left"));
+            return Err(DecodeError::Invalid("a marker's owner is the removed replica itself"));
         }
         let mut ranges: Vec<Range> = Vec::new();
         for _ in 0..inp.count()? {
@@ -331,7 +336,7 @@ impl Performed {
         let obsolete_at = match kind & !WITH_BIRTHS {
             0 => None,
             1 => Some(inp.i64()?),
-            _ => return Err(DecodeError::Invalid("neither a time nor never")),
+            _ => return Err(DecodeError::Invalid("unknown kind of a marker's end")),
         };
         let moved = Moved::decode_births(inp, moved, kind & WITH_BIRTHS != 0)?;
         Ok(Self { removed, owner, ranges, moved, performed_at, obsolete_at })
@@ -393,16 +398,16 @@ impl Markers {
             Err(at) => self.0.insert(at, marker.clone()),
         }
         let sources = self.of(marker.removed).iter().flat_map(|own| own.moved.sources());
-        let mut targets: BTreeMap<(&Way, u64), usize> = BTreeMap::new();
+        let mut targets: BTreeMap<(&PartPath, u64), usize> = BTreeMap::new();
         sources.for_each(|slot| *targets.entry(slot).or_default() += 1);
         targets.retain(|_, count| *count > 1);
         if targets.is_empty() {
             return;
         }
-        let twice: BTreeSet<(Way, u64)> = targets.into_keys().map(|(way, birth)| (way.clone(), birth)).collect();
+        let twice: BTreeSet<(PartPath, u64)> = targets.into_keys().map(|(path, birth)| (path.clone(), birth)).collect();
         let of_removed = self.0.iter_mut().filter(|own| own.removed == marker.removed);
         for own in of_removed {
-            if own.moved.sources().any(|(way, birth)| twice.contains(&(way.clone(), birth))) {
+            if own.moved.sources().any(|(path, birth)| twice.contains(&(path.clone(), birth))) {
                 own.obsolete_at = None;
             }
         }

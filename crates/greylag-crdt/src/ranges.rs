@@ -70,7 +70,7 @@ pub trait Ranged: Send + Sync {
     fn whole(&self) -> RangeSum;
 
     /// Computes sums ahead of their use, over about `most` keys. Returns whether all are known.
-    fn warm(&self, most: usize) -> bool;
+    fn compute_sums(&self, most: usize) -> bool;
 
     /// The sum over a range; fast once the sums of the nodes are known.
     ///

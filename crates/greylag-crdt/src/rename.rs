@@ -30,13 +30,13 @@ impl Move {
 
 /// A range with its replicas: numbers of the removed one are numbers of the owner.
 #[derive(Debug, Clone, Copy)]
-struct Tie {
+struct RenamedRange {
     removed: ReplicaId,
     owner: ReplicaId,
     range: Range,
 }
 
-impl Tie {
+impl RenamedRange {
     fn image(&self, dot: Dot) -> Option<Dot> {
         let number = (dot.replica == self.removed).then(|| self.range.image(dot.number))??;
         Some(Dot::new(self.owner, number))
@@ -74,15 +74,15 @@ impl Moves {
     pub(crate) fn of(markers: &Markers) -> Self {
         let of_marker = |m: &crate::prune::Performed| {
             let (removed, owner) = (m.removed, m.owner);
-            m.ranges.iter().map(move |range| Tie { removed, owner, range: *range }).collect::<Vec<_>>()
+            m.ranges.iter().map(move |range| RenamedRange { removed, owner, range: *range }).collect::<Vec<_>>()
         };
-        let ties: Vec<Tie> = markers.iter().flat_map(of_marker).collect();
-        let starts = starts(&ties);
+        let ranges: Vec<RenamedRange> = markers.iter().flat_map(of_marker).collect();
+        let starts = starts(&ranges);
         let mut moves = Vec::new();
         for (index, start) in starts.iter().enumerate() {
             // Up to the next start, the classes of all numbers are shifted by the same distance.
             let next = starts.get(index + 1).filter(|next| next.replica == start.replica);
-            let target = standing(*start, &ties);
+            let target = representative(*start, &ranges);
             if target != *start
                 && let Some(next) = next
             {
@@ -115,27 +115,27 @@ impl Moves {
 
 /// The starts of pieces within which all classes have the same shape: the ends of ranges, and their images and origins.
 /// Ascending.
-fn starts(ties: &[Tie]) -> Vec<Dot> {
+fn starts(ranges: &[RenamedRange]) -> Vec<Dot> {
     let mut starts: BTreeSet<Dot> = BTreeSet::new();
-    let mut open: Vec<Dot> = ties.iter().flat_map(Tie::ends).collect();
+    let mut open: Vec<Dot> = ranges.iter().flat_map(RenamedRange::ends).collect();
     while let Some(dot) = open.pop() {
         if starts.len() < MAX_PIECES && starts.insert(dot) {
-            open.extend(ties.iter().flat_map(|tie| [tie.image(dot), tie.origin(dot)]).flatten());
+            open.extend(ranges.iter().flat_map(|range| [range.image(dot), range.origin(dot)]).flatten());
         }
     }
     starts.into_iter().collect()
 }
 
-/// The name that stands for a dot: the smallest of its class that no range covers.
-fn standing(dot: Dot, ties: &[Tie]) -> Dot {
+/// The representative of a dot: the smallest name of its class that no range covers.
+fn representative(dot: Dot, ranges: &[RenamedRange]) -> Dot {
     let mut class = BTreeSet::new();
     let mut open = vec![dot];
     while let Some(name) = open.pop() {
         if class.len() < MAX_NAMES && class.insert(name) {
-            open.extend(ties.iter().flat_map(|tie| [tie.image(name), tie.origin(name)]).flatten());
+            open.extend(ranges.iter().flat_map(|range| [range.image(name), range.origin(name)]).flatten());
         }
     }
-    let is_covered = |name: &&Dot| ties.iter().any(|tie| tie.image(**name).is_some());
+    let is_covered = |name: &&Dot| ranges.iter().any(|range| range.image(**name).is_some());
     class.iter().find(|name| !is_covered(name)).or(class.first()).copied().unwrap_or(dot)
 }
 

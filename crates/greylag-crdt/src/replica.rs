@@ -128,7 +128,7 @@ pub struct Dot {
 
 impl Dot {
     /// The dot of leaves that are in no entry yet; putting them into an entry gives them fresh dots.
-    pub(crate) const NOWHERE: Self = Self { replica: ReplicaId(0), number: 1 };
+    pub(crate) const UNPLACED: Self = Self { replica: ReplicaId(0), number: 1 };
 
     /// The write `number` of `replica`.
     pub fn new(replica: ReplicaId, number: u64) -> Self {

@@ -133,9 +133,9 @@ impl DotFun<SlotCounter> {
     /// A counter to put into a map.
     pub fn counting(amount: i64) -> Self {
         let mut counter = SlotCounter::default();
-        let amounts = counter.amounts(Dot::NOWHERE);
+        let amounts = counter.amounts(Dot::UNPLACED);
         (amounts.added, amounts.taken) = (amount.max(0).unsigned_abs().into(), amount.min(0).unsigned_abs().into());
-        Self::single(Dot::NOWHERE, counter)
+        Self::single(Dot::UNPLACED, counter)
     }
 
     /// Additions minus subtractions, within the bounds of `i128`.

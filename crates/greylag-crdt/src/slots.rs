@@ -7,13 +7,13 @@
 //!
 //! Source: ddata Y4.
 
+mod counter_slots;
 mod few;
 mod many;
-mod tally;
 
 use triomphe::Arc;
 
-pub(crate) use tally::Tally;
+pub(crate) use counter_slots::CounterSlots;
 
 use crate::codec::{DecodeError, Decoder, Encoder, FORMAT, FORMAT_WITH_BIRTHS, ascending};
 use crate::error::CounterOverflow;

@@ -228,7 +228,7 @@ macro_rules! edited_by_store_mut {
 pub(crate) use edited_by_store_mut;
 
 /// The scopes and patches of a store that is always changed as a whole.
-macro_rules! spoken_of_as_a_whole {
+macro_rules! whole_scope {
     () => {
         type Scope = Whole;
         type Patch = Self;
@@ -254,7 +254,7 @@ macro_rules! spoken_of_as_a_whole {
         }
     };
 }
-use spoken_of_as_a_whole;
+use whole_scope;
 
 /// The scope of stores that are always changed as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use crate::entries::Entries;
 use crate::key::KeyId;
 use crate::message::{BatchItem, DeltaItem, Message, Nacked};
 use crate::settings::ReplicatorSettings;
-use crate::sync::FRAGMENTS_PATIENCE;
+use crate::sync::FRAGMENTS_TIMEOUT;
 use crate::types::TypeTable;
 
 /// The most unsent records of one key: further ones are joined in place, so that bursts do not grow the log.
@@ -36,12 +36,12 @@ pub(crate) struct Record {
     pub(crate) tag: Arc<str>,
     pub(crate) prev: u64,
     pub(crate) version: u64,
-    pub(crate) said: Said,
+    pub(crate) content: RecordContent,
 }
 
 /// The content of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum RecordContent {
     /// An encoded delta.
     Delta(Bytes),
     /// The entry changed, and only the full state says how.
@@ -52,7 +52,7 @@ pub(crate) enum Said {
     Nothing,
 }
 
-impl Said {
+impl RecordContent {
     fn delta(&self) -> Option<&Bytes> {
         match self {
             Self::Delta(delta) => Some(delta),
@@ -88,11 +88,11 @@ struct Outstanding {
     /// When to resend the batch.
     again_at: Instant,
     /// After a refusal: the entries to send in full, and those to send since a given version.
-    owed: Option<BTreeMap<KeyId, Owed>>,
+    resends: Option<BTreeMap<KeyId, Resend>>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Owed {
+enum Resend {
     Since(u64),
     Full,
 }
@@ -199,7 +199,7 @@ impl DeltaLog {
         let place = hashed(&record.key);
         let (unsent, latest) = self.unsent(&place);
         if let Some(latest) = latest
-            && (unsent >= UNSENT_PER_KEY || record.said == Said::Touch)
+            && (unsent >= UNSENT_PER_KEY || record.content == RecordContent::Touch)
             && self.join_into(types, latest, &record)
         {
             return;
@@ -227,22 +227,22 @@ impl DeltaLog {
     /// Joins a record into an unsent record of the same key.
     fn join_into(&mut self, types: &TypeTable, seq: u64, record: &Record) -> bool {
         let Some(target) = self.at(seq) else { return false };
-        let said = match (&target.said, &record.said) {
-            (Said::Delta(own), Said::Delta(delta)) => {
+        let content = match (&target.content, &record.content) {
+            (RecordContent::Delta(own), RecordContent::Delta(delta)) => {
                 let Some(Ok((joined, _))) = types.find(&record.tag).map(|found| found.join_deltas(&[own, delta]))
                 else {
                     return false;
                 };
-                Said::Delta(joined.into())
+                RecordContent::Delta(joined.into())
             }
-            (own, Said::Touch) if own.is_change() => return true,
-            (own, said) if own.is_change() && said.is_change() => Said::Full,
-            (Said::Touch, Said::Touch) => return true,
+            (own, RecordContent::Touch) if own.is_change() => return true,
+            (own, content) if own.is_change() && content.is_change() => RecordContent::Full,
+            (RecordContent::Touch, RecordContent::Touch) => return true,
             _ => return false,
         };
         let before = weight(target);
         target.version = record.version;
-        target.said = said;
+        target.content = content;
         let after = weight(target);
         self.bytes = self.bytes - before + after;
         true
@@ -250,22 +250,22 @@ impl DeltaLog {
 
     /// Drops the logged deltas of an entry that was just deleted: its present state says everything.
     pub(crate) fn clear_deltas(&mut self, key: &KeyId) {
-        self.replace(key, |said| if said.is_change() { Said::Full } else { Said::Nothing });
+        self.replace(key, |content| if content.is_change() { RecordContent::Full } else { RecordContent::Nothing });
     }
 
     /// Drops what was logged of an entry that is gone. The records keep their numbers, so that batches under way stay
     /// the same.
     pub(crate) fn forget(&mut self, key: &KeyId) {
-        self.replace(key, |_| Said::Nothing);
+        self.replace(key, |_| RecordContent::Nothing);
         self.by_key.remove(&hashed(key));
     }
 
-    fn replace(&mut self, key: &KeyId, with: impl Fn(&Said) -> Said) {
+    fn replace(&mut self, key: &KeyId, with: impl Fn(&RecordContent) -> RecordContent) {
         let Some(seqs) = self.by_key.get(&hashed(key)).map(|of_key| of_key.seqs.clone()) else { return };
         for seq in seqs {
             let Some(record) = self.at(seq) else { continue };
             let before = weight(record);
-            record.said = with(&record.said);
+            record.content = with(&record.content);
             let after = weight(record);
             self.bytes = self.bytes - before + after;
         }
@@ -331,9 +331,9 @@ impl DeltaLog {
             if let Some(cursor) = self.peers.get_mut(peer) {
                 cursor.sent = to_seq;
                 let message = Message::DeltaBatch { from_seq, to_seq, items };
-                let again_at = now + patience(settings, &message);
+                let again_at = now + resend_timeout(settings, &message);
                 cursor.note_hints(now, &message);
-                cursor.outstanding.insert(from_seq, Outstanding { to_seq, again_at, owed: None });
+                cursor.outstanding.insert(from_seq, Outstanding { to_seq, again_at, resends: None });
                 sends.push((peer.clone(), message));
             }
             self.sendings += 1;
@@ -376,7 +376,8 @@ impl DeltaLog {
     ) -> Vec<BatchItem> {
         let mut order: Vec<&KeyId> = Vec::new();
         let mut groups: BTreeMap<&KeyId, Vec<&Record>> = BTreeMap::new();
-        for (_, record) in self.between(from_seq, to_seq).filter(|(_, record)| record.said != Said::Nothing) {
+        for (_, record) in self.between(from_seq, to_seq).filter(|(_, record)| record.content != RecordContent::Nothing)
+        {
             let group = groups.entry(&record.key).or_default();
             if group.is_empty() {
                 order.push(&record.key);
@@ -423,32 +424,32 @@ impl DeltaLog {
         from_seq: u64,
     ) -> Option<(UniqueAddress, Message)> {
         let batch = self.peers.get(peer)?.outstanding.get(&from_seq)?;
-        let (to_seq, owed) = (batch.to_seq, batch.owed.clone());
-        let items = match owed {
+        let (to_seq, resends) = (batch.to_seq, batch.resends.clone());
+        let items = match resends {
             None => self.items(settings, types, entries, from_seq, to_seq),
-            Some(owed) => {
-                let owed = owed.iter();
-                owed.filter_map(|(key, owed)| self.owed_item(settings, types, entries, key, *owed)).collect()
+            Some(resends) => {
+                let resends = resends.iter();
+                resends.filter_map(|(key, resend)| self.resend_item(settings, types, entries, key, *resend)).collect()
             }
         };
         let message = Message::DeltaBatch { from_seq, to_seq, items };
         let cursor = self.peers.get_mut(peer)?;
         cursor.note_hints(now, &message);
-        cursor.outstanding.get_mut(&from_seq)?.again_at = now + patience(settings, &message);
+        cursor.outstanding.get_mut(&from_seq)?.again_at = now + resend_timeout(settings, &message);
         Some((peer.clone(), message))
     }
 
     /// The item that closes a gap: the missing deltas, or the full state if the log no longer has them.
-    fn owed_item(
+    fn resend_item(
         &self,
         settings: &ReplicatorSettings,
         types: &TypeTable,
         entries: &mut Entries,
         key: &KeyId,
-        owed: Owed,
+        resend: Resend,
     ) -> Option<BatchItem> {
         let mut room = settings.max_message_bytes;
-        if let Owed::Since(have) = owed {
+        if let Resend::Since(have) = resend {
             let missing: Vec<&Record> = self.missing(key, have);
             if missing.first().is_some_and(|first| first.prev <= have) {
                 return item(settings, types, entries, key, &missing, &mut room);
@@ -464,7 +465,7 @@ impl DeltaLog {
             let at = self.records.partition_point(|(number, _)| number < seq);
             self.records.get(at).map(|(_, record)| record)
         });
-        records.filter(|record| record.said.is_change() && record.version > have).collect()
+        records.filter(|record| record.content.is_change() && record.version > have).collect()
     }
 
     /// The joined deltas of an entry above a version, if the log has them all. Source: ddata R12.
@@ -513,21 +514,21 @@ impl DeltaLog {
         }
         if is_exchanging {
             // Resend the same batch later; by then the round may have brought what the peer lacks.
-            (batch.owed, batch.again_at) = (None, now + settings.delta_resend_timeout);
+            (batch.resends, batch.again_at) = (None, now + settings.delta_resend_timeout);
             return Vec::new();
         }
         // A second refusal means that deltas do not close the gap.
-        let again = batch.owed.is_some();
-        let owed = nacked.iter().map(|nack| {
-            let owed = if nack.full || again { Owed::Full } else { Owed::Since(nack.have) };
-            (nack.key.clone(), owed)
+        let again = batch.resends.is_some();
+        let resends = nacked.iter().map(|nack| {
+            let resend = if nack.full || again { Resend::Full } else { Resend::Since(nack.have) };
+            (nack.key.clone(), resend)
         });
-        batch.owed = Some(owed.collect());
+        batch.resends = Some(resends.collect());
         self.send_again(now, settings, types, entries, from, from_seq).into_iter().collect()
     }
 
     /// Makes all unacknowledged batches of a peer due at once, because the peer is reachable again.
-    pub(crate) fn hurry(&mut self, peer: &UniqueAddress, now: Instant) {
+    pub(crate) fn resend_now(&mut self, peer: &UniqueAddress, now: Instant) {
         if let Some(cursor) = self.peers.get_mut(peer) {
             cursor.outstanding.values_mut().for_each(|batch| batch.again_at = batch.again_at.min(now));
         }
@@ -610,28 +611,28 @@ impl DeltaLog {
         assert!(self.records.iter().map(|(seq, _)| seq).is_sorted(), "records ascend");
         assert!(self.peers.values().all(|cursor| cursor.sent <= self.last), "cursors lie within the log");
         assert_eq!(self.bytes, self.records.iter().map(|(_, record)| weight(record)).sum::<usize>());
-        let said = self.records.iter().filter(|(_, record)| record.said != Said::Nothing).count();
+        let with_content = self.records.iter().filter(|(_, record)| record.content != RecordContent::Nothing).count();
         let indexed = self.by_key.values().map(|of_key| of_key.seqs.len()).sum();
-        assert!(said <= indexed && indexed <= self.records.len(), "records are found by their keys");
+        assert!(with_content <= indexed && indexed <= self.records.len(), "records are found by their keys");
     }
 }
 
 /// How long a batch waits for its acknowledgement before it is resent. A batch in pieces takes longer, and a second
 /// copy behind it would only delay both.
-fn patience(settings: &ReplicatorSettings, batch: &Message) -> Duration {
+fn resend_timeout(settings: &ReplicatorSettings, batch: &Message) -> Duration {
     let is_bulk = batch.size_hint() > settings.max_message_bytes;
-    settings.delta_resend_timeout.max(if is_bulk { FRAGMENTS_PATIENCE } else { Duration::ZERO })
+    settings.delta_resend_timeout.max(if is_bulk { FRAGMENTS_TIMEOUT } else { Duration::ZERO })
 }
 
 fn weight(record: &Record) -> usize {
-    record.key.len() + record.said.delta().map_or(0, Bytes::len) + 48
+    record.key.len() + record.content.delta().map_or(0, Bytes::len) + 48
 }
 
 /// Joins the deltas of consecutive records, with the markers that their entry has now. Returns also the number of
 /// leaves; `None` if a record has no delta.
 fn joined(types: &TypeTable, entries: &Entries, records: &[&Record]) -> Option<(DeltaItem, usize)> {
     let (first, last) = (records.first()?, records.last()?);
-    let deltas = records.iter().map(|record| record.said.delta().map(|delta| &**delta));
+    let deltas = records.iter().map(|record| record.content.delta().map(|delta| &**delta));
     let deltas: Vec<&[u8]> = deltas.collect::<Option<_>>()?;
     let (delta, leaves) = types.find(&first.tag)?.join_deltas(&deltas).ok()?;
     let item = DeltaItem {
@@ -654,7 +655,7 @@ fn item(
     records: &[&Record],
     room: &mut usize,
 ) -> Option<BatchItem> {
-    let changes: Vec<&Record> = records.iter().copied().filter(|record| record.said.is_change()).collect();
+    let changes: Vec<&Record> = records.iter().copied().filter(|record| record.content.is_change()).collect();
     if changes.is_empty() {
         let touch = |used_ms| BatchItem::Touch { hash: hash64(key.as_bytes()), used_ms };
         return entries.used_ms(key).map(touch);

@@ -1,16 +1,16 @@
 //! The tokio half: the handle that programs hold, and the task that runs the machine.
 
+mod bulk_sender;
 mod controls;
 mod events;
 #[cfg(feature = "cluster")]
 mod from_cluster;
-mod inlet;
-mod keeper;
+mod inbound;
 mod limits;
 mod membership;
 mod numbers;
 mod replicated;
-mod shipping;
+mod store_task;
 mod subscription;
 mod task;
 
@@ -319,7 +319,7 @@ impl Replicator {
     /// # Errors
     /// [`RequestError`].
     pub async fn events(&self) -> Result<Events, RequestError> {
-        self.ask(|task| task.teller.listen()).await
+        self.ask(|task| task.events.listen()).await
     }
 
     /// The number of voters; 0 while durable entries are loaded.

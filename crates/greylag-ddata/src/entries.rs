@@ -4,13 +4,13 @@ mod drafts;
 mod encodings;
 mod entry;
 mod expiring;
-mod few;
 mod loading;
 mod merging;
 mod sizes;
+mod small_list;
 mod versions;
 
-pub(crate) use entry::{Data, Entry, Filled};
+pub(crate) use entry::{Data, Entry, EntryContent};
 pub(crate) use loading::LoadProblem;
 pub(crate) use merging::Rules;
 
@@ -49,7 +49,7 @@ pub(crate) enum Merged {
 
 /// An entry that was removed without a trace.
 #[derive(Debug)]
-pub(crate) struct Gone {
+pub(crate) struct RemovedEntry {
     pub(crate) key: KeyId,
     /// The deletion time, if the entry was a tombstone that was dropped for its age.
     pub(crate) aged: Option<i64>,
@@ -75,7 +75,7 @@ pub(crate) struct Entries {
     /// Entries changed since subscribers were notified.
     pub(crate) dirty: BTreeSet<KeyId>,
     /// What the last merge revealed.
-    pub(crate) noticed: Noticed,
+    pub(crate) findings: MergeFindings,
     pub(crate) totals: Totals,
     /// Large values that are being received in parts.
     pub(crate) drafts: BTreeMap<KeyId, Draft>,
@@ -84,7 +84,7 @@ pub(crate) struct Entries {
 
 /// Findings of a merge that are to be reported.
 #[derive(Debug, Default)]
-pub(crate) struct Noticed {
+pub(crate) struct MergeFindings {
     /// When the latest marker was performed that came along, had ended, and was not kept.
     pub(crate) done_without: Option<i64>,
     /// The latest timestamp in the merged data.
@@ -124,7 +124,7 @@ impl Entries {
     /// No entries; `numbers` is the source of the replica's process.
     pub(crate) fn new(replica: ReplicaId, numbers: DotSource, settings: &ReplicatorSettings) -> Self {
         let (tree, order, dirty) = (SyncTree::default(), BTreeSet::new(), BTreeSet::new());
-        let (index, noticed, totals) = (ReplicaIndex::default(), Noticed::default(), Totals::default());
+        let (index, findings, totals) = (ReplicaIndex::default(), MergeFindings::default(), Totals::default());
         let (drafts, encodings, storing) = (BTreeMap::new(), Encodings::default(), Storing::new(settings));
         let (lifetimes, deadlines) = (Lifetimes::new(settings), DeadlineIndex::default());
         Self {
@@ -138,7 +138,7 @@ impl Entries {
             tags: Tags::default(),
             index,
             dirty,
-            noticed,
+            findings,
             totals,
             storing,
             drafts,
@@ -186,21 +186,21 @@ impl Entries {
     }
 
     /// Sets the content of an entry. An entry past its deadline must have been removed before, with its traces.
-    pub(crate) fn set(&mut self, key: &KeyId, content: Filled) {
+    pub(crate) fn set(&mut self, key: &KeyId, content: EntryContent) {
         self.set_by(key, content, None);
     }
 
     /// As `set`, for data that read like the former data: subscribers are not notified. Source: ddata R16.
-    pub(crate) fn set_unnoticed(&mut self, key: &KeyId, content: Filled) {
-        let told = self.get(key).map(Entry::told);
+    pub(crate) fn set_without_notice(&mut self, key: &KeyId, content: EntryContent) {
+        let notified = self.get(key).map(Entry::notified_digest);
         self.set(key, content);
-        if let (Some(told), Some(entry)) = (told, self.tree.find_mut(key)) {
-            entry.set_told(told);
+        if let (Some(notified), Some(entry)) = (notified, self.tree.find_mut(key)) {
+            entry.set_notified_digest(notified);
         }
     }
 
     /// Sets the content of an entry; `delta` is the one that was joined into the former content, if any.
-    pub(crate) fn set_by(&mut self, key: &KeyId, content: Filled, delta: Option<&Bytes>) {
+    pub(crate) fn set_by(&mut self, key: &KeyId, content: EntryContent, delta: Option<&Bytes>) {
         debug_assert!(!self.is_overdue(key), "{key}: nothing is built on what has expired");
         self.storing.changed(key, delta);
         self.dirty.insert(key.clone());
@@ -215,7 +215,7 @@ impl Entries {
             let named = Named { mentions: &mentions, markers: &content.markers };
             index.update(key, Some(entry.named()), Some(named));
             totals.forget(entry);
-            entry.fill(content, mentions.clone(), tags);
+            entry.replace_content(content, mentions.clone(), tags);
             entry.set_dates(dates);
             totals.count(entry);
         });
@@ -299,7 +299,7 @@ mod tests {
         set.add(element.to_owned());
         let data = Data::Value(Box::new(set));
         let (versions, markers) = (BTreeMap::new(), Markers::new());
-        entries.set(key, Filled { data, versions, markers, size_bound: 100, born: 0, used_ms: None });
+        entries.set(key, EntryContent { data, versions, markers, size_bound: 100, born: 0, used_ms: None });
     }
 
     /// ddata R14: recipients within `encode_cache_time_to_live` share one encoding, a change makes another, and an
@@ -327,11 +327,11 @@ mod tests {
 
     /// ddata O5: the invariants find an index, sum or total that is out of step with the entries.
     #[test]
-    fn what_is_not_in_step_is_found() {
+    fn inconsistent_indexes_and_totals_are_found() {
         let broken: [fn(&mut Entries); 5] = [
             |_| {},
             |entries| entries.totals.bytes += 1,
-            |entries| entries.tree.find_mut("k").expect("an entry").misread(),
+            |entries| entries.tree.find_mut("k").expect("an entry").corrupt_digest(),
             |entries| assert!(entries.order.insert("absent".into())),
             |entries| {
                 entries.index.update(

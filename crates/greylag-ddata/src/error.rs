@@ -167,7 +167,7 @@ pub enum StopReason {
     StoreLoadFailed(StoreError),
     /// The store has lost acknowledged changes. It was not opened, and stays as it is. Source: ddata U5.
     #[error(
-        "the store {place} has lost its end: commit {expected} was acknowledged, the last one that is there is {found}; \
+        "the store {place} has lost its last commits: commit {expected} was acknowledged, the last one that is there is {found}; \
          restore it from a copy, or set durable.stale_store to discard, which sets it aside under another name"
     )]
     StoreTailLost {

@@ -31,9 +31,9 @@ use std::time::{Duration, Instant};
 use greylag_core::{NodeAddress, UniqueAddress};
 use greylag_crdt::ReplicaId;
 
-pub(crate) use members::Heard;
+pub(crate) use members::MemberStanding;
 use members::Members;
-pub use standing::{GateState, Standing, ToldStarts};
+pub use standing::{GateState, Standing, StartsOrDigest};
 pub(crate) use starts::KEPT as STARTS_KEPT;
 pub use starts::{Start, Starts};
 
@@ -57,7 +57,7 @@ pub(crate) struct Moment {
 
 /// An effect of the gate, which the replicator carries out in the order of the effects.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum GateNews {
+pub(crate) enum GateEffect {
     /// Ask a member for its standing.
     Ask(UniqueAddress),
     /// Horizon or starts were taken over: store them before any data, and restart running rounds.
@@ -94,7 +94,7 @@ pub(crate) struct Stale {
 struct GateRules {
     stale_store: StaleStore,
     /// The time after which a closed gate opens by itself if no other member is known.
-    lonely_after: Duration,
+    opens_alone_after: Duration,
     skew_ms: i64,
     interval: Duration,
     sabotage: &'static [Sabotage],
@@ -155,7 +155,7 @@ impl Gate {
     pub(crate) fn new(own: ReplicaId, settings: &ReplicatorSettings, now: Instant) -> Self {
         let rules = GateRules {
             stale_store: settings.durable.stale_store,
-            lonely_after: settings.durable.pruning_marker_time_to_live,
+            opens_alone_after: settings.durable.pruning_marker_time_to_live,
             skew_ms: millis(settings.max_clock_skew),
             interval: settings.gossip_interval,
             sabotage: settings.sabotage,
@@ -188,7 +188,7 @@ impl Gate {
         at: Moment,
         meta: Option<&StoreMeta>,
         has_entries: bool,
-        out: &mut Vec<GateNews>,
+        out: &mut Vec<GateEffect>,
     ) {
         self.place.is_loaded = true;
         if let Some(meta) = meta {
@@ -210,10 +210,10 @@ impl Gate {
     }
 
     /// Takes the wall clock. Remembered times further ahead of it than clocks may differ count as now.
-    pub(crate) fn on_wall(&mut self, wall_ms: i64, out: &mut Vec<GateNews>) {
+    pub(crate) fn on_wall(&mut self, wall_ms: i64, out: &mut Vec<GateEffect>) {
         let latest = [self.forget_horizon, self.synced_at].into_iter().flatten().max();
         let Some(latest) = latest.filter(|latest| !self.is_plausible(wall_ms, *latest)) else { return };
-        out.push(GateNews::ClockWentBack { by_ms: latest.saturating_sub(wall_ms) });
+        out.push(GateEffect::ClockWentBack { by_ms: latest.saturating_sub(wall_ms) });
         self.forget_horizon = self.forget_horizon.map(|horizon| horizon.min(wall_ms));
         self.synced_at = self.synced_at.map(|synced_at| synced_at.min(wall_ms));
     }
@@ -223,7 +223,7 @@ impl Gate {
     }
 
     /// Takes a change of membership. Has no effects while the store is not loaded.
-    pub(crate) fn on_replicas(&mut self, at: Moment, replicas: &Replicas, out: &mut Vec<GateNews>) {
+    pub(crate) fn on_replicas(&mut self, at: Moment, replicas: &Replicas, out: &mut Vec<GateEffect>) {
         self.place.is_voter = replicas.own_is_voter();
         self.place.unmet.clone_from(&replicas.unmet);
         let known: BTreeSet<UniqueAddress> = replicas.others.iter().map(|replica| replica.address.clone()).collect();
@@ -244,14 +244,14 @@ impl Gate {
     }
 
     /// Asks every member for its standing, which also shows it the standing of this replicator.
-    fn ask_all(&mut self, at: Moment, out: &mut Vec<GateNews>) {
+    fn ask_all(&mut self, at: Moment, out: &mut Vec<GateEffect>) {
         self.members.forget_answers();
         self.asking = Asking { above: at.last_number, next_at: None };
         if !self.place.is_loaded || self.state == GateState::Refused || self.members.is_empty() {
             return;
         }
         self.asking.next_at = Some(at.now + self.rules.interval);
-        out.extend(self.members.addresses().cloned().map(GateNews::Ask));
+        out.extend(self.members.addresses().cloned().map(GateEffect::Ask));
     }
 
     /// Keeps asking the members that have not answered, as long as their answers matter.
@@ -269,7 +269,7 @@ impl Gate {
         from: &UniqueAddress,
         standing: &Standing,
         answers: Option<u64>,
-        out: &mut Vec<GateNews>,
+        out: &mut Vec<GateEffect>,
     ) {
         let counts = answers.is_some_and(|number| number > self.asking.above);
         if self.members.is_news(from, standing.number) {
@@ -302,17 +302,17 @@ impl Gate {
         from: &UniqueAddress,
         standing: &Standing,
         starts: Starts,
-        out: &mut Vec<GateNews>,
+        out: &mut Vec<GateEffect>,
     ) {
         let horizon = standing.forget_horizon.filter(|horizon| self.is_plausible(at.wall_ms, *horizon));
         if let (Some(told), None) = (standing.forget_horizon, horizon) {
             let ahead_ms = told.saturating_sub(at.wall_ms);
-            out.push(GateNews::Implausible { peer: from.clone(), ahead_ms });
+            out.push(GateEffect::Implausible { peer: from.clone(), ahead_ms });
         }
         // Bound the time: a member whose time in touch lies in the future would come first in the order, at every
         // replicator.
         let latest = at.wall_ms.saturating_add(self.rules.skew_ms);
-        let heard = Heard {
+        let member = MemberStanding {
             replica: ReplicaId(from.uid().get()),
             forget_horizon: horizon,
             synced_at: standing.synced_at.map(|synced_at| synced_at.min(latest)),
@@ -320,35 +320,37 @@ impl Gate {
             state: standing.state,
             is_current: standing.is_current,
         };
-        let binds = self.stands_before(&heard, at.wall_ms);
-        self.members.hear(from, heard, binds);
+        let came_before = self.is_preceded_by(&member, at.wall_ms);
+        self.members.set_standing(from, member, came_before);
     }
 
-    fn resolve(&self, from: &UniqueAddress, told: &ToldStarts) -> Option<Starts> {
+    fn resolve(&self, from: &UniqueAddress, told: &StartsOrDigest) -> Option<Starts> {
         match told {
-            ToldStarts::Listed(starts) => Some(starts.clone()),
-            ToldStarts::Known(digest) => {
-                let former = self.members.heard(from).map(|heard| &heard.starts);
+            StartsOrDigest::Listed(starts) => Some(starts.clone()),
+            StartsOrDigest::Known(digest) => {
+                let former = self.members.standing_of(from).map(|member| &member.starts);
                 [Some(&self.starts), former].into_iter().flatten().find(|starts| starts.digest() == *digest).cloned()
             }
         }
     }
 
     /// Lets a member judge this store while the gate is closed, if that member is current.
-    fn judge(&mut self, from: &UniqueAddress, out: &mut Vec<GateNews>) {
-        let Some(heard) = self.members.heard(from).filter(|heard| self.may_judge(heard)).cloned() else { return };
+    fn judge(&mut self, from: &UniqueAddress, out: &mut Vec<GateEffect>) {
+        let Some(member) = self.members.standing_of(from).filter(|member| self.may_judge(member)).cloned() else {
+            return;
+        };
         if !self.passed.is_empty() && self.rules.stale_store == StaleStore::Force {
             // A current member judged this store before; the setting forced the store in, and the operator was told.
-            self.note_passed(from, i64::MIN, &heard.starts);
-            return self.take_horizon(heard.forget_horizon, out);
+            self.note_passed(from, i64::MIN, &member.starts);
+            return self.take_horizon(member.forget_horizon, out);
         }
         let synced_at = self.synced_at.unwrap_or(i64::MIN);
-        let parted = self.starts.parted(synced_at, &heard.starts);
-        if self.forget_horizon.max(heard.forget_horizon) > Some(parted) {
-            return self.become_stale(from, &heard, synced_at, parted, out);
+        let parted = self.starts.parted(synced_at, &member.starts);
+        if self.forget_horizon.max(member.forget_horizon) > Some(parted) {
+            return self.become_stale(from, &member, synced_at, parted, out);
         }
-        self.note_passed(from, parted, &heard.starts);
-        self.take_horizon(heard.forget_horizon, out);
+        self.note_passed(from, parted, &member.starts);
+        self.take_horizon(member.forget_horizon, out);
     }
 
     /// When the histories of this store and of a member that lets it pass parted; `None` once the gate is open.
@@ -361,37 +363,37 @@ impl Gate {
         self.passed.insert(from.clone(), Passed { parted, starts: starts.clone() });
     }
 
-    fn may_judge(&self, heard: &Heard) -> bool {
-        let is_open = heard.state == GateState::Open;
-        heard.is_current_for(&self.starts)
-            || (self.omits(Sabotage::AnyJudge) && !heard.is_refused())
+    fn may_judge(&self, member: &MemberStanding) -> bool {
+        let is_open = member.state == GateState::Open;
+        member.is_current_for(&self.starts)
+            || (self.omits(Sabotage::AnyJudge) && !member.is_refused())
             || (self.omits(Sabotage::OpenJudge) && is_open)
     }
 
     /// Meets a member with the gate open: takes over the member's start if it takes precedence.
-    fn meet(&mut self, at: Moment, from: &UniqueAddress, out: &mut Vec<GateNews>) {
-        let is_open = |heard: &&Heard| heard.state == GateState::Open;
-        let Some(heard) = self.members.heard(from).filter(is_open).cloned() else { return };
-        if !self.goes_over_to(&heard) {
+    fn meet(&mut self, at: Moment, from: &UniqueAddress, out: &mut Vec<GateEffect>) {
+        let is_open = |member: &&MemberStanding| member.state == GateState::Open;
+        let Some(member) = self.members.standing_of(from).filter(is_open).cloned() else { return };
+        if !self.adopts_start_of(&member) {
             return;
         }
-        let own = self.as_heard(at.wall_ms);
-        let takes_over = if self.starts.is_empty() || heard.starts.has_no_base() {
+        let own = self.own_standing(at.wall_ms);
+        let takes_over = if self.starts.is_empty() || member.starts.has_no_base() {
             true
-        } else if self.is_older_than(&heard) {
-            self.become_stale(from, &heard, i64::MIN, i64::MIN, out);
+        } else if self.is_older_than(&member) {
+            self.become_stale(from, &member, i64::MIN, i64::MIN, out);
             return if self.state == GateState::Open {
                 self.meet(at, from, out);
             };
         } else {
-            heard.is_current && (!self.is_current || own.is_current_without_base())
+            member.is_current && (!self.is_current || own.is_current_without_base())
         };
         if takes_over {
-            self.starts = heard.starts;
+            self.starts = member.starts;
             // The own data are those of the former history until a round in the new one is complete.
             self.is_current = false;
-            self.forget_horizon = self.forget_horizon.max(heard.forget_horizon);
-            out.push(GateNews::TookOver);
+            self.forget_horizon = self.forget_horizon.max(member.forget_horizon);
+            out.push(GateEffect::TookOver);
             self.ask_all(at, out);
         }
     }
@@ -399,33 +401,33 @@ impl Gate {
     /// Whether a member's start takes precedence over the one known here: because it is later, or because no member
     /// went on from the one known here, so that waiting for such a member would never end. So a replicator that hears
     /// of two histories goes over once, and not back and forth for ever.
-    fn goes_over_to(&self, heard: &Heard) -> bool {
-        let Some(latest) = heard.starts.latest().filter(|latest| !self.starts.contains(latest)) else { return false };
-        let has_a_leader = || self.members.standing().any(|member| member.went_on_from(&self.starts));
-        heard.starts.are_later_than(&self.starts) || (latest.base.is_some() && !self.is_current && !has_a_leader())
+    fn adopts_start_of(&self, member: &MemberStanding) -> bool {
+        let Some(latest) = member.starts.latest().filter(|latest| !self.starts.contains(latest)) else { return false };
+        let has_a_leader = || self.members.unrefused().any(|other| other.went_on_from(&self.starts));
+        member.starts.are_later_than(&self.starts) || (latest.base.is_some() && !self.is_current && !has_a_leader())
     }
 
     /// Whether this replicator, with an open gate and not current, is too old for a current member with a later start:
     /// it may hold data of a former history, and one of both has forgotten something. If only the start of a new
     /// history is known here, all data here were made in that history; the other history never knew them and so never
     /// forgot them.
-    fn is_older_than(&self, heard: &Heard) -> bool {
-        let has_forgotten = self.forget_horizon.max(heard.forget_horizon).is_some();
-        heard.is_current && !self.is_current && has_forgotten && !self.starts.has_no_base()
+    fn is_older_than(&self, member: &MemberStanding) -> bool {
+        let has_forgotten = self.forget_horizon.max(member.forget_horizon).is_some();
+        member.is_current && !self.is_current && has_forgotten && !self.starts.has_no_base()
     }
 
     /// Notes that this history and that of a current member differ in what they have forgotten.
     fn become_stale(
         &mut self,
         from: &UniqueAddress,
-        heard: &Heard,
+        member: &MemberStanding,
         synced_at: i64,
         parted: i64,
-        out: &mut Vec<GateNews>,
+        out: &mut Vec<GateEffect>,
     ) {
         let (policy, is_of_store) = (self.rules.stale_store, self.state == GateState::Closed);
-        let (own_horizon, horizon, peer) = (self.forget_horizon, heard.forget_horizon, from.clone());
-        out.push(GateNews::Stale(Stale { policy, synced_at, parted, own_horizon, horizon, peer, is_of_store }));
+        let (own_horizon, horizon, peer) = (self.forget_horizon, member.forget_horizon, from.clone());
+        out.push(GateEffect::Stale(Stale { policy, synced_at, parted, own_horizon, horizon, peer, is_of_store }));
         match policy {
             StaleStore::Refuse => {
                 self.state = GateState::Refused;
@@ -441,17 +443,17 @@ impl Gate {
             StaleStore::Force => {
                 self.starts = Starts::default();
                 if is_of_store {
-                    self.note_passed(from, parted, &heard.starts);
+                    self.note_passed(from, parted, &member.starts);
                 }
-                self.take_horizon(heard.forget_horizon, out);
+                self.take_horizon(member.forget_horizon, out);
             }
         }
     }
 
-    fn take_horizon(&mut self, horizon: Option<i64>, out: &mut Vec<GateNews>) {
+    fn take_horizon(&mut self, horizon: Option<i64>, out: &mut Vec<GateEffect>) {
         if horizon > self.forget_horizon {
             self.forget_horizon = horizon;
-            out.push(GateNews::TookOver);
+            out.push(GateEffect::TookOver);
         }
     }
 
@@ -463,30 +465,32 @@ impl Gate {
         peer: &UniqueAddress,
         began_ms: i64,
         all_were_reachable: bool,
-        out: &mut Vec<GateNews>,
+        out: &mut Vec<GateEffect>,
     ) {
-        let Some(heard) = self.members.heard(peer).filter(|_| self.exchanges_with(peer)).cloned() else { return };
+        let Some(member) = self.members.standing_of(peer).filter(|_| self.exchanges_with(peer)).cloned() else {
+            return;
+        };
         self.note_exchange(peer);
-        if !heard.is_closed() && all_were_reachable {
+        if !member.is_closed() && all_were_reachable {
             self.synced_at = self.synced_at.max(Some(began_ms));
         }
-        self.raise_horizon(heard.forget_horizon, out);
+        self.raise_horizon(member.forget_horizon, out);
         if let Some(passed) = self.passed.get(peer).cloned().filter(|_| self.state == GateState::Closed) {
             self.starts = passed.starts;
             self.open(passed.parted, out);
             self.ask_all(at, out);
-        } else if !self.is_current && heard.is_current_for(&self.starts) {
+        } else if !self.is_current && member.is_current_for(&self.starts) {
             self.is_current = true;
         }
     }
 
-    fn open(&mut self, parted: i64, out: &mut Vec<GateNews>) {
+    fn open(&mut self, parted: i64, out: &mut Vec<GateEffect>) {
         self.state = GateState::Open;
         self.is_current = true;
         self.passed.clear();
         self.tell_at = None;
-        out.push(GateNews::Opened { parted });
-        out.push(GateNews::TookOver);
+        out.push(GateEffect::Opened { parted });
+        out.push(GateEffect::TookOver);
     }
 
     /// Notes that data, or sums over them, went to or came from a member. Returns whether this is the first exchange
@@ -505,41 +509,41 @@ impl Gate {
     /// which it exchanged data.
     fn note_synced_at(&mut self, peer: &UniqueAddress) {
         if self.state == GateState::Open && self.has_exchanged && self.synced_at == Some(i64::MIN) {
-            self.synced_at = self.members.heard(peer).and_then(|heard| heard.synced_at).or(self.synced_at);
+            self.synced_at = self.members.standing_of(peer).and_then(|member| member.synced_at).or(self.synced_at);
         }
     }
 
     /// Raises the horizon: something was forgotten, here or at a member, that others may still hold.
-    pub(crate) fn raise_horizon(&mut self, horizon: Option<i64>, out: &mut Vec<GateNews>) {
+    pub(crate) fn raise_horizon(&mut self, horizon: Option<i64>, out: &mut Vec<GateEffect>) {
         if horizon > self.forget_horizon {
             self.forget_horizon = horizon;
-            out.push(GateNews::Raised);
+            out.push(GateEffect::Raised);
         }
     }
 
     /// Takes over the horizon that a member told, because its data come. A closed gate took it over when it was passed.
-    pub(crate) fn take_horizon_of(&mut self, peer: &UniqueAddress, out: &mut Vec<GateNews>) {
-        let told = self.members.heard(peer).and_then(|heard| heard.forget_horizon);
+    pub(crate) fn take_horizon_of(&mut self, peer: &UniqueAddress, out: &mut Vec<GateEffect>) {
+        let told = self.members.standing_of(peer).and_then(|member| member.forget_horizon);
         if self.state == GateState::Open {
             self.raise_horizon(told, out);
         }
     }
 
     /// Does everything that is due.
-    pub(crate) fn on_tick(&mut self, at: Moment, out: &mut Vec<GateNews>) {
+    pub(crate) fn on_tick(&mut self, at: Moment, out: &mut Vec<GateEffect>) {
         if self.asking.next_at.is_some_and(|next| next <= at.now) {
-            let awaited: Vec<GateNews> = self.members.awaited().cloned().map(GateNews::Ask).collect();
+            let awaited: Vec<GateEffect> = self.members.awaited().cloned().map(GateEffect::Ask).collect();
             self.asking.next_at = (!awaited.is_empty()).then(|| at.now + self.rules.interval);
             out.extend(awaited);
         }
-        if self.lonely_at().is_some_and(|lonely_at| lonely_at <= at.now) {
+        if self.opens_alone_at().is_some_and(|opens_alone_at| opens_alone_at <= at.now) {
             self.make_start(at, self.synced_at, out);
         }
         self.tell_closed(at, out);
     }
 
-    fn tell_closed(&mut self, at: Moment, out: &mut Vec<GateNews>) {
-        if !self.keeps_out() {
+    fn tell_closed(&mut self, at: Moment, out: &mut Vec<GateEffect>) {
+        if !self.excludes_members() {
             self.tell_at = None;
             return;
         }
@@ -549,19 +553,19 @@ impl Gate {
             let awaited: Vec<UniqueAddress> = self.members.awaited().cloned().collect();
             let unmet: Vec<NodeAddress> = self.place.unmet.iter().cloned().collect();
             let waiting_for = if awaited.is_empty() && unmet.is_empty() { self.ahead(at.wall_ms) } else { awaited };
-            out.push(GateNews::Closed { waiting_for, unmet });
+            out.push(GateEffect::Closed { waiting_for, unmet });
         }
     }
 
     /// When the next thing is due.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        [self.asking.next_at, self.lonely_at(), self.tell_at].into_iter().flatten().min()
+        [self.asking.next_at, self.opens_alone_at(), self.tell_at].into_iter().flatten().min()
     }
 
     /// When a closed gate that knows no other member opens by itself.
-    fn lonely_at(&self) -> Option<Instant> {
+    fn opens_alone_at(&self) -> Option<Instant> {
         let waits = self.state == GateState::Closed && self.place.is_voter && self.members.is_empty();
-        self.alone_since.filter(|_| waits).and_then(|since| since.checked_add(self.rules.lonely_after))
+        self.alone_since.filter(|_| waits).and_then(|since| since.checked_add(self.rules.opens_alone_after))
     }
 
     /// Whether data are exchanged with a member.
@@ -569,12 +573,12 @@ impl Gate {
         match self.state {
             GateState::Refused => false,
             GateState::Closed => self.passed.contains_key(peer),
-            GateState::Open => match self.members.heard(peer) {
+            GateState::Open => match self.members.standing_of(peer) {
                 None => self.starts.is_empty(),
-                Some(heard) => match heard.state {
+                Some(member) => match member.state {
                     GateState::Refused => false,
                     GateState::Closed => self.is_current,
-                    GateState::Open => self.starts.latest().is_none_or(|latest| heard.starts.contains(latest)),
+                    GateState::Open => self.starts.latest().is_none_or(|latest| member.starts.contains(latest)),
                 },
             },
         }
@@ -582,26 +586,26 @@ impl Gate {
 
     /// Whether a member has told its standing.
     pub(crate) fn has_heard(&self, peer: &UniqueAddress) -> bool {
-        self.members.heard(peer).is_some()
+        self.members.standing_of(peer).is_some()
     }
 
     /// Whether a round with a member may be opened: its standing may still be unknown.
     pub(crate) fn may_open(&self, peer: &UniqueAddress) -> bool {
-        let is_unheard = self.members.heard(peer).is_none();
+        let is_unheard = self.members.standing_of(peer).is_none();
         self.exchanges_with(peer) || (is_unheard && self.state == GateState::Open)
     }
 
     /// Whether deltas may go to a member: a member whose gate is closed takes data in rounds only.
     pub(crate) fn takes_deltas(&self, peer: &UniqueAddress) -> bool {
-        self.exchanges_with(peer) && self.members.heard(peer).is_none_or(|heard| !heard.is_closed())
+        self.exchanges_with(peer) && self.members.standing_of(peer).is_none_or(|member| !member.is_closed())
     }
 
     /// The standing of this replicator for a member; `number` was never used before.
     pub(crate) fn standing_for(&self, peer: &UniqueAddress, number: u64, wall_ms: i64) -> Standing {
-        let knows = |heard: &Heard| !self.starts.is_empty() && heard.starts == self.starts;
-        let starts = match self.members.heard(peer).is_some_and(knows) {
-            true => ToldStarts::Known(self.starts.digest()),
-            false => ToldStarts::Listed(self.starts.clone()),
+        let knows = |member: &MemberStanding| !self.starts.is_empty() && member.starts == self.starts;
+        let starts = match self.members.standing_of(peer).is_some_and(knows) {
+            true => StartsOrDigest::Known(self.starts.digest()),
+            false => StartsOrDigest::Listed(self.starts.clone()),
         };
         Standing {
             number,
@@ -617,8 +621,8 @@ impl Gate {
         if self.has_exchanged { self.synced_at } else { Some(wall_ms) }
     }
 
-    fn as_heard(&self, wall_ms: i64) -> Heard {
-        Heard {
+    fn own_standing(&self, wall_ms: i64) -> MemberStanding {
+        MemberStanding {
             replica: self.own,
             forget_horizon: self.forget_horizon,
             synced_at: self.synced_at_now(wall_ms),
@@ -650,7 +654,7 @@ impl Gate {
     }
 
     /// Whether the gate is closed, and that keeps out a member or a configured peer that was never met.
-    pub(crate) fn keeps_out(&self) -> bool {
+    pub(crate) fn excludes_members(&self) -> bool {
         self.is_closed() && !(self.members.is_empty() && self.place.unmet.is_empty())
     }
 
@@ -662,11 +666,11 @@ impl Gate {
     /// removed. Source: ddata Z9.
     pub(crate) fn may_forget(&self) -> bool {
         let is_one = self.is_current || (self.state == GateState::Open && self.members.is_empty());
-        is_one && self.members.all(|heard| heard.is_current)
+        is_one && self.members.all(|member| member.is_current)
     }
 
     /// Whether anything may be pruned: no store is kept out that may hold more data. Source: ddata Z2.
     pub(crate) fn may_prune(&self) -> bool {
-        !self.is_refused() && !self.keeps_out() && self.members.all(|heard| !heard.is_closed())
+        !self.is_refused() && !self.excludes_members() && self.members.all(|member| !member.is_closed())
     }
 }

@@ -77,7 +77,6 @@ mod replicas;
 mod replicator;
 mod sabotage;
 mod settings;
-mod silence;
 mod stash;
 mod static_membership;
 mod store;
@@ -89,6 +88,7 @@ pub mod tck;
 mod transfers;
 mod tree;
 mod types;
+mod unanswered;
 mod wire;
 
 pub use driver::{
@@ -100,7 +100,7 @@ pub use effect::{Effect, Notice, Reply, Snapshot};
 pub use envelope::{Content, Envelope};
 pub use error::{DeleteError, GetError, ReadError, RequestError, StartError, StopReason, UpdateError};
 pub use event::ReplicatorEvent;
-pub use gate::{GateState, Standing, Start, Starts, ToldStarts};
+pub use gate::{GateState, Standing, Start, Starts, StartsOrDigest};
 pub use input::{DropReason, Input};
 pub use key::{InvalidKey, Key, KeyId, MAX_ID_BYTES};
 pub use level::{ReadLevel, WriteLevel};

@@ -19,8 +19,8 @@ mod clock;
 mod collection;
 mod index;
 mod ranges;
-mod retiming;
 mod rounds;
+mod time_changes;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,13 +30,13 @@ use greylag_core::UniqueAddress;
 use greylag_crdt::ReplicaId;
 
 use clock::ReachableClock;
-pub(crate) use collection::{Collections, Tokens};
+pub(crate) use collection::{Collections, RoundsSnapshot};
 pub(crate) use index::{Named, ReplicaIndex};
 pub(crate) use ranges::Ranges;
-pub(crate) use retiming::{Renewal, Retiming, Retimings, Stretch};
 pub(crate) use rounds::MAX_ROUNDS;
 use rounds::RoundTable;
 pub use rounds::{PruningNews, PruningRound};
+pub(crate) use time_changes::{RemainingEntries, Renewal, TimeChange, TimeChanges};
 pub(crate) use work::{Phase, Work};
 
 use crate::key::KeyId;
@@ -64,7 +64,7 @@ pub(crate) struct Pruning {
     /// Entries to be performed, by removed replica.
     pub(crate) work: Vec<Work>,
     /// Changes of the times of markers and tombstones that are under way.
-    pub(crate) retimings: Retimings,
+    pub(crate) time_changes: TimeChanges,
     /// The last entry examined for markers to forget; `None` if no examination is under way.
     pub(crate) forgotten_to: Option<(i64, KeyId)>,
     /// When the next tick is due.
@@ -86,7 +86,7 @@ impl Pruning {
             collections: Collections::default(),
             ranges: Ranges::default(),
             work: Vec::new(),
-            retimings: Retimings::default(),
+            time_changes: TimeChanges::default(),
             forgotten_to: None,
             tick_at: now + settings.pruning_interval.unwrap_or_default(),
             sabotage: settings.sabotage,
@@ -111,7 +111,7 @@ impl Pruning {
         }
         let members = collected_from(replicas);
         if self.sabotage.contains(&Sabotage::Afresh) {
-            self.collections.forgive(&members);
+            self.collections.count_vanished_as_collected(&members);
         }
         self.collections.on_members(&members);
     }
@@ -227,7 +227,7 @@ impl Pruning {
 
     /// Continues the rounds of this owner: queues entries to perform, and returns the members still to be collected.
     /// Source: ddata Z4, Z5.
-    pub(crate) fn pursue(&mut self, replicas: &Replicas, index: &ReplicaIndex) -> BTreeSet<UniqueAddress> {
+    pub(crate) fn continue_rounds(&mut self, replicas: &Replicas, index: &ReplicaIndex) -> BTreeSet<UniqueAddress> {
         let members = collected_from(replicas);
         let mut awaited = BTreeSet::new();
         for round in self.rounds.iter().filter(|round| round.owner == self.own) {

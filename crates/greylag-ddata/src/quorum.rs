@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use greylag_core::UniqueAddress;
 
 /// The longest timeout; a clock cannot name times that are arbitrarily far off.
-const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 
 /// The state of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Quorum {
         candidates: Vec<UniqueAddress>,
         timeout: Duration,
     ) -> (Self, Vec<UniqueAddress>) {
-        let timeout = timeout.min(FOR_EVER);
+        let timeout = timeout.min(LONGEST_TIMEOUT);
         let mut spare = VecDeque::from(candidates);
         let first: Vec<UniqueAddress> = spare.drain(..needed.min(spare.len())).collect();
         let quorum = Self {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn who_refuses_is_replaced_at_once_until_nobody_is_left() {
+    fn a_refusing_replica_is_replaced_at_once_while_others_are_left() {
         let (mut quorum, _) = Quorum::new(Instant::now(), 2, false, nodes("abc"), TIMEOUT);
         assert_eq!(quorum.refuse(&node("a")), Some(node("c")));
         assert_eq!(quorum.progress(), Progress::Pending);
@@ -230,7 +230,7 @@ mod tests {
 
     /// ddata R12: a replica whose own store failed needs one more acknowledgement.
     #[test]
-    fn who_does_not_count_itself_any_more_needs_one_more() {
+    fn a_replica_that_no_longer_counts_itself_needs_one_more() {
         let (mut quorum, _) = Quorum::new(Instant::now(), 1, true, nodes("abc"), TIMEOUT);
         assert!(quorum.answer(&node("a")));
         assert_eq!((quorum.progress(), quorum.needed(), quorum.got()), (Progress::Done, 2, 2));

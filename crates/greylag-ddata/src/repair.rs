@@ -37,7 +37,7 @@ const CHILDREN: usize = 16;
 /// Ranges with at most so many keys are sent, not split.
 const LEAF_KEYS: u64 = 64;
 /// The number of keys whose sums one step computes.
-const WARM_STEP: usize = 8_192;
+const SUMS_STEP: usize = 8_192;
 /// The most bytes of a part, unless it has only one key.
 const PART_BYTES: usize = 16 * 1024;
 /// The most deltas kept for a draft; with more, the draft is joined at its end.
@@ -62,9 +62,9 @@ pub(crate) enum Next {
     Nodes(Option<Box<Offer>>, Vec<(KeyRange, RangeSum)>),
     Bucket(Part),
     /// Sums must be computed first, in further steps.
-    Cold,
+    SumsMissing,
     /// The other asked for ranges that do not exist.
-    Nonsense,
+    Malformed,
 }
 
 impl Outgoing {
@@ -106,15 +106,15 @@ impl Outgoing {
             return Some(Next::Nodes(Some(offer), vec![(KeyRange::ALL, ranged.whole())]));
         }
         let first = self.todo.front()?;
-        if first.split && !ranged.warm(WARM_STEP) {
-            return Some(Next::Cold);
+        if first.split && !ranged.compute_sums(SUMS_STEP) {
+            return Some(Next::SumsMissing);
         }
-        let said = if first.split { self.split() } else { self.part() };
-        Some(said.unwrap_or(Next::Nonsense))
+        let next = if first.split { self.split() } else { self.part() };
+        Some(next.unwrap_or(Next::Malformed))
     }
 
     fn split(&mut self) -> Result<Next, DecodeError> {
-        let Some(ranged) = self.value.ranged() else { return Ok(Next::Nonsense) };
+        let Some(ranged) = self.value.ranged() else { return Ok(Next::Malformed) };
         let is_alone = self.todo.get(1).is_none_or(|second| !second.split);
         let most = if is_alone { self.spread } else { CHILDREN.min(self.spread) };
         let mut nodes = Vec::new();
@@ -128,7 +128,7 @@ impl Outgoing {
 
     fn part(&mut self) -> Result<Next, DecodeError> {
         let (Some(ranged), Some(wanted)) = (self.value.ranged(), self.todo.pop_front()) else {
-            return Ok(Next::Nonsense);
+            return Ok(Next::Malformed);
         };
         let part = ranged.part(&wanted.range, self.part_bytes)?;
         if part.range.to != wanted.range.to {
@@ -181,15 +181,15 @@ pub(crate) struct Deferred {
 pub(crate) struct Step {
     pub(crate) wanted: Vec<Wanted>,
     /// Own sums must be computed first, in further steps.
-    pub(crate) is_cold: bool,
+    pub(crate) sums_missing: bool,
     pub(crate) is_done: bool,
 }
 
 /// What a peer sent is malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Nonsense;
+pub(crate) struct Malformed;
 
-impl From<DecodeError> for Nonsense {
+impl From<DecodeError> for Malformed {
     fn from(_: DecodeError) -> Self {
         Self
     }
@@ -202,13 +202,13 @@ impl Draft {
         deferred: Deferred,
         own: Option<&Entry>,
         zero: Box<dyn AnyData>,
-    ) -> Result<Self, Nonsense> {
+    ) -> Result<Self, Malformed> {
         let Deferred { round, snapshot, offer, sum } = deferred;
         // Compare with the own value only under equal markers: otherwise the same leaves may have different names.
         let base = own.filter(|own| *own.markers() == offer.head.markers).and_then(Entry::value);
         let value = base.map_or(zero, AnyData::boxed_clone);
         if value.ranged().is_none() {
-            return Err(Nonsense);
+            return Err(Malformed);
         }
         // Compute the digest now: parts then update it, and at the end it need not be computed over everything at once.
         value.digest();
@@ -242,11 +242,11 @@ impl Draft {
     }
 
     /// The ranges to ask for next.
-    pub(crate) fn advance(&mut self) -> Result<Step, Nonsense> {
+    pub(crate) fn advance(&mut self) -> Result<Step, Malformed> {
         let mut step = Step::default();
-        let ranged = self.value.ranged().ok_or(Nonsense)?;
-        if !self.is_whole && !self.compare.is_empty() && !ranged.warm(WARM_STEP) {
-            step.is_cold = true;
+        let ranged = self.value.ranged().ok_or(Malformed)?;
+        if !self.is_whole && !self.compare.is_empty() && !ranged.compute_sums(SUMS_STEP) {
+            step.sums_missing = true;
             return Ok(step);
         }
         for (range, theirs) in std::mem::take(&mut self.compare) {
@@ -257,7 +257,7 @@ impl Draft {
             let split = !self.is_whole && theirs.count > LEAF_KEYS && own.count > 0;
             let open = if split { &mut self.splitting } else { &mut self.awaited };
             if open.insert(range.from.clone(), range.to.clone()).is_some() {
-                return Err(Nonsense);
+                return Err(Malformed);
             }
             step.wanted.push(Wanted { range, split });
         }
@@ -266,7 +266,7 @@ impl Draft {
     }
 
     /// Takes the sums within ranges that were asked to be split.
-    pub(crate) fn on_nodes(&mut self, nodes: Vec<(KeyRange, RangeSum)>) -> Result<(), Nonsense> {
+    pub(crate) fn on_nodes(&mut self, nodes: Vec<(KeyRange, RangeSum)>) -> Result<(), Malformed> {
         for (range, sum) in nodes {
             close(&mut self.splitting, &range)?;
             self.compare.push_back((range, sum));
@@ -275,9 +275,9 @@ impl Draft {
     }
 
     /// Joins the content of a range.
-    pub(crate) fn on_bucket(&mut self, part: &Part) -> Result<(), Nonsense> {
+    pub(crate) fn on_bucket(&mut self, part: &Part) -> Result<(), Malformed> {
         close(&mut self.awaited, &part.range)?;
-        self.value.ranged_mut().ok_or(Nonsense)?.join_part(&self.context, part)?;
+        self.value.ranged_mut().ok_or(Malformed)?.join_part(&self.context, part)?;
         self.bytes += part.bytes.len();
         Ok(())
     }
@@ -309,11 +309,11 @@ impl Draft {
 }
 
 /// Removes the answered beginning of an open range.
-fn close(open: &mut BTreeMap<Bound, Bound>, answered: &KeyRange) -> Result<(), Nonsense> {
-    let to = open.remove(&answered.from).ok_or(Nonsense)?;
+fn close(open: &mut BTreeMap<Bound, Bound>, answered: &KeyRange) -> Result<(), Malformed> {
+    let to = open.remove(&answered.from).ok_or(Malformed)?;
     if answered.to != to {
         // The rest begins where the answer ends, so the answer must have an end.
-        let from = answered.to.clone().ok_or(Nonsense)?;
+        let from = answered.to.clone().ok_or(Malformed)?;
         open.insert(Some(from), to);
     }
     Ok(())
@@ -324,7 +324,7 @@ mod tests {
     use greylag_crdt::{Change, DotSource, Lineage, Markers, OrSet, ReplicaId, ReplicatedData, UpdateCx, WriterKey};
 
     use super::*;
-    use crate::entries::{Data, Entries, Filled};
+    use crate::entries::{Data, Entries, EntryContent};
     use crate::key::KeyId;
     use crate::types::TypeTable;
 
@@ -348,7 +348,7 @@ mod tests {
         let halves =
             AnyData::ranged(&value).and_then(|ranged| ranged.split(&KeyRange::ALL, 2).ok()).expect("two halves");
         let (data, versions, markers) = (Data::Value(Box::new(value)), BTreeMap::new(), Markers::new());
-        entries.set(&key, Filled { data, versions, markers, size_bound: 9, born: 0, used_ms: None });
+        entries.set(&key, EntryContent { data, versions, markers, size_bound: 9, born: 0, used_ms: None });
         let entry = entries.get(&key).expect("it is held");
         let mut outgoing = Outgoing::new(&settings, entry, false).expect("it knows ranges");
         assert!(matches!(outgoing.next(), Some(Next::Nodes(Some(_), _))), "the offer comes first");

@@ -11,9 +11,8 @@ mod conflicts;
 mod deadlines;
 mod expiry;
 mod gate;
-mod held;
+mod held_messages;
 mod invariants;
-mod left_alone;
 mod observed;
 mod peers;
 mod pruning;
@@ -21,6 +20,7 @@ mod repairs;
 mod requests;
 mod rounds;
 mod storage;
+mod suppressed;
 #[cfg(test)]
 mod tests;
 
@@ -30,13 +30,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
-use greylag_crdt::{Change, DotSource, LeftOut, Lineage, Markers, ReplicaId, ReplicatedData, UpdateCx, WriterKey};
+use greylag_crdt::{
+    Change, DotSource, Lineage, Markers, OmittedClauses, ReplicaId, ReplicatedData, UpdateCx, WriterKey,
+};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::delta_log::{DeltaLog, Record, Said};
+use crate::delta_log::{DeltaLog, Record, RecordContent};
 use crate::effect::{Effect, Reply, Snapshot};
-use crate::entries::{Data, Entries, Entry, Filled};
+use crate::entries::{Data, Entries, Entry, EntryContent};
 use crate::error::{DeleteError, GetError, RequestError, StopReason, UpdateError};
 use crate::event::ReplicatorEvent;
 use crate::gate::Gate;
@@ -50,10 +52,10 @@ use crate::read::{Lifecycle, Read};
 use crate::replicas::{Replica, Replicas};
 use crate::sabotage::Sabotage;
 use crate::settings::ReplicatorSettings;
-use crate::silence::Silence;
 use crate::store::LoadedRecord;
 use crate::subscriptions::Subscriptions;
 use crate::types::TypeTable;
+use crate::unanswered::UnansweredRequests;
 use conflicts::Conflicts;
 pub use conflicts::TypeConflict;
 use deadlines::Deadlines;
@@ -160,7 +162,7 @@ pub struct ReplicatorCore {
     stopping: Option<(StopReason, Instant)>,
     /// Whether a refused replicator no longer answers others.
     is_over: bool,
-    silence: Silence,
+    unanswered: UnansweredRequests,
     sent: Traffic,
     received: Traffic,
     storage: Storage,
@@ -215,7 +217,7 @@ impl ReplicatorCore {
             expire_after: now,
             stopping: None,
             is_over: false,
-            silence: Silence::default(),
+            unanswered: UnansweredRequests::default(),
             sent: Traffic::default(),
             received: Traffic::default(),
             storage: Storage::new(&settings, now),
@@ -265,17 +267,17 @@ impl ReplicatorCore {
         }
         let storing = [self.storage.meta_deadline(), self.entries.storing.next_deadline()];
         let requests = self.deadlines.next();
-        let may_time_out = !self.gate.keeps_out();
+        let may_time_out = !self.gate.excludes_members();
         let syncing = self.syncing_since.filter(|_| may_time_out).map(|since| since + self.settings.sync_timeout);
         let gossip = (!self.replicas.others.is_empty()).then_some(self.gossip_at);
         let stopping = self.stopping.as_ref().map(|(_, deadline)| *deadline);
         let initial = self.initial_retry_at();
         let pruning = self.pruning_deadline();
-        let silence = self.silence.next_deadline();
+        let unanswered = self.unanswered.next_deadline();
         let step = self.rounds.step_at;
         let expiry = self.expire_at;
         let timers =
-            [step, syncing, initial, gossip, self.propagate_at, self.notify_at, expiry, stopping, pruning, silence];
+            [step, syncing, initial, gossip, self.propagate_at, self.notify_at, expiry, stopping, pruning, unanswered];
         timers.into_iter().chain(storing).chain([requests, self.gate.next_deadline()]).flatten().min()
     }
 
@@ -310,7 +312,7 @@ impl ReplicatorCore {
         let mut cx = UpdateCx::new(&self.numbers, self.replica, &self.writer, wall_ms);
         let reserved = if self.settings.omits(Sabotage::Reserved) { &[] } else { self.pruning.ranges.reserved() };
         cx = cx.for_entry(home, self.start_floor, reserved);
-        cx = cx.leave_out(LeftOut {
+        cx = cx.omit_clauses(OmittedClauses {
             removal_context: self.settings.omits(Sabotage::RemovalContext),
             start_floor: self.settings.omits(Sabotage::StartFloor),
             claim_start: self.settings.omits(Sabotage::ClaimStart),
@@ -406,9 +408,9 @@ impl ReplicatorCore {
         }
         let tag = self.entries.tag_of(&value);
         let (data, used_ms) = (Data::Value(Box::new(value)), Some(self.wall_ms(now)));
-        let filled = Filled { data, versions, markers: markers.clone(), size_bound, born, used_ms };
+        let content = EntryContent { data, versions, markers: markers.clone(), size_bound, born, used_ms };
         let delta: Option<bytes::Bytes> = delta.map(Into::into);
-        self.entries.set_by(key.id(), filled, delta.as_ref());
+        self.entries.set_by(key.id(), content, delta.as_ref());
         let used_ms = self.entries.note_update(key.id());
         if let Some(delta) = &delta {
             self.entries.note_delta(key.id(), delta, before);
@@ -424,8 +426,8 @@ impl ReplicatorCore {
             markers,
             used_ms,
         });
-        let said = delta.map_or(Said::Full, Said::Delta);
-        self.append(Record { key: key.id().clone(), tag, prev, version, said }, out);
+        let content = delta.map_or(RecordContent::Full, RecordContent::Delta);
+        self.append(Record { key: key.id().clone(), tag, prev, version, content }, out);
         if self.settings.log_data_size_exceeding.is_some_and(|limit| size_bound >= limit) {
             self.note_size(key.id(), out);
         }
@@ -460,7 +462,7 @@ impl ReplicatorCore {
     /// Reports an entry that is large, or has grown since it was reported.
     fn note_size(&mut self, key: &KeyId, out: &mut Vec<Effect>) {
         let Some(limit) = self.settings.log_data_size_exceeding else { return };
-        if let Some(bytes) = self.entries.worth_telling(key, limit) {
+        if let Some(bytes) = self.entries.size_to_report(key, limit) {
             let in_pieces = bytes > self.settings.max_message_bytes / 4 * 3;
             out.push(Effect::Event(ReplicatorEvent::EntryLarge { key: key.clone(), bytes, in_pieces }));
         }
@@ -488,7 +490,7 @@ impl ReplicatorCore {
         self.entries.merge_tombstone(&key, wall_ms);
         self.log.clear_deltas(&key);
         let version = self.numbers.draw();
-        self.append(Record { key: key.clone(), tag: "".into(), prev: 0, version, said: Said::Full }, out);
+        self.append(Record { key: key.clone(), tag: "".into(), prev: 0, version, content: RecordContent::Full }, out);
         self.begin_delete(now, id, &key, level, out);
     }
 
@@ -546,13 +548,13 @@ impl ReplicatorCore {
 
     fn on_replicas(&mut self, now: Instant, replicas: Arc<Replicas>, out: &mut Vec<Effect>) {
         let before = std::mem::replace(&mut self.replicas, replicas);
-        let mut news = Vec::new();
-        self.gate.on_replicas(self.moment(now), &self.replicas, &mut news);
+        let mut effects = Vec::new();
+        self.gate.on_replicas(self.moment(now), &self.replicas, &mut effects);
         self.pruning.on_replicas(now, &self.unrefused());
         for peer in self.replicas.others.iter().filter(|replica| replica.reachable).map(|replica| &replica.address) {
             match before.other(peer) {
-                None => self.rounds.owe(peer.clone()),
-                Some(was) if !was.reachable => self.log.hurry(peer, now),
+                None => self.rounds.schedule(peer.clone()),
+                Some(was) if !was.reachable => self.log.resend_now(peer, now),
                 Some(_) => {}
             }
         }
@@ -562,7 +564,7 @@ impl ReplicatorCore {
         for peer in &gone {
             self.rounds.forget(peer);
             self.give_up_on(peer, out);
-            self.silence.answered(peer);
+            self.unanswered.answered(peer);
         }
         let suspects: Vec<UniqueAddress> =
             self.replicas.others.iter().filter(|r| !r.reachable).map(|r| r.address.clone()).collect();
@@ -570,7 +572,7 @@ impl ReplicatorCore {
             self.ask_instead_of(peer, out);
         }
         self.set_log_peers();
-        self.heed_gate(now, news, out);
+        self.perform_gate_effects(now, effects, out);
         self.begin_syncing(now, out);
         if self.replicas.is_anything_known() {
             self.evaluate_early(now, out);
@@ -643,7 +645,7 @@ impl ReplicatorCore {
             Lifecycle::Syncing | Lifecycle::Running => {}
         }
         self.tick_requests(now, out);
-        self.tick_silence(now, out);
+        self.tick_unanswered(now, out);
         self.tick_gate(now, out);
         self.tick_rounds(now, out);
         if self.propagate_at.is_some_and(|at| at <= now) {

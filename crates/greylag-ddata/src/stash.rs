@@ -35,7 +35,7 @@ mod tests {
 
     /// ddata U4: requests stay in order, and at most as many are kept as there is room for.
     #[test]
-    fn what_waits_keeps_its_order_and_what_finds_no_room_comes_back() {
+    fn stashed_requests_keep_their_order_and_excess_ones_are_returned() {
         let mut stash = Stash::new(2);
         assert_eq!([1, 2, 3].map(|request| stash.admit(request, true)), [None, None, Some(3)]);
         assert_eq!(stash.admit(4, false), Some(4));

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn who_returns_as_another_process_takes_the_place_of_the_old() {
+    fn a_new_process_at_an_address_replaces_the_old_one() {
         let now = Instant::now();
         let mut watch = watch(now);
         watch.on_heard(now, &node("a:1#1"), Sign::Word, &mut Vec::new());
@@ -191,7 +191,7 @@ mod tests {
     /// ddata I2: a process that calls under a member's address changes nothing, and does not end the member's silence;
     /// the address is asked which process listens there.
     #[test]
-    fn a_call_alone_removes_nobody() {
+    fn a_call_alone_removes_no_member() {
         let now = Instant::now();
         let (mut watch, mut out) = (watch(now), Vec::new());
         watch.on_heard(now, &node("a:1#1"), Sign::AnsweredDial, &mut out);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_makes_unreachable_and_a_word_ends_it() {
+    fn a_silent_member_is_unreachable_until_it_is_heard_again() {
         let now = Instant::now();
         let mut watch = watch(now);
         let mut out = Vec::new();

@@ -146,7 +146,7 @@ pub enum StoreError {
     /// Acknowledged changes are missing at the end of the store, so it is not opened: it would show an older state.
     /// Source: ddata U2.
     #[error(
-        "store {place} has lost its end: commit {expected} was acknowledged, the last one that is there is {found}"
+        "store {place} has lost its last commits: commit {expected} was acknowledged, the last one that is there is {found}"
     )]
     TailLost {
         /// The path of the store.

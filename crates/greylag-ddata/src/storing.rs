@@ -74,14 +74,14 @@ struct Flight {
 
 /// The requests to answer after a store request, by its outcome for them.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct StoreOutcome {
     pub(crate) safe: Vec<Waiter>,
     pub(crate) failed: Vec<Waiter>,
 }
 
-/// What the store's own record must say next, and what it says.
+/// The state of the store's own record: what must be written next, and what is stored.
 #[derive(Debug, Default)]
-struct Saying {
+struct MetaState {
     /// Whether horizon and starts must be stored before any gathered change.
     goes_first: bool,
     /// Whether the own record could not be stored, and waits for the next change or the next try.
@@ -92,7 +92,7 @@ struct Saying {
     has_met_others: bool,
 }
 
-impl Saying {
+impl MetaState {
     /// The record to write while data of former rounds are missing in the store: a time in touch vouches for all of
     /// them.
     fn of_before(&self, meta: StoreMeta) -> StoreMeta {
@@ -117,7 +117,7 @@ pub(crate) struct Storing {
     /// Entries with unreadable records, which are to be moved aside.
     asides: Vec<KeyId>,
     pub(crate) meta_is_due: bool,
-    saying: Saying,
+    meta_state: MetaState,
     flight: Option<Flight>,
     /// Entries that could not be stored, and are in no store request under way or gathered.
     failed: BTreeSet<KeyId>,
@@ -143,7 +143,7 @@ impl Storing {
             waiting: Vec::new(),
             asides: Vec::new(),
             meta_is_due: false,
-            saying: Saying::default(),
+            meta_state: MetaState::default(),
             flight: None,
             failed: BTreeSet::new(),
             retry_at: None,
@@ -157,15 +157,15 @@ impl Storing {
     pub(crate) fn begin(&mut self, stored: Option<&StoreMeta>) {
         self.is_on = true;
         self.meta_is_due = true;
-        self.saying.synced_at = stored.and_then(|meta| meta.synced_at);
-        self.saying.has_met_others = stored.is_some_and(|meta| meta.has_met_others);
+        self.meta_state.synced_at = stored.and_then(|meta| meta.synced_at);
+        self.meta_state.has_met_others = stored.is_some_and(|meta| meta.has_met_others);
     }
 
     /// Notes that the loaded data were found too old and are removed from the store: until all are removed, the store
     /// says that it is as old as can be, whatever else is stored.
     pub(crate) fn discard(&mut self) {
         self.meta_is_due = true;
-        self.saying.synced_at = Some(i64::MIN);
+        self.meta_state.synced_at = Some(i64::MIN);
     }
 
     /// Stops storing.
@@ -195,13 +195,13 @@ impl Storing {
     /// Has the own record stored before any data of a peer from which it was taken over, and before any entry of which
     /// something was forgotten.
     pub(crate) fn meta_is_first(&mut self) {
-        self.saying.goes_first = true;
+        self.meta_state.goes_first = true;
         self.meta_is_due = true;
     }
 
     /// Whether the store says that this replicator has met others; also true if nothing is ever stored.
     pub(crate) fn says_met_others(&self) -> bool {
-        self.saying.has_met_others || !self.settings.is_used()
+        self.meta_state.has_met_others || !self.settings.is_used()
     }
 
     /// Notes the sizes of a stored entry that was loaded.
@@ -238,19 +238,19 @@ impl Storing {
     }
 
     /// Takes the store's answer. `None` if the answer is not the awaited one.
-    pub(crate) fn on_stored(&mut self, now: Instant, ticket: u64, is_ok: bool) -> Option<Told> {
+    pub(crate) fn on_stored(&mut self, now: Instant, ticket: u64, is_ok: bool) -> Option<StoreOutcome> {
         let flight = self.flight.take_if(|flight| flight.ticket == ticket)?;
-        let mut told = Told::default();
+        let mut outcome = StoreOutcome::default();
         if is_ok {
             if let Some(meta) = &flight.meta {
-                self.saying.synced_at = meta.synced_at;
-                self.saying.has_met_others = meta.has_met_others;
+                self.meta_state.synced_at = meta.synced_at;
+                self.meta_state.has_met_others = meta.has_met_others;
             }
-            told.safe = flight.waiting.into_iter().map(|waiting| waiting.waiter).collect();
-            return Some(told);
+            outcome.safe = flight.waiting.into_iter().map(|waiting| waiting.waiter).collect();
+            return Some(outcome);
         }
-        self.saying.has_failed |= flight.meta.is_some();
-        self.saying.goes_first |= flight.meta_goes_first;
+        self.meta_state.has_failed |= flight.meta.is_some();
+        self.meta_state.goes_first |= flight.meta_goes_first;
         self.asides.extend(flight.asides);
         for key in flight.keys {
             self.large.remove(&key);
@@ -261,7 +261,7 @@ impl Storing {
         }
         for mut waiting in flight.waiting {
             if waiting.on_own_account {
-                told.failed.push(waiting.waiter);
+                outcome.failed.push(waiting.waiter);
             } else {
                 self.gather(&waiting.key, None);
                 waiting.on_own_account = true;
@@ -269,7 +269,7 @@ impl Storing {
             }
         }
         self.retry_at = Some(now + RETRY_PAUSE);
-        Some(told)
+        Some(outcome)
     }
 
     /// How many entries have changes that are not stored.
@@ -291,7 +291,7 @@ impl Storing {
     pub(crate) fn retry_now(&mut self) {
         // Write the own record again: records since the failure left out the time in touch, because these entries were
         // missing.
-        self.meta_is_due |= std::mem::take(&mut self.saying.has_failed) || !self.failed.is_empty();
+        self.meta_is_due |= std::mem::take(&mut self.meta_state.has_failed) || !self.failed.is_empty();
         for key in std::mem::take(&mut self.failed) {
             self.changes.insert(key, Change::Full);
         }
@@ -303,7 +303,7 @@ impl Storing {
         if !self.is_on || self.flight.is_some() {
             return None;
         }
-        let retry = self.retry_at.filter(|_| !self.failed.is_empty() || self.saying.has_failed);
+        let retry = self.retry_at.filter(|_| !self.failed.is_empty() || self.meta_state.has_failed);
         [retry, self.write_at.filter(|_| self.has_something())].into_iter().flatten().min()
     }
 
@@ -343,14 +343,14 @@ impl Entries {
         let storing = &mut self.storing;
         storing.tickets += 1;
         let (asides, changes) = (std::mem::take(&mut storing.asides), std::mem::take(&mut storing.changes));
-        let saying = &mut storing.saying;
-        let has_meta = std::mem::take(&mut storing.meta_is_due) | std::mem::take(&mut saying.has_failed);
-        let meta_goes_first = std::mem::take(&mut saying.goes_first);
+        let meta_state = &mut storing.meta_state;
+        let has_meta = std::mem::take(&mut storing.meta_is_due) | std::mem::take(&mut meta_state.has_failed);
+        let meta_goes_first = std::mem::take(&mut meta_state.goes_first);
         let meta = has_meta.then(meta);
-        let first = meta.clone().filter(|_| meta_goes_first).map(|meta| saying.of_before(meta));
-        let meta = meta.map(|meta| if storing.failed.is_empty() { meta } else { saying.of_before(meta) });
+        let first = meta.clone().filter(|_| meta_goes_first).map(|meta| meta_state.of_before(meta));
+        let meta = meta.map(|meta| if storing.failed.is_empty() { meta } else { meta_state.of_before(meta) });
         // From now on the store may say what this batch says.
-        saying.has_met_others &= meta.as_ref().is_none_or(|meta| meta.has_met_others);
+        meta_state.has_met_others &= meta.as_ref().is_none_or(|meta| meta.has_met_others);
         storing.flight = Some(Flight {
             ticket: storing.tickets,
             keys: changes.keys().cloned().collect(),

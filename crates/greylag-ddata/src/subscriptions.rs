@@ -23,12 +23,12 @@ struct Subscriber {
     /// The tag of the followed type; `None` for all types.
     tag: Option<Arc<str>>,
     /// The state that the subscriber was last told, by entry.
-    told: BTreeMap<KeyId, Told>,
+    notified: BTreeMap<KeyId, LastNotified>,
 }
 
 /// The state of an entry that a subscriber was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum LastNotified {
     Value(Digest),
     Deleted,
 }
@@ -36,22 +36,22 @@ enum Told {
 impl Subscriber {
     /// The notice about an entry that the subscriber must get now, if any; notes it as told.
     fn news(&mut self, entries: &Entries, key: &KeyId) -> Option<Notice> {
-        let known = self.told.get(key);
-        let Some(entry) = entries.get(key) else { return self.told.remove(key).map(|_| Notice::Expired) };
+        let known = self.notified.get(key);
+        let Some(entry) = entries.get(key) else { return self.notified.remove(key).map(|_| Notice::Expired) };
         let (notice, now) = match &entry.data {
             // A tombstone has no type: a subscriber to one type below a prefix is told of it only if it was told of the
             // value.
             Data::Tombstone { .. } if known.is_some() || self.tag.is_none() || !self.pattern.ends_with('*') => {
-                (Notice::Deleted, Told::Deleted)
+                (Notice::Deleted, LastNotified::Deleted)
             }
             Data::Value(value) if self.tag.as_ref().is_none_or(|tag| *tag == value.tag()) => {
-                (Notice::Value(Snapshot::new(&**value)), Told::Value(entry.told()))
+                (Notice::Value(Snapshot::new(&**value)), LastNotified::Value(entry.notified_digest()))
             }
             Data::Tombstone { .. } => return None,
             // The value that the subscriber was told of is gone, and its id serves another type.
-            Data::Value(_) => return self.told.remove(key).map(|_| Notice::Expired),
+            Data::Value(_) => return self.notified.remove(key).map(|_| Notice::Expired),
         };
-        (self.told.insert(key.clone(), now) != Some(now)).then_some(notice)
+        (self.notified.insert(key.clone(), now) != Some(now)).then_some(notice)
     }
 }
 
@@ -69,7 +69,7 @@ impl Subscriptions {
     pub(crate) fn add(&mut self, number: u64, pattern: KeyId, tag: Option<Arc<str>>) {
         self.remove(number);
         self.index.insert(Pattern::read(&pattern), number);
-        self.by_number.insert(number, Subscriber { pattern, tag, told: BTreeMap::new() });
+        self.by_number.insert(number, Subscriber { pattern, tag, notified: BTreeMap::new() });
         self.new.insert(number);
     }
 

@@ -19,7 +19,7 @@ use crate::entries::Entries;
 use crate::envelope::Envelope;
 use crate::key::KeyId;
 use crate::message::{Listed, Message, RoundId, Wanted};
-use crate::pruning::Tokens;
+use crate::pruning::RoundsSnapshot;
 use crate::repair::{Next, Outgoing, UNDER_WAY};
 use crate::settings::ReplicatorSettings;
 use crate::tree::{LEAF_KEYS, Prefix, Sixteenths, Sum};
@@ -42,7 +42,7 @@ const RANGES_PER_MESSAGE: usize = 512;
 /// A part of the hash space is streamed in pieces of about so many entries, so that no step is long.
 const STREAMED_AT_ONCE: u64 = 256;
 /// How long a message in fragments may take.
-pub(crate) const FRAGMENTS_PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const FRAGMENTS_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Decides whether a difference is suppressed: by the hash, the own digest and the peer's, and the peer's used-time.
 pub(crate) type Skip<'a> = dyn FnMut(u64, Option<Digest>, Option<Digest>, Option<i64>) -> bool + 'a;
@@ -96,7 +96,7 @@ pub(crate) struct Round {
     /// The peer's sum, as long as comparing it is deferred.
     pub(crate) held: Option<Sum>,
     /// Whether sums must be computed before the round goes on.
-    pub(crate) is_cold: bool,
+    pub(crate) sums_missing: bool,
     /// Whether the last step sent as much as one step may, and more is left.
     pub(crate) has_more: bool,
     /// The weights of the unacknowledged messages, the oldest first.
@@ -111,12 +111,12 @@ pub(crate) struct Round {
     /// left.
     peer: (u64, u64, u64, bool),
     /// The last acknowledgement sent to the peer.
-    said: Option<(u64, u64, bool)>,
+    sent_ack: Option<(u64, u64, bool)>,
     acks: u64,
     /// Whether the peer has answered the opening; always `true` if the peer opened the round.
     pub(crate) answered: bool,
     /// The own pruning rounds for which completing this round collects the peer.
-    pub(crate) tokens: Tokens,
+    pub(crate) own_rounds: RoundsSnapshot,
     /// Whether every member was reachable when the round began.
     pub(crate) all_were_reachable: bool,
 }
@@ -134,7 +134,7 @@ impl Round {
             outgoing: BTreeMap::new(),
             receiving: BTreeSet::new(),
             held: None,
-            is_cold: false,
+            sums_missing: false,
             has_more: false,
             weights: VecDeque::new(),
             has_failed: false,
@@ -142,10 +142,10 @@ impl Round {
             sent: 0,
             received: BTreeSet::new(),
             peer: (0, 0, 0, false),
-            said: None,
+            sent_ack: None,
             acks: 0,
             answered: !opened_here,
-            tokens: Tokens::default(),
+            own_rounds: RoundsSnapshot::default(),
             all_were_reachable: false,
         }
     }
@@ -203,8 +203,8 @@ impl Round {
 
     /// Until when the round may rest before it counts as stalled: a round that has lost a message never goes on.
     pub(crate) fn stalls_at(&self, interval: Duration) -> Instant {
-        let patience = if self.peer.1 < self.fragmented { FRAGMENTS_PATIENCE.max(interval * 2) } else { interval * 2 };
-        self.progress_at + patience
+        let timeout = if self.peer.1 < self.fragmented { FRAGMENTS_TIMEOUT.max(interval * 2) } else { interval * 2 };
+        self.progress_at + timeout
     }
 
     /// Compares everything that the round covers with the peer's sum.
@@ -354,12 +354,12 @@ impl Round {
         match outgoing.next()? {
             Next::Nodes(offer, nodes) => Some(Message::InnerNodes { round, number, key, snapshot, offer, nodes }),
             Next::Bucket(part) => Some(Message::Bucket { round, number, key, snapshot, part }),
-            Next::Cold => {
-                self.is_cold = true;
+            Next::SumsMissing => {
+                self.sums_missing = true;
                 None
             }
             // Drop the value: the peer asked for ranges that do not exist.
-            Next::Nonsense => {
+            Next::Malformed => {
                 self.outgoing.remove(&key);
                 None
             }
@@ -461,8 +461,8 @@ impl Round {
         }
         let idle = self.is_idle();
         let state = (self.received.len() as u64, self.sent, idle);
-        if self.said != Some(state) {
-            self.said = Some(state);
+        if self.sent_ack != Some(state) {
+            self.sent_ack = Some(state);
             self.acks += 1;
             let (received, sent, idle) = state;
             out.push((false, Message::SyncAck { round: self.id(), number: self.acks, received, sent, idle }));
@@ -542,7 +542,7 @@ mod tests {
     use greylag_crdt::{DotSource, GSet, Markers, ReplicaId, ReplicatedData, hash64};
 
     use super::*;
-    use crate::entries::{Data, Filled};
+    use crate::entries::{Data, EntryContent};
 
     /// ddata G10: a message holds 256 sums at most.
     #[test]
@@ -561,14 +561,14 @@ mod tests {
 
     /// ddata H9, G10: a peer that holds little is sent much, and no step gathers all of it.
     #[test]
-    fn what_a_peer_lacks_is_gathered_some_at_a_time() {
+    fn entries_that_a_peer_lacks_are_gathered_in_steps() {
         let mut entries = Entries::new(ReplicaId(1), DotSource::new(), &ReplicatorSettings::test());
         let all = 10_000;
         for n in 0..all {
             let data = Data::Value(Box::new(GSet::<String>::zero()));
             let (versions, markers) = (BTreeMap::new(), Markers::new());
             let key = KeyId::from(format!("key-{n}"));
-            entries.set(&key, Filled { data, versions, markers, size_bound: 9, born: 0, used_ms: None });
+            entries.set(&key, EntryContent { data, versions, markers, size_bound: 9, born: 0, used_ms: None });
         }
         let mut round = Round::new(Instant::now(), 1, false);
         let listed = |n: u32| Listed { hash: hash64(format!("key-{n}").as_bytes()), digest: Digest(7), used_ms: None };
@@ -620,7 +620,7 @@ mod tests {
             set.add("x".repeat(size));
             let (versions, markers) = (Default::default(), Markers::new());
             let data = Data::Value(Box::new(set));
-            entries.set(&name.into(), Filled { data, versions, markers, size_bound: 9, born: 0, used_ms: None });
+            entries.set(&name.into(), EntryContent { data, versions, markers, size_bound: 9, born: 0, used_ms: None });
         }
         let settings =
             ReplicatorSettings { max_delta_elements: 2, max_message_bytes: 4_096, ..ReplicatorSettings::test() };

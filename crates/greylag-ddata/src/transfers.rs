@@ -190,7 +190,7 @@ mod tests {
     /// ddata G11: a fragment out of range, sent twice, of another message, or too large aborts its transfer once; no
     /// fragment is kept.
     #[test]
-    fn what_makes_no_sense_gives_its_transfer_up() {
+    fn a_malformed_fragment_aborts_its_transfer() {
         let now = Instant::now();
         let pieces = cut(7, &message(), 300);
         let odd = [
@@ -215,7 +215,7 @@ mod tests {
 
     /// ddata G11: the memory that a peer may occupy, and the time, are bounded.
     #[test]
-    fn what_never_ends_is_bounded_and_dropped() {
+    fn unfinished_transfers_are_bounded_and_dropped() {
         let now = Instant::now();
         let first = |transfer| Fragment { transfer, ..cut(7, &message(), 300)[0].clone() };
         assert_eq!(Transfers::new(999).accept(now, &peer(), first(1)), Accepted::Aborted, "too large");

@@ -12,7 +12,7 @@ use greylag_transport::PayloadValue;
 use prost::Message as _;
 
 use crate::envelope::{Content, Envelope};
-use crate::gate::{GateState, STARTS_KEPT, Standing, Start, Starts, ToldStarts};
+use crate::gate::{GateState, STARTS_KEPT, Standing, Start, Starts, StartsOrDigest};
 use crate::generated as pb;
 use crate::key::KeyId;
 use crate::message::{BatchItem, DeltaItem, Listed, Message, Nacked, ReadReply, Refusal, RoundId, WriteReply};
@@ -59,7 +59,7 @@ pub(crate) enum WireError {
     Malformed(String),
     #[error("{0} is missing or unknown")]
     Missing(&'static str),
-    #[error("{0} items are more than any message holds")]
+    #[error("{0} items exceed the limit of a message")]
     TooMany(usize),
 }
 
@@ -220,8 +220,8 @@ fn news(news: &PruningNews) -> pb::PruningNews {
     });
     let Standing { number, forget_horizon, synced_at, starts, state, is_current } = &news.standing;
     let (starts, starts_digest) = match starts {
-        ToldStarts::Listed(starts) => (starts.iter().map(start).collect(), None),
-        ToldStarts::Known(digest) => (Vec::new(), Some(*digest)),
+        StartsOrDigest::Listed(starts) => (starts.iter().map(start).collect(), None),
+        StartsOrDigest::Known(digest) => (Vec::new(), Some(*digest)),
     };
     let gate = match state {
         GateState::Open => pb::GateState::Open,
@@ -256,7 +256,7 @@ fn from_standing(news: &pb::PruningNews) -> Result<Standing, WireError> {
         number: news.number,
         forget_horizon: news.forget_horizon,
         synced_at: news.synced_at,
-        starts: news.starts_digest.map_or_else(|| ToldStarts::Listed(Starts::of(starts)), ToldStarts::Known),
+        starts: news.starts_digest.map_or_else(|| StartsOrDigest::Listed(Starts::of(starts)), StartsOrDigest::Known),
         state,
         is_current: news.current,
     })
@@ -635,12 +635,12 @@ mod tests {
             number: u64::MAX,
             forget_horizon: Some(0),
             synced_at: Some(-1),
-            starts: ToldStarts::Listed(starts),
+            starts: StartsOrDigest::Listed(starts),
             state: GateState::Closed,
             is_current: true,
         };
         let pruning = PruningNews { rounds: vec![pruned], standing };
-        let starts = ToldStarts::Known(u64::MAX);
+        let starts = StartsOrDigest::Known(u64::MAX);
         let refused = Standing { starts, state: GateState::Refused, ..Standing::default() };
         let refused = PruningNews { rounds: Vec::new(), standing: refused };
         let round = RoundId { number: 4, opened_by_sender: true };

@@ -267,7 +267,7 @@ fn deltas_are_joined_without_gaps_or_not_at_all() {
 /// ddata G8, H6: a peer that is reachable again gets the deltas it missed, batch after batch as it acknowledges, and no
 /// full state.
 #[test]
-fn who_was_away_gets_the_deltas_it_missed() {
+fn a_peer_that_was_unreachable_gets_the_deltas_it_missed() {
     let mut world = World::new(2, &ReplicatorSettings { max_delta_elements: 50, ..settings() });
     world.reachable = false;
     world.publish(&[0, 1]);
@@ -667,7 +667,7 @@ fn a_large_value_is_summed_up_with_pauses() {
 
 /// ddata G7, H9: large states that a peer asks for after hints go one message at a time.
 #[test]
-fn what_is_asked_for_after_hints_goes_in_steps() {
+fn states_requested_after_hints_go_in_steps() {
     let mut world =
         World::new(2, &ReplicatorSettings { eager_full_state_bytes: 0, delta_enabled: false, ..settings() });
     world.publish(&[0, 1]);
@@ -686,7 +686,7 @@ fn what_is_asked_for_after_hints_goes_in_steps() {
 /// ddata G15: a replicator that stops waits until a voter has the entries for which it got only hints, even if the
 /// voter's request for them is lost.
 #[test]
-fn an_orderly_stop_waits_for_what_is_large() {
+fn an_orderly_stop_waits_for_large_entries() {
     let mut world =
         World::new(2, &ReplicatorSettings { eager_full_state_bytes: 0, delta_enabled: false, ..settings() });
     world.publish(&[0, 1]);
@@ -729,7 +729,7 @@ fn a_difference_that_stays_is_not_exchanged_again_and_again() {
 /// ddata G8, G11: a batch in fragments gets the time that fragments take before it is resent; a peer that is reachable
 /// again gets it at once.
 #[test]
-fn what_travels_in_pieces_is_not_sent_again_at_once() {
+fn a_fragmented_batch_is_not_resent_at_once() {
     let mut world = World::new(2, &ReplicatorSettings { max_message_bytes: 4_096, ..settings() });
     world.publish(&[0, 1]);
     world.settle();

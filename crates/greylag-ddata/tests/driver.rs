@@ -36,7 +36,7 @@ async fn start(network: &MemoryNetwork, uids: &[u64]) -> Vec<Replicator> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_writes_to_a_majority_another_reads_from_a_majority() {
+async fn a_majority_read_sees_a_majority_write_of_another_node() {
     let network = MemoryNetwork::new();
     let nodes = start(&network, &[101, 102, 103]).await;
     let key = Key::<GCounter>::new("visits").unwrap();
@@ -248,7 +248,7 @@ async fn a_peer_of_a_fixed_list_is_taken_out() {
 
 /// ddata I2: the program sets the membership through a handle.
 #[tokio::test]
-async fn a_program_says_itself_who_there_is() {
+async fn a_program_sets_the_membership_through_a_handle() {
     let network = MemoryNetwork::new();
     let remoting = network.node("manual.ddata:1#801".parse().unwrap(), Arc::new(Registry::new()));
     let (members, membership) = Membership::manual(greylag_ddata::Replicas::alone());

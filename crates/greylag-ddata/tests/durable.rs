@@ -12,7 +12,7 @@ use greylag_ddata::{
     BatchItem, DeleteError, DeltaItem, DurableSettings, Effect, GetError, Input, Key, Lifecycle, LoadedRecord, Message,
     OnBadRecord, PruningNews, Read, ReadLevel, ReadReply, Refusal, Replica, ReplicaStatus, Replicas, ReplicatorCore,
     ReplicatorEvent, ReplicatorSettings, Reply, RequestError, Sixteenths, StaleStore, Standing, Start, Starts,
-    StopReason, StoreError, StoreImage, StoreMeta, StoreOp, Sum, ToldStarts, TypeTable, UpdateError, WriteLevel,
+    StartsOrDigest, StopReason, StoreError, StoreImage, StoreMeta, StoreOp, Sum, TypeTable, UpdateError, WriteLevel,
     WriteReply,
 };
 
@@ -288,7 +288,7 @@ fn scenario_39_everything_is_loaded_before_anything_is_served() {
 
 /// ddata 40, U5: loading is retried with growing pauses; then the replicator stops, and its reason names the store.
 #[test]
-fn scenario_40_a_store_that_cannot_be_read_stops_it_and_one_that_cannot_be_written_does_not() {
+fn scenario_40_an_unreadable_store_stops_the_replicator_and_an_unwritable_one_does_not() {
     let mut node = Node::new("b", DurableSettings::of(["*"]), StoreImage::default());
     for retry in 1..=3 {
         node.input(Input::LoadFailed(no_space()));
@@ -317,7 +317,7 @@ fn scenario_40_a_store_that_cannot_be_read_stops_it_and_one_that_cannot_be_writt
 /// ddata U5, 88: a store that has lost its end is not retried; it is left as it is, or set aside if the settings say
 /// so.
 #[test]
-fn scenario_88_a_store_that_lost_its_end_stops_it_or_is_set_aside() {
+fn scenario_88_a_store_that_lost_its_end_stops_the_replicator_or_is_set_aside() {
     let lost = || StoreError::TailLost { place: "disk".into(), expected: 9, found: 7 };
     let image = StoreImage { meta: Some(StoreMeta::default()), ..StoreImage::default() };
     for stale_store in [StaleStore::Refuse, StaleStore::Force] {
@@ -525,7 +525,7 @@ fn a_read_answers_when_what_it_found_is_stored() {
 /// ddata U3: with write-behind a change is acknowledged at once, the last state is stored, and failures are not
 /// reported to callers.
 #[test]
-fn what_is_written_behind_is_acknowledged_at_once() {
+fn changes_written_behind_are_acknowledged_at_once() {
     let interval = Duration::from_secs(3);
     let durable = DurableSettings { write_behind_interval: Some(interval), ..DurableSettings::of(["*"]) };
     let mut node = Node::new("b", durable, StoreImage::default());
@@ -590,7 +590,7 @@ fn a_small_change_of_a_large_entry_is_a_small_write() {
 /// ddata U5: a record that cannot be read stops the replicator, or is moved aside; a record of an unknown type stays in
 /// the store, and is served as soon as its type is known.
 #[test]
-fn bad_records_stop_it_or_are_moved_aside() {
+fn bad_records_stop_the_replicator_or_are_moved_aside() {
     let bad = |image: &mut StoreImage| {
         let record = LoadedRecord::Bad { key: "bad".into(), why: "a bit has flipped".into() };
         image.records.insert("bad".into(), record);
@@ -647,7 +647,7 @@ fn bad_records_stop_it_or_are_moved_aside() {
 
 /// ddata Z9, U5: a stale store is discarded together with its records of unknown types.
 #[test]
-fn what_was_held_back_is_discarded_with_a_stale_store() {
+fn records_of_unknown_types_are_discarded_with_a_stale_store() {
     let mut disk = StoreImage::default();
     let mut late = GSet::<u8>::zero();
     late.add(7);
@@ -667,7 +667,7 @@ fn what_was_held_back_is_discarded_with_a_stale_store() {
     let mut node = Node::new("b", durable, disk);
     node.load();
     node.meets(&["w"]);
-    let starts = ToldStarts::Listed(Starts::of([Start { maker: ReplicaId(23), base: Some(970) }]));
+    let starts = StartsOrDigest::Listed(Starts::of([Start { maker: ReplicaId(23), base: Some(970) }]));
     let standing = Standing { forget_horizon: Some(950), starts, is_current: true, ..Standing::default() };
     let pruning = PruningNews { rounds: Vec::new(), standing };
     node.receive("w", Message::SyncOpen { round: 1, part: Sixteenths::ALL, root: Sum::default(), pruning });
@@ -703,7 +703,7 @@ fn markers_of_a_store_that_passed_leave_as_performed_now() {
     let mut node = Node::new("b", DurableSettings::of(["*"]), disk);
     node.load();
     node.meets(&["w"]);
-    let starts = ToldStarts::Listed(Starts::of([Start { maker: ReplicaId(23), base: Some(970) }]));
+    let starts = StartsOrDigest::Listed(Starts::of([Start { maker: ReplicaId(23), base: Some(970) }]));
     let standing = Standing { starts, is_current: true, ..Standing::default() };
     let pruning = PruningNews { rounds: Vec::new(), standing };
     node.receive("w", Message::SyncOpen { round: 1, part: Sixteenths::ALL, root: Sum::default(), pruning });
@@ -745,7 +745,7 @@ fn counted_disk() -> StoreImage {
 /// ddata C2, Z11: an update that waits while the store is judged is not confirmed if the store is then discarded with
 /// the update's change: a peer would only confirm that it holds no less than nothing.
 #[test]
-fn what_is_discarded_with_a_store_is_not_confirmed() {
+fn a_change_discarded_with_a_store_is_not_confirmed() {
     let to = |n| WriteLevel::To { n, timeout: TIMEOUT };
     for (level, is_deleted) in [(to(2), false), (to(2), true), (WriteLevel::Local, false)] {
         let durable = DurableSettings { stale_store: StaleStore::Discard, ..DurableSettings::of(["*"]) };
@@ -761,7 +761,7 @@ fn what_is_discarded_with_a_store_is_not_confirmed() {
             node.count(level)
         };
         assert!(!node.replies.contains_key(&id), "its gate is closed, or the disk has not answered");
-        let starts = ToldStarts::Listed(Starts::of([Start { maker: ReplicaId(23), base: Some(970) }]));
+        let starts = StartsOrDigest::Listed(Starts::of([Start { maker: ReplicaId(23), base: Some(970) }]));
         let standing = Standing { forget_horizon: Some(950), starts, is_current: true, ..Standing::default() };
         let pruning = PruningNews { rounds: Vec::new(), standing };
         node.receive("w", Message::SyncOpen { round: 1, part: Sixteenths::ALL, root: Sum::default(), pruning });
@@ -949,7 +949,7 @@ fn a_time_in_touch_that_could_not_be_stored_is_not_stored_alone() {
     node.meets(&["w"]);
     // A current member lets the store pass, and a round with that member is complete.
     let number = 1 << 40;
-    let starts = ToldStarts::Listed(Starts::of([Start { maker: ReplicaId(23), base: Some(970) }]));
+    let starts = StartsOrDigest::Listed(Starts::of([Start { maker: ReplicaId(23), base: Some(970) }]));
     let standing = Standing { starts, number, is_current: true, ..Standing::default() };
     let news = || PruningNews { rounds: Vec::new(), standing: standing.clone() };
     node.receive("w", Message::SyncOpen { round: 1, part: Sixteenths::NONE, root: Sum::default(), pruning: news() });
@@ -982,7 +982,7 @@ fn a_time_in_touch_that_could_not_be_stored_is_not_stored_alone() {
 
 /// ddata R14: local updates that wait for their disk do not count as requests to others, however many they are.
 #[test]
-fn local_updates_that_wait_for_the_disk_overload_nobody() {
+fn local_updates_that_wait_for_the_disk_do_not_count_as_remote_requests() {
     let settings = |settings| ReplicatorSettings { max_in_flight: 3, ..settings };
     let mut node = Node::with("b", DurableSettings::of(["*"]), StoreImage::default(), settings);
     node.load();
@@ -1003,7 +1003,7 @@ fn local_updates_that_wait_for_the_disk_overload_nobody() {
 
 /// ddata U1, Z9: the own record is written after the entries that it speaks of, and again if that failed.
 #[test]
-fn what_is_remembered_is_written_last_and_until_it_is_written() {
+fn the_own_record_is_written_last_and_retried_until_written() {
     let mut node = Node::new("b", DurableSettings::of(["*"]), StoreImage::default());
     node.load();
     node.meets(&[]);
@@ -1059,7 +1059,7 @@ fn no_entry_leaves_before_the_store_says_that_there_was_an_exchange() {
 
 /// ddata Z11: messages held back for the store leave in the order of sending, including answers to a peer.
 #[test]
-fn what_waited_for_the_first_exchange_leaves_in_order() {
+fn messages_held_for_the_first_exchange_leave_in_order() {
     let mut node = Node::new("b", DurableSettings::of(["*"]), StoreImage::default());
     node.load();
     node.meets(&["w"]);
@@ -1085,7 +1085,7 @@ fn what_waited_for_the_first_exchange_leaves_in_order() {
 /// ddata Z11: at most 8 MiB of messages are held back for the store. A message beyond counts as lost, and is sent
 /// again.
 #[test]
-fn what_waits_for_the_first_exchange_is_bounded() {
+fn messages_held_for_the_first_exchange_are_bounded() {
     let mut node = Node::new("b", DurableSettings::of(["*"]), StoreImage::default());
     node.load();
     node.meets(&["w"]);

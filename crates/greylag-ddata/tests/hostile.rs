@@ -20,25 +20,25 @@ use greylag_transport::memory::MemoryNetwork;
 use greylag_transport::{Destination, Envelope, Inbound, Payload, Receiver, Recipient, Remoting};
 use prost::Message as _;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(20);
 const MANIFEST: &str = "gl.ddata/1";
 const FRAGMENT: &str = "gl.ddata.fragment/1";
 
 /// Counts the messages that the hostile member gets, and answers none.
 #[derive(Default)]
-struct Ear {
-    heard: Mutex<BTreeMap<usize, usize>>,
+struct MessageCounter {
+    counts: Mutex<BTreeMap<usize, usize>>,
 }
 
-impl Ear {
+impl MessageCounter {
     fn messages(&self) -> usize {
-        self.heard.lock().unwrap().values().sum()
+        self.counts.lock().unwrap().values().sum()
     }
 }
 
-impl Receiver for Ear {
+impl Receiver for MessageCounter {
     fn receive(&self, message: Inbound) {
-        *self.heard.lock().unwrap().entry(message.payload.len()).or_default() += 1;
+        *self.counts.lock().unwrap().entry(message.payload.len()).or_default() += 1;
     }
 }
 
@@ -49,7 +49,7 @@ struct Scene {
     /// A process that is no member.
     stranger: Arc<dyn Remoting>,
     victim: UniqueAddress,
-    ear: Arc<Ear>,
+    received: Arc<MessageCounter>,
     _memberships: Vec<MembershipHandle>,
 }
 
@@ -87,9 +87,9 @@ impl Scene {
         let addresses: Vec<UniqueAddress> = (0..).zip(["a", "b", "h", "s"]).map(address).collect();
         let node = |index: usize| network.node(addresses[index].clone(), Arc::new(Registry::new()));
         let (hostile, stranger) = (node(2), node(3));
-        let ear = Arc::new(Ear::default());
-        hostile.register("ddata/ddata", ear.clone());
-        hostile.register(&format!("{}ddata/ddata", Recipient::BULK_PREFIX), ear.clone());
+        let received = Arc::new(MessageCounter::default());
+        hostile.register("ddata/ddata", received.clone());
+        hostile.register(&format!("{}ddata/ddata", Recipient::BULK_PREFIX), received.clone());
         let mut memberships = Vec::new();
         let mut start = |own: usize| {
             let others = (0..3).filter(|index| *index != own).map(|index| Replica {
@@ -107,9 +107,9 @@ impl Scene {
         };
         let honest = [start(0), start(1)];
         for node in &honest {
-            assert!(node.wait_synced(PATIENCE).await);
+            assert!(node.wait_synced(DEADLINE).await);
         }
-        Self { honest, hostile, stranger, victim: addresses[0].clone(), ear, _memberships: memberships }
+        Self { honest, hostile, stranger, victim: addresses[0].clone(), received, _memberships: memberships }
     }
 
     fn raw(&self, bulk: bool, manifest: &'static str, bytes: Vec<u8>) {
@@ -139,7 +139,7 @@ impl Scene {
 
     /// Waits until the victim has counted something.
     async fn counted(&self, what: impl Fn(&Stats) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + DEADLINE;
         while !what(&self.stats().await) {
             assert!(Instant::now() < deadline, "{:?}", self.stats().await);
             tokio::task::yield_now().await;
@@ -150,10 +150,10 @@ impl Scene {
     async fn still_serves(&self) {
         let key = Key::<GCounter>::new("honest").unwrap();
         let add = |counter: &mut GCounter, cx: &mut UpdateCx<'_>| counter.increment(cx, 1);
-        let before = self.honest[1].get(&key, ReadLevel::majority(PATIENCE)).await.unwrap();
+        let before = self.honest[1].get(&key, ReadLevel::majority(DEADLINE)).await.unwrap();
         let before = before.found().map_or(0, |counter| counter.value());
-        self.honest[0].update(&key, WriteLevel::To { n: 2, timeout: PATIENCE }, GCounter::new, add).await.unwrap();
-        let after = self.honest[1].get(&key, ReadLevel::majority(PATIENCE)).await.unwrap();
+        self.honest[0].update(&key, WriteLevel::To { n: 2, timeout: DEADLINE }, GCounter::new, add).await.unwrap();
+        let after = self.honest[1].get(&key, ReadLevel::majority(DEADLINE)).await.unwrap();
         assert_eq!(after.found().map(|counter| counter.value()), Some(before + 1));
     }
 }
@@ -238,7 +238,7 @@ fn offer(key: &str, tag: &str, value: &OrSet<String>, number: u64) -> Message {
 
 /// ddata §9: bytes that are no message are dropped and counted, on both mailboxes, and the link stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nonsense() {
+async fn malformed_bytes_are_dropped_and_counted() {
     let scene = Scene::new(settings()).await;
     let mut state = 7_u64;
     for n in 0..2_000_usize {
@@ -269,7 +269,7 @@ async fn wrong_digests_and_no_acknowledgement() {
     for task in tasks.collect::<Vec<_>>() {
         task.await.unwrap();
     }
-    let before = scene.ear.messages();
+    let before = scene.received.messages();
     open_round(&scene, 1);
     let prefix = |nibble: u64| Prefix::new(nibble << 60, 1).unwrap();
     for number in 1..200 {
@@ -278,7 +278,7 @@ async fn wrong_digests_and_no_acknowledgement() {
         scene.say(Message::SyncNodes { round: ROUND, number, parents });
     }
     scene.still_serves().await;
-    let sent = scene.ear.messages() - before;
+    let sent = scene.received.messages() - before;
     // Allow the window, an acknowledgement for each message, and the deltas and writes of others.
     assert!(sent < 200 + 200, "{sent} messages to who acknowledges nothing");
 }
@@ -368,7 +368,7 @@ async fn a_great_many_keys() {
         scene.say(Message::Gossip { round: None, number: 0, send_back: false, entries });
     }
     scene.still_serves().await;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + DEADLINE;
     while scene.honest[0].metrics().await.unwrap().keys < keys {
         assert!(Instant::now() < deadline);
         tokio::task::yield_now().await;
@@ -399,7 +399,7 @@ async fn a_great_many_rounds_of_pruning() {
 
 /// ddata G8: the log for a member that acknowledges nothing is bounded, and others get everything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_never_acknowledges_holds_nobody_up() {
+async fn a_peer_that_never_acknowledges_delays_no_other() {
     let scene = Scene::new(ReplicatorSettings { delta_log_max_entries: 100, ..settings() }).await;
     let key = Key::<OrSet<String>>::new("set").unwrap();
     for n in 0..1_000 {
@@ -410,7 +410,7 @@ async fn who_never_acknowledges_holds_nobody_up() {
         scene.honest[0].update(&key, WriteLevel::Local, OrSet::new, add).await.unwrap();
     }
     assert!(scene.honest[0].metrics().await.unwrap().log_records <= 100);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + DEADLINE;
     loop {
         let read = scene.honest[1].get(&key, ReadLevel::Local).await.unwrap();
         if read.found().is_some_and(|set| set.len() == 1_000) {

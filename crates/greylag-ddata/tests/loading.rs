@@ -69,7 +69,7 @@ async fn visit(replicator: Replicator) -> Result<u128, UpdateError<greylag_crdt:
 /// ddata 39, U4: updates sent before everything is loaded are applied after loading, in order; one more than there is
 /// room for is refused; no replica is counted meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scenario_39_what_is_asked_during_loading_is_done_after_it() {
+async fn scenario_39_requests_during_loading_are_served_after_it() {
     let (disk, gate) = (MemoryStore::default(), Arc::new(Semaphore::new(1)));
     let first = start(1, &disk, &gate);
     for expected in 1..=3 {

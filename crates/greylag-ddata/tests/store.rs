@@ -118,10 +118,10 @@ async fn failures<B: StoreBench>() -> Vec<&'static str> {
 
 /// ddata U2: the kit detects stores that violate a requirement.
 #[tokio::test]
-async fn the_kit_finds_what_is_wrong() {
-    assert!(failures::<Forgetful>().await.contains(&"what_is_removed_is_gone"));
+async fn the_kit_detects_faulty_stores() {
+    assert!(failures::<Forgetful>().await.contains(&"removed_entries_are_gone"));
     assert!(failures::<Deltaless>().await.contains(&"deltas_stand_beside_their_snapshot"));
-    assert_eq!(failures::<Flushless>().await, ["what_is_flushed_survives_a_crash"]);
+    assert_eq!(failures::<Flushless>().await, ["flushed_changes_survive_a_crash"]);
     assert!(failures::<Open>().await.contains(&"one_process_at_a_time"));
     assert!(!failures::<Failing>().await.is_empty());
 }

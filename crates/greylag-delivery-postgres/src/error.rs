@@ -11,7 +11,7 @@ pub enum PostgresDeliveryError {
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// The connection string is invalid.
-    #[error("the delivery database cannot be named: {0}")]
+    #[error("invalid connection string: {0}")]
     Config(#[from] ConfigError),
     /// There is no connection, or tables are missing. The text names a remedy. The statement was not run.
     #[error("the delivery database at {place} cannot be used: {cause}")]

@@ -43,7 +43,7 @@ create table if not exists greylag_outbox_message (
 );
 create unique index if not exists greylag_outbox_numbered on greylag_outbox_message (queue, seq_nr) where seq_nr is not null;
 create index if not exists greylag_outbox_waiting on greylag_outbox_message (queue, id) where seq_nr is null;
--- How far entities are.
+-- Watermarks of entities.
 create table if not exists greylag_delivery_dedupe (
     entity text not null,
     stream_id bytea not null,

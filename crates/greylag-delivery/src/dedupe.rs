@@ -205,10 +205,10 @@ mod tests {
             marks.switch(start, &producer, StreamId(stream), Epoch::FIRST);
             marks.confirm(start, StreamId(stream), SeqNr(7));
         }
-        let is_heard = |stream: StreamId| !stream.0.is_multiple_of(3);
-        marks.prune(start + day * 2, is_heard);
+        let is_live = |stream: StreamId| !stream.0.is_multiple_of(3);
+        marks.prune(start + day * 2, is_live);
         assert_eq!(marks.len(), 1000);
-        let heard = (1..=1500).map(StreamId).filter(|stream| is_heard(*stream));
-        assert!(heard.into_iter().all(|stream| marks.confirmed(stream) == SeqNr(7)));
+        let live = (1..=1500).map(StreamId).filter(|stream| is_live(*stream));
+        assert!(live.into_iter().all(|stream| marks.confirmed(stream) == SeqNr(7)));
     }
 }

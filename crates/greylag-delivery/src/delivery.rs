@@ -71,7 +71,7 @@ impl Pending {
 impl Outcomes {
     /// Outcomes of an entity whose confirmations wait for a proof of ownership (delivery §7).
     #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
-    pub(crate) fn that_need_proof() -> Self {
+    pub(crate) fn requiring_proof() -> Self {
         Self { needs_proof: true, pending: Mutex::default() }
     }
 
@@ -110,9 +110,9 @@ impl Outcomes {
 
     /// Takes the confirmations without proof.
     #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
-    pub(crate) fn take_unproved(self: &Arc<Self>) -> Option<Unproved> {
+    pub(crate) fn take_unproved(self: &Arc<Self>) -> Option<UnprovedConfirmations> {
         let handles = std::mem::take(&mut self.lock().unproved);
-        (!handles.is_empty()).then(|| Unproved { handles, outcomes: self.clone() })
+        (!handles.is_empty()).then(|| UnprovedConfirmations { handles, outcomes: self.clone() })
     }
 
     /// Turns the outcomes of a delivery whose effect was refused (see [`Outcome::Deferred`]) into deferrals: an
@@ -198,19 +198,19 @@ impl Outcomes {
 
 /// Confirmations that wait for a proof of ownership. Dropped without proof, their deliveries are given up.
 #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
-pub(crate) struct Unproved {
+pub(crate) struct UnprovedConfirmations {
     handles: Vec<DeliveryHandle>,
     outcomes: Arc<Outcomes>,
 }
 
-impl Unproved {
+impl UnprovedConfirmations {
     #[cfg_attr(not(feature = "persistence"), allow(dead_code))]
     pub(crate) fn confirm(mut self) {
         self.outcomes.confirm_proved(self.handles.drain(..));
     }
 }
 
-impl Drop for Unproved {
+impl Drop for UnprovedConfirmations {
     fn drop(&mut self) {
         let handles = std::mem::take(&mut self.handles);
         if !handles.is_empty() {
@@ -388,7 +388,7 @@ mod tests {
     /// delivery 100.
     #[test]
     fn a_confirmation_without_proof_is_none() {
-        let outcomes = Arc::new(Outcomes::that_need_proof());
+        let outcomes = Arc::new(Outcomes::requiring_proof());
         let delivery = |total| Delivery::new(Arc::new("message"), handle(total), outcomes.clone());
         delivery(1).confirm();
         delivery(2).split().1.confirm();
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_says_exactly_one_thing() {
+    fn delivery_has_exactly_one_outcome() {
         let outcomes = Arc::new(Outcomes::default());
         let delivery = |total| Delivery::new(Arc::new("message"), handle(total), outcomes.clone());
         delivery(1).confirm();
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_means_open_in_the_same_stream() {
+    fn earlier_delivery_is_an_open_one_of_the_same_stream() {
         let outcomes = Outcomes::default();
         outcomes.open(&handle(3).id);
         outcomes.open(&handle(5).id);

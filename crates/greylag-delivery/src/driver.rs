@@ -51,7 +51,7 @@ pub use queue::{
     OutboxProducerQueue, OutboxStore, QueueCall, QueueFault, QueueStore, TypedQueue,
 };
 #[cfg(feature = "sharding")]
-use sending::Keeping;
+use sending::MessageStorage;
 pub use sending::{ProducerSink, RequestNext, Sent};
 #[cfg(feature = "ddata")]
 pub use work_pulling::DdataWorkerDirectory;

@@ -26,7 +26,7 @@ pub enum SendError<T> {
         max: usize,
     },
     /// The entity id is invalid. Nothing was sent.
-    #[error("no entity can have the id {id:?}: {reason}")]
+    #[error("invalid entity id {id:?}: {reason}")]
     InvalidEntity {
         /// The message.
         message: T,
@@ -66,7 +66,7 @@ pub enum SendError<T> {
     /// The message was handed unencoded to its entity on this node, under this number. The entity moved to another node
     /// before it confirmed the message, and the message cannot be sent there ([`UnsendableError`]): it is given up, and
     /// may have been processed.
-    #[error("message {seq_nr} cannot follow its entity to another node: {error}")]
+    #[error("message {seq_nr} cannot be sent to its entity's new node: {error}")]
     Unsendable {
         /// The number of the message.
         seq_nr: SeqNr,
@@ -134,7 +134,7 @@ pub enum SentError {
     /// The message was handed unencoded to its entity on this node, under this number. The entity moved to another node
     /// before it confirmed the message, and the message cannot be sent there ([`UnsendableError`]): it is given up, and
     /// may have been processed.
-    #[error("message {seq_nr} cannot follow its entity to another node: {error}")]
+    #[error("message {seq_nr} cannot be sent to its entity's new node: {error}")]
     Unsendable {
         /// The number of the message.
         seq_nr: SeqNr,
@@ -229,7 +229,7 @@ pub enum StartError {
         message: &'static str,
     },
     /// The entity type was described without a codec for its messages.
-    #[error("entity type {entity_type:?} has no codec for what is delivered; name one where the type is defined")]
+    #[error("entity type {entity_type:?} has no codec for its deliveries; set one where the type is defined")]
     NoCodec {
         /// The type's name.
         entity_type: String,
@@ -249,14 +249,14 @@ pub enum StartError {
     )]
     NoStores,
     /// Only sharding producers can send the messages that a program writes into an outbox.
-    #[error("a queue that finds messages by itself, such as an outbox, serves producers for entities alone")]
+    #[error("an outbox can only be used by a sharding producer")]
     Outbox,
     /// The node has ended, so nothing can be sent from it.
     #[error("the node has ended")]
     NodeEnded,
     /// The producer's id cannot be part of a persistence id, which its journal needs.
     #[cfg(feature = "persistence")]
-    #[error("no history can be named after the producer: {0}")]
+    #[error("producer id cannot be part of a persistence id: {0}")]
     NoHistory(#[from] greylag_persistence::InvalidPersistenceId),
 }
 

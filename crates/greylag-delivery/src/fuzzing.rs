@@ -167,7 +167,7 @@ mod tests {
 
     /// Runs each target with some thousands of inputs, as `fuzz/` does with millions.
     #[test]
-    fn damaged_input_is_refused_or_is_something_else() {
+    fn damaged_input_is_refused_or_decodes_differently() {
         let seeds = seeds();
         let mut seed = 0;
         let now = std::time::Instant::now();

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use greylag_core::{DecodeError, Encoded};
 
 use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
-use crate::queue::kept::QueueEvent;
+use crate::queue::persistent::QueueEvent;
 use crate::queue::{
     Confirmation, MessageSent, Qualifier, QueueError, QueueState, Started, StoredQueue, TimestampMillis, wire,
 };

@@ -25,7 +25,7 @@ use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Encoded, Manifest};
 use crate::machine::producer_link::Frames;
 use crate::message::Content;
 use crate::wire::Piece;
-use format::Kept;
+use format::UnencodedValue;
 
 pub(crate) use format::Format;
 
@@ -35,7 +35,7 @@ pub struct Payload<T>(Body<T>);
 
 enum Body<T> {
     /// A message that is not encoded; it stays on its node, as far as is known.
-    Kept(Kept<T>),
+    Unencoded(UnencodedValue<T>),
     Value(Encoded, Arc<T>),
     /// A whole message whose bytes the codec refused.
     Unreadable(Encoded, Arc<DecodeError>),
@@ -90,7 +90,7 @@ pub enum UnreadableError {
         actual: u32,
     },
     /// The message arrived without its beginning or its end.
-    #[error("the message has no beginning or no end")]
+    #[error("first or last chunk is missing")]
     Incomplete,
 }
 
@@ -147,7 +147,7 @@ impl<T: 'static> Payload<T> {
             let payload = whole.slice(from..whole.len().min(from + chunk_bytes));
             let (codec, manifest) = match index {
                 0 => (encoded.codec, encoded.manifest.clone()),
-                _ => (UNSAID, Manifest::from_static("")),
+                _ => (NO_CODEC, Manifest::from_static("")),
             };
             let chunk = Chunk {
                 total_len: (index == 0).then_some(whole.len() as u64),
@@ -166,7 +166,7 @@ impl<T: 'static> Payload<T> {
     pub(crate) fn join(frames: &Frames<Self>, max_bytes: u64) -> Result<Arc<T>, Unreadable> {
         let chunks = match frames {
             Frames::Whole(payload) => match &payload.0 {
-                Body::Kept(kept) => return Ok(kept.value().clone()),
+                Body::Unencoded(unencoded) => return Ok(unencoded.value().clone()),
                 Body::Value(_, value) => return Ok(value.clone()),
                 Body::Unreadable(encoded, error) => {
                     let error = UnreadableError::Codec(error.clone());
@@ -183,19 +183,19 @@ impl<T: 'static> Payload<T> {
     }
 
     fn join_chunks(chunks: &[Self], max_bytes: u64) -> Result<Arc<T>, Unreadable> {
-        let kept = |error| Err(Unreadable { error, encoded: concatenated(chunks) });
+        let unreadable = |error| Err(Unreadable { error, encoded: concatenated(chunks) });
         let ends = chunks.first().and_then(Self::chunk).zip(chunks.last().and_then(Self::chunk));
-        let Some((first, last)) = ends else { return kept(UnreadableError::Incomplete) };
-        let Some(expected) = first.total_len else { return kept(UnreadableError::Incomplete) };
+        let Some((first, last)) = ends else { return unreadable(UnreadableError::Incomplete) };
+        let Some(expected) = first.total_len else { return unreadable(UnreadableError::Incomplete) };
         if expected > max_bytes {
-            return kept(UnreadableError::TooLarge { size: expected, max: max_bytes });
+            return unreadable(UnreadableError::TooLarge { size: expected, max: max_bytes });
         }
         let actual: u64 = chunks.iter().map(|chunk| chunk.bytes_here().len() as u64).sum();
         if actual != expected {
-            return kept(UnreadableError::WrongLength { expected });
+            return unreadable(UnreadableError::WrongLength { expected });
         }
         let (Some(crc32c), Source::Bytes(codec)) = (last.crc32c, &last.source) else {
-            return kept(UnreadableError::Incomplete);
+            return unreadable(UnreadableError::Incomplete);
         };
         let encoded = concatenated(chunks);
         let actual = crc32c::crc32c(&encoded.payload);
@@ -211,7 +211,7 @@ impl<T: 'static> Payload<T> {
     /// The bytes of a message, as far as they were kept. A message without bytes is encoded for this call.
     pub(crate) fn bytes(frames: &Frames<Self>) -> Encoded {
         match frames {
-            Frames::Whole(Self(Body::Kept(kept))) => kept.written().unwrap_or_else(|_| nothing()),
+            Frames::Whole(Self(Body::Unencoded(unencoded))) => unencoded.written().unwrap_or_else(|_| nothing()),
             Frames::Whole(payload) => payload.encoded().cloned().unwrap_or_else(nothing),
             Frames::Chunks(chunks) => concatenated(chunks),
         }
@@ -220,7 +220,7 @@ impl<T: 'static> Payload<T> {
     fn chunk(&self) -> Option<&Chunk<T>> {
         match &self.0 {
             Body::Chunk(_, chunk) => Some(chunk),
-            Body::Kept(_) | Body::Value(..) | Body::Unreadable(..) => None,
+            Body::Unencoded(_) | Body::Value(..) | Body::Unreadable(..) => None,
         }
     }
 
@@ -233,7 +233,7 @@ impl<T: 'static> Payload<T> {
     /// The value; `None` if there is none, or if its `Arc` has another clone.
     pub fn into_value(self) -> Option<T> {
         match self.0 {
-            Body::Kept(kept) => kept.into_value(),
+            Body::Unencoded(unencoded) => unencoded.into_value(),
             Body::Value(_, value) => Arc::into_inner(value),
             Body::Chunk(_, chunk) => match Arc::into_inner(chunk)?.source {
                 Source::Value(value) => Arc::into_inner(value),
@@ -246,7 +246,7 @@ impl<T: 'static> Payload<T> {
     /// Size in bytes; estimated by the codec for a message without bytes.
     pub fn size(&self) -> usize {
         match &self.0 {
-            Body::Kept(kept) => kept.size(),
+            Body::Unencoded(unencoded) => unencoded.size(),
             Body::Value(encoded, _) | Body::Unreadable(encoded, _) | Body::Chunk(encoded, _) => encoded.payload.len(),
         }
     }
@@ -256,7 +256,7 @@ impl<T> Payload<T> {
     /// The bytes; `None` for a message that is not encoded.
     pub fn encoded(&self) -> Option<&Encoded> {
         match &self.0 {
-            Body::Kept(_) => None,
+            Body::Unencoded(_) => None,
             Body::Value(encoded, _) | Body::Unreadable(encoded, _) | Body::Chunk(encoded, _) => Some(encoded),
         }
     }
@@ -282,11 +282,11 @@ impl<T: 'static> Frames<Payload<T>> {
 }
 
 /// The codec of chunks after the first, which do not repeat codec and manifest.
-const UNSAID: CodecId = CodecId::from_u32(0);
+const NO_CODEC: CodecId = CodecId::from_u32(0);
 
 /// No bytes, without a codec.
 fn nothing() -> Encoded {
-    Encoded { codec: UNSAID, manifest: Manifest::from_static(""), payload: Bytes::new() }
+    Encoded { codec: NO_CODEC, manifest: Manifest::from_static(""), payload: Bytes::new() }
 }
 
 fn write<T: 'static>(value: &T, codec: &dyn Codec<T>) -> Result<Encoded, EncodeError> {
@@ -336,7 +336,7 @@ impl<T> Clone for Payload<T> {
 impl<T> Clone for Body<T> {
     fn clone(&self) -> Self {
         match self {
-            Self::Kept(kept) => Self::Kept(kept.clone()),
+            Self::Unencoded(unencoded) => Self::Unencoded(unencoded.clone()),
             Self::Value(encoded, value) => Self::Value(encoded.clone(), value.clone()),
             Self::Unreadable(encoded, error) => Self::Unreadable(encoded.clone(), error.clone()),
             Self::Chunk(encoded, chunk) => Self::Chunk(encoded.clone(), chunk.clone()),
@@ -348,8 +348,8 @@ impl<T> Clone for Body<T> {
 impl<T: 'static> PartialEq for Payload<T> {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
-            (Body::Kept(one), Body::Kept(other)) => Arc::ptr_eq(one.value(), other.value()),
-            (Body::Kept(_), _) | (_, Body::Kept(_)) => false,
+            (Body::Unencoded(one), Body::Unencoded(other)) => Arc::ptr_eq(one.value(), other.value()),
+            (Body::Unencoded(_), _) | (_, Body::Unencoded(_)) => false,
             _ => self.piece() == other.piece(),
         }
     }
@@ -360,7 +360,7 @@ impl<T: 'static> Eq for Payload<T> {}
 impl<T> fmt::Debug for Payload<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, encoded) = match &self.0 {
-            Body::Kept(_) => return f.write_str("Payload(without bytes)"),
+            Body::Unencoded(_) => return f.write_str("Payload(without bytes)"),
             Body::Chunk(encoded, _) => ("Chunk", encoded),
             Body::Value(encoded, _) | Body::Unreadable(encoded, _) => ("Payload", encoded),
         };
@@ -374,7 +374,7 @@ impl<T> Payload<T> {
     pub(crate) fn with_encoded(self, codec: CodecId, manifest: &'static str, payload: Bytes) -> Self {
         let encoded = Encoded { codec, manifest: manifest.into(), payload };
         Self(match self.0 {
-            Body::Kept(_) => panic!("it has no bytes"),
+            Body::Unencoded(_) => panic!("it has no bytes"),
             Body::Value(_, value) => Body::Value(encoded, value),
             Body::Unreadable(_, error) => Body::Unreadable(encoded, error),
             Body::Chunk(_, chunk) => Body::Chunk(encoded, chunk),

@@ -18,9 +18,9 @@
 
 #[cfg(feature = "persistence")]
 pub(crate) mod behavior;
-#[cfg(feature = "persistence")]
-pub(crate) mod kept;
 pub(crate) mod kv;
+#[cfg(feature = "persistence")]
+pub(crate) mod persistent;
 mod records;
 mod rows;
 mod settings;
@@ -149,14 +149,14 @@ pub enum QueueError {
     },
     /// The batch does not begin where the queue ends, or has a gap; or a confirmed number was never stored. Nothing of
     /// the call is stored: continue with `expected`.
-    #[error("the next number of the queue is {expected}")]
+    #[error("out of order: the queue expects message {expected}")]
     OutOfOrder {
         /// The first missing number.
         expected: SeqNr,
     },
     /// The store refuses this batch for its content. Nothing of it is stored; load again, and give the messages back to
     /// their senders.
-    #[error("the queue's store refuses this: {0}")]
+    #[error("the queue's store refuses the batch: {0}")]
     Rejected(String),
     /// The store could not be reached, and certainly has nothing of the call: load again, then repeat the call.
     #[error("nothing was stored: {0}")]

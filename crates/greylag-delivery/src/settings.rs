@@ -429,7 +429,7 @@ impl DeliverySettings {
             confirm_warn_after: consumer.confirm_warn_after,
             confirm_timeout: consumer.confirm_timeout,
             max_message_bytes: self.producer.max_message_bytes as u64,
-            keeps_asking: mode == LinkMode::PointToPoint,
+            retries_forever: mode == LinkMode::PointToPoint,
             sabotage: None,
         }
     }

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_in_an_entity_is_not_written() {
+    fn in_process_messages_are_not_encoded() {
         let message = WithDelivery::<u32, String>::protocol(ProtocolMessage::Tick);
         assert!(codec().encode(&message, &mut BytesMut::new()).is_err());
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_delivery::machine::producer_link::Frames;
-use greylag_delivery::machine::sharding_producer::{Effect, Input, Parcel, ShardingProducer, ShardingProducerSettings};
+use greylag_delivery::machine::sharding_producer::{
+    Effect, Input, RoutedMessage, ShardingProducer, ShardingProducerSettings,
+};
 use greylag_delivery::machine::storing::{Answer, Call};
 use greylag_delivery::queue::{MessageSent, QueueState};
 use greylag_delivery::{
@@ -34,7 +36,7 @@ impl World {
         let now = Instant::now();
         let (admitted, transmitted) = (BTreeSet::new(), BTreeMap::new());
         let mut world = Self { start: now, now, machine, next_ticket: 1, admitted, transmitted };
-        world.tell(Input::Start);
+        world.handle_input(Input::Start);
         world
     }
 
@@ -61,11 +63,11 @@ impl World {
             confirmed_seq_nr: BTreeMap::new(),
             unconfirmed,
         };
-        world.tell(Input::Queue { call: 1, answer: Answer::Loaded(Ok(state)) });
+        world.handle_input(Input::Queue { call: 1, answer: Answer::Loaded(Ok(state)) });
         world
     }
 
-    fn tell(&mut self, input: Input<u64>) {
+    fn handle_input(&mut self, input: Input<u64>) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             let mut effects = Vec::new();
@@ -97,7 +99,7 @@ impl World {
         self.next_ticket += 1;
         let (frames, entity) = (Frames::Whole(ticket), Arc::from(entity));
         let shard = shard_of(&entity);
-        self.tell(Input::Admit { ticket, entity, shard, frames, bytes, ack: false });
+        self.handle_input(Input::Admit { ticket, entity, shard, frames, bytes, ack: false });
         ticket
     }
 
@@ -120,9 +122,9 @@ impl World {
         let (.., link) = self.transmitted[entity].last().unwrap();
         let from = ControllerRef { node: "e:1#1".parse().unwrap(), path: entity.into(), instance: 1 };
         let message = Upstream::Request { confirmed, up_to, support_resend: true, via_timeout: false };
-        let epoch = Some(Epoch(if self.machine.owes_recovered() || self.is_durable() { 2 } else { 1 }));
+        let epoch = Some(Epoch(if self.machine.has_unconfirmed_recovered() || self.is_durable() { 2 } else { 1 }));
         let message = UpstreamMessage { from, to: link.clone(), epoch, message };
-        self.tell(Input::Received(message));
+        self.handle_input(Input::Received(message));
     }
 
     fn is_durable(&self) -> bool {
@@ -139,14 +141,14 @@ impl World {
         let end = self.now + by;
         while let Some(deadline) = self.machine.next_deadline().filter(|deadline| *deadline <= end) {
             self.now = self.now.max(deadline);
-            self.tell(Input::Tick);
+            self.handle_input(Input::Tick);
         }
         self.now = end;
     }
 }
 
-fn sent(entity: Arc<str>, total: u64) -> MessageSent<Parcel<u64>> {
-    let message = Parcel { shard: shard_of(&entity), bytes: 100, frames: Frames::Whole(total) };
+fn sent(entity: Arc<str>, total: u64) -> MessageSent<RoutedMessage<u64>> {
+    let message = RoutedMessage { shard: shard_of(&entity), bytes: 100, frames: Frames::Whole(total) };
     MessageSent { seq_nr: SeqNr(total), message, ack: false, qualifier: entity, timestamp_ms: 1_000_000 }
 }
 
@@ -257,7 +259,7 @@ fn scenario_77_stuck_entities_hold_every_byte_that_they_are_given() {
 
 /// delivery 77: a queue with 1500 messages for one entity does not block other entities.
 #[test]
-fn scenario_77_a_large_recovery_holds_nobody_up() {
+fn scenario_77_large_recovery_delays_no_other_entity() {
     let mut world = World::durable(&settings(), (0..1500).map(|_| "A".into()));
     assert_eq!(world.frames_to("A"), 1);
     let first = world.send("B", 100);
@@ -277,7 +279,7 @@ fn scenario_93_coordinator_away() {
     let mut world = World::in_memory(&settings.sharding_producer());
     let shards = || (0..100).map(|shard| Arc::<str>::from(shard.to_string()));
     for shard in shards() {
-        world.tell(Input::RouteChanged { shard, routed: false });
+        world.handle_input(Input::RouteChanged { shard, routed: false });
     }
     for number in 0..ENTITIES {
         let ticket = world.send(&format!("{number}"), 100);
@@ -290,14 +292,14 @@ fn scenario_93_coordinator_away() {
     world.advance(Duration::from_secs(290));
     assert_eq!(copies(&world), (1, 1), "repeats pause");
     for shard in shards() {
-        world.tell(Input::NotBuffered(shard));
+        world.handle_input(Input::NotBuffered(shard));
     }
     world.advance(Duration::from_secs(1));
     assert_eq!(copies(&world), (2, 2), "one copy in the place of one that was dropped");
     world.advance(Duration::from_secs(100));
     assert_eq!(copies(&world), (2, 2));
     for shard in shards() {
-        world.tell(Input::RouteChanged { shard, routed: true });
+        world.handle_input(Input::RouteChanged { shard, routed: true });
     }
     assert_eq!(copies(&world), (2, 2), "what waited leaves now");
     world.advance(settings.producer.resend_first_interval);
@@ -355,12 +357,12 @@ fn drained(capacity: usize, pace: Duration) -> Duration {
         }
         let instance = link.as_ref().map_or(1, |link| link.instance);
         if let Some((from, to)) = refused {
-            world.tell(Input::Refused { instance, from, to });
+            world.handle_input(Input::Refused { instance, from, to });
         }
         let due = world.machine.next_deadline().filter(|deadline| *deadline < next_take);
         world.now = world.now.max(due.unwrap_or(next_take));
         if due.is_some() {
-            world.tell(Input::Tick);
+            world.handle_input(Input::Tick);
             continue;
         }
         next_take += consumer.pace;
@@ -380,7 +382,7 @@ fn drained(capacity: usize, pace: Duration) -> Duration {
                 support_resend: true,
                 via_timeout: false,
             };
-            world.tell(Input::Received(UpstreamMessage { from, to, epoch: Some(Epoch(1)), message }));
+            world.handle_input(Input::Received(UpstreamMessage { from, to, epoch: Some(Epoch(1)), message }));
         }
     }
     world.now - world.start

@@ -52,7 +52,7 @@ impl Pair {
         Self { now: Instant::now(), producer, transmitted: Vec::new(), confirmed: Vec::new() }
     }
 
-    fn tell(&mut self, input: sharding_producer::Input<u64>) {
+    fn handle_input(&mut self, input: sharding_producer::Input<u64>) {
         let mut effects = Vec::new();
         self.producer.handle(self.now, input, &mut effects);
         for effect in effects {
@@ -69,7 +69,7 @@ impl Pair {
     fn send(&mut self, count: u64) {
         for _ in 0..count {
             let ticket = self.producer.current_seq_nr().get();
-            self.tell(sharding_producer::Input::Admit {
+            self.handle_input(sharding_producer::Input::Admit {
                 ticket,
                 entity: "e".into(),
                 shard: "s".into(),
@@ -84,10 +84,10 @@ impl Pair {
     fn exchange(&mut self, entity: &mut Entity) {
         while !self.transmitted.is_empty() || !entity.said.is_empty() {
             for batch in std::mem::take(&mut self.transmitted) {
-                entity.tell(self.now, sharding_consumer::Input::Batch(batch));
+                entity.handle_input(self.now, sharding_consumer::Input::Batch(batch));
             }
             for message in std::mem::take(&mut entity.said) {
-                self.tell(sharding_producer::Input::Received(message));
+                self.handle_input(sharding_producer::Input::Received(message));
             }
         }
     }
@@ -98,11 +98,11 @@ impl Entity {
         let controller = ControllerRef { node: "e:1#1".parse().unwrap(), path: name.into(), instance: 1 };
         let machine = ShardingConsumer::new(DeliverySettings::test().sharding_consumer());
         let mut entity = Self { controller, machine, delivered: Vec::new(), said: Vec::new(), suppressed: Vec::new() };
-        entity.tell(now, sharding_consumer::Input::Start(dedupe));
+        entity.handle_input(now, sharding_consumer::Input::Start(dedupe));
         entity
     }
 
-    fn tell(&mut self, now: Instant, input: sharding_consumer::Input<u64>) {
+    fn handle_input(&mut self, now: Instant, input: sharding_consumer::Input<u64>) {
         let mut effects = Vec::new();
         self.machine.handle(now, input, &mut effects);
         for effect in effects {
@@ -121,7 +121,7 @@ impl Entity {
 
     fn confirm(&mut self, now: Instant, value: u64) {
         let (_, handle) = self.delivered.iter().find(|(known, _)| *known == value).cloned().unwrap();
-        self.tell(now, sharding_consumer::Input::Confirm(handle));
+        self.handle_input(now, sharding_consumer::Input::Confirm(handle));
     }
 
     fn values(&self) -> Vec<u64> {
@@ -152,17 +152,17 @@ fn confirmed_by_the_former_consumer() {
         epoch: Some(Epoch(1)),
         message: Upstream::Ack { confirmed, up_to: 20 },
     };
-    pair.tell(sharding_producer::Input::Received(ack(2)));
+    pair.handle_input(sharding_producer::Input::Received(ack(2)));
 
     let mut b = Entity::start(now, "b", Dedupe::none());
-    pair.tell(sharding_producer::Input::ShardMoved("s".into()));
+    pair.handle_input(sharding_producer::Input::ShardMoved("s".into()));
     assert_eq!(pair.transmitted.len(), 1, "the first frame alone");
     for batch in std::mem::take(&mut pair.transmitted) {
-        b.tell(now, sharding_consumer::Input::Batch(batch));
+        b.handle_input(now, sharding_consumer::Input::Batch(batch));
     }
     assert_eq!(b.values(), [3]);
     // A's last message arrives before B's first.
-    pair.tell(sharding_producer::Input::Received(ack(4)));
+    pair.handle_input(sharding_producer::Input::Received(ack(4)));
     assert_eq!(pair.transmitted[0].header.lowest, 5);
     pair.exchange(&mut b);
     b.confirm(now, 3);
@@ -200,7 +200,7 @@ fn a_stream_goes_on_under_a_higher_epoch() {
         epoch: Some(Epoch(1)),
         message: Upstream::Ack { confirmed: 1, up_to: 20 },
     };
-    new.tell(sharding_producer::Input::Received(late));
+    new.handle_input(sharding_producer::Input::Received(late));
     assert_eq!(new.confirmed, [0_u64; 0]);
     new.exchange(&mut entity);
     for value in [4, 5] {
@@ -273,23 +273,23 @@ struct Node {
     evaluated: Arc<AtomicUsize>,
 }
 
-struct Kept {
+struct InMemoryStores {
     journal: InMemoryJournal,
     snapshots: InMemorySnapshots,
 }
 
 impl Node {
-    async fn start(kept: &Kept, change: impl Fn(&mut Sum) + Send + Sync + 'static) -> Self {
-        Self::start_with(kept, change, DeliverySettings::test()).await
+    async fn start(stores: &InMemoryStores, change: impl Fn(&mut Sum) + Send + Sync + 'static) -> Self {
+        Self::start_with(stores, change, DeliverySettings::test()).await
     }
 
     async fn start_with(
-        kept: &Kept,
+        stores: &InMemoryStores,
         change: impl Fn(&mut Sum) + Send + Sync + 'static,
         settings: DeliverySettings,
     ) -> Self {
         let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
-        let stores = Stores::new(Arc::new(kept.journal.clone()), Arc::new(kept.snapshots.clone()));
+        let stores = Stores::new(Arc::new(stores.journal.clone()), Arc::new(stores.snapshots.clone()));
         let sharding = Sharding::alone(remoting, Some(stores), ShardingSettings::test()).await.unwrap();
         let node = NodeDelivery::of(&sharding, settings).unwrap();
         let evaluated = Arc::new(AtomicUsize::new(0));
@@ -347,19 +347,19 @@ fn sum_id() -> PersistenceId {
     PersistenceId::of("Sum", "x").unwrap()
 }
 
-fn kept() -> Kept {
-    Kept { journal: InMemoryJournal::default(), snapshots: InMemorySnapshots::default() }
+fn in_memory_stores() -> InMemoryStores {
+    InMemoryStores { journal: InMemoryJournal::default(), snapshots: InMemorySnapshots::default() }
 }
 
 /// delivery 71: an owner that lost its history without knowing decides "nothing to do". The read of the journal's head
 /// reveals the newer owner; the decision is not confirmed, and a true owner makes it again.
 #[tokio::test]
 async fn a_stale_owner_confirms_nothing() {
-    let kept = kept();
-    let stale = Node::start(&kept, |_| {}).await;
+    let stores = in_memory_stores();
+    let stale = Node::start(&stores, |_| {}).await;
     let producer = stale.producer(1);
     producer.send_confirmed("x", 5).await.unwrap();
-    let owner = Node::start(&kept, |_| {}).await;
+    let owner = Node::start(&stores, |_| {}).await;
     assert_eq!(owner.sum("x").await, 5, "it has claimed the history");
     producer.send_confirmed("x", 0).await.unwrap();
     assert_eq!(stale.evaluated.load(Ordering::Relaxed), 3, "5, then 0 twice: by the stale owner, and again");
@@ -370,15 +370,15 @@ async fn a_stale_owner_confirms_nothing() {
 /// delivery 75: marks count even if their events are filtered or unreadable, and a snapshot alone has them.
 #[tokio::test]
 async fn marks_outlive_snapshots_and_unreadable_events() {
-    let kept = kept();
-    let node = Node::start(&kept, |sum| sum.snapshots = true).await;
+    let stores = in_memory_stores();
+    let node = Node::start(&stores, |sum| sum.snapshots = true).await;
     let producer = node.producer(1);
     for by in 1..=3 {
         producer.send_confirmed("x", by).await.unwrap();
     }
     producer.close().await;
     // From here on an adapter filters every event; without snapshots only marks are left.
-    let forgetful = Node::start(&kept, |sum| sum.events = added().from_journal(|_| EventSeq::Filtered)).await;
+    let forgetful = Node::start(&stores, |sum| sum.events = added().from_journal(|_| EventSeq::Filtered)).await;
     let again = forgetful.producer(2);
     for by in 1..=4 {
         again.send_confirmed("x", by).await.unwrap();
@@ -387,7 +387,7 @@ async fn marks_outlive_snapshots_and_unreadable_events() {
     assert_eq!(forgetful.sum("x").await, 4);
     again.close().await;
     // From the snapshot alone, without events to replay.
-    let from_snapshot = Node::start(&kept, |sum| sum.snapshots = true).await;
+    let from_snapshot = Node::start(&stores, |sum| sum.snapshots = true).await;
     let third = from_snapshot.producer(3);
     for by in 1..=4 {
         third.send_confirmed("x", by).await.unwrap();
@@ -400,12 +400,12 @@ async fn marks_outlive_snapshots_and_unreadable_events() {
 /// snapshots. A stream with a link keeps its mark, however long the producer is silent.
 #[tokio::test]
 async fn marks_of_streams_that_ended_leave_state_and_snapshots() {
-    let kept = kept();
+    let stores = in_memory_stores();
     let mut settings = DeliverySettings::test();
     settings.sharding.max_producers_per_entity = 2;
     settings.dedupe_streams_max = 2;
     settings.dedupe_retention = Duration::from_millis(1);
-    let node = Node::start_with(&kept, |sum| sum.snapshots = true, settings).await;
+    let node = Node::start_with(&stores, |sum| sum.snapshots = true, settings).await;
     let silent = node.producer(1);
     silent.send_confirmed("x", 1).await.unwrap();
     let mut last = StreamId(0);
@@ -418,10 +418,10 @@ async fn marks_of_streams_that_ended_leave_state_and_snapshots() {
         producer.send_confirmed("x", 10 + by).await.unwrap();
         producer.close().await;
     }
-    let newest = kept.journal.events(&sum_id()).last().map(|event| event.seq_nr);
+    let newest = stores.journal.events(&sum_id()).last().map(|event| event.seq_nr);
     let snapshot = tokio::time::timeout(PATIENCE, async {
         loop {
-            let snapshots = kept.snapshots.snapshots(&sum_id());
+            let snapshots = stores.snapshots.snapshots(&sum_id());
             match snapshots.into_iter().find(|snapshot| Some(snapshot.seq_nr) == newest) {
                 Some(snapshot) => return snapshot,
                 None => tokio::time::sleep(Duration::from_millis(5)).await,
@@ -440,9 +440,9 @@ async fn marks_of_streams_that_ended_leave_state_and_snapshots() {
 /// also from a snapshot alone.
 #[tokio::test]
 async fn marks_outlive_events_that_come_to_nothing() {
-    let kept = kept();
+    let stores = in_memory_stores();
     let write = async |by: &[i64], epoch, change: fn(&mut Sum)| {
-        let node = Node::start(&kept, change).await;
+        let node = Node::start(&stores, change).await;
         let producer = node.producer(epoch);
         for by in by {
             producer.send_confirmed("x", *by).await.unwrap();
@@ -450,8 +450,9 @@ async fn marks_outlive_events_that_come_to_nothing() {
         producer.close().await;
         let suppressed = node.delivery.counters().snapshot().suppressed;
         // Snapshots are written in the background.
-        let newest = || kept.journal.events(&sum_id()).last().map(|event| event.seq_nr);
-        let has_snapshot = || kept.snapshots.snapshots(&sum_id()).iter().any(|kept| Some(kept.seq_nr) == newest());
+        let newest = || stores.journal.events(&sum_id()).last().map(|event| event.seq_nr);
+        let has_snapshot =
+            || stores.snapshots.snapshots(&sum_id()).iter().any(|snapshot| Some(snapshot.seq_nr) == newest());
         let mut sum = Sum::default();
         change(&mut sum);
         while sum.snapshots && !has_snapshot() {
@@ -482,10 +483,10 @@ async fn marks_outlive_events_that_come_to_nothing() {
 #[tokio::test]
 async fn a_delivery_that_led_to_nothing_is_marked_where_that_is_asked_for() {
     let evaluations = async |mark_empty| {
-        let kept = kept();
+        let stores = in_memory_stores();
         let mut evaluated = Vec::new();
         for epoch in 1..=2 {
-            let node = Node::start(&kept, move |sum| sum.mark_empty = mark_empty).await;
+            let node = Node::start(&stores, move |sum| sum.mark_empty = mark_empty).await;
             let producer = node.producer(epoch);
             for by in [5, 0] {
                 producer.send_confirmed("x", by).await.unwrap();
@@ -494,7 +495,7 @@ async fn a_delivery_that_led_to_nothing_is_marked_where_that_is_asked_for() {
             assert_eq!(node.sum("x").await, 5);
             evaluated.push(node.evaluated.load(Ordering::Relaxed));
         }
-        let kinds: Vec<_> = kept.journal.events(&sum_id()).iter().map(|event| event.kind).collect();
+        let kinds: Vec<_> = stores.journal.events(&sum_id()).iter().map(|event| event.kind).collect();
         (evaluated, kinds)
     };
     assert_eq!(evaluations(false).await, (vec![2, 1], vec![EventKind::Event]));
@@ -507,7 +508,7 @@ async fn settings_that_lose_marks_are_refused() {
     let partial: fn(&mut Sum) = |sum| sum.settings.allow_partial_history = true;
     let skipping: fn(&mut Sum) = |sum| sum.settings.recovery = Recovery::default().skip_replay();
     for change in [partial, skipping] {
-        let node = Node::start(&kept(), change).await;
+        let node = Node::start(&in_memory_stores(), change).await;
         let answer = node.region.entity_ref("x").ask(WithDelivery::Bypass).timeout(Duration::from_secs(2)).await;
         let refused = answer.unwrap_err().to_string();
         assert!(refused.contains(&SettingsError::MarksMissing.to_string()), "{refused}");
@@ -518,8 +519,8 @@ async fn settings_that_lose_marks_are_refused() {
 /// it is confirmed without running the handler.
 #[tokio::test]
 async fn a_message_that_comes_again_under_a_higher_epoch_does_not_run() {
-    let kept = kept();
-    let node = Node::start(&kept, |_| {}).await;
+    let stores = in_memory_stores();
+    let node = Node::start(&stores, |_| {}).await;
     let first = node.producer(1);
     first.send_confirmed("x", 5).await.unwrap();
     first.close().await;

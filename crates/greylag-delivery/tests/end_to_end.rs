@@ -276,7 +276,7 @@ async fn an_older_incarnation_of_the_stream_is_fenced() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_sent_is_given_back() {
+async fn unsendable_messages_are_given_back() {
     let shop = Shop::open().await;
     let producer = shop.producer(1);
     let refused = producer.send("", 9).await.unwrap_err();
@@ -302,11 +302,11 @@ async fn a_dropped_producer_delivers_what_it_has() {
 
 /// Reports each delivery, and fails in every way once.
 #[derive(Default)]
-struct Moody {
+struct SometimesFailing {
     handed: Vec<(i64, u32)>,
 }
 
-impl DeliveryEntity<i64> for Moody {
+impl DeliveryEntity<i64> for SometimesFailing {
     type Bypass = ReplyTo<Vec<(i64, u32)>>;
 
     fn on_delivery(
@@ -342,9 +342,11 @@ impl DeliveryEntity<i64> for Moody {
 async fn an_entity_with_handlers_may_say_no_or_later() {
     let sharding = alone(&InMemoryJournal::default()).await;
     NodeDelivery::of(&sharding, DeliverySettings::test()).unwrap();
-    let moody =
-        DeliveryType::of_both(EntityKey::new("Moody"), json("n"), json("moody.handed"), |_| Ok(Moody::default()));
-    let region = sharding.init(moody).unwrap();
+    let sometimes_failing =
+        DeliveryType::of_both(EntityKey::new("SometimesFailing"), json("n"), json("sometimes-failing.handed"), |_| {
+            Ok(SometimesFailing::default())
+        });
+    let region = sharding.init(sometimes_failing).unwrap();
     let identity = ProducerIdentity::stable(ProducerId::new("p").unwrap(), StreamId(9), Epoch::FIRST);
     let producer =
         ShardingProducer::start(&sharding, identity, region.clone(), json::<i64>("n"), DeliverySettings::test())
@@ -368,12 +370,12 @@ enum Later {
 /// Keeps each delivery until asynchronous work is done (here: some time has passed), and confirms it when the bypass
 /// message of the work's end arrives.
 #[derive(Default)]
-struct Patient {
+struct ConfirmsLater {
     in_hand: Option<Delivery<i64>>,
     handed: Vec<i64>,
 }
 
-impl DeliveryEntity<i64> for Patient {
+impl DeliveryEntity<i64> for ConfirmsLater {
     type Bypass = Later;
 
     fn on_delivery(
@@ -400,14 +402,15 @@ impl DeliveryEntity<i64> for Patient {
 /// After a confirmation by a bypass message, the next delivery follows at once, and an entity asked to stop ends at
 /// once. Of delivery §6, S15.
 #[tokio::test]
-async fn what_is_confirmed_beside_the_deliveries_lets_the_entity_go_on() {
+async fn confirmation_by_a_bypass_message_lets_the_entity_go_on() {
     let sharding = alone(&InMemoryJournal::default()).await;
     let mut settings = DeliverySettings::test();
     settings.consumer.resend_interval_min = Duration::from_secs(30);
     NodeDelivery::of(&sharding, settings.clone()).unwrap();
-    let patient =
-        DeliveryType::of_both(EntityKey::new("Patient"), json("n"), json("later"), |_| Ok(Patient::default()));
-    let region = sharding.init(patient).unwrap();
+    let confirms_later = DeliveryType::of_both(EntityKey::new("ConfirmsLater"), json("n"), json("later"), |_| {
+        Ok(ConfirmsLater::default())
+    });
+    let region = sharding.init(confirms_later).unwrap();
     let identity = ProducerIdentity::stable(ProducerId::new("p").unwrap(), StreamId(9), Epoch::FIRST);
     let producer = ShardingProducer::start(&sharding, identity, region.clone(), json::<i64>("n"), settings).unwrap();
     let confirmed = futures::future::try_join_all((1..=5).map(|number| producer.send_confirmed("one", number)));
@@ -457,9 +460,9 @@ async fn a_confirmation_that_is_waited_for_does_not_wait_for_a_timer_of_seconds(
 }
 
 /// Fails at every delivery, and records the time.
-struct Hopeless(Arc<Mutex<Vec<Instant>>>);
+struct AlwaysFailing(Arc<Mutex<Vec<Instant>>>);
 
-impl DeliveryEntity<i64> for Hopeless {
+impl DeliveryEntity<i64> for AlwaysFailing {
     type Bypass = std::convert::Infallible;
 
     fn on_delivery(
@@ -468,7 +471,7 @@ impl DeliveryEntity<i64> for Hopeless {
         _: &mut Ctx<'_, WithDelivery<i64, Self::Bypass>>,
     ) -> Result<(), Failure> {
         self.0.lock().unwrap().push(Instant::now());
-        Err(Failure::new("hopeless"))
+        Err(Failure::new("always failing"))
     }
 
     fn on_bypass(
@@ -490,10 +493,10 @@ async fn a_handler_that_always_fails_does_not_keep_its_shard_busy() {
     let node = NodeDelivery::of(&sharding, settings.clone()).unwrap();
     let attempts = Arc::new(Mutex::new(Vec::new()));
     let noted = attempts.clone();
-    const HOPELESS: EntityKey<i64> = EntityKey::new("Hopeless");
-    let hopeless = DeliveryType::of(HOPELESS, json("n"), move |_| Ok(Hopeless(noted.clone())));
-    let region = sharding.init(hopeless).unwrap();
-    let delivery = node.consumers(&HOPELESS).unwrap();
+    const ALWAYS_FAILING: EntityKey<i64> = EntityKey::new("AlwaysFailing");
+    let always_failing = DeliveryType::of(ALWAYS_FAILING, json("n"), move |_| Ok(AlwaysFailing(noted.clone())));
+    let region = sharding.init(always_failing).unwrap();
+    let delivery = node.consumers(&ALWAYS_FAILING).unwrap();
     let identity = ProducerIdentity::stable(ProducerId::new("p").unwrap(), StreamId(9), Epoch::FIRST);
     let producer = ShardingProducer::start(&sharding, identity, region, json::<i64>("n"), settings).unwrap();
     producer.send("one", 1).await.unwrap();

@@ -198,7 +198,7 @@ async fn a_failure_in_a_batch_repeats_nothing_twice() {
 
 /// delivery 92: all five are in the entity's hands when its value fails. Each of them runs once more, in the new value.
 #[tokio::test]
-async fn what_was_in_hand_with_a_failure_runs_once_more() {
+async fn deliveries_in_hand_at_a_failure_run_once_more() {
     let mut settings = settings();
     settings.consumer.max_outstanding_deliveries = 5;
     let world = World::new(settings, None, |_, attempt| if attempt == 1 { Do::Keep } else { Do::Confirm }).await;
@@ -254,7 +254,7 @@ async fn a_delivery_in_hand_holds_up_the_end() {
 /// delivery 99: after a message was given up under `stop_consumer`, frames of its producer are refused until the entity
 /// starts again.
 #[tokio::test]
-async fn given_up_means_stopped() {
+async fn message_given_up_under_stop_consumer_stops_the_entity() {
     let mut settings = settings();
     settings.consumer.max_delivery_attempts = 2;
     settings.consumer.on_poison = PoisonPolicy::StopConsumer;
@@ -330,7 +330,7 @@ async fn bypass_may_be_refused() {
 
 /// delivery C13: a delivery in hand for long is reported, and counted until it is settled.
 #[tokio::test]
-async fn a_slow_consumer_is_told_of() {
+async fn slow_consumer_is_reported() {
     let mut settings = settings();
     settings.consumer.confirm_warn_after = Duration::from_millis(20);
     let world = World::new(settings, None, |_, _| Do::Keep).await;
@@ -347,7 +347,7 @@ async fn a_slow_consumer_is_told_of() {
 /// delivery S10: a second producer of the same name with a stream of its own is served, too, and the conflict is
 /// reported.
 #[tokio::test]
-async fn two_producers_of_one_name_are_told_of() {
+async fn two_producers_with_one_id_are_reported() {
     let world = World::new(settings(), None, |_, _| Do::Confirm).await;
     let mut events = world.delivery.events();
     let named = |stream| ProducerIdentity::stable(ProducerId::new("till").unwrap(), StreamId(stream), Epoch(1));
@@ -359,8 +359,8 @@ async fn two_producers_of_one_name_are_told_of() {
         // Keep the producers and thus their links.
         std::mem::forget(producer);
     }
-    let told = tokio::time::timeout(PATIENCE, events.next()).await.unwrap().unwrap();
-    assert!(matches!(&told, DeliveryEvent::SameProducer { producer, .. } if producer.as_str() == "till"), "{told:?}");
+    let event = tokio::time::timeout(PATIENCE, events.next()).await.unwrap().unwrap();
+    assert!(matches!(&event, DeliveryEvent::SameProducer { producer, .. } if producer.as_str() == "till"), "{event:?}");
     assert_eq!(world.log().len(), 2, "both were delivered");
 }
 
@@ -459,7 +459,7 @@ fn total(event: &StoredEvent) -> u64 {
 /// delivery 89: a message that an event-sourced entity gives up does not block the later ones; they are persisted in
 /// order, with their marks. Attempts are counted even if each of them ends the incarnation.
 #[tokio::test]
-async fn poisoned_once() {
+async fn poisoned_message_does_not_block_later_ones() {
     for (poison, position) in [(DROP, 0), (DROP, 1), (PANIC, 0), (PANIC, 1)] {
         let mut settings = settings();
         settings.consumer.max_delivery_attempts = 3;
@@ -499,7 +499,7 @@ async fn poisoned_once() {
 /// delivery 100, 71: a confirmation without an effect, made in any way, waits for a read of the journal's head. An
 /// owner that lost its history without knowing confirms nothing; the true owner evaluates the message again.
 #[tokio::test]
-async fn a_confirmation_waits_for_proof_whichever_way_it_is_said() {
+async fn confirmation_waits_for_proof_in_every_form() {
     let mut settings = settings();
     // Needed because an incarnation that the region ends while it asks for the shard's owner sends no message to its
     // producers.

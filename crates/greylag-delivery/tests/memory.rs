@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use greylag_delivery::machine::producer_link::Frames;
 use greylag_delivery::machine::sharding_consumer::{self, DeliveryHandle, ShardingConsumer};
-use greylag_delivery::machine::sharding_producer::{self, Parcel, ShardingProducer};
+use greylag_delivery::machine::sharding_producer::{self, RoutedMessage, ShardingProducer};
 use greylag_delivery::machine::storing::{Answer, Call};
 use greylag_delivery::queue::QueueState;
 use greylag_delivery::{
@@ -143,7 +143,7 @@ impl World {
     }
 }
 
-fn answer(call: Call<Parcel<u64>>) -> Answer<Parcel<u64>> {
+fn answer(call: Call<RoutedMessage<u64>>) -> Answer<RoutedMessage<u64>> {
     match call {
         Call::Load => Answer::Loaded(Ok(QueueState {
             stream_id: StreamId(1),
@@ -163,7 +163,7 @@ fn answer(call: Call<Parcel<u64>>) -> Answer<Parcel<u64>> {
 /// to another entity: neither side keeps memory for them. `GREYLAG_MESSAGES=10000000` sends as many as the scenario
 /// names.
 #[test]
-fn scenario_90_one_that_waits() {
+fn scenario_90_waiting_entity_costs_no_memory_per_message() {
     let messages = std::env::var("GREYLAG_MESSAGES").ok().and_then(|text| text.parse().ok()).unwrap_or(200_000_u64);
     for is_durable in [false, true] {
         let mut world = World::new(is_durable);

@@ -120,15 +120,15 @@ impl DeliveryEntity<String> for Shelf {
 
 /// A JSON codec that counts encoded messages.
 #[derive(Clone, Default)]
-struct Books(Arc<AtomicUsize>);
+struct CountingCodec(Arc<AtomicUsize>);
 
-impl Books {
+impl CountingCodec {
     fn encoded(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-impl Codec<String> for Books {
+impl Codec<String> for CountingCodec {
     fn id(&self) -> CodecId {
         CodecId::JSON
     }
@@ -157,9 +157,9 @@ impl Codec<String> for Books {
 
 /// Places shards on the node chosen by the test, and moves the chosen shards.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<(Option<UniqueAddress>, BTreeSet<ShardId>)>>);
+struct ManualAllocation(Arc<Mutex<(Option<UniqueAddress>, BTreeSet<ShardId>)>>);
 
-impl Told {
+impl ManualAllocation {
     fn place(&self, node: &UniqueAddress) {
         lock(&self.0).0 = Some(node.clone());
     }
@@ -170,7 +170,7 @@ impl Told {
 }
 
 #[async_trait]
-impl AllocationStrategy for Told {
+impl AllocationStrategy for ManualAllocation {
     async fn allocate(&self, _: &ShardId, _: Option<&RegionId>, view: &View) -> Result<RegionId, AllocationFailed> {
         let wanted = lock(&self.0).0.clone();
         let found = view.regions.iter().find(|region| Some(&region.region.node) == wanted.as_ref());
@@ -187,10 +187,10 @@ static LAST_UID: AtomicU64 = AtomicU64::new(0);
 
 struct World {
     network: MemoryNetwork,
-    books: Books,
+    codec: CountingCodec,
     shelves: Arc<Shelves>,
     /// The allocation strategy chosen by the test; without one, shards are balanced.
-    told: Option<Told>,
+    allocation: Option<ManualAllocation>,
 }
 
 struct Node {
@@ -200,20 +200,20 @@ struct Node {
 }
 
 impl World {
-    fn new(told: Option<Told>) -> Self {
+    fn new(allocation: Option<ManualAllocation>) -> Self {
         let network = MemoryNetwork::new();
         network.limit_ordinary_lanes(LANE);
-        Self { network, books: Books::default(), shelves: Arc::default(), told }
+        Self { network, codec: CountingCodec::default(), shelves: Arc::default(), allocation }
     }
 
     fn shelf_type(&self) -> EntityType<Message> {
         let shelves = self.shelves.clone();
-        let shelves = DeliveryType::of_both(SHELF, self.books.clone(), json("shelf.stop"), move |init| {
+        let shelves = DeliveryType::of_both(SHELF, self.codec.clone(), json("shelf.stop"), move |init| {
             Ok(Shelf { id: init.id.as_str().to_owned(), all: shelves.clone() })
         });
         let shelves = shelves.stop_message(|| WithDelivery::Bypass(Stop::Please));
-        match &self.told {
-            Some(told) => shelves.allocation(told.clone()),
+        match &self.allocation {
+            Some(allocation) => shelves.allocation(allocation.clone()),
             None => shelves,
         }
     }
@@ -225,7 +225,7 @@ impl World {
         let remoting = self.network.node(address.clone(), Arc::new(Registry::new()));
         let cluster = Cluster::start(ClusterSettings::test(), remoting).await.expect("it starts");
         // Unless the test moves shards, they stay: the next rebalance comes in an hour.
-        let rebalance_interval = Duration::from_millis(if self.told.is_some() { 50 } else { 3_600_000 });
+        let rebalance_interval = Duration::from_millis(if self.allocation.is_some() { 50 } else { 3_600_000 });
         let settings = ShardingSettings { rebalance_interval, ..ShardingSettings::test() };
         let sharding = Sharding::start(cluster.clone(), None, settings).await.expect("it starts");
         NodeDelivery::of(&sharding, DeliverySettings::test()).expect("valid settings");
@@ -242,7 +242,7 @@ impl World {
     fn producer_with(&self, node: &Node, settings: DeliverySettings) -> ShardingProducer<String> {
         let identity = ProducerIdentity::in_memory(ProducerId::new("reader").expect("a name"));
         let region = node.region.clone();
-        ShardingProducer::start(&node.sharding, identity, region, self.books.clone(), settings).expect("valid settings")
+        ShardingProducer::start(&node.sharding, identity, region, self.codec.clone(), settings).expect("valid settings")
     }
 }
 
@@ -270,10 +270,10 @@ fn unwritten(node: &Node) -> u64 {
 /// entity's shard is hosted there or after.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deliveries_of_the_same_node_are_not_encoded() {
-    let told = Told::default();
-    let world = World::new(Some(told.clone()));
+    let allocation = ManualAllocation::default();
+    let world = World::new(Some(allocation.clone()));
     let (one, two) = (world.node("one:1").await, world.node("two:1").await);
-    told.place(&one.address);
+    allocation.place(&one.address);
     let producer = world.producer(&one);
     for number in 0..300 {
         producer.send(format!("{}", number % 30), text(number * 997 % 3000)).await.expect("it is open");
@@ -281,20 +281,20 @@ async fn deliveries_of_the_same_node_are_not_encoded() {
     producer.send("0", text(5 << 20)).await.expect("it is open");
     producer.drain(PATIENCE).await.expect("everything is confirmed");
     assert_eq!(lock(&world.shelves.processed).values().map(Vec::len).sum::<usize>(), 301);
-    assert_eq!(world.books.encoded(), 0);
+    assert_eq!(world.codec.encoded(), 0);
     // A message to another node, as a check of the counter.
     let away = world.producer(&two);
     away.send_confirmed("0", text(10)).await.expect("it is open");
-    assert_eq!(world.books.encoded(), 1);
+    assert_eq!(world.codec.encoded(), 1);
 }
 
 /// delivery 70.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_70_local_large_moved() {
-    let told = Told::default();
-    let world = World::new(Some(told.clone()));
+    let allocation = ManualAllocation::default();
+    let world = World::new(Some(allocation.clone()));
     let (one, two) = (world.node("one:1").await, world.node("two:1").await);
-    told.place(&one.address);
+    allocation.place(&one.address);
     *lock(&world.shelves.hold_at) = Some(one.address.clone());
     let producer = world.producer(&one);
     let lengths = [1 << 20, 5, 200 << 10];
@@ -302,8 +302,8 @@ async fn scenario_70_local_large_moved() {
         producer.send("a", text(len)).await.expect("it is open");
     }
     until("the first one is outstanding", || !lock(&world.shelves.held).is_empty()).await;
-    assert_eq!(world.books.encoded(), 0);
-    told.move_to(one.region.shard_of("a").expect("an id"), &two.address);
+    assert_eq!(world.codec.encoded(), 0);
+    allocation.move_to(one.region.shard_of("a").expect("an id"), &two.address);
     // The first incarnation gives up all its deliveries each time it gets one.
     until("everything is processed on the other node", || {
         lock(&world.shelves.held).clear();
@@ -313,7 +313,7 @@ async fn scenario_70_local_large_moved() {
     producer.drain(PATIENCE).await.expect("everything is confirmed");
     let expected: Vec<Processed> = (1..).zip(lengths).map(|(total, len)| (two.address.clone(), total, len)).collect();
     assert_eq!(world.shelves.of("a"), expected, "under the numbers that they had");
-    assert_eq!(world.books.encoded(), 3, "each once");
+    assert_eq!(world.codec.encoded(), 3, "each once");
     assert_eq!(unwritten(&one), 0, "nothing was refused on the way");
 }
 
@@ -321,10 +321,10 @@ async fn scenario_70_local_large_moved() {
 /// encoded twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_moving_entity_gets_everything_once_and_in_order() {
-    let told = Told::default();
-    let world = World::new(Some(told.clone()));
+    let allocation = ManualAllocation::default();
+    let world = World::new(Some(allocation.clone()));
     let (one, two) = (world.node("one:1").await, world.node("two:1").await);
-    told.place(&one.address);
+    allocation.place(&one.address);
     world.shelves.remember.store(true, Ordering::Relaxed);
     let producer = world.producer(&one);
     let sender = producer.clone();
@@ -344,7 +344,7 @@ async fn a_moving_entity_gets_everything_once_and_in_order() {
     for home in [&two, &one, &two, &one] {
         let before = world.shelves.of("a").len();
         until("traffic flows", || world.shelves.of("a").len() > before + 20).await;
-        told.move_to(shard.clone(), &home.address);
+        allocation.move_to(shard.clone(), &home.address);
         until("it has moved", || world.shelves.of("a").last().is_some_and(|(node, ..)| *node == home.address)).await;
     }
     moving.store(false, Ordering::Relaxed);
@@ -354,7 +354,7 @@ async fn a_moving_entity_gets_everything_once_and_in_order() {
     assert_eq!(totals, (1..=sent as u64).collect::<Vec<_>>());
     let homes: BTreeSet<UniqueAddress> = world.shelves.of("a").into_iter().map(|(node, ..)| node).collect();
     assert_eq!(homes, [one.address.clone(), two.address.clone()].into());
-    assert!(world.books.encoded() < sent, "{} of {sent}", world.books.encoded());
+    assert!(world.codec.encoded() < sent, "{} of {sent}", world.codec.encoded());
     assert_eq!((unwritten(&one), unwritten(&two)), (0, 0));
 }
 
@@ -362,10 +362,10 @@ async fn a_moving_entity_gets_everything_once_and_in_order() {
 /// told at once and start over at the next owner: every pause and probe takes at least an hour.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_95_a_delivery_in_back_off_does_not_delay_a_hand_off() {
-    let told = Told::default();
-    let world = World::new(Some(told.clone()));
+    let allocation = ManualAllocation::default();
+    let world = World::new(Some(allocation.clone()));
     let (one, two) = (world.node("one:1").await, world.node("two:1").await);
-    told.place(&one.address);
+    allocation.place(&one.address);
     *lock(&world.shelves.back_off_at) = Some(one.address.clone());
     let mut settings = DeliverySettings::test();
     settings.producer.resend_first_unconfirmed_idle_timeout = HOUR;
@@ -376,7 +376,7 @@ async fn scenario_95_a_delivery_in_back_off_does_not_delay_a_hand_off() {
         }
     }
     until("the first of each is given back", || world.shelves.given_back.load(Ordering::Relaxed) == 2).await;
-    told.move_to(one.region.shard_of("a").expect("an id"), &two.address);
+    allocation.move_to(one.region.shard_of("a").expect("an id"), &two.address);
     for producer in &producers {
         producer.drain(PATIENCE).await.expect("everything is processed by the next owner");
     }

@@ -50,9 +50,9 @@ fn sharding_applies_every_message_exactly_once() {
 /// delivery K7: entities get messages without bytes, and such messages are left out when an entity moves.
 #[test]
 fn messages_without_bytes_are_handed_over_and_left_behind() {
-    let tallies = (0..50).map(|seed| sharding::run(seed, Without::NOTHING).expect("no promise is broken"));
+    let runs = (0..50).map(|seed| sharding::run(seed, Without::NOTHING).expect("no promise is broken"));
     let (handed_over, left_behind) =
-        tallies.fold((0, 0), |(sum, left), tally| (sum + tally.handed_over, left + tally.left_behind));
+        runs.fold((0, 0), |(sum, left), counters| (sum + counters.handed_over, left + counters.left_behind));
     assert!(handed_over > 500 && left_behind > 10, "{handed_over} handed over, {left_behind} batches left some behind");
 }
 
@@ -89,7 +89,7 @@ fn work_pulling_has_every_message_processed() {
 }
 
 /// delivery 82: with a clause omitted, some seed violates an invariant. `--nocapture` shows which one.
-fn noticed(name: &str, run: impl Fn(u64) -> Result<(), String>) {
+fn detected(name: &str, run: impl Fn(u64) -> Result<(), String>) {
     let found = (0..2000).find_map(|seed| run(seed).err().map(|violation| (seed, violation)));
     let Some((seed, violation)) = found else { panic!("no seed misses {name}") };
     let said = format!("without {name}: seed {seed}: {violation}\n");
@@ -97,57 +97,57 @@ fn noticed(name: &str, run: impl Fn(u64) -> Result<(), String>) {
 }
 
 #[test]
-fn missing_repeats_are_noticed() {
-    noticed("P8 and P9", |seed| link::run(seed, Without::clause(Sabotage::Repeats)));
+fn missing_repeats_are_detected() {
+    detected("P8 and P9", |seed| link::run(seed, Without::clause(Sabotage::Repeats)));
 }
 
 #[test]
-fn missing_repeats_and_questions_are_noticed() {
-    noticed("P8, P9 and Resend", |seed| link::run(seed, Without::clause(Sabotage::RepeatsAndResend)));
+fn missing_repeats_and_resend_requests_are_detected() {
+    detected("P8, P9 and Resend", |seed| link::run(seed, Without::clause(Sabotage::RepeatsAndResend)));
 }
 
 /// The link recovers all the same, by P9 and C10; only the delay of each lost frame reveals the omission.
 #[test]
-fn missing_questions_are_noticed() {
-    noticed("Resend", |seed| {
+fn missing_resend_requests_are_detected() {
+    detected("Resend", |seed| {
         let found = link::run(seed, Without::clause(Sabotage::Resend));
         found.map_err(|violation| if violation.starts_with("I7: frame") { violation } else { panic!("{violation}") })
     });
 }
 
 #[test]
-fn missing_dedupe_is_noticed() {
-    noticed("C8", |seed| link::run(seed, Without::clause(Sabotage::Dedupe)));
+fn missing_dedupe_is_detected() {
+    detected("C8", |seed| link::run(seed, Without::clause(Sabotage::Dedupe)));
 }
 
 #[test]
-fn forgetting_the_marks_is_noticed() {
-    noticed("marks", |seed| sharding::run(seed, Without::clause(Sabotage::Marks)).map(drop));
+fn forgotten_marks_are_detected() {
+    detected("marks", |seed| sharding::run(seed, Without::clause(Sabotage::Marks)).map(drop));
 }
 
 #[test]
-fn unchecked_claims_are_noticed() {
-    noticed("claims", |seed| sharding::run_durable(seed, Without { machine: None, claims: true }).map(drop));
+fn unchecked_claims_are_detected() {
+    detected("claims", |seed| sharding::run_durable(seed, Without { machine: None, claims: true }).map(drop));
 }
 
 #[test]
-fn a_producer_that_is_not_told_is_noticed() {
-    noticed("C2a's answer", |seed| sharding::run(seed, Without::clause(Sabotage::FencedAnswer)).map(drop));
+fn missing_answers_to_fenced_producers_are_detected() {
+    detected("C2a's answer", |seed| sharding::run(seed, Without::clause(Sabotage::FencedAnswer)).map(drop));
 }
 
 #[test]
-fn a_worker_that_gives_nothing_back_is_noticed() {
-    noticed("W5", |seed| work_pulling::run(seed, Without::clause(Sabotage::HandBack)));
+fn missing_return_of_jobs_is_detected() {
+    detected("W5", |seed| work_pulling::run(seed, Without::clause(Sabotage::HandBack)));
 }
 
 #[test]
-fn confirmations_up_to_a_number_are_noticed() {
-    noticed("W8", |seed| work_pulling::run(seed, Without::clause(Sabotage::ExactConfirmations)));
+fn confirmations_up_to_a_number_are_detected() {
+    detected("W8", |seed| work_pulling::run(seed, Without::clause(Sabotage::ExactConfirmations)));
 }
 
 #[test]
-fn a_window_that_is_granted_at_exactly_half_is_noticed() {
-    noticed("C9", |seed| link::run(seed, Without::clause(Sabotage::HalfWindow)));
+fn window_granted_at_exactly_half_is_detected() {
+    detected("C9", |seed| link::run(seed, Without::clause(Sabotage::HalfWindow)));
 }
 
 /// The same seed gives the same run, message by message.

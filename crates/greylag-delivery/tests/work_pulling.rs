@@ -150,7 +150,7 @@ async fn the_jobs_of_a_lost_worker_go_to_another() {
 
 /// delivery 68: a worker dies and stays listed. Its silence is detected, and its jobs go to another worker.
 #[tokio::test]
-async fn a_silent_worker_is_found_out() {
+async fn silent_worker_loses_its_jobs() {
     let nodes = nodes();
     let producer = nodes.producer(&nodes.a, settings());
     let (silent, mut deliveries) = nodes.worker(&nodes.b);
@@ -451,7 +451,7 @@ mod ddata {
 
 /// `drain`, and the background drain of a dropped producer, also wait for messages loaded from the queue.
 #[tokio::test]
-async fn what_the_queue_had_is_drained_too() {
+async fn recovered_messages_are_drained_too() {
     let (nodes, disk) = (nodes(), InMemoryQueues::new());
     let producer = |node| {
         let builder = WorkPullingProducer::builder(

@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use greylag_persistence::{
     AdvanceError, Append, AppendError, Appended, Caps, Claim, ClaimError, CloseError, Corrupt, CorruptKind,
-    DeleteError, Head, Health, Journal, Page, PersistenceId, ReadError, ReadRange, RejectReason, Reopenings, Scope,
-    SeqNr, StoreFailure, StoredEvent, Stores, Timestamp, Under, WriterEpoch, WriterUuid,
+    DeleteError, Head, Health, Journal, Page, PersistenceId, ReadError, ReadRange, RejectReason, Scope, SeqNr,
+    StoreFailure, StoreReturns, StoredEvent, Stores, Timestamp, Under, WriterEpoch, WriterUuid,
 };
 use greylag_postgres::Database;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -471,8 +471,8 @@ impl Journal for PostgresJournal {
         self.inner.health()
     }
 
-    fn reopenings(&self) -> Option<&Reopenings> {
-        Some(&self.inner.link.reopenings)
+    fn store_returns(&self) -> Option<&StoreReturns> {
+        Some(&self.inner.link.store_returns)
     }
 
     async fn close(&self) -> Result<(), CloseError> {

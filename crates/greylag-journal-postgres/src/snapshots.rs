@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use greylag_persistence::{
-    CloseError, Corrupt, CorruptKind, Health, NewSnapshot, PersistenceId, Reopenings, Scope, SeqNr, Snapshot,
-    SnapshotCaps, SnapshotCriteria, SnapshotError, SnapshotStore, Timestamp,
+    CloseError, Corrupt, CorruptKind, Health, NewSnapshot, PersistenceId, Scope, SeqNr, Snapshot, SnapshotCaps,
+    SnapshotCriteria, SnapshotError, SnapshotStore, StoreReturns, Timestamp,
 };
 
 use crate::driver::pool::Failed;
@@ -111,8 +111,8 @@ impl SnapshotStore for PostgresSnapshots {
         self.inner.health()
     }
 
-    fn reopenings(&self) -> Option<&Reopenings> {
-        Some(&self.inner.link.reopenings)
+    fn store_returns(&self) -> Option<&StoreReturns> {
+        Some(&self.inner.link.store_returns)
     }
 
     async fn close(&self) -> Result<(), CloseError> {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use greylag_persistence::{
     ChangesOf, CloseError, Corrupt, CorruptKind, EncodedValue, Health, Offset, OffsetKind, PersistenceId, QueryError,
-    ReadError, Reopenings, Revision, Scope, SeqNr, StateCaps, StateChange, StateHead, StateRejectReason, StateStore,
-    StateWrite, StateWriteError, StoredState, Timestamp, Verdict,
+    ReadError, Revision, Scope, SeqNr, StateCaps, StateChange, StateHead, StateRejectReason, StateStore, StateWrite,
+    StateWriteError, StoreReturns, StoredState, Timestamp, Verdict,
 };
 use tokio_postgres::Row;
 
@@ -282,8 +282,8 @@ impl StateStore for PostgresStates {
         self.inner.health()
     }
 
-    fn reopenings(&self) -> Option<&Reopenings> {
-        Some(&self.inner.link.reopenings)
+    fn store_returns(&self) -> Option<&StoreReturns> {
+        Some(&self.inner.link.store_returns)
     }
 
     async fn close(&self) -> Result<(), CloseError> {

@@ -207,7 +207,7 @@ impl ChangeFactory for Server {
         }
     }
 
-    async fn let_go(&self, _: &Arc<dyn StateStore>) {
+    async fn commit_held(&self, _: &Arc<dyn StateStore>) {
         self.psql("insert into gate values (true)");
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use greylag_transport::beside::Line;
+use greylag_transport::beside::ProbedConnection;
 use greylag_transport::{HandshakeError, TlsDialer};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
@@ -93,7 +93,7 @@ pub(crate) struct Dialer {
 }
 
 impl Service<Uri> for Dialer {
-    type Response = TokioIo<Line>;
+    type Response = TokioIo<ProbedConnection>;
     type Error = DialError;
     type Future = BoxFuture<Self::Response, DialError>;
 
@@ -110,7 +110,7 @@ impl Service<Uri> for Dialer {
     }
 }
 
-async fn dial(uri: &Uri, secure: Option<&Secure>) -> Result<Line, DialError> {
+async fn dial(uri: &Uri, secure: Option<&Secure>) -> Result<ProbedConnection, DialError> {
     // An IPv6 address stands in brackets.
     let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     let port = uri.port_u16().ok_or_else(|| DialError::Unreachable(io::Error::other("the address has no port")))?;
@@ -122,12 +122,12 @@ async fn dial(uri: &Uri, secure: Option<&Secure>) -> Result<Line, DialError> {
             let name = secure.host.as_deref().unwrap_or(host);
             let failed = |error| DialError::of_handshake(error, secure.shows);
             let tls = secure.dialer.connect(name, tcp).await.map_err(failed)?;
-            Line::by_tls(tls).await.map_err(|error| failed(error.into()))
+            ProbedConnection::by_tls(tls).await.map_err(|error| failed(error.into()))
         }
     }
 }
 
-async fn plainly(tcp: TcpStream) -> Result<Line, DialError> {
+async fn plainly(tcp: TcpStream) -> Result<ProbedConnection, DialError> {
     let hung_up = |error: io::Error| DialError::Foreign(format!("it hung up: {error}"));
-    Line::in_plain_text(tcp).await.map_err(hung_up)?.ok_or(DialError::WantsTls)
+    ProbedConnection::in_plain_text(tcp).await.map_err(hung_up)?.ok_or(DialError::WantsTls)
 }

@@ -109,7 +109,7 @@ const SOCKETS: usize = 20_000;
 const PROCESSES: usize = 4;
 const EACH: usize = SOCKETS / PROCESSES;
 /// Connections that one host without members may have (cluster T21).
-const SEATS: usize = 64;
+const SLOTS: usize = 64;
 /// The address that all sockets come from, and name in their Hello.
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
 /// Limit of open files of each process of this test.
@@ -200,12 +200,12 @@ async fn scene() {
     node.join(&[]).await;
     // The accepted names have real listeners, so that a node that dialled one would be noticed.
     let mut named = Vec::new();
-    for _ in 0..SEATS {
+    for _ in 0..SLOTS {
         named.push(TcpListener::bind((ATTACKER, 0)).await.unwrap());
     }
     let ports: Vec<u16> = named.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
     let mut attackers = Vec::new();
-    for (number, ports) in ports.chunks(SEATS / PROCESSES).enumerate() {
+    for (number, ports) in ports.chunks(SLOTS / PROCESSES).enumerate() {
         let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
         attackers.push(Attacker::begin(&format!("{} {} {}", node.port(), number * EACH + 1, ports.join(" "))));
     }
@@ -213,7 +213,7 @@ async fn scene() {
         attacker.says("held").await;
     }
     let name = |port: u16| NodeAddress::new(&ATTACKER.to_string(), port).unwrap();
-    until("a seat for each", || ports.iter().all(|port| node.transport.peer(&name(*port)).is_some())).await;
+    until("a slot for each", || ports.iter().all(|port| node.transport.peer(&name(*port)).is_some())).await;
     let (before, most) = (resident_bytes(), std::sync::atomic::AtomicU64::new(0));
     attackers.iter_mut().for_each(Attacker::go_on);
 
@@ -228,19 +228,19 @@ async fn scene() {
     // All sockets are open at the attackers' end, and every Hello is answered or counted.
     until("the last refusal", || {
         most.fetch_max(resident_bytes(), std::sync::atomic::Ordering::Relaxed);
-        refused() >= (SOCKETS - SEATS) as u64
+        refused() >= (SOCKETS - SLOTS) as u64
     })
     .await;
     println!("scene: {:?}", node.transport.stats().intrusions);
-    assert_eq!(refused(), (SOCKETS - SEATS) as u64, "each is refused once: {:?}", node.transport.stats().intrusions);
+    assert_eq!(refused(), (SOCKETS - SLOTS) as u64, "each is refused once: {:?}", node.transport.stats().intrusions);
     assert!(count(Intrusion::Refused(RejectCode::TooManyStreams)) > 0, "not all were closed unread");
     for offence in [Intrusion::Banned, Intrusion::NoHello, Intrusion::NotGrpc, Intrusion::Malformed] {
         assert_eq!(count(offence), 0, "{offence:?}");
     }
     // The table of peers has the accepted names, and the member.
     let known = (1..=SOCKETS as u16).chain(ports).filter(|port| node.transport.peer(&name(*port)).is_some()).count();
-    assert_eq!(known, SEATS);
-    assert!(node.transport.stats().inbound_streams <= SEATS + 8, "{}", node.transport.stats().inbound_streams);
+    assert_eq!(known, SLOTS);
+    assert!(node.transport.stats().inbound_streams <= SLOTS + 8, "{}", node.transport.stats().inbound_streams);
     let grown = most.into_inner().saturating_sub(before) / (1 << 20);
     assert!(grown < 256, "the process grew by {grown} MiB");
     for listener in &named {
@@ -269,7 +269,7 @@ async fn attack(role: &str) {
     let mut open = Vec::new();
     for name in held {
         let (socket, accepted) = hello(node, *name as u16).await;
-        assert!(accepted, "a seat is free for {name}");
+        assert!(accepted, "a slot is free for {name}");
         open.push(socket);
     }
     println!("attacker: held {}", open.len());

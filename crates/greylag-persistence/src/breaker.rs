@@ -360,27 +360,27 @@ impl Breaker {
 /// The writes whose outcome is unknown: a repeat of such a write must not be answered as if the write
 /// were known not to be stored. Source: persistence J10.
 ///
-/// Keeps the latest write of each id for [`DOUBT_LASTS`], longer than any caller repeats a write. Bounded:
-/// while there are too many, every write counts as doubtful, which is never wrong, only less helpful.
+/// Keeps the latest write of each id for [`IN_DOUBT_RETENTION`], longer than any caller repeats a write. Bounded:
+/// while there are too many, every write counts as in doubt, which is never wrong, only less helpful.
 #[derive(Debug)]
-pub struct Unanswered {
-    by_id: BTreeMap<PersistenceId, Doubt>,
+pub struct InDoubtWrites {
+    by_id: BTreeMap<PersistenceId, InDoubtWrite>,
     capacity: usize,
-    /// Until this time every write is doubtful, since some were not remembered.
+    /// Until this time every write is in doubt, since some were not remembered.
     overflowed_until: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Doubt {
+struct InDoubtWrite {
     writer_uuid: WriterUuid,
     number: u64,
     until: Instant,
 }
 
-/// How long a write is remembered as unanswered; far longer than any `append_timeout`.
-pub const DOUBT_LASTS: Duration = Duration::from_secs(600);
+/// How long a write is remembered as in doubt; far longer than any `append_timeout`.
+pub const IN_DOUBT_RETENTION: Duration = Duration::from_secs(600);
 
-impl Unanswered {
+impl InDoubtWrites {
     /// Keeps the writes of up to `capacity` ids.
     pub fn new(capacity: usize) -> Self {
         Self { by_id: BTreeMap::new(), capacity, overflowed_until: None }
@@ -388,12 +388,12 @@ impl Unanswered {
 
     /// Notes that the write of `writer_uuid` that makes `number` was sent and not answered.
     pub fn note(&mut self, now: Instant, id: &PersistenceId, writer_uuid: WriterUuid, number: u64) {
-        let until = now + DOUBT_LASTS;
+        let until = now + IN_DOUBT_RETENTION;
         if self.by_id.len() >= self.capacity {
-            self.by_id.retain(|_, doubt| doubt.until > now);
+            self.by_id.retain(|_, write| write.until > now);
         }
         if self.by_id.len() < self.capacity || self.by_id.contains_key(id) {
-            self.by_id.insert(id.clone(), Doubt { writer_uuid, number, until });
+            self.by_id.insert(id.clone(), InDoubtWrite { writer_uuid, number, until });
         } else {
             self.overflowed_until = Some(until);
         }
@@ -405,8 +405,9 @@ impl Unanswered {
     }
 
     /// Whether an earlier try of this write may be stored.
-    pub fn is_doubtful(&self, now: Instant, id: &PersistenceId, writer_uuid: WriterUuid, number: u64) -> bool {
-        let same = |doubt: &Doubt| doubt.writer_uuid == writer_uuid && doubt.number == number && doubt.until > now;
+    pub fn is_in_doubt(&self, now: Instant, id: &PersistenceId, writer_uuid: WriterUuid, number: u64) -> bool {
+        let same =
+            |write: &InDoubtWrite| write.writer_uuid == writer_uuid && write.number == number && write.until > now;
         self.overflowed_until.is_some_and(|until| until > now) || self.by_id.get(id).is_some_and(same)
     }
 }

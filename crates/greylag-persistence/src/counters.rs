@@ -212,7 +212,7 @@ impl EntityCounters {
     fn encoded(&self, id: &PersistenceId, took: Duration) {
         if took > SLOW_ENCODING {
             add(&self.0.slow_encodings, 1);
-            tracing::warn!(%id, ?took, "a turn that encoded a snapshot took long; commands waited for it");
+            tracing::warn!(%id, ?took, "turn with snapshot encoding took long; commands waited");
         }
     }
 }

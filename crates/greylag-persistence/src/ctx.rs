@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use greylag_core::{Generation, ReplyTo, TimerKey};
 
-use crate::errands::{Message, Pace, Request, SHORTEST_PERIOD, Work, answer_when};
+use crate::background_work::{Message, Pace, Request, SHORTEST_PERIOD, Work, answer_when};
 use crate::event::SeqNr;
 use crate::marks::Marks;
 use crate::persistence_id::PersistenceId;
@@ -32,30 +32,30 @@ use crate::timer_name::TimerName;
 pub struct Ctx<'a, M> {
     pub(crate) now: Instant,
     pub(crate) host: Option<&'a dyn Host>,
-    pub(crate) kept: Option<Kept<'a>>,
+    pub(crate) facts: Option<PersistentFacts<'a>>,
     pub(crate) requests: Vec<Request<M>>,
-    pub(crate) wishes: Wishes,
+    pub(crate) host_requests: HostRequests,
 }
 
 /// A persistent entity's facts about its history or state.
 #[derive(Clone, Copy)]
-pub(crate) struct Kept<'a> {
+pub(crate) struct PersistentFacts<'a> {
     pub(crate) id: &'a PersistenceId,
-    pub(crate) as_what: KeptAs<'a>,
+    pub(crate) kind: PersistenceKind<'a>,
     pub(crate) stashed: usize,
     pub(crate) read_only: bool,
 }
 
 /// The kind of persistence, with its own facts.
 #[derive(Clone, Copy)]
-pub(crate) enum KeptAs<'a> {
+pub(crate) enum PersistenceKind<'a> {
     Events { seq_nr: SeqNr, marks: &'a Marks },
     State { revision: Revision },
 }
 
 /// A handler's requests to the runtime that hosts its entity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Wishes {
+pub struct HostRequests {
     /// [`Ctx::stop`].
     pub stop: bool,
     /// [`Ctx::passivate`].
@@ -70,7 +70,7 @@ pub struct Wishes {
     pub(crate) delete_to: Option<SeqNr>,
 }
 
-impl Wishes {
+impl HostRequests {
     /// Whether nothing is requested.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -105,29 +105,30 @@ pub trait Host: Send + Sync + fmt::Debug {
 impl<'a, M> Ctx<'a, M> {
     /// A context of an entity that is not persistent: for runtimes, and for calling a handler by hand in a test.
     pub fn new(now: Instant, host: Option<&'a dyn Host>) -> Self {
-        Self { now, host, kept: None, requests: Vec::new(), wishes: Wishes::default() }
+        Self { now, host, facts: None, requests: Vec::new(), host_requests: HostRequests::default() }
     }
 
     /// A context for calling a handler of an event-sourced behaviour by hand, in a test of the behaviour alone.
     pub fn for_events(now: Instant, id: &'a PersistenceId, seq_nr: SeqNr, marks: &'a Marks) -> Self {
-        let kept = Kept { id, as_what: KeptAs::Events { seq_nr, marks }, stashed: 0, read_only: false };
-        Self { kept: Some(kept), ..Self::new(now, None) }
+        let facts =
+            PersistentFacts { id, kind: PersistenceKind::Events { seq_nr, marks }, stashed: 0, read_only: false };
+        Self { facts: Some(facts), ..Self::new(now, None) }
     }
 
     /// A context for calling a handler of a behaviour with a durable state by hand, in a test of the behaviour alone.
     pub fn for_state(now: Instant, id: &'a PersistenceId, revision: Revision) -> Self {
-        let kept = Kept { id, as_what: KeptAs::State { revision }, stashed: 0, read_only: false };
-        Self { kept: Some(kept), ..Self::new(now, None) }
+        let facts = PersistentFacts { id, kind: PersistenceKind::State { revision }, stashed: 0, read_only: false };
+        Self { facts: Some(facts), ..Self::new(now, None) }
     }
 
     /// The handler's requests to its runtime, for extensions of the context by the layer of that runtime.
-    pub fn wishes_mut(&mut self) -> &mut Wishes {
-        &mut self.wishes
+    pub fn host_requests_mut(&mut self) -> &mut HostRequests {
+        &mut self.host_requests
     }
 
     /// The handler's requests, for the runtime that called it.
-    pub fn into_requests(self) -> (Vec<Request<M>>, Wishes) {
-        (self.requests, self.wishes)
+    pub fn into_requests(self) -> (Vec<Request<M>>, HostRequests) {
+        (self.requests, self.host_requests)
     }
 
     // --- facts ---
@@ -139,18 +140,18 @@ impl<'a, M> Ctx<'a, M> {
 
     /// The entity's id; outside of any shard, the part of its persistence id behind the type.
     pub fn id(&self) -> &str {
-        match (self.host, &self.kept) {
+        match (self.host, &self.facts) {
             (Some(host), _) => host.id(),
-            (None, Some(kept)) => kept.id.entity_id(),
+            (None, Some(facts)) => facts.id.entity_id(),
             (None, None) => "",
         }
     }
 
     /// The entity type's name; outside of any shard, the part of its persistence id before the id.
     pub fn entity_type(&self) -> &str {
-        match (self.host, &self.kept) {
+        match (self.host, &self.facts) {
             (Some(host), _) => host.entity_type(),
-            (None, Some(kept)) => kept.id.entity_type(),
+            (None, Some(facts)) => facts.id.entity_type(),
             (None, None) => "",
         }
     }
@@ -162,21 +163,21 @@ impl<'a, M> Ctx<'a, M> {
 
     /// The id of its history or state; `None` for an entity that is not persistent.
     pub fn persistence_id(&self) -> Option<&PersistenceId> {
-        self.kept.as_ref().map(|kept| kept.id)
+        self.facts.as_ref().map(|facts| facts.id)
     }
 
     /// The number of the last event stored; 0 for an entity without events.
     pub fn seq_nr(&self) -> SeqNr {
-        match self.kept_as() {
-            Some(KeptAs::Events { seq_nr, .. }) => seq_nr,
+        match self.kind() {
+            Some(PersistenceKind::Events { seq_nr, .. }) => seq_nr,
             _ => SeqNr::ZERO,
         }
     }
 
     /// The number of writes and deletions of the durable state; 0 for an entity without one.
     pub fn revision(&self) -> Revision {
-        match self.kept_as() {
-            Some(KeptAs::State { revision }) => revision,
+        match self.kind() {
+            Some(PersistenceKind::State { revision }) => revision,
             _ => Revision::NONE,
         }
     }
@@ -184,24 +185,24 @@ impl<'a, M> Ctx<'a, M> {
     /// The deliveries that the history shows as applied, as of now.
     pub fn marks(&self) -> &Marks {
         static NONE: LazyLock<Marks> = LazyLock::new(Marks::default);
-        match self.kept_as() {
-            Some(KeptAs::Events { marks, .. }) => marks,
+        match self.kind() {
+            Some(PersistenceKind::Events { marks, .. }) => marks,
             _ => &NONE,
         }
     }
 
-    fn kept_as(&self) -> Option<KeptAs<'a>> {
-        self.kept.as_ref().map(|kept| kept.as_what)
+    fn kind(&self) -> Option<PersistenceKind<'a>> {
+        self.facts.as_ref().map(|facts| facts.kind)
     }
 
     /// Number of commands put aside.
     pub fn stashed_count(&self) -> usize {
-        self.kept.as_ref().map_or(0, |kept| kept.stashed)
+        self.facts.as_ref().map_or(0, |facts| facts.stashed)
     }
 
     /// Whether persists are refused.
     pub fn is_read_only(&self) -> bool {
-        self.kept.as_ref().is_some_and(|kept| kept.read_only)
+        self.facts.as_ref().is_some_and(|facts| facts.read_only)
     }
 
     // --- requests to the runtime ---
@@ -209,29 +210,29 @@ impl<'a, M> Ctx<'a, M> {
     /// Ends this incarnation when the handler has returned. Messages that are queued for it, or come later, start a new
     /// incarnation. A persistent entity ends after the commands sent to it by now, as by `Effect::stop`.
     pub fn stop(&mut self) {
-        self.wishes.stop = true;
+        self.host_requests.stop = true;
     }
 
     /// Asks the shard to end this incarnation once it has handled the messages queued by now. Ignored while such a
     /// request is under way, and outside of any shard.
     pub fn passivate(&mut self) {
-        self.wishes.passivate = true;
+        self.host_requests.passivate = true;
     }
 
     /// Counts as activity, like a message, for automatic passivation.
     pub fn touch(&mut self) {
-        self.wishes.touch = true;
+        self.host_requests.touch = true;
     }
 
     /// While `true`, automatic passivation skips this entity. Initially `false`.
     pub fn veto_passivation(&mut self, veto: bool) {
-        self.wishes.veto = Some(veto);
+        self.host_requests.veto = Some(veto);
     }
 
     /// Deletes the events up to `to` in the background ([`SeqNr::MAX`]: all); a signal reports the outcome. Without a
     /// snapshot that covers these events, the next recovery fails. Ignored by an entity without events.
     pub fn delete_events_to(&mut self, to: SeqNr) {
-        self.wishes.delete_to = self.wishes.delete_to.max(Some(to));
+        self.host_requests.delete_to = self.host_requests.delete_to.max(Some(to));
     }
 
     // --- work to begin ---
@@ -373,7 +374,7 @@ impl<'a, M> Ctx<'a, M> {
     where
         M: 'static,
     {
-        if self.kept.is_some() {
+        if self.facts.is_some() {
             return Err(CannotSuspend::Persists);
         }
         if self.requests.iter().any(|request| matches!(request, Request::Suspend(_))) {

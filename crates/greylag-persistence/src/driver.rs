@@ -14,10 +14,10 @@ mod permits;
 pub(crate) mod projection;
 pub(crate) mod query_store;
 pub(crate) mod read_journal;
-pub(crate) mod reopenings;
 mod sharing;
 pub(crate) mod state_store;
 mod store_probe;
+pub(crate) mod store_returns;
 pub(crate) mod stores;
 pub(crate) mod transfer;
 

@@ -250,7 +250,7 @@ pub(crate) enum SideEffect<S> {
 }
 
 /// A side effect that the machine has to carry out.
-pub(crate) enum Asked {
+pub(crate) enum ChainRequest {
     UnstashAll,
     Passivate,
     Stop,
@@ -259,7 +259,7 @@ pub(crate) enum Asked {
 impl<S> Chain<S> {
     /// Runs the side effects in order. A panic ends the chain: the reply tokens of the rest are answered,
     /// and the failure is returned, to fail the entity.
-    pub(crate) fn run(self, state: &S, number: u64, mut asked: impl FnMut(Asked)) -> Result<(), Failure> {
+    pub(crate) fn run(self, state: &S, number: u64, mut request: impl FnMut(ChainRequest)) -> Result<(), Failure> {
         let mut rest = self.0.into_iter();
         while let Some(side_effect) = rest.next() {
             match side_effect {
@@ -270,9 +270,9 @@ impl<S> Chain<S> {
                         return Err(failure);
                     }
                 }
-                SideEffect::UnstashAll => asked(Asked::UnstashAll),
-                SideEffect::Passivate => asked(Asked::Passivate),
-                SideEffect::Stop => asked(Asked::Stop),
+                SideEffect::UnstashAll => request(ChainRequest::UnstashAll),
+                SideEffect::Passivate => request(ChainRequest::Passivate),
+                SideEffect::Stop => request(ChainRequest::Stop),
             }
         }
         Ok(())

@@ -12,8 +12,8 @@
 //!
 //! Source: persistence §2, §11.
 
+pub(crate) mod end_answers;
 mod input;
-pub(crate) mod last_answers;
 pub(crate) mod machine;
 mod persisting;
 mod recovery;
@@ -30,22 +30,22 @@ use greylag_core::{DeadLetterReason, EntityError, Generation, answer_dropped};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::background_work::{BackgroundWork, Work, WorkNo};
 use crate::behavior::{DeleteFailure, EventSourced, Failure, FencedBy, Signal};
-use crate::ctx::{Ctx, Kept, KeptAs, SharedHost};
-use crate::effect::{Asked, Chain, Primary, guard};
-use crate::errands::{Errands, Work, WorkNo};
+use crate::ctx::{Ctx, PersistenceKind, PersistentFacts, SharedHost};
+use crate::effect::{Chain, ChainRequest, Primary, guard};
 use crate::event::{SeqNr, WriterEpoch, WriterUuid};
 use crate::journal::Caps;
 use crate::marks::Marks;
-use crate::owned::Owned;
+use crate::ownership_proof::OwnershipProof;
 use crate::persisted::{EventCodecs, Persisted};
 use crate::persistence_id::PersistenceId;
 use crate::settings::{EventSourcedSettings, OnFailure, SettingsError, StashOverflow};
 use crate::snapshot::SnapshotCaps;
 use crate::tracker::TrackerInput;
 
+use end_answers::EndAnswers;
 pub use input::{Action, DeletedBy, DroppedCommand, EntityCall, Incarnation, Input, StoreAnswer, StoreCall, Withheld};
-use last_answers::LastAnswers;
 use persisting::PendingAppend;
 use recovery::{Claiming, LoadingSnapshot, Replaying};
 use refills::Refills;
@@ -97,12 +97,12 @@ pub enum PhaseName {
 }
 
 /// The state and number that a behaviour is shown at the end of an incarnation.
-struct LastState<S> {
+struct FinalState<S> {
     state: S,
     seq_nr: SeqNr,
 }
 
-impl<S: Default> LastState<S> {
+impl<S: Default> FinalState<S> {
     fn none() -> Self {
         Self { state: S::default(), seq_nr: SeqNr::ZERO }
     }
@@ -156,7 +156,7 @@ pub struct EntityCore<B: EventSourced> {
     /// Set while stashed commands wait only for the entity's next turn, after `unstash_budget` ran out.
     drain_at: Option<Instant>,
 
-    owned: Owned<B::State>,
+    ownership: OwnershipProof<B::State>,
     saving: Option<snapshots::Saving>,
     retention: Retention,
     refills: Refills,
@@ -168,7 +168,7 @@ pub struct EntityCore<B: EventSourced> {
     stop_after_chain: bool,
 
     restarts: Restarts,
-    errands: Errands<B::Command>,
+    background: BackgroundWork<B::Command>,
 }
 
 impl<B: EventSourced> EntityCore<B> {
@@ -216,7 +216,7 @@ impl<B: EventSourced> EntityCore<B> {
             permit_at: None,
             step_deadline: None,
             drain_at: None,
-            owned: Owned::default(),
+            ownership: OwnershipProof::default(),
             saving: None,
             retention: Retention::Idle,
             refills: Refills::default(),
@@ -225,7 +225,7 @@ impl<B: EventSourced> EntityCore<B> {
             stop_requested: false,
             stop_after_chain: false,
             restarts: Restarts::default(),
-            errands: Errands::new(now),
+            background: BackgroundWork::new(now),
         };
         core.begin_incarnation(now, out);
         Ok(core)
@@ -233,7 +233,7 @@ impl<B: EventSourced> EntityCore<B> {
 
     /// Takes one input.
     pub fn handle(&mut self, now: Instant, input: Input<B::Command>, out: &mut Vec<Action<B::Command>>) {
-        self.errands.observe(now);
+        self.background.observe(now);
         match input {
             Input::Command(command) => self.on_new_command(now, command, out),
             Input::PermitGranted(incarnation) => self.on_permit(now, incarnation, out),
@@ -257,7 +257,7 @@ impl<B: EventSourced> EntityCore<B> {
         if matches!(self.phase, Phase::Running) {
             self.deliver_queued(now, out);
         }
-        self.errands.takes_commands(now, matches!(self.phase, Phase::Running));
+        self.background.takes_commands(now, matches!(self.phase, Phase::Running));
         self.check_invariants();
     }
 
@@ -265,7 +265,7 @@ impl<B: EventSourced> EntityCore<B> {
     pub fn next_deadline(&self) -> Option<Instant> {
         // In `Persisting` the state holds events that are not stored yet, so trackers and timers must wait.
         let runs = matches!(self.phase, Phase::Running);
-        let for_ever = [self.redeliver_at, self.errands.next_deadline()].into_iter().flatten().filter(|_| runs);
+        let for_ever = [self.redeliver_at, self.background.next_deadline()].into_iter().flatten().filter(|_| runs);
         self.work_deadline().into_iter().chain(for_ever).min()
     }
 
@@ -275,19 +275,19 @@ impl<B: EventSourced> EntityCore<B> {
             Phase::BackingOff { until } => Some(until),
             _ => None,
         };
-        [backoff, self.step_deadline, self.drain_at, self.owned.retry_at()].into_iter().flatten().min()
+        [backoff, self.step_deadline, self.drain_at, self.ownership.retry_at()].into_iter().flatten().min()
     }
 
     /// Gives a failed entity a new behaviour and starts it anew; commands that wait are kept.
     pub fn restart(&mut self, now: Instant, behavior: B, out: &mut Vec<Action<B::Command>>) {
-        self.signal_end(Signal::PreRestart, LastState::none(), out);
+        self.signal_end(Signal::PreRestart, FinalState::none(), out);
         self.behavior = behavior;
         self.begin_incarnation(now, out);
     }
 
     /// Takes the work that [`Action::Work`] asks for; `None` the second time.
     pub fn take_work(&mut self, no: WorkNo) -> Option<Work<B::Command>> {
-        self.errands.take_work(no)
+        self.background.take_work(no)
     }
 
     /// Takes the waiting commands, oldest first: those put aside, then those not yet handled. For
@@ -299,9 +299,9 @@ impl<B: EventSourced> EntityCore<B> {
     /// Ends this machine so that the host can start another in its place; for hosts that make a new machine
     /// instead of [`EntityCore::restart`]. Delivers [`Signal::PreRestart`], answers an append under way
     /// [`EntityError::OutcomeUnknown`], and returns the waiting commands, oldest first.
-    pub fn give_way(&mut self, out: &mut Vec<Action<B::Command>>) -> Vec<B::Command> {
-        let last = self.last_state();
-        self.end_phase(LastAnswers::stopped(), out);
+    pub fn stop_for_restart(&mut self, out: &mut Vec<Action<B::Command>>) -> Vec<B::Command> {
+        let last = self.final_state();
+        self.end_phase(EndAnswers::stopped(), out);
         self.phase = Phase::Stopped;
         self.signal_end(Signal::PreRestart, last, out);
         self.take_waiting()
@@ -397,12 +397,12 @@ impl<B: EventSourced> EntityCore<B> {
         self.redeliver(now, out);
         let mut has_work = self.drain_at.is_some_and(|at| at <= now);
         if matches!(self.phase, Phase::Running) {
-            for mark in self.errands.due(now) {
-                self.stash.push_own(Waiting::Timer(mark));
+            for timer in self.background.due(now) {
+                self.stash.push_own(Waiting::Timer(timer));
                 has_work = true;
             }
-            if let Some(mark) = self.errands.silence_due(now) {
-                self.stash.push_own(Waiting::Silence(mark));
+            if let Some(timeout) = self.background.receive_timeout_due(now) {
+                self.stash.push_own(Waiting::ReceiveTimeout(timeout));
                 has_work = true;
             }
         }
@@ -419,7 +419,7 @@ impl<B: EventSourced> EntityCore<B> {
         command: Option<B::Command>,
         out: &mut Vec<Action<B::Command>>,
     ) {
-        let Some(command) = self.errands.finish(work, command) else { return };
+        let Some(command) = self.background.finish(work, command) else { return };
         if self.stop_requested {
             return out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
         }
@@ -459,12 +459,12 @@ impl<B: EventSourced> EntityCore<B> {
             // The closure that makes the command of a repeating timer or a receive timeout is user code.
             let command = match waiting {
                 Waiting::Command(command) => {
-                    self.errands.hear(now);
+                    self.background.restart_receive_timeout(now);
                     Ok(Some(command))
                 }
                 Waiting::Own(command) => Ok(Some(command)),
-                Waiting::Timer(mark) => guard(|| self.errands.fire(now, mark)),
-                Waiting::Silence(mark) => guard(|| self.errands.tell_silence(now, mark)),
+                Waiting::Timer(timer) => guard(|| self.background.fire(now, timer)),
+                Waiting::ReceiveTimeout(timeout) => guard(|| self.background.fire_receive_timeout(now, timeout)),
             };
             let command = match command {
                 Ok(command) => command,
@@ -527,9 +527,9 @@ impl<B: EventSourced> EntityCore<B> {
         out: &mut Vec<Action<B::Command>>,
     ) -> Result<(), EntityError> {
         let ran = chain.run(&self.state, self.seq_nr.as_u64(), |asked| match asked {
-            Asked::UnstashAll => self.stash.unstash_all(),
-            Asked::Passivate => out.push(Action::Passivate),
-            Asked::Stop => self.stop_after_chain = true,
+            ChainRequest::UnstashAll => self.stash.unstash_all(),
+            ChainRequest::Passivate => out.push(Action::Passivate),
+            ChainRequest::Stop => self.stop_after_chain = true,
         });
         ran.map_err(|failure| {
             let error = EntityError::Failed(failure.to_string());
@@ -548,24 +548,26 @@ impl<B: EventSourced> EntityCore<B> {
         out: &mut Vec<Action<B::Command>>,
         handler: impl FnOnce(&mut B, &mut Ctx<'_, B::Command>, &B::State) -> R,
     ) -> Result<R, String> {
-        let kept = Kept {
+        let facts = PersistentFacts {
             id: &self.id,
-            as_what: KeptAs::Events { seq_nr: self.seq_nr, marks: &self.marks },
+            kind: PersistenceKind::Events { seq_nr: self.seq_nr, marks: &self.marks },
             stashed: self.stash.aside_count(),
             read_only: self.settings.recovery.read_only,
         };
-        let mut cx = Ctx { kept: Some(kept), ..Ctx::new(self.errands.now(), self.host.as_deref()) };
+        let mut cx = Ctx { facts: Some(facts), ..Ctx::new(self.background.now(), self.host.as_deref()) };
         let (behavior, state) = (&mut self.behavior, &self.state);
         let answer = guard(|| handler(behavior, &mut cx, state));
-        let (requests, wishes) = cx.into_requests();
+        let (requests, host_requests) = cx.into_requests();
         if answer.is_ok() {
-            if let Some(to) = wishes.delete_to {
+            if let Some(to) = host_requests.delete_to {
                 self.begin_delete(to, out);
             }
             if begins {
                 let incarnation = self.incarnation;
-                out.extend(self.errands.take(requests).into_iter().map(|wish| Action::of_wish(incarnation, wish)));
-                out.extend(Action::of_host_wishes(wishes));
+                out.extend(
+                    self.background.take(requests).into_iter().map(|task| Action::of_host_task(incarnation, task)),
+                );
+                out.extend(Action::of_host_requests(host_requests));
             }
         }
         answer
@@ -573,14 +575,31 @@ impl<B: EventSourced> EntityCore<B> {
 
     /// Delivers a signal to the behaviour; the caller decides what a panic of its handler means.
     fn try_signal(&mut self, signal: Signal, out: &mut Vec<Action<B::Command>>) -> Result<(), String> {
-        self.tell_behavior(true, signal, out)
+        self.deliver_signal(true, signal, out)
     }
 
-    fn tell_behavior(&mut self, begins: bool, signal: Signal, out: &mut Vec<Action<B::Command>>) -> Result<(), String> {
+    fn deliver_signal(
+        &mut self,
+        begins: bool,
+        signal: Signal,
+        out: &mut Vec<Action<B::Command>>,
+    ) -> Result<(), String> {
         if signal.is_failure() {
-            tracing::warn!(id = %self.id, seq_nr = %self.seq_nr, incarnation = %self.incarnation, ?signal, "entity");
+            tracing::warn!(
+                id = %self.id,
+                seq_nr = %self.seq_nr,
+                incarnation = %self.incarnation,
+                ?signal,
+                "entity signal"
+            );
         } else {
-            tracing::debug!(id = %self.id, seq_nr = %self.seq_nr, incarnation = %self.incarnation, ?signal, "entity");
+            tracing::debug!(
+                id = %self.id,
+                seq_nr = %self.seq_nr,
+                incarnation = %self.incarnation,
+                ?signal,
+                "entity signal"
+            );
         }
         self.with_context(begins, out, |behavior, cx, state| behavior.on_signal(cx, state, &signal))
     }
@@ -588,7 +607,7 @@ impl<B: EventSourced> EntityCore<B> {
     /// Delivers a signal to the behaviour while the entity ends or starts anew: a panic of its handler is logged and
     /// swallowed, and timers, work and messages that the handler asks for are not begun.
     fn signal(&mut self, signal: Signal, out: &mut Vec<Action<B::Command>>) {
-        if let Err(message) = self.tell_behavior(false, signal, out) {
+        if let Err(message) = self.deliver_signal(false, signal, out) {
             tracing::warn!(id = %self.id, message, "signal handler panicked");
         }
     }
@@ -638,7 +657,7 @@ impl<B: EventSourced> EntityCore<B> {
             Phase::Running | Phase::Persisting(_) => {
                 self.stop_requested = true;
                 // Commands that the entity told itself before the stop are handled before it.
-                self.errands.take_told().for_each(|command| self.stash.push_own(Waiting::Own(command)));
+                self.background.take_self_commands().for_each(|command| self.stash.push_own(Waiting::Own(command)));
                 self.drain(now, out);
             }
             // No command needs the state, so stop without recovery.
@@ -650,7 +669,7 @@ impl<B: EventSourced> EntityCore<B> {
     /// Stops if a stop was requested and all earlier commands are done, including chains that wait for the ownership
     /// check under way.
     fn stop_if_asked(&mut self, out: &mut Vec<Action<B::Command>>) {
-        if self.stop_requested && self.stash.is_idle() && !self.owned.awaits_look() {
+        if self.stop_requested && self.stash.is_idle() && !self.ownership.awaits_check() {
             self.stop_now(out);
         }
     }
@@ -659,8 +678,8 @@ impl<B: EventSourced> EntityCore<B> {
         if matches!(self.phase, Phase::Stopped) {
             return;
         }
-        let last = self.last_state();
-        self.end_phase(LastAnswers::stopped(), out);
+        let last = self.final_state();
+        self.end_phase(EndAnswers::stopped(), out);
         self.phase = Phase::Stopped;
         for command in self.take_waiting() {
             out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
@@ -670,15 +689,15 @@ impl<B: EventSourced> EntityCore<B> {
     }
 
     /// Takes the state for the end of the incarnation: the state of `Running`, which is whole and stored, else none.
-    fn last_state(&mut self) -> LastState<B::State> {
+    fn final_state(&mut self) -> FinalState<B::State> {
         match self.phase {
-            Phase::Running => LastState { state: std::mem::take(&mut self.state), seq_nr: self.seq_nr },
-            _ => LastState::none(),
+            Phase::Running => FinalState { state: std::mem::take(&mut self.state), seq_nr: self.seq_nr },
+            _ => FinalState::none(),
         }
     }
 
     /// Delivers the signal that ends the incarnation with its last state, and drops the state.
-    fn signal_end(&mut self, signal: Signal, last: LastState<B::State>, out: &mut Vec<Action<B::Command>>) {
+    fn signal_end(&mut self, signal: Signal, last: FinalState<B::State>, out: &mut Vec<Action<B::Command>>) {
         self.state = last.state;
         let known = std::mem::replace(&mut self.seq_nr, last.seq_nr);
         self.signal(signal, out);
@@ -690,17 +709,17 @@ impl<B: EventSourced> EntityCore<B> {
     /// [`EntityCore::take_waiting`].
     fn become_fenced(&mut self, by: FencedBy, out: &mut Vec<Action<B::Command>>) {
         let queued = std::mem::take(&mut self.queued_signals);
-        self.end_phase(LastAnswers::fenced(), out);
+        self.end_phase(EndAnswers::fenced(), out);
         self.phase = Phase::Stopped;
         self.signal(Signal::Fenced, out);
         queued.into_iter().for_each(|signal| self.signal(signal, out));
-        self.signal_end(Signal::PostStop, LastState::none(), out);
+        self.signal_end(Signal::PostStop, FinalState::none(), out);
         out.push(Action::Fenced(by));
     }
 
     /// Ends this incarnation by a failure; the host decides what follows.
     fn fail(&mut self, _now: Instant, failure: Failure, out: &mut Vec<Action<B::Command>>) {
-        self.end_phase(LastAnswers::failed(&failure), out);
+        self.end_phase(EndAnswers::failed(&failure), out);
         if matches!(failure, Failure::Handler { .. } | Failure::StashFull) {
             // The behaviour put commands aside because of a state that is now lost; commands that merely wait stay.
             for command in self.stash.take_aside() {
@@ -724,7 +743,7 @@ impl<B: EventSourced> EntityCore<B> {
     }
 
     fn back_off(&mut self, until: Instant, failure: Failure, out: &mut Vec<Action<B::Command>>) {
-        self.end_phase(LastAnswers::failed(&failure), out);
+        self.end_phase(EndAnswers::failed(&failure), out);
         self.phase = Phase::BackingOff { until };
         out.push(Action::Restarting(failure));
         if self.stop_requested && self.stash.is_idle() {
@@ -735,7 +754,7 @@ impl<B: EventSourced> EntityCore<B> {
     /// Shortens the back-off, since the store answers again.
     fn on_store_back(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
         if let Phase::BackingOff { until } = &mut self.phase {
-            *until = self.restarts.hurry(now, *until);
+            *until = self.restarts.shorten_backoff(now, *until);
             if *until <= now {
                 self.end_back_off(now, out);
             }
@@ -744,14 +763,14 @@ impl<B: EventSourced> EntityCore<B> {
 
     fn end_back_off(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
         if matches!(self.phase, Phase::BackingOff { .. }) {
-            self.signal_end(Signal::PreRestart, LastState::none(), out);
+            self.signal_end(Signal::PreRestart, FinalState::none(), out);
             self.begin_incarnation(now, out);
         }
     }
 
     /// Releases everything that belongs to the ending incarnation: the permit, the state, side
     /// effects that will not run.
-    fn end_phase(&mut self, answers: LastAnswers, out: &mut Vec<Action<B::Command>>) {
+    fn end_phase(&mut self, answers: EndAnswers, out: &mut Vec<Action<B::Command>>) {
         match std::mem::replace(&mut self.phase, Phase::Failed) {
             Phase::AwaitingPermit | Phase::Claiming(_) | Phase::LoadingSnapshot(_) | Phase::Replaying(_) => {
                 out.push(Action::ReturnPermit(self.incarnation));
@@ -759,7 +778,7 @@ impl<B: EventSourced> EntityCore<B> {
             Phase::Persisting(append) => append.chain.refuse(answers.pending),
             Phase::Running | Phase::BackingOff { .. } | Phase::Failed | Phase::Stopped => {}
         }
-        self.owned.refuse(&answers.held);
+        self.ownership.refuse(&answers.held);
         self.state = B::State::default();
         self.step_deadline = None;
         self.drain_at = None;
@@ -768,8 +787,8 @@ impl<B: EventSourced> EntityCore<B> {
         self.queued_signals.clear();
         self.redeliver_at = None;
         self.stop_after_chain = false;
-        self.errands.end(&answers.begun);
-        answer_dropped(answers.begun, || self.stash.drop_own());
+        self.background.end(&answers.background);
+        answer_dropped(answers.background, || self.stash.drop_own());
     }
 
     fn check_invariants(&self) {

@@ -130,7 +130,7 @@ impl Head {
 
     /// Whether an append up to `last`, if it was stored, still has its events under this head. Only then does
     /// the absence of the events prove that it was never stored. Source: persistence J10.
-    pub fn would_show(&self, last: SeqNr) -> bool {
+    pub fn retains(&self, last: SeqNr) -> bool {
         last > self.deleted_to
     }
 

@@ -67,6 +67,7 @@
 //! implement [`Journal`], [`SnapshotStore`], [`StateStore`] and [`OffsetStore`], and prove it by the kit
 //! in `tck` (feature `tck`).
 
+mod background_work;
 mod behavior;
 mod breaker;
 mod checksum;
@@ -77,23 +78,22 @@ pub mod driver;
 mod durable_state;
 mod effect;
 mod entity;
-mod errands;
 mod error;
 mod event;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod idle_timer;
 mod journal;
 mod marks;
 mod offset;
-mod owned;
+mod ownership_proof;
 mod persisted;
 mod persistence_id;
 mod projection;
 mod query;
 mod replay_filter;
 mod settings;
-mod silence;
 mod snapshot;
 mod state;
 mod state_effect;
@@ -105,16 +105,17 @@ mod testkit;
 mod timer_name;
 mod tracker;
 
+pub use background_work::{Message, Pace, Request, Work, WorkNo};
 pub use behavior::{DeleteFailure, EventMeta, EventSourced, Failure, FencedBy, RecoveryFailure, RecoveryStep, Signal};
 pub use breaker::{
     Admission, Breaker, BreakerEffect, BreakerInput, BreakerMode, BreakerSettings, BreakerStats, Breakers, CallOutcome,
-    DOUBT_LASTS, Unanswered,
+    IN_DOUBT_RETENTION, InDoubtWrites,
 };
 pub use codec::{
     AsIs, ByCodec, EncodedValue, EventSeq, IntoStored, StoredCodec, StoredDecodeError, UnreadableRecord, Upcaster,
 };
 pub use counters::{EntityCounters, EntityStats, EntityTally, SLOW_ENCODING};
-pub use ctx::{BlockingPoolFull, CannotSuspend, Ctx, Host, SharedHost, Wishes};
+pub use ctx::{BlockingPoolFull, CannotSuspend, Ctx, Host, HostRequests, SharedHost};
 pub use driver::copy;
 pub use driver::hints::Hints;
 pub use driver::offset_store::OffsetStore;
@@ -124,8 +125,8 @@ pub use driver::projection::{
 };
 pub use driver::query_store::EventQueries;
 pub use driver::read_journal::{Events, History, Ids, ReadJournal};
-pub use driver::reopenings::Reopenings;
 pub use driver::state_store::StateStore;
+pub use driver::store_returns::StoreReturns;
 pub use driver::stores::{Journal, SnapshotStore, StatesInUse, Stores};
 pub use driver::transfer::{Export, HistoryPart, Import, ImportError};
 pub use driver::{
@@ -139,7 +140,6 @@ pub use entity::{
     Action, DeletedBy, DroppedCommand, EntityCall, EntityCore, EntityInit, Incarnation, Input, PhaseName, StoreAnswer,
     StoreCall, Withheld,
 };
-pub use errands::{Message, Pace, Request, Work, WorkNo};
 pub use error::{
     AdvanceError, AppendError, ClaimError, CloseError, Corrupt, CorruptKind, DeleteError, OffsetError, QueryError,
     ReadError, RejectReason, SnapshotError, StateRejectReason, StateWriteError, StoreFailure,
@@ -148,6 +148,7 @@ pub use event::{
     EventKind, MAX_MANIFEST_BYTES, MAX_TAG_BYTES, MAX_TAGS, Metadata, NewEvent, SeqNr, StoredEvent, Tags, Timestamp,
     WriterEpoch, WriterUuid,
 };
+pub use idle_timer::IdleTimer;
 pub use journal::{Append, Appended, Caps, Claim, Head, Health, Page, ReadRange, Scope, Under};
 pub use marks::{Applied, MARK_NAME, MalformedMarks, Mark, MarkLimits, Marks, StreamId};
 pub use offset::{
@@ -172,7 +173,6 @@ pub use settings::{
     Backoff, EventSourcedSettings, OnFailure, OnUnknownEvent, Recovery, SettingsError, SnapshotFailurePolicy,
     StashOverflow,
 };
-pub use silence::Silence;
 pub use snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria};
 pub use state::{ChangesOf, Revision, StateCaps, StateChange, StateHead, StateWrite, StoredState, Verdict};
 pub use state_effect::StateEffect;

@@ -16,8 +16,8 @@
 //!
 //! Source: persistence §5 (projections).
 
+mod control_rows;
 mod messages;
-mod own_rows;
 mod progress;
 mod running;
 mod settings;
@@ -35,9 +35,9 @@ use crate::offset::{OwnedSlices, Position, Processed};
 use crate::query::{Envelope, EventsOf, Follower, FollowerEffect, FollowerInput, QueryCaps, QuerySettings};
 use crate::settings::SettingsError;
 
+use control_rows::Starts;
 pub use messages::{HandleError, ProjectionAnswer, ProjectionEffect, ProjectionEnd, ProjectionInput, ProjectionStats};
-use own_rows::Starts;
-use progress::{Judgement, Progress, Times};
+use progress::{GapDecision, Progress, Times};
 use running::{Running, Work, processed};
 pub use settings::{OnPoison, ProjectionSettings};
 
@@ -155,7 +155,7 @@ impl Projection {
             ProjectionInput::Reset => self.reset = true,
             ProjectionInput::Stop => self.stopping = true,
         }
-        self.go_on(now, out);
+        self.advance(now, out);
     }
 
     /// When a [`ProjectionInput::Tick`] next has work to do.
@@ -216,7 +216,7 @@ impl Projection {
                 self.forget_all(start, out);
             }
             (ProjectionAnswer::WasReset(Ok(())), Phase::Resetting(Resetting::Forgetting(start))) => {
-                let confirmed = own_rows::confirmed(&self.id.slices, *start, self.caps.kind);
+                let confirmed = control_rows::confirmed(&self.id.slices, *start, self.caps.kind);
                 self.save_start(Resetting::Confirming, confirmed, out);
             }
             (ProjectionAnswer::Saved(Ok(())), Phase::Resetting(Resetting::Confirming)) => self.load(out),
@@ -425,7 +425,7 @@ impl Projection {
     }
 
     /// Starts all work that is due.
-    fn go_on(&mut self, now: Instant, out: &mut Vec<ProjectionEffect>) {
+    fn advance(&mut self, now: Instant, out: &mut Vec<ProjectionEffect>) {
         match &mut self.phase {
             Phase::BackingOff { .. } if self.stopping => self.end(ProjectionEnd::Stopped, out),
             Phase::BackingOff { until } if *until <= now => self.claim(out),
@@ -435,7 +435,7 @@ impl Projection {
             Phase::Running(_) => {
                 self.work(now, out);
                 self.save(now, out);
-                self.wind_up(out);
+                self.finish_if_idle(out);
             }
             _ => {}
         }
@@ -500,25 +500,25 @@ impl Projection {
             let Some(envelope) = running.queue.pop_front() else { break };
             let position = envelope.position;
             match running.progress.judge(&envelope) {
-                Judgement::Accept => {
+                GapDecision::Accept => {
                     running.progress.track(&envelope.id, envelope.seq_nr, position);
                     group.push(envelope);
                 }
-                Judgement::Duplicate => self.stats.duplicates += 1,
-                Judgement::Leave => {
+                GapDecision::Duplicate => self.stats.duplicates += 1,
+                GapDecision::Leave => {
                     self.stats.left += 1;
                     running.progress.leave(&envelope);
                 }
-                Judgement::Fetch { .. } | Judgement::Look { .. } if !group.is_empty() => {
+                GapDecision::Fetch { .. } | GapDecision::Look { .. } if !group.is_empty() => {
                     running.queue.push_front(envelope);
                     break;
                 }
-                Judgement::Fetch { from, to } => {
+                GapDecision::Fetch { from, to } => {
                     ask = Some((envelope.id.clone(), ReadRange::new(from, to)));
                     running.work = Work::Fetching { envelope, to };
                     break;
                 }
-                Judgement::Look { at } => {
+                GapDecision::Look { at } => {
                     ask = Some((envelope.id.clone(), ReadRange::new(at, at)));
                     running.work = Work::Looking { envelope, at };
                     break;
@@ -575,7 +575,7 @@ impl Projection {
     }
 
     /// Ends, or starts over, once no group is in the handler and all handled events are saved.
-    fn wind_up(&mut self, out: &mut Vec<ProjectionEffect>) {
+    fn finish_if_idle(&mut self, out: &mut Vec<ProjectionEffect>) {
         let Phase::Running(running) = &self.phase else { return };
         let is_quiet = !running.saving && running.unsaved.is_empty() && !matches!(running.work, Work::Handling { .. });
         if !is_quiet {
@@ -587,7 +587,7 @@ impl Projection {
             self.leave(out);
             self.run += 1;
             let start = self.starts.next();
-            let announced = own_rows::announced(&self.id.slices, start, self.caps.kind);
+            let announced = control_rows::announced(&self.id.slices, start, self.caps.kind);
             self.save_start(Resetting::Announcing(start), announced, out);
         }
     }

@@ -188,8 +188,10 @@ impl ReplayFilter {
         let overlap = WritersOverlap { seq_nr, writer, other };
         match self.mode {
             ReplayFilterMode::Fail => return Err(overlap),
-            ReplayFilterMode::RepairByDiscardOld => tracing::warn!(%overlap, "event dropped"),
-            ReplayFilterMode::Warn | ReplayFilterMode::Off => tracing::warn!(%overlap, "event passed on"),
+            ReplayFilterMode::RepairByDiscardOld => tracing::warn!(%overlap, "event of an overlapping writer dropped"),
+            ReplayFilterMode::Warn | ReplayFilterMode::Off => {
+                tracing::warn!(%overlap, "event of an overlapping writer passed on")
+            }
         }
         Ok(self.mode == ReplayFilterMode::RepairByDiscardOld)
     }

@@ -13,7 +13,7 @@
 //! Source: persistence §3.
 
 mod lifecycle;
-mod owning;
+mod ownership;
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -22,20 +22,20 @@ use greylag_core::{DeadLetterReason, EntityError, Generation, NotStoredReason, a
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::background_work::{BackgroundWork, Work, WorkNo};
 use crate::behavior::{Failure, FencedBy, RecoveryFailure, RecoveryStep};
 use crate::codec::{EncodedValue, StoredCodec, UnreadableRecord};
 use crate::ctx::SharedHost;
 use crate::durable_state::{DurableState, DurableStateSettings, StateSignal};
-use crate::effect::{Asked, Chain, guard};
-use crate::entity::last_answers::LastAnswers;
+use crate::effect::{Chain, ChainRequest, guard};
+use crate::entity::end_answers::EndAnswers;
 use crate::entity::machine::Machine;
 use crate::entity::restarts::Restarts;
 use crate::entity::stash::{Stash, Waiting};
 use crate::entity::{Action, EntityCall, Incarnation, Input, Withheld, dead_letter};
-use crate::errands::{Errands, Work, WorkNo};
 use crate::error::{ReadError, StateRejectReason, StateWriteError};
 use crate::event::{SeqNr, WriterUuid};
-use crate::owned::Owned;
+use crate::ownership_proof::OwnershipProof;
 use crate::persisted::{Persisted, StateCodec};
 use crate::persistence_id::PersistenceId;
 use crate::settings::{SettingsError, StashOverflow};
@@ -125,12 +125,12 @@ enum Phase<S> {
 }
 
 /// The state and revision that a behaviour is shown at the end of an incarnation.
-struct LastState<S> {
+struct FinalState<S> {
     state: S,
     revision: Revision,
 }
 
-impl<S: Default> LastState<S> {
+impl<S: Default> FinalState<S> {
     fn none() -> Self {
         Self { state: S::default(), revision: Revision::NONE }
     }
@@ -166,7 +166,7 @@ pub struct StateEntityCore<B: DurableState> {
     phase: Phase<B::State>,
     state: B::State,
     revision: Revision,
-    owned: Owned<B::State>,
+    ownership: OwnershipProof<B::State>,
 
     stash: Stash<B::Command>,
     /// Set while stashed commands wait only for the entity's next turn, after `unstash_budget` ran out.
@@ -175,7 +175,7 @@ pub struct StateEntityCore<B: DurableState> {
     /// Set by `then_stop` while its chain runs.
     stop_after_chain: bool,
     restarts: Restarts,
-    errands: Errands<B::Command>,
+    background: BackgroundWork<B::Command>,
 }
 
 impl<B: DurableState> StateEntityCore<B> {
@@ -209,12 +209,12 @@ impl<B: DurableState> StateEntityCore<B> {
             phase: Phase::AwaitingPermit,
             state: B::State::default(),
             revision: Revision::NONE,
-            owned: Owned::default(),
+            ownership: OwnershipProof::default(),
             drain_at: None,
             stop_requested: false,
             stop_after_chain: false,
             restarts: Restarts::default(),
-            errands: Errands::new(now),
+            background: BackgroundWork::new(now),
         };
         core.begin_incarnation(now, out);
         Ok(core)
@@ -227,7 +227,7 @@ impl<B: DurableState> StateEntityCore<B> {
         input: Input<B::Command, StateAnswer>,
         out: &mut Vec<Action<B::Command, StateCall>>,
     ) {
-        self.errands.observe(now);
+        self.background.observe(now);
         match input {
             Input::Command(command) => self.on_new_command(now, command, out),
             Input::PermitGranted(incarnation) => self.on_permit(now, incarnation, out),
@@ -247,13 +247,13 @@ impl<B: DurableState> StateEntityCore<B> {
             Input::Stop => self.on_stop(now, out),
             Input::StopNow => self.stop_now(out),
         }
-        self.errands.takes_commands(now, matches!(self.phase, Phase::Running));
+        self.background.takes_commands(now, matches!(self.phase, Phase::Running));
         self.check_invariants();
     }
 
     /// When a [`Input::Tick`] next has work to do.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let timer = self.errands.next_deadline().filter(|_| matches!(self.phase, Phase::Running));
+        let timer = self.background.next_deadline().filter(|_| matches!(self.phase, Phase::Running));
         self.work_deadline().into_iter().chain(timer).min()
     }
 
@@ -262,18 +262,18 @@ impl<B: DurableState> StateEntityCore<B> {
         match self.phase {
             Phase::BackingOff { until } => Some(until),
             Phase::Loading { deadline, .. } => Some(deadline),
-            _ => self.drain_at.into_iter().chain(self.owned.retry_at()).min(),
+            _ => self.drain_at.into_iter().chain(self.ownership.retry_at()).min(),
         }
     }
 
     /// Takes the work that [`Action::Work`] asks for; `None` the second time.
     pub fn take_work(&mut self, no: WorkNo) -> Option<Work<B::Command>> {
-        self.errands.take_work(no)
+        self.background.take_work(no)
     }
 
     /// Gives a failed entity a new behaviour and starts it anew; commands that wait are kept.
     pub fn restart(&mut self, now: Instant, behavior: B, out: &mut Vec<Action<B::Command, StateCall>>) {
-        self.signal_end(StateSignal::PreRestart, LastState::none(), out);
+        self.signal_end(StateSignal::PreRestart, FinalState::none(), out);
         self.behavior = behavior;
         self.begin_incarnation(now, out);
     }
@@ -284,10 +284,10 @@ impl<B: DurableState> StateEntityCore<B> {
     }
 
     /// Ends this machine so that the host can start another in its place; see
-    /// [`EntityCore::give_way`](crate::EntityCore::give_way).
-    pub fn give_way(&mut self, out: &mut Vec<Action<B::Command, StateCall>>) -> Vec<B::Command> {
-        let last = self.last_state();
-        self.end_phase(LastAnswers::stopped(), out);
+    /// [`EntityCore::stop_for_restart`](crate::EntityCore::stop_for_restart).
+    pub fn stop_for_restart(&mut self, out: &mut Vec<Action<B::Command, StateCall>>) -> Vec<B::Command> {
+        let last = self.final_state();
+        self.end_phase(EndAnswers::stopped(), out);
         self.phase = Phase::Stopped;
         self.signal_end(StateSignal::PreRestart, last, out);
         self.take_waiting()
@@ -358,7 +358,7 @@ impl<B: DurableState> StateEntityCore<B> {
     }
 
     fn on_loaded(&mut self, now: Instant, loaded: Result<StoredState, ReadError>, out: &mut Out<B>) {
-        let Phase::Loading { began, .. } = self.phase else { return self.on_look(now, loaded, out) };
+        let Phase::Loading { began, .. } = self.phase else { return self.on_check(now, loaded, out) };
         let row = match loaded {
             Ok(row) => row,
             Err(error) => return self.recovery_failed(now, RecoveryFailure::Read(error), out),
@@ -422,15 +422,15 @@ impl<B: DurableState> StateEntityCore<B> {
             }
             _ => {}
         }
-        self.retry_look(now, out);
+        self.retry_check(now, out);
         let mut has_work = self.drain_at.is_some_and(|at| at <= now);
         if matches!(self.phase, Phase::Running) {
-            for mark in self.errands.due(now) {
-                self.stash.push_own(Waiting::Timer(mark));
+            for timer in self.background.due(now) {
+                self.stash.push_own(Waiting::Timer(timer));
                 has_work = true;
             }
-            if let Some(mark) = self.errands.silence_due(now) {
-                self.stash.push_own(Waiting::Silence(mark));
+            if let Some(timeout) = self.background.receive_timeout_due(now) {
+                self.stash.push_own(Waiting::ReceiveTimeout(timeout));
                 has_work = true;
             }
         }
@@ -441,7 +441,7 @@ impl<B: DurableState> StateEntityCore<B> {
 
     /// Queues the result of work behind the waiting commands.
     fn on_worked(&mut self, now: Instant, work: WorkNo, command: Option<B::Command>, out: &mut Out<B>) {
-        let Some(command) = self.errands.finish(work, command) else { return };
+        let Some(command) = self.background.finish(work, command) else { return };
         if self.stop_requested {
             return out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
         }
@@ -481,12 +481,12 @@ impl<B: DurableState> StateEntityCore<B> {
             // The closure that makes the command of a repeating timer or a receive timeout is user code.
             let command = match waiting {
                 Waiting::Command(command) => {
-                    self.errands.hear(now);
+                    self.background.restart_receive_timeout(now);
                     Ok(Some(command))
                 }
                 Waiting::Own(command) => Ok(Some(command)),
-                Waiting::Timer(mark) => guard(|| self.errands.fire(now, mark)),
-                Waiting::Silence(mark) => guard(|| self.errands.tell_silence(now, mark)),
+                Waiting::Timer(timer) => guard(|| self.background.fire(now, timer)),
+                Waiting::ReceiveTimeout(timeout) => guard(|| self.background.fire_receive_timeout(now, timeout)),
             };
             let command = match command {
                 Ok(command) => command,
@@ -645,9 +645,9 @@ impl<B: DurableState> StateEntityCore<B> {
     /// The answer for askers of later side effects, if a panic ended the entity.
     fn run_chain(&mut self, chain: Chain<B::State>, out: &mut Out<B>) -> Result<(), EntityError> {
         let ran = chain.run(&self.state, self.revision.as_u64(), |asked| match asked {
-            Asked::UnstashAll => self.stash.unstash_all(),
-            Asked::Passivate => out.push(Action::Passivate),
-            Asked::Stop => self.stop_after_chain = true,
+            ChainRequest::UnstashAll => self.stash.unstash_all(),
+            ChainRequest::Passivate => out.push(Action::Passivate),
+            ChainRequest::Stop => self.stop_after_chain = true,
         });
         ran.map_err(|failure| {
             let error = EntityError::Failed(failure.to_string());

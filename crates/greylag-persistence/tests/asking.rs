@@ -95,7 +95,7 @@ async fn an_ask_is_answered_when_its_event_is_stored() {
 }
 
 #[tokio::test]
-async fn an_ask_hears_what_became_of_its_command() {
+async fn an_ask_is_answered_with_the_outcome_of_its_command() {
     let stores = Stores::in_memory();
     let (sum, end) = start(&stores);
     assert_eq!(sum.ask(Command::Forget).await, Err(EntityError::NoReply));
@@ -109,7 +109,7 @@ async fn an_ask_hears_what_became_of_its_command() {
 /// Sharding scenario 113: commands that waited behind a failed append have had no effect, and may be sent again,
 /// whether the entity goes on or ends.
 #[tokio::test]
-async fn scenario_113_what_waited_behind_an_append_that_failed_is_not_stored() {
+async fn scenario_113_chains_behind_a_failed_append_are_not_stored() {
     for (ends, fault) in [(false, StoreFault::Unavailable), (true, StoreFault::Unavailable), (true, LOST)] {
         let faulty = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
         let stores = Stores::new(faulty.clone(), Arc::new(InMemorySnapshots::default()));
@@ -140,7 +140,7 @@ async fn scenario_113_what_waited_behind_an_append_that_failed_is_not_stored() {
 }
 
 #[tokio::test]
-async fn an_ask_that_meets_a_newer_owner_hears_that_nothing_is_stored() {
+async fn an_ask_that_meets_a_newer_owner_is_answered_not_stored() {
     let stores = Stores::in_memory();
     let (old, end) = start(&stores);
     assert_eq!(old.ask(add(1)).await, Ok(1));
@@ -227,7 +227,7 @@ async fn a_store_that_panics_ends_its_entity_with_an_unknown_outcome() {
 
 /// Scenario persistence 20: an asker that meets a full stash gets that error; stashed commands are answered.
 #[tokio::test(start_paused = true)]
-async fn scenario_20_whoever_asks_a_full_stash_is_told_so() {
+async fn scenario_20_an_ask_of_a_full_stash_gets_stash_full() {
     let journal = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
     let stores = Stores::new(journal.clone(), Stores::in_memory().snapshots);
     let sum = Sum { stash: NonZeroUsize::new(2), ..Sum::default() };
@@ -241,7 +241,7 @@ async fn scenario_20_whoever_asks_a_full_stash_is_told_so() {
 
 /// Scenario persistence 6: a timer's message during a recovery is handled after it, once.
 #[tokio::test(start_paused = true)]
-async fn scenario_06_what_a_timer_sends_during_a_recovery_is_handled_after_it() {
+async fn scenario_06_a_timer_message_during_a_recovery_is_handled_after_it() {
     let journal = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
     let stores = Stores::new(journal.clone(), Stores::in_memory().snapshots);
     journal.plan(None, JournalOp::Head, 0, StoreFault::Delay(Duration::from_secs(2)));

@@ -187,7 +187,7 @@ impl World {
                 Action::ReturnPermit(_)
                 | Action::Recovered { .. }
                 | Action::Passivate
-                | Action::Wish(_)
+                | Action::HostRequests(_)
                 | Action::Unhandled
                 | Action::Work { .. }
                 | Action::ToSelf { .. }

@@ -411,7 +411,7 @@ fn the_test_kit_tells_what_a_command_did() {
 }
 
 #[test]
-fn a_failing_store_is_told_and_the_kit_goes_on() {
+fn a_failing_store_is_reported_and_the_kit_continues() {
     let mut kit = kit(EventSourcedSettings::test());
     let id = kit.core().persistence_id().clone();
     kit.journal().script_append(&id, [AppendFault::Unavailable]);
@@ -575,7 +575,7 @@ fn skipped_events_are_counted() {
 /// Scenario persistence 49: a hundred entities recover three at a time over a slow journal, and
 /// unrelated work goes on between any two of the steps.
 #[tokio::test(start_paused = true)]
-async fn scenario_49_many_recoveries_starve_nobody() {
+async fn scenario_49_many_recoveries_starve_no_entity() {
     let permits = RecoveryPermits::new(3);
     let journal = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
     // The first three never get an answer to their first claim and keep their permits until it times out.
@@ -768,7 +768,7 @@ fn a_full_stash_that_fails_the_entity_leaves_nothing_unanswered() {
 /// Scenario persistence 23, §2.6: an entity whose recovery fails at the first call of its journal, and that is not
 /// started again, gets a signal with the reason, and then one of its end.
 #[tokio::test(start_paused = true)]
-async fn scenario_23_a_failed_recovery_is_told_and_then_the_end() {
+async fn scenario_23_a_failed_recovery_is_signalled_before_the_end() {
     let journal = FaultyJournal::new(Arc::new(InMemoryJournal::default()));
     journal.plan(Some("Counter|1".parse().unwrap()), JournalOp::Head, 0, StoreFault::Unavailable);
     let stores = Stores::new(Arc::new(journal), Stores::in_memory().snapshots);

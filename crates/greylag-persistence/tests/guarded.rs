@@ -11,9 +11,9 @@ use greylag_persistence::{
     AdvanceError, Append, AppendError, Appended, BreakerMode, BreakerSettings, Caps, Claim, ClaimError, CloseError,
     DeleteError, EncodedValue, EventKind, FaultyJournal, FaultyOffsets, FaultySnapshots, FaultyStates, Guarded, Head,
     Health, InMemoryJournal, InMemoryOffsets, InMemorySnapshots, InMemoryStates, Journal, JournalOp, NewEvent,
-    OffsetError, OffsetOp, OffsetStore, Page, PersistenceId, ReadError, ReadRange, RejectReason, Reopenings, Revision,
-    SeqNr, SnapshotCriteria, SnapshotError, SnapshotOp, SnapshotStore, StateOp, StateStore, StateWrite,
-    StateWriteError, StoreFault, Under, WriterEpoch, WriterUuid,
+    OffsetError, OffsetOp, OffsetStore, Page, PersistenceId, ReadError, ReadRange, RejectReason, Revision, SeqNr,
+    SnapshotCriteria, SnapshotError, SnapshotOp, SnapshotStore, StateOp, StateStore, StateWrite, StateWriteError,
+    StoreFault, StoreReturns, Under, WriterEpoch, WriterUuid,
 };
 
 type GuardedJournal = Guarded<FaultyJournal>;
@@ -147,7 +147,7 @@ async fn an_open_breaker_is_probed_without_any_call_of_a_user() {
 /// A journal that keeps a connection, and counts its reconnections.
 struct Linked {
     journal: FaultyJournal,
-    reached: Reopenings,
+    reached: StoreReturns,
 }
 
 #[async_trait]
@@ -184,7 +184,7 @@ impl Journal for Linked {
         self.journal.health()
     }
 
-    fn reopenings(&self) -> Option<&Reopenings> {
+    fn store_returns(&self) -> Option<&StoreReturns> {
         Some(&self.reached)
     }
 
@@ -197,9 +197,9 @@ impl Journal for Linked {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_says_that_it_is_back_is_probed_at_once() {
     let journal = FaultyJournal::new(Arc::new(InMemoryJournal::default()));
-    let linked = Arc::new(Linked { journal, reached: Reopenings::of_one() });
+    let linked = Arc::new(Linked { journal, reached: StoreReturns::of_one() });
     let guarded = Guarded::new(linked.clone(), "journal", BreakerSettings::default()).unwrap();
-    let back = Journal::reopenings(&guarded).unwrap().clone();
+    let back = Journal::store_returns(&guarded).unwrap().clone();
     linked.journal.set_away(true);
     assert!(guarded.head(&id()).await.is_err());
     // Probes follow 0.1, 0.3, 0.7 and 1.2 s after the failure, and then every half second.
@@ -219,7 +219,7 @@ async fn a_store_that_says_that_it_is_back_is_probed_at_once() {
 
 /// A store that is closed, or whose last handle was dropped, is not probed.
 #[tokio::test(start_paused = true)]
-async fn what_is_closed_is_not_probed() {
+async fn a_closed_or_dropped_store_is_not_probed() {
     let (faulty, journal) = guarded();
     (0..10).for_each(|_| faulty.plan(None, JournalOp::Read, 0, StoreFault::Unavailable));
     for _ in 0..10 {
@@ -290,7 +290,7 @@ async fn refusals_never_open_a_breaker() {
 /// Rule persistence §4.1 (timeouts and breaker): a failure that the store itself answers counts as an answer, though
 /// the operation has no variant for it: callers are not kept from a reachable store.
 #[tokio::test(start_paused = true)]
-async fn what_a_store_refuses_itself_never_opens_a_breaker() {
+async fn store_answers_never_open_a_breaker() {
     let (faulty, journal) = guarded();
     let epoch = claim(&journal).await;
     let snapshots = Arc::new(FaultySnapshots::new(Arc::new(InMemorySnapshots::default())));

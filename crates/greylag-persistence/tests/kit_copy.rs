@@ -66,10 +66,10 @@ fn a_damaged_event_is_named_and_not_copied() {
 }
 
 /// A store that acknowledges snapshots and does not store them.
-struct Forgetful(InMemoryArchive);
+struct LosesSnapshots(InMemoryArchive);
 
 #[async_trait]
-impl Export for Forgetful {
+impl Export for LosesSnapshots {
     fn stores(&self) -> Stores {
         self.0.stores()
     }
@@ -88,7 +88,7 @@ impl Export for Forgetful {
 }
 
 #[async_trait]
-impl Import for Forgetful {
+impl Import for LosesSnapshots {
     async fn import_events(&self, part: HistoryPart) -> Result<(), ImportError> {
         self.0.import_events(part).await
     }
@@ -104,7 +104,7 @@ impl Import for Forgetful {
 
 /// A copy is verified by reading the target back.
 #[test]
-fn what_did_not_arrive_is_found_out() {
+fn a_copy_with_a_lost_snapshot_is_refused() {
     let source = InMemoryArchive::default();
     let snapshot = NewSnapshot {
         id: PersistenceId::of("Counter", "1").unwrap(),
@@ -116,7 +116,7 @@ fn what_did_not_arrive_is_found_out() {
         metadata: Default::default(),
     };
     now(source.snapshots.save(snapshot)).unwrap();
-    let refused = now(copy(&source, &Forgetful(InMemoryArchive::default()))).unwrap_err();
+    let refused = now(copy(&source, &LosesSnapshots(InMemoryArchive::default()))).unwrap_err();
     assert!(matches!(&refused, CopyError::Unequal(_)), "{refused}");
     assert!(refused.to_string().contains("snapshot 1 of Counter|1: it is in the first store only"), "{refused}");
 }

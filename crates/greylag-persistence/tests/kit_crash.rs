@@ -39,13 +39,13 @@ struct Life {
     offsets: InMemoryOffsets,
 }
 
-struct Mortal {
+struct CrashableStore {
     bug: Bug,
     clock: Arc<AtomicU64>,
     life: Mutex<Life>,
 }
 
-impl Mortal {
+impl CrashableStore {
     fn new(bug: Bug) -> Self {
         let clock = Arc::new(AtomicU64::new(1));
         let life = life(&clock);
@@ -178,7 +178,7 @@ fn life(clock: &Arc<AtomicU64>) -> Life {
 }
 
 #[async_trait]
-impl CrashFactory for Mortal {
+impl CrashFactory for CrashableStore {
     async fn start(&self) -> Vec<CrashStores> {
         let life = self.life.lock().await.clone();
         let handles = CrashStores {
@@ -214,7 +214,7 @@ impl CrashFactory for Mortal {
 }
 
 async fn run(bug: Bug) -> Report {
-    tck::crash(&Mortal::new(bug), Flags { kills: 20, ..Flags::default() }).await
+    tck::crash(&CrashableStore::new(bug), Flags { kills: 20, ..Flags::default() }).await
 }
 
 /// Kit cases `crash` 1 to 3, over a store that loses nothing.

@@ -2,14 +2,14 @@
 //!
 //! A seed draws the *profile*: whether the store orders by number or by time, whether it shows every event or
 //! the newest state only, whether stores and handlers fail, the group sizes, and which projection stays paused in
-//! the end. Then it draws the *storm*: writes, some of which are committed late, delayed answers,
-//! pauses, resets and hints, at any point between two inputs. After the storm nothing fails any more: *showers* of
-//! writes come while some projections still catch up, and then a *calm* without writes.
+//! the end. Then it draws the *fault phase*: writes, some of which are committed late, delayed answers,
+//! pauses, resets and hints, at any point between two inputs. Afterwards nothing fails any more: *bursts* of
+//! writes come while some projections still catch up, and then an *idle phase* without writes.
 //!
 //! - Every event is handled once, or again after a failure, never out of order or with a gap; exactly-once
 //!   projections handle an event again only after a reset. Of states, revisions may be left out, and never go down.
-//! - After the calm every projection that is not paused has handled everything, even if another is paused: none waits
-//!   for ever.
+//! - After the idle phase every projection that is not paused has handled everything, even if another is paused: none
+//!   waits for ever.
 //! - No machine loops: neither without end at one moment, nor by querying a store that has nothing new.
 //!
 //! `GREYLAG_SEEDS=2000` runs this number of seeds instead of the gate's; `GREYLAG_SEED=7` runs only this one.
@@ -38,16 +38,16 @@ const PROJECTIONS: usize = 4;
 const QUICK_HANDLER: Duration = Duration::from_millis(50);
 /// Slow enough for the reader to go on meanwhile, and to dismiss the projection from time to time.
 const SLOW_HANDLER: Duration = Duration::from_secs(1);
-const STORM: Duration = Duration::from_secs(60);
-/// Number of showers of writes after the storm, each within `BETWEEN_SHOWERS` of the previous one.
-const SHOWERS: u32 = 40;
-const BETWEEN_SHOWERS: Duration = Duration::from_secs(2);
+const FAULT_PHASE: Duration = Duration::from_secs(60);
+/// Number of bursts of writes after the fault phase, each within `BETWEEN_BURSTS` of the previous one.
+const WRITE_BURSTS: u32 = 40;
+const BETWEEN_BURSTS: Duration = Duration::from_secs(2);
 /// Long enough for a slow projection to be dismissed, to catch up and to join again, and for backtracking passes.
-const CALM: Duration = Duration::from_secs(150);
-/// Time after the calm, when there is nothing new to find.
-const SILENCE: Duration = Duration::from_secs(60);
-/// Most queries during the silence: each reader queries once a second, and backtracks from time to time.
-const MOST_QUESTIONS: u64 = 2 * (PROJECTIONS as u64 + 1) * SILENCE.as_secs();
+const IDLE_PHASE: Duration = Duration::from_secs(150);
+/// Time after the idle phase, when there is nothing new to find.
+const QUIESCENT: Duration = Duration::from_secs(60);
+/// Most queries during that time: each reader queries once a second, and backtracks from time to time.
+const MAX_QUERIES: u64 = 2 * (PROJECTIONS as u64 + 1) * QUIESCENT.as_secs();
 
 /// The properties of one run.
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +60,7 @@ pub(crate) struct Profile {
     groups: [usize; PROJECTIONS],
     /// Longest time of each handler.
     handling: [Duration; PROJECTIONS],
-    /// The projection that is paused throughout the calm.
+    /// The projection that is paused throughout the idle phase.
     stays_paused: Option<usize>,
 }
 
@@ -89,23 +89,23 @@ fn seeds() -> Vec<u64> {
 
 /// Rule persistence §5 (one reader): a projection that is not paused handles everything in the end.
 #[test]
-fn scenario_59_after_a_storm_every_projection_has_seen_everything() {
+fn scenario_59_after_random_faults_every_projection_has_seen_everything() {
     for seed in seeds() {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let profile = Profile::draw(seed, &mut rng);
         let mut world = World::new(profile, rng);
-        world.run_for(STORM);
-        world.calm_down();
-        for _ in 0..SHOWERS {
+        world.run_for(FAULT_PHASE);
+        world.stop_faults();
+        for _ in 0..WRITE_BURSTS {
             world.write_up_to(5);
             world.hint_reader();
-            world.run_within(BETWEEN_SHOWERS);
+            world.run_within(BETWEEN_BURSTS);
         }
-        world.run_for(CALM);
+        world.run_for(IDLE_PHASE);
         world.assert_all_is_seen();
-        let asked = world.questions();
-        world.run_for(SILENCE);
-        let asked = world.questions() - asked;
-        assert!(asked <= MOST_QUESTIONS, "{asked} questions, and there is nothing new");
+        let asked = world.queries();
+        world.run_for(QUIESCENT);
+        let asked = world.queries() - asked;
+        assert!(asked <= MAX_QUERIES, "{asked} queries, and there is nothing new");
     }
 }

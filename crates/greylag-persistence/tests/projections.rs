@@ -382,10 +382,10 @@ async fn ranges_share_the_work_and_may_be_cut_anew() {
 }
 
 /// A handler that never finishes its first group.
-struct Stuck;
+struct HangingHandler;
 
 #[async_trait]
-impl ProjectionHandler for Stuck {
+impl ProjectionHandler for HangingHandler {
     async fn handle(&mut self, _: &[Envelope]) -> Result<(), BoxError> {
         std::future::pending().await
     }
@@ -397,7 +397,8 @@ async fn the_lag_grows_while_the_handler_is_stuck() {
     let journal = InMemoryJournal::default();
     write(&journal, "a", 1).await;
     let (read, store) = (read(&journal), Arc::new(InMemoryOffsets::default()));
-    let running = run_projection(projection(0..=1023), &read, store, Stuck, ProjectionSettings::test()).unwrap();
+    let running =
+        run_projection(projection(0..=1023), &read, store, HangingHandler, ProjectionSettings::test()).unwrap();
     until("an event in hand", || running.status().lag > Some(Duration::ZERO)).await;
     until("a lag beyond the one told last", || {
         let told = running.watch().borrow().lag;

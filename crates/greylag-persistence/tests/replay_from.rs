@@ -143,7 +143,7 @@ fn first_event(journal: &InMemoryJournal) -> u64 {
 /// Of persistence §2.8: recovery takes the data that the snapshot left out from the events, and folds no
 /// event twice.
 #[tokio::test]
-async fn what_a_snapshot_left_out_comes_from_the_events() {
+async fn recovery_reads_what_a_snapshot_left_out_from_the_events() {
     let (journal, snapshots, stores) = stores();
     let (notebook, end) = start(&stores, Recovery::default());
     write(&notebook, &["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]).await;

@@ -392,7 +392,7 @@ async fn scenario_59_many_projections_cost_the_queries_of_one() {
 /// Rule persistence §5 (one reader): a projection that holds the buffer for long is dismissed, the others go on, and
 /// the dismissed one catches up by itself.
 #[tokio::test(start_paused = true)]
-async fn scenario_59_a_slow_projection_holds_up_nobody_for_long() {
+async fn scenario_59_a_slow_projection_delays_the_others_only_briefly() {
     let store = Timed::new(Duration::ZERO);
     let sharing = SharingSettings { fanout_buffer: NonZeroUsize::new(16).unwrap(), ..SharingSettings::default() };
     let read = ReadJournal::new(Arc::new(store.clone()), QuerySettings { sharing, ..QuerySettings::default() });
@@ -428,7 +428,7 @@ async fn scenario_59_a_slow_projection_holds_up_nobody_for_long() {
 /// Rule persistence §5 (one reader): after the last projection has ended, a new one works, while the reader lingers and
 /// later.
 #[tokio::test(start_paused = true)]
-async fn scenario_59_the_last_one_gone_a_new_one_works() {
+async fn scenario_59_a_new_projection_works_after_the_last_left() {
     let store = Timed::new(Duration::ZERO);
     let read = ReadJournal::new(Arc::new(store.clone()), QuerySettings::default());
     let mut written = 0;

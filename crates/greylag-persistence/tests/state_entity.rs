@@ -204,7 +204,7 @@ impl World {
                     inputs.push(Input::Worked { incarnation, work, command: None });
                 }
                 Action::Passivate => self.log.push("passivate"),
-                Action::Wish(wishes) => unreachable!("no handler wishes for {wishes:?}"),
+                Action::HostRequests(requests) => unreachable!("no handler asks its host for {requests:?}"),
                 Action::Unhandled => self.log.push("unhandled"),
                 Action::Withheld(what) => self.log.push(format!("withheld {what:?}").to_lowercase()),
                 Action::Stopped => self.log.push("stopped"),

@@ -261,7 +261,7 @@ fn a_recovery_takes_as_long_as_its_machine_says() {
 }
 
 #[test]
-fn so_does_that_of_a_durable_state() {
+fn the_recovery_time_of_a_durable_state_is_counted() {
     let (begun, second) = (Instant::now(), Duration::from_secs(1));
     let (states, mut out) = (InMemoryStates::default(), Vec::new());
     let (caps, settings) = (states.caps(), DurableStateSettings::default());
@@ -280,7 +280,7 @@ fn so_does_that_of_a_durable_state() {
 
 /// The statistics of breakers are listed by the names of the stores.
 #[tokio::test(start_paused = true)]
-async fn breakers_are_told_of_by_store() {
+async fn breaker_stats_are_listed_by_store_name() {
     let journal = Arc::new(FaultyJournal::new(Arc::new(InMemoryJournal::default())));
     let guarded = Guarded::new(journal.clone(), "journal", BreakerSettings::default()).unwrap();
     let snapshots = Guarded::new(Arc::new(InMemorySnapshots::default()), "snapshots", BreakerSettings::snapshots());

@@ -82,11 +82,11 @@ impl Codec<Command> for Words {
 const UNWRITABLE: u32 = 777;
 
 #[derive(Default)]
-struct Purse {
+struct EventAccount {
     kept: Vec<ReplyTo<u32>>,
 }
 
-impl EventSourced for Purse {
+impl EventSourced for EventAccount {
     type Command = Command;
     type Event = u32;
     type State = u32;
@@ -116,21 +116,23 @@ impl EventSourced for Purse {
     }
 }
 
-impl Purse {
+impl EventAccount {
     /// The entity with its id and its codecs.
     fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
-        let id = "Purse|1".parse().unwrap();
-        EventCodecs::new(Picky("purse.paid")).snapshots(Picky("purse.state")).of(id, self)
+        let id = "EventAccount|1".parse().unwrap();
+        EventCodecs::new(RefusingCodec("event_account.paid"))
+            .snapshots(RefusingCodec("event_account.state"))
+            .of(id, self)
     }
 }
 
-/// The behaviour of `Purse` with a durable state.
+/// The behaviour of `EventAccount` with a durable state.
 #[derive(Default)]
-struct Safe {
+struct StateAccount {
     kept: Vec<ReplyTo<u32>>,
 }
 
-impl DurableState for Safe {
+impl DurableState for StateAccount {
     type Command = Command;
     type State = u32;
 
@@ -151,18 +153,18 @@ impl DurableState for Safe {
     }
 }
 
-impl Safe {
+impl StateAccount {
     /// The entity with its id and its codecs.
     fn stored(self) -> Persisted<Self, StateCodec<Self>> {
-        let id = "Safe|1".parse().unwrap();
-        StateCodec::new(Picky("safe.state")).of(id, self)
+        let id = "StateAccount|1".parse().unwrap();
+        StateCodec::new(RefusingCodec("state_account.state")).of(id, self)
     }
 }
 
 /// JSON that refuses to write [`UNWRITABLE`].
-struct Picky(&'static str);
+struct RefusingCodec(&'static str);
 
-impl Codec<u32> for Picky {
+impl Codec<u32> for RefusingCodec {
     fn id(&self) -> CodecId {
         CodecId::JSON
     }
@@ -187,12 +189,12 @@ impl Codec<u32> for Picky {
     }
 }
 
-fn purse() -> EntityTestKit<Purse> {
-    EntityTestKit::new(Instant::now(), || Purse::default().stored()).with_command_codec(Words)
+fn event_account() -> EntityTestKit<EventAccount> {
+    EntityTestKit::new(Instant::now(), || EventAccount::default().stored()).with_command_codec(Words)
 }
 
-fn safe() -> StateTestKit<Safe> {
-    StateTestKit::new(Instant::now(), || Safe::default().stored()).with_command_codec(Words)
+fn state_account() -> StateTestKit<StateAccount> {
+    StateTestKit::new(Instant::now(), || StateAccount::default().stored()).with_command_codec(Words)
 }
 
 /// The message of the panic of `f`.
@@ -203,7 +205,7 @@ fn panic_of<R>(f: impl FnOnce() -> R) -> String {
 
 #[test]
 fn scenario_55_a_kit_reports_reply_state_and_effect() {
-    let mut kit = purse();
+    let mut kit = event_account();
     assert_eq!(kit.ask(|to| Command::Pay(5, to)), Ok(5));
     assert_eq!((kit.state(), kit.core().seq_nr()), (Some(&5), SeqNr::FIRST));
     assert!(kit.run(Command::Later).stashed);
@@ -211,7 +213,7 @@ fn scenario_55_a_kit_reports_reply_state_and_effect() {
     assert!(!effect.stashed && !effect.unhandled && effect.events.is_empty() && effect.withheld.is_empty());
     assert!(kit.run(Command::End).stopped);
 
-    let mut kit = safe();
+    let mut kit = state_account();
     assert_eq!(kit.ask(|to| Command::Pay(5, to)), Ok(5));
     assert_eq!(kit.state(), Some(&5));
     assert!(kit.run(Command::Later).stashed);
@@ -220,18 +222,18 @@ fn scenario_55_a_kit_reports_reply_state_and_effect() {
 
 #[test]
 fn scenario_55_a_kit_finds_a_missing_reply() {
-    let (mut purse, mut safe) = (purse(), safe());
-    assert_eq!(purse.ask(Command::Drop), Err(EntityError::NoReply));
-    assert_eq!(safe.ask(Command::Drop), Err(EntityError::NoReply));
+    let (mut event_account, mut state_account) = (event_account(), state_account());
+    assert_eq!(event_account.ask(Command::Drop), Err(EntityError::NoReply));
+    assert_eq!(state_account.ask(Command::Drop), Err(EntityError::NoReply));
     let says = "the command was not answered";
-    assert!(panic_of(|| purse.ask(Command::Keep)).contains(says));
-    assert!(panic_of(|| safe.ask(Command::Keep)).contains(says));
+    assert!(panic_of(|| event_account.ask(Command::Keep)).contains(says));
+    assert!(panic_of(|| state_account.ask(Command::Keep)).contains(says));
 }
 
 #[test]
 fn scenario_55_a_kit_finds_what_cannot_be_encoded() {
     // An event cannot be encoded.
-    let mut kit = purse();
+    let mut kit = event_account();
     let refused = |answer: Result<u32, EntityError>| {
         assert!(matches!(&answer, Err(EntityError::NotStored(NotStoredReason::Rejected(_)))), "{answer:?}");
     };
@@ -241,28 +243,28 @@ fn scenario_55_a_kit_finds_what_cannot_be_encoded() {
     // A state cannot be encoded: one of encodable events, and one that was stored before.
     kit.ask(|to| Command::Pay(776, to)).unwrap();
     assert!(panic_of(|| kit.ask(|to| Command::Pay(1, to))).contains("the state cannot be encoded"));
-    let mut kit = purse();
+    let mut kit = event_account();
     kit.initialize_state(&776, SeqNr::from(9));
     assert!(panic_of(|| kit.ask(|to| Command::Pay(1, to))).contains("the state cannot be encoded"));
-    let mut kit = safe();
+    let mut kit = state_account();
     refused(kit.ask(|to| Command::Pay(UNWRITABLE, to)));
     assert_eq!(kit.run(Command::Put(UNWRITABLE)).withheld, [Withheld::Write]);
     // A command and an answer cannot be encoded.
     let says = "the command cannot be encoded";
-    assert!(panic_of(|| purse().run(Command::Unwritable)).contains(says));
-    assert!(panic_of(|| safe().run(Command::Unwritable)).contains(says));
-    let mut kit = safe();
-    assert_eq!(kit.ask_coded(&Picky("sum"), |to| Command::Pay(5, to)), Ok(5));
-    let mut kit = EntityTestKit::new(Instant::now(), || Purse::default().stored());
-    assert_eq!(kit.ask_coded(&Picky("sum"), |to| Command::Pay(776, to)), Ok(776));
-    let answer = panic_of(|| safe().ask_coded(&Never, |to| Command::Pay(5, to)));
+    assert!(panic_of(|| event_account().run(Command::Unwritable)).contains(says));
+    assert!(panic_of(|| state_account().run(Command::Unwritable)).contains(says));
+    let mut kit = state_account();
+    assert_eq!(kit.ask_coded(&RefusingCodec("sum"), |to| Command::Pay(5, to)), Ok(5));
+    let mut kit = EntityTestKit::new(Instant::now(), || EventAccount::default().stored());
+    assert_eq!(kit.ask_coded(&RefusingCodec("sum"), |to| Command::Pay(776, to)), Ok(776));
+    let answer = panic_of(|| state_account().ask_coded(&RefuseAllCodec, |to| Command::Pay(5, to)));
     assert!(answer.contains("the answer cannot be encoded"), "{answer}");
 }
 
 /// A codec that encodes no value.
-struct Never;
+struct RefuseAllCodec;
 
-impl Codec<u32> for Never {
+impl Codec<u32> for RefuseAllCodec {
     fn id(&self) -> CodecId {
         CodecId::JSON
     }

@@ -127,7 +127,7 @@ impl Tls {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let verifier = match root {
             Some(root) => HostVerifier::of_authority(chain_verifier(root, &provider)?, checks_host, provider.clone()),
-            None => HostVerifier::of_anybody(provider.clone()),
+            None => HostVerifier::accept_any(provider.clone()),
         };
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let builder = builder.map_err(|error| ConfigError::Tls { why: error.to_string() })?;

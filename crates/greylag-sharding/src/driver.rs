@@ -1,7 +1,5 @@
 //! The tokio half: tasks of regions and shards, and the handles of users.
 
-mod alone;
-mod answering;
 mod blocking;
 mod clock;
 mod control;
@@ -24,13 +22,15 @@ mod init_error;
 mod inquiries;
 mod inspect;
 mod lease;
-mod letter;
 mod limit;
+mod liveness_probe;
+mod local_coordinator;
 mod mailbox;
 mod members;
 mod metrics;
 mod node;
 mod persistent;
+mod queued_message;
 mod readiness;
 mod region;
 mod remember;
@@ -63,7 +63,7 @@ pub use init_error::{InitError, NotStarted};
 pub use inspect::Inspector;
 pub use metrics::{PassivationCounts, RegionMetrics, ShardsByState};
 pub(crate) use node::Node;
-pub use persistent::{HostedMachine, PersistentEntity, Standing};
+pub use persistent::{HostedMachine, MachineState, PersistentEntity};
 pub use remember::{InMemoryRememberStore, RememberEntitiesStore, RememberError, RememberStore, ShardTerm};
 pub use removal::{RemovalError, Removed, remove_internal_sharding_data, remove_remembered_entities};
 pub use sharding::Sharding;

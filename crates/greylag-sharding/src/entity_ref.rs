@@ -130,7 +130,7 @@ pub enum AskError {
         cause: String,
     },
     /// The message could not be decoded on the entity's node, which has no codec for it, or another one.
-    #[error("{message_type} could not be read on {node}; its log says why")]
+    #[error("{message_type} could not be decoded on {node}; see that node's log")]
     Undecodable {
         /// The Rust type of the message, for people only.
         message_type: String,

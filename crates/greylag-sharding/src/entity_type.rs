@@ -138,13 +138,13 @@ impl<M> Default for Common<M> {
 
 impl<M> Common<M> {
     /// The first method about messages that was called, if any.
-    fn said_of_messages(&self) -> Option<&'static str> {
-        let said = [
+    fn message_setting(&self) -> Option<&'static str> {
+        let settings = [
             (self.stop_message.is_some(), "stop_message"),
             (self.is_activity.is_some(), "is_activity"),
             (self.addressed_by.is_some(), "addressed_by"),
         ];
-        said.into_iter().find(|(is_said, _)| *is_said).map(|(_, what)| what)
+        settings.into_iter().find(|(is_set, _)| *is_set).map(|(_, what)| what)
     }
 
     /// The same properties for a type with other messages. Functions of messages are left out; `codec` makes the codec.
@@ -516,7 +516,7 @@ impl<M: 'static> Described<M> {
     /// their captured values cannot be compared.
     pub(crate) fn differs_from(&self, other: &Self) -> Option<&'static str> {
         let is_proxy = other.hosted.is_none();
-        let unsaid = |says: bool| is_proxy && !says;
+        let is_unset = |says: bool| is_proxy && !says;
         let persisted = |of: &Self| of.hosted.as_ref().map(|hosted| hosted.persisted);
         let (ours, theirs) = (&self.common, &other.common);
         let codec = |of: &Self| (of.common.given.codec, of.codec_names.clone());
@@ -527,13 +527,13 @@ impl<M: 'static> Described<M> {
         };
         let limits = |of: &Common<M>| (of.supervision.max_restarts, of.supervision.restart_window);
         let routing = [
-            ("codec", unsaid(theirs.codec.is_some()) || codec(self) == codec(other)),
-            ("extractor", unsaid(theirs.extractor.is_some()) || extractor(ours) == extractor(theirs)),
+            ("codec", is_unset(theirs.codec.is_some()) || codec(self) == codec(other)),
+            ("extractor", is_unset(theirs.extractor.is_some()) || extractor(ours) == extractor(theirs)),
             (
                 "addressed_by",
-                unsaid(theirs.addressed_by.is_some()) || ours.given.addressed_by == theirs.given.addressed_by,
+                is_unset(theirs.addressed_by.is_some()) || ours.given.addressed_by == theirs.given.addressed_by,
             ),
-            ("role", unsaid(theirs.role.is_some()) || ours.role == theirs.role),
+            ("role", is_unset(theirs.role.is_some()) || ours.role == theirs.role),
         ];
         let hosting = [
             ("factory", ours.given.factory == theirs.given.factory),

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! message  version=1 | flags | digest u32 | generation u64 | origin incarnation u64
-//!          | if flags.travelled: hops u8 | first u64 | origin node text | entity id text | message
+//!          | if flags.forwarded: hops u8 | first u64 | origin node text | entity id text | message
 //! mark     version=1 | tag | fields of the mark
 //! direct   version=1 | instance u64 | message
 //! ```
@@ -28,7 +28,7 @@ pub(crate) const MARK_MANIFEST: &str = "greylag.sharding.mark";
 
 const VERSION: u8 = 1;
 const LEFTOVER: u8 = 1;
-const TRAVELLED: u8 = 2;
+const FORWARDED: u8 = 2;
 
 /// The header of a message.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,13 +41,13 @@ pub(crate) struct Header {
     pub(crate) incarnation: u64,
     /// Whether the message was returned by the shard's former owner.
     leftover: bool,
-    travelled: Option<Travelled>,
+    forwarded: Option<Forwarded>,
     pub(crate) id: EntityId,
 }
 
 /// The additional header fields of a message that did not come straight from its origin.
 #[derive(Debug, PartialEq, Eq)]
-struct Travelled {
+struct Forwarded {
     hops: u8,
     first: Generation,
     node: UniqueAddress,
@@ -57,14 +57,14 @@ impl Header {
     /// Whether the message came by its first route straight from the region it was submitted to, at the other end of
     /// the link.
     pub(crate) fn is_straight(&self) -> bool {
-        !self.leftover && self.travelled.is_none()
+        !self.leftover && self.forwarded.is_none()
     }
 
     /// The stamp of a message that came by the link of `peer`, and the entity that it is for.
     pub(crate) fn into_stamp(self, peer: &UniqueAddress) -> (Stamp, EntityId) {
-        let Self { generation, incarnation, leftover, travelled, id, .. } = self;
-        let Travelled { hops, first, node } =
-            travelled.unwrap_or_else(|| Travelled { hops: 0, first: generation, node: peer.clone() });
+        let Self { generation, incarnation, leftover, forwarded, id, .. } = self;
+        let Forwarded { hops, first, node } =
+            forwarded.unwrap_or_else(|| Forwarded { hops: 0, first: generation, node: peer.clone() });
         let stamp = Stamp { generation, origin: RegionId { node, incarnation }, first, hops, leftover };
         (stamp, id)
     }
@@ -72,10 +72,10 @@ impl Header {
 
 /// Appends a header; the message follows.
 pub(crate) fn put_header(buffer: &mut BytesMut, stamp: &Stamp, digest: u32, id: &EntityId) {
-    let travelled = stamp.hops > 0 || stamp.leftover || stamp.first != stamp.generation;
-    let flags = (u8::from(stamp.leftover) * LEFTOVER) | (u8::from(travelled) * TRAVELLED);
+    let forwarded = stamp.hops > 0 || stamp.leftover || stamp.first != stamp.generation;
+    let flags = (u8::from(stamp.leftover) * LEFTOVER) | (u8::from(forwarded) * FORWARDED);
     put_begin(buffer, flags, digest, stamp.generation, stamp.origin.incarnation);
-    if travelled {
+    if forwarded {
         buffer.put_u8(stamp.hops);
         buffer.put_u64(stamp.first.as_u64());
         put_text(buffer, &stamp.origin.node.to_string());
@@ -111,19 +111,19 @@ pub(crate) fn read_header(bytes: &[u8], horizon: Horizon) -> Result<(Header, usi
     let rest = &mut &*bytes;
     version(rest)?;
     let flags = take_u8(rest)?;
-    if flags & !(LEFTOVER | TRAVELLED) != 0 {
+    if flags & !(LEFTOVER | FORWARDED) != 0 {
         return Err(malformed("unknown flags"));
     }
     let digest = if rest.remaining() >= 4 { rest.get_u32() } else { return Err(malformed("it is cut short")) };
     let generation = take_generation(rest, horizon)?;
     let incarnation = take_u64(rest)?;
-    let travelled = if flags & TRAVELLED == 0 {
+    let forwarded = if flags & FORWARDED == 0 {
         None
     } else {
-        Some(Travelled { hops: take_u8(rest)?, first: take_generation(rest, horizon)?, node: take_node(rest)? })
+        Some(Forwarded { hops: take_u8(rest)?, first: take_generation(rest, horizon)?, node: take_node(rest)? })
     };
     let id = EntityId::new(take_text(rest)?).map_err(|_| malformed("the entity id is empty or too long"))?;
-    let header = Header { digest, generation, incarnation, leftover: flags & LEFTOVER != 0, travelled, id };
+    let header = Header { digest, generation, incarnation, leftover: flags & LEFTOVER != 0, forwarded, id };
     Ok((header, bytes.len() - rest.len()))
 }
 

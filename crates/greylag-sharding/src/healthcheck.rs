@@ -13,7 +13,7 @@ use crate::settings::HealthCheckSettings;
 
 /// The observed state of a type's region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Look {
+pub struct RegionStatus {
     /// Whether a coordinator has taken its registration.
     pub registered: bool,
     /// Whether the region has answered the last liveness question, or was asked none.
@@ -42,10 +42,10 @@ impl HealthCheck {
         if self.has_passed { &[] } else { &self.settings.names }
     }
 
-    /// Why the node is not ready, one sentence for each type; empty if it is. `look` observes a type's region, or
+    /// Why the node is not ready, one sentence for each type; empty if it is. `status` observes a type's region, or
     /// returns `None` if the type is not set up. The caller asks each region of [`HealthCheck::names`] anew once it has
     /// answered.
-    pub fn check(&mut self, now: Instant, is_up: bool, look: impl Fn(&str) -> Option<Look>) -> Vec<String> {
+    pub fn check(&mut self, now: Instant, is_up: bool, status: impl Fn(&str) -> Option<RegionStatus>) -> Vec<String> {
         if self.has_passed {
             return Vec::new();
         }
@@ -53,7 +53,7 @@ impl HealthCheck {
             self.up_since.get_or_insert(now);
         }
         let names = std::mem::take(&mut self.settings.names);
-        let missing: Vec<_> = names.iter().filter_map(|name| self.missing(now, name, look(name))).collect();
+        let missing: Vec<_> = names.iter().filter_map(|name| self.missing(now, name, status(name))).collect();
         self.settings.names = names;
         let over = |since: Instant| now.saturating_duration_since(since) > self.settings.disabled_after;
         self.has_passed = missing.is_empty() || self.up_since.is_some_and(over);
@@ -61,19 +61,19 @@ impl HealthCheck {
     }
 
     /// What a type lacks for readiness, if anything.
-    fn missing(&mut self, now: Instant, name: &str, look: Option<Look>) -> Option<String> {
-        let Some(look) = look else {
+    fn missing(&mut self, now: Instant, name: &str, status: Option<RegionStatus>) -> Option<String> {
+        let Some(status) = status else {
             self.asked_at.remove(name);
             return Some(format!("{name}: this entity type is not set up here"));
         };
-        if look.answered {
+        if status.answered {
             self.asked_at.insert(name.to_owned(), now);
         }
         let asked_at = *self.asked_at.entry(name.to_owned()).or_insert(now);
         if now.saturating_duration_since(asked_at) >= self.settings.timeout {
             return Some(format!("{name}: its region has not answered for {:?}", self.settings.timeout));
         }
-        (!look.registered).then(|| format!("{name}: no coordinator has taken its region yet"))
+        (!status.registered).then(|| format!("{name}: no coordinator has taken its region yet"))
     }
 }
 
@@ -85,28 +85,28 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
     /// States of a region: registered, answering but unregistered, not answering, absent.
-    const TAKEN: Option<Look> = Some(Look { registered: true, answered: true });
-    const WAITS: Option<Look> = Some(Look { registered: false, answered: true });
-    const SILENT: Option<Look> = Some(Look { registered: true, answered: false });
-    const ABSENT: Option<Look> = None;
+    const TAKEN: Option<RegionStatus> = Some(RegionStatus { registered: true, answered: true });
+    const WAITS: Option<RegionStatus> = Some(RegionStatus { registered: false, answered: true });
+    const SILENT: Option<RegionStatus> = Some(RegionStatus { registered: true, answered: false });
+    const ABSENT: Option<RegionStatus> = None;
 
     /// Observes the node after some time, with its regions in given states. Returns the types that are missing.
-    struct Lab {
+    struct Harness {
         check: HealthCheck,
         now: Instant,
     }
 
-    impl Lab {
+    impl Harness {
         fn new(names: &[&str]) -> Self {
             let names = names.iter().map(ToString::to_string).collect();
             let settings = HealthCheckSettings { names, timeout: 5 * SECOND, disabled_after: 10 * SECOND };
             Self { check: HealthCheck::new(settings), now: Instant::now() }
         }
 
-        fn after(&mut self, seconds: u32, is_up: bool, regions: &[(&str, Option<Look>)]) -> Vec<String> {
+        fn after(&mut self, seconds: u32, is_up: bool, regions: &[(&str, Option<RegionStatus>)]) -> Vec<String> {
             self.now += SECOND * seconds;
-            let look = |name: &str| regions.iter().find(|(known, _)| *known == name).and_then(|(_, look)| *look);
-            let missing = self.check.check(self.now, is_up, look);
+            let status = |name: &str| regions.iter().find(|(known, _)| *known == name).and_then(|(_, status)| *status);
+            let missing = self.check.check(self.now, is_up, status);
             missing.iter().map(|text| text.split_once(": ").expect("a name first").0.to_owned()).collect()
         }
     }
@@ -114,7 +114,7 @@ mod tests {
     /// Sharding scenario 79: the seven cases of §6.4, each from the first look on.
     #[test]
     fn scenario_79_readiness_waits_for_the_named_types_and_not_for_ever() {
-        type Step<'a> = (u32, bool, &'a [(&'a str, Option<Look>)], &'a [&'a str]);
+        type Step<'a> = (u32, bool, &'a [(&'a str, Option<RegionStatus>)], &'a [&'a str]);
         let cases: [(&str, &[&str], &[Step<'_>]); 7] = [
             ("no names: ready at once", &[], &[(0, false, &[], &[])]),
             ("all have registered", &["A", "B"], &[(0, true, &[("A", TAKEN), ("B", TAKEN)], &[])]),
@@ -163,12 +163,12 @@ mod tests {
             ),
         ];
         for (case, names, steps) in cases {
-            let mut lab = Lab::new(names);
+            let mut harness = Harness::new(names);
             for (at, (seconds, is_up, regions, missing)) in steps.iter().enumerate() {
-                assert_eq!(lab.after(*seconds, *is_up, regions), *missing, "{case}, step {at}");
+                assert_eq!(harness.after(*seconds, *is_up, regions), *missing, "{case}, step {at}");
             }
             let is_over = steps.last().is_some_and(|(.., missing)| missing.is_empty());
-            assert_eq!(lab.check.names().is_empty(), is_over, "{case}: who is ready asks no region any more");
+            assert_eq!(harness.check.names().is_empty(), is_over, "{case}: who is ready asks no region any more");
         }
     }
 }

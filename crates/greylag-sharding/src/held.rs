@@ -39,9 +39,9 @@ impl<T> Drop for Held<T> {
 mod tests {
     use super::*;
 
-    struct Bomb;
+    struct PanicsOnDrop;
 
-    impl Drop for Bomb {
+    impl Drop for PanicsOnDrop {
         fn drop(&mut self) {
             panic!("on purpose");
         }
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_held_value_whose_destructor_panics_harms_no_other() {
-        let mut values = vec![Held::new(Bomb), Held::new(Bomb)];
+        let mut values = vec![Held::new(PanicsOnDrop), Held::new(PanicsOnDrop)];
         values.clear();
         assert!(values.is_empty());
     }

@@ -18,9 +18,9 @@ use std::fmt;
 use greylag_core::Generation;
 
 pub use cx::{AlreadySuspended, DirectRef, ShardCx, Suspension};
-pub(crate) use cx::{CtxScope, MakeMessage, Requests, Resumption, TellSilence, TimerRequest, Work};
+pub(crate) use cx::{CtxScope, MakeMessage, ReceiveTimeoutRequest, Requests, Resumption, TimerRequest, Work};
 
-pub use crate::driver::{DurableStateEntity, EventSourcedEntity, HostedMachine, PersistentEntity, Standing};
+pub use crate::driver::{DurableStateEntity, EventSourcedEntity, HostedMachine, MachineState, PersistentEntity};
 use crate::entity::Failure;
 
 /// An entity as hosted by a shard. See the [module](self).

@@ -129,7 +129,7 @@ pub enum Inquiry {
 
 /// The answer of a region.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Finding {
+pub enum InspectionResult {
     /// The answer to [`Inquiry::Stats`].
     Stats(RegionStats),
     /// The answer to [`Inquiry::Entities`].
@@ -153,6 +153,6 @@ pub enum InspectionMessage {
         /// The number of the question.
         request: u64,
         /// The result.
-        finding: Finding,
+        result: InspectionResult,
     },
 }

@@ -8,7 +8,7 @@
 //! | [`coordinator::Coordinator`] | where each shard lives, and when it moves |
 //! | [`region::Region`] | where the messages of one node go, and what is hosted there |
 //! | [`shard::Shard`] | which entity of a shard runs next, starts, stops, sleeps |
-//! | [`daemon::Keeper`] | how many daemon processes there are, and that each is running |
+//! | [`daemon::DaemonManager`] | how many daemon processes there are, and that each is running |
 //!
 //! The machines exchange [`message`]s, and the value [`membership::Members`] describes the cluster to all of them.
 

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_of_a_node_that_is_gone_is_given_up() {
+    fn pieces_of_a_removed_node_are_dropped() {
         let frames = Cutter::default().frames(REGION_MANIFEST, message(PIECE + 1));
         let mut joiner = Joiner::default();
         for from in ["a", "b"] {

@@ -20,10 +20,10 @@
 //!
 //! Source: sharding §4.10.
 
-mod climber;
 mod composite;
 mod entries;
 mod frequency;
+mod hill_climber;
 mod most_recent;
 mod order;
 mod plain;

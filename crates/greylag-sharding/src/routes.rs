@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn leaving_a_local_route_refuses_whoever_still_holds_it() {
+    fn leaving_a_local_route_refuses_senders_that_still_hold_it() {
         let table = RouteTable::new(Some(NonZeroU32::MIN));
         let cell = table.cell(0).unwrap();
         let inbox = Arc::new(Inbox::new(Bound { items: 9, bytes: 100 }));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn leaving_a_remote_route_refuses_whoever_still_holds_it() {
+    fn leaving_a_remote_route_refuses_senders_that_still_hold_it() {
         let table = RouteTable::<()>::new(Some(NonZeroU32::MIN));
         let cell = table.cell(0).unwrap();
         cell.publish(Some(Open::Remote(remote(1))));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_numbered_shards_ends_and_one_of_names_grows_where_it_is_told_to() {
+    fn a_table_of_numbered_shards_is_fixed_and_one_of_names_grows_on_demand() {
         let numbered = RouteTable::<()>::new(NonZeroU32::new(100));
         numbered.grow(100);
         assert!(numbered.cell(99).is_some() && numbered.cell(100).is_none());

@@ -11,7 +11,9 @@ use greylag_core::UniqueAddress;
 use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::machine::coordinator::{Coordinator, CoordinatorConfig, Effect, Input, StateEvent, StoredState};
 use greylag_sharding::machine::membership::Members;
-use greylag_sharding::machine::message::{CoordinatorId, CoordinatorMessage, RegionMessage, Register, Standing};
+use greylag_sharding::machine::message::{
+    AgreementOutcome, CoordinatorId, CoordinatorMessage, RegionMessage, Register,
+};
 use greylag_sharding::settings::ShardingSettings;
 use machines::{fingerprint, up};
 
@@ -72,7 +74,7 @@ impl World {
             continues: 0,
         };
         world.input(Input::Membership(Arc::new(members)));
-        world.input(Input::Standing(Standing::Agreed));
+        world.input(Input::Agreement(AgreementOutcome::Agreed));
         world.input(Input::Read { state: StoredState::default(), wall_secs: 5, seen_epoch: 0 });
         world.epoch = world.coordinator.epoch();
         for serial in 1..=2 {

@@ -306,9 +306,9 @@ async fn scenario_29_shards_move_to_a_node_that_joins() {
 }
 
 /// Passes on the control messages that a node without a region gets.
-struct Told(tokio::sync::mpsc::UnboundedSender<Control>);
+struct ControlReceiver(tokio::sync::mpsc::UnboundedSender<Control>);
 
-impl Receiver for Told {
+impl Receiver for ControlReceiver {
     fn receive(&self, message: Inbound) {
         let horizon = Horizon::after(4_000_000_000);
         self.0.send(wire::decode(&message.manifest, message.payload, horizon).expect("it is readable")).ok();
@@ -329,7 +329,7 @@ impl Speaker {
         let node: UniqueAddress = address.parse().expect("an address");
         let remoting = world.network.node(node.clone(), Arc::new(Registry::new()));
         let (sender, told) = tokio::sync::mpsc::unbounded_channel();
-        remoting.register(&Self::path(), Arc::new(Told(sender)));
+        remoting.register(&Self::path(), Arc::new(ControlReceiver(sender)));
         let mut cluster = None;
         if member {
             let started = Cluster::start(world.cluster.clone(), remoting.clone()).await.expect("it starts");

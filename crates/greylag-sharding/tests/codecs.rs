@@ -36,12 +36,12 @@ impl Node {
 }
 
 /// Two nodes of one cluster: the first asks, the second hosts.
-struct Two {
+struct TwoNodes {
     asker: Node,
     host: Node,
 }
 
-impl Two {
+impl TwoNodes {
     async fn new() -> Self {
         static LAST_UID: AtomicU64 = AtomicU64::new(0);
         let network = MemoryNetwork::new();
@@ -100,8 +100,8 @@ async fn scenario_110_a_type_without_a_codec_is_refused_when_it_is_set_up() {
         }
     }
 
-    let two = Two::new().await;
-    let sharding = &two.asker.sharding;
+    let nodes = TwoNodes::new().await;
+    let sharding = &nodes.asker.sharding;
     let missing = |refused: Result<Region<u64>, InitError>| match refused.map(|region| region.name().clone()) {
         Err(InitError::NoCodec { what, .. }) => what,
         other => panic!("{other:?}"),
@@ -122,7 +122,7 @@ async fn scenario_110_a_type_without_a_codec_is_refused_when_it_is_set_up() {
 
 /// An answer that its owner cannot encode, or its asker cannot decode.
 #[derive(Debug, PartialEq)]
-enum Fussy {
+enum FaultyAnswer {
     Fine,
     Unwritable,
     Unreadable,
@@ -130,7 +130,7 @@ enum Fussy {
     Explosive,
 }
 
-impl Serialize for Fussy {
+impl Serialize for FaultyAnswer {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Fine => "fine".serialize(serializer),
@@ -141,7 +141,7 @@ impl Serialize for Fussy {
     }
 }
 
-impl<'de> Deserialize<'de> for Fussy {
+impl<'de> Deserialize<'de> for FaultyAnswer {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match String::deserialize(deserializer)?.as_str() {
             "fine" => Ok(Self::Fine),
@@ -153,14 +153,14 @@ impl<'de> Deserialize<'de> for Fussy {
 #[derive(Serialize, Deserialize)]
 enum Question {
     Nothing,
-    Fine(ReplyTo<Fussy>),
-    Unwritable(ReplyTo<Fussy>),
-    Unreadable(ReplyTo<Fussy>),
-    Explosive(ReplyTo<Fussy>),
+    Fine(ReplyTo<FaultyAnswer>),
+    Unwritable(ReplyTo<FaultyAnswer>),
+    Unreadable(ReplyTo<FaultyAnswer>),
+    Explosive(ReplyTo<FaultyAnswer>),
     /// Holds a reference to an entity of a type that only the asker has.
-    Holds(EntityRef<Question>, ReplyTo<Fussy>),
+    Holds(EntityRef<Question>, ReplyTo<FaultyAnswer>),
     /// The same, with the token in front of the unreadable reference.
-    HoldsLast(ReplyTo<Fussy>, EntityRef<Question>),
+    HoldsLast(ReplyTo<FaultyAnswer>, EntityRef<Question>),
 }
 
 struct Clerk;
@@ -171,10 +171,10 @@ impl Entity for Clerk {
     fn receive(&mut self, question: Question, _: &mut Ctx<'_, Question>) -> Result<(), Failure> {
         match question {
             Question::Nothing => {}
-            Question::Fine(to) | Question::Holds(_, to) | Question::HoldsLast(to, _) => to.reply(Fussy::Fine),
-            Question::Unwritable(to) => to.reply(Fussy::Unwritable),
-            Question::Unreadable(to) => to.reply(Fussy::Unreadable),
-            Question::Explosive(to) => to.reply(Fussy::Explosive),
+            Question::Fine(to) | Question::Holds(_, to) | Question::HoldsLast(to, _) => to.reply(FaultyAnswer::Fine),
+            Question::Unwritable(to) => to.reply(FaultyAnswer::Unwritable),
+            Question::Unreadable(to) => to.reply(FaultyAnswer::Unreadable),
+            Question::Explosive(to) => to.reply(FaultyAnswer::Explosive),
         }
         Ok(())
     }
@@ -184,24 +184,24 @@ const CLERK: EntityKey<Question> = EntityKey::new("Clerk");
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_110_an_asker_hears_which_type_has_no_way_and_on_which_node() {
-    let two = Two::new().await;
+    let nodes = TwoNodes::new().await;
     for format in ["json", "cbor"] {
         let key = || EntityKey::named(format!("Clerk by {format}"));
-        let clerks = two.init(|| {
+        let clerks = nodes.init(|| {
             let clerks = EntityType::new(key(), |_| Ok(Clerk));
             if format == "json" { clerks.codec(json("clerk")) } else { clerks.codec(cbor("clerk")) }
         });
         let clerk = clerks.entity_ref("1");
-        assert_eq!(clerk.ask(Question::Fine).await, Ok(Fussy::Fine), "no reply type is registered");
+        assert_eq!(clerk.ask(Question::Fine).await, Ok(FaultyAnswer::Fine), "no reply type is registered");
         for (question, place, word) in [
-            (Question::Unwritable as fn(_) -> _, two.host.address(), "no ink"),
-            (Question::Explosive, two.host.address(), "panicked"),
-            (Question::Unreadable, two.asker.address(), "no value of this type"),
+            (Question::Unwritable as fn(_) -> _, nodes.host.address(), "no ink"),
+            (Question::Explosive, nodes.host.address(), "panicked"),
+            (Question::Unreadable, nodes.asker.address(), "no value of this type"),
         ] {
             let AskError::Codec { type_name, node, cause } = clerk.ask(question).await.unwrap_err() else {
                 panic!("it ends at once, and by its codec")
             };
-            assert_eq!((type_name.as_str(), &node), (std::any::type_name::<Fussy>(), &place), "{format}");
+            assert_eq!((type_name.as_str(), &node), (std::any::type_name::<FaultyAnswer>(), &place), "{format}");
             assert!(cause.contains(word), "{format}: {cause}");
         }
     }
@@ -234,11 +234,11 @@ async fn scenario_110_a_reference_to_a_type_that_the_reader_lacks_ends_its_messa
     tracing_subscriber::fmt().with_writer(|| Log).with_ansi(false).try_init().unwrap();
     const ONLY_HERE: EntityKey<Question> = EntityKey::new("Only here");
 
-    let two = Two::new().await;
-    let clerk = two.init(|| EntityType::new(CLERK, |_| Ok(Clerk)).codec(json("clerk"))).entity_ref("1");
-    let here = two.asker.sharding.init(EntityType::new(ONLY_HERE, |_| Ok(Clerk)).codec(json("only.here"))).unwrap();
+    let nodes = TwoNodes::new().await;
+    let clerk = nodes.init(|| EntityType::new(CLERK, |_| Ok(Clerk)).codec(json("clerk"))).entity_ref("1");
+    let here = nodes.asker.sharding.init(EntityType::new(ONLY_HERE, |_| Ok(Clerk)).codec(json("only.here"))).unwrap();
     let message_type = std::any::type_name::<Question>().to_owned();
-    let undecodable = AskError::Undecodable { message_type, node: two.host.address() };
+    let undecodable = AskError::Undecodable { message_type, node: nodes.host.address() };
     // First through the region's machine, then straight from an admitted origin: the asker hears the same.
     for _ in 0..2 {
         let unread = clerk.ask(|to| Question::Holds(here.entity_ref("1"), to)).await;
@@ -252,7 +252,7 @@ async fn scenario_110_a_reference_to_a_type_that_the_reader_lacks_ends_its_messa
     let missing = log.lines().find(|line| line.contains("a type that is not set up here"));
     assert!(missing.is_some_and(|line| line.contains("\"Only here\"")), "{log}");
     for question in [Question::Holds as fn(_, _) -> _, |of, to| Question::HoldsLast(to, of)] {
-        assert_eq!(clerk.ask(|to| question(clerk.clone(), to)).await, Ok(Fussy::Fine));
+        assert_eq!(clerk.ask(|to| question(clerk.clone(), to)).await, Ok(FaultyAnswer::Fine));
     }
 }
 
@@ -260,11 +260,11 @@ async fn scenario_110_a_reference_to_a_type_that_the_reader_lacks_ends_its_messa
 /// thread, so that the region does not run before its events are subscribed to.
 #[tokio::test]
 async fn scenario_109_a_node_with_another_codec_is_refused_and_told_so() {
-    let two = Two::new().await;
+    let nodes = TwoNodes::new().await;
     let clerks = |name| EntityType::new(CLERK, |_| Ok(Clerk)).codec(json(name)).role("host");
-    let first = two.host.sharding.init(clerks("clerk.a")).unwrap();
-    assert_eq!(first.entity_ref("1").ask(Question::Fine).await, Ok(Fussy::Fine));
-    let later = two.asker.sharding.init(clerks("clerk.b")).unwrap();
+    let first = nodes.host.sharding.init(clerks("clerk.a")).unwrap();
+    assert_eq!(first.entity_ref("1").ask(Question::Fine).await, Ok(FaultyAnswer::Fine));
+    let later = nodes.asker.sharding.init(clerks("clerk.b")).unwrap();
     let mut events = later.subscribe();
     let refused = async {
         loop {
@@ -279,7 +279,7 @@ async fn scenario_109_a_node_with_another_codec_is_refused_and_told_so() {
     let clerk = later.entity_ref("1");
     assert_eq!(clerk.tell(Question::Nothing), Err(SendError::Refused));
     assert_eq!(clerk.ask(Question::Fine).await, Err(AskError::Send(SendError::Refused)), "and it does not time out");
-    assert_eq!(first.entity_ref("1").ask(Question::Fine).await, Ok(Fussy::Fine), "the first one goes on");
+    assert_eq!(first.entity_ref("1").ask(Question::Fine).await, Ok(FaultyAnswer::Fine), "the first one goes on");
 }
 
 /// serde tries the variants of an untagged enum one after the other: tokens are decoded that no handler ever sees.
@@ -307,8 +307,8 @@ async fn a_token_that_serde_read_in_vain_leaves_the_answer_to_the_handler() {
         }
     }
 
-    let two = Two::new().await;
-    let guesser = two.init(|| EntityType::new(GUESSER, |_| Ok(Guesser)).codec(json("guess"))).entity_ref("1");
+    let nodes = TwoNodes::new().await;
+    let guesser = nodes.init(|| EntityType::new(GUESSER, |_| Ok(Guesser)).codec(json("guess"))).entity_ref("1");
     assert_eq!(guesser.ask(|to| Guess::Number { to, what: 7 }).await, Ok(7));
     assert_eq!(guesser.ask(|to| Guess::Word { to, what: "four".to_owned() }).await, Ok(4));
 }
@@ -358,43 +358,48 @@ async fn an_answer_travels_by_the_codec_that_its_token_was_written_with() {
         }
     }
 
-    let two = Two::new().await;
-    let doublers = two.init(|| EntityType::new(DOUBLER, |_| Ok(Doubler)).codec(ByHand));
+    let nodes = TwoNodes::new().await;
+    let doublers = nodes.init(|| EntityType::new(DOUBLER, |_| Ok(Doubler)).codec(ByHand));
     assert_eq!(doublers.entity_ref("1").ask(|to| Double(21, to)).await, Ok(42));
 }
 
 /// Values that belong to a running process are refused when they would be stored, and the asker hears it.
 #[tokio::test]
 async fn neither_a_reference_nor_a_token_can_be_stored() {
-    const HOARDER: EntityKey<Hoard> = EntityKey::new("Hoarder");
+    const PERSISTER: EntityKey<PersistReference> = EntityKey::new("ReferencePersister");
 
-    struct Hoard(ReplyTo<()>);
+    struct PersistReference(ReplyTo<()>);
 
     #[derive(Serialize, Deserialize)]
-    enum Hoarded {
+    enum PersistedReference {
         Me(EntityRef<()>),
         Token(ReplyTo<()>),
     }
 
-    struct Hoarder;
-    impl EventSourced for Hoarder {
-        type Command = Hoard;
-        type Event = Hoarded;
+    struct ReferencePersister;
+    impl EventSourced for ReferencePersister {
+        type Command = PersistReference;
+        type Event = PersistedReference;
         type State = ();
 
-        fn on_command(&mut self, cx: &mut Ctx<'_, Hoard>, (): &(), Hoard(to): Hoard) -> Effect<Self> {
+        fn on_command(
+            &mut self,
+            cx: &mut Ctx<'_, PersistReference>,
+            (): &(),
+            PersistReference(to): PersistReference,
+        ) -> Effect<Self> {
             let other = cx.entity_ref(EntityKey::new("Other"), "1");
-            Effect::<Self>::persist(Hoarded::Me(other)).then_reply(to, |()| ())
+            Effect::<Self>::persist(PersistedReference::Me(other)).then_reply(to, |()| ())
         }
 
-        fn apply((): &mut (), _: &Hoarded) {}
+        fn apply((): &mut (), _: &PersistedReference) {}
     }
 
     let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
     let sharding =
         Sharding::alone(remoting.clone(), Some(Stores::in_memory()), ShardingSettings::test()).await.unwrap();
-    sharding.init(EntityType::event_sourced(HOARDER, |_| Ok(Hoarder)).events(json("hoarded"))).unwrap();
-    let refused = sharding.entity_ref(HOARDER, "1").ask(Hoard).await.unwrap_err();
+    sharding.init(EntityType::event_sourced(PERSISTER, |_| Ok(ReferencePersister)).events(json("hoarded"))).unwrap();
+    let refused = sharding.entity_ref(PERSISTER, "1").ask(PersistReference).await.unwrap_err();
     let AskError::Entity(EntityError::NotStored(NotStoredReason::Rejected(why))) = refused else {
         panic!("{refused:?}")
     };
@@ -402,6 +407,6 @@ async fn neither_a_reference_nor_a_token_can_be_stored() {
 
     let ask = remoting.open_ask(PATIENCE);
     let token = ReplyTo::new(ask.address, remoting.reply_port());
-    let why = StoredCodec::new(json("hoarded")).encode(&Hoarded::Token(token)).unwrap_err().to_string();
+    let why = StoredCodec::new(json("hoarded")).encode(&PersistedReference::Token(token)).unwrap_err().to_string();
     assert!(why.contains("a reply token cannot be stored"), "{why}");
 }

@@ -1,11 +1,13 @@
-//! The keeper of a daemon process as text: its inputs, and its effects.
+//! The manager of a daemon process as text: its inputs, and its effects.
 //!
 //! Workers are written by their ids. Effects come one per line, in their order. Source: sharding §6.2.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use greylag_sharding::machine::daemon::{Answer, DaemonRecord, Effect, Input, Keeper, KeeperConfig, Question};
+use greylag_sharding::machine::daemon::{
+    Answer, DaemonManager, DaemonManagerConfig, DaemonRecord, Effect, Input, Question,
+};
 use greylag_testkit::deadlines::assert_moved;
 use greylag_testkit::transcript::{self, Case};
 
@@ -20,16 +22,16 @@ fn transcripts() {
 struct World {
     start: Instant,
     now: Instant,
-    keeper: Keeper,
+    manager: DaemonManager,
     effects: Vec<Effect>,
-    /// The record that the keeper last asked to write.
+    /// The record that the manager last asked to write.
     written: Option<DaemonRecord>,
 }
 
 impl World {
     fn new() -> Self {
         let (mut effects, start) = (Vec::new(), Instant::now());
-        let config = KeeperConfig {
+        let config = DaemonManagerConfig {
             initial: 4,
             most: 12,
             keep_alive_interval: Duration::from_secs(10),
@@ -37,8 +39,8 @@ impl World {
             retry_interval: Duration::from_secs(2),
             stop_retry_interval: Duration::from_secs(15),
         };
-        let keeper = Keeper::new(config, &mut effects);
-        Self { start, now: start, keeper, effects, written: None }
+        let manager = DaemonManager::new(config, &mut effects);
+        Self { start, now: start, manager, effects, written: None }
     }
 
     fn run(&mut self, case: &Case<'_>) -> String {
@@ -90,17 +92,17 @@ impl World {
     }
 
     fn tell(&mut self, input: Input) {
-        self.keeper.handle(self.now, input, &mut self.effects);
+        self.manager.handle(self.now, input, &mut self.effects);
     }
 
-    /// Lets time pass, and ticks as often as the keeper wants.
+    /// Lets time pass, and ticks as often as the manager wants.
     fn pass(&mut self, time: Duration) -> String {
         let end = self.now + time;
         let mut text = String::new();
-        while let Some(at) = self.keeper.next_deadline().filter(|at| *at <= end) {
+        while let Some(at) = self.manager.next_deadline().filter(|at| *at <= end) {
             self.now = self.now.max(at);
             self.tell(Input::Tick);
-            assert_moved("keeper", self.now, self.keeper.next_deadline());
+            assert_moved("manager", self.now, self.manager.next_deadline());
             let at = format!("{:.2}s ", (self.now - self.start).as_secs_f64());
             text += &self.show(&at);
         }

@@ -1,4 +1,4 @@
-//! Keepers and workers of a daemon process under drawn faults: several keepers, letters late, lost and out of order.
+//! Managers and workers of a daemon process under drawn faults: several managers, messages late, lost and out of order.
 //!
 //! Checked at every step: all workers that live are of one revision, and no index has two. After healing the workers of
 //! the latest record live, each once. A violation is found without the check of a worker's revision, with shards that
@@ -10,7 +10,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use greylag_sharding::machine::daemon::{DaemonRecord, Effect, Input, Keeper, KeeperConfig, ProcessId, Question};
+use greylag_sharding::machine::daemon::{
+    DaemonManager, DaemonManagerConfig, DaemonRecord, Effect, Input, ProcessId, Question,
+};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -31,8 +33,8 @@ enum Sabotage {
 
 /// A message under way, delivered in any order.
 #[derive(Debug, Clone)]
-enum Letter {
-    ToKeeper {
+enum InFlight {
+    ToManager {
         run: u64,
         input: Input,
     },
@@ -71,9 +73,9 @@ struct World {
     sabotage: Sabotage,
     now: Instant,
     record: Option<DaemonRecord>,
-    keepers: BTreeMap<u64, Keeper>,
+    managers: BTreeMap<u64, DaemonManager>,
     workers: BTreeMap<u64, Worker>,
-    letters: Vec<Letter>,
+    in_flight: Vec<InFlight>,
     numbers: u64,
     healed: bool,
 }
@@ -85,9 +87,9 @@ impl World {
             sabotage,
             now: Instant::now(),
             record: None,
-            keepers: BTreeMap::new(),
+            managers: BTreeMap::new(),
             workers: BTreeMap::new(),
-            letters: Vec::new(),
+            in_flight: Vec::new(),
             numbers: 0,
             healed: false,
         };
@@ -101,7 +103,7 @@ impl World {
     }
 
     fn begin_keeper(&mut self) {
-        let config = KeeperConfig {
+        let config = DaemonManagerConfig {
             initial: INITIAL,
             most: MOST,
             keep_alive_interval: Duration::from_secs(2),
@@ -110,15 +112,15 @@ impl World {
             stop_retry_interval: Duration::from_secs(1),
         };
         let mut effects = Vec::new();
-        let (run, keeper) = (self.number(), Keeper::new(config, &mut effects));
-        self.keepers.insert(run, keeper);
+        let (run, manager) = (self.number(), DaemonManager::new(config, &mut effects));
+        self.managers.insert(run, manager);
         self.execute(run, effects);
     }
 
     fn tell(&mut self, run: u64, input: Input) {
         let mut effects = Vec::new();
-        if let Some(keeper) = self.keepers.get_mut(&run) {
-            keeper.handle(self.now, input, &mut effects);
+        if let Some(manager) = self.managers.get_mut(&run) {
+            manager.handle(self.now, input, &mut effects);
         }
         self.execute(run, effects);
     }
@@ -126,11 +128,11 @@ impl World {
     fn execute(&mut self, run: u64, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Load => self.letters.push(Letter::Load { run }),
-                Effect::Commit(record) => self.letters.push(Letter::Commit { run, record }),
-                Effect::Start(id) => self.letters.push(Letter::Start(id)),
+                Effect::Load => self.in_flight.push(InFlight::Load { run }),
+                Effect::Commit(record) => self.in_flight.push(InFlight::Commit { run, record }),
+                Effect::Start(id) => self.in_flight.push(InFlight::Start(id)),
                 Effect::StopShards(shards) => {
-                    self.letters.extend(shards.into_iter().map(|shard| Letter::Stop { run, shard }));
+                    self.in_flight.extend(shards.into_iter().map(|shard| InFlight::Stop { run, shard }));
                 }
                 Effect::Reply { .. } => {}
             }
@@ -138,51 +140,51 @@ impl World {
     }
 
     fn deliver(&mut self) {
-        if self.letters.is_empty() {
+        if self.in_flight.is_empty() {
             return;
         }
-        let drawn = self.rng.random_range(0..self.letters.len());
-        let letter = self.letters.swap_remove(drawn);
+        let drawn = self.rng.random_range(0..self.in_flight.len());
+        let item = self.in_flight.swap_remove(drawn);
         let is_faulty = !self.healed && self.rng.random_bool(0.1);
-        match letter {
-            Letter::ToKeeper { run, input } => self.tell(run, input),
-            Letter::Load { run } => {
+        match item {
+            InFlight::ToManager { run, input } => self.tell(run, input),
+            InFlight::Load { run } => {
                 let input =
                     if is_faulty { Input::NotLoaded } else { Input::Loaded { record: self.record, wall_ms: 0 } };
-                self.letters.push(Letter::ToKeeper { run, input });
+                self.in_flight.push(InFlight::ToManager { run, input });
             }
-            Letter::Commit { run, record } => self.commit(run, record, is_faulty),
-            Letter::Start(_) if is_faulty => {}
-            Letter::Start(id) => {
+            InFlight::Commit { run, record } => self.commit(run, record, is_faulty),
+            InFlight::Start(_) if is_faulty => {}
+            InFlight::Start(id) => {
                 if !self.workers.values().any(|worker| worker.id == id) {
                     let worker = self.number();
                     self.workers.insert(worker, Worker { id, lives: false });
-                    self.letters.push(Letter::Read { worker, id });
+                    self.in_flight.push(InFlight::Read { worker, id });
                 }
             }
-            Letter::Read { worker, id } => {
+            InFlight::Read { worker, id } => {
                 let record = self.record.unwrap_or_else(|| DaemonRecord::initial(INITIAL, 0));
                 let allowed = record.allows(&id) || self.sabotage == Sabotage::NoCheck;
-                self.letters.push(Letter::Verdict { worker, allowed });
+                self.in_flight.push(InFlight::Verdict { worker, allowed });
             }
-            Letter::Verdict { worker, allowed: true } => {
+            InFlight::Verdict { worker, allowed: true } => {
                 // Skip a worker whose shard was stopped meanwhile: it has ended.
                 if let Some(worker) = self.workers.get_mut(&worker) {
                     worker.lives = true;
                 }
             }
-            Letter::Verdict { worker, allowed: false } => drop(self.workers.remove(&worker)),
-            Letter::Stop { .. } if is_faulty => {}
-            Letter::Stop { run, shard } => {
+            InFlight::Verdict { worker, allowed: false } => drop(self.workers.remove(&worker)),
+            InFlight::Stop { .. } if is_faulty => {}
+            InFlight::Stop { run, shard } => {
                 if self.sabotage != Sabotage::NoStop {
                     self.workers.retain(|_, worker| worker.id.index != shard);
                 }
-                self.letters.push(Letter::ToKeeper { run, input: Input::ShardStopped(shard) });
+                self.in_flight.push(InFlight::ToManager { run, input: Input::ShardStopped(shard) });
             }
         }
     }
 
-    /// A majority takes the record, or not; the keeper may not get the outcome.
+    /// A majority takes the record, or not; the manager may not get the outcome.
     fn commit(&mut self, run: u64, record: DaemonRecord, is_faulty: bool) {
         let may_be = match (self.sabotage, &self.record) {
             (Sabotage::BlindCommit, Some(current)) => record.clock() >= current.clock(),
@@ -197,18 +199,18 @@ impl World {
             (false, true) => Input::Committed(record),
             (false, false) => Input::Superseded,
         };
-        self.letters.push(Letter::ToKeeper { run, input });
+        self.in_flight.push(InFlight::ToManager { run, input });
     }
 
     fn fault(&mut self) {
         let any = self.rng.next_u64();
         let drawn = |of: &BTreeSet<u64>| of.iter().copied().nth(any as usize % of.len().max(1));
-        let runs: BTreeSet<u64> = self.keepers.keys().copied().collect();
+        let runs: BTreeSet<u64> = self.managers.keys().copied().collect();
         match self.rng.random_range(0..200_u32) {
             0..2 if runs.len() < 2 => self.begin_keeper(),
             2..4 => {
-                self.keepers.remove(&drawn(&runs).unwrap_or_default());
-                if self.keepers.is_empty() {
+                self.managers.remove(&drawn(&runs).unwrap_or_default());
+                if self.managers.is_empty() {
                     self.begin_keeper();
                 }
             }
@@ -230,13 +232,13 @@ impl World {
             self.fault();
         }
         self.deliver();
-        // Bound the letters, so that none is late by more than some seconds.
-        while self.letters.len() > 40 {
+        // Bound the messages in flight, so that none is late by more than some seconds.
+        while self.in_flight.len() > 40 {
             self.deliver();
         }
         self.now += Duration::from_millis(self.rng.random_range(0..60));
-        let due = |keeper: &Keeper| keeper.next_deadline().is_some_and(|at| at <= self.now);
-        let runs: Vec<u64> = self.keepers.iter().filter(|(_, keeper)| due(keeper)).map(|(run, _)| *run).collect();
+        let due = |manager: &DaemonManager| manager.next_deadline().is_some_and(|at| at <= self.now);
+        let runs: Vec<u64> = self.managers.iter().filter(|(_, manager)| due(manager)).map(|(run, _)| *run).collect();
         for run in runs {
             self.tell(run, Input::Tick);
         }
@@ -266,8 +268,8 @@ impl World {
             self.step()?;
         }
         self.healed = true;
-        while self.keepers.len() > 1 {
-            self.keepers.pop_first();
+        while self.managers.len() > 1 {
+            self.managers.pop_first();
         }
         for _ in 0..2_000 {
             self.step()?;
@@ -277,7 +279,7 @@ impl World {
                 return Ok(record.revision);
             }
         }
-        Err(format!("{:?} is never served: {:?}; {:?}; {:?}", self.record, self.alive(), self.keepers, self.letters))
+        Err(format!("{:?} is never served: {:?}; {:?}; {:?}", self.record, self.alive(), self.managers, self.in_flight))
     }
 }
 

@@ -118,7 +118,7 @@ impl Node {
         Self::joined_every(network, address, roles, INTERVAL).await
     }
 
-    /// A node whose keeper, if it runs here, sends start requests at this interval.
+    /// A node whose manager, if it runs here, sends start requests at this interval.
     async fn joined_every(network: &MemoryNetwork, address: &str, roles: &[&str], interval: Duration) -> Self {
         // `RUST_LOG=greylag=debug` shows what the nodes do.
         tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).try_init().ok();
@@ -181,7 +181,7 @@ async fn scenario_80_each_worker_lives_once_and_comes_back() {
     assert_eq!(indices.iter().collect::<BTreeSet<_>>().len(), 5, "{began:?}");
     assert!(began.iter().all(|seen| (seen.count, seen.revision) == (5, 0)));
     for handle in &handles {
-        let number = handle.number_of_processes().await.expect("the keeper answers");
+        let number = handle.number_of_processes().await.expect("the manager answers");
         assert_eq!((number.count, number.revision, number.rescale_in_progress), (5, 0, false));
     }
 
@@ -221,9 +221,9 @@ async fn scenario_80_a_stopped_worker_is_back_within_the_interval() {
     assert_never_twice(&book);
 }
 
-/// A worker starts with its shard: the keeper's next round is an hour away.
+/// A worker starts with its shard: the manager's next round is an hour away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_whose_shard_moves_does_not_wait_for_the_keeper() {
+async fn a_worker_whose_shard_moves_does_not_wait_for_the_manager() {
     let network = MemoryNetwork::new();
     let book = Shared::default();
     let hour = Duration::from_secs(3600);
@@ -264,9 +264,9 @@ impl Entity for Stubborn {
     }
 }
 
-/// Scenario sharding 80: the next keeper completes a change that its predecessor began.
+/// Scenario sharding 80: the next manager completes a change that its predecessor began.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scenario_80_a_change_goes_on_when_its_keeper_ends() {
+async fn scenario_80_a_change_goes_on_when_its_manager_ends() {
     let network = MemoryNetwork::new();
     let book = Shared::default();
     let (a, b) = (Node::joined(&network, "a:1", &[]).await, Node::joined(&network, "b:1", &[]).await);
@@ -284,12 +284,12 @@ async fn scenario_80_a_change_goes_on_when_its_keeper_ends() {
     while at_b.number_of_processes().await.expect("it answers").revision == 0 {
         assert!(Instant::now() < deadline, "the change does not begin");
     }
-    // The workers take a second to stop; their keeper's node leaves meanwhile.
+    // The workers take a second to stop; their manager's node leaves meanwhile.
     a.cluster.shutdown().await;
     wait_for_workers(&book, &["1|2|0", "1|2|1"]).await;
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let number = at_b.number_of_processes().await.expect("the next keeper answers");
+        let number = at_b.number_of_processes().await.expect("the next manager answers");
         assert_eq!((number.count, number.revision), (2, 1));
         if !number.rescale_in_progress {
             break;
@@ -297,12 +297,12 @@ async fn scenario_80_a_change_goes_on_when_its_keeper_ends() {
         assert!(Instant::now() < deadline, "the change does not end");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // The asker hears of the change, or that the keeper has ended.
+    // The asker hears of the change, or that the manager has ended.
     asked.await.expect("no panic").ok();
     assert_never_twice(&book);
 }
 
-/// Scenario sharding 80: nodes without the role run no worker, but reach the keeper.
+/// Scenario sharding 80: nodes without the role run no worker, but reach the manager.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_80_nodes_without_the_role_run_none() {
     let network = MemoryNetwork::new();
@@ -319,7 +319,7 @@ async fn scenario_80_nodes_without_the_role_run_none() {
     let worker = Node::joined(&network, "b:1", &["worker"]).await;
     start(&worker);
     wait_for_workers(&book, &["0", "1", "2"]).await;
-    at_web.change_number_of_processes(2).await.expect("the keeper answers");
+    at_web.change_number_of_processes(2).await.expect("the manager answers");
     wait_for_workers(&book, &["1|2|0", "1|2|1"]).await;
     let book = book.lock().expect("no holder panics");
     assert!(book.began.iter().all(|seen| seen.node == worker.address), "{book:?}");
@@ -361,9 +361,9 @@ async fn scenario_80_a_rescale_stops_all_and_starts_the_new_ones() {
         assert!(Instant::now() < deadline, "the change does not end");
     }
 
-    // The keeper's node leaves; the next keeper knows the number, and can change it again.
+    // The manager's node leaves; the next manager knows the number, and can change it again.
     a.cluster.shutdown().await;
-    let number = at_b.number_of_processes().await.expect("the next keeper answers");
+    let number = at_b.number_of_processes().await.expect("the next manager answers");
     assert_eq!((number.count, number.revision), (count, 1));
     at_b.change_number_of_processes(3).await.expect("it is changed");
     wait_for_workers(&book, &["2|3|0", "2|3|1", "2|3|2"]).await;
@@ -397,7 +397,7 @@ async fn scenario_80_a_worker_of_an_old_revision_ends_before_it_begins() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_is_refused_at_the_start() {
+async fn invalid_daemon_processes_are_refused_at_the_start() {
     let network = MemoryNetwork::new();
     let a = Node::joined(&network, "a:1", &[]).await;
     let refused = |count| {

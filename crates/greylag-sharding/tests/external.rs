@@ -193,10 +193,10 @@ async fn scenario_38_the_client_knows_nothing_before_the_type_is_set_up_and_says
 
 /// A strategy controlled by the test: the homes to choose, and the shards to move.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<(BTreeMap<ShardId, NodeAddress>, BTreeSet<ShardId>)>>);
+struct ScriptedStrategy(Arc<Mutex<(BTreeMap<ShardId, NodeAddress>, BTreeSet<ShardId>)>>);
 
 #[async_trait]
-impl AllocationStrategy for Told {
+impl AllocationStrategy for ScriptedStrategy {
     async fn allocate(&self, shard: &ShardId, _: Option<&RegionId>, view: &View) -> Result<RegionId, AllocationFailed> {
         let told = self.0.lock().expect("no holder panics");
         let wanted = told.0.get(shard).ok_or_else(|| AllocationFailed("not told".to_owned()))?;
@@ -213,7 +213,7 @@ impl AllocationStrategy for Told {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_36_a_custom_strategy_moves_the_shard_that_it_is_told_to_move() {
     let network = MemoryNetwork::new();
-    let told = Told::default();
+    let told = ScriptedStrategy::default();
     let first = Node::hosting(&network, "a:1", told.clone()).await;
     let second = Node::hosting(&network, "b:1", told.clone()).await;
     let pets = ids(&first, 3);

@@ -170,22 +170,22 @@ async fn scenario_77_a_shard_that_moves_takes_its_lease_along() {
 
 /// Leases whose owner is not told of their end, like the leases of a process that sleeps.
 #[derive(Debug, Clone)]
-struct Forgetful {
+struct UnnotifiedLeases {
     leases: InMemoryLeases,
     is_held: Arc<AtomicBool>,
 }
 
-struct ForgetfulLease(Arc<dyn Lease>, Arc<AtomicBool>);
+struct UnnotifiedLease(Arc<dyn Lease>, Arc<AtomicBool>);
 
-impl LeaseProvider for Forgetful {
+impl LeaseProvider for UnnotifiedLeases {
     fn lease(&self, name: &str, owner: &str, settings: &LeaseSettings) -> Result<Arc<dyn Lease>, LeaseError> {
         let lease = self.leases.lease(name, owner, settings)?;
-        Ok(Arc::new(ForgetfulLease(lease, self.is_held.clone())))
+        Ok(Arc::new(UnnotifiedLease(lease, self.is_held.clone())))
     }
 }
 
 #[async_trait]
-impl Lease for ForgetfulLease {
+impl Lease for UnnotifiedLease {
     fn name(&self) -> &str {
         self.0.name()
     }
@@ -212,9 +212,9 @@ impl Lease for ForgetfulLease {
 /// sharding §4.12, cluster F9: a process that slept checks that it still holds its leases, before any handler runs.
 #[tokio::test]
 async fn a_lease_that_ended_while_its_process_slept_is_lost() {
-    let forgetful = Forgetful { leases: InMemoryLeases::new(), is_held: Arc::default() };
-    let (is_held, clock, ends) = (forgetful.is_held.clone(), Clock::for_test(), Ends::default());
-    let leases = Some(Leases::new("test", forgetful));
+    let unnotified = UnnotifiedLeases { leases: InMemoryLeases::new(), is_held: Arc::default() };
+    let (is_held, clock, ends) = (unnotified.is_held.clone(), Clock::for_test(), Ends::default());
+    let leases = Some(Leases::new("test", unnotified));
     let settings = ClusterSettings { leases, clock: clock.clone(), ..ClusterSettings::test() };
     let region = sharding_with(&MemoryNetwork::new(), "a:1#1006", settings).await.init(carts(&ends)).unwrap();
     let one = region.entity_ref("1");

@@ -19,8 +19,8 @@ use greylag_core::{Generation, UniqueAddress};
 use greylag_sharding::horizon::Horizon;
 use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::machine::coordinator::{
-    Coordinator, CoordinatorConfig, CoordinatorEvent, Effect as Deed, Input as Told, Meta, StateEvent, StoredHome,
-    StoredState,
+    Coordinator, CoordinatorConfig, CoordinatorEvent, Effect as CoordinatorEffect, Input as CoordinatorInput, Meta,
+    StateEvent, StoredHome, StoredState,
 };
 use greylag_sharding::machine::membership::{Members, Removal};
 use greylag_sharding::machine::message::{CoordinatorId, CoordinatorMessage, FromCoordinator, Home};
@@ -157,13 +157,15 @@ impl World {
                 }
                 Effect::RouteChange { shard, route } => drop(self.routes.insert((index, shard), route)),
                 Effect::SendData { .. } => self.sent += 1,
-                Effect::Standing { coordinator: Some(2), standing } => self.coordinate(Told::Standing(standing)),
+                Effect::Agreement { coordinator: Some(2), outcome } => {
+                    self.coordinate(CoordinatorInput::Agreement(outcome))
+                }
                 _ => {}
             }
         }
     }
 
-    fn coordinate(&mut self, input: Told) {
+    fn coordinate(&mut self, input: CoordinatorInput) {
         let mut deeds = Vec::new();
         self.coordinator.as_mut().unwrap().handle(self.now, input, &mut deeds);
         for deed in deeds {
@@ -171,14 +173,14 @@ impl World {
         }
     }
 
-    fn perform(&mut self, deed: Deed) {
+    fn perform(&mut self, deed: CoordinatorEffect) {
         match deed {
-            Deed::Send { to, message } => self.send(B, &to, wire::encode_coordinator(&message)),
-            Deed::Read => {
+            CoordinatorEffect::Send { to, message } => self.send(B, &to, wire::encode_coordinator(&message)),
+            CoordinatorEffect::Read => {
                 let state = self.stored.clone();
-                self.coordinate(Told::Read { state, wall_secs: 5, seen_epoch: 1 });
+                self.coordinate(CoordinatorInput::Read { state, wall_secs: 5, seen_epoch: 1 });
             }
-            Deed::Commit { batch, events } => {
+            CoordinatorEffect::Commit { batch, events } => {
                 for event in events {
                     match event {
                         StateEvent::EpochStarted(meta) => self.stored.meta = Some(meta),
@@ -186,15 +188,15 @@ impl World {
                         other => panic!("{other:?} in mode ddata"),
                     }
                 }
-                self.coordinate(Told::Committed { batch });
+                self.coordinate(CoordinatorInput::Committed { batch });
             }
-            Deed::CallAllocate { call, shards, .. } => {
+            CoordinatorEffect::CallAllocate { call, shards, .. } => {
                 let homes = shards.into_iter().map(|(shard, _)| (shard, Some(region(B)))).collect();
-                self.coordinate(Told::Allocated { call, homes });
+                self.coordinate(CoordinatorInput::Allocated { call, homes });
             }
-            Deed::Event(CoordinatorEvent::Active { shards, .. }) => self.active = Some((self.now, shards)),
-            Deed::Continue => self.turns += 1,
-            Deed::Stop(reason) => panic!("the coordinator ended: {reason:?}"),
+            CoordinatorEffect::Event(CoordinatorEvent::Active { shards, .. }) => self.active = Some((self.now, shards)),
+            CoordinatorEffect::Continue => self.turns += 1,
+            CoordinatorEffect::Stop(reason) => panic!("the coordinator ended: {reason:?}"),
             _ => {}
         }
     }
@@ -207,7 +209,7 @@ impl World {
             }
             if self.turns > 0 {
                 self.turns -= 1;
-                self.coordinate(Told::Continue);
+                self.coordinate(CoordinatorInput::Continue);
                 continue;
             }
             let deadlines = self.regions.iter().filter_map(Region::next_deadline);
@@ -216,7 +218,7 @@ impl World {
             self.now = self.now.max(next);
             self.tell(B, Input::Tick);
             self.tell(C, Input::Tick);
-            self.coordinate(Told::Tick);
+            self.coordinate(CoordinatorInput::Tick);
         }
     }
 
@@ -229,7 +231,7 @@ impl World {
         let Some((manifest, bytes)) = whole else { return };
         let from = node(from);
         match wire::decode(manifest, bytes, Horizon::after(1_800_000_000)).unwrap() {
-            Control::ToCoordinator(message) => self.coordinate(Told::FromRegion { node: from, message }),
+            Control::ToCoordinator(message) => self.coordinate(CoordinatorInput::FromRegion { node: from, message }),
             Control::FromCoordinator(message) => self.tell(to, Input::FromCoordinator { node: from, message }),
             Control::Peer(message) => self.tell(to, Input::FromPeer { node: from, message }),
             Control::Inspection(message) => panic!("nobody asked for {message:?}"),
@@ -274,7 +276,7 @@ impl World {
         };
         let mut deeds = Vec::new();
         self.coordinator = Some(Coordinator::new(config, &mut deeds));
-        self.coordinate(Told::Membership(members(&[B, C], self.now)));
+        self.coordinate(CoordinatorInput::Membership(members(&[B, C], self.now)));
         for deed in deeds {
             self.perform(deed);
         }

@@ -80,7 +80,7 @@ async fn ask(region: &Region<Command>, id: &str) -> Result<u64, AskError> {
 }
 
 #[tokio::test]
-async fn what_the_coordinator_decides_and_what_fails_is_told_on_the_handle() {
+async fn decisions_and_failures_of_the_coordinator_are_events_of_the_handle() {
     let (_cluster, _sharding, region, mut events) = node(6501).await;
     assert_eq!(ask(&region, "1").await, Ok(1));
     let shard = region.shard_of("1").unwrap();
@@ -104,7 +104,7 @@ async fn what_the_coordinator_decides_and_what_fails_is_told_on_the_handle() {
 }
 
 #[tokio::test]
-async fn dropped_messages_are_told_one_by_one_and_counted_by_reason() {
+async fn dropped_messages_are_reported_one_by_one_and_counted_by_reason() {
     let (_cluster, _sharding, region, mut events) = node(6502).await;
     for id in 0..50 {
         ask(&region, &id.to_string()).await.unwrap();

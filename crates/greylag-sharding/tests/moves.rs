@@ -91,13 +91,13 @@ fn ids_of_one_shard(region: &Region<Numbered>) -> [String; ENTITIES] {
 
 /// sharding 30: four senders on three nodes, while one shard is moved a hundred times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scenario_30_what_four_senders_send_to_a_shard_that_moves_keeps_its_order() {
+async fn scenario_30_messages_of_four_senders_to_a_moving_shard_keep_their_order() {
     a_shard_that_moves_is_sent_to(World::new()).await;
 }
 
 /// sharding 30, over sockets, where lanes can overtake each other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scenario_30_what_four_senders_send_to_a_shard_that_moves_keeps_its_order_over_sockets() {
+async fn scenario_30_messages_of_four_senders_to_a_moving_shard_keep_their_order_over_sockets() {
     a_shard_that_moves_is_sent_to(World::over_sockets()).await;
 }
 

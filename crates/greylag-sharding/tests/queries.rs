@@ -294,7 +294,7 @@ async fn scenario_78_the_entities_of_a_node_that_has_left_count_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_region_that_does_not_answer_is_named_and_the_others_are_told_of() {
+async fn a_region_that_does_not_answer_is_named_and_the_others_are_reported() {
     let (network, gate) = (MemoryNetwork::new(), Gate::default());
     let one = node(&network, "a:1", ClusterSettings::test(), still()).await;
     let other = node(&network, "b:1", ClusterSettings::test(), still()).await;

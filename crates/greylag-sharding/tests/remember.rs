@@ -39,15 +39,15 @@ enum Command {
 
 /// The live jobs and their nodes; how often each was started.
 #[derive(Clone, Default)]
-struct Office(Arc<Mutex<Books>>);
+struct JobRegistry(Arc<Mutex<RegistryState>>);
 
 #[derive(Default)]
-struct Books {
+struct RegistryState {
     living: BTreeMap<String, Vec<String>>,
     starts: BTreeMap<String, u64>,
 }
 
-impl Office {
+impl JobRegistry {
     fn living(&self) -> BTreeSet<String> {
         self.0.lock().unwrap().living.keys().cloned().collect()
     }
@@ -66,27 +66,27 @@ struct Job {
     count: u64,
     id: String,
     node: String,
-    office: Office,
+    registry: JobRegistry,
 }
 
 impl Job {
-    fn new(id: &str, node: &str, office: &Office) -> Self {
-        let mut books = office.0.lock().unwrap();
-        books.living.entry(id.to_owned()).or_default().push(node.to_owned());
-        *books.starts.entry(id.to_owned()).or_default() += 1;
-        drop(books);
-        Self { count: 0, id: id.to_owned(), node: node.to_owned(), office: office.clone() }
+    fn new(id: &str, node: &str, registry: &JobRegistry) -> Self {
+        let mut state = registry.0.lock().unwrap();
+        state.living.entry(id.to_owned()).or_default().push(node.to_owned());
+        *state.starts.entry(id.to_owned()).or_default() += 1;
+        drop(state);
+        Self { count: 0, id: id.to_owned(), node: node.to_owned(), registry: registry.clone() }
     }
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
-        let mut books = self.office.0.lock().unwrap();
-        let places = books.living.get_mut(&self.id).expect("it lived");
+        let mut state = self.registry.0.lock().unwrap();
+        let places = state.living.get_mut(&self.id).expect("it lived");
         let at = places.iter().position(|node| *node == self.node).expect("here");
         places.remove(at);
         if places.is_empty() {
-            books.living.remove(&self.id);
+            state.living.remove(&self.id);
         }
     }
 }
@@ -106,9 +106,9 @@ impl Entity for Job {
     }
 }
 
-fn jobs(office: &Office, node: &str) -> EntityType<Command> {
-    let (office, node) = (office.clone(), node.to_owned());
-    EntityType::new(JOB, move |init: &EntityInit| Ok(Job::new(init.id.as_str(), &node, &office)))
+fn jobs(registry: &JobRegistry, node: &str) -> EntityType<Command> {
+    let (registry, node) = (registry.clone(), node.to_owned());
+    EntityType::new(JOB, move |init: &EntityInit| Ok(Job::new(init.id.as_str(), &node, &registry)))
         .codec(json("job"))
         .ask_timeout(PATIENCE)
 }
@@ -121,11 +121,11 @@ async fn get(jobs: &Region<Command>, id: &str) -> u64 {
     jobs.entity_ref(id).ask(Command::Get).await.expect("it answers")
 }
 
-async fn alone(store: RememberStore, office: &Office) -> (Sharding, Region<Command>) {
+async fn alone(store: RememberStore, registry: &JobRegistry) -> (Sharding, Region<Command>) {
     let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
     let settings = ShardingSettings { number_of_shards: 1, ..ShardingSettings::test() };
     let sharding = Sharding::alone(remoting, None, settings).await.unwrap();
-    let region = sharding.init(jobs(office, "a").remember_entities(store)).unwrap();
+    let region = sharding.init(jobs(registry, "a").remember_entities(store)).unwrap();
     (sharding, region)
 }
 
@@ -133,30 +133,30 @@ async fn alone(store: RememberStore, office: &Office) -> (Sharding, Region<Comma
 /// of a type that does not remember. A sibling keeps its state.
 #[tokio::test]
 async fn scenario_57_an_entity_that_stops_by_itself_comes_back_and_a_passivated_one_stays_away() {
-    let office = Office::default();
-    let (_sharding, jobs) = alone(RememberStore::Ddata, &office).await;
+    let registry = JobRegistry::default();
+    let (_sharding, jobs) = alone(RememberStore::Ddata, &registry).await;
     for id in ["stops", "passivates", "sibling"] {
         jobs.entity_ref(id).tell(Command::Add(1)).unwrap();
         assert_eq!(get(&jobs, id).await, 1);
     }
     jobs.entity_ref("passivates").tell(Command::Passivate).unwrap();
     jobs.entity_ref("stops").tell(Command::Stop).unwrap();
-    until("it comes back", || office.starts("stops") == 2).await;
-    until("it is gone", || office.living() == names(["sibling", "stops"])).await;
+    until("it comes back", || registry.starts("stops") == 2).await;
+    until("it is gone", || registry.living() == names(["sibling", "stops"])).await;
     // Wait three times as long as the other one was away.
     tokio::time::sleep(Duration::from_millis(750)).await;
-    assert_eq!((office.starts("passivates"), get(&jobs, "sibling").await), (1, 1));
+    assert_eq!((registry.starts("passivates"), get(&jobs, "sibling").await), (1, 1));
     assert_eq!((get(&jobs, "stops").await, get(&jobs, "passivates").await), (0, 0));
-    assert_eq!(office.starts("passivates"), 2, "with its next message it begins anew");
+    assert_eq!(registry.starts("passivates"), 2, "with its next message it begins anew");
 
-    let office = Office::default();
+    let registry = JobRegistry::default();
     let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
     let sharding = Sharding::alone(remoting, None, ShardingSettings::test()).await.unwrap();
-    let jobs = sharding.init(self::jobs(&office, "a")).unwrap();
+    let jobs = sharding.init(self::jobs(&registry, "a")).unwrap();
     assert_eq!(get(&jobs, "stops").await, 0);
     jobs.entity_ref("stops").tell(Command::Stop).unwrap();
     tokio::time::sleep(Duration::from_millis(750)).await;
-    assert_eq!((office.starts("stops"), office.living()), (1, BTreeSet::new()));
+    assert_eq!((registry.starts("stops"), registry.living()), (1, BTreeSet::new()));
 }
 
 /// The fault of one store call.
@@ -238,7 +238,7 @@ impl RememberEntitiesStore for Flaky {
 /// With a store that does not answer, refuses, has stopped, or takes 500 ms: the message that waits for the store is
 /// answered, and is not sent again.
 #[tokio::test]
-async fn scenario_72_what_waits_for_a_store_that_fails_is_answered_without_being_sent_again() {
+async fn scenario_72_messages_for_a_failing_store_are_answered_without_being_sent_again() {
     for op in [Op::Load, Op::Start, Op::Stop, Op::AddShard] {
         let faults = [Fault::NoAnswer, Fault::Error, Fault::Stopped, Fault::Delay, Fault::Panic];
         let runs = faults.map(|fault| tokio::spawn(goes_on_after(op, fault)));
@@ -251,10 +251,10 @@ async fn scenario_72_what_waits_for_a_store_that_fails_is_answered_without_being
 async fn goes_on_after(op: Op, fault: Fault) {
     let mut world = World::new();
     world.sharding.number_of_shards = 1;
-    let (store, office) = (Flaky::new(op, fault), Office::default());
+    let (store, registry) = (Flaky::new(op, fault), JobRegistry::default());
     let cluster = world.process("a:1", world.cluster.clone()).await;
     let sharding = world.sharding_on(&cluster).await;
-    let jobs = sharding.init(jobs(&office, "a").remember_entities(RememberStore::custom(store.clone()))).unwrap();
+    let jobs = sharding.init(jobs(&registry, "a").remember_entities(RememberStore::custom(store.clone()))).unwrap();
     world.join(&cluster).await;
     assert_eq!(get(&jobs, "1").await, 0);
     jobs.entity_ref("1").tell(Command::Passivate).unwrap();
@@ -262,7 +262,7 @@ async fn goes_on_after(op: Op, fault: Fault) {
     assert_eq!(get(&jobs, "1").await, 0);
     assert_eq!(store.met.load(Ordering::Relaxed), 1, "the fault was met");
     until("it is remembered", || store.store.entities(&ShardId::from_index(0)).len() == 1).await;
-    assert_eq!(office.living(), names(["1"]));
+    assert_eq!(registry.living(), names(["1"]));
 }
 
 /// Shards by the last figure of an id, shifted by `shift`.
@@ -298,11 +298,11 @@ async fn scenario_74_a_mapping_that_was_shifted_moves_remembered_entities_to_the
     let remembered = || ids.iter().map(|id| EntityId::new(*id).unwrap()).collect::<BTreeSet<_>>();
     let shard = ShardId::from_index;
     for (round, shift) in [(1, 0), (2, 1), (3, 1)] {
-        let (world, office) = (World::new(), Office::default());
+        let (world, registry) = (World::new(), JobRegistry::default());
         let cluster = world.process("a:1", world.cluster.clone()).await;
         let sharding = world.sharding_on(&cluster).await;
         let remember = RememberStore::custom(store.clone());
-        let jobs = jobs(&office, "a").extractor(LastFigure { shift }).remember_entities(remember);
+        let jobs = jobs(&registry, "a").extractor(LastFigure { shift }).remember_entities(remember);
         let jobs = sharding.init(jobs).unwrap();
         world.join(&cluster).await;
         match round {
@@ -313,17 +313,17 @@ async fn scenario_74_a_mapping_that_was_shifted_moves_remembered_entities_to_the
                 assert_eq!(store.entities(&shard(1)), remembered());
             }
             2 => {
-                until("they start", || office.living() == names(ids)).await;
+                until("they start", || registry.living() == names(ids)).await;
                 until("they left the old shard", || store.entities(&shard(1)).is_empty()).await;
                 assert_eq!(store.entities(&shard(2)), remembered());
             }
             _ => {
-                until("they start", || office.living() == names(ids)).await;
+                until("they start", || registry.living() == names(ids)).await;
                 assert_eq!((store.entities(&shard(1)), store.entities(&shard(2))), (BTreeSet::new(), remembered()));
             }
         }
         for id in ids {
-            assert_eq!(office.starts(id), 1, "in round {round}, {id} lives once");
+            assert_eq!(registry.starts(id), 1, "in round {round}, {id} lives once");
         }
         within("the node ends", cluster.shutdown()).await;
     }
@@ -365,7 +365,7 @@ impl Disks {
     }
 
     /// A member that hosts jobs.
-    async fn node(self: &Arc<Self>, world: &World, name: &str, office: &Office) -> Member {
+    async fn node(self: &Arc<Self>, world: &World, name: &str, registry: &JobRegistry) -> Member {
         let address = format!("{name}:1");
         let cluster = world.process(&address, world.cluster.clone()).await;
         let disks = self.clone();
@@ -375,7 +375,7 @@ impl Disks {
             let mut replicated = disks.replicated.lock().unwrap();
             Arc::new(replicated.entry(format!("{place}/{replicator}")).or_default().clone())
         });
-        let jobs = sharding.init(jobs(office, name).remember_entities(self.remember())).unwrap();
+        let jobs = sharding.init(jobs(registry, name).remember_entities(self.remember())).unwrap();
         world.join(&cluster).await;
         Member { address: cluster.self_address().clone(), cluster, jobs, _sharding: sharding }
     }
@@ -391,11 +391,11 @@ struct Member {
 async fn entities_are_remembered_over_everything(combination: Combination) {
     let (stores, replicated) = (Stores::in_memory_shared(), Mutex::default());
     let disks = Arc::new(Disks { combination, stores, replicated });
-    let (world, office) = (disks.world(), Office::default());
+    let (world, registry) = (disks.world(), JobRegistry::default());
     let all: BTreeSet<String> = (0..30).map(|id| format!("job-{id}")).collect();
     let left: BTreeSet<String> = all.iter().filter(|id| !id.ends_with('0')).cloned().collect();
-    let are_left = || office.living() == left;
-    let [a, b] = [disks.node(&world, "a", &office).await, disks.node(&world, "b", &office).await];
+    let are_left = || registry.living() == left;
+    let [a, b] = [disks.node(&world, "a", &registry).await, disks.node(&world, "b", &registry).await];
     for id in &all {
         b.jobs.start_entity(id.as_str()).await.unwrap_or_else(|error| panic!("{combination:?} {id}: {error}"));
     }
@@ -405,29 +405,29 @@ async fn entities_are_remembered_over_everything(combination: Combination) {
     until("some passivate", are_left).await;
 
     // A rebalance: a third node comes.
-    let c = disks.node(&world, "c", &office).await;
-    until("some live on the new node", || office.nodes().contains("c") && are_left()).await;
+    let c = disks.node(&world, "c", &registry).await;
+    until("some live on the new node", || registry.nodes().contains("c") && are_left()).await;
 
     // The coordinator's node crashes, and with it a region.
     world.network.crash(&a.address);
-    until("all live on the others", || office.nodes() == names(["b", "c"]) && are_left()).await;
+    until("all live on the others", || registry.nodes() == names(["b", "c"]) && are_left()).await;
     drop(a);
 
     // Another node leaves in order.
     within("it leaves", b.cluster.shutdown()).await;
-    until("all live on the last", || office.nodes() == names(["c"]) && are_left()).await;
+    until("all live on the last", || registry.nodes() == names(["c"]) && are_left()).await;
     drop(b);
     within("it leaves", c.cluster.shutdown()).await;
-    until("nobody is left", || office.living().is_empty()).await;
+    until("nobody is left", || registry.living().is_empty()).await;
     drop((c, world));
 
     // All nodes have stopped. The last one starts again.
-    let (world, office) = (disks.world(), Office::default());
-    let c = disks.node(&world, "c", &office).await;
-    until("all are back", || office.living() == left).await;
+    let (world, registry) = (disks.world(), JobRegistry::default());
+    let c = disks.node(&world, "c", &registry).await;
+    until("all are back", || registry.living() == left).await;
     assert_eq!(get(&c.jobs, "job-1").await, 0);
     for id in &left {
-        assert_eq!(office.starts(id), 1, "{combination:?}: {id} was started without a message, and once");
+        assert_eq!(registry.starts(id), 1, "{combination:?}: {id} was started without a message, and once");
     }
 }
 
@@ -453,20 +453,20 @@ async fn scenario_76_remembered_entities_stay_when_homes_leave_the_journal_for_g
     let mut disks = Disks { combination: Combination::PersistenceJournal, stores, replicated };
     let ids = ["1", "2", "3", "4"];
     for round in 0..3 {
-        let (shared, office) = (Arc::new(disks), Office::default());
+        let (shared, registry) = (Arc::new(disks), JobRegistry::default());
         let world = shared.world();
-        let a = shared.node(&world, "a", &office).await;
+        let a = shared.node(&world, "a", &registry).await;
         match round {
             0 => {
                 for id in ids {
                     a.jobs.start_entity(id).await.unwrap();
                 }
             }
-            1 => until("they are back", || office.living() == names(ids)).await,
+            1 => until("they are back", || registry.living() == names(ids)).await,
             _ => {
                 // Wait longer than the restart took before: no coordinator decides anything.
                 tokio::time::sleep(Duration::from_secs(3)).await;
-                assert_eq!((office.living(), a.jobs.shard_homes()), (BTreeSet::new(), BTreeMap::new()));
+                assert_eq!((registry.living(), a.jobs.shard_homes()), (BTreeSet::new(), BTreeMap::new()));
             }
         }
         within("it leaves", a.cluster.shutdown()).await;
@@ -481,7 +481,7 @@ async fn scenario_76_remembered_entities_stay_when_homes_leave_the_journal_for_g
 #[tokio::test]
 async fn scenario_4_remembered_entities_start_again_on_the_next_node_of_their_role() {
     let world = World::new();
-    let office = Office::default();
+    let registry = JobRegistry::default();
     let start = async |name: &str, role: &str| {
         let settings = ClusterSettings { roles: [role.to_owned()].into(), ..world.cluster.clone() };
         let cluster = world.process(&format!("{name}:1"), settings).await;
@@ -489,7 +489,7 @@ async fn scenario_4_remembered_entities_start_again_on_the_next_node_of_their_ro
         settings.coordinator_singleton.role_override = false;
         settings.coordinator_singleton.role = "coordinates".to_owned();
         let sharding = Sharding::start(cluster.clone(), None, settings).await.unwrap();
-        let jobs = jobs(&office, name).role("hosts").remember_entities(RememberStore::Ddata);
+        let jobs = jobs(&registry, name).role("hosts").remember_entities(RememberStore::Ddata);
         let jobs = sharding.init(jobs).unwrap();
         world.join(&cluster).await;
         (cluster, jobs, sharding)
@@ -502,17 +502,17 @@ async fn scenario_4_remembered_entities_start_again_on_the_next_node_of_their_ro
     }
     let (_next, _jobs, _next_sharding) = start("b", "hosts").await;
     within("it leaves", first.shutdown()).await;
-    until("they live on the next node", || office.nodes() == names(["b"]) && office.living() == names(ids)).await;
+    until("they live on the next node", || registry.nodes() == names(["b"]) && registry.living() == names(ids)).await;
 }
 
 /// The only node ends under traffic, although its type remembers: late messages are dropped, and entities stay
 /// remembered.
 #[tokio::test]
 async fn scenario_51_the_only_region_of_a_type_that_remembers_ends_in_time() {
-    let (world, store, office) = (World::new(), InMemoryRememberStore::new(), Office::default());
+    let (world, store, registry) = (World::new(), InMemoryRememberStore::new(), JobRegistry::default());
     let cluster = world.process("a:1", world.cluster.clone()).await;
     let sharding = world.sharding_on(&cluster).await;
-    let jobs = sharding.init(jobs(&office, "a").remember_entities(RememberStore::custom(store.clone()))).unwrap();
+    let jobs = sharding.init(jobs(&registry, "a").remember_entities(RememberStore::custom(store.clone()))).unwrap();
     world.join(&cluster).await;
     let job = jobs.entity_ref("1");
     assert_eq!(job.ask(Command::Get).await, Ok(0));
@@ -527,7 +527,7 @@ async fn scenario_51_the_only_region_of_a_type_that_remembers_ends_in_time() {
     };
     within("it stops", jobs.graceful_shutdown()).await;
     within("late messages are refused", traffic).await.unwrap();
-    assert_eq!(office.living(), BTreeSet::new());
+    assert_eq!(registry.living(), BTreeSet::new());
     let shard = jobs.shard_of("1").unwrap();
     assert!(store.entities(&shard).contains(&EntityId::new("1").unwrap()), "it starts again with its shard");
     within("the node ends", cluster.shutdown()).await;
@@ -536,7 +536,7 @@ async fn scenario_51_the_only_region_of_a_type_that_remembers_ends_in_time() {
 /// A constant rate holds for all shards of a node together.
 #[tokio::test]
 async fn scenario_73_a_constant_rate_is_kept_over_all_shards() {
-    let (store, office) = (InMemoryRememberStore::new(), Office::default());
+    let (store, registry) = (InMemoryRememberStore::new(), JobRegistry::default());
     for id in 0..12 {
         let entity = EntityId::new(id.to_string()).unwrap();
         let shard = ShardId::from_index(id % 4);
@@ -556,10 +556,10 @@ async fn scenario_73_a_constant_rate_is_kept_over_all_shards() {
     let settings = ShardingSettings { remember, ..ShardingSettings::test() };
     let began = std::time::Instant::now();
     let sharding = Sharding::alone(remoting, None, settings).await.unwrap();
-    let jobs = jobs(&office, "a").extractor(ByRest).remember_entities(RememberStore::custom(store));
+    let jobs = jobs(&registry, "a").extractor(ByRest).remember_entities(RememberStore::custom(store));
     let _jobs = sharding.init(jobs).unwrap();
-    until("the first lot starts", || office.living().len() >= 4).await;
-    until("all start", || office.living().len() == 12).await;
+    until("the first lot starts", || registry.living().len() >= 4).await;
+    until("all start", || registry.living().len() == 12).await;
     assert!(began.elapsed() >= Duration::from_millis(800), "two pauses lie between three lots: {:?}", began.elapsed());
 }
 
@@ -586,7 +586,7 @@ impl Extractor for ByRest {
 
 /// A remembered entity that fails is supervised, and an entity that cannot start is reported.
 #[tokio::test]
-async fn an_entity_that_cannot_start_is_told_of_once_it_is_given_up() {
+async fn an_entity_that_cannot_start_is_reported_once_it_is_given_up() {
     static STARTS: AtomicU64 = AtomicU64::new(0);
     let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
     let remember = RememberSettings {
@@ -614,8 +614,8 @@ async fn an_entity_that_cannot_start_is_told_of_once_it_is_given_up() {
 /// A journal that other nodes do not reach, or no journal, is an error when the type is set up.
 #[tokio::test]
 async fn a_type_that_remembers_in_a_journal_needs_one_that_all_nodes_reach() {
-    let office = Office::default();
-    let remembering = || jobs(&office, "a").remember_entities(RememberStore::EventSourced);
+    let registry = JobRegistry::default();
+    let remembering = || jobs(&registry, "a").remember_entities(RememberStore::EventSourced);
     for (stores, expected) in [(None, "remember_entities_store"), (Some(Stores::in_memory()), "only this node")] {
         let world = World::new();
         let cluster = world.process("a:1", world.cluster.clone()).await;

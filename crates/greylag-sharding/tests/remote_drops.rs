@@ -72,7 +72,7 @@ impl Entity for Busy {
 }
 
 /// The second of two nodes hosts, in one shard; the first asks.
-struct Two {
+struct TwoNodes {
     asker: Region<Message>,
     host: Region<Message>,
     remoting: Arc<dyn Remoting>,
@@ -80,7 +80,7 @@ struct Two {
     _sharding: [Sharding; 2],
 }
 
-impl Two {
+impl TwoNodes {
     async fn new(settings: ShardingSettings) -> Self {
         static LAST_UID: AtomicU64 = AtomicU64::new(0);
         let network = MemoryNetwork::new();
@@ -101,12 +101,12 @@ impl Two {
         };
         let (first, asker, _) = node("a:1", "web").await;
         let (second, host, remoting) = node("b:1", "host").await;
-        let two = Self { asker, host, remoting, door, _sharding: [first, second] };
+        let nodes = Self { asker, host, remoting, door, _sharding: [first, second] };
         // From the second message on, messages bypass the region's machine.
         for count in 0..2 {
-            assert_eq!(two.ask("1").await, Ok(count));
+            assert_eq!(nodes.ask("1").await, Ok(count));
         }
-        two
+        nodes
     }
 
     async fn ask(&self, id: &str) -> Result<u64, AskError> {
@@ -126,7 +126,7 @@ impl Two {
 }
 
 /// Opens the door: a failed test must not leave a thread of its runtime blocked.
-impl Drop for Two {
+impl Drop for TwoNodes {
     fn drop(&mut self) {
         self.door.open();
     }
@@ -138,13 +138,13 @@ fn dropped(reason: DeadLetterReason) -> Result<u64, AskError> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn scenario_104_a_full_shard_inbox_answers_at_once() {
-    let two = Two::new(ShardingSettings { shard_inbox_capacity: 2, ..ShardingSettings::test() }).await;
-    two.block().await;
+    let nodes = TwoNodes::new(ShardingSettings { shard_inbox_capacity: 2, ..ShardingSettings::test() }).await;
+    nodes.block().await;
     // While the door is shut, only dropped asks are answered.
-    let asks: Vec<_> = (0..8).map(|_| Box::pin(two.ask("1"))).collect();
+    let asks: Vec<_> = (0..8).map(|_| Box::pin(nodes.ask("1"))).collect();
     let (first, _, others) = select_all(asks).await;
     assert_eq!(first, dropped(DeadLetterReason::ShardInboxFull));
-    two.door.open();
+    nodes.door.open();
     let others = join_all(others).await;
     let (taken, refused): (Vec<_>, Vec<_>) = others.into_iter().partition(Result::is_ok);
     assert!(taken.len() >= 2, "the inbox holds two");
@@ -155,43 +155,43 @@ async fn scenario_104_a_full_shard_inbox_answers_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_104_a_full_mailbox_answers_at_once() {
-    let two = Two::new(ShardingSettings { entity_mailbox_capacity: 2, ..ShardingSettings::test() }).await;
-    two.tell("1", Message::Suspend);
+    let nodes = TwoNodes::new(ShardingSettings { entity_mailbox_capacity: 2, ..ShardingSettings::test() }).await;
+    nodes.tell("1", Message::Suspend);
     for _ in 0..2 {
-        two.tell("1", Message::Block);
+        nodes.tell("1", Message::Block);
     }
-    assert_eq!(two.ask("1").await, dropped(DeadLetterReason::EntityMailboxFull));
-    assert_eq!(two.ask("2").await, Ok(0), "other entities have mailboxes of their own");
+    assert_eq!(nodes.ask("1").await, dropped(DeadLetterReason::EntityMailboxFull));
+    assert_eq!(nodes.ask("2").await, Ok(0), "other entities have mailboxes of their own");
 }
 
 /// An ask that expires in the inbox is not handled. Its asker has given up by then, and gets its timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn scenario_104_an_ask_that_has_expired_is_not_handled() {
-    let two = Two::new(ShardingSettings::test()).await;
-    two.block().await;
+    let nodes = TwoNodes::new(ShardingSettings::test()).await;
+    nodes.block().await;
     let short = Duration::from_millis(50);
-    let answer = two.asker.entity_ref("1").ask(Message::Count).timeout(short).await;
+    let answer = nodes.asker.entity_ref("1").ask(Message::Count).timeout(short).await;
     assert!(matches!(answer, Err(AskError::Timeout { timeout, .. }) if timeout == short), "{answer:?}");
-    let mut letters = two.remoting.dead_letters(10);
+    let mut letters = nodes.remoting.dead_letters(10);
     // The host counts the timeout from the arrival on, a little later.
     tokio::time::sleep(20 * short).await;
-    two.door.open();
-    assert_eq!(two.ask("1").await, Ok(2), "it was not counted");
+    nodes.door.open();
+    assert_eq!(nodes.ask("1").await, Ok(2), "it was not counted");
     let expired = async { while letters.next().await.reason != DeadLetterReason::Expired {} };
     tokio::time::timeout(PATIENCE, expired).await.expect("it is a dead letter");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scenario_104_a_stopping_shard_answers_what_waits_and_what_comes() {
-    let two = Two::new(ShardingSettings::test()).await;
-    two.tell("1", Message::Suspend);
-    let waits = two.asker.entity_ref("1").ask(Message::Count).send();
+    let nodes = TwoNodes::new(ShardingSettings::test()).await;
+    nodes.tell("1", Message::Suspend);
+    let waits = nodes.asker.entity_ref("1").ask(Message::Count).send();
     // The ask has arrived once a later ask is answered.
-    assert_eq!(two.ask("2").await, Ok(0));
-    let host = two.host.clone();
+    assert_eq!(nodes.ask("2").await, Ok(0));
+    let host = nodes.host.clone();
     let stopped = tokio::spawn(async move { host.graceful_shutdown().await });
     let waited = tokio::time::timeout(PATIENCE, waits).await.expect("it ends with the shard");
     assert_eq!(waited, dropped(DeadLetterReason::NoOtherRegion), "behind the entity that is suspended");
     tokio::time::timeout(PATIENCE, stopped).await.unwrap().unwrap();
-    assert_eq!(two.ask("2").await, dropped(DeadLetterReason::RegionStopped));
+    assert_eq!(nodes.ask("2").await, dropped(DeadLetterReason::RegionStopped));
 }

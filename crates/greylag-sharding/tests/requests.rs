@@ -18,7 +18,7 @@ use greylag_transport::Lane;
 
 const TIMEOUT: Duration = Duration::from_secs(6);
 
-struct Lab {
+struct Harness {
     now: Instant,
     region: Region,
 }
@@ -39,7 +39,7 @@ fn stop(shards: &[u32]) -> Request {
     Request::StopShards(shards.iter().copied().map(shard).collect())
 }
 
-impl Lab {
+impl Harness {
     fn new(remember_entities: bool) -> Self {
         let fingerprint = Fingerprint {
             protocol_major: 1,
@@ -69,9 +69,9 @@ impl Lab {
             app_version: AppVersion::default(),
         };
         let members = Members { members: BTreeMap::from([(node(), facts)]), removed: BTreeMap::new() };
-        let mut lab = Self { now, region: Region::new(config, now) };
-        lab.tell(Input::Membership(Arc::new(members)));
-        lab
+        let mut harness = Self { now, region: Region::new(config, now) };
+        harness.tell(Input::Membership(Arc::new(members)));
+        harness
     }
 
     /// The messages to the coordinator, and the answers to the user.
@@ -121,37 +121,37 @@ fn asked(request: u64, shards: &[u32]) -> RegionMessage {
 }
 
 #[test]
-fn a_request_to_stop_shards_is_said_again_with_what_is_left_of_it() {
-    let mut lab = Lab::new(false);
+fn a_request_to_stop_shards_is_repeated_with_the_remaining_shards() {
+    let mut harness = Harness::new(false);
     // Without a coordinator the request waits for one.
-    assert_eq!(lab.request(1, stop(&[1, 2, 3])), (vec![], vec![]));
-    assert_eq!(lab.register(), [asked(1, &[1, 2, 3])]);
-    let told = lab.order(CoordinatorMessage::ShardsStopped { request: 1, shards: vec![shard(2), shard(9)] });
+    assert_eq!(harness.request(1, stop(&[1, 2, 3])), (vec![], vec![]));
+    assert_eq!(harness.register(), [asked(1, &[1, 2, 3])]);
+    let told = harness.order(CoordinatorMessage::ShardsStopped { request: 1, shards: vec![shard(2), shard(9)] });
     assert_eq!(told, (vec![], vec![(1, Answer::ShardsStopped(vec![shard(2)]))]));
-    assert_eq!(lab.after(Duration::from_millis(199)), (vec![], vec![]));
-    assert_eq!(lab.after(Duration::from_millis(1)), (vec![asked(1, &[1, 3])], vec![]));
+    assert_eq!(harness.after(Duration::from_millis(199)), (vec![], vec![]));
+    assert_eq!(harness.after(Duration::from_millis(1)), (vec![asked(1, &[1, 3])], vec![]));
     // Each shard is reported once.
     let all = CoordinatorMessage::ShardsStopped { request: 1, shards: [1, 2, 3].map(shard).to_vec() };
     let rest = (1, Answer::ShardsStopped(vec![shard(1), shard(3)]));
-    assert_eq!(lab.order(all.clone()), (vec![], vec![rest, (1, Answer::Ended(RequestEnd::Complete))]));
-    assert_eq!(lab.order(all), (vec![], vec![]));
-    assert_eq!(lab.after(Duration::from_secs(60)), (vec![], vec![]));
+    assert_eq!(harness.order(all.clone()), (vec![], vec![rest, (1, Answer::Ended(RequestEnd::Complete))]));
+    assert_eq!(harness.order(all), (vec![], vec![]));
+    assert_eq!(harness.after(Duration::from_secs(60)), (vec![], vec![]));
 }
 
 #[test]
 fn a_request_ends_when_its_time_is_over_or_the_region_has_stopped() {
-    let mut lab = Lab::new(false);
-    lab.register();
-    assert_eq!(lab.request(1, stop(&[])).1, [(1, Answer::Ended(RequestEnd::Complete))]);
-    assert_eq!(lab.request(2, stop(&[1])).0, [asked(2, &[1])]);
-    lab.after(TIMEOUT - Duration::from_millis(1));
-    assert_eq!(lab.after(Duration::from_millis(1)), (vec![], vec![(2, Answer::Ended(RequestEnd::TimedOut))]));
-    let late = lab.order(CoordinatorMessage::ShardsStopped { request: 2, shards: vec![shard(1)] });
+    let mut harness = Harness::new(false);
+    harness.register();
+    assert_eq!(harness.request(1, stop(&[])).1, [(1, Answer::Ended(RequestEnd::Complete))]);
+    assert_eq!(harness.request(2, stop(&[1])).0, [asked(2, &[1])]);
+    harness.after(TIMEOUT - Duration::from_millis(1));
+    assert_eq!(harness.after(Duration::from_millis(1)), (vec![], vec![(2, Answer::Ended(RequestEnd::TimedOut))]));
+    let late = harness.order(CoordinatorMessage::ShardsStopped { request: 2, shards: vec![shard(1)] });
     assert_eq!(late, (vec![], vec![]));
-    lab.request(3, stop(&[1]));
-    assert_eq!(lab.tell(Input::Stop).1, [(3, Answer::Ended(RequestEnd::RegionStopped))]);
-    assert_eq!(lab.request(4, stop(&[1])).1, [(4, Answer::Ended(RequestEnd::RegionStopped))]);
-    assert_eq!(lab.request(5, Request::CurrentRegions).1, [(5, Answer::Ended(RequestEnd::RegionStopped))]);
+    harness.request(3, stop(&[1]));
+    assert_eq!(harness.tell(Input::Stop).1, [(3, Answer::Ended(RequestEnd::RegionStopped))]);
+    assert_eq!(harness.request(4, stop(&[1])).1, [(4, Answer::Ended(RequestEnd::RegionStopped))]);
+    assert_eq!(harness.request(5, Request::CurrentRegions).1, [(5, Answer::Ended(RequestEnd::RegionStopped))]);
 }
 
 /// Sharding scenario 40: a type that remembers its entities. Its region refuses without asking; a proxy, which does not
@@ -159,27 +159,31 @@ fn a_request_ends_when_its_time_is_over_or_the_region_has_stopped() {
 #[test]
 fn scenario_40_shards_of_a_type_that_remembers_are_not_stopped() {
     let refused = [(1, Answer::Ended(RequestEnd::NotAllowedWithRememberEntities))];
-    let mut lab = Lab::new(true);
-    lab.register();
-    assert_eq!(lab.request(1, stop(&[1])), (vec![], refused.to_vec()));
-    let mut lab = Lab::new(false);
-    lab.register();
-    lab.request(1, stop(&[1]));
-    lab.request(2, Request::CurrentRegions);
-    assert_eq!(lab.order(CoordinatorMessage::StopShardsRefused { request: 2 }), (vec![], vec![]), "not of this kind");
-    assert_eq!(lab.order(CoordinatorMessage::StopShardsRefused { request: 1 }), (vec![], refused.to_vec()));
+    let mut harness = Harness::new(true);
+    harness.register();
+    assert_eq!(harness.request(1, stop(&[1])), (vec![], refused.to_vec()));
+    let mut harness = Harness::new(false);
+    harness.register();
+    harness.request(1, stop(&[1]));
+    harness.request(2, Request::CurrentRegions);
+    assert_eq!(
+        harness.order(CoordinatorMessage::StopShardsRefused { request: 2 }),
+        (vec![], vec![]),
+        "not of this kind"
+    );
+    assert_eq!(harness.order(CoordinatorMessage::StopShardsRefused { request: 1 }), (vec![], refused.to_vec()));
 }
 
 #[test]
 fn the_regions_are_asked_for_only_where_a_coordinator_is_known() {
-    let mut lab = Lab::new(false);
-    assert_eq!(lab.request(1, Request::CurrentRegions).1, [(1, Answer::Ended(RequestEnd::NoCoordinator))]);
-    lab.register();
+    let mut harness = Harness::new(false);
+    assert_eq!(harness.request(1, Request::CurrentRegions).1, [(1, Answer::Ended(RequestEnd::NoCoordinator))]);
+    harness.register();
     let question = RegionMessage::GetCurrentRegions { region: region(), request: 2 };
-    assert_eq!(lab.request(2, Request::CurrentRegions), (vec![question.clone()], vec![]));
-    assert_eq!(lab.after(Duration::from_millis(200)), (vec![question], vec![]));
+    assert_eq!(harness.request(2, Request::CurrentRegions), (vec![question.clone()], vec![]));
+    assert_eq!(harness.after(Duration::from_millis(200)), (vec![question], vec![]));
     let regions = vec![region()];
-    let told = lab.order(CoordinatorMessage::CurrentRegions { request: 2, regions: regions.clone() });
+    let told = harness.order(CoordinatorMessage::CurrentRegions { request: 2, regions: regions.clone() });
     let complete = (2, Answer::Ended(RequestEnd::Complete));
     assert_eq!(told, (vec![], vec![(2, Answer::CurrentRegions(regions)), complete]));
 }

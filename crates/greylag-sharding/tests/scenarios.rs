@@ -50,7 +50,7 @@ struct Node {
     kills: u32,
 }
 
-struct Lab {
+struct Harness {
     now: Instant,
     nodes: Vec<Node>,
     lanes: BTreeMap<(usize, usize), VecDeque<Item>>,
@@ -104,10 +104,10 @@ fn members_without(removed: &[usize], at: Instant) -> Arc<Members> {
     Arc::new(Members { members, removed })
 }
 
-impl Lab {
+impl Harness {
     fn new() -> Self {
         let now = Instant::now();
-        let mut lab = Self {
+        let mut harness = Self {
             now,
             nodes: Vec::new(),
             lanes: BTreeMap::new(),
@@ -121,7 +121,7 @@ impl Lab {
         };
         let members = members_without(&[], now);
         for node in 0..3 {
-            lab.nodes.push(Node {
+            harness.nodes.push(Node {
                 region: Region::new(config(node), now),
                 published: Route::Closed,
                 tokens: BTreeMap::new(),
@@ -132,10 +132,10 @@ impl Lab {
                 starts: 0,
                 kills: 0,
             });
-            lab.tell(node, Input::Membership(members.clone()));
-            lab.coordinate(node, CoordinatorMessage::RegisterAck { serial: 1 });
+            harness.tell(node, Input::Membership(members.clone()));
+            harness.coordinate(node, CoordinatorMessage::RegisterAck { serial: 1 });
         }
-        lab
+        harness
     }
 
     fn tell(&mut self, node: usize, input: Input) {
@@ -321,11 +321,11 @@ impl Lab {
 
     /// O hosts at generation 1, and P knows it.
     fn owned_by_o() -> Self {
-        let mut lab = Self::new();
-        lab.host(home(O, 1));
-        lab.ready(O);
-        lab.route(P, home(O, 1));
-        lab
+        let mut harness = Self::new();
+        harness.host(home(O, 1));
+        harness.ready(O);
+        harness.route(P, home(O, 1));
+        harness
     }
 
     /// Removes O from the membership, and with it the coordinator, which goes on at N.
@@ -382,22 +382,22 @@ impl Lab {
 /// C1's handoff ended the shard at O, C1 died before its commit, and C2 believes the old home.
 #[test]
 fn scenario_85_an_ended_generation_does_not_start_again() {
-    let mut lab = Lab::owned_by_o();
-    lab.hand_off(O, 1, 1, &[]);
-    lab.stopped(O);
-    assert!(lab.has_said_stopped(O, 1));
-    lab.fail_over();
-    lab.told.clear();
-    lab.send(O, "m");
-    lab.route(O, home(O, 1));
-    assert_eq!(lab.nodes[O].starts, 1, "O starts nothing");
-    assert!(lab.has_said_stopped(O, 1), "and says why, so that C2 allocates anew");
+    let mut harness = Harness::owned_by_o();
+    harness.hand_off(O, 1, 1, &[]);
+    harness.stopped(O);
+    assert!(harness.has_said_stopped(O, 1));
+    harness.fail_over();
+    harness.told.clear();
+    harness.send(O, "m");
+    harness.route(O, home(O, 1));
+    assert_eq!(harness.nodes[O].starts, 1, "O starts nothing");
+    assert!(harness.has_said_stopped(O, 1), "and says why, so that C2 allocates anew");
     let next = home_after(N, 2, 1);
-    lab.host(next.clone());
-    lab.ready(N);
-    lab.route(O, next);
-    lab.settle();
-    assert_eq!(lab.handled, [(N, "m")]);
+    harness.host(next.clone());
+    harness.ready(N);
+    harness.route(O, next);
+    harness.settle();
+    assert_eq!(harness.handled, [(N, "m")]);
 }
 
 /// m1 waits in O's shard when the handoff begins; P's mark has passed and P buffers m2.
@@ -405,271 +405,271 @@ fn scenario_85_an_ended_generation_does_not_start_again() {
 fn scenario_87_leftovers_come_first_whichever_lane_is_faster() {
     for p_first in [true, false] {
         for failover in [true, false] {
-            let mut lab = Lab::owned_by_o();
-            lab.nodes[O].busy = true;
-            lab.send(P, "m1");
-            lab.arrive(P, O);
-            lab.begin(P, O, 1, 1);
-            assert!(lab.has_acked_flushed(P));
-            lab.send(P, "m2");
-            lab.hand_off(O, 1, 1, &[P]);
-            assert!(lab.nodes[O].ending.is_none(), "the mark is awaited");
-            lab.arrive(P, O);
-            lab.stopped(O);
+            let mut harness = Harness::owned_by_o();
+            harness.nodes[O].busy = true;
+            harness.send(P, "m1");
+            harness.arrive(P, O);
+            harness.begin(P, O, 1, 1);
+            assert!(harness.has_acked_flushed(P));
+            harness.send(P, "m2");
+            harness.hand_off(O, 1, 1, &[P]);
+            assert!(harness.nodes[O].ending.is_none(), "the mark is awaited");
+            harness.arrive(P, O);
+            harness.stopped(O);
             let left = |m: &RegionMessage| matches!(m, RegionMessage::ShardStopped { leftovers: true, .. });
-            assert!(lab.last_told(O, left).is_some());
+            assert!(harness.last_told(O, left).is_some());
             if failover {
-                lab.fail_over();
+                harness.fail_over();
             }
             let next = Home { leftovers_from: Some(region(O)), ..home_after(N, 2, 1) };
-            lab.host(next);
-            lab.ready(N);
+            harness.host(next);
+            harness.ready(N);
             // After a failover the coordinator does not know the attempt, and P has to probe.
             let flushed = (!failover).then_some(Attempt(1));
-            lab.route(P, Home { flushed, ..home(N, 2) });
-            lab.route(O, home(N, 2));
+            harness.route(P, Home { flushed, ..home(N, 2) });
+            harness.route(O, home(N, 2));
             if p_first {
-                lab.arrive(P, N);
-                lab.arrive(P, O);
+                harness.arrive(P, N);
+                harness.arrive(P, O);
             }
-            lab.arrive(O, N);
-            lab.settle();
-            assert_eq!(lab.messages(), ["m1", "m2"], "P first: {p_first}, failover: {failover}");
-            assert_eq!(lab.dead, []);
+            harness.arrive(O, N);
+            harness.settle();
+            assert_eq!(harness.messages(), ["m1", "m2"], "P first: {p_first}, failover: {failover}");
+            assert_eq!(harness.dead, []);
         }
     }
 }
 
 /// O has handed the shard over to N without P: m1 is on its way to O when P learns of N.
-fn p_is_left_out(lab: &mut Lab) {
-    lab.send(P, "m1");
-    lab.hand_off(O, 1, 1, &[]);
-    lab.stopped(O);
-    lab.host(home_after(N, 2, 1));
-    lab.ready(N);
-    lab.route(O, home(N, 2));
+fn p_is_left_out(harness: &mut Harness) {
+    harness.send(P, "m1");
+    harness.hand_off(O, 1, 1, &[]);
+    harness.stopped(O);
+    harness.host(home_after(N, 2, 1));
+    harness.ready(N);
+    harness.route(O, home(N, 2));
 }
 
 #[test]
 fn scenario_88_late_registration_and_a_table_push() {
-    let mut lab = Lab::owned_by_o();
-    p_is_left_out(&mut lab);
-    lab.route(P, home(N, 2));
-    lab.send(P, "m2");
-    lab.arrive(P, N);
-    lab.settle();
-    assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2"], 0));
+    let mut harness = Harness::owned_by_o();
+    p_is_left_out(&mut harness);
+    harness.route(P, home(N, 2));
+    harness.send(P, "m2");
+    harness.arrive(P, N);
+    harness.settle();
+    assert_eq!((harness.messages(), harness.dead.len()), (vec!["m1", "m2"], 0));
 }
 
 #[test]
 fn scenario_88_a_late_begin_hand_off_of_a_proxy() {
-    let mut lab = Lab::owned_by_o();
-    p_is_left_out(&mut lab);
+    let mut harness = Harness::owned_by_o();
+    p_is_left_out(&mut harness);
     // This ack is not awaited any more, so P is in no `flush_from`.
-    lab.begin(P, O, 1, 1);
-    lab.route(P, home(N, 2));
-    lab.send(P, "m2");
-    lab.arrive(P, N);
-    lab.settle();
-    assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2"], 0));
+    harness.begin(P, O, 1, 1);
+    harness.route(P, home(N, 2));
+    harness.send(P, "m2");
+    harness.arrive(P, N);
+    harness.settle();
+    assert_eq!((harness.messages(), harness.dead.len()), (vec!["m1", "m2"], 0));
 }
 
 #[test]
 fn scenario_88_a_lost_ack_and_the_repeat() {
-    let mut lab = Lab::owned_by_o();
-    lab.send(P, "m1");
-    lab.begin(P, O, 1, 1);
-    lab.told.clear();
-    lab.begin(P, O, 1, 1);
-    assert!(lab.has_acked_flushed(P), "the repeat gets the same ack, although the route is closed by now");
-    lab.send(P, "m2");
-    lab.hand_off(O, 1, 1, &[P]);
-    assert!(lab.nodes[O].ending.is_none(), "O waits for the mark behind m1");
-    lab.arrive(P, O);
-    lab.stopped(O);
-    lab.host(home_after(N, 2, 1));
-    lab.ready(N);
-    lab.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
-    lab.settle();
-    assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2"], 0));
+    let mut harness = Harness::owned_by_o();
+    harness.send(P, "m1");
+    harness.begin(P, O, 1, 1);
+    harness.told.clear();
+    harness.begin(P, O, 1, 1);
+    assert!(harness.has_acked_flushed(P), "the repeat gets the same ack, although the route is closed by now");
+    harness.send(P, "m2");
+    harness.hand_off(O, 1, 1, &[P]);
+    assert!(harness.nodes[O].ending.is_none(), "O waits for the mark behind m1");
+    harness.arrive(P, O);
+    harness.stopped(O);
+    harness.host(home_after(N, 2, 1));
+    harness.ready(N);
+    harness.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
+    harness.settle();
+    assert_eq!((harness.messages(), harness.dead.len()), (vec!["m1", "m2"], 0));
 }
 
 #[test]
 fn scenario_88_begin_hand_off_of_a_newer_generation() {
-    let mut lab = Lab::owned_by_o();
-    p_is_left_out(&mut lab);
-    lab.begin(P, N, 2, 2);
-    let ack = lab.last_told(P, |message| matches!(message, RegionMessage::BeginHandOffAck { .. }));
+    let mut harness = Harness::owned_by_o();
+    p_is_left_out(&mut harness);
+    harness.begin(P, N, 2, 2);
+    let ack = harness.last_told(P, |message| matches!(message, RegionMessage::BeginHandOffAck { .. }));
     assert!(matches!(ack, Some(RegionMessage::BeginHandOffAck { flushed: false, .. })), "it never sent at 2");
-    lab.send(P, "m2");
+    harness.send(P, "m2");
     // The handoff is given up, and P is told the home N once more.
-    lab.route(P, home(N, 2));
-    lab.arrive(P, N);
-    lab.settle();
-    assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2"], 0));
+    harness.route(P, home(N, 2));
+    harness.arrive(P, N);
+    harness.settle();
+    assert_eq!((harness.messages(), harness.dead.len()), (vec!["m1", "m2"], 0));
 }
 
 #[test]
 fn scenario_88_the_sender_becomes_the_owner() {
-    let mut lab = Lab::owned_by_o();
-    lab.send(P, "m1");
-    lab.hand_off(O, 1, 1, &[]);
-    lab.stopped(O);
-    lab.host(home_after(P, 2, 1));
-    lab.ready(P);
-    lab.send(P, "m2");
-    assert_eq!(lab.messages(), [""; 0], "its own route opens behind the old path");
-    lab.route(O, home(P, 2));
-    lab.settle();
-    lab.send(P, "m3");
-    assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2", "m3"], 0));
+    let mut harness = Harness::owned_by_o();
+    harness.send(P, "m1");
+    harness.hand_off(O, 1, 1, &[]);
+    harness.stopped(O);
+    harness.host(home_after(P, 2, 1));
+    harness.ready(P);
+    harness.send(P, "m2");
+    assert_eq!(harness.messages(), [""; 0], "its own route opens behind the old path");
+    harness.route(O, home(P, 2));
+    harness.settle();
+    harness.send(P, "m3");
+    assert_eq!((harness.messages(), harness.dead.len()), (vec!["m1", "m2", "m3"], 0));
 }
 
 /// The lane to O is down for longer than marks are awaited: m1 arrives after m2 has been handled.
 #[test]
-fn scenario_89_what_comes_too_late_is_a_gap_and_never_a_swap() {
-    let mut lab = Lab::owned_by_o();
-    lab.send(P, "m1");
-    lab.begin(P, O, 1, 1);
-    lab.send(P, "m2");
-    lab.hand_off(O, 1, 1, &[P]);
-    lab.pass(PAST_FLUSH);
-    lab.stopped(O);
-    lab.host(home_after(N, 2, 1));
-    lab.ready(N);
-    lab.route(O, home(N, 2));
-    lab.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
-    lab.arrive(P, N);
-    assert_eq!(lab.messages(), ["m2"]);
-    lab.settle();
-    assert_eq!(lab.messages(), ["m2"]);
-    assert_eq!(lab.dead, [("m1", DeadLetterReason::RouteStraggler)]);
+fn scenario_89_a_late_message_is_a_gap_and_never_a_swap() {
+    let mut harness = Harness::owned_by_o();
+    harness.send(P, "m1");
+    harness.begin(P, O, 1, 1);
+    harness.send(P, "m2");
+    harness.hand_off(O, 1, 1, &[P]);
+    harness.pass(PAST_FLUSH);
+    harness.stopped(O);
+    harness.host(home_after(N, 2, 1));
+    harness.ready(N);
+    harness.route(O, home(N, 2));
+    harness.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
+    harness.arrive(P, N);
+    assert_eq!(harness.messages(), ["m2"]);
+    harness.settle();
+    assert_eq!(harness.messages(), ["m2"]);
+    assert_eq!(harness.dead, [("m1", DeadLetterReason::RouteStraggler)]);
 }
 
 #[test]
 fn scenario_89_the_probe_times_out_too() {
-    let mut lab = Lab::owned_by_o();
-    p_is_left_out(&mut lab);
-    lab.route(P, home(N, 2));
-    lab.send(P, "m2");
-    lab.pass(PAST_FLUSH);
-    lab.arrive(P, N);
-    assert_eq!(lab.messages(), ["m2"], "the new route opens without the echo");
-    lab.settle();
-    assert_eq!(lab.messages(), ["m2"]);
-    assert_eq!(lab.dead, [("m1", DeadLetterReason::RouteStraggler)]);
+    let mut harness = Harness::owned_by_o();
+    p_is_left_out(&mut harness);
+    harness.route(P, home(N, 2));
+    harness.send(P, "m2");
+    harness.pass(PAST_FLUSH);
+    harness.arrive(P, N);
+    assert_eq!(harness.messages(), ["m2"], "the new route opens without the echo");
+    harness.settle();
+    assert_eq!(harness.messages(), ["m2"]);
+    assert_eq!(harness.dead, [("m1", DeadLetterReason::RouteStraggler)]);
 }
 
 #[test]
 fn scenario_89_over_two_moves_in_a_row() {
-    let mut lab = Lab::owned_by_o();
-    p_is_left_out(&mut lab);
-    lab.route(P, home(N, 2));
-    lab.send(P, "m2");
-    lab.pass(PAST_FLUSH);
-    lab.arrive(P, N);
+    let mut harness = Harness::owned_by_o();
+    p_is_left_out(&mut harness);
+    harness.route(P, home(N, 2));
+    harness.send(P, "m2");
+    harness.pass(PAST_FLUSH);
+    harness.arrive(P, N);
     // N's floor ends with N's hosting; the new owner only knows the generation before.
-    lab.hand_off(N, 2, 2, &[]);
-    lab.stopped(N);
-    lab.host(home_after(O, 3, 2));
-    lab.ready(O);
-    lab.route(N, home(O, 3));
-    lab.settle();
-    assert_eq!(lab.messages(), ["m2"]);
-    assert_eq!(lab.dead, [("m1", DeadLetterReason::RouteStraggler)]);
+    harness.hand_off(N, 2, 2, &[]);
+    harness.stopped(N);
+    harness.host(home_after(O, 3, 2));
+    harness.ready(O);
+    harness.route(N, home(O, 3));
+    harness.settle();
+    assert_eq!(harness.messages(), ["m2"]);
+    assert_eq!(harness.dead, [("m1", DeadLetterReason::RouteStraggler)]);
 }
 
 #[test]
 fn scenario_90_marks_of_another_attempt_and_older_homes_count_for_nothing() {
-    let mut lab = Lab::owned_by_o();
-    lab.begin(P, O, 1, 1);
-    lab.arrive(P, O);
-    lab.fail_over();
-    lab.hand_off(O, 1, 9, &[P]);
-    assert!(lab.nodes[O].ending.is_none(), "C1's mark is not C2's");
-    lab.begin(P, O, 1, 9);
-    lab.arrive(P, O);
-    lab.stopped(O);
-    lab.host(home_after(N, 2, 1));
-    lab.ready(N);
-    lab.route(P, Home { flushed: Some(Attempt(9)), ..home(N, 2) });
-    lab.route(P, home(O, 1));
-    assert_eq!(lab.nodes[P].published, Route::Remote { region: region(N), generation: generation(2) });
+    let mut harness = Harness::owned_by_o();
+    harness.begin(P, O, 1, 1);
+    harness.arrive(P, O);
+    harness.fail_over();
+    harness.hand_off(O, 1, 9, &[P]);
+    assert!(harness.nodes[O].ending.is_none(), "C1's mark is not C2's");
+    harness.begin(P, O, 1, 9);
+    harness.arrive(P, O);
+    harness.stopped(O);
+    harness.host(home_after(N, 2, 1));
+    harness.ready(N);
+    harness.route(P, Home { flushed: Some(Attempt(9)), ..home(N, 2) });
+    harness.route(P, home(O, 1));
+    assert_eq!(harness.nodes[P].published, Route::Remote { region: region(N), generation: generation(2) });
 }
 
 #[test]
 fn scenario_91_a_hand_off_of_a_shard_that_is_not_here_is_answered() {
-    let mut lab = Lab::new();
-    lab.hand_off(O, 1, 1, &[P]);
-    assert!(!lab.has_said_stopped(O, 1), "what P has sent may still come");
-    lab.host(home(O, 1));
-    lab.pass(PAST_FLUSH);
-    assert!(lab.has_said_stopped(O, 1));
-    lab.host(home(O, 1));
-    assert_eq!(lab.nodes[O].starts, 0, "a HostShard that comes later starts nothing");
+    let mut harness = Harness::new();
+    harness.hand_off(O, 1, 1, &[P]);
+    assert!(!harness.has_said_stopped(O, 1), "what P has sent may still come");
+    harness.host(home(O, 1));
+    harness.pass(PAST_FLUSH);
+    assert!(harness.has_said_stopped(O, 1));
+    harness.host(home(O, 1));
+    assert_eq!(harness.nodes[O].starts, 0, "a HostShard that comes later starts nothing");
 }
 
 /// The first leftover is taken after the wait for leftovers has timed out; the shard fails; the second comes.
 #[test]
 fn scenario_94_a_leftover_after_its_time_is_dead() {
-    let mut lab = Lab::owned_by_o();
-    lab.nodes[O].busy = true;
-    lab.send(P, "m1");
-    lab.send(P, "m2");
-    lab.arrive(P, O);
-    lab.hand_off(O, 1, 1, &[]);
-    lab.stopped(O);
-    lab.nodes[N].busy = true;
-    lab.host(Home { leftovers_from: Some(region(O)), ..home_after(N, 2, 1) });
-    lab.ready(N);
-    lab.route(O, home(N, 2));
-    let second = lab.lanes.get_mut(&(O, N)).expect("leftovers were sent").remove(1).expect("there are two");
-    lab.arrive(O, N);
-    lab.pass(PAST_FLUSH);
-    let inbox = std::mem::take(&mut lab.nodes[N].inbox);
+    let mut harness = Harness::owned_by_o();
+    harness.nodes[O].busy = true;
+    harness.send(P, "m1");
+    harness.send(P, "m2");
+    harness.arrive(P, O);
+    harness.hand_off(O, 1, 1, &[]);
+    harness.stopped(O);
+    harness.nodes[N].busy = true;
+    harness.host(Home { leftovers_from: Some(region(O)), ..home_after(N, 2, 1) });
+    harness.ready(N);
+    harness.route(O, home(N, 2));
+    let second = harness.lanes.get_mut(&(O, N)).expect("leftovers were sent").remove(1).expect("there are two");
+    harness.arrive(O, N);
+    harness.pass(PAST_FLUSH);
+    let inbox = std::mem::take(&mut harness.nodes[N].inbox);
     let mut unprocessed = Vec::new();
     for (message, provenance) in inbox {
-        unprocessed.push(Returned { message: MessageInfo::of(lab.token(N, message)), provenance });
+        unprocessed.push(Returned { message: MessageInfo::of(harness.token(N, message)), provenance });
     }
-    lab.tell(N, Input::ShardFailed { shard: shard(), generation: generation(2), unprocessed });
-    lab.lanes.entry((O, N)).or_default().push_back(second);
-    lab.settle();
-    lab.nodes[N].busy = false;
-    lab.pass(Duration::from_millis(200));
-    lab.ready(N);
-    assert_eq!(lab.messages(), ["m1"]);
-    assert_eq!(lab.dead, [("m2", DeadLetterReason::HandOffStraggler)]);
+    harness.tell(N, Input::ShardFailed { shard: shard(), generation: generation(2), unprocessed });
+    harness.lanes.entry((O, N)).or_default().push_back(second);
+    harness.settle();
+    harness.nodes[N].busy = false;
+    harness.pass(Duration::from_millis(200));
+    harness.ready(N);
+    assert_eq!(harness.messages(), ["m1"]);
+    assert_eq!(harness.dead, [("m2", DeadLetterReason::HandOffStraggler)]);
 }
 
 /// The handoff reaches a shard that has not begun to serve, with marks and leftovers still to come.
 #[test]
 fn scenario_95_a_hand_off_during_the_start_loses_nothing() {
-    let mut lab = Lab::owned_by_o();
-    lab.nodes[O].busy = true;
-    lab.send(P, "m1");
-    lab.arrive(P, O);
-    lab.begin(P, O, 1, 1);
-    lab.hand_off(O, 1, 1, &[P]);
-    lab.arrive(P, O);
-    lab.stopped(O);
-    lab.host(Home { leftovers_from: Some(region(O)), ..home_after(N, 2, 1) });
-    lab.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
-    lab.send(P, "m2");
-    lab.begin(P, N, 2, 2);
-    lab.hand_off(N, 2, 2, &[P]);
-    lab.stopped(N);
-    assert!(!lab.has_said_stopped(N, 2), "P's mark and O's leftovers are still to come");
-    lab.route(O, home(N, 2));
-    lab.settle();
-    assert!(lab.has_said_stopped(N, 2));
-    lab.nodes[O].busy = false;
-    lab.host(Home { leftovers_from: Some(region(N)), ..home_after(O, 3, 2) });
-    lab.ready(O);
-    lab.send(P, "m3");
-    lab.route(P, Home { flushed: Some(Attempt(2)), ..home(O, 3) });
-    lab.route(N, home(O, 3));
-    lab.settle();
-    assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2", "m3"], 0));
+    let mut harness = Harness::owned_by_o();
+    harness.nodes[O].busy = true;
+    harness.send(P, "m1");
+    harness.arrive(P, O);
+    harness.begin(P, O, 1, 1);
+    harness.hand_off(O, 1, 1, &[P]);
+    harness.arrive(P, O);
+    harness.stopped(O);
+    harness.host(Home { leftovers_from: Some(region(O)), ..home_after(N, 2, 1) });
+    harness.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
+    harness.send(P, "m2");
+    harness.begin(P, N, 2, 2);
+    harness.hand_off(N, 2, 2, &[P]);
+    harness.stopped(N);
+    assert!(!harness.has_said_stopped(N, 2), "P's mark and O's leftovers are still to come");
+    harness.route(O, home(N, 2));
+    harness.settle();
+    assert!(harness.has_said_stopped(N, 2));
+    harness.nodes[O].busy = false;
+    harness.host(Home { leftovers_from: Some(region(N)), ..home_after(O, 3, 2) });
+    harness.ready(O);
+    harness.send(P, "m3");
+    harness.route(P, Home { flushed: Some(Attempt(2)), ..home(O, 3) });
+    harness.route(N, home(O, 3));
+    harness.settle();
+    assert_eq!((harness.messages(), harness.dead.len()), (vec!["m1", "m2", "m3"], 0));
 }
 
 /// The home of generation 2 never starts, since N shuts down or the order to host is lost, and yet P sends to it. The
@@ -679,37 +679,37 @@ fn scenario_95_a_hand_off_during_the_start_loses_nothing() {
 #[test]
 fn scenario_95_an_owner_that_never_starts_keeps_the_order() {
     for is_leaving in [true, false] {
-        let mut lab = Lab::owned_by_o();
-        lab.begin(P, O, 1, 1);
-        lab.hand_off(O, 1, 1, &[P]);
-        lab.arrive(P, O);
-        lab.stopped(O);
-        lab.send(N, "n");
+        let mut harness = Harness::owned_by_o();
+        harness.begin(P, O, 1, 1);
+        harness.hand_off(O, 1, 1, &[P]);
+        harness.arrive(P, O);
+        harness.stopped(O);
+        harness.send(N, "n");
         if is_leaving {
-            lab.tell(N, Input::GracefulShutdown);
-            lab.told.clear();
-            lab.host(home_after(N, 2, 1));
+            harness.tell(N, Input::GracefulShutdown);
+            harness.told.clear();
+            harness.host(home_after(N, 2, 1));
             let asks = |message: &RegionMessage| matches!(message, RegionMessage::GracefulShutdownReq { .. });
-            assert!(lab.last_told(N, asks).is_some(), "it wants to be rid of the shard");
+            assert!(harness.last_told(N, asks).is_some(), "it wants to be rid of the shard");
         }
-        lab.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
-        lab.send(P, "m1");
-        lab.begin(P, N, 2, 2);
-        lab.hand_off(N, 2, 2, &[P]);
-        assert!(!lab.has_said_stopped(N, 2), "P's mark is to come, behind m1");
-        lab.arrive(P, N);
+        harness.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
+        harness.send(P, "m1");
+        harness.begin(P, N, 2, 2);
+        harness.hand_off(N, 2, 2, &[P]);
+        assert!(!harness.has_said_stopped(N, 2), "P's mark is to come, behind m1");
+        harness.arrive(P, N);
         let left = |m: &RegionMessage| matches!(m, RegionMessage::ShardStopped { leftovers: true, .. });
-        assert!(lab.last_told(N, left).is_some());
-        assert_eq!(lab.nodes[N].starts, 0);
-        lab.host(Home { leftovers_from: Some(region(N)), ..home_after(O, 3, 2) });
-        lab.ready(O);
-        lab.route(P, Home { flushed: Some(Attempt(2)), ..home(O, 3) });
-        lab.send(P, "m2");
-        lab.arrive(P, O);
-        assert_eq!(lab.messages(), [""; 0], "O waits for what N has left");
-        lab.route(N, home(O, 3));
-        lab.settle();
-        assert_eq!((lab.messages(), lab.dead.len()), (vec!["n", "m1", "m2"], 0), "leaving: {is_leaving}");
+        assert!(harness.last_told(N, left).is_some());
+        assert_eq!(harness.nodes[N].starts, 0);
+        harness.host(Home { leftovers_from: Some(region(N)), ..home_after(O, 3, 2) });
+        harness.ready(O);
+        harness.route(P, Home { flushed: Some(Attempt(2)), ..home(O, 3) });
+        harness.send(P, "m2");
+        harness.arrive(P, O);
+        assert_eq!(harness.messages(), [""; 0], "O waits for what N has left");
+        harness.route(N, home(O, 3));
+        harness.settle();
+        assert_eq!((harness.messages(), harness.dead.len()), (vec!["n", "m1", "m2"], 0), "leaving: {is_leaving}");
     }
 }
 
@@ -718,82 +718,82 @@ fn scenario_95_an_owner_that_never_starts_keeps_the_order() {
 /// `sharding`).
 #[test]
 fn scenario_88_a_planned_home_falls_when_a_newer_one_is_heard_of() {
-    let mut lab = Lab::owned_by_o();
-    p_is_left_out(&mut lab);
-    lab.route(P, home(N, 2));
-    lab.send(P, "m2");
-    lab.frame(O, P, "newer", 3, 3, false);
-    lab.settle();
-    assert_eq!(lab.nodes[P].published, Route::Closed, "it asks for the home of generation 3");
-    assert_eq!(lab.messages(), ["m1"]);
-    lab.host(home_after(P, 3, 2));
-    lab.ready(P);
-    assert_eq!((lab.messages(), lab.dead.len()), (vec!["m1", "m2", "newer"], 0));
+    let mut harness = Harness::owned_by_o();
+    p_is_left_out(&mut harness);
+    harness.route(P, home(N, 2));
+    harness.send(P, "m2");
+    harness.frame(O, P, "newer", 3, 3, false);
+    harness.settle();
+    assert_eq!(harness.nodes[P].published, Route::Closed, "it asks for the home of generation 3");
+    assert_eq!(harness.messages(), ["m1"]);
+    harness.host(home_after(P, 3, 2));
+    harness.ready(P);
+    assert_eq!((harness.messages(), harness.dead.len()), (vec!["m1", "m2", "newer"], 0));
 }
 
 /// A late order to begin a handoff that has ended reaches P while it waits for the echo, which is lost (seed 57790).
 #[test]
 fn scenario_88_a_late_begin_hand_off_does_not_stop_the_clock() {
-    let mut lab = Lab::owned_by_o();
-    p_is_left_out(&mut lab);
-    lab.route(P, home(N, 2));
-    lab.begin(P, O, 1, 1);
-    lab.pass(PAST_FLUSH);
-    assert_eq!(lab.nodes[P].published, Route::Remote { region: region(N), generation: generation(2) });
+    let mut harness = Harness::owned_by_o();
+    p_is_left_out(&mut harness);
+    harness.route(P, home(N, 2));
+    harness.begin(P, O, 1, 1);
+    harness.pass(PAST_FLUSH);
+    assert_eq!(harness.nodes[P].published, Route::Remote { region: region(N), generation: generation(2) });
 }
 
 /// O has heard of a newer home than P's but knows no home itself: P is told nevertheless (seed 25777).
 #[test]
 fn a_sender_hears_of_a_newer_home_from_a_region_without_one() {
-    let mut lab = Lab::owned_by_o();
-    lab.hand_off(O, 1, 1, &[]);
-    lab.stopped(O);
-    lab.route(O, home(N, 2));
-    lab.begin(O, N, 2, 2);
-    lab.send(P, "m");
-    lab.arrive(P, O);
-    lab.echoes();
-    assert_eq!(lab.nodes[P].published, Route::Closed, "P leaves the old route and asks");
+    let mut harness = Harness::owned_by_o();
+    harness.hand_off(O, 1, 1, &[]);
+    harness.stopped(O);
+    harness.route(O, home(N, 2));
+    harness.begin(O, N, 2, 2);
+    harness.send(P, "m");
+    harness.arrive(P, O);
+    harness.echoes();
+    assert_eq!(harness.nodes[P].published, Route::Closed, "P leaves the old route and asks");
 }
 
 /// P's message waited at a region that knew no home, and was passed on with the generation of the home that came: too
 /// old there, it still shows that P uses an older home (seed 171 of many shards).
 #[test]
 fn a_sender_hears_of_a_newer_home_from_the_owner_that_dropped_what_another_region_passed_on() {
-    let mut lab = Lab::owned_by_o();
-    lab.hand_off(O, 1, 1, &[]);
-    lab.stopped(O);
-    lab.host(home_after(N, 3, 2));
-    lab.ready(N);
-    lab.frame(P, N, "passed on", 1, 3, false);
-    assert_eq!(lab.dead, [("passed on", DeadLetterReason::RouteStraggler)]);
-    lab.echoes();
-    assert_eq!(lab.nodes[P].published, Route::Closed, "P leaves the old route and asks");
-    lab.route(P, home(N, 3));
-    lab.pass(PAST_FLUSH);
+    let mut harness = Harness::owned_by_o();
+    harness.hand_off(O, 1, 1, &[]);
+    harness.stopped(O);
+    harness.host(home_after(N, 3, 2));
+    harness.ready(N);
+    harness.frame(P, N, "passed on", 1, 3, false);
+    assert_eq!(harness.dead, [("passed on", DeadLetterReason::RouteStraggler)]);
+    harness.echoes();
+    assert_eq!(harness.nodes[P].published, Route::Closed, "P leaves the old route and asks");
+    harness.route(P, home(N, 3));
+    harness.pass(PAST_FLUSH);
     let open = Route::Remote { region: region(N), generation: generation(3) };
-    assert_eq!(lab.nodes[P].published, open);
-    lab.frame(P, N, "later still", 1, 3, false);
-    lab.echoes();
-    assert_eq!(lab.nodes[P].published, open, "a route to the owner stays as it is");
+    assert_eq!(harness.nodes[P].published, open);
+    harness.frame(P, N, "later still", 1, 3, false);
+    harness.echoes();
+    assert_eq!(harness.nodes[P].published, open, "a route to the owner stays as it is");
 }
 
 /// Messages that wait at an owner that ends before it serves pass the next owner unchecked, so they are checked here
 /// (seed 45061).
 #[test]
-fn scenario_94_what_an_unserved_owner_would_not_take_is_no_leftover() {
-    let mut lab = Lab::owned_by_o();
-    lab.host(Home { leftovers_from: Some(region(O)), ..home_after(N, 2, 1) });
-    lab.frame(P, N, "of no former owner", 1, 2, true);
-    lab.frame(P, N, "new", 2, 2, false);
-    lab.frame(P, N, "old", 1, 2, false);
-    lab.tell(N, Input::Mark { node: address(O), shard: shard(), mark: leftover_mark(O, 2) });
-    lab.hand_off(N, 2, 2, &[]);
-    lab.stopped(N);
+fn scenario_94_messages_that_an_unserved_owner_would_not_take_are_no_leftovers() {
+    let mut harness = Harness::owned_by_o();
+    harness.host(Home { leftovers_from: Some(region(O)), ..home_after(N, 2, 1) });
+    harness.frame(P, N, "of no former owner", 1, 2, true);
+    harness.frame(P, N, "new", 2, 2, false);
+    harness.frame(P, N, "old", 1, 2, false);
+    harness.tell(N, Input::Mark { node: address(O), shard: shard(), mark: leftover_mark(O, 2) });
+    harness.hand_off(N, 2, 2, &[]);
+    harness.stopped(N);
     let expected =
         [("of no former owner", DeadLetterReason::HandOffStraggler), ("old", DeadLetterReason::RouteStraggler)];
-    assert_eq!(lab.dead, expected);
-    assert_eq!(lab.nodes[N].region.counters().buffered, 1, "the newer one goes on");
+    assert_eq!(harness.dead, expected);
+    assert_eq!(harness.nodes[N].region.counters().buffered, 1, "the newer one goes on");
 }
 
 /// A node that P does not know as the coordinator's yet gives orders under a newer epoch. P would not believe its ack,
@@ -801,19 +801,20 @@ fn scenario_94_what_an_unserved_owner_would_not_take_is_no_leftover() {
 /// simulation).
 #[test]
 fn orders_of_a_node_that_may_not_coordinate_are_not_answered() {
-    let mut lab = Lab::owned_by_o();
-    let registers =
-        |lab: &Lab| lab.told.iter().filter(|(n, m)| *n == P && matches!(m, RegionMessage::Register(_))).count();
-    let before = registers(&lab);
-    (lab.coordinator, lab.epoch) = (N, lab.epoch + 1);
-    lab.route(P, home(N, 2));
+    let mut harness = Harness::owned_by_o();
+    let registers = |harness: &Harness| {
+        harness.told.iter().filter(|(n, m)| *n == P && matches!(m, RegionMessage::Register(_))).count()
+    };
+    let before = registers(&harness);
+    (harness.coordinator, harness.epoch) = (N, harness.epoch + 1);
+    harness.route(P, home(N, 2));
     assert_eq!(
-        (registers(&lab), &lab.nodes[P].published),
+        (registers(&harness), &harness.nodes[P].published),
         (before, &Route::Remote { region: region(O), generation: generation(1) })
     );
-    lab.coordinator = O;
-    lab.route(P, home(N, 2));
-    assert_eq!(registers(&lab), before + 1, "the ack of one that may is asked for");
+    harness.coordinator = O;
+    harness.route(P, home(N, 2));
+    assert_eq!(registers(&harness), before + 1, "the ack of one that may is asked for");
 }
 
 /// A copy of the home from before the handoff reaches P behind the order to close its route: messages sent to it now
@@ -824,14 +825,14 @@ fn scenario_88_a_copy_of_the_home_does_not_open_the_route_behind_the_mark() {
     let open = Route::Remote { region: region(O), generation: generation(1) };
     let attempt = |n| Attempt(generation(n).as_u64());
     for given_up in [None, Some(1), Some(2), Some(3)] {
-        let mut lab = Lab::owned_by_o();
-        lab.begin(P, O, 1, attempt(2).0);
-        lab.route(P, Home { given_up: given_up.map(attempt), ..home(O, 1) });
+        let mut harness = Harness::owned_by_o();
+        harness.begin(P, O, 1, attempt(2).0);
+        harness.route(P, Home { given_up: given_up.map(attempt), ..home(O, 1) });
         let expected = if given_up < Some(2) { Route::Closed } else { open.clone() };
-        assert_eq!(lab.nodes[P].published, expected, "given up: {given_up:?}");
-        lab.fail_over();
-        lab.route(P, home(O, 1));
-        assert_eq!(lab.nodes[P].published, open);
+        assert_eq!(harness.nodes[P].published, expected, "given up: {given_up:?}");
+        harness.fail_over();
+        harness.route(P, home(O, 1));
+        assert_eq!(harness.nodes[P].published, open);
     }
 }
 
@@ -839,70 +840,73 @@ fn scenario_88_a_copy_of_the_home_does_not_open_the_route_behind_the_mark() {
 #[test]
 fn scenario_88_a_late_order_of_an_older_handoff_does_not_let_a_copy_of_the_home_open_the_route() {
     let attempt = |n| Attempt(generation(n).as_u64());
-    let mut lab = Lab::owned_by_o();
-    lab.begin(P, O, 1, attempt(2).0);
-    lab.route(P, Home { flushed: Some(attempt(2)), ..home(N, 3) });
-    assert_eq!(lab.nodes[P].published, Route::Remote { region: region(N), generation: generation(3) });
-    lab.begin(P, N, 3, attempt(4).0);
-    lab.begin(P, O, 1, attempt(2).0);
-    lab.route(P, home(N, 3));
-    assert_eq!(lab.nodes[P].published, Route::Closed);
+    let mut harness = Harness::owned_by_o();
+    harness.begin(P, O, 1, attempt(2).0);
+    harness.route(P, Home { flushed: Some(attempt(2)), ..home(N, 3) });
+    assert_eq!(harness.nodes[P].published, Route::Remote { region: region(N), generation: generation(3) });
+    harness.begin(P, N, 3, attempt(4).0);
+    harness.begin(P, O, 1, attempt(2).0);
+    harness.route(P, home(N, 3));
+    assert_eq!(harness.nodes[P].published, Route::Closed);
 }
 
 /// N is handed off without ever having been told to host: messages that wait there from before are no leftovers, since
 /// N does not know what was handled meanwhile, and the next owner takes leftovers unchecked (seed 10057).
 #[test]
 fn scenario_94_an_owner_that_was_never_told_makes_no_leftover_of_what_is_older() {
-    let mut lab = Lab::owned_by_o();
-    lab.frame(P, N, "old", 1, 1, false);
-    lab.frame(P, N, "new", 3, 3, false);
-    lab.hand_off(N, 3, 1, &[]);
-    assert_eq!(lab.dead, [("old", DeadLetterReason::RouteStraggler)]);
-    assert_eq!(lab.nodes[N].region.counters().buffered, 1, "the newer one goes on");
+    let mut harness = Harness::owned_by_o();
+    harness.frame(P, N, "old", 1, 1, false);
+    harness.frame(P, N, "new", 3, 3, false);
+    harness.hand_off(N, 3, 1, &[]);
+    assert_eq!(harness.dead, [("old", DeadLetterReason::RouteStraggler)]);
+    assert_eq!(harness.nodes[N].region.counters().buffered, 1, "the newer one goes on");
 }
 
 /// Messages that a sender has sent under an older generation than a leftover must not follow it.
 #[test]
-fn scenario_94_what_is_older_than_a_leftover_comes_too_late() {
-    let mut lab = Lab::owned_by_o();
-    lab.hand_off(O, 1, 1, &[]);
-    lab.stopped(O);
-    lab.host(Home { leftovers_from: Some(region(P)), ..home_after(N, 3, 1) });
-    lab.frame(P, N, "older", 1, 3, false);
-    lab.frame(P, N, "leftover", 2, 3, true);
-    lab.tell(N, Input::Mark { node: address(P), shard: shard(), mark: leftover_mark(P, 3) });
-    lab.ready(N);
-    assert_eq!((lab.messages(), lab.dead), (vec!["leftover"], vec![("older", DeadLetterReason::RouteStraggler)]));
+fn scenario_94_messages_older_than_a_leftover_come_too_late() {
+    let mut harness = Harness::owned_by_o();
+    harness.hand_off(O, 1, 1, &[]);
+    harness.stopped(O);
+    harness.host(Home { leftovers_from: Some(region(P)), ..home_after(N, 3, 1) });
+    harness.frame(P, N, "older", 1, 3, false);
+    harness.frame(P, N, "leftover", 2, 3, true);
+    harness.tell(N, Input::Mark { node: address(P), shard: shard(), mark: leftover_mark(P, 3) });
+    harness.ready(N);
+    assert_eq!(
+        (harness.messages(), harness.dead),
+        (vec!["leftover"], vec![("older", DeadLetterReason::RouteStraggler)])
+    );
 }
 
 /// N was handed off before it served: O, the owner again, waits for its leftovers, and N waits for the echo of a probe that
 /// waits at O (found by the simulation: seed 3388 of the world `sharding`).
 #[test]
 fn scenario_95_leftovers_do_not_wait_for_a_probe_that_waits_for_them() {
-    let mut lab = Lab::owned_by_o();
-    lab.route(N, home(O, 1));
-    lab.begin(P, O, 1, 1);
-    lab.hand_off(O, 1, 1, &[P]);
-    lab.arrive(P, O);
-    lab.stopped(O);
-    lab.host(home_after(N, 2, 1));
-    lab.ready(N);
-    lab.send(N, "n1");
-    lab.arrive(N, O);
-    lab.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
-    lab.send(P, "p1");
-    lab.begin(P, N, 2, 2);
-    lab.hand_off(N, 2, 2, &[P]);
-    lab.arrive(P, N);
-    lab.stopped(N);
-    assert!(lab.has_said_stopped(N, 2), "its probe waits at O, which has no route");
-    lab.host(Home { leftovers_from: Some(region(N)), ..home_after(O, 3, 2) });
-    lab.ready(O);
-    assert_eq!(lab.messages(), [""; 0], "O waits for p1");
-    lab.route(N, home(O, 3));
-    lab.settle();
-    assert_eq!(lab.messages(), ["p1", "n1"], "without any timeout");
-    assert_eq!(lab.dead, []);
+    let mut harness = Harness::owned_by_o();
+    harness.route(N, home(O, 1));
+    harness.begin(P, O, 1, 1);
+    harness.hand_off(O, 1, 1, &[P]);
+    harness.arrive(P, O);
+    harness.stopped(O);
+    harness.host(home_after(N, 2, 1));
+    harness.ready(N);
+    harness.send(N, "n1");
+    harness.arrive(N, O);
+    harness.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
+    harness.send(P, "p1");
+    harness.begin(P, N, 2, 2);
+    harness.hand_off(N, 2, 2, &[P]);
+    harness.arrive(P, N);
+    harness.stopped(N);
+    assert!(harness.has_said_stopped(N, 2), "its probe waits at O, which has no route");
+    harness.host(Home { leftovers_from: Some(region(N)), ..home_after(O, 3, 2) });
+    harness.ready(O);
+    assert_eq!(harness.messages(), [""; 0], "O waits for p1");
+    harness.route(N, home(O, 3));
+    harness.settle();
+    assert_eq!(harness.messages(), ["p1", "n1"], "without any timeout");
+    assert_eq!(harness.dead, []);
 }
 
 /// The same while the shard starts again after a failure, with the messages that it gave back waiting.
@@ -910,41 +914,41 @@ fn scenario_95_leftovers_do_not_wait_for_a_probe_that_waits_for_them() {
 fn scenario_95_a_hand_off_during_the_restart_loses_nothing() {
     // The handoff comes when the shard waits for its restart, or when it starts again.
     for starting in [false, true] {
-        let mut lab = Lab::owned_by_o();
-        lab.nodes[O].busy = true;
+        let mut harness = Harness::owned_by_o();
+        harness.nodes[O].busy = true;
         for message in ["m1", "m2"] {
-            lab.send(P, message);
+            harness.send(P, message);
         }
-        lab.arrive(P, O);
+        harness.arrive(P, O);
         let mut unprocessed = Vec::new();
-        for (message, provenance) in std::mem::take(&mut lab.nodes[O].inbox) {
-            unprocessed.push(Returned { message: MessageInfo::of(lab.token(O, message)), provenance });
+        for (message, provenance) in std::mem::take(&mut harness.nodes[O].inbox) {
+            unprocessed.push(Returned { message: MessageInfo::of(harness.token(O, message)), provenance });
         }
-        lab.tell(O, Input::ShardFailed { shard: shard(), generation: generation(1), unprocessed });
-        lab.send(P, "m3");
-        lab.begin(P, O, 1, 1);
-        lab.send(P, "m4");
+        harness.tell(O, Input::ShardFailed { shard: shard(), generation: generation(1), unprocessed });
+        harness.send(P, "m3");
+        harness.begin(P, O, 1, 1);
+        harness.send(P, "m4");
         if starting {
-            lab.pass(Duration::from_millis(100));
-            assert_eq!(lab.nodes[O].starts, 2);
+            harness.pass(Duration::from_millis(100));
+            assert_eq!(harness.nodes[O].starts, 2);
         }
-        lab.hand_off(O, 1, 1, &[P]);
+        harness.hand_off(O, 1, 1, &[P]);
         if starting {
-            lab.stopped(O);
+            harness.stopped(O);
         }
-        assert!(!lab.has_said_stopped(O, 1), "P's mark is still to come, behind m3");
-        lab.pass(Duration::from_millis(150));
-        assert_eq!(lab.nodes[O].starts, if starting { 2 } else { 1 }, "what is handed off does not start again");
-        lab.arrive(P, O);
-        assert!(lab.has_said_stopped(O, 1));
-        lab.host(Home { leftovers_from: Some(region(O)), ..home_after(N, 2, 1) });
-        lab.ready(N);
-        lab.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
-        lab.arrive(P, N);
-        lab.route(O, home(N, 2));
-        lab.settle();
-        assert_eq!(lab.messages(), ["m1", "m2", "m3", "m4"], "starting: {starting}");
-        assert_eq!(lab.dead, [], "starting: {starting}");
+        assert!(!harness.has_said_stopped(O, 1), "P's mark is still to come, behind m3");
+        harness.pass(Duration::from_millis(150));
+        assert_eq!(harness.nodes[O].starts, if starting { 2 } else { 1 }, "what is handed off does not start again");
+        harness.arrive(P, O);
+        assert!(harness.has_said_stopped(O, 1));
+        harness.host(Home { leftovers_from: Some(region(O)), ..home_after(N, 2, 1) });
+        harness.ready(N);
+        harness.route(P, Home { flushed: Some(Attempt(1)), ..home(N, 2) });
+        harness.arrive(P, N);
+        harness.route(O, home(N, 2));
+        harness.settle();
+        assert_eq!(harness.messages(), ["m1", "m2", "m3", "m4"], "starting: {starting}");
+        assert_eq!(harness.dead, [], "starting: {starting}");
     }
 }
 
@@ -952,113 +956,118 @@ fn scenario_95_a_hand_off_during_the_restart_loses_nothing() {
 /// coordinator that counts from above it again. No entity in it can claim.
 #[test]
 fn scenario_82_a_shard_whose_number_the_journal_has_passed_ends_and_is_allocated_anew() {
-    let mut lab = Lab::owned_by_o();
-    lab.tell(O, Input::Fenced { shard: shard(), generation: generation(1), stored: Some(generation(9)) });
-    assert_eq!(lab.nodes[O].ending, Some(generation(1)), "the epoch is known, the number is too small all the same");
-    lab.stopped(O);
-    assert!(lab.has_said_stopped(O, 1));
-    lab.host(home(O, 10));
-    lab.ready(O);
-    assert_eq!(lab.nodes[O].published, Route::Local { generation: generation(10) });
+    let mut harness = Harness::owned_by_o();
+    harness.tell(O, Input::Fenced { shard: shard(), generation: generation(1), stored: Some(generation(9)) });
+    assert_eq!(
+        harness.nodes[O].ending,
+        Some(generation(1)),
+        "the epoch is known, the number is too small all the same"
+    );
+    harness.stopped(O);
+    assert!(harness.has_said_stopped(O, 1));
+    harness.host(home(O, 10));
+    harness.ready(O);
+    assert_eq!(harness.nodes[O].published, Route::Local { generation: generation(10) });
 }
 
 /// sharding §4.6: a journal that names ever higher epochs makes the coordinator restart once a minute at most.
 #[test]
 fn scenario_82_an_epoch_of_the_journal_is_adopted_once_a_minute() {
-    let mut lab = Lab::owned_by_o();
+    let mut harness = Harness::owned_by_o();
     let number = |epoch| Generation::new(epoch, 1).expect("in range");
     let fenced = |own, stored| Input::Fenced { shard: shard(), generation: own, stored: Some(number(stored)) };
-    lab.tell(O, fenced(generation(1), 100));
-    lab.stopped(O);
-    lab.epoch = 149;
-    lab.fail_over();
-    lab.host(Home { generation: number(150), ..home(O, 1) });
-    lab.ready(O);
-    lab.tell(O, fenced(number(150), 200));
-    assert_eq!(lab.nodes[O].ending, None, "it is told of, and changes nothing");
-    lab.pass(Duration::from_secs(60));
-    lab.tell(O, fenced(number(150), 300));
-    assert_eq!(lab.nodes[O].ending, Some(number(150)));
+    harness.tell(O, fenced(generation(1), 100));
+    harness.stopped(O);
+    harness.epoch = 149;
+    harness.fail_over();
+    harness.host(Home { generation: number(150), ..home(O, 1) });
+    harness.ready(O);
+    harness.tell(O, fenced(number(150), 200));
+    assert_eq!(harness.nodes[O].ending, None, "it is told of, and changes nothing");
+    harness.pass(Duration::from_secs(60));
+    harness.tell(O, fenced(number(150), 300));
+    assert_eq!(harness.nodes[O].ending, Some(number(150)));
 }
 
 /// The coordinator allocates once more before it hears of the journal's generations, so that the shard is fenced twice:
 /// messages that waited in it the first time are not too old the second time (found by the clock that was set back,
 /// `ownership.rs`).
 #[test]
-fn scenario_82_what_waits_in_a_shard_that_is_fenced_twice_is_handled() {
+fn scenario_82_messages_in_a_shard_that_is_fenced_twice_are_handled() {
     for next_owner in [O, N] {
-        let mut lab = Lab::owned_by_o();
-        lab.send(P, "m1");
-        lab.nodes[O].busy = true;
-        lab.arrive(P, O);
+        let mut harness = Harness::owned_by_o();
+        harness.send(P, "m1");
+        harness.nodes[O].busy = true;
+        harness.arrive(P, O);
         for (number, next, owner) in [(1, 2, O), (2, 10, next_owner)] {
-            lab.tell(O, Input::Fenced { shard: shard(), generation: generation(number), stored: Some(generation(9)) });
-            lab.stopped(O);
+            harness
+                .tell(O, Input::Fenced { shard: shard(), generation: generation(number), stored: Some(generation(9)) });
+            harness.stopped(O);
             let left = |m: &RegionMessage| matches!(m, RegionMessage::ShardStopped { leftovers: true, .. });
-            assert!(lab.last_told(O, left).is_some());
-            lab.nodes[O].busy = number == 1;
+            assert!(harness.last_told(O, left).is_some());
+            harness.nodes[O].busy = number == 1;
             let home = Home { leftovers_from: Some(region(O)), ..home_after(owner, next, number) };
-            lab.host(home.clone());
-            lab.ready(owner);
-            lab.route(O, home);
+            harness.host(home.clone());
+            harness.ready(owner);
+            harness.route(O, home);
         }
-        lab.route(P, home(next_owner, 10));
-        lab.send(P, "m2");
-        lab.settle();
-        assert_eq!((lab.handled, lab.dead), (vec![(next_owner, "m1"), (next_owner, "m2")], vec![]));
+        harness.route(P, home(next_owner, 10));
+        harness.send(P, "m2");
+        harness.settle();
+        assert_eq!((harness.handled, harness.dead), (vec![(next_owner, "m1"), (next_owner, "m2")], vec![]));
     }
 }
 
 /// A newer writer of the same generation (an answer was lost, say) is no reason to move.
 #[test]
 fn scenario_81_a_newer_writer_of_the_same_generation_only_asks_for_the_home() {
-    let mut lab = Lab::owned_by_o();
+    let mut harness = Harness::owned_by_o();
     for stored in [None, Some(generation(1))] {
-        lab.tell(O, Input::Fenced { shard: shard(), generation: generation(1), stored });
-        assert_eq!(lab.nodes[O].ending, None);
+        harness.tell(O, Input::Fenced { shard: shard(), generation: generation(1), stored });
+        assert_eq!(harness.nodes[O].ending, None);
     }
-    assert!(lab.last_told(O, |message| matches!(message, RegionMessage::GetShardHome { .. })).is_some());
+    assert!(harness.last_told(O, |message| matches!(message, RegionMessage::GetShardHome { .. })).is_some());
 }
 
 /// The owner's process is killed, and the coordinator names it as the home until it is removed.
 #[test]
-fn scenario_111_what_the_transport_hands_back_waits_for_the_next_home() {
+fn scenario_111_messages_handed_back_by_the_transport_wait_for_the_next_home() {
     for times in [1, 7, 8, 9, 30] {
-        let mut lab = Lab::owned_by_o();
-        lab.send(P, "m1");
-        lab.send(P, "m2");
+        let mut harness = Harness::owned_by_o();
+        harness.send(P, "m1");
+        harness.send(P, "m2");
         for _ in 0..times {
-            lab.hand_back(P, O);
-            lab.route(P, home(O, 1));
+            harness.hand_back(P, O);
+            harness.route(P, home(O, 1));
         }
-        lab.send(P, "m3");
-        lab.remove_o();
-        lab.hand_back(P, O);
-        lab.host(home_after(N, 2, 1));
-        lab.ready(N);
-        lab.route(P, home(N, 2));
-        lab.settle();
-        assert_eq!(lab.messages(), ["m1", "m2", "m3"], "{times} times");
-        assert_eq!(lab.dead, [], "{times} times");
+        harness.send(P, "m3");
+        harness.remove_o();
+        harness.hand_back(P, O);
+        harness.host(home_after(N, 2, 1));
+        harness.ready(N);
+        harness.route(P, home(N, 2));
+        harness.settle();
+        assert_eq!(harness.messages(), ["m1", "m2", "m3"], "{times} times");
+        assert_eq!(harness.dead, [], "{times} times");
     }
 }
 
 /// The region asks again for an unreachable home with a growing wait, and does not take the home.
 #[test]
 fn scenario_111_the_region_asks_again_and_does_not_circle() {
-    let mut lab = Lab::owned_by_o();
-    lab.send(P, "m");
-    lab.hand_back(P, O);
+    let mut harness = Harness::owned_by_o();
+    harness.send(P, "m");
+    harness.hand_back(P, O);
     let mut waits = Vec::new();
     for _ in 0..7 {
-        let asked = lab.asks(P);
-        lab.route(P, home(O, 1));
-        assert!(lab.lanes[&(P, O)].is_empty(), "nothing is sent to a process that nothing reaches");
-        let before = lab.now;
-        while lab.asks(P) == asked {
-            lab.pass(Duration::from_millis(10));
+        let asked = harness.asks(P);
+        harness.route(P, home(O, 1));
+        assert!(harness.lanes[&(P, O)].is_empty(), "nothing is sent to a process that nothing reaches");
+        let before = harness.now;
+        while harness.asks(P) == asked {
+            harness.pass(Duration::from_millis(10));
         }
-        waits.push((lab.now - before).as_millis());
+        waits.push((harness.now - before).as_millis());
     }
     let retry = ShardingSettings::test().retry_interval.as_millis();
     let expected = [100, 200, 400, 800, 1_600, 3_200, 6_400].map(|wait| retry.min(wait));
@@ -1068,15 +1077,15 @@ fn scenario_111_the_region_asks_again_and_does_not_circle() {
 /// A message forwarded by another region keeps its number of hops, however often it is handed back.
 #[test]
 fn scenario_111_a_hand_back_adds_no_hop() {
-    let mut lab = Lab::owned_by_o();
+    let mut harness = Harness::owned_by_o();
     let stamp = Stamp { generation: generation(1), origin: region(N), first: generation(1), hops: 3, leftover: false };
-    let token = lab.token(P, "forwarded");
+    let token = harness.token(P, "forwarded");
     let frame = Input::Frame { node: address(N), shard: shard(), stamp, message: MessageInfo::of(token) };
-    lab.tell(P, frame);
-    lab.hand_back(P, O);
-    lab.remove_o();
-    lab.route(P, home(N, 2));
-    let sent = lab.lanes[&(P, N)].iter().find_map(|item| match item {
+    harness.tell(P, frame);
+    harness.hand_back(P, O);
+    harness.remove_o();
+    harness.route(P, home(N, 2));
+    let sent = harness.lanes[&(P, N)].iter().find_map(|item| match item {
         Item::Frame(_, stamp, "forwarded") => Some((stamp.hops, stamp.first)),
         _ => None,
     });
@@ -1087,116 +1096,117 @@ fn scenario_111_a_hand_back_adds_no_hop() {
 #[test]
 fn scenario_111_a_message_that_circles_has_a_reason_of_its_own() {
     for (hops, dead) in [(7, false), (8, false), (9, true), (u8::MAX, true)] {
-        let mut lab = Lab::owned_by_o();
+        let mut harness = Harness::owned_by_o();
         let stamp = Stamp { generation: generation(1), origin: region(N), first: generation(1), hops, leftover: false };
         for node in [O, P] {
-            let token = lab.token(node, "circling");
+            let token = harness.token(node, "circling");
             let stamp = stamp.clone();
-            lab.tell(node, Input::Frame { node: address(N), shard: shard(), stamp, message: MessageInfo::of(token) });
+            harness
+                .tell(node, Input::Frame { node: address(N), shard: shard(), stamp, message: MessageInfo::of(token) });
         }
         let expected = if dead { vec![("circling", DeadLetterReason::RouteLoop); 2] } else { Vec::new() };
-        assert_eq!(lab.dead, expected, "at the owner and on the way to it, {hops} hops");
-        assert_eq!(lab.handled.is_empty(), dead, "{hops} hops");
+        assert_eq!(harness.dead, expected, "at the owner and on the way to it, {hops} hops");
+        assert_eq!(harness.handled.is_empty(), dead, "{hops} hops");
     }
 }
 
 /// A message that never left counts as sent when it leaves: allocations meanwhile do not make it a straggler.
 #[test]
 fn scenario_111_a_message_that_never_left_takes_the_generation_of_its_new_route() {
-    let mut lab = Lab::owned_by_o();
-    lab.send(P, "m");
-    lab.hand_back(P, O);
-    lab.remove_o();
-    lab.host(home_after(N, 3, 2));
-    lab.ready(N);
-    lab.route(P, home(N, 3));
-    lab.settle();
-    assert_eq!((lab.messages(), lab.dead), (vec!["m"], Vec::new()));
+    let mut harness = Harness::owned_by_o();
+    harness.send(P, "m");
+    harness.hand_back(P, O);
+    harness.remove_o();
+    harness.host(home_after(N, 3, 2));
+    harness.ready(N);
+    harness.route(P, home(N, 3));
+    harness.settle();
+    assert_eq!((harness.messages(), harness.dead), (vec!["m"], Vec::new()));
 }
 
 /// The same for a route that was left before: no message is on it any more.
 #[test]
 fn scenario_112_an_old_path_to_a_removed_node_is_empty_once_it_was_handed_back() {
-    let mut lab = Lab::owned_by_o();
-    lab.send(P, "m1");
-    lab.begin(P, O, 1, 1);
-    lab.send(P, "m2");
-    lab.hand_back(P, O);
-    lab.remove_o();
-    lab.host(home_after(N, 2, 1));
-    lab.ready(N);
-    lab.route(P, home(N, 2));
-    lab.settle();
-    assert_eq!(lab.messages(), ["m1", "m2"]);
+    let mut harness = Harness::owned_by_o();
+    harness.send(P, "m1");
+    harness.begin(P, O, 1, 1);
+    harness.send(P, "m2");
+    harness.hand_back(P, O);
+    harness.remove_o();
+    harness.host(home_after(N, 2, 1));
+    harness.ready(N);
+    harness.route(P, home(N, 2));
+    harness.settle();
+    assert_eq!(harness.messages(), ["m1", "m2"]);
 }
 
 /// The owner is gone: the reports of transport and cluster come in either order.
 #[test]
 fn scenario_112_the_route_is_free_at_once_in_both_orders() {
     for handed_back_first in [true, false] {
-        let mut lab = Lab::owned_by_o();
+        let mut harness = Harness::owned_by_o();
         if handed_back_first {
-            lab.hand_back(P, O);
+            harness.hand_back(P, O);
         }
-        lab.remove_o();
-        lab.send(P, "m");
-        lab.host(home_after(N, 2, 1));
-        lab.ready(N);
-        lab.route(P, home(N, 2));
+        harness.remove_o();
+        harness.send(P, "m");
+        harness.host(home_after(N, 2, 1));
+        harness.ready(N);
+        harness.route(P, home(N, 2));
         if !handed_back_first {
-            lab.settle();
-            assert_eq!(lab.messages(), [""; 0], "the transport may still hold older messages");
-            lab.hand_back(P, O);
+            harness.settle();
+            assert_eq!(harness.messages(), [""; 0], "the transport may still hold older messages");
+            harness.hand_back(P, O);
         }
-        lab.settle();
-        assert_eq!(lab.messages(), ["m"], "handed back first: {handed_back_first}");
+        harness.settle();
+        assert_eq!(harness.messages(), ["m"], "handed back first: {handed_back_first}");
     }
 }
 
 /// Without a hand-back by the transport, the wait is `flush_timeout`.
 #[test]
 fn scenario_112_a_removal_without_a_hand_back_waits_for_the_flush_timeout() {
-    let mut lab = Lab::owned_by_o();
-    lab.remove_o();
-    lab.send(P, "m");
-    lab.host(home_after(N, 2, 1));
-    lab.ready(N);
-    lab.route(P, home(N, 2));
-    lab.settle();
-    assert_eq!(lab.messages(), [""; 0]);
-    lab.pass(PAST_FLUSH);
-    lab.settle();
-    assert_eq!(lab.messages(), ["m"]);
+    let mut harness = Harness::owned_by_o();
+    harness.remove_o();
+    harness.send(P, "m");
+    harness.host(home_after(N, 2, 1));
+    harness.ready(N);
+    harness.route(P, home(N, 2));
+    harness.settle();
+    assert_eq!(harness.messages(), [""; 0]);
+    harness.pass(PAST_FLUSH);
+    harness.settle();
+    assert_eq!(harness.messages(), ["m"]);
 }
 
 /// Sharding §2.1: messages of a process that is no member, or that speaks for another one, move no route.
 #[test]
 fn scenario_103_a_stranger_moves_no_route() {
     let stranger: UniqueAddress = "x:1#99".parse().expect("an address");
-    let mut lab = Lab::owned_by_o();
-    let before = lab.nodes[P].published.clone();
-    let told = lab.told.len();
+    let mut harness = Harness::owned_by_o();
+    let before = harness.nodes[P].published.clone();
+    let told = harness.told.len();
     let stale = PeerMessage::StaleRoute(vec![(shard(), generation(9))]);
-    lab.tell(P, Input::FromPeer { node: stranger.clone(), message: stale });
+    harness.tell(P, Input::FromPeer { node: stranger.clone(), message: stale });
     let coordinator = CoordinatorId { node: stranger.clone(), incarnation: 1 };
     let orders = [CoordinatorMessage::ShardHomes(vec![home(N, 9)]), CoordinatorMessage::RegisterAck { serial: 1 }];
     for message in orders {
         let message = FromCoordinator { coordinator: coordinator.clone(), epoch: 99, to: None, message };
         // From the non-member itself, and from a member that names the non-member.
-        lab.tell(P, Input::FromCoordinator { node: stranger.clone(), message: message.clone() });
-        lab.tell(P, Input::FromCoordinator { node: address(N), message });
+        harness.tell(P, Input::FromCoordinator { node: stranger.clone(), message: message.clone() });
+        harness.tell(P, Input::FromCoordinator { node: address(N), message });
     }
-    assert_eq!(lab.nodes[P].published, before);
-    assert_eq!(lab.told.len(), told, "it is told nothing");
-    lab.send(P, "m");
-    lab.settle();
-    assert_eq!(lab.messages(), ["m"]);
+    assert_eq!(harness.nodes[P].published, before);
+    assert_eq!(harness.told.len(), told, "it is told nothing");
+    harness.send(P, "m");
+    harness.settle();
+    assert_eq!(harness.messages(), ["m"]);
     // The previous coordinator is still obeyed: none of these messages raised the epoch.
-    lab.route(P, home(N, 2));
-    assert!(matches!(&lab.nodes[P].published, Route::Closed), "it leaves O and probes the path");
+    harness.route(P, home(N, 2));
+    assert!(matches!(&harness.nodes[P].published, Route::Closed), "it leaves O and probes the path");
 }
 
-impl Lab {
+impl Harness {
     /// How often a node has said that it accepts a generation of the shard.
     fn started(&self, node: usize, seq: u64) -> usize {
         let accepts = |(n, message): &&(usize, RegionMessage)| {
@@ -1210,73 +1220,73 @@ impl Lab {
 /// A region sends nothing to a coordinator before its node is Up, however long it waits and however many messages wait.
 #[test]
 fn scenario_17_a_region_whose_node_is_not_up_registers_with_nobody() {
-    let mut lab = Lab::new();
-    let mut members = Members::clone(&members_without(&[], lab.now));
+    let mut harness = Harness::new();
+    let mut members = Members::clone(&members_without(&[], harness.now));
     members.members.get_mut(&address(P)).expect("a member").phase = Phase::Joining;
-    lab.nodes[P].region = Region::new(config(P), lab.now);
-    lab.told.clear();
-    lab.tell(P, Input::Membership(Arc::new(members)));
-    lab.send(P, "m");
-    (0..20).for_each(|_| lab.pass(Duration::from_secs(1)));
-    assert!(lab.told.iter().all(|(node, _)| *node != P), "{:?}", lab.told);
-    assert_eq!(lab.nodes[P].region.counters().buffered, 1);
-    lab.tell(P, Input::Membership(members_without(&[], lab.now)));
-    assert!(lab.last_told(P, |message| matches!(message, RegionMessage::Register(_))).is_some(), "at once");
+    harness.nodes[P].region = Region::new(config(P), harness.now);
+    harness.told.clear();
+    harness.tell(P, Input::Membership(Arc::new(members)));
+    harness.send(P, "m");
+    (0..20).for_each(|_| harness.pass(Duration::from_secs(1)));
+    assert!(harness.told.iter().all(|(node, _)| *node != P), "{:?}", harness.told);
+    assert_eq!(harness.nodes[P].region.counters().buffered, 1);
+    harness.tell(P, Input::Membership(members_without(&[], harness.now)));
+    assert!(harness.last_told(P, |message| matches!(message, RegionMessage::Register(_))).is_some(), "at once");
 }
 
 /// The shard comes back to a former owner, whose earlier hosting has not ended yet: the new hosting starts once, after
 /// it.
 #[test]
 fn scenario_34_a_shard_that_comes_back_starts_after_the_former_one_has_ended() {
-    let mut lab = Lab::owned_by_o();
-    assert_eq!((lab.started(O, 1), lab.nodes[O].starts), (1, 1));
-    lab.hand_off(O, 1, 1, &[]);
-    assert_eq!(lab.nodes[O].ending, Some(generation(1)), "it has begun to stop");
+    let mut harness = Harness::owned_by_o();
+    assert_eq!((harness.started(O, 1), harness.nodes[O].starts), (1, 1));
+    harness.hand_off(O, 1, 1, &[]);
+    assert_eq!(harness.nodes[O].ending, Some(generation(1)), "it has begun to stop");
     let back = Home { previous: Some(generation(1)), ..home(O, 2) };
     for _ in 0..3 {
-        lab.host(back.clone());
-        lab.pass(Duration::from_secs(1));
+        harness.host(back.clone());
+        harness.pass(Duration::from_secs(1));
     }
-    lab.send(O, "m");
-    assert_eq!((lab.started(O, 2), lab.nodes[O].starts), (0, 1), "the former one still lives");
-    assert!(!lab.has_said_stopped(O, 1));
-    lab.stopped(O);
-    assert!(lab.has_said_stopped(O, 1));
-    assert_eq!((lab.started(O, 2), lab.nodes[O].starts), (1, 2));
-    assert_eq!(lab.nodes[O].starting, Some(generation(2)), "without any traffic");
-    lab.ready(O);
-    assert_eq!((lab.started(O, 2), lab.nodes[O].starts), (1, 2));
-    assert_eq!((lab.handled, lab.dead), (vec![(O, "m")], vec![]));
+    harness.send(O, "m");
+    assert_eq!((harness.started(O, 2), harness.nodes[O].starts), (0, 1), "the former one still lives");
+    assert!(!harness.has_said_stopped(O, 1));
+    harness.stopped(O);
+    assert!(harness.has_said_stopped(O, 1));
+    assert_eq!((harness.started(O, 2), harness.nodes[O].starts), (1, 2));
+    assert_eq!(harness.nodes[O].starting, Some(generation(2)), "without any traffic");
+    harness.ready(O);
+    assert_eq!((harness.started(O, 2), harness.nodes[O].starts), (1, 2));
+    assert_eq!((harness.handled, harness.dead), (vec![(O, "m")], vec![]));
 }
 
 /// A region without shards ends at once.
 #[test]
 fn scenario_47_a_region_without_shards_ends_at_once() {
-    let mut lab = Lab::owned_by_o();
-    lab.tell(N, Input::GracefulShutdown);
-    assert_eq!(lab.nodes[N].region.state(), RegionState::Stopped);
-    assert!(lab.last_told(N, |message| matches!(message, RegionMessage::RegionStopped { .. })).is_some());
+    let mut harness = Harness::owned_by_o();
+    harness.tell(N, Input::GracefulShutdown);
+    assert_eq!(harness.nodes[N].region.state(), RegionState::Stopped);
+    assert!(harness.last_told(N, |message| matches!(message, RegionMessage::RegionStopped { .. })).is_some());
 }
 
 /// A shard that has begun to stop in order goes on so, even if its region changes how it ends: entities handle their
 /// stop message. Only leftovers for another owner become dead letters.
 #[test]
 fn scenario_51_a_shard_that_stops_in_order_is_not_killed_for_want_of_another_region() {
-    let ends: [fn(&mut Lab); 2] = [
-        |lab| lab.coordinate(O, CoordinatorMessage::StopHere),
-        |lab| lab.tell(O, Input::Membership(members_that_prepare(lab.now))),
+    let ends: [fn(&mut Harness); 2] = [
+        |harness| harness.coordinate(O, CoordinatorMessage::StopHere),
+        |harness| harness.tell(O, Input::Membership(members_that_prepare(harness.now))),
     ];
     for (ends, reason) in ends.into_iter().zip([DeadLetterReason::NoOtherRegion, DeadLetterReason::RegionStopped]) {
-        let mut lab = Lab::owned_by_o();
-        lab.nodes[O].busy = true;
-        lab.send(O, "m");
-        lab.tell(O, Input::GracefulShutdown);
-        lab.hand_off(O, 1, 1, &[]);
-        assert_eq!(lab.nodes[O].ending, Some(generation(1)));
-        ends(&mut lab);
-        assert_eq!((lab.nodes[O].region.state(), lab.nodes[O].kills), (RegionState::Stopping, 0));
-        lab.stopped(O);
-        assert_eq!((lab.nodes[O].region.state(), lab.dead), (RegionState::Stopped, vec![("m", reason)]));
+        let mut harness = Harness::owned_by_o();
+        harness.nodes[O].busy = true;
+        harness.send(O, "m");
+        harness.tell(O, Input::GracefulShutdown);
+        harness.hand_off(O, 1, 1, &[]);
+        assert_eq!(harness.nodes[O].ending, Some(generation(1)));
+        ends(&mut harness);
+        assert_eq!((harness.nodes[O].region.state(), harness.nodes[O].kills), (RegionState::Stopping, 0));
+        harness.stopped(O);
+        assert_eq!((harness.nodes[O].region.state(), harness.dead), (RegionState::Stopped, vec![("m", reason)]));
     }
 }
 
@@ -1290,57 +1300,57 @@ fn members_that_prepare(at: Instant) -> Arc<Members> {
 /// In a cluster that prepares to end no region stops sending to a shard, and a region that ends hands nothing over.
 #[test]
 fn scenario_50_a_region_of_a_cluster_that_prepares_to_end_hands_nothing_over() {
-    let mut lab = Lab::owned_by_o();
-    let members = members_that_prepare(lab.now);
-    (0..3).for_each(|node| lab.tell(node, Input::Membership(members.clone())));
-    lab.told.clear();
-    lab.begin(P, O, 1, 1);
-    assert!(lab.told.is_empty(), "nothing is acked");
-    lab.send(P, "m");
-    lab.settle();
-    assert_eq!(lab.handled, [(O, "m")], "the route stays");
-    lab.tell(O, Input::GracefulShutdown);
-    assert_eq!(lab.nodes[O].region.state(), RegionState::Stopping);
-    assert_eq!(lab.nodes[O].ending, Some(generation(1)), "it stops its shard by its own word");
-    lab.stopped(O);
-    assert_eq!(lab.nodes[O].region.state(), RegionState::Stopped);
+    let mut harness = Harness::owned_by_o();
+    let members = members_that_prepare(harness.now);
+    (0..3).for_each(|node| harness.tell(node, Input::Membership(members.clone())));
+    harness.told.clear();
+    harness.begin(P, O, 1, 1);
+    assert!(harness.told.is_empty(), "nothing is acked");
+    harness.send(P, "m");
+    harness.settle();
+    assert_eq!(harness.handled, [(O, "m")], "the route stays");
+    harness.tell(O, Input::GracefulShutdown);
+    assert_eq!(harness.nodes[O].region.state(), RegionState::Stopping);
+    assert_eq!(harness.nodes[O].ending, Some(generation(1)), "it stops its shard by its own word");
+    harness.stopped(O);
+    assert_eq!(harness.nodes[O].region.state(), RegionState::Stopped);
     let asks = |message: &RegionMessage| matches!(message, RegionMessage::GracefulShutdownReq { .. });
-    assert!(lab.last_told(O, asks).is_none(), "it asked for no handoff");
-    assert!(lab.last_told(O, |message| matches!(message, RegionMessage::RegionStopped { .. })).is_some());
+    assert!(harness.last_told(O, asks).is_none(), "it asked for no handoff");
+    assert!(harness.last_told(O, |message| matches!(message, RegionMessage::RegionStopped { .. })).is_some());
 }
 
 /// A region that was handing its shards over stops waiting for that once the cluster prepares to end.
 #[test]
 fn scenario_50_a_region_that_hands_over_ends_where_it_is_when_the_cluster_prepares_to_end() {
-    let mut lab = Lab::owned_by_o();
-    lab.tell(O, Input::GracefulShutdown);
-    assert_eq!((lab.nodes[O].region.state(), lab.nodes[O].ending), (RegionState::ShuttingDown, None));
-    let members = members_that_prepare(lab.now);
-    lab.tell(O, Input::Membership(members));
-    assert_eq!(lab.nodes[O].ending, Some(generation(1)));
-    lab.stopped(O);
-    assert_eq!(lab.nodes[O].region.state(), RegionState::Stopped);
+    let mut harness = Harness::owned_by_o();
+    harness.tell(O, Input::GracefulShutdown);
+    assert_eq!((harness.nodes[O].region.state(), harness.nodes[O].ending), (RegionState::ShuttingDown, None));
+    let members = members_that_prepare(harness.now);
+    harness.tell(O, Input::Membership(members));
+    assert_eq!(harness.nodes[O].ending, Some(generation(1)));
+    harness.stopped(O);
+    assert_eq!(harness.nodes[O].region.state(), RegionState::Stopped);
 }
 
 /// The last hosting region stops without a handoff: later messages are dropped because no other region can host,
 /// including messages that the shard gives back; a region that is stopped at once gives that as the reason instead.
 #[test]
 fn scenario_51_late_messages_of_the_last_region_say_that_no_other_one_could_host() {
-    let ends = |order: fn(&mut Lab)| {
-        let mut lab = Lab::owned_by_o();
-        lab.nodes[O].busy = true;
-        lab.send(O, "queued");
-        lab.tell(O, Input::GracefulShutdown);
-        order(&mut lab);
-        lab.send(O, "late");
-        lab.stopped(O);
-        lab.send(O, "after");
-        lab.dead
+    let ends = |order: fn(&mut Harness)| {
+        let mut harness = Harness::owned_by_o();
+        harness.nodes[O].busy = true;
+        harness.send(O, "queued");
+        harness.tell(O, Input::GracefulShutdown);
+        order(&mut harness);
+        harness.send(O, "late");
+        harness.stopped(O);
+        harness.send(O, "after");
+        harness.dead
     };
     use DeadLetterReason::{NoOtherRegion, RegionStopped};
-    let last = ends(|lab| lab.coordinate(O, CoordinatorMessage::StopHere));
+    let last = ends(|harness| harness.coordinate(O, CoordinatorMessage::StopHere));
     assert_eq!(last, [("late", NoOtherRegion), ("queued", NoOtherRegion), ("after", RegionStopped)]);
-    let at_once = ends(|lab| lab.tell(O, Input::Stop));
+    let at_once = ends(|harness| harness.tell(O, Input::Stop));
     assert_eq!(at_once, [("late", RegionStopped), ("queued", RegionStopped), ("after", RegionStopped)]);
 }
 
@@ -1394,7 +1404,7 @@ fn scenario_51_the_last_region_ends_in_the_instant_in_which_its_last_shard_has()
 
 /// With the default settings: one warning after ten seconds, and each message ends after ten seconds of its own.
 #[test]
-fn scenario_108_ten_seconds_without_a_host_are_said_once() {
+fn scenario_108_ten_seconds_without_a_host_are_reported_once() {
     let start = Instant::now();
     let fingerprint = Fingerprint { role: "carts".into(), ..config(P).fingerprint };
     let settings = ShardingSettings::default();

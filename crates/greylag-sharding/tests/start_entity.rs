@@ -89,7 +89,7 @@ async fn a_request_keeps_its_place_among_the_messages() {
 }
 
 #[tokio::test]
-async fn what_cannot_start_says_so() {
+async fn failed_starts_are_reported_to_the_asker() {
     let (_starts, jobs, _sharding) = alone().await;
     let failed = jobs.start_entity("bad").await.unwrap_err();
     assert_eq!(failed, AskError::Entity(EntityError::StartFailed("no such job".to_owned())));

@@ -207,7 +207,7 @@ async fn a_region_that_is_stopped_at_once_hands_nothing_over() {
 
 /// Sharding §2.5: messages in a region that stops at once end as `RegionStopped`, in buffers and in shards.
 #[tokio::test]
-async fn what_waits_in_a_region_that_is_stopped_at_once_is_dropped_with_the_reason() {
+async fn waiting_messages_of_a_region_stopped_at_once_are_dropped_as_region_stopped() {
     struct Waits;
 
     impl Entity for Waits {

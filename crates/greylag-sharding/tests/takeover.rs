@@ -20,7 +20,7 @@ use greylag_sharding::machine::coordinator::{
 };
 use greylag_sharding::machine::membership::Members;
 use greylag_sharding::machine::message::{
-    Attempt, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, RegionMessage, Standing,
+    AgreementOutcome, Attempt, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, RegionMessage,
 };
 use greylag_sharding::machine::region::{Effect, Input, MessageInfo, Region, Route, Token};
 use greylag_sharding::settings::ShardingSettings;
@@ -125,7 +125,7 @@ impl World {
         for n in [O, N] {
             world.tell(n, Input::Membership(members()));
         }
-        world.decide(Fact::Standing(Standing::Agreed));
+        world.decide(Fact::Agreement(AgreementOutcome::Agreed));
         world.decide(Fact::Membership(members()));
         for decision in decisions {
             world.carry_out(decision);
@@ -269,7 +269,7 @@ impl World {
         self.epoch_seen = self.coordinator.epoch();
         self.incarnation += 1;
         let before = std::mem::replace(&mut self.coordinator, coordinator(self.incarnation, &mut decisions));
-        self.decide(Fact::Standing(Standing::Agreed));
+        self.decide(Fact::Agreement(AgreementOutcome::Agreed));
         self.decide(Fact::Membership(members()));
         for decision in decisions {
             self.carry_out(decision);

@@ -30,13 +30,13 @@ enum Message {
     Odd(ReplyTo<u64>),
     Fail,
     #[serde(skip)]
-    Bomb(Bomb),
+    SendsOnDrop(SendsOnDrop),
 }
 
 /// Sends a message to its own type when it is dropped.
-struct Bomb(EntityRef<Message>, Arc<AtomicU64>);
+struct SendsOnDrop(EntityRef<Message>, Arc<AtomicU64>);
 
-impl Drop for Bomb {
+impl Drop for SendsOnDrop {
     fn drop(&mut self) {
         let again = self.0.tell(Message::Fail);
         assert_eq!(again, Err(SendError::BufferFull));
@@ -53,7 +53,7 @@ impl Entity for Echo {
         match message {
             Message::Get(reply_to) | Message::Odd(reply_to) => reply_to.reply(1),
             Message::Fail => return Err(Failure::new("asked to")),
-            Message::Bomb(bomb) => drop(bomb),
+            Message::SendsOnDrop(sends_on_drop) => drop(sends_on_drop),
         }
         Ok(())
     }
@@ -242,8 +242,8 @@ async fn scenario_101_a_message_whose_destructor_tells_its_own_type_ends_like_an
     sharding.init(echoes().local_only()).unwrap();
     let (echo, dropped) = (sharding.entity_ref(ECHO, "1"), Arc::new(AtomicU64::new(0)));
     echo.tell(Message::Fail).unwrap();
-    let bomb = || Message::Bomb(Bomb(echo.clone(), dropped.clone()));
-    assert_eq!(echo.tell(bomb()), Err(SendError::BufferFull));
+    let sends_on_drop = || Message::SendsOnDrop(SendsOnDrop(echo.clone(), dropped.clone()));
+    assert_eq!(echo.tell(sends_on_drop()), Err(SendError::BufferFull));
     assert_eq!(dropped.load(Ordering::Relaxed), 1);
     let letters = remoting.dead_letter_totals();
     assert_eq!(letters.get(&DeadLetterReason::BufferFull), Some(&2), "the message, and what its destructor told");

@@ -19,9 +19,9 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 const PATIENCE: Duration = Duration::from_secs(30);
 const WATCHED: &str = "a receiver of the program";
 
-struct Deaf;
+struct DiscardReceiver;
 
-impl Receiver for Deaf {
+impl Receiver for DiscardReceiver {
     fn receive(&self, _: Inbound) {}
 }
 
@@ -31,17 +31,17 @@ enum Word {
     Ended(Result<Terminated, WatchError>),
 }
 
-type Told = UnboundedSender<Result<Terminated, WatchError>>;
+type OutcomeSender = UnboundedSender<Result<Terminated, WatchError>>;
 
-fn on_word(word: Word, told: &Told, cx: &mut Ctx<'_, Word>) {
+fn on_word(word: Word, outcomes: &OutcomeSender, cx: &mut Ctx<'_, Word>) {
     match word {
         Word::Watch(recipient, at) => cx.watch(&recipient, &at, Word::Ended),
         Word::WatchEntity(entity) => cx.watch_entity(&entity, Word::Ended),
-        Word::Ended(outcome) => told.send(outcome).unwrap(),
+        Word::Ended(outcome) => outcomes.send(outcome).unwrap(),
     }
 }
 
-struct Plain(Told);
+struct Plain(OutcomeSender);
 
 impl Entity for Plain {
     type Message = Word;
@@ -52,9 +52,9 @@ impl Entity for Plain {
     }
 }
 
-struct Keeping(Told);
+struct PersistentWatcher(OutcomeSender);
 
-impl EventSourced for Keeping {
+impl EventSourced for PersistentWatcher {
     type Command = Word;
     type Event = ();
     type State = ();
@@ -95,15 +95,17 @@ async fn scenario_77_entities_of_every_kind_watch() {
     let sharding = Sharding::start(here.clone(), stores, ShardingSettings::test()).await.unwrap();
     // Both nodes keep the homes of shards.
     let beside = Sharding::start(there.clone(), None, ShardingSettings::test()).await.unwrap();
-    for name in ["Plain", "Keeping"] {
+    for name in ["Plain", "PersistentWatcher"] {
         beside.init(EntityKey::<Word>::named(name).proxy().local_only()).unwrap();
     }
-    let (told, mut ends) = unbounded_channel();
-    let plain = told.clone();
+    let (outcomes, mut ends) = unbounded_channel();
+    let plain = outcomes.clone();
     let plain = EntityType::new(EntityKey::new("Plain"), move |_| Ok(Plain(plain.clone()))).local_only();
-    let keeping = EntityType::event_sourced(EntityKey::new("Keeping"), move |_| Ok(Keeping(told.clone())));
-    let keeping = keeping.events(json("keeping.event")).local_only();
-    let regions: [Region<Word>; 2] = [sharding.init(plain).unwrap(), sharding.init(keeping).unwrap()];
+    let persistent = EntityType::event_sourced(EntityKey::new("PersistentWatcher"), move |_| {
+        Ok(PersistentWatcher(outcomes.clone()))
+    });
+    let persistent = persistent.events(json("persistent.event")).local_only();
+    let regions: [Region<Word>; 2] = [sharding.init(plain).unwrap(), sharding.init(persistent).unwrap()];
     join(&here).await;
     join(&there).await;
     here.wait_for(|view| view.members.len() == 2).await.unwrap();
@@ -115,7 +117,7 @@ async fn scenario_77_entities_of_every_kind_watch() {
         assert_eq!(end("a stranger").await, Err(WatchError::NotAMember("c:1#3303".parse().unwrap())));
     }
     for region in &regions {
-        let instance = there.remoting().register(WATCHED, Arc::new(Deaf));
+        let instance = there.remoting().register(WATCHED, Arc::new(DiscardReceiver));
         let recipient = Recipient { instance, ..Recipient::new(WATCHED) };
         region.entity_ref("1").tell(Word::Watch(recipient, there.self_address().clone())).unwrap();
         // The watch may come later: an end before it is reported at once.
@@ -169,8 +171,8 @@ async fn an_entity_is_watched_by_its_address_until_its_incarnation_ends() {
         Sharding::start(here.clone(), None, ShardingSettings::test()).await.unwrap(),
         Sharding::start(there.clone(), None, ShardingSettings::test()).await.unwrap(),
     );
-    let (told, mut ends) = unbounded_channel();
-    let watchers = EntityType::new(EntityKey::new("Plain"), move |_| Ok(Plain(told.clone()))).local_only();
+    let (outcomes, mut ends) = unbounded_channel();
+    let watchers = EntityType::new(EntityKey::new("Plain"), move |_| Ok(Plain(outcomes.clone()))).local_only();
     let watcher = sharding.init(watchers.role("")).unwrap();
     beside.init(EntityKey::<Word>::named("Plain").proxy().local_only()).unwrap();
     let (mortal, hosting) = (sharding.init(mortals()).unwrap(), beside.init(mortals()).unwrap());

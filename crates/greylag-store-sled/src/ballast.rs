@@ -43,7 +43,7 @@ impl Ballast {
             return;
         }
         if let Err(error) = self.write() {
-            tracing::warn!(path = %self.path.display(), %error, "no ballast: a full disk will need help by hand");
+            tracing::warn!(path = %self.path.display(), %error, "no ballast could be made: a full disk will need an operator");
             self.release();
         }
     }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_made_once_and_only_where_there_is_room() {
+    fn the_ballast_is_made_once_and_only_where_there_is_room() {
         let directory = tempfile::tempdir().unwrap();
         let ballast = Ballast::new(directory.path(), 3 << 19);
         ballast.restore();

@@ -95,7 +95,7 @@ impl Commits {
             Ok(found) => found,
             // Loading meets the same page and reports it; other pages are written as before.
             Err(error) if error.is_corruption() && self.sum.is_some() => {
-                tracing::warn!(%error, "a damaged page hides whether a part of the log is lost");
+                tracing::warn!(%error, "cannot tell whether a part of the log is lost: a page is damaged");
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -105,7 +105,7 @@ impl Commits {
             Some(sum) if sum == found.sum => {}
             // The entry of the bad record is reported as damaged when it is loaded.
             Some(_) if found.has_bad => {
-                tracing::warn!(number, "a damaged record hides whether a part of the log is lost");
+                tracing::warn!(number, "cannot tell whether a part of the log is lost: a record is damaged");
             }
             Some(_) => {
                 let what = format!("the records are not those that commit {number} left: a part of the log is lost");
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_behind_the_back_of_a_store_shows_in_the_sum() {
+    fn lost_records_show_in_the_sum() {
         let directory = tempfile::tempdir().unwrap();
         let (engine, reader) = engine(directory.path());
         let mut commits = Commits::default();

@@ -4,7 +4,7 @@
 //! submit ─▶ queue ─▶ plan ───────▶ apply_batch           this thread
 //!             ▲        │ meanwhile   │ then
 //!             │      flush, sync    guard ─▶ answers     the finisher, of the group before
-//!             └─ fills meanwhile, so groups grow with the load; see [`crate::pace`]
+//!             └─ fills meanwhile, so groups grow with the load; see [`crate::group_sizing`]
 //! ```
 //!
 //! A group is planned while the group before is synced, and applied when that sync is over: the log never holds more
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use crate::ballast::Ballast;
 use crate::batch::Batch;
-use crate::engine::{Engine, collect_garbage, forget_cached};
+use crate::engine::{Engine, collect_garbage, drop_page_cache};
 use crate::error::{OpenError, StoreError};
 use crate::finisher::{Applied, Finisher};
 use crate::guard::TailGuard;
@@ -97,7 +97,7 @@ fn open_once<P: Planner>(path: &Path, settings: &StoreSettings, planner: &mut P)
             Ok(()) => batch.put(PROBE_KEY, b"probe"),
             // Go on: requests for records on the damaged page get the error, all others are served.
             Err(error) if error.is_corruption() => {
-                tracing::warn!(path = %path.display(), %error, "no test write to the store: its page is damaged");
+                tracing::warn!(path = %path.display(), %error, "the test write at open is skipped: its page is damaged");
             }
             Err(error) => return Err(error),
         }
@@ -137,7 +137,7 @@ impl<P: Planner> Committer<P> {
                     if let Err(error) = throwaway {
                         // Without a thread the engine was dropped right here, so nothing hangs any more.
                         self.shared.lock().hung_since = None;
-                        tracing::error!(%error, "no thread to drop a failed store on");
+                        tracing::error!(%error, "no thread could be started to drop a failed store");
                     }
                 }
             }
@@ -214,7 +214,7 @@ impl<P: Planner> Committer<P> {
                 return None;
             }
             // After a failed sync the page cache holds data that the disk does not have; drop it before reading.
-            forget_cached(&self.shared.path);
+            drop_page_cache(&self.shared.path);
             match open_recovered(&self.shared.path, &settings, &mut self.planner) {
                 Ok(opened) => {
                     self.shared.set_reader(Some(Reader::new(opened.engine.clone())));
@@ -223,7 +223,7 @@ impl<P: Planner> Committer<P> {
                     return Some(opened);
                 }
                 Err(error) => {
-                    tracing::error!(%error, "store cannot be opened again yet");
+                    tracing::error!(%error, "reopening the store failed; trying again");
                     self.shared.lock().phase = Phase::Down(error.to_string().into());
                 }
             }

@@ -21,7 +21,7 @@ pub(crate) fn remove_if_torn(store: &Path) -> std::io::Result<()> {
         found => found?,
     };
     if is_torn(&found) {
-        tracing::warn!(path = %path.display(), "the file lacks its end and is made anew");
+        tracing::warn!(path = %path.display(), "the settings file of sled is cut off and is written again");
         fs::remove_file(path)?;
     }
     Ok(())
@@ -71,7 +71,7 @@ mod tests {
 
     /// Cuts the file off, as a loss of power may.
     #[test]
-    fn what_is_in_the_store_is_there_without_the_end_of_its_settings() {
+    fn records_are_there_without_the_end_of_the_settings_file() {
         let directory = tempfile::tempdir().unwrap();
         let mut batch = Batch::default();
         batch.put(b"key", b"value");
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_just_cut_off_is_not_removed() {
+    fn a_settings_file_that_is_not_just_cut_off_is_not_removed() {
         let text = text();
         let whole = format!("{text}crcs");
         assert!(is_torn(text.as_bytes()) && is_torn(format!("{text}crc").as_bytes()));

@@ -196,9 +196,9 @@ impl Shared {
             if some.is_empty() {
                 break;
             }
-            self.commit(store, Change::Stage { id: id.clone(), snapshot, first, pieces: some }).await?;
+            self.commit(store, Change::WritePieces { id: id.clone(), snapshot, first, pieces: some }).await?;
         }
-        self.commit(store, Change::Reveal { id: id.clone(), snapshot }).await
+        self.commit(store, Change::WriteHead { id: id.clone(), snapshot }).await
     }
 
     /// Refuses changes for which the disk may soon have no room: sled does not survive a full disk.

@@ -17,8 +17,8 @@ use crate::batch::{Batch, unseal};
 use crate::conf;
 use crate::error::{OpenError, StoreError};
 use crate::index;
-use crate::insist::{Insistent, insist};
 use crate::private;
+use crate::retry::{RetryingIter, retry_corruption};
 use crate::settings::StoreSettings;
 
 /// sled merges a page with fewer records into the page before.
@@ -74,7 +74,7 @@ impl Engine {
         self.fetch(&batch)?;
         self.apply(&batch)?;
         self.sync()?;
-        self.settle(&batch)
+        self.merge_nearly_empty_pages(&batch)
     }
 
     /// Reads every page that a batch changes.
@@ -88,7 +88,7 @@ impl Engine {
 
     /// Reads the page on which `key` lies, or would lie; the value under `key` is not checked.
     pub(crate) fn fetch_page(&self, key: &[u8]) -> Result<(), StoreError> {
-        insist(|| self.db.get(key)).map(drop)
+        retry_corruption(|| self.db.get(key)).map(drop)
     }
 
     /// Reads the pages that a removal of `key` may change: its own page, and the one before.
@@ -99,18 +99,18 @@ impl Engine {
         self.fetch_page(key)?;
         // Read `LEAST_OF_A_PAGE` records before `key`: fewer of them lie on its own page if that may be merged, so the
         // last one lies on the page before.
-        let mut before = Insistent(self.db.range(..key));
+        let mut before = RetryingIter(self.db.range(..key));
         (0..LEAST_OF_A_PAGE).try_for_each(|_| before.next_back().transpose().map(drop))
     }
 
     /// Lets sled merge the pages that this batch left nearly empty, now that the pages before them can be read.
     /// Otherwise the next read of such a page would merge it, and the page before may be damaged by then.
-    pub(crate) fn settle(&self, batch: &Batch) -> Result<(), StoreError> {
+    pub(crate) fn merge_nearly_empty_pages(&self, batch: &Batch) -> Result<(), StoreError> {
         let removed = batch.writes().iter().filter(|(_, value)| value.is_none());
         for (key, _) in removed {
             match self.fetch_page(key) {
                 Err(error) if error.is_corruption() => {
-                    tracing::warn!(%error, "nearly empty pages stay: a page before them is damaged");
+                    tracing::warn!(%error, "nearly empty pages are not merged: a page before them is damaged");
                 }
                 fetched => fetched?,
             }
@@ -142,20 +142,20 @@ impl Engine {
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        let found = insist(|| self.db.get(key))?;
+        let found = retry_corruption(|| self.db.get(key))?;
         found.map(|sealed| unseal(key, &sealed)).transpose()
     }
 
     /// The value under a key with its checksum, which is not verified.
     pub(crate) fn raw(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        let found = insist(|| self.db.get(key))?;
+        let found = retry_corruption(|| self.db.get(key))?;
         Ok(found.map(|sealed| Bytes::copy_from_slice(&sealed)))
     }
 
     /// Keys in order, `from` included, `to` excluded, with their values, which end in a checksum that is not verified.
     pub(crate) fn raw_range(&self, from: &[u8], to: &[u8]) -> impl Iterator<Item = Record> + use<> {
         let to = if to < from { from } else { to };
-        Insistent(self.db.range(from..to)).map(|item| {
+        RetryingIter(self.db.range(from..to)).map(|item| {
             let (key, sealed) = item?;
             Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&sealed)))
         })
@@ -164,14 +164,14 @@ impl Engine {
     /// Keys in order, `from` included, `to` excluded, whatever their values.
     pub(crate) fn keys(&self, from: &[u8], to: &[u8]) -> impl Iterator<Item = Result<Bytes, StoreError>> + use<> {
         let to = if to < from { from } else { to };
-        Insistent(self.db.range(from..to)).map(|item| Ok(Bytes::copy_from_slice(&item?.0)))
+        RetryingIter(self.db.range(from..to)).map(|item| Ok(Bytes::copy_from_slice(&item?.0)))
     }
 
     /// Records in key order, `from` included, `to` excluded.
     pub(crate) fn range(&self, from: &[u8], to: &[u8]) -> impl DoubleEndedIterator<Item = Record> + use<> {
         // Make an inverted range empty: it is legal here, but sled would panic.
         let to = if to < from { from } else { to };
-        Insistent(self.db.range(from..to)).map(|item| {
+        RetryingIter(self.db.range(from..to)).map(|item| {
             let (key, sealed) = item?;
             let value = unseal(&key, &sealed)?;
             Ok((Bytes::copy_from_slice(&key), value))
@@ -233,7 +233,7 @@ fn is_lock_conflict(error: &StoreError) -> bool {
 
 /// Asks the kernel to read the data file from the disk again: after a failed sync the page cache holds pages that the
 /// disk does not have. Best effort; changes lost with those pages were never acknowledged.
-pub(crate) fn forget_cached(path: &Path) {
+pub(crate) fn drop_page_cache(path: &Path) {
     if let Ok(file) = File::open(path.join("db")) {
         let _unsupported = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
     }

@@ -70,7 +70,7 @@ impl<P: Planner> Finisher<P> {
     /// Waits until the disk has every group handed over.
     pub(crate) fn wait_until_synced(&mut self) -> Result<(), StoreError> {
         if self.is_unsynced {
-            self.synced.recv().map_err(|_| gone())?;
+            self.synced.recv().map_err(|_| finisher_failed())?;
             self.is_unsynced = false;
         }
         Ok(())
@@ -89,7 +89,7 @@ impl<P: Planner> Finisher<P> {
             return steps.acknowledge(applied);
         }
         self.is_unsynced = true;
-        self.groups.send(applied).map_err(|_| gone())
+        self.groups.send(applied).map_err(|_| finisher_failed())
     }
 
     /// Waits until every group handed over is finished.
@@ -100,7 +100,7 @@ impl<P: Planner> Finisher<P> {
 }
 
 /// The error that the committer sees when the finisher failed; [`Finisher::end`] returns the cause.
-fn gone() -> StoreError {
+fn finisher_failed() -> StoreError {
     StoreError::Down("a group before this one could not be made durable".into())
 }
 
@@ -159,7 +159,7 @@ impl<P: Planner> Steps<P> {
                 return Err(StoreError::Stalled(self.shared.settings.commit_stall_timeout));
             };
             if !applied.batch.is_empty() {
-                state.pace.learn(applied.answers.len(), applied.work, durable);
+                state.sizing.learn(applied.answers.len(), applied.work, durable);
             }
             let stats = &mut state.stats;
             stats.groups += u64::from(!applied.batch.is_empty());
@@ -175,7 +175,7 @@ impl<P: Planner> Steps<P> {
         }
         // Wake the committer last, so that it finds the next requests of the callers just answered.
         self.shared.work.notify_one();
-        self.engine.settle(&applied.batch)
+        self.engine.merge_nearly_empty_pages(&applied.batch)
     }
 }
 
@@ -259,13 +259,13 @@ mod tests {
 
     /// The data file is `/dev/null`, which answers a sync with EINVAL.
     #[test]
-    fn without_the_sync_of_the_data_the_guard_says_nothing_and_nobody_is_answered() {
+    fn without_the_sync_of_the_data_the_guard_is_not_raised_and_no_request_is_answered() {
         let outcome = finish(|engine, _| engine.set_data_file(File::open("/dev/null").unwrap()));
         assert!(matches!(outcome, (Err(StoreError::Io(_)), false, false, false)));
     }
 
     #[test]
-    fn without_the_sync_of_the_guard_nobody_is_answered() {
+    fn without_the_sync_of_the_guard_no_request_is_answered() {
         let broken = || OpenOptions::new().write(true).open("/dev/null").unwrap();
         let outcome = finish(|_, guard| guard.set_file(broken()));
         assert!(matches!(outcome, (Err(StoreError::Io(_)), false, false, false)));

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn it_remembers_the_greatest_number_and_refuses_less() {
+    fn the_guard_remembers_the_greatest_number_and_refuses_less() {
         let directory = tempfile::tempdir().unwrap();
         let mut guard = TailGuard::open(directory.path(), 0).unwrap();
         for number in [1, 2, 2, 5] {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn without_it_a_store_with_commits_is_refused() {
+    fn without_the_guard_a_store_with_commits_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         assert!(matches!(read_back(directory.path(), 3), Err(StoreError::GuardLost { found: 3 })));
         std::fs::write(directory.path().join(FILE_NAME), [0; FILE_BYTES]).unwrap();

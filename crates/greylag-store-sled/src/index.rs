@@ -28,7 +28,7 @@ pub(crate) fn remove_unfinished(store: &Path) -> io::Result<()> {
     }
     // List the files again: the former holder of the lock may have finished its index.
     for path in unfinished(store)? {
-        tracing::warn!(path = %path.display(), "an unfinished index of a stopped process is removed, and made anew");
+        tracing::warn!(path = %path.display(), "an unfinished index of a stopped process is removed and rebuilt");
         fs::remove_file(path)?;
     }
     Ok(())
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_removes_what_another_is_writing() {
+    fn an_index_that_another_process_writes_is_not_removed() {
         let (directory, index) = store();
         let owner = open(directory.path()).unwrap();
         fs::write(unfinished_of(&index), "half of it").unwrap();

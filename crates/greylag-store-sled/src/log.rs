@@ -51,7 +51,7 @@ pub(crate) struct Place {
 
 /// The content of a message.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Said<'a> {
+pub(crate) enum Content<'a> {
     /// A whole page.
     Page(Page<'a>),
     /// A record of the page has this value from now on; the key lacks the prefix of the page.
@@ -98,10 +98,10 @@ impl Log {
     }
 
     /// The content of the message at a place, with its page; `None` if the message is not of a leaf page.
-    pub(crate) fn read(&mut self, place: &Place) -> io::Result<Option<(u64, Said<'_>)>> {
+    pub(crate) fn read(&mut self, place: &Place) -> io::Result<Option<(u64, Content<'_>)>> {
         self.read_segment(place.segment_at)?;
         let body = &self.segment[place.body_at..place.body_at + place.body_bytes];
-        Ok(said(place.kind, body).map(|said| (place.page, said)))
+        Ok(content(place.kind, body).map(|content| (place.page, content)))
     }
 
     fn read_segment(&mut self, at: u64) -> io::Result<()> {
@@ -165,14 +165,14 @@ fn message(bytes: &[u8]) -> Option<Message<'_>> {
 }
 
 /// Decodes the body of a message; `None` for pages of the index, and for changes that are not of a record.
-fn said(kind: u8, body: &[u8]) -> Option<Said<'_>> {
+fn content(kind: u8, body: &[u8]) -> Option<Content<'_>> {
     let mut fields = Fields(body);
     if kind == PAGE {
-        return page(&mut fields).map(Said::Page);
+        return page(&mut fields).map(Content::Page);
     }
     match fields.byte()? {
-        0 => Some(Said::Put { suffix: fields.bytes()?, value: fields.bytes()? }),
-        1 => Some(Said::Remove { suffix: fields.bytes()? }),
+        0 => Some(Content::Put { suffix: fields.bytes()?, value: fields.bytes()? }),
+        1 => Some(Content::Remove { suffix: fields.bytes()? }),
         _ => None,
     }
 }

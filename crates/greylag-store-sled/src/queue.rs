@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_take_what_came_first_within_both_bounds() {
+    fn groups_take_the_first_requests_within_both_bounds() {
         let mut queue = queue(&[1, 2, 3, 4, 5]);
         assert_eq!(take(&mut queue, 2, 100), [1, 2]);
         assert_eq!((queue.len(), queue.bytes()), (3, 12));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_for_a_group_comes_alone() {
+    fn a_request_too_large_for_a_group_is_taken_alone() {
         let mut queue = queue(&[9, 1]);
         assert_eq!(take(&mut queue, 10, 5), [9]);
         assert_eq!(take(&mut queue, 10, 5), [1]);

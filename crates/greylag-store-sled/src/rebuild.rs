@@ -14,7 +14,7 @@ use std::path::Path;
 use crate::batch::{Batch, unseal};
 use crate::engine::Engine;
 use crate::error::{OpenError, StoreError};
-use crate::log::{Log, Page, Said};
+use crate::log::{Content, Log, Page};
 use crate::settings::StoreSettings;
 
 const CRC_BYTES: usize = 4;
@@ -36,14 +36,14 @@ pub fn rebuild(from: &Path, to: &Path) -> Result<(), OpenError> {
     let engine = Engine::open(to, &StoreSettings::default(), "remove it")?;
     let mut prefixes = Prefixes::default();
     for place in &places {
-        if let Some((_, Said::Page(page))) = log.read(place).map_err(|error| failed(from)(error.into()))? {
+        if let Some((_, Content::Page(page))) = log.read(place).map_err(|error| failed(from)(error.into()))? {
             prefixes.all.insert(page.prefix.to_vec());
         }
     }
     for place in &places {
         let read = log.read(place).map_err(|error| failed(from)(error.into()))?;
-        if let Some((page, said)) = read {
-            repeat(page, &said, &mut prefixes, &engine).map_err(failed(to))?;
+        if let Some((page, content)) = read {
+            repeat(page, &content, &mut prefixes, &engine).map_err(failed(to))?;
         }
     }
     engine.sync().map_err(failed(to))
@@ -71,19 +71,19 @@ impl Prefixes {
     }
 }
 
-fn repeat(page: u64, said: &Said<'_>, prefixes: &mut Prefixes, engine: &Engine) -> Result<(), StoreError> {
+fn repeat(page: u64, content: &Content<'_>, prefixes: &mut Prefixes, engine: &Engine) -> Result<(), StoreError> {
     let mut batch = Batch::default();
-    match said {
-        Said::Page(whole) => {
+    match content {
+        Content::Page(whole) => {
             prefixes.of.insert(page, whole.prefix.to_vec());
             repeat_page(whole, engine, &mut batch)?;
         }
-        Said::Put { suffix, value } => {
+        Content::Put { suffix, value } => {
             if let Some(key) = prefixes.find(page, suffix, value) {
                 put(&key, value, engine, &mut batch)?;
             }
         }
-        Said::Remove { suffix } => {
+        Content::Remove { suffix } => {
             if let Some(prefix) = prefixes.of.get(&page) {
                 batch.remove(&[prefix, *suffix].concat());
             }

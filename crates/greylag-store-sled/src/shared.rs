@@ -8,7 +8,7 @@ use std::time::Instant;
 use futures::channel::oneshot;
 
 use crate::error::{Refused, StoreError};
-use crate::pace::Pace;
+use crate::group_sizing::GroupSizing;
 use crate::planner::{Planner, Request};
 use crate::queue::Queue;
 use crate::reader::Reader;
@@ -42,7 +42,7 @@ pub(crate) struct State<P: Planner> {
     waiting: Queue<P::Request, P::Answer>,
     /// The groups in hand, the oldest first. The watchdog drops them when a commit stalls.
     pub(crate) committing: VecDeque<Committing<P::Answer>>,
-    pub(crate) pace: Pace,
+    pub(crate) sizing: GroupSizing,
     /// Since when the engine given up last is still held: its commit or its closing hangs.
     pub(crate) hung_since: Option<Instant>,
     pub(crate) has_blobs: bool,
@@ -65,8 +65,8 @@ impl<P: Planner> State<P> {
     /// Whether enough requests wait to take the next group.
     pub(crate) fn has_enough(&self) -> bool {
         let waiting = self.waiting.len();
-        let enough = if self.closing { 1 } else { self.pace.enough(self.in_hand(), waiting) };
-        waiting >= enough
+        let needed = if self.closing { 1 } else { self.sizing.min_waiting(self.in_hand(), waiting) };
+        waiting >= needed
     }
 
     pub(crate) fn nothing_waits(&self) -> bool {
@@ -74,8 +74,8 @@ impl<P: Planner> State<P> {
     }
 
     pub(crate) fn take_group(&mut self, settings: &StoreSettings) -> Vec<P::Request> {
-        let most = self.pace.most(self.in_hand(), self.waiting.len()).min(settings.max_group_requests);
-        let (requests, senders) = self.waiting.take(most, settings.max_group_bytes);
+        let max_taken = self.sizing.max_taken(self.in_hand(), self.waiting.len()).min(settings.max_group_requests);
+        let (requests, senders) = self.waiting.take(max_taken, settings.max_group_bytes);
         self.committing.push_back(Committing { senders, since: Instant::now() });
         requests
     }
@@ -95,7 +95,7 @@ impl<P: Planner> Shared<P> {
             closing: false,
             waiting: Queue::default(),
             committing: VecDeque::new(),
-            pace: Pace::default(),
+            sizing: GroupSizing::default(),
             hung_since: None,
             has_blobs: reader.has_blobs(),
             stats: StoreStats::default(),

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chores_that_hang_hold_nobody_up_and_are_not_begun_again() {
+    fn chores_that_hang_delay_no_other_and_are_not_begun_again() {
         let (begun, beginnings) = mpsc::channel();
         let (go_on, wait) = mpsc::channel::<()>();
         let mut chores = Chores::new(Duration::ZERO);

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_low_until_there_is_twice_as_much() {
+    fn the_disk_is_low_until_there_is_twice_the_watermark() {
         let free = Arc::new(AtomicU64::new(100));
         let read = free.clone();
         let disk = Disk::new(move |_| Ok(read.load(Ordering::Relaxed)));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn off_or_unknown_it_lets_everything_pass() {
+    fn a_watermark_that_is_off_or_unknown_lets_everything_pass() {
         let broken = Disk::new(|_| Err(io::ErrorKind::Unsupported.into()));
         assert_eq!(Watermark::new(Path::new("."), broken, 100).room(), Room::Enough);
         assert_eq!(Watermark::new(Path::new("."), Disk::new(|_| Ok(0)), 0).room(), Room::Enough);

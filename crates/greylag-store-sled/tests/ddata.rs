@@ -67,7 +67,7 @@ impl StoreBench for Sled {
 
 /// ddata U2: the store on sled passes the conformance kit.
 #[tokio::test(flavor = "multi_thread")]
-async fn it_conforms() {
+async fn the_store_conforms() {
     let report = tck::durable_store::<Sled>().await;
     report.assert_conforms();
     assert!(report.cases.iter().all(|(_, outcome)| *outcome == Outcome::Passed), "{report}");
@@ -140,7 +140,7 @@ async fn a_large_entry_comes_back_with_its_latest_changes() {
 
 /// ddata U5: a damaged record stops the replicator and is named; or it is quarantined, and the rest is served.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_record_stops_it_or_is_moved_aside() {
+async fn a_damaged_record_stops_the_replicator_or_is_moved_aside() {
     let place = tempfile::tempdir().unwrap();
     let durable = DurableSettings::of(["*"]);
     let first = start(place.path(), durable.clone());
@@ -202,7 +202,7 @@ async fn a_place_in_use_is_locked() {
 /// Removing and replacing entries never makes sled merge a page with a damaged neighbour, which would cost hundreds of
 /// sound pages.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_removed_beside_a_damaged_page_costs_no_other_entry() {
+async fn a_removal_beside_a_damaged_page_costs_no_other_entry() {
     let place = tempfile::tempdir().unwrap();
     let id = |number: u32| format!("entry-{number:04}");
     let put = |number: u32| StoreOp::Put {

@@ -125,7 +125,7 @@ fn parse(line: &str) -> Option<(&str, u64, u128)> {
 
 /// ddata U3, C2: a replicator killed under load loses no acknowledged update.
 #[test]
-fn killed_under_load_it_loses_nothing_that_was_acknowledged() {
+fn a_replicator_killed_under_load_loses_nothing_that_was_acknowledged() {
     let place = tempfile::tempdir().unwrap();
     let cycles: usize = std::env::var(CYCLES).map_or(8, |cycles| cycles.parse().unwrap());
     let began_at = Instant::now();

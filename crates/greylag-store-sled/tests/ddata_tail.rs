@@ -264,7 +264,7 @@ async fn child_with_a_watermark() {
 
 /// ddata 88: the store itself refuses changes that only add, and does removals.
 #[test]
-fn scenario_88_what_only_adds_is_refused_before_the_disk_is_full() {
+fn scenario_88_changes_that_only_add_are_refused_before_the_disk_is_full() {
     small_disk::run("child_with_a_watermark", 96);
 }
 

@@ -38,7 +38,7 @@ fn resident() -> u64 {
 /// Overwrites half a megabyte of keys again and again: without collecting the garbage of batches this would take
 /// hundreds of megabytes, and ever more.
 #[test]
-fn what_batches_replace_is_freed() {
+fn replaced_records_are_freed() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path(), StoreSettings::test(), Keys(0)).unwrap();
     let rewrite = |times| (0..times).for_each(|_| store.submit(Rewrite).unwrap().wait().unwrap());

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stops_waiting_leaves_nothing_behind() {
+    fn a_dropped_ask_leaves_nothing_in_the_table() {
         let (table, now) = (table(), Instant::now());
         let (ask, _) = table.open(now, Duration::from_secs(3));
         let id = ask.address.ask_id;

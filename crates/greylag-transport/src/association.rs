@@ -48,7 +48,7 @@ const MAX_RETIRED: usize = 64;
 
 /// A process that runs no more at its address, as remembered after the association with the address was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Grave {
+pub struct RetiredUid {
     /// The incarnation.
     pub uid: Uid,
     /// The process was only replaced: if it answers at its address, it is the one that runs.
@@ -75,7 +75,7 @@ pub struct Association {
     ignored: BTreeSet<Uid>,
     /// The members that hold the address, and claims of other processes to it.
     claims: Claims,
-    silence: Silence,
+    probing: ProbeState,
     terminating: Option<(Uid, Instant)>,
     lanes: BTreeMap<Lane, LaneState>,
     next_seq: u64,
@@ -84,7 +84,7 @@ pub struct Association {
 
 /// The last sign of life of the peer, and how many probes were due since.
 #[derive(Debug, Default)]
-struct Silence {
+struct ProbeState {
     heard_at: Option<Instant>,
     probes: u32,
 }
@@ -161,7 +161,7 @@ impl Association {
             tombstones: BTreeSet::new(),
             ignored: BTreeSet::new(),
             claims: Claims::default(),
-            silence: Silence::default(),
+            probing: ProbeState::default(),
             terminating: None,
             lanes: BTreeMap::new(),
             next_seq: 1,
@@ -169,12 +169,12 @@ impl Association {
         }
     }
 
-    /// Adds what a former association remembered of the address, as given by [`Association::graves`].
+    /// Adds what a former association remembered of the address, as given by [`Association::retired_uids`].
     #[must_use]
-    pub fn remembering(mut self, graves: impl IntoIterator<Item = Grave>) -> Self {
-        let proof_from = |grave: &Grave| grave.may_return.then_some(self.next_seq);
+    pub fn remembering(mut self, retired: impl IntoIterator<Item = RetiredUid>) -> Self {
+        let proof_from = |entry: &RetiredUid| entry.may_return.then_some(self.next_seq);
         self.retired =
-            graves.into_iter().map(|grave| Retired { uid: grave.uid, proof_from: proof_from(&grave) }).collect();
+            retired.into_iter().map(|entry| Retired { uid: entry.uid, proof_from: proof_from(&entry) }).collect();
         self
     }
 
@@ -193,16 +193,16 @@ impl Association {
     }
 
     /// The processes that must not come back, the oldest first.
-    pub fn graves(&self) -> impl Iterator<Item = Grave> {
+    pub fn retired_uids(&self) -> impl Iterator<Item = RetiredUid> {
         self.retired.iter().map(|Retired { uid, proof_from }| {
             let is_wanted = !self.tombstones.contains(uid) && !self.ignored.contains(uid);
-            Grave { uid: *uid, may_return: proof_from.is_some() && is_wanted }
+            RetiredUid { uid: *uid, may_return: proof_from.is_some() && is_wanted }
         })
     }
 
     /// Whether the association can be dropped: no process is known to run there, nothing is under way, and nothing is
-    /// remembered but [`Association::graves`].
-    pub fn is_spent(&self) -> bool {
+    /// remembered but [`Association::retired_uids`].
+    pub fn is_droppable(&self) -> bool {
         let is_idle = |state: &LaneState| state.phase == Phase::Idle && state.wanted_at.is_none();
         self.peer.is_none()
             && self.quarantined.is_empty()
@@ -234,12 +234,12 @@ impl Association {
     /// Whether nothing may go to or come from this incarnation: it is quarantined, a newer one replaced it, or it was
     /// removed from the cluster before this node knew it.
     pub fn is_dead(&self, uid: Uid) -> bool {
-        self.is_retired(uid) || self.quarantined.contains_key(&uid) || self.is_buried(uid)
+        self.is_retired(uid) || self.quarantined.contains_key(&uid) || self.is_tombstoned(uid)
     }
 
     /// Whether this incarnation was removed from the cluster and was no member here before. A former member is not
     /// included: membership quarantines it by name, a little later if it left in order.
-    fn is_buried(&self, uid: Uid) -> bool {
+    fn is_tombstoned(&self, uid: Uid) -> bool {
         self.tombstones.contains(&uid) && !self.claims.held(uid)
     }
 
@@ -278,7 +278,7 @@ impl Association {
                     out.push(Effect::Publish(Event::ThisNodeQuarantined { by, reason }));
                 }
             }
-            Input::Unproven if !self.established => (self.silence.heard_at, self.silence.probes) = (None, 0),
+            Input::Unproven if !self.established => (self.probing.heard_at, self.probing.probes) = (None, 0),
             Input::Unproven => {}
             Input::Terminating { uid } => self.on_terminating(now, uid, out),
             Input::Quarantine { uid, reason, harmless } => self.on_quarantine(now, uid, reason, harmless, out),
@@ -312,17 +312,17 @@ impl Association {
             return None;
         }
         let part = self.settings.quarantine_idle_outbound_after / PROBES;
-        self.silence.heard_at.map(|at| at + part * (self.silence.probes + 1))
+        self.probing.heard_at.map(|at| at + part * (self.probing.probes + 1))
     }
 
     fn heard(&mut self, now: Instant) {
-        self.silence = Silence { heard_at: Some(now), probes: 0 };
+        self.probing = ProbeState { heard_at: Some(now), probes: 0 };
     }
 
     /// Dials a peer that was silent for another tenth of its time, or gives the peer up after the last tenth.
     fn probe(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        self.silence.probes += 1;
-        if self.silence.probes < PROBES {
+        self.probing.probes += 1;
+        if self.probing.probes < PROBES {
             if self.lane(Lane::CONTROL) == Phase::Idle {
                 self.dial(Lane::CONTROL, out);
             }
@@ -516,7 +516,7 @@ impl Association {
             out.push(Effect::Refuse { reason });
             return;
         }
-        if self.is_buried(uid) {
+        if self.is_tombstoned(uid) {
             out.push(Effect::Refuse { reason: Some(QuarantineReason::RemovedFromMembership) });
             return;
         }
@@ -608,7 +608,7 @@ impl Association {
     }
 
     /// Whether the last process known at the address has taken leave: no process need listen there now.
-    pub fn is_vacated(&self) -> bool {
+    pub fn is_vacant(&self) -> bool {
         self.peer.is_some_and(|uid| self.has_taken_leave(uid))
     }
 
@@ -736,7 +736,7 @@ impl Association {
             // Forget the entry with its reason and notices, not the process: it never comes back.
             self.retire(uid, None);
             if self.peer == Some(uid) {
-                (self.peer, self.silence.heard_at) = (None, None);
+                (self.peer, self.probing.heard_at) = (None, None);
             }
             out.push(Effect::Forget { uid });
         }

@@ -1,10 +1,10 @@
 //! The processes that called this node and were never reached at the address they name.
 //!
 //! Such an address is only a claim, and one process can claim any number of them. So each of these processes takes a
-//! seat, and seats are limited per network and in all. A seat is held while a stream of the process is open, and then
+//! slot, and slots are limited per network and in all. A slot is held while a stream of the process is open, and then
 //! until this node drops everything it kept of the process: a while later, because the process's numbered messages
-//! continue where they were if it calls again soon, or at once when another process needs the seat. Members and
-//! processes that this node has reached need no seat. Source: cluster T21, T28.
+//! continue where they were if it calls again soon, or at once when another process needs the slot. Members and
+//! processes that this node has reached need no slot. Source: cluster T21, T28.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,35 +12,35 @@ use std::time::Instant;
 
 use greylag_core::NodeAddress;
 
-/// Seats of callers from one network: one IPv4 address, or the /64 of an IPv6 address.
-pub(crate) const SEATS_PER_NETWORK: usize = 64;
-/// Seats of callers from all networks.
-pub(crate) const SEATS: usize = 1024;
+/// Slots of callers from one network: one IPv4 address, or the /64 of an IPv6 address.
+pub(crate) const SLOTS_PER_NETWORK: usize = 64;
+/// Slots of callers from all networks.
+pub(crate) const SLOTS: usize = 1024;
 
-/// Why a caller gets no seat.
+/// Why a caller gets no slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Full {
     #[error(
-        "{SEATS_PER_NETWORK} processes of {0} have called this node, which has not reached them at the addresses \
+        "{SLOTS_PER_NETWORK} processes of {0} have called this node, which has not reached them at the addresses \
          they name; members are let in always"
     )]
     Network(IpAddr),
     #[error(
-        "{SEATS} processes have called this node, which has not reached them at the addresses they name; members \
+        "{SLOTS} processes have called this node, which has not reached them at the addresses they name; members \
          are let in always"
     )]
     Node,
 }
 
-/// The seats of one node.
+/// The slots of one node.
 #[derive(Debug, Default)]
 pub(crate) struct Callers {
-    seats: HashMap<NodeAddress, Seat>,
+    slots: HashMap<NodeAddress, Slot>,
     networks: HashMap<IpAddr, usize>,
 }
 
 #[derive(Debug)]
-struct Seat {
+struct Slot {
     network: IpAddr,
     /// Open streams of the process.
     streams: usize,
@@ -49,54 +49,54 @@ struct Seat {
 }
 
 impl Callers {
-    /// Counts one more stream of the process that says it runs at `address`, and gives the process a seat if it has
+    /// Counts one more stream of the process that says it runs at `address`, and gives the process a slot if it has
     /// none.
     pub(crate) fn enter(&mut self, address: &NodeAddress, ip: IpAddr) -> Result<(), Full> {
-        if let Some(seat) = self.seats.get_mut(address) {
-            seat.streams += 1;
-            seat.idle_since = None;
+        if let Some(slot) = self.slots.get_mut(address) {
+            slot.streams += 1;
+            slot.idle_since = None;
             return Ok(());
         }
         let network = network(ip);
         let taken = self.networks.get(&network).copied().unwrap_or(0);
-        if taken >= SEATS_PER_NETWORK {
+        if taken >= SLOTS_PER_NETWORK {
             return Err(Full::Network(network));
         }
-        if self.seats.len() >= SEATS {
+        if self.slots.len() >= SLOTS {
             return Err(Full::Node);
         }
         self.networks.insert(network, taken + 1);
-        self.seats.insert(address.clone(), Seat { network, streams: 1, idle_since: None });
+        self.slots.insert(address.clone(), Slot { network, streams: 1, idle_since: None });
         Ok(())
     }
 
-    /// Counts one stream fewer; returns true if that was the last one. The seat is kept until [`Callers::vacate`].
+    /// Counts one stream fewer; returns true if that was the last one. The slot is kept until [`Callers::vacate`].
     pub(crate) fn leave(&mut self, now: Instant, address: &NodeAddress) -> bool {
-        let Some(seat) = self.seats.get_mut(address) else { return false };
-        seat.streams = seat.streams.saturating_sub(1);
-        seat.idle_since = (seat.streams == 0).then_some(now);
-        seat.streams == 0
+        let Some(slot) = self.slots.get_mut(address) else { return false };
+        slot.streams = slot.streams.saturating_sub(1);
+        slot.idle_since = (slot.streams == 0).then_some(now);
+        slot.streams == 0
     }
 
-    /// Whether the process has a seat.
+    /// Whether the process has a slot.
     pub(crate) fn holds(&self, address: &NodeAddress) -> bool {
-        self.seats.contains_key(address)
+        self.slots.contains_key(address)
     }
 
-    /// Addresses whose seats have had no stream since `moment` or longer.
+    /// Addresses whose slots have had no stream since `moment` or longer.
     pub(crate) fn idle_since(&self, moment: Instant) -> Vec<NodeAddress> {
-        let is_idle = |seat: &Seat| seat.idle_since.is_some_and(|at| at <= moment);
-        self.seats.iter().filter(|(_, seat)| is_idle(seat)).map(|(address, _)| address.clone()).collect()
+        let is_idle = |slot: &Slot| slot.idle_since.is_some_and(|at| at <= moment);
+        self.slots.iter().filter(|(_, slot)| is_idle(slot)).map(|(address, _)| address.clone()).collect()
     }
 
-    /// Whether any seat is held without a stream.
+    /// Whether any slot is held without a stream.
     pub(crate) fn any_idle(&self) -> bool {
-        self.seats.values().any(|seat| seat.idle_since.is_some())
+        self.slots.values().any(|slot| slot.idle_since.is_some())
     }
 
-    /// Frees the seat of a process that needs none any more: it was reached, is a member, or is dropped.
+    /// Frees the slot of a process that needs none any more: it was reached, is a member, or is dropped.
     pub(crate) fn vacate(&mut self, address: &NodeAddress) {
-        let Some(Seat { network, .. }) = self.seats.remove(address) else { return };
+        let Some(Slot { network, .. }) = self.slots.remove(address) else { return };
         if let Some(taken) = self.networks.get_mut(&network) {
             *taken -= 1;
             if *taken == 0 {
@@ -127,12 +127,12 @@ mod tests {
         IpAddr::from((0x0a00_0000 + n as u32).to_be_bytes())
     }
 
-    /// Cluster T21: 64 seats per remote IP; the seat of a process whose streams ended is free only once the process is
+    /// Cluster T21: 64 slots per remote IP; the slot of a process whose streams ended is free only once the process is
     /// dropped.
     #[test]
-    fn seats_are_few_per_network() {
+    fn slots_are_few_per_network() {
         let mut callers = Callers::default();
-        for n in 0..SEATS_PER_NETWORK {
+        for n in 0..SLOTS_PER_NETWORK {
             assert_eq!(callers.enter(&address(n), v4(1)), Ok(()));
         }
         assert_eq!(callers.enter(&address(64), v4(1)), Err(Full::Network(v4(1))));
@@ -148,18 +148,18 @@ mod tests {
         assert_eq!(callers.enter(&address(65), v4(1)), Ok(()));
     }
 
-    /// Cluster T21: 1,024 seats in all.
+    /// Cluster T21: 1,024 slots in all.
     #[test]
-    fn seats_are_few_in_all() {
+    fn slots_are_few_in_all() {
         let mut callers = Callers::default();
-        for n in 0..SEATS {
+        for n in 0..SLOTS {
             callers.enter(&address(n), v4(n)).unwrap();
         }
-        assert_eq!(callers.enter(&address(SEATS), v4(SEATS)), Err(Full::Node));
-        for n in 0..SEATS {
+        assert_eq!(callers.enter(&address(SLOTS), v4(SLOTS)), Err(Full::Node));
+        for n in 0..SLOTS {
             callers.vacate(&address(n));
         }
-        assert_eq!((callers.seats.len(), callers.networks.len()), (0, 0));
+        assert_eq!((callers.slots.len(), callers.networks.len()), (0, 0));
     }
 
     /// Cluster T21: a host with one IPv6 address has 2^64 of them, which count as one caller.

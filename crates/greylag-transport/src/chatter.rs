@@ -4,13 +4,13 @@ use greylag_core::DeadLetterReason;
 
 /// How loudly a dropped message is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Weight {
+pub(crate) enum ReportLevel {
     /// Counted only.
-    Chatter,
+    Count,
     /// Counted and published, without a warning.
-    Repeated,
+    Publish,
     /// Counted, published, and logged as a warning.
-    Missed,
+    Warn,
 }
 
 /// A declaration that messages of paths with this prefix (all, or those of one manifest) are sent again if they are
@@ -50,16 +50,16 @@ impl Declared {
     }
 
     /// How loudly to report a message of this path and manifest that was dropped for this reason.
-    pub(crate) fn weight(&self, (path, manifest): (&str, &str), reason: DeadLetterReason) -> Weight {
+    pub(crate) fn report_level(&self, (path, manifest): (&str, &str), reason: DeadLetterReason) -> ReportLevel {
         if self.chatter.iter().any(|prefix| path.starts_with(prefix.as_str())) {
-            return Weight::Chatter;
+            return ReportLevel::Count;
         }
         let is_meant = |known: &Repeated| {
             known.reason == reason
                 && path.starts_with(known.prefix.as_str())
                 && known.manifest.as_deref().is_none_or(|known| known == manifest)
         };
-        if self.repeated.iter().any(is_meant) { Weight::Repeated } else { Weight::Missed }
+        if self.repeated.iter().any(is_meant) { ReportLevel::Publish } else { ReportLevel::Warn }
     }
 }
 
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_again_is_weighed_by_path_and_reason() {
+    fn the_report_level_depends_on_path_and_reason() {
         let (late, full) = (DeadLetterReason::NoSuchRecipient, DeadLetterReason::MailboxFull);
         let mut declared = Declared::default();
         for _ in 0..2 {
@@ -80,13 +80,21 @@ mod tests {
         }
         assert_eq!((declared.chatter.len(), declared.repeated.len()), (2, 4), "each is kept once");
         for chatter in ["control/gossip", "control/heartbeat"] {
-            assert_eq!(declared.weight((chatter, "m"), full), Weight::Chatter);
+            assert_eq!(declared.report_level((chatter, "m"), full), ReportLevel::Count);
         }
-        assert_eq!(declared.weight(("ddata/votes", "m"), late), Weight::Repeated);
-        assert_eq!(declared.weight(("ddata/votes", "m"), full), Weight::Missed, "a full mailbox there is worth a look");
-        assert_eq!(declared.weight(("delivery/1", "m"), full), Weight::Repeated);
-        assert_eq!(declared.weight(("inbox", "m"), late), Weight::Missed);
-        assert_eq!(declared.weight(("sharding/cart/7", "mark"), late), Weight::Repeated);
-        assert_eq!(declared.weight(("sharding/cart/7", "order"), late), Weight::Missed, "a user's message there");
+        assert_eq!(declared.report_level(("ddata/votes", "m"), late), ReportLevel::Publish);
+        assert_eq!(
+            declared.report_level(("ddata/votes", "m"), full),
+            ReportLevel::Warn,
+            "a full mailbox there is worth a look"
+        );
+        assert_eq!(declared.report_level(("delivery/1", "m"), full), ReportLevel::Publish);
+        assert_eq!(declared.report_level(("inbox", "m"), late), ReportLevel::Warn);
+        assert_eq!(declared.report_level(("sharding/cart/7", "mark"), late), ReportLevel::Publish);
+        assert_eq!(
+            declared.report_level(("sharding/cart/7", "order"), late),
+            ReportLevel::Warn,
+            "a user's message there"
+        );
     }
 }

@@ -52,14 +52,14 @@ pub struct DeadLetter {
 #[derive(Debug)]
 pub struct DeadLetters {
     log_rate: u32,
-    book: Mutex<Book>,
+    counters: Mutex<Counters>,
     subscribers: Mutex<Vec<Arc<Buffer>>>,
     /// The number of subscribers, read before a letter is made.
     subscribed: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct Book {
+struct Counters {
     counts: BTreeMap<DeadLetterKey, u64>,
     rations: BTreeMap<RationKey, Ration>,
 }
@@ -99,14 +99,14 @@ const RATION: Duration = Duration::from_secs(60);
 impl DeadLetters {
     /// Makes counters whose log lines are limited to `log_rate` a minute per reason and peer.
     pub fn new(log_rate: u32) -> Self {
-        Self { log_rate, book: Mutex::default(), subscribers: Mutex::default(), subscribed: AtomicUsize::new(0) }
+        Self { log_rate, counters: Mutex::default(), subscribers: Mutex::default(), subscribed: AtomicUsize::new(0) }
     }
 
     /// Counts `count` messages; says whether to write a log line.
     pub fn count(&self, now: Instant, key: DeadLetterKey, count: u64) -> Option<LogLine> {
-        let mut book = self.book();
-        let rationed = book.ration_key(&key);
-        let ration = book.rations.entry(rationed).or_insert(Ration { since: now, logged: 0, suppressed: 0 });
+        let mut counters = self.counters();
+        let rationed = counters.ration_key(&key);
+        let ration = counters.rations.entry(rationed).or_insert(Ration { since: now, logged: 0, suppressed: 0 });
         let mut line = None;
         if now.saturating_duration_since(ration.since) >= RATION {
             (ration.since, ration.logged) = (now, 0);
@@ -117,19 +117,19 @@ impl DeadLetters {
         } else {
             ration.suppressed += count;
         }
-        book.add(key, count);
+        counters.add(key, count);
         line
     }
 
     /// Counts messages without publishing or logging them: their protocol repeats them.
     pub fn count_chatter(&self, key: DeadLetterKey, count: u64) {
-        self.book().add(key, count);
+        self.counters().add(key, count);
     }
 
     /// Returns the suppressed lines of the minutes that ended by `now`; each minute is returned once.
     pub fn suppressed(&self, now: Instant) -> Vec<Suppressed> {
         let mut found = Vec::new();
-        self.book().rations.retain(|(reason, peer), ration| {
+        self.counters().rations.retain(|(reason, peer), ration| {
             let is_over = now.saturating_duration_since(ration.since) >= RATION;
             if is_over && ration.suppressed > 0 {
                 found.push(Suppressed { reason: *reason, peer: peer.clone(), count: ration.suppressed });
@@ -163,29 +163,29 @@ impl DeadLetters {
 
     /// How many messages were dropped for `reason`, over all lanes and peers.
     pub fn total(&self, reason: DeadLetterReason) -> u64 {
-        self.book().counts.iter().filter(|(key, _)| key.reason == reason).map(|(_, count)| count).sum()
+        self.counters().counts.iter().filter(|(key, _)| key.reason == reason).map(|(_, count)| count).sum()
     }
 
     /// Every counter.
     pub fn counts(&self) -> BTreeMap<DeadLetterKey, u64> {
-        self.book().counts.clone()
+        self.counters().counts.clone()
     }
 
     /// The counters by reason alone.
     pub fn totals(&self) -> BTreeMap<DeadLetterReason, u64> {
         let mut totals = BTreeMap::new();
-        for (key, count) in &self.book().counts {
+        for (key, count) in &self.counters().counts {
             *totals.entry(key.reason).or_default() += count;
         }
         totals
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().expect("counting never panics")
+    fn counters(&self) -> MutexGuard<'_, Counters> {
+        self.counters.lock().expect("counting never panics")
     }
 }
 
-impl Book {
+impl Counters {
     /// The key by which the log lines of this counter are rationed.
     fn ration_key(&self, key: &DeadLetterKey) -> RationKey {
         let rationed = (key.reason, key.peer.clone());
@@ -296,7 +296,7 @@ mod tests {
             let peer = NodeAddress::new(&format!("h{n}"), 1).ok();
             letters.count(now, DeadLetterKey { peer, ..key(Lane::CONTROL) }, 1);
         }
-        assert!(letters.book().rations.len() <= COUNTERS + 1 && letters.book().counts.len() <= COUNTERS + 1);
+        assert!(letters.counters().rations.len() <= COUNTERS + 1 && letters.counters().counts.len() <= COUNTERS + 1);
         assert_eq!(letters.total(DeadLetterReason::QueueFull), (COUNTERS + 1000) as u64);
     }
 

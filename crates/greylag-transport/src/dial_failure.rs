@@ -28,10 +28,10 @@ pub enum DialFailure {
     #[error("{0}")]
     OtherService(String),
     /// A node with another address answered: a proxy or a wrong name leads from the dialled address to that node.
-    #[error("the node {0} answers there, and its address is another one")]
+    #[error("node {0}, which has another address, answered")]
     OtherNode(UniqueAddress),
     /// A node answered that accepts no streams for the moment. With its answer.
-    #[error("it takes no callers for now: {0}")]
+    #[error("the node accepts no streams for now: {0}")]
     NotNow(String),
     /// The connection broke.
     #[error("the connection broke: {0}")]

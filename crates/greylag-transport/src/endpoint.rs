@@ -19,12 +19,12 @@ use greylag_core::{
 };
 
 use crate::ask::AskTable;
-use crate::chatter::{Declared, Weight};
+use crate::chatter::{Declared, ReportLevel};
 use crate::dead_letters::{DeadLetter, DeadLetterKey, DeadLetters};
 use crate::envelope::{Envelope, Inbound, MAX_NAME, Payload};
 use crate::lane::Lane;
+use crate::membership::Membership;
 use crate::remoting::{AskError, PeerInfo, Receiver, TransportEvent, TransportListener};
-use crate::strangers::Strangers;
 
 /// An answer between two nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,12 +101,12 @@ pub(crate) struct Endpoint {
     /// Incremented with every change of `receivers`.
     receivers_version: AtomicU64,
     listeners: RwLock<Vec<Arc<Listener>>>,
-    /// The objects that layers above lend to decoders, by type.
-    lent: RwLock<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
+    /// The objects that layers above provide to decoders, by type.
+    resources: RwLock<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
     peers: RwLock<HashMap<NodeAddress, PeerInfo>>,
     /// Paths whose dead letters are only counted, or published without a warning.
     declared: RwLock<Declared>,
-    pub(crate) strangers: Strangers,
+    pub(crate) membership: Membership,
 }
 
 impl Endpoint {
@@ -127,10 +127,10 @@ impl Endpoint {
             next_instance: AtomicU64::new(1),
             receivers_version: AtomicU64::new(1),
             listeners: RwLock::default(),
-            lent: RwLock::default(),
+            resources: RwLock::default(),
             peers: RwLock::default(),
             declared: RwLock::default(),
-            strangers: Strangers::default(),
+            membership: Membership::default(),
         }
     }
 
@@ -242,7 +242,7 @@ impl Endpoint {
         envelope: &Envelope,
         reason: DeadLetterReason,
     ) {
-        self.bury(now, lane, to, envelope, reason);
+        self.count_unsent(now, lane, to, envelope, reason);
         if let Some(ask) = envelope.ask {
             let error = match reason {
                 DeadLetterReason::StaleIncarnation => AskError::PeerRestarted,
@@ -255,7 +255,7 @@ impl Endpoint {
     }
 
     /// Counts a message that never left; the caller ends the question that the message carried.
-    pub(crate) fn bury(
+    pub(crate) fn count_unsent(
         &self,
         now: Instant,
         lane: Lane,
@@ -284,17 +284,17 @@ impl Endpoint {
     pub(crate) fn dead_letter(&self, now: Instant, peer: Option<&NodeAddress>, dropped: &Dropped<'_>) {
         let Dropped { reason, lane, .. } = *dropped;
         let key = DeadLetterKey { reason, lane, peer: peer.cloned() };
-        let weight = self
+        let report_level = self
             .declared
             .read()
             .unwrap_or_else(PoisonError::into_inner)
-            .weight((dropped.path, dropped.manifest), reason);
-        if weight == Weight::Chatter {
+            .report_level((dropped.path, dropped.manifest), reason);
+        if report_level == ReportLevel::Count {
             return self.dead_letters.count_chatter(key, 1);
         }
         let (recipient, manifest) = (|| shortened(dropped.recipient.to_string()), shortened_name(dropped.manifest));
         // Count before publishing: a subscriber that reads the counters on a letter must find the letter counted.
-        let line = if weight == Weight::Repeated {
+        let line = if report_level == ReportLevel::Publish {
             self.dead_letters.count_chatter(key, 1);
             None
         } else {
@@ -310,7 +310,7 @@ impl Endpoint {
             size: dropped.size,
             count: 1,
         });
-        if weight == Weight::Repeated {
+        if report_level == ReportLevel::Publish {
             tracing::debug!(%reason, ?lane, ?peer, "dropped, and said again: {manifest} for {}", recipient());
         } else if let Some(line) = line {
             let (recipient, suppressed) = (recipient(), line.suppressed);
@@ -330,7 +330,7 @@ impl Endpoint {
     pub(crate) fn log_suppressed(&self, now: Instant) {
         for suppressed in self.dead_letters.suppressed(now) {
             let (reason, peer, count) = (suppressed.reason, suppressed.peer, suppressed.count);
-            tracing::warn!(%reason, ?peer, count, "dead letters of the last minute that were not mentioned");
+            tracing::warn!(%reason, ?peer, count, "dead letters suppressed from the log in the last minute");
         }
     }
 
@@ -403,14 +403,14 @@ impl Endpoint {
             None => "its codec panicked".to_owned(),
             // Refuse: no node reads such a name, and the stream would end with it.
             Some(Ok(encoded)) if encoded.manifest.len() > MAX_NAME => {
-                format!("its manifest has {} bytes, and {MAX_NAME} are the most", encoded.manifest.len())
+                format!("its manifest has {} bytes; the limit is {MAX_NAME}", encoded.manifest.len())
             }
             Some(Ok(encoded)) => {
                 return Reply::Value { codec: encoded.codec, manifest: encoded.manifest, payload: encoded.payload };
             }
             Some(Err(error)) => error.to_string(),
         };
-        tracing::warn!(type_name, cause, "an answer could not be written; its asker is told so");
+        tracing::warn!(type_name, cause, "an answer could not be encoded; the ask fails with a codec error");
         Reply::Unwritten { type_name: shortened(type_name.to_owned()), cause: shortened(cause) }
     }
 
@@ -498,13 +498,13 @@ impl Endpoint {
         info
     }
 
-    pub(crate) fn lend(&self, what: Arc<dyn Any + Send + Sync>) {
+    pub(crate) fn provide_resource(&self, what: Arc<dyn Any + Send + Sync>) {
         let key = (*what).type_id();
-        self.lent.write().unwrap_or_else(PoisonError::into_inner).insert(key, what);
+        self.resources.write().unwrap_or_else(PoisonError::into_inner).insert(key, what);
     }
 
-    pub(crate) fn lent(&self, what: TypeId) -> Option<Arc<dyn Any + Send + Sync>> {
-        self.lent.read().unwrap_or_else(PoisonError::into_inner).get(&what).cloned()
+    pub(crate) fn resource(&self, what: TypeId) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.resources.read().unwrap_or_else(PoisonError::into_inner).get(&what).cloned()
     }
 
     pub(crate) fn forget_peer(&self, address: &NodeAddress) {
@@ -559,7 +559,7 @@ pub(crate) fn isolated<T>(who: &str, on: &str, code: impl FnOnce() -> T) -> Opti
 }
 
 fn say_panicked(who: &str, on: &str) {
-    tracing::error!(who, on, "code of a layer above panicked; what it was called for is lost");
+    tracing::error!(who, on, "a callback panicked; its message or event is lost");
 }
 
 /// The start of a name, for logs and dead letters: a message that is dropped because its name is too long is reported
@@ -660,12 +660,13 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_its_layer_repeats_weighs_less() {
+    fn repeated_messages_are_published_without_a_warning() {
         let endpoint = Endpoint::new("b:1#5".parse().unwrap(), Arc::new(Registry::new()), 10, [7; 32]);
         let (late, full) = (DeadLetterReason::NoSuchRecipient, DeadLetterReason::MailboxFull);
         endpoint.declare_repeated("delivery/", None, &[late]);
-        let weight = |reason| endpoint.declared.read().unwrap().weight(("delivery/orders", "order"), reason);
-        assert_eq!((weight(late), weight(full)), (Weight::Repeated, Weight::Missed));
+        let report_level =
+            |reason| endpoint.declared.read().unwrap().report_level(("delivery/orders", "order"), reason);
+        assert_eq!((report_level(late), report_level(full)), (ReportLevel::Publish, ReportLevel::Warn));
     }
 
     /// Cluster S20: proofs of death dial where a peer was reached last, so the address it called from counts only until

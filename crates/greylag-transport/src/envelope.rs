@@ -220,7 +220,7 @@ impl Envelope {
 
 /// A message whose payload is encoded, so that it can be written more than once.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Letter {
+pub(crate) struct EncodedMessage {
     pub(crate) recipient: Recipient,
     pub(crate) target_uid: Option<Uid>,
     pub(crate) codec: CodecId,
@@ -229,7 +229,7 @@ pub(crate) struct Letter {
     pub(crate) ask: Option<AskHeader>,
 }
 
-impl Letter {
+impl EncodedMessage {
     pub(crate) fn new(envelope: &Envelope) -> Result<Self, EncodeError> {
         Ok(Self {
             recipient: envelope.recipient.clone(),
@@ -241,7 +241,7 @@ impl Letter {
         })
     }
 
-    /// The letter as an envelope; the payload is shared.
+    /// The message as an envelope; the payload is shared.
     pub(crate) fn to_envelope(&self) -> Envelope {
         let (recipient, manifest) = (self.recipient.clone(), self.manifest.clone());
         let envelope = Envelope::new(recipient, self.codec, manifest, self.payload.clone());

@@ -7,7 +7,7 @@ use greylag_core::{CodecId, Uid, UniqueAddress};
 use prost::Message;
 
 use crate::endpoint::Reply;
-use crate::envelope::{Envelope, Inbound, Letter, Payload, Recipient};
+use crate::envelope::{EncodedMessage, Envelope, Inbound, Payload, Recipient};
 use crate::generated as pb;
 use crate::hello::tests::hello as a_hello;
 use crate::remoting::QuarantineReason;
@@ -31,13 +31,13 @@ pub fn frame(input: &[u8]) {
             batch(&content);
         }
         Frame::Unknown => {}
-        // Numbered messages are written from the letter that their sender keeps.
+        // Numbered messages are written from the encoded message that their sender keeps.
         Frame::Reliable { seq, message: None } => {
             assert_eq!(wire::read_frame(wire::write_skip(seq)), Ok(Frame::Reliable { seq, message: None }));
         }
-        Frame::Reliable { seq, message: Some(letter) } => {
-            let again = wire::write_reliable(seq, &letter);
-            assert_eq!(wire::read_frame(again), Ok(Frame::Reliable { seq, message: Some(letter) }));
+        Frame::Reliable { seq, message: Some(message) } => {
+            let again = wire::write_reliable(seq, &message);
+            assert_eq!(wire::read_frame(again), Ok(Frame::Reliable { seq, message: Some(message) }));
         }
         frame => assert_eq!(wire::read_frame(wire::write_frame(&frame)).as_ref(), Ok(&frame)),
     }
@@ -130,7 +130,7 @@ pub fn frames() -> Vec<Vec<u8>> {
     .collect();
     frames.push(wire::write_skip(300));
     let numbered = Envelope::new(Recipient::new("control/watch"), CodecId::JSON, "w", &b"{}"[..]);
-    frames.extend(Letter::new(&numbered).map(|letter| wire::write_reliable(7, &letter)));
+    frames.extend(EncodedMessage::new(&numbered).map(|message| wire::write_reliable(7, &message)));
     frames.extend(wire::compress(&wire::write_frame(&Frame::Batch(large))));
     let lanes = frames.iter().zip([0, 1, 2].into_iter().cycle());
     lanes.map(|(frame, lane)| [[lane].as_slice(), frame].concat()).collect()

@@ -11,23 +11,23 @@ use greylag_core::UniqueAddress;
 
 /// Which processes can have replaced a member at its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Heirs {
+pub enum Replacers {
     /// No process: proofs of death are off, or the member told no host.
-    Nobody,
+    None,
     /// Processes that name this host: only one process of a host can listen at an address, so the answer of another one
     /// there proves that the member's socket is closed (cluster T33).
     Host(Arc<str>),
     /// Every process: the operator vouches that an address moves only after its process has ended.
-    Anybody,
+    Any,
 }
 
-impl Heirs {
+impl Replacers {
     /// Whether a process that names this host is included.
     pub fn include(&self, host_id: Option<&str>) -> bool {
         match self {
-            Self::Nobody => false,
+            Self::None => false,
             Self::Host(host) => host_id == Some(host),
-            Self::Anybody => true,
+            Self::Any => true,
         }
     }
 }
@@ -38,7 +38,7 @@ pub struct Holder {
     /// The member.
     pub member: UniqueAddress,
     /// The processes that can have replaced the member.
-    pub heirs: Heirs,
+    pub replacers: Replacers,
     /// The member's status, for people.
     pub status: Arc<str>,
     /// The event that would end its membership, for people.
@@ -59,11 +59,11 @@ mod tests {
 
     /// Cluster S20 (a): two processes that named no host are not on the same host.
     #[test]
-    fn who_can_have_replaced_a_member() {
-        let host = Heirs::Host("boot/net".into());
+    fn replacers_are_chosen_by_host() {
+        let host = Replacers::Host("boot/net".into());
         assert!(host.include(Some("boot/net")));
         assert!(!host.include(Some("boot/other")) && !host.include(None));
-        assert!(!Heirs::Nobody.include(Some("boot/net")) && !Heirs::Nobody.include(None));
-        assert!(Heirs::Anybody.include(Some("boot/other")) && Heirs::Anybody.include(None));
+        assert!(!Replacers::None.include(Some("boot/net")) && !Replacers::None.include(None));
+        assert!(Replacers::Any.include(Some("boot/other")) && Replacers::Any.include(None));
     }
 }

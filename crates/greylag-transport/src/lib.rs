@@ -80,17 +80,17 @@
 // Without sockets the memory network carries messages, and it needs no lanes, sizes or log limits.
 #![cfg_attr(not(feature = "grpc"), allow(dead_code))]
 
+#[cfg(feature = "grpc")]
+mod admission_control;
 mod ask;
 pub mod association;
 #[cfg(feature = "grpc")]
 mod callers;
 mod chatter;
-#[cfg(feature = "grpc")]
-mod complaints;
 mod dead_letters;
 mod dial_failure;
 #[cfg(feature = "grpc")]
-mod doorkeeper;
+mod dial_warnings;
 mod driver;
 mod endpoint;
 mod envelope;
@@ -109,23 +109,23 @@ mod generated {
 mod hello;
 mod holder;
 mod lane;
+mod membership;
 #[cfg(feature = "grpc")]
 mod queue;
 mod reach;
 pub mod reliable;
 mod remoting;
 mod settings;
-mod strangers;
 mod tls;
 pub mod watch;
 #[cfg(feature = "grpc")]
 mod wire;
 
+#[cfg(feature = "grpc")]
+pub use admission_control::Intrusion;
 pub use ask::AskTable;
 pub use dead_letters::{DeadLetter, DeadLetterEvents, DeadLetterKey, DeadLetters, LogLine, Suppressed};
 pub use dial_failure::DialFailure;
-#[cfg(feature = "grpc")]
-pub use doorkeeper::Intrusion;
 #[cfg(feature = "grpc")]
 pub use driver::beside;
 #[cfg(feature = "grpc")]
@@ -133,7 +133,7 @@ pub use driver::grpc::{Fault, GrpcTransport, HandshakeError, TlsDialer, TlsFiles
 pub use driver::memory;
 pub use envelope::{AskHeader, Envelope, Inbound, Payload, PayloadValue, Recipient};
 pub use error::{BindError, ConfigError, ConfigErrors, TlsError};
-pub use holder::{Heirs, Holder};
+pub use holder::{Holder, Replacers};
 pub use lane::{Lane, LaneKind, lane_key_hash};
 pub use reach::is_out_of_reach;
 pub use remoting::{

@@ -85,9 +85,9 @@ pub(crate) enum Taken {
     Ended,
 }
 
-/// The place of a sender that waits for room, with its waker. A sender that polls again keeps its place.
+/// A sender that waits for room, with its waker. A sender that polls again is entered once.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct Waiter<'a> {
     pub(crate) id: u64,
     pub(crate) waker: &'a Waker,
 }
@@ -175,7 +175,7 @@ impl LaneQueue {
         &self,
         envelope: &mut Option<Envelope>,
         force: bool,
-        waiting: Option<Place<'_>>,
+        waiting: Option<Waiter<'_>>,
     ) -> Option<Pushed> {
         let (size, is_urgent) =
             envelope.as_ref().map(|envelope| (size(envelope), envelope.recipient.is_heartbeat()))?;
@@ -188,7 +188,7 @@ impl LaneQueue {
         size: usize,
         is_urgent: bool,
         force: bool,
-        waiting: Option<Place<'_>>,
+        waiting: Option<Waiter<'_>>,
         item: impl FnOnce() -> Item,
     ) -> Option<Pushed> {
         let mut state = self.lock();
@@ -198,7 +198,7 @@ impl LaneQueue {
         // Into an empty queue an item of any size fits.
         let is_full = state.len() >= self.bounds.items || (state.bytes + size > self.bounds.bytes && state.len() > 0);
         if is_full && !force {
-            if let Some(Place { id, waker }) = waiting {
+            if let Some(Waiter { id, waker }) = waiting {
                 state.room.insert(id, waker.clone());
             }
             return None;
@@ -450,13 +450,13 @@ mod tests {
     /// Cluster T22: a future in a `select!` is polled far more often than it has news; it has one place, and a dropped
     /// future gives its place back.
     #[test]
-    fn whoever_waits_has_one_place_and_gives_it_back() {
+    fn a_waiting_sender_is_entered_once_and_removed_when_dropped() {
         let queue = queue_of(1);
         queue.push(item(1), false).unwrap();
         for id in [7, 8, 7, 8] {
-            let place = Place { id, waker: Waker::noop() };
+            let waiter = Waiter { id, waker: Waker::noop() };
             let Item::Envelope(envelope) = item(id) else { panic!() };
-            assert!(queue.push_envelope(&mut Some(envelope), false, Some(place)).is_none());
+            assert!(queue.push_envelope(&mut Some(envelope), false, Some(waiter)).is_none());
         }
         assert_eq!(queue.lock().room.len(), 2);
         queue.forget_waiting(7);
@@ -484,7 +484,7 @@ mod tests {
     /// Cluster T22: senders that are faster than the socket are woken once there is room for many frames, or once the
     /// stream ends and takes no more.
     #[test]
-    fn whoever_waits_is_woken_at_half_or_when_the_stream_ends() {
+    fn waiting_senders_are_woken_at_half_or_when_the_stream_ends() {
         struct Woken(std::sync::atomic::AtomicBool);
         impl std::task::Wake for Woken {
             fn wake(self: std::sync::Arc<Self>) {
@@ -498,7 +498,7 @@ mod tests {
         let wait = || {
             while queue.push(item(1), false).is_ok() {}
             let Item::Envelope(envelope) = item(2) else { panic!() };
-            assert!(queue.push_envelope(&mut Some(envelope), false, Some(Place { id: 1, waker: &waker })).is_none());
+            assert!(queue.push_envelope(&mut Some(envelope), false, Some(Waiter { id: 1, waker: &waker })).is_none());
         };
         queue.open(1, uid(9));
         wait();

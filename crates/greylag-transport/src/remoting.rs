@@ -490,8 +490,8 @@ pub trait Remoting: Send + Sync + 'static {
     /// The port through which answers leave; see [`greylag_core::ReplyScope`].
     fn reply_port(&self) -> Arc<dyn ReplyPort>;
 
-    /// Lends `what` to all decoders of this node: see [`greylag_core::ReplyScope::lent`]. One object per type.
-    fn lend(&self, what: Arc<dyn std::any::Any + Send + Sync>);
+    /// Provides `what` to all decoders of this node: see [`greylag_core::ReplyScope::resource`]. One object per type.
+    fn provide_resource(&self, what: Arc<dyn std::any::Any + Send + Sync>);
 
     /// Registers a question: its future completes with the answer, a failure, or at the timeout. The caller itself puts
     /// `reply_to` into a message and sends that message.

@@ -386,7 +386,7 @@ mod tests {
     /// Cluster §6, "Validation at start", sentence by sentence: durations, probabilities, sizes, and that idle streams
     /// close before their peer is quarantined (cluster T19, T32).
     #[test]
-    fn what_cannot_be_is_refused_by_the_name_of_its_setting() {
+    fn invalid_settings_are_named() {
         type Change = fn(&mut TransportSettings);
         let wrong: [(Change, &str); 16] = [
             (|s| s.quarantine_idle_outbound_after = s.stop_idle_outbound_after, "quarantine_idle_outbound_after"),

@@ -87,7 +87,7 @@ mod tests {
     use super::others_can_read;
 
     #[test]
-    fn scenario_74_what_others_can_read_is_told_by_mode_and_owner() {
+    fn scenario_74_a_readable_key_is_told_by_mode_and_owner() {
         let exposed =
             [(0o600, 1), (0o400, 1), (0o640, 0), (0o640, 1), (0o644, 0), (0o604, 1), (0o100_660, 1), (0o711, 1)];
         let exposed = exposed.map(|(mode, owner)| others_can_read(mode, owner));

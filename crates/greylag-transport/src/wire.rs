@@ -13,7 +13,7 @@ use prost::Message;
 use prost::encoding::{WireType, decode_varint, encode_varint, encoded_len_varint};
 
 use crate::endpoint::{Reply, shortened};
-use crate::envelope::{AskHeader, Envelope, Inbound, Letter, Payload, Recipient};
+use crate::envelope::{AskHeader, EncodedMessage, Envelope, Inbound, Payload, Recipient};
 use crate::generated as pb;
 use crate::hello::{Accepted, Features, Hello, HelloReply, Rejected};
 use crate::lane::{Lane, LaneKind};
@@ -29,7 +29,7 @@ mod shape;
 mod tests;
 
 pub(crate) use compression::compress;
-pub(crate) use envelopes::{Arrived, ArrivedContent, BatchReader, Place, write_envelope, write_reply};
+pub(crate) use envelopes::{Arrived, ArrivedContent, BatchPosition, BatchReader, write_envelope, write_reply};
 pub(crate) use names::{NameWriter, Names};
 pub(crate) use reliable::{write_reliable, write_skip};
 
@@ -67,7 +67,7 @@ pub(crate) enum Frame {
     /// A numbered message. `None`: everything up to the number was given up.
     Reliable {
         seq: u64,
-        message: Option<Box<Letter>>,
+        message: Option<Box<EncodedMessage>>,
     },
     Ack(u64),
     Nack(u64),

@@ -40,7 +40,7 @@ fn keeping_alive() -> TransportSettings {
 /// A node that is bound and not open yet lets its callers wait, so that no message comes before its recipients are
 /// registered.
 #[tokio::test]
-async fn what_is_said_to_a_node_that_is_not_open_yet_finds_its_recipients() {
+async fn messages_to_a_node_that_is_not_open_yet_find_their_recipients() {
     let late = closed(TransportSettings::test()).await;
     let caller = node(TransportSettings::test()).await;
     let message = Envelope { recipient: Recipient::new("late"), ..number(7) };
@@ -181,7 +181,7 @@ async fn waiting(port: u16, hello: &Hello) -> Raw {
 /// Cluster T24: messages that an older stream brought and that were not read are counted; no other message of it is
 /// lost, and the newer stream is read after it.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_superseded_stream_left_unread_is_counted() {
+async fn unread_messages_of_a_superseded_stream_are_counted() {
     let (mut stuck, hello) = stuck(4731).await;
     let mut newer = waiting(stuck.target.port(), &hello).await;
     newer.say(&raw::message("held", SENT)).await;
@@ -228,7 +228,7 @@ async fn lose(sender: &Node, target: &Node, messages: u32) -> Duration {
 /// Cluster T41: messages that a broken stream may have lost are counted, with a warning if the peer had announced no
 /// end.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_broken_stream_loses_is_counted_and_warned_of() {
+async fn messages_lost_by_a_broken_stream_are_counted_and_warned_of() {
     const LOST: u32 = 10;
     logs::keep();
     let mut attempts = 0;

@@ -32,7 +32,7 @@ async fn a_blackhole_swallows_one_direction() {
 
 /// Cluster T42: a node that is deaf to a peer can still send to it.
 #[tokio::test]
-async fn what_a_blackhole_swallows_on_its_way_in_leaves_the_way_out_open() {
+async fn an_inbound_blackhole_leaves_outbound_traffic_alone() {
     let (mut a, mut b) = (node(settings()).await, node(settings()).await);
     b.tell(&a.here(), 1);
     assert_eq!(a.next().await, 1);

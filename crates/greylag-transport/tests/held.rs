@@ -10,7 +10,9 @@ mod raw;
 
 use common::{LONG, Node, next, node, number, read};
 use greylag_core::UniqueAddress;
-use greylag_transport::{Envelope, Heirs, Holder, Recipient, RejectCode, Remoting, TransportEvent, TransportSettings};
+use greylag_transport::{
+    Envelope, Holder, Recipient, RejectCode, Remoting, Replacers, TransportEvent, TransportSettings,
+};
 use raw::{Hello, Raw};
 
 const HOST: &str = "127.0.0.1";
@@ -20,8 +22,8 @@ fn member_at(node: &Node) -> UniqueAddress {
     format!("{}#12345", node.transport.self_address().address()).parse().unwrap()
 }
 
-fn held(member: &UniqueAddress, heirs: Heirs) -> Vec<Holder> {
-    vec![Holder { member: member.clone(), heirs, status: "Up".into(), ends_by: "it leaves".into() }]
+fn held(member: &UniqueAddress, replacers: Replacers) -> Vec<Holder> {
+    vec![Holder { member: member.clone(), replacers, status: "Up".into(), ends_by: "it leaves".into() }]
 }
 
 async fn pair() -> (Node, Node) {
@@ -30,10 +32,10 @@ async fn pair() -> (Node, Node) {
 
 /// The other process is believed neither when it calls nor when it answers; once the member is removed, both times.
 #[tokio::test]
-async fn scenario_76_who_cannot_have_replaced_the_member_waits_until_it_is_removed() {
+async fn scenario_76_a_process_of_another_host_waits_until_the_member_is_removed() {
     let (mut a, mut b) = pair().await;
     let member = member_at(&b);
-    a.transport.set_holders(held(&member, Heirs::Host("another host".into())));
+    a.transport.set_holders(held(&member, Replacers::Host("another host".into())));
     b.tell(&a.here(), 1);
     let refused = b.event(|event| match event {
         TransportEvent::HandshakeRejected { code, holder, detail, .. } => Some((code, holder, detail)),
@@ -59,11 +61,11 @@ async fn scenario_76_who_cannot_have_replaced_the_member_waits_until_it_is_remov
 
 /// The process's own Hello teaches nothing; its answer to a dial at the address does.
 #[tokio::test]
-async fn scenario_76_who_can_have_replaced_the_member_is_dialled() {
+async fn scenario_76_a_possible_replacer_is_dialled() {
     let (mut a, b) = pair().await;
     let host = a.transport.host_id();
-    let heirs = host.map_or(Heirs::Anybody, |host| Heirs::Host(host.into()));
-    a.transport.set_holders(held(&member_at(&b), heirs));
+    let replacers = host.map_or(Replacers::Any, |host| Replacers::Host(host.into()));
+    a.transport.set_holders(held(&member_at(&b), replacers));
     let control = Envelope { recipient: Recipient::new("control/join"), ..number(1) };
     let mut joins = a.register("control/join");
     b.transport.send(&a.here(), control).unwrap();
@@ -85,14 +87,14 @@ async fn scenario_75_a_forged_hello_leaves_the_streams_of_the_member_alone() {
     b.tell(&a.here(), 2);
     assert_eq!((b.next().await, a.next().await), (1, 2));
     let member = b.transport.self_address().clone();
-    for (heirs, lane, uid, said) in [
-        (Heirs::Nobody, 1, 666, "is a member at this address (Up)"),
-        (Heirs::Nobody, 2, 667, "is a member at this address (Up)"),
+    for (replacers, lane, uid, said) in [
+        (Replacers::None, 1, 666, "is a member at this address (Up)"),
+        (Replacers::None, 2, 667, "is a member at this address (Up)"),
         // The process may ask to join, over its control stream alone.
-        (Heirs::Anybody, 1, 668, HOST),
-        (Heirs::Anybody, 2, 669, "asked first who runs there"),
+        (Replacers::Any, 1, 668, HOST),
+        (Replacers::Any, 2, 669, "dialled first to verify the process"),
     ] {
-        a.transport.set_holders(held(&member, heirs));
+        a.transport.set_holders(held(&member, replacers));
         let mut forger = Raw::connect(a.port()).await;
         forger.call().await;
         forger.say(&Hello { lane, port: member.address().port(), uid, ..Hello::to(a.port()) }.frame()).await;

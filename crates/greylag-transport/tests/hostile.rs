@@ -249,7 +249,7 @@ async fn slow_lorises() {
 /// Cluster §7: bytes that no node sends count against their host; the twentieth offence within a minute bans the host,
 /// while its open streams stay open.
 #[tokio::test]
-async fn twenty_offences_close_the_door() {
+async fn twenty_offences_ban_the_host() {
     let mut scene = Scene::plain().await;
     for _ in 0..20 {
         let mut raw = Raw::connect(scene.port()).await;

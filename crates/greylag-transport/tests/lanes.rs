@@ -253,7 +253,7 @@ async fn the_largest_message_of_each_kind_is_logged_where_that_is_wanted() {
     }
     let is_logged = |manifest: &str, size: usize| {
         let (manifest, size) = (format!("manifest=\"{manifest}\""), format!("size={size} "));
-        logs::has(&["the largest message of its kind", &manifest, &size, "limit=1000"])
+        logs::has(&["largest message of this manifest", &manifest, &size, "limit=1000"])
     };
     assert!(is_logged("picture", 2000) && is_logged("picture", 2201) && is_logged("icon", 1500));
     assert!([1000, 2200, 1800].iter().all(|size| !is_logged("picture", *size)));

@@ -13,7 +13,7 @@ use greylag_core::{Uid, UniqueAddress};
 use greylag_testkit::deadlines::assert_moved;
 use greylag_testkit::transcript::{self, Case};
 use greylag_transport::association::{Association, Effect, Event, Input};
-use greylag_transport::{Heirs, Holder, Lane, QuarantineReason, RejectCode, TransportSettings};
+use greylag_transport::{Holder, Lane, QuarantineReason, RejectCode, Replacers, TransportSettings};
 
 #[test]
 fn transcripts() {
@@ -172,13 +172,13 @@ fn member(uid: u64) -> UniqueAddress {
 
 /// Parses a holder: `7@h` can have been replaced by a process that names the host h, `7@*` by any, `7` by none.
 fn holder(text: &str) -> Holder {
-    let (uid, heirs) = match text.split_once('@') {
-        Some((uid, "*")) => (uid, Heirs::Anybody),
-        Some((uid, host)) => (uid, Heirs::Host(host.into())),
-        None => (text, Heirs::Nobody),
+    let (uid, replacers) = match text.split_once('@') {
+        Some((uid, "*")) => (uid, Replacers::Any),
+        Some((uid, host)) => (uid, Replacers::Host(host.into())),
+        None => (text, Replacers::None),
     };
     let member = member(uid.parse().expect("a uid"));
-    Holder { member, heirs, status: "Up".into(), ends_by: "it leaves".into() }
+    Holder { member, replacers, status: "Up".into(), ends_by: "it leaves".into() }
 }
 
 fn show(effect: &Effect) -> String {

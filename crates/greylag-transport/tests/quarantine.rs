@@ -71,7 +71,7 @@ fn payloads(envelopes: &[Envelope]) -> Vec<String> {
 /// Cluster T15: envelopes queued for a process that restarted are handed back to listeners of their prefix, as at a
 /// quarantine; the rest are dead letters. Envelopes sent to that process later are handed back too.
 #[tokio::test]
-async fn what_was_queued_for_a_process_that_restarted_comes_back_in_order() {
+async fn envelopes_queued_for_a_restarted_process_come_back_in_order() {
     let (mut a, mut b) = (node(settings()).await, node(settings()).await);
     let (before, port) = (b.transport.self_address().clone(), b.port());
     let to: Destination = before.clone().into();
@@ -101,7 +101,7 @@ async fn what_was_queued_for_a_process_that_restarted_comes_back_in_order() {
 }
 
 #[tokio::test]
-async fn what_was_never_written_comes_back_in_order() {
+async fn unwritten_envelopes_come_back_in_order() {
     let mut a = node(settings()).await;
     // No process answers there, so everything stays in the queue.
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -141,7 +141,7 @@ async fn a_harmless_quarantine_is_silent_and_a_graver_one_is_not() {
 /// Cluster T20, T41: messages that a quarantined process goes on sending are accounted for one by one. Its chatter,
 /// such as the heartbeats of a removed member that does not know of its removal, is counted and not published.
 #[tokio::test]
-async fn what_a_quarantined_process_sends_is_told_by_message_and_its_chatter_is_counted() {
+async fn messages_of_a_quarantined_process_are_published_and_its_chatter_is_counted() {
     let (mut a, mut b) = (node(settings()).await, node(settings()).await);
     a.transport.declare_chatter("chatter");
     b.tell(&a.here(), 1);

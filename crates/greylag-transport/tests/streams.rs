@@ -35,7 +35,7 @@ async fn messages_and_answers_cross() {
 
 /// Scenario 1.
 #[tokio::test]
-async fn a_restart_at_the_same_address_is_somebody_else() {
+async fn a_restart_at_the_same_address_is_another_process() {
     let (mut a, mut b) = (node(settings()).await, node(settings()).await);
     a.tell(&b.here(), 1);
     assert_eq!(b.next().await, 1);
@@ -430,7 +430,7 @@ async fn a_message_that_cannot_travel_is_dropped_alone() {
 
 /// Scenario 12.
 #[tokio::test]
-async fn what_was_queued_before_a_shutdown_arrives() {
+async fn messages_queued_before_a_shutdown_arrive() {
     let (a, mut b) = (node(settings()).await, node(settings()).await);
     (0..200).for_each(|n| a.tell(&b.here(), n));
     a.transport.shutdown().await;
@@ -447,7 +447,7 @@ async fn what_was_queued_before_a_shutdown_arrives() {
 
 /// Cluster T33, T41: messages that cannot be acknowledged any more become dead letters, numbered ones too.
 #[tokio::test]
-async fn what_a_shutdown_leaves_is_counted() {
+async fn messages_left_by_a_shutdown_are_counted() {
     let brief = TransportSettings { shutdown_flush_timeout: Duration::from_millis(50), ..settings() };
     let a = node(brief).await;
     let Destination::Address(address) = common::vacant() else { unreachable!() };
@@ -530,7 +530,7 @@ async fn advertised_and_bound_addresses_are_two_settings() {
 
 /// Cluster T4: a node sends to itself without a connection.
 #[tokio::test]
-async fn what_a_node_sends_to_itself_never_leaves_it() {
+async fn messages_to_the_own_node_use_no_connection() {
     let mut a = node(settings()).await;
     a.tell(&a.here(), 1);
     a.tell(&a.anyone_here(), 2);

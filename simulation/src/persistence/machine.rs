@@ -159,7 +159,7 @@ pub(super) fn asked<C>(out: Vec<Action<Order, C>>, call: impl Fn(C) -> Call) -> 
         | Action::Work { .. }
         | Action::ToSelf { .. }
         | Action::Passivate
-        | Action::Wish(_)
+        | Action::HostRequests(_)
         | Action::Unhandled
         | Action::Withheld(_)
         | Action::Restarting(_) => None,

@@ -242,7 +242,7 @@ impl Customer {
                 Action::RequestPermit(incarnation) => wishes.permits.push(incarnation),
                 Action::Store { incarnation, call } => wishes.calls.push((incarnation, call)),
                 Action::Passivate => wishes.left.passivate = true,
-                Action::Wish(wishes) => unreachable!("no handler wishes for {wishes:?}"),
+                Action::HostRequests(requests) => unreachable!("no handler asks its host for {requests:?}"),
                 Action::DeadLetter(dropped) => dropped.discard(),
                 Action::Fenced(by) => {
                     wishes.left.fenced = true;

@@ -221,8 +221,12 @@ impl Market {
                 }
             }
             Effect::DeadLetter { id, reason, .. } => self.note(|| format!("n{node}: {id} misses a letter: {reason}")),
-            Effect::Late(_) | Effect::Overdue { .. } | Effect::Failed { .. } | Effect::Notice(_) => {}
-            Effect::TellSilence { .. } => unreachable!("no customer asks to be told of a silence"),
+            Effect::Late(_)
+            | Effect::Overdue { .. }
+            | Effect::StopOverdue { .. }
+            | Effect::Failed { .. }
+            | Effect::Notice(_) => {}
+            Effect::NotifyReceiveTimeout { .. } => unreachable!("no customer asks to be told of a silence"),
             Effect::Load | Effect::Store { .. } | Effect::Initialized { .. } => {
                 unreachable!("customers are not remembered")
             }

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_back_and_nonsense_is_nothing() {
+    fn bootstrap_messages_read_back_and_nonsense_is_ignored() {
         for message in [
             BootstrapMessage::Ask,
             BootstrapMessage::Vote { ballot: 1 },

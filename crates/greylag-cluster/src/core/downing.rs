@@ -70,7 +70,7 @@ impl ClusterCore {
             for event in &events {
                 provider.machine.handle(now, DowningInput::Event(event), &context, &mut commands);
             }
-            self.obey(now, commands, out);
+            self.apply_commands(now, commands, out);
         }
     }
 
@@ -88,11 +88,11 @@ impl ClusterCore {
         let context = DowningContext { view: &self.view, reachability: &self.gossip.reachability };
         let mut commands = Vec::new();
         provider.machine.handle(now, DowningInput::Tick, &context, &mut commands);
-        self.obey(now, commands, out);
+        self.apply_commands(now, commands, out);
     }
 
     /// Source: cluster S5, S17.
-    fn obey(&mut self, now: Instant, commands: Vec<DownCommand>, out: &mut Vec<Effect>) {
+    fn apply_commands(&mut self, now: Instant, commands: Vec<DownCommand>, out: &mut Vec<Effect>) {
         let Some(provider) = &mut self.provider else { return };
         if commands.is_empty() {
             return;

@@ -10,10 +10,10 @@ use rand::RngExt;
 use rand::seq::IteratorRandom;
 
 use super::{ClusterCore, Effect, Life};
-use crate::choice::Choice;
+use crate::counter_bounds::CounterBounds;
 use crate::gossip::Gossip;
+use crate::member_subset::MemberSubset;
 use crate::message::Message;
-use crate::reach::Reach;
 use crate::reachability::Status;
 use crate::sabotage::Sabotage;
 use crate::shared::Shared;
@@ -29,14 +29,14 @@ impl ClusterCore {
             let interval = self.settings.gossip_interval;
             self.rounds.gossip_at = now + interval;
             self.gossip_to_one(out);
-            if self.is_hurried() {
+            if self.needs_fast_gossip() {
                 self.rounds.speedups = [Some(now + interval / 3), Some(now + interval * 2 / 3)];
             }
         }
         for index in 0..self.rounds.speedups.len() {
             if self.rounds.speedups[index].is_some_and(|at| at <= now) {
                 self.rounds.speedups[index] = None;
-                if self.is_hurried() {
+                if self.needs_fast_gossip() {
                     self.gossip_to_one(out);
                 }
             }
@@ -44,7 +44,7 @@ impl ClusterCore {
     }
 
     /// Whether a member is Down, or fewer than half have seen the state. Source: cluster M12.
-    fn is_hurried(&self) -> bool {
+    fn needs_fast_gossip(&self) -> bool {
         let members = &self.gossip.members;
         self.gossip.seen.len() < members.len() / 2 || members.summary().any_down
     }
@@ -59,7 +59,7 @@ impl ClusterCore {
     fn draw_target(&mut self) -> Option<UniqueAddress> {
         let gossip = &self.gossip;
         let marked = gossip.reachability.accused_by(&self.node);
-        let valid = Choice::all_but(gossip.members.places(), marked.chain([&self.node]));
+        let valid = MemberSubset::all_but(gossip.members.places(), marked.chain([&self.node]));
         let unseen = valid.without(&gossip.seen);
         let biased = self.rng.random_bool(different_view_probability(
             self.settings.gossip_different_view_probability,
@@ -105,7 +105,7 @@ impl ClusterCore {
 
     /// Sends the whole state of this Down node to some members; to unreachable ones if it finds all so. Those may get
     /// it all the same, and then need not wait until their detectors miss this node.
-    pub(super) fn gossip_last_words(&mut self, out: &mut Vec<Effect>) {
+    pub(super) fn gossip_down_state(&mut self, out: &mut Vec<Effect>) {
         if self.gossip.valid_targets(&self.node).next().is_some() {
             return self.gossip_to_random(5, out);
         }
@@ -152,7 +152,7 @@ impl ClusterCore {
         suspect: bool,
         out: &mut Vec<Effect>,
     ) {
-        let beyond = (!self.reach(now).covers_version(version)).then_some(IgnoredGossip::BeyondReach);
+        let beyond = (!self.counter_bounds(now).covers_version(version)).then_some(IgnoredGossip::BeyondReach);
         if let Some(why) = self.reason_to_ignore(from, to).or(beyond) {
             return self.ignore(from, why, out);
         }
@@ -209,7 +209,7 @@ impl ClusterCore {
         let without_us = !theirs.members.contains_key(&self.node);
         let ignored = self
             .reason_to_ignore(from, to)
-            .or((!self.reach(now).covers(&theirs)).then_some(IgnoredGossip::BeyondReach))
+            .or((!self.counter_bounds(now).covers(&theirs)).then_some(IgnoredGossip::BeyondReach))
             .or(too_old.then_some(IgnoredGossip::TooOld))
             .or(without_us.then_some(IgnoredGossip::WithoutUs));
         if let Some(why) = ignored {
@@ -223,8 +223,8 @@ impl ClusterCore {
     }
 
     /// The greatest values that honest counters can have by now.
-    pub(super) fn reach(&self, now: Instant) -> Reach {
-        Reach::at(self.wall_ms(now))
+    pub(super) fn counter_bounds(&self, now: Instant) -> CounterBounds {
+        CounterBounds::at(self.wall_ms(now))
     }
 
     pub(super) fn ignore(&mut self, from: &UniqueAddress, why: IgnoredGossip, out: &mut Vec<Effect>) {

@@ -30,8 +30,8 @@ impl ClusterCore {
             blocked_ticks: self.blocked_ticks,
             unreachable,
             suspect: self.trust.is_suspect(),
-            foreign_cluster: self.islands.met(now),
-            held_addresses: self.held.shown(now, &self.node),
+            foreign_cluster: self.foreign_clusters.met(now),
+            held_addresses: self.address_claims.shown(now, &self.node),
             certificate_days_left: None,
             dead_letters: BTreeMap::new(),
         }

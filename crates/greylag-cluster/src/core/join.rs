@@ -1,7 +1,7 @@
 //! Joining: the joiner's search for a member, and the member's answers.
 //!
 //! Only the first seed node may form a cluster, and only when enough of the others answer that they know of none. A
-//! process at the address of a member waits until that member is removed; see `held.rs`.
+//! process at the address of a member waits until that member is removed; see `address_claims.rs`.
 //!
 //! Source: cluster M23 to M25b.
 
@@ -105,7 +105,7 @@ impl ClusterCore {
         // Count a seed node that is named twice once: the majority is one of seed nodes.
         let mut named = BTreeSet::new();
         seeds.retain(|seed| named.insert(seed.clone()));
-        self.islands.add_seeds(&seeds);
+        self.foreign_clusters.add_seeds(&seeds);
         let own = self.node.address();
         let others: BTreeSet<&NodeAddress> = seeds.iter().filter(|seed| *seed != own).collect();
         let others: Vec<NodeAddress> = others.into_iter().cloned().collect();
@@ -130,7 +130,7 @@ impl ClusterCore {
     }
 
     pub(super) fn on_join_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let (alone, heard) = (self.settings.self_join_alone, self.islands.heard_of_cluster);
+        let (alone, heard) = (self.settings.self_join_alone, self.foreign_clusters.heard_of_cluster);
         let patience = self.settings.seed_node_timeout;
         let waits = self.awaits_app_version;
         let Life::Joining(join) = &mut self.life else { return };
@@ -177,7 +177,7 @@ impl ClusterCore {
 
     /// Warns that this first seed node waits for others, and for how many. Source: cluster M24.
     fn warn_of_waiting(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let heard = self.islands.heard_of_cluster;
+        let heard = self.foreign_clusters.heard_of_cluster;
         let Life::Joining(join) = &mut self.life else { return };
         if !join.is_first || join.restart_at.is_some() || join.warn_at > now {
             return;
@@ -266,7 +266,7 @@ impl ClusterCore {
             && join.others.contains(from.address())
         {
             join.nacks.insert(from.address().clone());
-            let (heard, alone) = (self.islands.heard_of_cluster, self.settings.self_join_alone);
+            let (heard, alone) = (self.foreign_clusters.heard_of_cluster, self.settings.self_join_alone);
             if !self.awaits_app_version && join.may_form(now, heard, alone) {
                 self.form_cluster(now, out);
             }
@@ -293,7 +293,7 @@ impl ClusterCore {
         if !join.seeds.contains(from.address()) {
             return;
         }
-        self.islands.heard_of_cluster = true;
+        self.foreign_clusters.heard_of_cluster = true;
         // Take the first acceptable Ack; later ones are ignored until the search starts over.
         if join.restart_at.is_some() {
             return;
@@ -399,7 +399,7 @@ impl ClusterCore {
             return self.stats.ignore(IgnoredGossip::UnaskedWelcome);
         }
         match &self.life {
-            Life::Joining(_) if !self.reach(now).covers(&gossip) => {
+            Life::Joining(_) if !self.counter_bounds(now).covers(&gossip) => {
                 self.ignore(&from, IgnoredGossip::BeyondReach, out);
             }
             Life::Joining(join) if join.contacts.contains(from.address()) => {
@@ -442,7 +442,7 @@ impl ClusterCore {
 
     // --- the member's side ----------------------------------------------------------------------
 
-    fn welcomes(&self) -> bool {
+    fn accepts_joins(&self) -> bool {
         matches!(self.life, Life::Member) && !self.is_leaving_for_good()
     }
 
@@ -458,7 +458,7 @@ impl ClusterCore {
             // M31).
             Life::Idle | Life::Joining(_) if self.awaits_app_version => {}
             Life::Idle | Life::Joining(_) => self.send(from.clone(), Message::InitJoinNack, out),
-            Life::Member if self.welcomes() && protocol == PROTOCOL => {
+            Life::Member if self.accepts_joins() && protocol == PROTOCOL => {
                 let keys = self.differing_keys(config);
                 if !keys.is_empty() {
                     let text = format!("{from} wants to join, but its settings differ: {}", keys.join(", "));
@@ -469,7 +469,7 @@ impl ClusterCore {
                 let ack = Message::InitJoinAck { cluster_id: self.gossip.cluster_id, config: own };
                 self.send(from.clone(), ack, out);
             }
-            Life::Member if self.welcomes() => {
+            Life::Member if self.accepts_joins() => {
                 let reason = JoinRejection::IncompatibleProtocol { ours: PROTOCOL, theirs: protocol };
                 self.send(from.clone(), Message::JoinRejected { reason }, out);
             }
@@ -487,7 +487,7 @@ impl ClusterCore {
         out: &mut Vec<Effect>,
     ) {
         let from = joiner.address.clone();
-        if !self.welcomes() {
+        if !self.accepts_joins() {
             return;
         }
         if let Some(reason) = self.reason_to_reject(&from, protocol, cluster_id) {

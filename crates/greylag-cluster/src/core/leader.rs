@@ -82,7 +82,7 @@ impl ClusterCore {
             MemberStatus::PreparingForShutdown => Some(member.in_status(MemberStatus::ReadyForShutdown)),
             _ => None,
         });
-        let removed = self.bury(now, &before, &mut gossip);
+        let removed = self.remove_gone(now, &before, &mut gossip);
         self.prune_tombstones(now, &mut gossip);
         if gossip == *before {
             return;
@@ -95,7 +95,7 @@ impl ClusterCore {
     }
 
     /// Removes the members that are certainly gone. Returns true if there were any.
-    fn bury(&self, now: Instant, before: &Gossip, gossip: &mut Gossip) -> bool {
+    fn remove_gone(&self, now: Instant, before: &Gossip, gossip: &mut Gossip) -> bool {
         let gone = |member: &&Member| {
             let unreachable = before.reachability.aggregate(&member.address) != Status::Reachable;
             match member.status {

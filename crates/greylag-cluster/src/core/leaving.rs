@@ -84,7 +84,7 @@ impl ClusterCore {
             self.send_gossip(target, out);
         }
         if targets.contains(&self.node) {
-            self.gossip_last_words(out);
+            self.gossip_down_state(out);
         }
         self.act_if_urgent(now, out);
     }
@@ -106,7 +106,7 @@ impl ClusterCore {
         let informed = |address: &UniqueAddress| unreachable.contains(address) || self.gossip.seen.contains(address);
         let down = self.gossip.members.values().filter(|member| member.status == MemberStatus::Down);
         if ticks >= DOWNED_TICKS || down.map(|member| &member.address).all(informed) {
-            self.gossip_last_words(out);
+            self.gossip_down_state(out);
             self.end(reason, out);
         }
     }
@@ -198,7 +198,7 @@ impl ClusterCore {
         if self.gossip.members.contains_key(&by) {
             let mut gossip = Gossip::clone(&self.gossip);
             // Mark the node Terminated: it has quarantined this one and will never answer it again (cluster F11).
-            if gossip.reachability.set(&self.node, &by, Status::Terminated) && !self.accuses_nobody() {
+            if gossip.reachability.set(&self.node, &by, Status::Terminated) && !self.makes_no_accusations() {
                 self.change(now, gossip, out);
             }
         }

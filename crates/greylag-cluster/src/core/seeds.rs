@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_seed_says_later_counts() {
+    fn a_later_report_of_a_seed_counts() {
         let now = Instant::now();
         let mut seeds = Seeds::new(now, &[seed("a:1")]);
         let mut out = Vec::new();

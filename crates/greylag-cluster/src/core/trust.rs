@@ -18,7 +18,7 @@ use crate::settings::ClusterSettings;
 
 /// This node's trust in itself.
 #[derive(Debug)]
-pub(super) struct Trust {
+pub(super) struct SelfTrust {
     /// No decisions before this time.
     hold_until: Option<Instant>,
     suspect_since: Option<Instant>,
@@ -36,7 +36,7 @@ pub(super) struct Trust {
     published: Option<Standing>,
 }
 
-impl Trust {
+impl SelfTrust {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             hold_until: None,
@@ -123,7 +123,7 @@ impl ClusterCore {
         self.tell_heartbeat(now, HeartbeatInput::Paused, out);
         // Mark no peer unreachable on this tick.
         self.rounds.reaper_at = self.rounds.reaper_at.max(now + self.settings.unreachable_nodes_reaper_interval);
-        out.push(Effect::Log(LogLevel::Warn, format!("this process stood still for {lag:?}")));
+        out.push(Effect::Log(LogLevel::Warn, format!("process paused for {lag:?}")));
         out.push(Effect::Publish(ClusterEvent::LocalPause(lag)));
         let long = self.settings.stable_after();
         if (lag > long || self.trust.silence(now) > long) && !self.is_alone() {

@@ -78,7 +78,7 @@ impl Runner {
                     Arrived::LookedUp(answer) => self.on_answer(answer),
                     // A later call restarted the join; both calls end with the outcome of the last one.
                     Arrived::JoinEnded(Ok(()) | Err(JoinError::AlreadyMember)) => {
-                        stay(&self.cluster, machine, inbox);
+                        run_as_member(&self.cluster, machine, inbox);
                         return Ok(());
                     }
                     Arrived::JoinEnded(Err(error)) => {
@@ -109,7 +109,7 @@ impl Runner {
         match effect {
             BootstrapEffect::Lookup => self.look_up(),
             BootstrapEffect::Join(seeds) | BootstrapEffect::Found(seeds) => self.join(seeds),
-            effect => say(&**self.cluster.remoting(), effect),
+            effect => send(&**self.cluster.remoting(), effect),
         }
     }
 
@@ -140,14 +140,14 @@ impl Runner {
 
 /// Keeps the machine of a member running, so that it still gives votes back: a voter that wants its vote back may be
 /// about to found a cluster with others. This task ends with the node, and does not keep it alive.
-fn stay(cluster: &Cluster, mut machine: Bootstrap, mut inbox: mpsc::Receiver<Arrived>) {
+fn run_as_member(cluster: &Cluster, mut machine: Bootstrap, mut inbox: mpsc::Receiver<Arrived>) {
     let (remoting, mut terminated) = (cluster.remoting().clone(), cluster.inner.terminated.clone());
     let clock = cluster.settings().clock.clone();
     tokio::spawn(async move {
         let mut effects = Vec::new();
         machine.handle(clock.now(), BootstrapInput::Joined, &mut effects);
         loop {
-            effects.drain(..).for_each(|effect| say(&*remoting, effect));
+            effects.drain(..).for_each(|effect| send(&*remoting, effect));
             let arrived = tokio::select! {
                 arrived = inbox.recv() => arrived,
                 _ended = terminated.wait_for(Option::is_some) => return remoting.unregister(PATH),
@@ -163,7 +163,7 @@ fn stay(cluster: &Cluster, mut machine: Bootstrap, mut inbox: mpsc::Receiver<Arr
 }
 
 /// Carries out the effects that need only the transport.
-fn say(remoting: &dyn Remoting, effect: BootstrapEffect) {
+fn send(remoting: &dyn Remoting, effect: BootstrapEffect) {
     let node = remoting.self_address();
     match effect {
         BootstrapEffect::Send { to, message } => {

@@ -32,7 +32,7 @@ pub(crate) async fn dial(policy: ProofOfDeath, remoting: &dyn Remoting, peer: Un
         Ok(Ok(_accepted)) => Input::DialAnswered(peer),
         Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {
             // Read the kernel's tables on a blocking thread: that may take a while on a busy host.
-            let silent = tokio::task::spawn_blocking(move || policy == ProofOfDeath::On || nobody_listens(port)).await;
+            let silent = tokio::task::spawn_blocking(move || policy == ProofOfDeath::On || no_listener(port)).await;
             if silent.unwrap_or(false) { Input::DialRefused(peer) } else { Input::DialFailed(peer) }
         }
         _ => Input::DialFailed(peer),
@@ -63,7 +63,7 @@ fn is_own_interface(ip: IpAddr) -> bool {
 
 /// Whether the kernel's tables show no listening socket on the port, on any address.
 #[cfg(target_os = "linux")]
-fn nobody_listens(port: u16) -> bool {
+fn no_listener(port: u16) -> bool {
     // Without IPv6 the second table is missing; without the first table nothing is known.
     let Ok(v4) = std::fs::read_to_string("/proc/net/tcp") else { return false };
     let v6 = std::fs::read_to_string("/proc/net/tcp6").unwrap_or_default();
@@ -71,7 +71,7 @@ fn nobody_listens(port: u16) -> bool {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn nobody_listens(_port: u16) -> bool {
+fn no_listener(_port: u16) -> bool {
     true
 }
 
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn scenario_62_what_local_covers() {
+    fn scenario_62_local_covers_processes_of_the_own_host() {
         let peer = |host: Option<&str>, ip: &str| PeerInfo {
             peer: "b:1#2".parse().unwrap(),
             ip: ip.parse().unwrap(),
@@ -121,7 +121,7 @@ mod tests {
 
     /// cluster S20: a process is not dialled at an address that it only called from.
     #[tokio::test]
-    async fn scenario_62_nobody_is_dialled_where_it_only_called_from() {
+    async fn scenario_62_addresses_of_callers_are_not_dialled() {
         use greylag_core::{CodecId, DeadLetterReason};
         use greylag_transport::{Destination, Envelope, GrpcTransport, Recipient, TransportSettings};
 
@@ -204,8 +204,8 @@ mod tests {
     async fn a_port_that_was_closed_is_silent_and_an_open_one_is_not() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert!(!nobody_listens(port));
+        assert!(!no_listener(port));
         drop(listener);
-        assert!(nobody_listens(port));
+        assert!(no_listener(port));
     }
 }

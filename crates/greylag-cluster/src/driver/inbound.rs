@@ -18,7 +18,7 @@ use crate::wire;
 
 /// Takes the messages of the membership protocol.
 pub(super) struct MembershipReceiver {
-    pub(super) way_in: WayIn,
+    pub(super) inbox_handle: InboxHandle,
     pub(super) clock: Clock,
 }
 
@@ -28,16 +28,16 @@ impl Receiver for MembershipReceiver {
             Ok(decoded) => {
                 let from = message.from.clone();
                 let input = Input::Message { from, message: decoded, received_at: self.clock.now() };
-                self.way_in.put(DriverInput::Core(input), &message);
+                self.inbox_handle.put(DriverInput::Core(input), &message);
             }
-            Err(error) => self.way_in.unreadable(&message, &error),
+            Err(error) => self.inbox_handle.unreadable(&message, &error),
         }
     }
 }
 
 /// Access to the inbox of the driver's task, for messages of peers.
 #[derive(Clone)]
-pub(super) struct WayIn {
+pub(super) struct InboxHandle {
     pub(super) inbox: mpsc::Sender<DriverInput>,
     /// The room in the inbox that messages of peers may take together.
     pub(super) room: Room,
@@ -49,7 +49,7 @@ pub(super) struct WayIn {
 /// logged.
 pub(super) const UNREADABLE: &str = "cluster";
 
-impl WayIn {
+impl InboxHandle {
     /// Puts an input into the inbox; drops it if the inbox is full. Every protocol here repeats itself, and the task
     /// that empties the inbox must not wait for those that fill it.
     fn put(&self, input: DriverInput, message: &Inbound) {
@@ -77,7 +77,7 @@ impl WayIn {
 /// Takes the messages between the managers of one singleton.
 pub(super) struct SingletonReceiver {
     pub(super) name: Arc<str>,
-    pub(super) way_in: WayIn,
+    pub(super) inbox_handle: InboxHandle,
 }
 
 impl Receiver for SingletonReceiver {
@@ -86,10 +86,15 @@ impl Receiver for SingletonReceiver {
             // A process may speak for a former process at its own address, and for no other address.
             Ok(decoded) if decoded.from.address() == message.from.address() => {
                 let input = DriverInput::SingletonMessage { name: self.name.clone(), message: decoded };
-                self.way_in.put(input, &message);
+                self.inbox_handle.put(input, &message);
             }
-            Ok(_) => tracing::warn!(from = %message.from, "a singleton message in a foreign name"),
-            Err(error) => self.way_in.unreadable(&message, &error),
+            Ok(_) => {
+                tracing::warn!(
+                    from = %message.from,
+                    "singleton message dropped: its `from` is another address than the sender's"
+                );
+            }
+            Err(error) => self.inbox_handle.unreadable(&message, &error),
         }
     }
 }
@@ -181,7 +186,8 @@ mod tests {
         let network = MemoryNetwork::new();
         let remoting = network.node("a.inbox:1#1".parse().unwrap(), Arc::new(Registry::new()));
         let (inbox, mut waiting) = mpsc::channel(100);
-        let way_in = WayIn { inbox, room: Room::new(usize::MAX, 1000), remoting: Arc::downgrade(&remoting) };
+        let inbox_handle =
+            InboxHandle { inbox, room: Room::new(usize::MAX, 1000), remoting: Arc::downgrade(&remoting) };
         let put = |bytes: usize| {
             let message = Inbound {
                 from: "b.inbox:1#2".parse().unwrap(),
@@ -191,14 +197,14 @@ mod tests {
                 payload: vec![0; bytes - 2].into(),
                 ask: None,
             };
-            way_in.put(DriverInput::HandlesGone, &message);
+            inbox_handle.put(DriverInput::HandlesGone, &message);
         };
         [400, 400, 400, 200, 100].into_iter().for_each(put);
         let full = BTreeMap::from([(DeadLetterReason::MailboxFull, 2)]);
         assert_eq!((waiting.len(), remoting.dead_letter_totals()), (3, full));
-        assert!(way_in.inbox.try_send(DriverInput::HandlesGone).is_ok());
+        assert!(inbox_handle.inbox.try_send(DriverInput::HandlesGone).is_ok());
         assert!(matches!(waiting.recv().await, Some(DriverInput::Received(..))));
         put(400);
-        assert_eq!((waiting.len(), way_in.room.bytes()), (4, 1000));
+        assert_eq!((waiting.len(), inbox_handle.room.bytes()), (4, 1000));
     }
 }

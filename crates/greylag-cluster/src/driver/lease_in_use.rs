@@ -17,7 +17,7 @@ use crate::singleton::lease::LeaseOutcome;
 
 /// An event of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LeaseNews {
+pub(crate) enum LeaseEvent {
     /// A request has ended.
     Result(LeaseOutcome),
     /// The lease was given back; the release may have failed.
@@ -36,7 +36,7 @@ pub(crate) struct LeaseInUse {
     runtime: Handle,
     inbox: mpsc::Sender<DriverInput>,
     /// Makes the machine's input from an event; `None`: the machine does not need the event.
-    news: Arc<dyn Fn(LeaseNews) -> Option<DriverInput> + Send + Sync>,
+    to_input: Arc<dyn Fn(LeaseEvent) -> Option<DriverInput> + Send + Sync>,
 }
 
 impl LeaseInUse {
@@ -48,12 +48,19 @@ impl LeaseInUse {
         node: &UniqueAddress,
         runtime: &Handle,
         inbox: &mpsc::Sender<DriverInput>,
-        news: impl Fn(LeaseNews) -> Option<DriverInput> + Send + Sync + 'static,
+        to_input: impl Fn(LeaseEvent) -> Option<DriverInput> + Send + Sync + 'static,
     ) -> Self {
         let name: Arc<str> = name.into();
         let (made, lease) = watch::channel(None);
         let patience = settings.lease.operation_timeout;
-        let this = Self { name, lease, patience, runtime: runtime.clone(), inbox: inbox.clone(), news: Arc::new(news) };
+        let this = Self {
+            name,
+            lease,
+            patience,
+            runtime: runtime.clone(),
+            inbox: inbox.clone(),
+            to_input: Arc::new(to_input),
+        };
         let Some(leases) = settings.leases.clone() else {
             tracing::error!(lease = %this.name, "a lease is to be used, but the settings name no provider of leases");
             return this;
@@ -64,14 +71,14 @@ impl LeaseInUse {
             let lease = leases.provider().lease(&name, &owner, &lease_settings);
             let lease = lease.map(|lease| GuardedLease::new(lease, patience, runtime));
             let lease = lease.inspect_err(|error| {
-                tracing::error!(lease = %name, error = describe(error), "no lease can be made");
+                tracing::error!(lease = %name, error = describe(error), "the lease provider made no lease");
             });
             made.send_replace(Some(lease.ok()));
         });
         let name = this.name.clone();
         this.runtime.spawn(async move {
             if let Err(error) = making.await {
-                tracing::error!(lease = %name, %error, "no lease can be made, by a bug of its implementation");
+                tracing::error!(lease = %name, %error, "the lease provider panicked");
             }
         });
         this
@@ -99,7 +106,7 @@ impl LeaseInUse {
                 Some(lease) => this.outcome(lease.acquire(this.on_lost()).await),
                 None => LeaseOutcome::Failed,
             };
-            this.tell(LeaseNews::Result(outcome)).await;
+            this.tell(LeaseEvent::Result(outcome)).await;
         });
     }
 
@@ -113,7 +120,7 @@ impl LeaseInUse {
                 let lease = &this.name;
                 tracing::warn!(%lease, error = describe(&error), "a lease was not given back; it ends by itself");
             }
-            this.tell(LeaseNews::Released).await;
+            this.tell(LeaseEvent::Released).await;
         });
     }
 
@@ -133,12 +140,12 @@ impl LeaseInUse {
         Box::new(move |error| {
             tracing::warn!(lease = %this.name, error = describe(&error), "a lease is lost");
             let runtime = this.runtime.clone();
-            runtime.spawn(async move { this.tell(LeaseNews::Lost).await });
+            runtime.spawn(async move { this.tell(LeaseEvent::Lost).await });
         })
     }
 
-    async fn tell(&self, news: LeaseNews) {
-        if let Some(input) = (self.news)(news) {
+    async fn tell(&self, event: LeaseEvent) {
+        if let Some(input) = (self.to_input)(event) {
             let _node_has_ended = self.inbox.send(input).await;
         }
     }
@@ -177,12 +184,12 @@ mod tests {
         let mut settings = ClusterSettings { leases: Some(Leases::new("test", provider)), ..ClusterSettings::test() };
         settings.lease.operation_timeout = Duration::from_millis(100);
         let (inbox, answers) = mpsc::channel(10);
-        let news = |news| match news {
-            LeaseNews::Result(outcome) => Some(DriverInput::Core(crate::core::Input::LeaseResult(outcome))),
-            LeaseNews::Released | LeaseNews::Lost => None,
+        let to_input = |event| match event {
+            LeaseEvent::Result(outcome) => Some(DriverInput::Core(crate::core::Input::LeaseResult(outcome))),
+            LeaseEvent::Released | LeaseEvent::Lost => None,
         };
         let node = "a:1#1".parse().unwrap();
-        (LeaseInUse::new("x".into(), &settings, &node, &Handle::current(), &inbox, news), answers)
+        (LeaseInUse::new("x".into(), &settings, &node, &Handle::current(), &inbox, to_input), answers)
     }
 
     async fn asked((lease, answers): &mut (LeaseInUse, mpsc::Receiver<DriverInput>)) -> LeaseOutcome {

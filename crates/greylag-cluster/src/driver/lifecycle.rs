@@ -127,7 +127,7 @@ fn run_user_code(name: &'static str, code: impl Future<Output = ()> + Send + 'st
         if let Err(error) = task.await
             && error.is_panic()
         {
-            tracing::error!(%error, "the code given to {name} failed");
+            tracing::error!(%error, "the callback of {name} panicked");
         }
     });
 }

@@ -14,13 +14,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::clock::Clock;
 use super::dial::dial;
 use super::events::EventHub;
-use super::inbound::{Listener, MembershipReceiver, SingletonReceiver, UNREADABLE, WayIn};
+use super::inbound::{InboxHandle, Listener, MembershipReceiver, SingletonReceiver, UNREADABLE};
 use super::lease::Leases;
-use super::lease_in_use::{LeaseInUse, LeaseNews};
+use super::lease_in_use::{LeaseEvent, LeaseInUse};
 use super::pulse::{Pulse, PulseSender};
 use super::rates::DeadLetterRates;
 use super::shutdown::CoordinatedShutdown;
-use super::singleton::{Slot, StartSingleton, Stop, lease_news};
+use super::singleton::{Slot, StartSingleton, Stop, lease_input};
 use super::tasks::ShutdownTasks;
 use super::{DriverInput, INBOX_BYTES};
 use crate::core::{ClusterCore, Command, Effect, Input, LogLevel, Standing};
@@ -46,7 +46,7 @@ const CONTROL_LIMIT: usize = 60 * 1024;
 
 /// A change of the view, and its events.
 #[derive(Default)]
-struct News {
+struct PendingPublications {
     view: Option<Arc<MembershipView>>,
     events: Vec<ClusterEvent>,
 }
@@ -73,7 +73,7 @@ pub(crate) struct Node {
     resolver_lease: Option<LeaseInUse>,
     view: Arc<MembershipView>,
     /// Changes that are still to be published, in one piece.
-    news: News,
+    pending: PendingPublications,
     /// Instances of singletons that run here.
     instances: usize,
     shutting_down: bool,
@@ -116,7 +116,7 @@ impl Node {
             exiting: None,
             resolver_lease: None,
             view,
-            news: News::default(),
+            pending: PendingPublications::default(),
             instances: 0,
             shutting_down: false,
             ended: None,
@@ -147,7 +147,7 @@ impl Node {
             self.remoting.open_to_strangers(path, true);
             // Declare chatter: every message there is repeated by its protocol (cluster T41).
             self.remoting.declare_chatter(path);
-            let receiver = MembershipReceiver { way_in: self.way_in(), clock: self.settings.clock.clone() };
+            let receiver = MembershipReceiver { inbox_handle: self.inbox_handle(), clock: self.settings.clock.clone() };
             self.remoting.register(path, Arc::new(receiver));
         }
         // No warning for these losses: managers begin and end one by one, and repeat a question that was not answered.
@@ -196,7 +196,7 @@ impl Node {
         tracing::error!(node = %self.remoting.self_address(), "a machine of the cluster failed; this node ends");
         self.failed = true;
         self.pulse.publish(now, Standing::Ended);
-        let News { view, events } = std::mem::take(&mut self.news);
+        let PendingPublications { view, events } = std::mem::take(&mut self.pending);
         self.hub.publish(view, &events);
         let empty = Arc::new(MembershipView::empty(self.remoting.self_address().clone()));
         let removals = diff(&self.view, &empty);
@@ -225,7 +225,7 @@ impl Node {
         if self.instances > 0 || self.tasks.anything_runs() {
             tracing::warn!(
                 node = %self.remoting.self_address(),
-                "something of this node still runs; its port stays bound until the process ends"
+                "singletons or shutdown tasks still run; the port stays bound until the process ends"
             );
             self.remoting.keep_port();
         }
@@ -306,13 +306,13 @@ impl Node {
     fn execute(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         for effect in effects.drain(..) {
             if !matches!(effect, Effect::Publish(_) | Effect::Log(..)) {
-                self.publish_news(now);
+                self.publish_pending(now);
             }
             match effect {
                 Effect::Ticked { at, standing } => self.on_ticked(at, standing),
                 Effect::Send { to, message } => self.send(&to, &message),
                 Effect::View(view) => self.on_view(view),
-                Effect::Publish(event) => self.news.events.push(event),
+                Effect::Publish(event) => self.pending.events.push(event),
                 Effect::ClusterId(id) => self.remoting.set_cluster_id(id),
                 Effect::Quarantine { peer, harmless } => {
                     self.remoting.quarantine(&peer, QuarantineReason::RemovedFromMembership, harmless);
@@ -337,7 +337,7 @@ impl Node {
                 Effect::Log(LogLevel::Error, text) => tracing::error!(node = %self.core.node(), "{text}"),
             }
         }
-        self.publish_news(now);
+        self.publish_pending(now);
     }
 
     /// Tells an instance, or its machine, whose lease ran out while this process slept to end before any task that
@@ -350,7 +350,7 @@ impl Node {
             .map(|(name, _)| name.clone())
             .collect();
         for name in lost {
-            tracing::warn!(node = %self.core.node(), singleton = %name, "its lease has run out");
+            tracing::warn!(node = %self.core.node(), singleton = %name, "the lease of the singleton has expired");
             self.tell_manager(at, &name, ManagerInput::LeaseLost);
         }
         self.pulse.publish(at, standing);
@@ -358,8 +358,8 @@ impl Node {
 
     /// Publishes the view and its events together, because a subscriber that comes in between would get them twice. An
     /// instance that the managers then start finds the view that caused its start. Source: cluster M32.
-    fn publish_news(&mut self, now: Instant) {
-        let News { view, events } = std::mem::take(&mut self.news);
+    fn publish_pending(&mut self, now: Instant) {
+        let PendingPublications { view, events } = std::mem::take(&mut self.pending);
         if view.is_none() && events.is_empty() {
             return;
         }
@@ -384,7 +384,7 @@ impl Node {
         if !view.members.is_empty() {
             self.remoting.set_members(&mut view.members.iter().map(|member| &member.address));
         }
-        self.news.view = Some(view);
+        self.pending.view = Some(view);
     }
 
     fn count_dropped(&self, from: &UniqueAddress, reason: DeadLetterReason) {
@@ -404,7 +404,11 @@ impl Node {
         self.ended.get_or_insert(reason);
         if reason == ShutdownReason::Downed && !self.settings.shutdown_when_down {
             self.answer_joining(&Err(JoinError::ShuttingDown(reason)));
-            return tracing::error!(node = %self.core.node(), %reason, "the membership ends; the node is the program's");
+            return tracing::error!(
+                node = %self.core.node(),
+                %reason,
+                "membership ended (shutdown_when_down = false); the program must end the node"
+            );
         }
         self.begin_shutdown(reason, false);
     }
@@ -461,10 +465,10 @@ impl Node {
                 _ => settings.leases.as_ref().map(Leases::resolver_name),
             };
             let name = named.unwrap_or_else(|| "greylag-sbr".to_owned());
-            LeaseInUse::new(name, settings, node, &self.user, inbox, |news| match news {
-                LeaseNews::Result(outcome) => Some(DriverInput::Core(Input::LeaseResult(outcome))),
-                LeaseNews::Lost => Some(DriverInput::Core(Input::LeaseLost)),
-                LeaseNews::Released => None,
+            LeaseInUse::new(name, settings, node, &self.user, inbox, |event| match event {
+                LeaseEvent::Result(outcome) => Some(DriverInput::Core(Input::LeaseResult(outcome))),
+                LeaseEvent::Lost => Some(DriverInput::Core(Input::LeaseLost)),
+                LeaseEvent::Released => None,
             })
         };
         self.resolver_lease.get_or_insert_with(make).clone()
@@ -512,22 +516,22 @@ impl Node {
         let lease = start.settings.use_lease.then(|| {
             let lease_name = self.settings.leases.as_ref().map(|leases| leases.singleton_name(&name));
             let lease_name = lease_name.unwrap_or_else(|| name.to_string());
-            let news = lease_news(name.clone());
-            LeaseInUse::new(lease_name, &self.settings, self.core.node(), &self.user, &self.inbox, news)
+            let to_input = lease_input(name.clone());
+            LeaseInUse::new(lease_name, &self.settings, self.core.node(), &self.user, &self.inbox, to_input)
         });
         self.singletons.insert(name.clone(), Slot::new(start, manager, lease));
         self.tell_manager(now, &name, ManagerInput::View(self.view.clone()));
     }
 
     /// Access to this node's inbox; all messages of peers share one room in it.
-    fn way_in(&self) -> WayIn {
+    fn inbox_handle(&self) -> InboxHandle {
         let (inbox, room) = (self.inbox.clone(), self.room.clone());
-        WayIn { inbox, room, remoting: Arc::downgrade(&self.remoting) }
+        InboxHandle { inbox, room, remoting: Arc::downgrade(&self.remoting) }
     }
 
     fn receive_for_singleton(&self, name: &Arc<str>) {
         let path = format!("{SINGLETON_PREFIX}{name}");
-        let receiver = SingletonReceiver { name: name.clone(), way_in: self.way_in() };
+        let receiver = SingletonReceiver { name: name.clone(), inbox_handle: self.inbox_handle() };
         self.remoting.register(&path, Arc::new(receiver));
     }
 
@@ -557,7 +561,7 @@ impl Node {
                         slot.stop_instance(Stop::InOrder);
                     }
                 }
-                ManagerEffect::SilenceInstance => {
+                ManagerEffect::CloseMailbox => {
                     if let Some(slot) = self.singletons.get(name) {
                         slot.stop_instance(Stop::AtOnce);
                     }

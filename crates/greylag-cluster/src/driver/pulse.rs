@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_goes_on_with_the_next_good_tick_or_learns_of_the_end() {
+    async fn waiters_go_on_with_the_next_good_tick_or_learn_of_the_end() {
         let (clock, sender) = sender();
         sender.publish(clock.now(), Standing::Trusted);
         clock.jump(2 * COUNTS);

@@ -57,14 +57,14 @@ impl CoordinatedShutdown {
                 ended = true;
             }
             if !ok && !self.tasks.recovers(phase) {
-                tracing::error!(%phase, "a phase failed that must not; the remaining phases do not run");
+                tracing::error!(%phase, "a phase without recovery failed; the remaining phases are skipped");
                 break;
             }
         }
         if !ended {
             self.end_membership(false).await;
         }
-        self.tasks.wait_for_the_late().await;
+        self.tasks.wait_for_late_tasks().await;
         self.tell(DriverInput::Close(self.reason)).await;
     }
 
@@ -117,7 +117,7 @@ impl CoordinatedShutdown {
         };
         let in_time = timeout(limit, reached).await.is_ok();
         if !in_time {
-            tracing::warn!("the cluster did not let this node go in time");
+            tracing::warn!("leaving timed out");
         }
         in_time
     }

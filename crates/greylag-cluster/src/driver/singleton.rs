@@ -20,7 +20,7 @@ pub(crate) use definition::Stop;
 pub use definition::{NoMessages, Singleton, SingletonContext, StopToken};
 pub use mailbox::Mailbox;
 pub use reference::{SingletonAnswer, SingletonAskError, SingletonRef, SingletonSendError};
-pub(crate) use slot::{Slot, StartSingleton, lease_news};
+pub(crate) use slot::{Slot, StartSingleton, lease_input};
 
 use super::DriverInput;
 use super::handle::{Cluster, Inner};
@@ -118,7 +118,7 @@ impl Started {
             _ => None,
         };
         let report = if let Some(factory) = factory.filter(|_| hosts) {
-            warn_if_nobody_decides(inner, name);
+            warn_without_downing(inner, name);
             let settings = SingletonSettings::clone(&settings);
             let start = StartSingleton { name: name.clone(), settings, factory, running: report };
             inner.input(DriverInput::Singleton(Box::new(start)));
@@ -158,7 +158,7 @@ fn with_mailbox<M: Send + 'static>(port: Arc<Port<M>>, factory: Factory<M>) -> J
 
 /// Warns an operator who runs singletons (sharding starts one for each coordinator) without a resolver, before a node
 /// is lost. Source: cluster S1.
-fn warn_if_nobody_decides(inner: &Inner, name: &str) {
+fn warn_without_downing(inner: &Inner, name: &str) {
     if inner.settings.downing == Downing::None {
         tracing::warn!(
             node = %inner.remoting.self_address(),

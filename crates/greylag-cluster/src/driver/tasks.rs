@@ -107,7 +107,7 @@ impl ShutdownTasks {
     }
 
     /// Waits once more for late tasks, as long as the default phase timeout.
-    pub(crate) async fn wait_for_the_late(&self) {
+    pub(crate) async fn wait_for_late_tasks(&self) {
         let limit = self.with(|state| state.settings.default_phase_timeout);
         let _late_still = tokio::time::timeout(limit, self.running.ended()).await;
     }

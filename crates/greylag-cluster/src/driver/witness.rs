@@ -120,7 +120,7 @@ impl FileWitness {
             Ok(Ok(piece)) => piece,
             Ok(Err(error)) => {
                 if error.kind() != ErrorKind::NotFound && self.trouble != Some(error.kind()) {
-                    tracing::error!(path = %self.path.display(), %error, "the file of the dead cannot be read");
+                    tracing::error!(path = %self.path.display(), %error, "cannot read the death list");
                 }
                 self.trouble = Some(error.kind());
                 return false;
@@ -147,7 +147,9 @@ impl DeathWitness for FileWitness {
             loop {
                 match self.next().await {
                     Ok(address) => return Some(address),
-                    Err(error) => tracing::error!(path = %self.path.display(), %error, "in the file of the dead"),
+                    Err(error) => {
+                        tracing::error!(path = %self.path.display(), %error, "malformed line in the death list")
+                    }
                 }
             }
         })

@@ -41,7 +41,7 @@ fn scenario_30_the_further_status_wins_for_every_pair() {
 
 /// cluster M6, M29.
 #[test]
-fn scenario_31_whoever_was_removed_stays_removed_and_its_version_goes() {
+fn scenario_31_removed_members_stay_removed_and_their_versions_go() {
     let x = node('x');
     for status in MemberStatus::ALL {
         let mut kept = state(&[('a', MemberStatus::Up), ('x', status)]);
@@ -91,7 +91,7 @@ fn a_broken_state_is_repaired() {
 
 /// cluster M4: a record about a non-member breaks the invariant even if it says Reachable.
 #[test]
-fn a_record_about_nobody_is_repaired_whatever_it_says() {
+fn a_record_about_no_member_is_repaired() {
     let mut gossip = state(&[('a', MemberStatus::Up), ('b', MemberStatus::Up)]);
     gossip.reachability.set(&node('a'), &node('b'), Status::Unreachable);
     gossip.version.increment(&node('a'));

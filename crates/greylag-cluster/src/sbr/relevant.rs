@@ -106,7 +106,7 @@ impl Relevant {
         for (place, member) in self.members.iter().enumerate().filter(|_| any_accused) {
             let appears = accused_now[place] && !accused_before[place];
             let heals = accused_before[place] && !accused_now[place];
-            let came_back = before_heard[place] && !now_heard[place] && before.takes_back(&now, place);
+            let came_back = before_heard[place] && !now_heard[place] && before.withdraws(&now, place);
             appeared |= appears;
             healed |= heals;
             if member.status != MemberStatus::Down {
@@ -189,7 +189,7 @@ impl Accusations {
     }
 
     /// Whether an observer that accused `subject` here does not in `now`.
-    fn takes_back(&self, now: &Self, subject: usize) -> bool {
+    fn withdraws(&self, now: &Self, subject: usize) -> bool {
         self.pairs.iter().any(|pair| pair.1 == subject && now.pairs.binary_search(pair).is_err())
     }
 }

@@ -183,7 +183,7 @@ fn scenario_51_only_what_is_relevant_restarts_the_wait() {
 
 /// cluster S4.
 #[test]
-fn scenario_51_what_heals_is_removed_or_is_down_in_time_is_left_alone() {
+fn scenario_51_members_that_heal_or_go_in_time_are_not_downed() {
     let mut healed = Bench::new();
     healed.unreachable("abc", "de");
     assert_eq!(healed.run(19), None);
@@ -266,7 +266,7 @@ fn a_proof_puts_off_only_a_decision_that_leaves_self_alive() {
 
 /// cluster S20, S3: dead members count nowhere, and their accusations are void; that makes no member reachable.
 #[test]
-fn the_dead_do_not_count_and_what_they_said_is_void() {
+fn dead_members_do_not_count_and_their_accusations_are_void() {
     let mut alone = Bench::new();
     alone.unreachable("a", "bcd");
     for name in "bcd".chars() {
@@ -288,7 +288,7 @@ fn the_dead_do_not_count_and_what_they_said_is_void() {
 
 /// cluster S3: whose accusations count, and which members count.
 #[test]
-fn what_the_down_and_the_dead_said_is_void_and_whoever_exits_for_sure_does_not_count() {
+fn accusations_by_down_or_dead_members_are_void() {
     for dead in [false, true] {
         let mut bench = Bench::new();
         bench.unreachable("d", "c");
@@ -414,7 +414,7 @@ fn changing_around_b(bench: &mut Bench) -> Option<(u64, DowningDecision)> {
 /// cluster S11: e accuses all but a, and b, c and d have seen that state: the leader reaches them. A later version that
 /// only e and a have seen, and that changes nothing else, does not make the three a side of their own.
 #[test]
-fn who_has_seen_all_accusations_is_reached_although_the_version_moved_on() {
+fn members_that_have_seen_all_accusations_are_reached_although_the_version_moved_on() {
     let mut bench = Bench::new();
     bench.unreachable("e", "bcd");
     assert_eq!(bench.run(1), None);
@@ -428,7 +428,7 @@ fn who_has_seen_all_accusations_is_reached_although_the_version_moved_on() {
 /// cluster S11, S4: in a real cut members of the other side are accused anew, and the other side has not seen that. Its
 /// having seen earlier accusations does not make it reached, nor its one member that none accuses anew.
 #[test]
-fn who_has_not_seen_the_latest_accusation_is_away() {
+fn members_that_have_not_seen_the_latest_accusation_are_away() {
     let mut bench = Bench::new();
     bench.unreachable("e", "bcd");
     assert_eq!(bench.run(1), None);
@@ -461,7 +461,7 @@ fn scenario_66_the_sick_goes_and_not_who_accuses_it() {
 /// cluster S11, S10: all marks stand, the links are back for one exchange, and then cut for good. A member that was
 /// heard in that moment is no less away, for both sides accuse; and the minority of a lease waits as in any cut.
 #[test]
-fn who_was_heard_for_a_moment_of_a_cut_is_away() {
+fn a_member_heard_for_a_moment_of_a_cut_is_away() {
     let back_for_a_moment = |own: char, names: &str, (side, other): (&str, &str), settings: SbrSettings| {
         let mut bench = Bench::of(own, names, settings);
         bench.unreachable(side, other);
@@ -535,7 +535,7 @@ fn only_the_leader_downs_the_sick_one() {
 
 /// cluster S4, S11: having seen a state before the wait restarted proves nothing about the time since.
 #[test]
-fn who_has_seen_nothing_since_the_wait_began_anew_is_away() {
+fn members_that_have_seen_nothing_since_the_wait_restarted_are_away() {
     let mut bench = Bench::new();
     bench.unreachable("e", "bcd");
     assert_eq!(bench.run(1), None);
@@ -596,7 +596,7 @@ fn an_unstable_picture_with_an_indirect_connection_ends_everybody() {
 
 /// cluster S13: the responsible node has 3 s; then each node judges for itself.
 #[test]
-fn who_is_not_responsible_waits_three_seconds_for_the_leader() {
+fn nodes_that_are_not_responsible_wait_three_seconds_for_the_leader() {
     let mut bench = Bench::of('c', "abcde", SbrSettings::default());
     bench.unreachable("abcd", "e");
     assert_eq!(bench.run(15), None);
@@ -671,7 +671,7 @@ fn a_member_that_downs_itself_does_not_prolong_the_measurement() {
 /// cluster S4, S11, scenario 73: a void accusation hides neither that its subject came back nor that it fell silent
 /// again.
 #[test]
-fn scenario_73_what_only_the_accused_say_hides_no_change() {
+fn scenario_73_void_accusations_hide_no_change() {
     let flapped = || {
         let mut bench = Bench::of('c', "abcd", SbrSettings::default());
         bench.unreachable("a", "b");
@@ -836,7 +836,7 @@ mod lease {
 
     /// cluster S10: a member that falls silent while the lease is requested is decided on after the decision.
     #[test]
-    fn who_falls_silent_while_the_lease_is_asked_for_is_decided_on_afterwards() {
+    fn members_that_fall_silent_during_a_lease_request_are_decided_on_afterwards() {
         let mut bench = bench('a', "abcd", "e");
         assert_eq!(bench.request(30), Some((20, LeaseRequest::Acquire)));
         bench.unreachable("abc", "d");
@@ -863,7 +863,7 @@ mod lease {
     /// cluster S10, scenario 53: two members that cannot reach each other make two leaders on one side. The one that is
     /// denied the lease waits for the other's decision under it, and only then ends its side.
     #[test]
-    fn scenario_53_whoever_is_denied_beside_a_leader_of_its_own_side_hears_its_decision_first() {
+    fn scenario_53_a_denied_node_hears_the_decision_of_a_leader_of_its_own_side_first() {
         let denied = || {
             let mut bench =
                 Bench::of('b', "abcde", SbrSettings::with_strategy(Strategy::named("lease_majority", None).unwrap()));

@@ -65,7 +65,7 @@ impl Unstable {
         let before = std::mem::take(&mut self.open);
         self.open = open.map(|member| (member.clone(), before.get(member).copied().unwrap_or(now))).collect();
         if changes.decided {
-            self.forget_what_is_decided();
+            self.forget_decided();
         }
     }
 
@@ -74,7 +74,7 @@ impl Unstable {
         self.looked_at = now;
     }
 
-    fn forget_what_is_decided(&mut self) {
+    fn forget_decided(&mut self) {
         let Some(since) = self.open.values().min().copied().filter(|since| *since > self.since) else { return };
         self.since = since;
         self.healed_at = self.healed_at.filter(|at| *at >= since);

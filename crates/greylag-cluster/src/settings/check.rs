@@ -127,7 +127,7 @@ mod tests {
 
     /// cluster M1, §6.
     #[test]
-    fn what_cannot_be_is_refused_by_the_name_of_its_setting() {
+    fn invalid_settings_are_named() {
         type Change = fn(&mut ClusterSettings);
         let detector = |change: fn(&mut FailureDetectorSettings)| {
             let mut settings = ClusterSettings::default();

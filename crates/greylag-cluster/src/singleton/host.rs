@@ -126,7 +126,7 @@ mod tests {
 
     /// Cluster P8: the host answers only while the instance runs, and tells its end.
     #[test]
-    fn who_has_asked_is_told_of_the_start_and_of_the_end() {
+    fn the_host_tells_its_askers_of_the_start_and_the_end() {
         let mut host = SingletonHost::new();
         let (b, c): (UniqueAddress, UniqueAddress) = ("b:1#1".parse().unwrap(), "c:1#1".parse().unwrap());
         let here =

@@ -67,7 +67,7 @@ pub enum ManagerEffect {
     StopInstance,
     /// Hand no message to the instance any more, not even waiting ones: another node may start its own before this one
     /// has ended.
-    SilenceInstance,
+    CloseMailbox,
     /// Acquire the lease; answer by `LeaseResult`.
     AcquireLease,
     /// Release the lease, whether it is held or not; answer by `LeaseReleased`.
@@ -268,7 +268,7 @@ impl SingletonManager {
     /// Silences and stops the instance that relies on the lease. The lease is released only after the instance has
     /// ended.
     fn on_lease_lost(&mut self, out: &mut Vec<ManagerEffect>) {
-        self.silence_instance(out);
+        self.close_mailbox(out);
         self.with_lease(SingletonLease::on_lost);
         match self.state {
             ManagerState::Oldest | ManagerState::WasOldest if self.running => {
@@ -293,7 +293,7 @@ impl SingletonManager {
 
     fn on_self_downed(&mut self, out: &mut Vec<ManagerEffect>) {
         self.downed = true;
-        self.silence_instance(out);
+        self.close_mailbox(out);
         match self.state {
             ManagerState::Oldest | ManagerState::WasOldest => self.become_stopping(out),
             ManagerState::HandingOver | ManagerState::Stopping => {}
@@ -305,10 +305,10 @@ impl SingletonManager {
         }
     }
 
-    fn silence_instance(&mut self, out: &mut Vec<ManagerEffect>) {
+    fn close_mailbox(&mut self, out: &mut Vec<ManagerEffect>) {
         if self.running && !self.silenced {
             self.silenced = true;
-            out.push(ManagerEffect::SilenceInstance);
+            out.push(ManagerEffect::CloseMailbox);
         }
     }
 
@@ -361,7 +361,7 @@ impl SingletonManager {
     fn on_hand_over_to_me(&mut self, from: UniqueAddress, attempt: u64, out: &mut Vec<ManagerEffect>) {
         match self.state {
             ManagerState::Start | ManagerState::Younger | ManagerState::BecomingOldest | ManagerState::End => {
-                self.clear(from, attempt, out);
+                self.answer_cleared(from, attempt, out);
             }
             // Hand nothing over while the whole cluster shuts down (cluster M30).
             ManagerState::AcquiringLease | ManagerState::Oldest | ManagerState::WasOldest
@@ -418,7 +418,7 @@ fn replaced(proof_of_death: ProofOfDeath, view: &MembershipView, older: &UniqueA
         return false;
     }
     let own = view.self_member().and_then(|own| own.host_id.as_deref());
-    let by_host = |host: Option<&Arc<str>>| proof_of_death.heirs(host).include(own);
+    let by_host = |host: Option<&Arc<str>>| proof_of_death.replacers(host).include(own);
     match (view.tombstones.get(older), view.member(older)) {
         (Some(tombstone), _) => tombstone.dead || by_host(tombstone.host_id.as_ref()),
         (None, Some(member)) => member.dead || by_host(member.host_id.as_ref()),

@@ -116,7 +116,7 @@ fn damaged_singleton_messages_are_refused_or_read_and_nothing_else() {
 
 /// Cluster P8, T36.
 #[test]
-fn what_proxies_and_hosts_say_survives_the_wire_and_nonsense_is_refused() {
+fn proxy_messages_survive_the_wire_and_nonsense_is_refused() {
     use crate::singleton::ProxyMessage;
     for message in [
         ProxyMessage::Identify,

@@ -146,7 +146,7 @@ impl Bench {
                 }
                 ManagerEffect::StartInstance { up_number } => format!("starts the instance, age {up_number}"),
                 ManagerEffect::StopInstance => "stops the instance".to_owned(),
-                ManagerEffect::SilenceInstance => "hands the instance nothing more".to_owned(),
+                ManagerEffect::CloseMailbox => "hands the instance nothing more".to_owned(),
                 ManagerEffect::AcquireLease => "asks for the lease".to_owned(),
                 ManagerEffect::ReleaseLease => "gives the lease back".to_owned(),
                 ManagerEffect::ExitingDone => "keeps the node from nothing".to_owned(),

@@ -39,7 +39,7 @@ pub(crate) fn picture(side: &BTreeSet<UniqueAddress>, members: &Members, before:
 /// Whether a member of the side can go on hosting singletons after these were downed. An Exiting member ends by itself,
 /// as does a leaving one with no other left to exchange gossip with (cluster M26), and a member that was never WeaklyUp
 /// or Up hosts nothing.
-pub(crate) fn somebody_goes_on(
+pub(crate) fn has_survivor(
     picture: &Picture,
     side: &BTreeSet<UniqueAddress>,
     downed: &BTreeSet<UniqueAddress>,
@@ -54,7 +54,7 @@ pub(crate) fn somebody_goes_on(
 
 /// The verdict of a side, if it has a member that can decide, and something to decide.
 pub(crate) fn verdict(picture: &Picture, side: &BTreeSet<UniqueAddress>, strategy: &Strategy) -> Option<Verdict> {
-    let can_decide = somebody_goes_on(picture, side, &BTreeSet::new());
+    let can_decide = has_survivor(picture, side, &BTreeSet::new());
     (can_decide && picture.has_anything_to_decide()).then(|| decide(picture, strategy).verdict)
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn survives(
     verdict: Option<Verdict>,
 ) -> bool {
     let downed = verdict.map(|verdict| resolve(picture, strategy, verdict, None).downed).unwrap_or_default();
-    somebody_goes_on(picture, side, &downed)
+    has_survivor(picture, side, &downed)
 }
 
 /// The members after the leader's action: all that wait are Up, the youngest of all, and all that leave are Exiting

@@ -197,7 +197,7 @@ fn scenario_62_a_witnessed_death_is_a_clean_removal_and_two_witnesses_change_not
 
 /// cluster S20, M27: a wrong witness ends a healthy process, but never leads to two instances.
 #[test]
-fn who_is_wrongly_said_to_be_dead_ends_at_once() {
+fn a_member_wrongly_reported_dead_ends_at_once() {
     for seed in seeds(10) {
         let mut world = World::new(seed, ClusterSettings::default());
         world.tolerate_two = true;

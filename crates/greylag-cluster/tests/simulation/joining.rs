@@ -91,7 +91,7 @@ fn scenario_24_joiners_on_both_sides_of_a_cut_are_weakly_up_and_up_when_it_heals
 
 /// cluster M22.
 #[test]
-fn scenario_25_nobody_is_up_before_enough_have_joined_in_all_and_of_each_role() {
+fn scenario_25_no_member_is_up_before_enough_have_joined_in_all_and_of_each_role() {
     for (seed, weakly) in seeds(5).flat_map(|seed| [(seed, false), (seed, true)]) {
         let settings = ClusterSettings { min_number_of_members: 3, ..ClusterSettings::default() };
         let weakly_up_after = settings.weakly_up_after.filter(|_| weakly);

@@ -61,7 +61,7 @@ enum Local {
     Renew(leases::Of, u64),
 }
 
-enum LeaseNews {
+enum LeaseEvent {
     Outcome(LeaseOutcome),
     Released,
     Lost,
@@ -335,16 +335,16 @@ impl World {
                         self.processes.get_mut(&id).unwrap().grants.insert(of, self.grants);
                         self.later(id, now + leases::HEARTBEAT, Local::Renew(of, self.grants));
                     }
-                    self.tell_of_lease(id, of, LeaseNews::Outcome(outcome));
+                    self.tell_of_lease(id, of, LeaseEvent::Outcome(outcome));
                 }
-                Local::LeaseReleased(of) => self.tell_of_lease(id, of, LeaseNews::Released),
+                Local::LeaseReleased(of) => self.tell_of_lease(id, of, LeaseEvent::Released),
                 Local::Renew(of, grant) if self.processes[&id].grants.get(&of) == Some(&grant) => {
                     let by = self.ua(id);
                     if self.leases.renew(of, &by, now) {
                         self.later(id, now + leases::HEARTBEAT, Local::Renew(of, grant));
                     } else {
                         self.processes.get_mut(&id).unwrap().grants.remove(&of);
-                        self.tell_of_lease(id, of, LeaseNews::Lost);
+                        self.tell_of_lease(id, of, LeaseEvent::Lost);
                     }
                 }
                 Local::Renew(..) => {}
@@ -397,7 +397,7 @@ impl World {
         if there.is_empty() || there.iter().any(|holder| holder.member == sender) {
             return true;
         }
-        if let Some(holder) = there.iter().find(|holder| !holder.heirs.include(host.as_deref())) {
+        if let Some(holder) = there.iter().find(|holder| !holder.replacers.include(host.as_deref())) {
             let (holder, detail) = (holder.member.clone(), holder.detail());
             self.input(to, Input::AddressHeld { holder: holder.clone(), claimant: sender });
             let (address, code) = (self.ua(to).address().clone(), RejectCode::NotReady);
@@ -462,20 +462,22 @@ impl World {
                 ManagerEffect::AcquireLease => self.acquire(id, leases::Of::Singleton),
                 ManagerEffect::ReleaseLease => self.release(id, leases::Of::Singleton),
                 ManagerEffect::ExitingDone => self.later(id, now + MS, Local::ExitingTasksDone),
-                ManagerEffect::SilenceInstance | ManagerEffect::Stuck => {}
+                ManagerEffect::CloseMailbox | ManagerEffect::Stuck => {}
             }
         }
         self.check();
     }
 
-    fn tell_of_lease(&mut self, id: NodeId, of: leases::Of, news: LeaseNews) {
-        match (of, news) {
-            (leases::Of::Singleton, LeaseNews::Outcome(outcome)) => self.manage(id, ManagerInput::LeaseResult(outcome)),
-            (leases::Of::Singleton, LeaseNews::Released) => self.manage(id, ManagerInput::LeaseReleased),
-            (leases::Of::Singleton, LeaseNews::Lost) => self.manage(id, ManagerInput::LeaseLost),
-            (leases::Of::Resolver, LeaseNews::Outcome(outcome)) => self.input(id, Input::LeaseResult(outcome)),
-            (leases::Of::Resolver, LeaseNews::Released) => {}
-            (leases::Of::Resolver, LeaseNews::Lost) => self.input(id, Input::LeaseLost),
+    fn tell_of_lease(&mut self, id: NodeId, of: leases::Of, event: LeaseEvent) {
+        match (of, event) {
+            (leases::Of::Singleton, LeaseEvent::Outcome(outcome)) => {
+                self.manage(id, ManagerInput::LeaseResult(outcome))
+            }
+            (leases::Of::Singleton, LeaseEvent::Released) => self.manage(id, ManagerInput::LeaseReleased),
+            (leases::Of::Singleton, LeaseEvent::Lost) => self.manage(id, ManagerInput::LeaseLost),
+            (leases::Of::Resolver, LeaseEvent::Outcome(outcome)) => self.input(id, Input::LeaseResult(outcome)),
+            (leases::Of::Resolver, LeaseEvent::Released) => {}
+            (leases::Of::Resolver, LeaseEvent::Lost) => self.input(id, Input::LeaseLost),
         }
     }
 

@@ -64,11 +64,11 @@ impl ReplyScope {
         std::mem::forget(self);
     }
 
-    /// Returns an object that a layer of the decoding node lends to decoders, such as the table of entities by name.
-    pub fn lent<T: Send + Sync + 'static>() -> Option<Arc<T>> {
+    /// Returns an object that a layer of the decoding node provides to decoders, such as the table of entities by name.
+    pub fn resource<T: Send + Sync + 'static>() -> Option<Arc<T>> {
         // Release the borrow of the scopes before asking the port, which may open a scope.
         let port = SCOPES.with_borrow(|scopes| scopes.last().map(|open| open.port.clone()))?;
-        port.lent(TypeId::of::<T>())?.downcast().ok()
+        port.resource(TypeId::of::<T>())?.downcast().ok()
     }
 
     /// Counts a token that is being read, and returns its port.
@@ -84,7 +84,7 @@ impl ReplyScope {
     }
 
     /// Notes the drop of a token that was read in the open scope; `false` if the token was not read there.
-    pub(super) fn takes_back(address: &ReplyAddress, outcome: impl FnOnce() -> ReplyOutcome) -> bool {
+    pub(super) fn note_drop(address: &ReplyAddress, outcome: impl FnOnce() -> ReplyOutcome) -> bool {
         SCOPES.with_borrow_mut(|scopes| {
             let read =
                 scopes.last_mut().and_then(|open| open.tokens.iter_mut().find(|token| token.address == *address));

@@ -16,7 +16,7 @@ mod sides;
 use std::io::{self, Write as _};
 
 use measure::{Figures, measure};
-use sides::{Ours, Side, Theirs};
+use sides::{CrdtsSide, GreylagSide, Side};
 
 use greylag_crdt::{GCounter, GSet, LwwRegister, LwwStore, MvRegister, OrMap, OrMultiMap, OrSet, PNCounter};
 
@@ -55,13 +55,13 @@ fn spread(number: u64) -> u64 {
 
 fn counters(table: &mut Table) -> io::Result<()> {
     for writers in WRITERS {
-        let ours = Ours::<GCounter, _>::new(writers, writers, |c, cx, _| _ = c.increment(cx, 1));
-        let theirs = Theirs::new(writers, writers, crdts::GCounter::<u64>::new, |c, actor, _| c.inc_many(actor, 1));
+        let ours = GreylagSide::<GCounter, _>::new(writers, writers, |c, cx, _| _ = c.increment(cx, 1));
+        let theirs = CrdtsSide::new(writers, writers, crdts::GCounter::<u64>::new, |c, actor, _| c.inc_many(actor, 1));
         table.row("GCounter", writers, &ours, &theirs)?;
-        let ours = Ours::<PNCounter, _>::new(writers, writers, |c, cx, n| {
+        let ours = GreylagSide::<PNCounter, _>::new(writers, writers, |c, cx, n| {
             _ = c.increment(cx, if n % 2 == 0 { 1 } else { -1 });
         });
-        let theirs = Theirs::new(writers, writers, crdts::PNCounter::<u64>::new, |c, actor, n| {
+        let theirs = CrdtsSide::new(writers, writers, crdts::PNCounter::<u64>::new, |c, actor, n| {
             if n % 2 == 0 { c.inc(actor) } else { c.dec(actor) }
         });
         table.row("PNCounter", writers, &ours, &theirs)?;
@@ -70,12 +70,12 @@ fn counters(table: &mut Table) -> io::Result<()> {
 }
 
 fn registers(table: &mut Table) -> io::Result<()> {
-    let ours = Ours::<LwwRegister<u64>, _>::new(3, 3, |r, cx, n| _ = r.set(cx, n));
+    let ours = GreylagSide::<LwwRegister<u64>, _>::new(3, 3, |r, cx, n| _ = r.set(cx, n));
     table.row(
         "LWWReg",
         1,
         &ours,
-        &Theirs::new(3, 3, crdts::LWWReg::<u64, (u64, u64)>::default, |r, actor, n| crdts::LWWReg {
+        &CrdtsSide::new(3, 3, crdts::LWWReg::<u64, (u64, u64)>::default, |r, actor, n| crdts::LWWReg {
             val: n,
             marker: (r.marker.0 + 1, actor),
         }),
@@ -88,14 +88,14 @@ fn registers(table: &mut Table) -> io::Result<()> {
         "LWWReg, same marker",
         1,
         &ours,
-        &Theirs::new(3, 3, zero, |r, actor, n| {
+        &CrdtsSide::new(3, 3, zero, |r, actor, n| {
             let writer = std::cmp::Reverse(writers[actor as usize % 4].clone());
             crdts::LWWReg { val: n, marker: (sides::WALL_MS.max(r.marker.0 + 1), writer, numbers.draw()) }
         }),
     )?;
     for writers in [3, 99] {
-        let ours = Ours::<MvRegister<u64>, _>::new(writers, writers, MvRegister::set);
-        let theirs = Theirs::new(writers, writers, crdts::MVReg::<u64, u64>::new, |r, actor, n| {
+        let ours = GreylagSide::<MvRegister<u64>, _>::new(writers, writers, MvRegister::set);
+        let theirs = CrdtsSide::new(writers, writers, crdts::MVReg::<u64, u64>::new, |r, actor, n| {
             r.write(n, r.read_ctx().derive_add_ctx(actor))
         });
         table.row("MVReg", writers, &ours, &theirs)?;
@@ -105,18 +105,18 @@ fn registers(table: &mut Table) -> io::Result<()> {
 
 fn collections(table: &mut Table) -> io::Result<()> {
     for size in SIZES {
-        let ours = Ours::<GSet<u64>, _>::alone(3, size, |s, n| s.add(spread(n)));
-        table.row("GSet", size, &ours, &Theirs::new(3, size, crdts::GSet::<u64>::new, |_, _, n| spread(n)))?;
-        let ours = Ours::<OrSet<u64>, _>::new(3, size, |s, cx, n| s.add(cx, spread(n)));
+        let ours = GreylagSide::<GSet<u64>, _>::alone(3, size, |s, n| s.add(spread(n)));
+        table.row("GSet", size, &ours, &CrdtsSide::new(3, size, crdts::GSet::<u64>::new, |_, _, n| spread(n)))?;
+        let ours = GreylagSide::<OrSet<u64>, _>::new(3, size, |s, cx, n| s.add(cx, spread(n)));
         table.row(
             "OrSet",
             size,
             &ours,
-            &Theirs::new(3, size, crdts::Orswot::<u64, u64>::new, |s, actor, n| {
+            &CrdtsSide::new(3, size, crdts::Orswot::<u64, u64>::new, |s, actor, n| {
                 s.add(spread(n), s.read_ctx().derive_add_ctx(actor))
             }),
         )?;
-        let ours = Ours::<OrMap<u64, LwwStore<u64>>, _>::new(3, size, |m, cx, n| {
+        let ours = GreylagSide::<OrMap<u64, LwwStore<u64>>, _>::new(3, size, |m, cx, n| {
             m.update(cx, spread(n), |r, cx| _ = r.set(cx, n));
         });
         let zero = crdts::Map::<u64, crdts::MVReg<u64, u64>, u64>::new;
@@ -124,17 +124,17 @@ fn collections(table: &mut Table) -> io::Result<()> {
             "Map of registers",
             size,
             &ours,
-            &Theirs::new(3, size, zero, |m, actor, n| {
+            &CrdtsSide::new(3, size, zero, |m, actor, n| {
                 m.update(spread(n), m.read_ctx().derive_add_ctx(actor), |r, context| r.write(n, context))
             }),
         )?;
-        let ours = Ours::<OrMultiMap<u64, u64>, _>::new(3, size, |m, cx, n| m.add_binding(cx, spread(n), n));
+        let ours = GreylagSide::<OrMultiMap<u64, u64>, _>::new(3, size, |m, cx, n| m.add_binding(cx, spread(n), n));
         let zero = crdts::Map::<u64, crdts::Orswot<u64, u64>, u64>::new;
         table.row(
             "Map of sets",
             size,
             &ours,
-            &Theirs::new(3, size, zero, |m, actor, n| {
+            &CrdtsSide::new(3, size, zero, |m, actor, n| {
                 m.update(spread(n), m.read_ctx().derive_add_ctx(actor), |s, context| s.add(n, context))
             }),
         )?;

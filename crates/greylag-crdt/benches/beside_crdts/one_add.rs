@@ -7,12 +7,12 @@ use std::time::Instant;
 use greylag_crdt::{Change, Lineage, OrSet, ReplicatedData};
 
 use crate::measure::median;
-use crate::sides::{Ours, Side as _};
+use crate::sides::{GreylagSide, Side as _};
 
 /// Times the add on a clone with its delta and digest, and at another replica decoding, joining into a clone, and
 /// digest.
 pub(crate) fn measure(out: &mut impl io::Write, content: u64) -> io::Result<()> {
-    let side = Ours::<OrSet<u64>, _>::new(2, content, OrSet::add);
+    let side = GreylagSide::<OrSet<u64>, _>::new(2, content, OrSet::add);
     let mut set = side.zero(0);
     side.write(&mut set, 0, 0..content);
     let mut copy = side.copy(&set);

@@ -36,7 +36,7 @@ pub(crate) trait Side {
 }
 
 /// A type of `greylag-crdt`.
-pub(crate) struct Ours<T, W> {
+pub(crate) struct GreylagSide<T, W> {
     writers: u64,
     size: u64,
     processes: Vec<Process>,
@@ -93,19 +93,19 @@ pub(crate) fn writer_key(id: u64) -> WriterKey {
     WriterKey::new(format!("10.0.0.{id}").into_bytes())
 }
 
-impl<T, F: Fn(&mut T, &mut UpdateCx<'_>, u64)> Ours<T, InContext<F>> {
+impl<T, F: Fn(&mut T, &mut UpdateCx<'_>, u64)> GreylagSide<T, InContext<F>> {
     pub(crate) fn new(writers: u64, size: u64, write: F) -> Self {
         Self::of(writers, size, InContext(write))
     }
 }
 
-impl<T, F: Fn(&mut T, u64)> Ours<T, Alone<F>> {
+impl<T, F: Fn(&mut T, u64)> GreylagSide<T, Alone<F>> {
     pub(crate) fn alone(writers: u64, size: u64, write: F) -> Self {
         Self::of(writers, size, Alone(write))
     }
 }
 
-impl<T, W: Update<T>> Ours<T, W> {
+impl<T, W: Update<T>> GreylagSide<T, W> {
     fn of(writers: u64, size: u64, write: W) -> Self {
         let process = |id| {
             let home = Home { entry: EntryMark::of("bench"), replica: ReplicaId(id), born: 0 };
@@ -119,7 +119,7 @@ impl<T, W: Update<T>> Ours<T, W> {
     }
 }
 
-impl<T: ReplicatedData, W: Update<T>> Side for Ours<T, W> {
+impl<T: ReplicatedData, W: Update<T>> Side for GreylagSide<T, W> {
     type Value = T;
 
     fn writers(&self) -> u64 {
@@ -166,21 +166,21 @@ impl<T: ReplicatedData, W: Update<T>> Side for Ours<T, W> {
 }
 
 /// A type of the crate `crdts`.
-pub(crate) struct Theirs<Z, O> {
+pub(crate) struct CrdtsSide<Z, O> {
     writers: u64,
     size: u64,
     zero: Z,
     operation: O,
 }
 
-impl<T: CmRDT, Z: Fn() -> T, O: Fn(&T, u64, u64) -> T::Op> Theirs<Z, O> {
+impl<T: CmRDT, Z: Fn() -> T, O: Fn(&T, u64, u64) -> T::Op> CrdtsSide<Z, O> {
     /// `operation` makes an operation of a value, the actor and a number.
     pub(crate) fn new(writers: u64, size: u64, zero: Z, operation: O) -> Self {
         Self { writers, size, zero, operation }
     }
 }
 
-impl<T, Z: Fn() -> T, O: Fn(&T, u64, u64) -> T::Op> Side for Theirs<Z, O>
+impl<T, Z: Fn() -> T, O: Fn(&T, u64, u64) -> T::Op> Side for CrdtsSide<Z, O>
 where
     T: CvRDT + CmRDT<Op: Clone> + Clone,
 {

@@ -76,8 +76,8 @@ impl<K: Element, S: Store> Ranged for Causal<DotMap<K, S>> {
         RangeSum { count: self.store.len() as u64, total: self.leaf_sum() }
     }
 
-    fn warm(&self, most: usize) -> bool {
-        self.store.entries().warm(most, &digest_of)
+    fn compute_sums(&self, most: usize) -> bool {
+        self.store.entries().compute_sums(most, &digest_of)
     }
 
     fn sum(&self, range: &KeyRange) -> Result<RangeSum, DecodeError> {

@@ -27,8 +27,8 @@ impl<T: Element> Ranged for GSet<T> {
         RangeSum { count: self.len() as u64, total: self.digest() }
     }
 
-    fn warm(&self, most: usize) -> bool {
-        self.elements.warm(most, &digest)
+    fn compute_sums(&self, most: usize) -> bool {
+        self.elements.compute_sums(most, &digest)
     }
 
     fn sum(&self, range: &KeyRange) -> Result<RangeSum, DecodeError> {

@@ -70,11 +70,11 @@ impl<K: Ord + Clone, V: Clone> PersistentMap<K, V> {
     }
 
     /// Computes sums that are not known yet, over about `most` keys. Returns whether all are known now.
-    pub(crate) fn warm(&self, most: usize, of: DigestOf<'_, K, V>) -> bool {
+    pub(crate) fn compute_sums(&self, most: usize, of: DigestOf<'_, K, V>) -> bool {
         let mut left = most;
         match &self.0 {
             Form::Empty | Form::Small(_) => true,
-            Form::Tree(tree) => tree.root.warm(&mut left, of),
+            Form::Tree(tree) => tree.root.compute_sums(&mut left, of),
         }
     }
 }
@@ -120,10 +120,10 @@ impl<K: Ord + Clone, V: Clone> Node<K, V> {
         sum
     }
 
-    fn warm(&self, left: &mut usize, of: DigestOf<'_, K, V>) -> bool {
+    fn compute_sums(&self, left: &mut usize, of: DigestOf<'_, K, V>) -> bool {
         let Self::Inner(inner) = self else { return true };
         for child in inner.nodes().iter().filter(|child| child.known_sum().get().is_none()) {
-            if *left == 0 || !child.warm(left, of) {
+            if *left == 0 || !child.compute_sums(left, of) {
                 return false;
             }
             if let Self::Leaf(leaf) = child {
@@ -194,10 +194,10 @@ mod tests {
     fn sums_are_computed_in_steps() {
         let map = PersistentMap::from_ascending((0..20_000_u32).map(|key| (key, 1_usize)).collect());
         let mut steps = 1;
-        while !map.warm(1_000, &of) {
+        while !map.compute_sums(1_000, &of) {
             steps += 1;
         }
         assert!((15..=30).contains(&steps), "{steps}");
-        assert!(map.clone().warm(0, &of), "versions share what they know");
+        assert!(map.clone().compute_sums(0, &of), "versions share what they know");
     }
 }

@@ -52,7 +52,7 @@ proptest! {
 
     /// ddata K11, L11: the map is ordered, and clones are independent.
     #[test]
-    fn it_is_an_ordered_map_and_clones_are_independent(
+    fn the_map_is_ordered_and_clones_are_independent(
         built in prop::collection::btree_set(0..600_u32, 0..400),
         ops in prop::collection::vec((0..600_u32, 0..6_u32), 0..900),
     ) {
@@ -96,7 +96,7 @@ proptest! {
 }
 
 #[test]
-fn it_grows_to_several_levels_and_shrinks_to_nothing() {
+fn the_tree_grows_to_several_levels_and_shrinks_to_nothing() {
     let mut map = PersistentMap::new();
     (0..20_000_u32).for_each(|key| _ = map.insert(key.wrapping_mul(2_654_435_761) % 100_003, 0_usize));
     is_sound(&map);

@@ -4,13 +4,13 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use super::{Changes, Host, Join, Store, Whole, decode_dot, encode_dot, push_dot, spoken_of_as_a_whole};
+use super::{Changes, Host, Join, Store, Whole, decode_dot, encode_dot, push_dot, whole_scope};
 use crate::codec::{DecodeError, Decoder, Encoder, ascending};
 use crate::cx::UpdateCx;
-use crate::few::Few;
 use crate::hash::Digest;
 use crate::rename::Moves;
 use crate::replica::{Dot, ReplicaId};
+use crate::small_list::SmallList;
 use crate::tag::TypeTag;
 
 /// A value under a dot. Two values meet under one dot if two owners renamed the same leaf, or if two processes used one
@@ -75,19 +75,19 @@ pub trait Leaf: Clone + PartialEq + Debug + Send + Sync + 'static {
 #[derive(Debug, Clone, PartialEq)]
 pub struct DotFun<V> {
     /// Ascending by dot.
-    values: Few<(Dot, V)>,
+    values: SmallList<(Dot, V)>,
 }
 
 impl<V> Default for DotFun<V> {
     fn default() -> Self {
-        Self { values: Few::None }
+        Self { values: SmallList::None }
     }
 }
 
 impl<V> DotFun<V> {
     /// One value under one dot.
     pub fn single(dot: Dot, value: V) -> Self {
-        Self { values: Few::One((dot, value)) }
+        Self { values: SmallList::One((dot, value)) }
     }
 
     /// The values, by dot.
@@ -156,7 +156,7 @@ impl<V: Leaf> Store for DotFun<V> {
     type Editor<'a> = V::Editor<'a>;
     const TAG: TypeTag = TypeTag::with("dotfun", &[&V::TAG]);
 
-    spoken_of_as_a_whole!();
+    whole_scope!();
 
     fn patch(&mut self, patch: Self, changes: &mut Changes) {
         self.note_slots(&patch, changes);

@@ -1,27 +1,27 @@
 //! Dots without values.
 
 use super::{
-    Changes, Join, Store, StoreMut, Whole, decode_dot, edited_by_store_mut, encode_dot, push_dot, spoken_of_as_a_whole,
+    Changes, Join, Store, StoreMut, Whole, decode_dot, edited_by_store_mut, encode_dot, push_dot, whole_scope,
 };
 use crate::codec::{DecodeError, Decoder, Encoder, ascending};
 use crate::cx::UpdateCx;
-use crate::few::Few;
 use crate::fragment::Edit;
 use crate::hash::Digest;
 use crate::rename::Moves;
 use crate::replica::Dot;
+use crate::small_list::SmallList;
 use crate::tag::TypeTag;
 
 /// Dots without values; the leaf is present as long as one dot is.
 ///
 /// The value of a map's key can be such a set: a flag whose enabling wins, [`crate::FlagStore`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DotSet(Few<Dot>);
+pub struct DotSet(SmallList<Dot>);
 
 impl DotSet {
     /// The set of one dot.
     pub fn single(dot: Dot) -> Self {
-        Self(Few::One(dot))
+        Self(SmallList::One(dot))
     }
 
     /// A set of ascending dots.
@@ -66,7 +66,7 @@ impl StoreMut<'_, DotSet> {
 impl Store for DotSet {
     const TAG: TypeTag = TypeTag::new("dots");
 
-    spoken_of_as_a_whole!();
+    whole_scope!();
     edited_by_store_mut!(Self);
 
     fn patch(&mut self, patch: Self, changes: &mut Changes) {
@@ -88,7 +88,7 @@ impl Store for DotSet {
         }
         let kept = own.iter().filter(|dot| !join.theirs.contains(**dot) || theirs.contains(*dot));
         let added = theirs.iter().filter(|dot| !join.own.contains(**dot) && !own.contains(*dot));
-        let mut dots: Few<Dot> = kept.chain(added).copied().collect();
+        let mut dots: SmallList<Dot> = kept.chain(added).copied().collect();
         dots.sort_unstable();
         if *dots == *own {
             return false;

@@ -105,7 +105,7 @@ fn scenario_05_pncounter_joins_both_halves() {
 
 /// ddata Y4: arithmetic is checked, and nothing wraps.
 #[test]
-fn counters_refuse_what_does_not_fit() {
+fn counters_refuse_amounts_that_do_not_fit() {
     let node = Node::new(1);
     let mut counter = PNCounter::new();
     node.change(&mut counter, |c, cx| c.increment(cx, i64::MIN).unwrap());

@@ -240,7 +240,7 @@ fn scenario_80_nothing_is_swallowed_by_a_stale_slot() {
 
 /// ddata 83, K6, K7, E3.
 #[test]
-fn scenario_83_what_its_writer_forgot_is_retired_everywhere() {
+fn scenario_83_elements_that_their_writer_forgot_are_retired_everywhere() {
     let (r, b) = (Node::new(1), Node::new(2));
     let mut at_r: LwwMap<String, u32> = r.zero();
     r.change(&mut at_r, |m, cx| m.put(cx, "k1".into(), 1).unwrap());

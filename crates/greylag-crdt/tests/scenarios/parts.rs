@@ -149,7 +149,7 @@ repaired_as_joined! {
 
 /// ddata G12: parts that a peer made up are refused and leave the draft unchanged.
 #[test]
-fn nonsense_is_refused() {
+fn malformed_parts_are_refused() {
     let (node, mut set) = (Node::new(1), OrSet::<u8>::new());
     node.change(&mut set, |set, cx| set.add_all(cx, 0..200));
     let context = context_from_bytes(&ranged(&set).context_bytes()).unwrap();

@@ -41,7 +41,7 @@ fn scenario_67_a_reserved_range_is_not_claimed() {
 
 /// ddata 68, Z5, Z6: updates that a returning store brings are performed too.
 #[test]
-fn scenario_68_a_returning_store_brings_what_is_new() {
+fn scenario_68_a_returning_store_brings_new_updates() {
     let (r, mut o, p) = (Node::new(9), Node::new(1), Node::new(2));
     let mut store = r.zero();
     r.add(&mut store, "x");

@@ -78,7 +78,7 @@ fn a_change_is_taken_by_lineage() {
 /// ddata Y9: the first update of a value that came back claims every own number except the live ones: removed elements
 /// stay removed everywhere, and nothing else goes.
 #[test]
-fn a_first_claim_spares_what_lives() {
+fn a_first_claim_spares_live_elements() {
     let (node, other) = (Node::new(1), Node::new(2));
     let mut set: OrSet<char> = node.zero();
     node.add(&mut set, "aebdc");

@@ -155,7 +155,7 @@ mod tests {
 
     /// Calls that a program takes back before the task runs leave nothing, however many they are.
     #[test]
-    fn what_waits_is_no_more_than_what_the_program_holds() {
+    fn cancelled_calls_leave_nothing_waiting() {
         let (controls, kept) = (Controls::default(), Arc::new(()));
         for number in 0..10_000 {
             controls.begin(number, request(&kept));
@@ -179,7 +179,7 @@ mod tests {
 
     /// A begun subscription ends once, before the stop; after the end nothing begins.
     #[test]
-    fn what_has_begun_ends_and_the_stop_comes_last() {
+    fn begun_subscriptions_end_once_before_the_stop() {
         let (controls, kept) = (Arc::new(Controls::default()), Arc::new(()));
         let task = Closing(controls.clone());
         controls.begin(1, request(&kept));

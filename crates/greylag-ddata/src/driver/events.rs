@@ -29,9 +29,9 @@ impl Events {
 
 /// The sender of events.
 #[derive(Debug)]
-pub(super) struct Teller(broadcast::Sender<ReplicatorEvent>);
+pub(super) struct EventSender(broadcast::Sender<ReplicatorEvent>);
 
-impl Teller {
+impl EventSender {
     pub(super) fn new() -> Self {
         Self(broadcast::channel(KEPT).0)
     }
@@ -41,7 +41,7 @@ impl Teller {
     }
 
     /// Writes an event to the log, and sends it to all listeners.
-    pub(super) fn tell(&self, event: ReplicatorEvent) {
+    pub(super) fn send(&self, event: ReplicatorEvent) {
         log(&event);
         // Ignore the error of having no listener.
         drop(self.0.send(event));
@@ -51,10 +51,10 @@ impl Teller {
 fn log(event: &ReplicatorEvent) {
     match event {
         ReplicatorEvent::TypeConflict(TypeConflict { key, own, peer, found }) => {
-            tracing::warn!(%key, %peer, %own, %found, "a peer holds another type under this key; it will never agree");
+            tracing::warn!(%key, %peer, %own, %found, "a peer holds another type under this key; the key will never converge");
         }
         ReplicatorEvent::PeerSilent { peer } => {
-            tracing::warn!(%peer, "a peer does not answer requests; does a replicator of this name run there?");
+            tracing::warn!(%peer, "a peer does not answer requests; check that a replicator of this name runs there");
         }
         ReplicatorEvent::ClockAhead { key, peer, ahead_ms } => {
             tracing::warn!(%key, %peer, ahead_ms, "a write's timestamp is far ahead of this node's clock");
@@ -77,7 +77,7 @@ fn log(event: &ReplicatorEvent) {
         ReplicatorEvent::StaleStore { synced_at, parted, own_horizon, horizon, peer, dropped } => {
             tracing::error!(
                 synced_at, parted, own_horizon, horizon, %peer, dropped,
-                "the store parted from what a peer holds, and one of both has forgotten something since"
+                "the store is stale: its history parted from that of a peer, and one of the two has forgotten data since"
             );
         }
         ReplicatorEvent::GateClosed { waiting_for, unmet } => {
@@ -86,30 +86,27 @@ fn log(event: &ReplicatorEvent) {
             tracing::warn!(
                 ?waiting_for,
                 ?unmet,
-                "durable entries are exchanged with no member until these members have answered, or are removed, and \
-                 these peers were met, or are taken out"
+                "the gate is closed: durable entries are exchanged only after these members have answered (or were \
+                 removed) and these peers were met (or taken out)"
             );
         }
         ReplicatorEvent::ImplausibleHorizon { peer, ahead_ms } => {
-            tracing::warn!(%peer, ahead_ms, "a peer names a time far ahead of this node's clock; it is ignored");
+            tracing::warn!(%peer, ahead_ms, "a peer names a time far ahead of this node's clock; the time is ignored");
         }
         ReplicatorEvent::ClockWentBack { by_ms } => {
-            tracing::warn!(
-                by_ms,
-                "this node's clock went back; times of pruning that it noted before count from now on"
-            );
+            tracing::warn!(by_ms, "this node's clock went back; pruning times noted before are set to now");
         }
         ReplicatorEvent::PruningBlocked { by } => {
             tracing::info!(%by, "pruning waits: a member is unreachable");
         }
         ReplicatorEvent::PruningDone { removed, entries } => {
-            tracing::info!(%removed, entries, "data of a removed replica was put under this one's name");
+            tracing::info!(%removed, entries, "pruned a removed replica: its data now bear this replica's name");
         }
         ReplicatorEvent::TransferAborted { peer } => {
-            tracing::warn!(%peer, "a large value on its way here was given up; anti-entropy begins anew");
+            tracing::warn!(%peer, "the transfer of a large value was aborted; anti-entropy starts it again");
         }
         ReplicatorEvent::EntryLarge { key, bytes, in_pieces: true } => {
-            tracing::warn!(%key, bytes, "an entry is so large that it travels in pieces; smaller ones are faster");
+            tracing::warn!(%key, bytes, "an entry is so large that it travels in fragments; smaller entries are faster");
         }
         ReplicatorEvent::EntryLarge { key, bytes, .. } => tracing::info!(%key, bytes, "an entry is large"),
         ReplicatorEvent::PeerLagging { peer, records } => {

@@ -239,27 +239,27 @@ impl MembershipHandle {
 
 /// One sign of life.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Heard {
+struct SignOfLife {
     process: UniqueAddress,
     sign: Sign,
     /// Whether the process asked for an answer.
     is_ping: bool,
 }
 
-/// Receives signs of life.
-struct Ear {
-    heard: mpsc::Sender<Heard>,
+/// Receives signs of life, and queues them.
+struct SignReceiver {
+    signs: mpsc::Sender<SignOfLife>,
 }
 
-impl Receiver for Ear {
+impl Receiver for SignReceiver {
     fn receive(&self, message: Inbound) {
         // Ignore a full queue: further signs of life follow.
         let is_ping = message.manifest == PING;
-        drop(self.heard.try_send(Heard { process: message.from, sign: Sign::Word, is_ping }));
+        drop(self.signs.try_send(SignOfLife { process: message.from, sign: Sign::Word, is_ping }));
     }
 }
 
-impl TransportListener for Ear {
+impl TransportListener for SignReceiver {
     fn on_event(&self, event: &mut TransportEvent) {
         // Any process can say Hello under an address; only an answered dial shows which one listens there.
         let (info, sign) = match event {
@@ -267,7 +267,7 @@ impl TransportListener for Ear {
             TransportEvent::DialAnswered(info) => (info, Sign::AnsweredDial),
             _ => return,
         };
-        drop(self.heard.try_send(Heard { process: info.peer.clone(), sign, is_ping: false }));
+        drop(self.signs.try_send(SignOfLife { process: info.peer.clone(), sign, is_ping: false }));
     }
 }
 
@@ -279,11 +279,11 @@ async fn watch_peers(
     mut taken_out: mpsc::UnboundedReceiver<NodeAddress>,
     replicas: watch::Sender<Arc<Replicas>>,
 ) {
-    let (heard, mut signs) = mpsc::channel(1_024);
-    let ear = Arc::new(Ear { heard });
+    let (sender, mut signs) = mpsc::channel(1_024);
+    let receiver = Arc::new(SignReceiver { signs: sender });
     remoting.open_to_strangers(&recipient.path, true);
-    remoting.register(&recipient.path, ear.clone());
-    remoting.listen(None, ear);
+    remoting.register(&recipient.path, receiver.clone());
+    remoting.listen(None, receiver);
     let word = |to: Destination, manifest: &'static str| {
         let envelope = Envelope::new(recipient.clone(), CodecId::PROST, manifest, Bytes::new());
         // Ignore a refused message: the next ping repeats it.
@@ -296,7 +296,7 @@ async fn watch_peers(
                 machine.on_tick(Instant::now(), &mut effects);
             }
             () = replicas.closed() => break,
-            Some(Heard { process, sign, is_ping }) = signs.recv() => {
+            Some(SignOfLife { process, sign, is_ping }) = signs.recv() => {
                 if is_ping {
                     word(Destination::Incarnation(process.clone()), PONG);
                 }
@@ -325,18 +325,18 @@ mod tests {
 
     /// ddata I2: of all transport events only an answered dial tells which process listens at an address.
     #[test]
-    fn only_an_answered_dial_says_who_listens() {
-        let (heard, mut signs) = mpsc::channel(9);
-        let ear = Ear { heard };
+    fn only_an_answered_dial_identifies_the_listening_process() {
+        let (sender, mut signs) = mpsc::channel(9);
+        let receiver = SignReceiver { signs: sender };
         let peer: UniqueAddress = "a:1#999".parse().unwrap();
         let (ip, host_id, cluster_id) = (Ipv4Addr::LOCALHOST.into(), None, None);
         let info = |reached| PeerInfo { peer: peer.clone(), ip, reached, host_id: host_id.clone(), cluster_id };
-        ear.on_event(&mut TransportEvent::PeerHandshake(info(false)));
-        ear.on_event(&mut TransportEvent::PeerHandshake(info(true)));
-        ear.on_event(&mut TransportEvent::PeerTerminating(peer.clone()));
-        ear.on_event(&mut TransportEvent::DialAnswered(info(true)));
-        drop(ear);
-        let told: Vec<Sign> = std::iter::from_fn(|| signs.try_recv().ok()).map(|heard| heard.sign).collect();
+        receiver.on_event(&mut TransportEvent::PeerHandshake(info(false)));
+        receiver.on_event(&mut TransportEvent::PeerHandshake(info(true)));
+        receiver.on_event(&mut TransportEvent::PeerTerminating(peer.clone()));
+        receiver.on_event(&mut TransportEvent::DialAnswered(info(true)));
+        drop(receiver);
+        let told: Vec<Sign> = std::iter::from_fn(|| signs.try_recv().ok()).map(|found| found.sign).collect();
         assert_eq!(told, [Sign::Word, Sign::Word, Sign::AnsweredDial]);
     }
 }

@@ -9,12 +9,12 @@ use greylag_crdt::DotSource;
 use greylag_transport::{Destination, Envelope, Payload, Recipient, Remoting};
 use tokio::sync::{mpsc, watch};
 
+use super::bulk_sender::BulkSender;
 use super::controls::{Closing, Control, Controls};
-use super::events::Teller;
-use super::inlet::{Arrivals, Arrived, FromPeer, Inlet, arrivals};
-use super::keeper::Keeper;
+use super::events::EventSender;
+use super::inbound::{FromPeer, InboundItem, InboundQueues, InboundReceiver, inbound_queues};
 use super::numbers::Name;
-use super::shipping::Shipping;
+use super::store_task::StoreTask;
 use crate::effect::{Effect, Notice, Reply};
 use crate::error::StopReason;
 use crate::input::Input;
@@ -71,7 +71,7 @@ pub(super) struct Task {
     pub(super) core: ReplicatorCore,
     pub(super) effects: Vec<Effect>,
     waiting: BTreeMap<u64, Waiting>,
-    pub(super) teller: Teller,
+    pub(super) events: EventSender,
     latency: BTreeMap<LevelName, Latency>,
     longest_step: Duration,
     followers: BTreeMap<u64, Follower>,
@@ -79,12 +79,12 @@ pub(super) struct Task {
     remoting: Arc<dyn Remoting>,
     ordinary: Recipient,
     bulk: Recipient,
-    shipping: Shipping,
-    inlet: Arc<Inlet>,
-    arrivals: Arrivals,
+    bulk_sender: BulkSender,
+    inbound: Arc<InboundReceiver>,
+    queues: InboundQueues,
     replicas: watch::Receiver<Arc<Replicas>>,
     lifecycle: watch::Sender<Lifecycle>,
-    keeper: Keeper,
+    store_task: StoreTask,
     /// Requests that came while durable entries were being loaded.
     stash: Stash<Request>,
     /// Freed when the task ends.
@@ -104,13 +104,13 @@ impl Task {
         let own = remoting.self_address().clone();
         let (ordinary, bulk) = mailboxes(&settings.name);
         let largest = settings.max_entry_bytes.saturating_mul(4);
-        let (ways_in, arrivals) = arrivals(INBOX, largest.max(INBOX_BYTES));
-        let inlet = Arc::new(Inlet::new(ways_in, largest, replicas.clone()));
+        let (senders, queues) = inbound_queues(INBOX, largest.max(INBOX_BYTES));
+        let inbound = Arc::new(InboundReceiver::new(senders, largest, replicas.clone()));
         let fragment_bytes = settings.bulk_fragment_bytes;
-        let shipping = Shipping::new(remoting.clone(), bulk.clone(), numbers.clone(), fragment_bytes, largest);
+        let bulk_sender = BulkSender::new(remoting.clone(), bulk.clone(), numbers.clone(), fragment_bytes, largest);
         let stash = Stash::new(settings.stash_capacity);
-        remoting.register(&ordinary.path, inlet.clone());
-        remoting.register(&bulk.path, inlet.clone());
+        remoting.register(&ordinary.path, inbound.clone());
+        remoting.register(&bulk.path, inbound.clone());
         let seed = own.uid().get();
         let core = ReplicatorCore::new(settings, types, own.clone(), numbers, seed, Instant::now());
         let (lifecycle, watching) = watch::channel(core.lifecycle().clone());
@@ -118,7 +118,7 @@ impl Task {
             core,
             effects: Vec::new(),
             waiting: BTreeMap::new(),
-            teller: Teller::new(),
+            events: EventSender::new(),
             latency: BTreeMap::new(),
             longest_step: Duration::ZERO,
             followers: BTreeMap::new(),
@@ -126,12 +126,12 @@ impl Task {
             remoting,
             ordinary,
             bulk,
-            shipping,
-            inlet,
-            arrivals,
+            bulk_sender,
+            inbound,
+            queues,
             replicas,
             lifecycle,
-            keeper: Keeper::new(store),
+            store_task: StoreTask::new(store),
             stash,
             name,
         };
@@ -148,10 +148,10 @@ impl Task {
         // Whether the last step was one of several for peers.
         let mut is_bulk;
         while !self.core.is_over() {
-            if self.core.is_refused() && !self.keeper.is_closed() {
+            if self.core.is_refused() && !self.store_task.is_closed() {
                 // A refused replicator shows its users the reason at once, and closes the store, so that they can
                 // inspect it; peers are answered until the task ends.
-                self.keeper.close().await;
+                self.store_task.close().await;
                 self.followers.clear();
                 self.lifecycle.send_replace(self.core.lifecycle().clone());
             }
@@ -166,24 +166,24 @@ impl Task {
             tokio::select! {
                 () = due => {
                     is_bulk = true;
-                    self.inlet.tidy();
+                    self.inbound.tidy();
                     self.tell_wall_clock();
                     self.handle(Input::Tick);
                 }
-                control = controls.0.next() => self.obey(control),
+                control = controls.0.next() => self.on_control(control),
                 changed = self.replicas.changed(), if membership_lives => {
                     membership_lives = changed.is_ok();
                     let replicas = self.replicas.borrow_and_update().clone();
-                    self.shipping.keep(&replicas);
-                    self.inlet.tidy();
+                    self.bulk_sender.keep(&replicas);
+                    self.inbound.tidy();
                     self.handle(Input::Replicas(replicas));
                 }
-                Some(message) = self.arrivals.asked.recv() => self.receive(message),
-                Some(message) = self.arrivals.rounds.recv() => {
+                Some(message) = self.queues.asked.recv() => self.receive(message),
+                Some(message) = self.queues.rounds.recv() => {
                     is_bulk = true;
                     self.receive(message);
                 }
-                Some(input) = self.keeper.answer() => self.handle(input),
+                Some(input) = self.store_task.answer() => self.handle(input),
                 request = requests.recv(), if handles_live => match request {
                     Some(request) => self.take_some(request, &mut requests),
                     // The last handle is gone. Subscriptions may be left; they do not count as handles.
@@ -208,14 +208,14 @@ impl Task {
         drop(controls);
         self.remoting.unregister(&self.ordinary.path);
         self.remoting.unregister(&self.bulk.path);
-        self.keeper.close().await;
+        self.store_task.close().await;
         // Free the name before publishing the end: a caller that waited for the end can start another replicator at
         // once, under this name and on this store.
         drop(self.name);
         self.lifecycle.send_replace(self.core.lifecycle().clone());
     }
 
-    fn obey(&mut self, control: Control) {
+    fn on_control(&mut self, control: Control) {
         match control {
             Control::Begin(subscription) => subscription(self),
             Control::Flush => self.handle(Input::Flush),
@@ -240,10 +240,10 @@ impl Task {
         }
     }
 
-    fn receive(&mut self, FromPeer { from, arrived, .. }: FromPeer) {
-        match arrived {
-            Arrived::Message(message) => self.handle(Input::Received { from, message: *message }),
-            Arrived::Dropped(why) => self.handle(Input::Dropped { from, why }),
+    fn receive(&mut self, FromPeer { from, item, .. }: FromPeer) {
+        match item {
+            InboundItem::Message(message) => self.handle(Input::Received { from, message: *message }),
+            InboundItem::Dropped(why) => self.handle(Input::Dropped { from, why }),
         }
     }
 
@@ -279,7 +279,7 @@ impl Task {
 
     /// The counters of what was dropped or refused, here and by the machine.
     pub(super) fn stats(&self) -> Stats {
-        Stats { overrun: self.inlet.lost(), ..self.core.stats() }
+        Stats { overrun: self.inbound.lost(), ..self.core.stats() }
     }
 
     pub(super) fn follow(&mut self, subscriber: u64, follower: Follower) {
@@ -316,13 +316,13 @@ impl Task {
                             follower(key, notice);
                         }
                     }
-                    Effect::Store { ticket, ops } => self.keeper.store(ticket, ops),
-                    Effect::Load => self.keeper.load(),
-                    Effect::LoadAnew => self.keeper.load_anew(),
+                    Effect::Store { ticket, ops } => self.store_task.store(ticket, ops),
+                    Effect::Load => self.store_task.load(),
+                    Effect::LoadAnew => self.store_task.load_anew(),
                     // The end is published when the store is closed.
                     Effect::Lifecycle(Lifecycle::Stopped(_)) => {}
                     Effect::Lifecycle(lifecycle) => drop(self.lifecycle.send_replace(lifecycle)),
-                    Effect::Event(event) => self.teller.tell(event),
+                    Effect::Event(event) => self.events.send(event),
                 }
             }
         }
@@ -331,7 +331,7 @@ impl Task {
     fn send(&mut self, to: UniqueAddress, bulk: bool, message: Message) {
         let request = message.request();
         let sent = if bulk {
-            self.shipping.ship(&to, message)
+            self.bulk_sender.try_send(&to, message)
         } else {
             let payload = Payload::Value(Box::new(message));
             self.post(&to, Envelope::with_payload(self.ordinary.clone(), CodecId::PROST, MANIFEST, payload))

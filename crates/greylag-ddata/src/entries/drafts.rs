@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use greylag_crdt::Digest;
 
-use super::{Data, Entries, Entry, Filled, Merged, Rules};
+use super::{Data, Entries, Entry, EntryContent, Merged, Rules};
 use crate::envelope::Content;
 use crate::key::{KeyId, problem};
 use crate::message::Refusal;
-use crate::repair::{Deferred, Draft, Nonsense};
+use crate::repair::{Deferred, Draft, Malformed};
 use crate::types::AnyData;
 use greylag_core::UniqueAddress;
 
@@ -35,7 +35,7 @@ impl Entries {
         let mut zero = found.zero();
         zero.bind(self.home(key));
         let own = self.get(key);
-        let draft = Draft::new(from, offered, own, zero).map_err(|Nonsense| Refusal::Undecodable)?;
+        let draft = Draft::new(from, offered, own, zero).map_err(|Malformed| Refusal::Undecodable)?;
         self.drafts.insert(key.clone(), draft);
         Ok(())
     }
@@ -74,7 +74,7 @@ impl Entries {
         }
         let (markers, size_bound, born) = (own.markers().clone(), own.size_bound + bytes, own.born());
         let (data, used_ms) = (Data::Value(value), head.used_ms);
-        self.set(key, Filled { data, versions, markers, size_bound, born, used_ms });
+        self.set(key, EntryContent { data, versions, markers, size_bound, born, used_ms });
         Ok(Merged::Done { changed: self.digest(key) != now })
     }
 }

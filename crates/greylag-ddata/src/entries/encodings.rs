@@ -93,7 +93,7 @@ mod tests {
 
     /// ddata R14: the age of an encoding that was made again counts from the second time.
     #[test]
-    fn what_was_made_anew_is_young() {
+    fn a_repeated_encoding_counts_its_age_from_the_second_time() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         let mut encodings = Encodings::default();
         for (digest, at) in [(1, now), (2, now + second / 2)] {
@@ -108,7 +108,7 @@ mod tests {
 
     /// ddata R14, H2: however many entries were sent, few encodings are kept, and they are dropped a few at a time.
     #[test]
-    fn what_is_kept_is_bounded_and_goes_in_steps() {
+    fn kept_encodings_are_bounded_and_dropped_in_steps() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         let mut encodings = Encodings::default();
         encodings.forget(now, second);

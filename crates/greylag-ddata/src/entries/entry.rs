@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use greylag_crdt::{Digest, Markers, RemovedNodePruning, ReplicaId};
 
-use super::few::Few;
+use super::small_list::SmallList;
 use super::versions::Versions;
 use crate::envelope::{Content, Envelope};
 use crate::expiry::{Dates, NEVER};
@@ -25,24 +25,24 @@ pub(crate) struct Entry {
     /// For each origin, the version up to which its updates are included; of causal types only.
     pub(crate) versions: Versions,
     /// The replicas that the data name.
-    mentions: Few<ReplicaId>,
+    mentions: SmallList<ReplicaId>,
     /// An upper bound of the encoded size, so that the limit costs no encoding of every update.
     pub(crate) size_bound: usize,
     /// The highest number drawn here when the entry came into being here.
     born: u64,
-    rare: Option<Box<Rare>>,
+    rare: Option<Box<RareFields>>,
 }
 
 /// Fields that most entries lack: few name a removed replica, few expire, and few are large.
 #[derive(Debug, Default)]
-struct Rare {
+struct RareFields {
     markers: Markers,
     /// The digest of former data that read like the present ones; a subscriber that has it is not notified.
-    told: Option<Digest>,
+    notified: Option<Digest>,
     dates: Option<Dates>,
     /// The size when it was last measured by encoding, and the largest size that was reported.
     measured: usize,
-    told_bytes: usize,
+    reported_bytes: usize,
 }
 
 /// The content of an entry.
@@ -65,7 +65,7 @@ impl Data {
 }
 
 /// The replicas that data name, ascending.
-pub(super) fn named_by(data: &Data) -> Few<ReplicaId> {
+pub(super) fn named_by(data: &Data) -> SmallList<ReplicaId> {
     let pruning = match data {
         Data::Value(value) => value.pruning(),
         Data::Tombstone { .. } => None,
@@ -75,7 +75,7 @@ pub(super) fn named_by(data: &Data) -> Few<ReplicaId> {
 
 /// A whole entry to be set.
 #[derive(Debug)]
-pub(crate) struct Filled {
+pub(crate) struct EntryContent {
     pub(crate) data: Data,
     pub(crate) versions: BTreeMap<ReplicaId, u64>,
     pub(crate) markers: Markers,
@@ -97,8 +97,8 @@ impl Placed for Entry {
 }
 
 impl Entry {
-    pub(super) fn new(key: KeyId, content: Filled, mentions: Few<ReplicaId>, tags: &mut Tags) -> Self {
-        let Filled { data, versions: included, markers, size_bound, born, used_ms: _ } = content;
+    pub(super) fn new(key: KeyId, content: EntryContent, mentions: SmallList<ReplicaId>, tags: &mut Tags) -> Self {
+        let EntryContent { data, versions: included, markers, size_bound, born, used_ms: _ } = content;
         let digest = data.digest(tags);
         let mut versions = Versions::default();
         versions.set(&included);
@@ -109,11 +109,11 @@ impl Entry {
 
     /// Replaces the content. A value of the same type is moved into the memory of the former one, so that related
     /// memory stays together, however often the value changes.
-    pub(super) fn fill(&mut self, content: Filled, mentions: Few<ReplicaId>, tags: &mut Tags) {
-        let Filled { data, versions, markers, size_bound, born, used_ms: _ } = content;
+    pub(super) fn replace_content(&mut self, content: EntryContent, mentions: SmallList<ReplicaId>, tags: &mut Tags) {
+        let EntryContent { data, versions, markers, size_bound, born, used_ms: _ } = content;
         let before = std::mem::replace(&mut self.digest, data.digest(tags));
         if self.digest != before {
-            self.set_told(self.digest);
+            self.set_notified_digest(self.digest);
         }
         match (&mut self.data, data) {
             (Data::Value(own), Data::Value(value)) => {
@@ -143,16 +143,16 @@ impl Entry {
 
     /// The digest of what subscribers believe: of the present data, or of former data that read like them. A subscriber
     /// that was told data with another digest is notified of the present ones. Source: ddata R16.
-    pub(crate) fn told(&self) -> Digest {
-        self.rare.as_ref().and_then(|rare| rare.told).unwrap_or(self.digest)
+    pub(crate) fn notified_digest(&self) -> Digest {
+        self.rare.as_ref().and_then(|rare| rare.notified).unwrap_or(self.digest)
     }
 
     /// Sets the digest of what subscribers believe: a subscriber that was told data with it is not notified.
-    pub(super) fn set_told(&mut self, told: Digest) {
-        if told != self.digest {
-            self.rare.get_or_insert_default().told = Some(told);
+    pub(super) fn set_notified_digest(&mut self, notified: Digest) {
+        if notified != self.digest {
+            self.rare.get_or_insert_default().notified = Some(notified);
         } else if let Some(rare) = &mut self.rare {
-            rare.told = None;
+            rare.notified = None;
         }
     }
 
@@ -224,12 +224,12 @@ impl Entry {
 
     /// The size when it was last measured by encoding, and the largest size that was reported.
     pub(super) fn sizes(&self) -> (usize, usize) {
-        self.rare.as_ref().map_or((0, 0), |rare| (rare.measured, rare.told_bytes))
+        self.rare.as_ref().map_or((0, 0), |rare| (rare.measured, rare.reported_bytes))
     }
 
-    pub(super) fn set_sizes(&mut self, measured: usize, told_bytes: usize) {
+    pub(super) fn set_sizes(&mut self, measured: usize, reported_bytes: usize) {
         let rare = self.rare.get_or_insert_default();
-        (rare.measured, rare.told_bytes) = (measured, told_bytes);
+        (rare.measured, rare.reported_bytes) = (measured, reported_bytes);
     }
 
     /// Checks that the digest is that of the data, that the data can be decoded and have no empty leaf (no decoder
@@ -261,7 +261,7 @@ mod tests {
 
     impl Entry {
         /// Gives the entry a wrong digest.
-        pub(in crate::entries) fn misread(&mut self) {
+        pub(in crate::entries) fn corrupt_digest(&mut self) {
             self.digest = self.digest.plus(Digest(1));
         }
     }

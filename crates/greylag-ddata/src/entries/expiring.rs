@@ -1,6 +1,6 @@
 //! Tracks when entries were last used, and removes expired ones without a trace. Source: ddata E1, E2, R5.
 
-use super::{Data, Entries, Entry, Gone};
+use super::{Data, Entries, Entry, RemovedEntry};
 use crate::expiry::{Dates, Lifetimes, NEVER, later};
 use crate::key::KeyId;
 
@@ -58,7 +58,7 @@ impl Entries {
     }
 
     /// Removes at most `limit` entries that are past their deadline.
-    pub(crate) fn expire(&mut self, limit: usize) -> Vec<Gone> {
+    pub(crate) fn expire(&mut self, limit: usize) -> Vec<RemovedEntry> {
         let mut gone = Vec::new();
         for _ in 0..limit {
             let Some(key) = self.deadlines.due(self.now_ms) else { break };
@@ -75,7 +75,7 @@ impl Entries {
     }
 
     /// Removes an entry if it is past its deadline.
-    pub(crate) fn forget_overdue(&mut self, key: &KeyId) -> Option<Gone> {
+    pub(crate) fn forget_overdue(&mut self, key: &KeyId) -> Option<RemovedEntry> {
         self.deadlines.next()?;
         let entry = self.tree.find(key).filter(|entry| entry.deadline_ms() <= self.now_ms)?;
         let aged = match entry.data {
@@ -83,7 +83,7 @@ impl Entries {
             _ => None,
         };
         self.forget(key);
-        Some(Gone { key: key.clone(), aged })
+        Some(RemovedEntry { key: key.clone(), aged })
     }
 
     /// When the next entry may be past its deadline.

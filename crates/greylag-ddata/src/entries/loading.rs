@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use greylag_crdt::Markers;
 
-use super::{Data, Entries, Entry, Filled, Merged, Rules};
+use super::{Data, Entries, Entry, EntryContent, Merged, Rules};
 use crate::bounds::Bounds;
 use crate::key::KeyId;
 use crate::pruning::Renewal;
@@ -78,7 +78,7 @@ impl Entries {
         if !bounds.allow(*deleted_at) {
             let (data, markers) = (Data::Tombstone { deleted_at: bounds.now_ms }, Markers::new());
             let versions = BTreeMap::new();
-            self.set(key, Filled { data, versions, markers, size_bound: 16, born: 0, used_ms: None });
+            self.set(key, EntryContent { data, versions, markers, size_bound: 16, born: 0, used_ms: None });
         }
     }
 
@@ -98,6 +98,6 @@ impl Entries {
         }
         let (data, versions) = (Data::Value(value.boxed_clone()), entry.versions.to_map());
         let (size_bound, born) = (entry.size_bound, entry.born());
-        self.set(key, Filled { data, versions, markers, size_bound, born, used_ms: None });
+        self.set(key, EntryContent { data, versions, markers, size_bound, born, used_ms: None });
     }
 }

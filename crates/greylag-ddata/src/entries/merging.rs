@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use greylag_crdt::{Home, Markers, MergeError, Performed, RemovedNodePruning, ReplicaId};
 
-use super::{Data, Entries, Entry, Filled, Merged};
+use super::{Data, Entries, Entry, EntryContent, Merged};
 use crate::envelope::{Content, Envelope};
 use crate::key::KeyId;
 use crate::message::{DeltaItem, Refusal};
@@ -105,9 +105,9 @@ impl Entries {
         let cleaned = Draft::clean(&draft.markers, &mut *draft.value);
         Draft::clean(&draft.markers, &mut *theirs);
         let grew = draft.value.merge(&*theirs).map_err(|_| Refusal::Undecodable)?;
-        self.noticed.done_without = done_without;
-        self.noticed.timestamp = theirs.latest_timestamp();
-        self.noticed.own_version = envelope.versions.get(&self.replica).copied();
+        self.findings.done_without = done_without;
+        self.findings.timestamp = theirs.latest_timestamp();
+        self.findings.own_version = envelope.versions.get(&self.replica).copied();
         for (origin, version) in &envelope.versions {
             let own = draft.versions.entry(*origin).or_default();
             *own = (*own).max(*version);
@@ -182,8 +182,8 @@ impl Entries {
         let (grew, timestamp) = found
             .merge_delta(&mut *draft.value, &item.delta, &draft.markers)
             .map_err(|_refused| Refusal::Undecodable)?;
-        self.noticed.timestamp = timestamp;
-        self.noticed.own_version = (origin == self.replica).then_some(u64::MAX);
+        self.findings.timestamp = timestamp;
+        self.findings.own_version = (origin == self.replica).then_some(u64::MAX);
         draft.size += item.delta.len();
         draft.used_ms = item.used_ms;
         let changed = grew.grew() || self.get(&item.key).is_none();
@@ -225,7 +225,7 @@ impl Entries {
         }
         let (versions, markers) = (BTreeMap::new(), Markers::new());
         let (data, used_ms) = (Data::Tombstone { deleted_at }, None);
-        self.set(key, Filled { data, versions, markers, size_bound: 16, born: 0, used_ms });
+        self.set(key, EntryContent { data, versions, markers, size_bound: 16, born: 0, used_ms });
         Merged::Done { changed: true }
     }
 
@@ -244,7 +244,7 @@ impl Entries {
         }
         let (versions, size_bound, born) = (entry.versions.to_map(), entry.size_bound, entry.born());
         let used_ms = None;
-        self.set(key, Filled { data: Data::Value(value), versions, markers, size_bound, born, used_ms });
+        self.set(key, EntryContent { data: Data::Value(value), versions, markers, size_bound, born, used_ms });
         gone
     }
 
@@ -289,9 +289,9 @@ impl Entries {
         let marked = self.get(key).is_none_or(|entry| *entry.markers() != markers);
         if changed || marked {
             let (data, born) = (Data::Value(value), home.born);
-            let content = Filled { data, versions, markers, size_bound: size, born, used_ms };
+            let content = EntryContent { data, versions, markers, size_bound: size, born, used_ms };
             if is_unnoticed {
-                self.set_unnoticed(key, content);
+                self.set_without_notice(key, content);
             } else {
                 self.set_by(key, content, delta);
             }

@@ -13,15 +13,15 @@ const MEASURED_UP_TO: usize = 1024 * 1024;
 
 impl Entries {
     /// The size of an entry, if it must be reported: at or above `limit`, and a tenth above the size reported last.
-    pub(crate) fn worth_telling(&mut self, key: &KeyId, limit: usize) -> Option<usize> {
+    pub(crate) fn size_to_report(&mut self, key: &KeyId, limit: usize) -> Option<usize> {
         let entry = self.tree.find(key).filter(|entry| entry.value().is_some())?;
-        let (bound, (measured, told)) = (entry.size_bound, entry.sizes());
+        let (bound, (measured, reported)) = (entry.size_bound, entry.sizes());
         if bound < limit.max(tenth_above(measured)) {
             return None;
         }
         let size = if bound > MEASURED_UP_TO { bound } else { self.encoded_size(key)? };
-        let is_news = size >= limit && size >= tenth_above(told);
-        self.tree.find_mut(key)?.set_sizes(size, if is_news { size } else { told });
+        let is_news = size >= limit && size >= tenth_above(reported);
+        self.tree.find_mut(key)?.set_sizes(size, if is_news { size } else { reported });
         is_news.then_some(size)
     }
 

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use greylag_crdt::ReplicaId;
 
-use super::few::Few;
+use super::small_list::SmallList;
 
 /// Versions by origin, ascending. Each of a million entries of causal types has one such list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Versions(Few<(ReplicaId, u64)>);
+pub(crate) struct Versions(SmallList<(ReplicaId, u64)>);
 
 impl Versions {
     /// The version of one origin.
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_set_is_found() {
+    fn set_versions_are_found() {
         let mut versions = Versions::default();
         for wanted in [vec![(3, 1), (1, 2)], vec![(3, 4), (1, 5)], vec![(2, 6)], vec![]] {
             let wanted: BTreeMap<_, _> = wanted.into_iter().map(|(origin, n)| (ReplicaId(origin), n)).collect();

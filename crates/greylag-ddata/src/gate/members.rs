@@ -11,7 +11,7 @@ use super::starts::Starts;
 
 /// The standing of a replicator, with its starts resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub(crate) struct MemberStanding {
     pub(crate) replica: ReplicaId,
     pub(crate) forget_horizon: Option<i64>,
     pub(crate) synced_at: Option<i64>,
@@ -20,7 +20,7 @@ pub(crate) struct Heard {
     pub(crate) is_current: bool,
 }
 
-impl Heard {
+impl MemberStanding {
     pub(crate) fn is_refused(&self) -> bool {
         self.state == GateState::Refused
     }
@@ -70,13 +70,13 @@ impl Heard {
 
 #[derive(Debug, Clone, Default)]
 struct Member {
-    heard: Option<Heard>,
+    standing: Option<MemberStanding>,
     /// The greatest number of a standing of this member: a standing with a smaller number was overtaken.
     latest: u64,
     /// Whether the member has answered since all members were asked last.
     has_answered: bool,
     /// Whether the member came before this replicator in order when it was last heard.
-    binds: bool,
+    came_before: bool,
 }
 
 /// All other known members.
@@ -102,8 +102,8 @@ impl Members {
         self.0.keys()
     }
 
-    pub(crate) fn heard(&self, member: &UniqueAddress) -> Option<&Heard> {
-        self.0.get(member)?.heard.as_ref()
+    pub(crate) fn standing_of(&self, member: &UniqueAddress) -> Option<&MemberStanding> {
+        self.0.get(member)?.standing.as_ref()
     }
 
     /// Notes that a standing with this number arrived. Returns whether it is news: no later standing of the member came
@@ -116,24 +116,24 @@ impl Members {
     }
 
     /// Sets a member's standing.
-    pub(crate) fn hear(&mut self, member: &UniqueAddress, heard: Heard, binds: bool) {
+    pub(crate) fn set_standing(&mut self, member: &UniqueAddress, standing: MemberStanding, came_before: bool) {
         if let Some(known) = self.0.get_mut(member) {
-            known.heard = Some(heard);
-            known.binds = binds;
+            known.standing = Some(standing);
+            known.came_before = came_before;
         }
     }
 
     /// Notes that a member answered. The answer counts only if the member's standing is known.
     pub(crate) fn note_answer(&mut self, member: &UniqueAddress) {
         if let Some(known) = self.0.get_mut(member) {
-            known.has_answered |= known.heard.is_some();
+            known.has_answered |= known.standing.is_some();
         }
     }
 
     /// Forgets a member's standing, so that it has to answer again.
     pub(crate) fn forget(&mut self, member: &UniqueAddress) {
         if let Some(known) = self.0.get_mut(member) {
-            known.heard = None;
+            known.standing = None;
             known.has_answered = false;
         }
     }
@@ -149,25 +149,27 @@ impl Members {
     }
 
     /// The members that were heard and are not refused.
-    pub(crate) fn standing(&self) -> impl Iterator<Item = &Heard> {
-        self.0.values().filter_map(|member| member.heard.as_ref()).filter(|heard| !heard.is_refused())
+    pub(crate) fn unrefused(&self) -> impl Iterator<Item = &MemberStanding> {
+        self.0.values().filter_map(|member| member.standing.as_ref()).filter(|standing| !standing.is_refused())
     }
 
     /// Whether a member that is not refused came before this replicator in order when it was last heard.
-    pub(crate) fn binds(&self) -> bool {
-        self.0.values().any(|member| member.binds && member.heard.as_ref().is_some_and(|heard| !heard.is_refused()))
+    pub(crate) fn any_came_before(&self) -> bool {
+        self.0
+            .values()
+            .any(|member| member.came_before && member.standing.as_ref().is_some_and(|standing| !standing.is_refused()))
     }
 
     /// The members that are refused.
     pub(crate) fn refused(&self) -> impl Iterator<Item = &UniqueAddress> {
-        let is_refused = |member: &Member| member.heard.as_ref().is_some_and(Heard::is_refused);
+        let is_refused = |member: &Member| member.standing.as_ref().is_some_and(MemberStanding::is_refused);
         self.0.iter().filter(move |(_, member)| is_refused(member)).map(|(address, _)| address)
     }
 
     /// Whether a condition holds for all members except refused ones; it does not hold for a member that was never
     /// heard.
-    pub(crate) fn all(&self, is_so: impl Fn(&Heard) -> bool) -> bool {
-        let holds = |heard: &Heard| heard.is_refused() || is_so(heard);
-        self.0.values().all(|member| member.heard.as_ref().is_some_and(holds))
+    pub(crate) fn all(&self, is_so: impl Fn(&MemberStanding) -> bool) -> bool {
+        let holds = |standing: &MemberStanding| standing.is_refused() || is_so(standing);
+        self.0.values().all(|member| member.standing.as_ref().is_some_and(holds))
     }
 }

@@ -16,14 +16,14 @@ pub enum GateState {
 
 /// The starts that a replicator knows, as it tells them to a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ToldStarts {
+pub enum StartsOrDigest {
     /// All of them.
     Listed(Starts),
     /// Their digest, for a peer that has told the same starts.
     Known(u64),
 }
 
-impl Default for ToldStarts {
+impl Default for StartsOrDigest {
     fn default() -> Self {
         Self::Listed(Starts::default())
     }
@@ -40,7 +40,7 @@ pub struct Standing {
     /// The time until which the sender was in touch with others; now, if it never exchanged anything.
     pub synced_at: Option<i64>,
     /// The starts that the sender knows.
-    pub starts: ToldStarts,
+    pub starts: StartsOrDigest,
     /// The state of the sender's gate.
     pub state: GateState,
     /// Whether the sender is current, and so judges the stores of others.
@@ -51,8 +51,8 @@ impl Standing {
     /// How many starts are listed.
     pub(crate) fn listed(&self) -> usize {
         match &self.starts {
-            ToldStarts::Listed(starts) => starts.iter().count(),
-            ToldStarts::Known(_) => 0,
+            StartsOrDigest::Listed(starts) => starts.iter().count(),
+            StartsOrDigest::Known(_) => 0,
         }
     }
 }

@@ -47,9 +47,9 @@ impl World {
         let mut settings = ReplicatorSettings::default();
         settings.durable.keys = vec!["*".into()];
         let mut gate = Gate::new(ReplicaId(address(name).uid().get()), &settings, self.base);
-        let mut news = Vec::new();
-        gate.on_loaded(self.moment(), store.as_ref(), false, &mut news);
-        assert_eq!(news, []);
+        let mut effects = Vec::new();
+        gate.on_loaded(self.moment(), store.as_ref(), false, &mut effects);
+        assert_eq!(effects, []);
         self.gates.insert(name, gate);
     }
 
@@ -71,16 +71,16 @@ impl World {
             });
             let own_status = Some(crate::replicas::ReplicaStatus::Up);
             let replicas = Replicas { own_status, others: others.collect(), ..Replicas::default() };
-            let (at, mut news) = (self.moment(), Vec::new());
-            self.gates.get_mut(own).unwrap().on_replicas(at, &replicas, &mut news);
-            self.heed(*own, news);
+            let (at, mut effects) = (self.moment(), Vec::new());
+            self.gates.get_mut(own).unwrap().on_replicas(at, &replicas, &mut effects);
+            self.perform(*own, effects);
         }
     }
 
-    fn heed(&mut self, name: char, news: Vec<GateNews>) {
-        for news in news {
-            match news {
-                GateNews::Ask(to) => self.ask(name, to.address().host().chars().next().unwrap()),
+    fn perform(&mut self, name: char, effects: Vec<GateEffect>) {
+        for effect in effects {
+            match effect {
+                GateEffect::Ask(to) => self.ask(name, to.address().host().chars().next().unwrap()),
                 other => self.told.push((name, format!("{other:?}"))),
             }
         }
@@ -95,10 +95,10 @@ impl World {
         for (speaker, hearer, answers) in [(from, to, None), (to, from, Some(round))] {
             self.said += 1;
             let standing = self.gates[&speaker].standing_for(&address(hearer), self.said, wall);
-            let (at, mut news) = (self.moment(), Vec::new());
+            let (at, mut effects) = (self.moment(), Vec::new());
             let gate = self.gates.get_mut(&hearer).unwrap();
-            gate.on_standing(at, &address(speaker), &standing, answers, &mut news);
-            self.heed(hearer, news);
+            gate.on_standing(at, &address(speaker), &standing, answers, &mut effects);
+            self.perform(hearer, effects);
         }
     }
 
@@ -106,10 +106,10 @@ impl World {
     fn complete(&mut self, one: char, other: char) {
         self.ask(one, other);
         for (own, peer) in [(one, other), (other, one)] {
-            let (at, mut news) = (self.moment(), Vec::new());
+            let (at, mut effects) = (self.moment(), Vec::new());
             let began = self.now_ms;
-            self.gates.get_mut(&own).unwrap().on_complete_round(at, &address(peer), began, true, &mut news);
-            self.heed(own, news);
+            self.gates.get_mut(&own).unwrap().on_complete_round(at, &address(peer), began, true, &mut effects);
+            self.perform(own, effects);
         }
     }
 
@@ -155,7 +155,7 @@ fn the_latest_store_makes_the_start() {
 /// ddata Z11: no gate opens before all known members have answered, including unreachable ones; only the operator can
 /// remove a silent member.
 #[test]
-fn who_does_not_answer_keeps_the_gates_closed() {
+fn a_member_that_does_not_answer_keeps_the_gates_closed() {
     let store = |synced_at| Some(meta(synced_at, None, &[(7, None)]));
     let mut world = World::new(&[('a', store(10)), ('b', store(20)), ('c', store(30))]);
     world.silent.insert('c');
@@ -163,12 +163,12 @@ fn who_does_not_answer_keeps_the_gates_closed() {
     assert_eq!(world.states(), "ccc");
     let mut at = world.moment();
     at.now += TELLING;
-    let (mut first, mut news) = (Vec::new(), Vec::new());
+    let (mut first, mut effects) = (Vec::new(), Vec::new());
     let gate = world.gates.get_mut(&'b').unwrap();
     gate.on_tick(Moment { now: at.now - TELLING, ..at }, &mut first);
-    gate.on_tick(at, &mut news);
-    let waits = GateNews::Closed { waiting_for: vec![address('c')], unmet: Vec::new() };
-    assert!(news.contains(&waits) && !first.contains(&waits), "{news:?}");
+    gate.on_tick(at, &mut effects);
+    let waits = GateEffect::Closed { waiting_for: vec![address('c')], unmet: Vec::new() };
+    assert!(effects.contains(&waits) && !first.contains(&waits), "{effects:?}");
     world.gates.remove(&'c');
     world.publish();
     assert_eq!((world.is_current(), world.states()), ("b".into(), "co".into()));
@@ -198,7 +198,7 @@ fn histories_are_compared_where_they_parted() {
 /// ddata Z11: a store meets members that had none and have begun a new history: one of the members, or the store, makes
 /// a start with a base for everything, and no gate of the members stays closed.
 #[test]
-fn a_store_meets_members_that_began_anew() {
+fn a_store_meets_members_with_a_new_history() {
     for (horizon, states) in [(None, "ooc"), (Some(50), "oor")] {
         let mut world = World::new(&[('a', None), ('b', None)]);
         world.publish();
@@ -218,7 +218,7 @@ fn a_store_meets_members_that_began_anew() {
 /// older than they are; otherwise the writes at a refused member would be lost. Found by simulation (profile `gate`,
 /// seed 485).
 #[test]
-fn who_began_anew_goes_over_to_a_store_that_has_forgotten() {
+fn members_with_a_new_history_take_the_start_of_a_store_that_has_forgotten() {
     for completes in ["", "b", "bc"] {
         let mut world = World::new(&[('a', None), ('b', None), ('c', None)]);
         world.publish();
@@ -237,7 +237,7 @@ fn who_began_anew_goes_over_to_a_store_that_has_forgotten() {
 /// ddata Z11: a replicator that is not current and knows a start with a base may hold data of that history: it is too
 /// old for a member with a later start that has forgotten something, and goes over to one that has not.
 #[test]
-fn who_knows_another_history_is_judged_as_a_store() {
+fn a_replicator_of_another_history_is_judged_as_a_store() {
     for (horizon, states) in [(Some(50), "or"), (None, "oo")] {
         let store = Some(meta(90, horizon, &[(7, None), (8, Some(40))]));
         let mut world = World::new(&[('a', store), ('b', None)]);
@@ -254,8 +254,8 @@ fn opened_alone(synced_at: &[(char, i64)]) -> World {
         let mut world = World::new(&[(*name, Some(meta(*synced_at, None, &[(7, None)])))]);
         world.publish();
         world.now_ms = AT + 10 * DAY;
-        let (at, mut news) = (world.moment(), Vec::new());
-        world.gates.get_mut(name).unwrap().on_tick(at, &mut news);
+        let (at, mut effects) = (world.moment(), Vec::new());
+        world.gates.get_mut(name).unwrap().on_tick(at, &mut effects);
         assert_eq!(world.is_current(), name.to_string());
         all.gates.append(&mut world.gates);
         all.now_ms = world.now_ms;
@@ -281,7 +281,7 @@ fn of_two_histories_one_is_taken() {
 /// ddata Z11: a replicator that knows a start from which no member went on takes over another start even if its base is
 /// earlier: there is no member to wait for.
 #[test]
-fn who_knows_a_start_that_nobody_went_on_from_takes_another() {
+fn a_replicator_whose_start_no_member_continued_takes_another() {
     let mut world = opened_alone(&[('a', 50)]);
     let never_exchanged =
         StoreMeta { has_met_others: false, synced_at: None, ..meta(0, None, &[(7, None), (8, Some(90))]) };
@@ -295,18 +295,18 @@ fn who_knows_a_start_that_nobody_went_on_from_takes_another() {
 /// ddata Z11: a gate opens with the starts of the member that judged its store, even if that member's replicator
 /// restarts and says so before the end of the round arrives.
 #[test]
-fn a_gate_opens_with_the_starts_of_who_judged() {
+fn a_gate_opens_with_the_starts_of_the_member_that_judged() {
     let store = |synced_at| Some(meta(synced_at, None, &[(7, None)]));
     let mut world = World::new(&[('a', store(90)), ('b', store(50)), ('c', store(50))]);
     world.publish();
     world.complete('c', 'a');
     assert_eq!((world.is_current(), world.states()), ("ac".into(), "oco".into()));
     let anew = Standing { number: world.said + 1, synced_at: Some(AT), ..Standing::default() };
-    let (at, mut news) = (world.moment(), Vec::new());
+    let (at, mut effects) = (world.moment(), Vec::new());
     let gate = world.gates.get_mut(&'b').unwrap();
-    gate.on_standing(at, &address('a'), &anew, None, &mut news);
-    gate.on_complete_round(at, &address('a'), AT, true, &mut news);
-    assert_eq!((world.is_current(), world.states()), ("abc".into(), "ooo".into()), "{news:?}");
+    gate.on_standing(at, &address('a'), &anew, None, &mut effects);
+    gate.on_complete_round(at, &address('a'), AT, true, &mut effects);
+    assert_eq!((world.is_current(), world.states()), ("abc".into(), "ooo".into()), "{effects:?}");
     assert_eq!(world.gates[&'b'].starts, world.gates[&'a'].starts);
 }
 
@@ -344,12 +344,12 @@ fn a_word_that_was_overtaken_makes_no_start() {
     world.silent.insert('a');
     world.publish();
     let mut say = |standing: &Standing, answers: Option<u64>| {
-        let (at, mut news) = (world.moment(), Vec::new());
+        let (at, mut effects) = (world.moment(), Vec::new());
         let gate = world.gates.get_mut(&'b').unwrap();
-        gate.on_standing(at, &address('a'), standing, answers, &mut news);
-        (gate.is_current, gate.members.heard(&address('a')).map(|heard| heard.starts.clone()))
+        gate.on_standing(at, &address('a'), standing, answers, &mut effects);
+        (gate.is_current, gate.members.standing_of(&address('a')).map(|member| member.starts.clone()))
     };
-    let (before, after) = (open(7, ToldStarts::default()), open(8, ToldStarts::Listed(known.clone())));
+    let (before, after) = (open(7, StartsOrDigest::default()), open(8, StartsOrDigest::Listed(known.clone())));
     assert_eq!(say(&after, None), (false, Some(known.clone())));
     // The overtaken standing is still the awaited answer: no member is asked any more.
     assert_eq!(say(&before, Some(u64::MAX)), (false, Some(known)));
@@ -364,21 +364,21 @@ fn a_member_that_cannot_be_understood_is_asked_again() {
     world.silent.insert('b');
     world.publish();
     let mut say = |number, starts, answers| {
-        let (at, mut news) = (world.moment(), Vec::new());
+        let (at, mut effects) = (world.moment(), Vec::new());
         let gate = world.gates.get_mut(&'a').unwrap();
         gate.asking.next_at = None;
-        gate.on_standing(at, &address('b'), &Standing { number, starts, ..Standing::default() }, answers, &mut news);
+        gate.on_standing(at, &address('b'), &Standing { number, starts, ..Standing::default() }, answers, &mut effects);
         (gate.is_current, gate.asking.next_at.is_some(), gate.has_heard(&address('b')))
     };
-    assert_eq!(say(2, ToldStarts::Known(77), Some(u64::MAX)), (false, true, false));
-    assert_eq!(say(1, ToldStarts::default(), Some(u64::MAX)), (false, false, false));
+    assert_eq!(say(2, StartsOrDigest::Known(77), Some(u64::MAX)), (false, true, false));
+    assert_eq!(say(1, StartsOrDigest::default(), Some(u64::MAX)), (false, false, false));
     // The first in order makes the start once the other's answer is understood.
-    assert_eq!(say(3, ToldStarts::default(), Some(u64::MAX)), (true, true, true));
+    assert_eq!(say(3, StartsOrDigest::default(), Some(u64::MAX)), (true, true, true));
 }
 
 /// ddata Z11: a store that forgot alone comes after one that did not; where all stores did, their order decides.
 #[test]
-fn who_forgot_alone_is_passed_over() {
+fn a_store_that_forgot_alone_is_passed_over() {
     let mut world =
         World::new(&[('a', Some(meta(90, Some(95), &[(7, None)]))), ('b', Some(meta(50, Some(10), &[(7, None)])))]);
     world.publish();
@@ -415,20 +415,20 @@ fn peers_that_were_never_met_are_waited_for_and_named() {
         let mut told = Vec::new();
         for (seconds, unmet) in [(0, &["x:1", "y:1"][..]), (60, &["x:1", "y:1"]), (120, &["y:1"]), (180, &[])] {
             world.now_ms = AT + seconds * 1_000;
-            let (at, mut news) = (world.moment(), Vec::new());
+            let (at, mut effects) = (world.moment(), Vec::new());
             let gate = world.gates.get_mut(&'a').unwrap();
-            gate.on_replicas(at, &replicas(unmet), &mut news);
-            assert!(gate.is_closed() == (gate.keeps_out() || members.is_empty()), "{members}");
-            assert_eq!(gate.keeps_out(), !unmet.is_empty() || gate.is_closed() && !members.is_empty());
-            gate.on_tick(at, &mut news);
-            told.extend(news.iter().filter_map(|news| match news {
-                GateNews::Closed { waiting_for, unmet } => {
+            gate.on_replicas(at, &replicas(unmet), &mut effects);
+            assert!(gate.is_closed() == (gate.excludes_members() || members.is_empty()), "{members}");
+            assert_eq!(gate.excludes_members(), !unmet.is_empty() || gate.is_closed() && !members.is_empty());
+            gate.on_tick(at, &mut effects);
+            told.extend(effects.iter().filter_map(|effect| match effect {
+                GateEffect::Closed { waiting_for, unmet } => {
                     assert_eq!(*waiting_for, [], "while a peer is unmet, no order says which member comes first");
                     Some(unmet.iter().map(ToString::to_string).collect::<Vec<_>>())
                 }
                 _ => None,
             }));
-            world.heed('a', news);
+            world.perform('a', effects);
         }
         assert_eq!(told, [vec!["x:1".to_owned(), "y:1".to_owned()], vec!["y:1".to_owned()]], "{members}");
         assert_eq!(world.is_current().contains('a'), !members.is_empty(), "alone it waits for its time");
@@ -443,8 +443,8 @@ fn alone_a_closed_gate_waits() {
     let lonely = world.gates[&'a'].next_deadline().unwrap();
     assert_eq!(lonely, world.base + Duration::from_secs(10 * 86_400));
     world.now_ms = AT + 10 * DAY;
-    let (at, mut news) = (world.moment(), Vec::new());
-    world.gates.get_mut(&'a').unwrap().on_tick(at, &mut news);
+    let (at, mut effects) = (world.moment(), Vec::new());
+    world.gates.get_mut(&'a').unwrap().on_tick(at, &mut effects);
     assert_eq!((world.is_current(), world.states()), ("a".into(), "o".into()));
 }
 
@@ -456,8 +456,8 @@ fn starts_of_one_maker_differ() {
         let mut world = World::new(&[('a', Some(meta(synced_at, None, &[(1, Some(synced_at))])))]);
         world.publish();
         world.now_ms = AT + 10 * DAY;
-        let (at, mut news) = (world.moment(), Vec::new());
-        world.gates.get_mut(&'a').unwrap().on_tick(at, &mut news);
+        let (at, mut effects) = (world.moment(), Vec::new());
+        world.gates.get_mut(&'a').unwrap().on_tick(at, &mut effects);
         let starts = [synced_at, again].map(|base| Start { maker: ReplicaId(1), base: Some(base) });
         assert_eq!(world.gates[&'a'].starts, Starts::of(starts));
     }
@@ -488,12 +488,12 @@ fn implausible_horizons_count_for_nothing() {
         let mut world = World::new(&[('a', Some(meta(AT - 5, None, &[(7, None)]))), ('b', None)]);
         world.silent.insert('b');
         world.publish();
-        let starts = ToldStarts::Listed(Starts::of([Start { maker: ReplicaId(7), base: None }]));
+        let starts = StartsOrDigest::Listed(Starts::of([Start { maker: ReplicaId(7), base: None }]));
         let standing = Standing { forget_horizon: Some(horizon), starts, is_current: true, ..Standing::default() };
-        let (at, mut news) = (world.moment(), Vec::new());
-        world.gates.get_mut(&'a').unwrap().on_standing(at, &address('b'), &standing, None, &mut news);
+        let (at, mut effects) = (world.moment(), Vec::new());
+        world.gates.get_mut(&'a').unwrap().on_standing(at, &address('b'), &standing, None, &mut effects);
         assert_eq!(world.states(), if taken { "ro" } else { "co" }, "{horizon}");
-        assert_eq!(news.iter().any(|news| matches!(news, GateNews::Implausible { .. })), !taken);
+        assert_eq!(effects.iter().any(|effect| matches!(effect, GateEffect::Implausible { .. })), !taken);
         assert_eq!(world.gates[&'a'].forget_horizon, None);
     }
 }
@@ -506,8 +506,8 @@ fn a_stored_horizon_of_the_future_counts_from_now() {
     let base = Instant::now();
     let mut gate = Gate::new(ReplicaId(1), &settings, base);
     let at = Moment { now: base, wall_ms: AT, last_number: 1 };
-    let mut news = Vec::new();
-    gate.on_loaded(at, Some(&meta(AT + DAY, Some(AT + 365 * DAY), &[])), true, &mut news);
-    assert_eq!(news, [GateNews::ClockWentBack { by_ms: 365 * DAY }]);
+    let mut effects = Vec::new();
+    gate.on_loaded(at, Some(&meta(AT + DAY, Some(AT + 365 * DAY), &[])), true, &mut effects);
+    assert_eq!(effects, [GateEffect::ClockWentBack { by_ms: 365 * DAY }]);
     assert_eq!((gate.forget_horizon, gate.synced_at), (Some(AT), Some(AT)));
 }

@@ -42,7 +42,7 @@ mod tests {
 
     /// ddata Z1: the clock stands while a member is unreachable.
     #[test]
-    fn it_stands_while_somebody_is_unreachable() {
+    fn the_clock_stands_while_a_member_is_unreachable() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut clock = ReachableClock::default();

@@ -13,7 +13,7 @@ use super::PruningRound;
 
 /// The own pruning rounds as they stood when a sync round began; completing the sync round collects for these.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Tokens(BTreeMap<ReplicaId, (u64, u64)>);
+pub(crate) struct RoundsSnapshot(BTreeMap<ReplicaId, (u64, u64)>);
 
 #[derive(Debug)]
 struct Collection {
@@ -81,7 +81,7 @@ impl Collections {
     }
 
     /// Counts vanished members as collected; for simulations that prove their checkers.
-    pub(super) fn forgive(&mut self, members: &BTreeSet<UniqueAddress>) {
+    pub(super) fn count_vanished_as_collected(&mut self, members: &BTreeSet<UniqueAddress>) {
         for own in self.0.values_mut() {
             own.collected.extend(own.members.difference(members).cloned());
         }
@@ -97,20 +97,20 @@ impl Collections {
     }
 
     /// The present state of every own round.
-    pub(crate) fn tokens(&self) -> Tokens {
-        Tokens(self.0.iter().map(|(removed, own)| (*removed, (own.epoch, own.generation))).collect())
+    pub(crate) fn snapshot(&self) -> RoundsSnapshot {
+        RoundsSnapshot(self.0.iter().map(|(removed, own)| (*removed, (own.epoch, own.generation))).collect())
     }
 
-    /// The tokens whose rounds the peer has shown to know.
-    pub(crate) fn known_by(&self, peer: &UniqueAddress, tokens: &Tokens) -> Tokens {
+    /// The part of a snapshot whose rounds the peer has shown to know.
+    pub(crate) fn known_by(&self, peer: &UniqueAddress, snapshot: &RoundsSnapshot) -> RoundsSnapshot {
         let known =
-            tokens.0.iter().filter(|(removed, _)| self.0.get(removed).is_some_and(|own| own.shown.contains(peer)));
-        Tokens(known.map(|(removed, token)| (*removed, *token)).collect())
+            snapshot.0.iter().filter(|(removed, _)| self.0.get(removed).is_some_and(|own| own.shown.contains(peer)));
+        RoundsSnapshot(known.map(|(removed, token)| (*removed, *token)).collect())
     }
 
-    /// Notes a complete sync round with a member; `tokens` is the state of the own rounds when it began.
-    pub(crate) fn on_completed(&mut self, peer: &UniqueAddress, tokens: &Tokens) {
-        for (removed, token) in &tokens.0 {
+    /// Notes a complete sync round with a member; `snapshot` is the state of the own rounds when it began.
+    pub(crate) fn on_completed(&mut self, peer: &UniqueAddress, snapshot: &RoundsSnapshot) {
+        for (removed, token) in &snapshot.0 {
             if let Some(own) = self.0.get_mut(removed).filter(|own| (own.epoch, own.generation) == *token) {
                 own.collected.insert(peer.clone());
                 own.finish();
@@ -139,7 +139,7 @@ mod tests {
     fn collect(collections: &mut Collections, name: &str) {
         let peer = members(name).pop_first().unwrap();
         let round = PruningRound { removed: R, epoch: 1, owner: OWNER, created_at: 0 };
-        let began = collections.tokens();
+        let began = collections.snapshot();
         collections.on_shown(&peer, OWNER, &[round]);
         let known = collections.known_by(&peer, &began);
         collections.on_completed(&peer, &known);
@@ -147,10 +147,10 @@ mod tests {
 
     /// ddata Z4: a sync round that a member began without knowing the pruning round collects nothing.
     #[test]
-    fn only_who_has_shown_the_round_is_collected() {
+    fn only_members_that_know_the_round_are_collected() {
         let mut collections = begun("ab");
         let peer = members("a").pop_first().unwrap();
-        let began = collections.tokens();
+        let began = collections.snapshot();
         let known = collections.known_by(&peer, &began);
         collections.on_completed(&peer, &known);
         assert_eq!(collections.begin(R, 1, &members("ab")), members("ab"));
@@ -160,11 +160,11 @@ mod tests {
 
     /// ddata Z4: a member that vanishes uncollected may have passed data on, so collection starts afresh.
     #[test]
-    fn who_vanishes_uncollected_starts_collection_afresh() {
+    fn an_uncollected_member_that_vanishes_restarts_the_collection() {
         let mut collections = begun("abc");
         collect(&mut collections, "a");
         let peer = members("b").pop_first().unwrap();
-        let began = collections.tokens();
+        let began = collections.snapshot();
         collections.on_members(&members("ab"));
         assert_eq!(collections.begin(R, 1, &members("ab")), members("ab"));
         collections.on_completed(&peer, &began);

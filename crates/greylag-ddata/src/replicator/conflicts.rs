@@ -27,9 +27,9 @@ pub struct TypeConflict {
 
 /// When the last event about each entry was sent.
 #[derive(Debug, Default)]
-pub(super) struct Told(BTreeMap<KeyId, Instant>);
+pub(super) struct EventLimiter(BTreeMap<KeyId, Instant>);
 
-impl Told {
+impl EventLimiter {
     /// Whether an event about the entry is due now; notes it as sent.
     pub(super) fn is_news(&mut self, now: Instant, key: &KeyId, interval: Duration) -> bool {
         if self.0.get(key).is_some_and(|told_at| *told_at + interval > now) {
@@ -59,13 +59,13 @@ impl Told {
 #[derive(Debug, Default)]
 pub(super) struct Conflicts {
     /// Events about refused types.
-    pub(super) types: Told,
+    pub(super) types: EventLimiter,
     /// Events about clocks that are far ahead.
-    pub(super) clocks: Told,
+    pub(super) clocks: EventLimiter,
     /// Events about replica ids that are used twice.
-    pub(super) ids: Told,
+    pub(super) ids: EventLimiter,
     /// Events about times too far ahead, by the peer that sent them.
-    pub(super) times: Told,
+    pub(super) times: EventLimiter,
     /// The conflicts of types found so far, the latest one of each entry.
     standing: BTreeMap<KeyId, TypeConflict>,
 }
@@ -97,14 +97,14 @@ mod tests {
     #[test]
     fn a_conflict_is_told_once_per_entry_and_interval() {
         let (start, minute) = (Instant::now(), Duration::from_secs(60));
-        let mut conflicts = Told::default();
-        assert!(conflicts.is_news(start, &key(0), minute));
-        assert!(!conflicts.is_news(start + minute / 2, &key(0), minute));
-        assert!(conflicts.is_news(start + minute / 2, &key(1), minute));
-        assert!(conflicts.is_news(start + minute, &key(0), minute));
-        let told = (2..5_000).filter(|number| conflicts.is_news(start + minute, &key(*number), minute)).count();
+        let mut limiter = EventLimiter::default();
+        assert!(limiter.is_news(start, &key(0), minute));
+        assert!(!limiter.is_news(start + minute / 2, &key(0), minute));
+        assert!(limiter.is_news(start + minute / 2, &key(1), minute));
+        assert!(limiter.is_news(start + minute, &key(0), minute));
+        let told = (2..5_000).filter(|number| limiter.is_news(start + minute, &key(*number), minute)).count();
         assert_eq!(told, REMEMBERED - 2);
-        assert!(conflicts.is_news(start + minute * 3, &key(4_999), minute), "what is long ago makes room");
+        assert!(limiter.is_news(start + minute * 3, &key(4_999), minute), "what is long ago makes room");
     }
 
     /// ddata R6: conflicts are listed as long as they exist, each entry once, and at most as many as are remembered.

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_nobodys_is_not_waited_for() {
+    fn deadlines_of_finished_requests_are_skipped() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         let mut deadlines = Deadlines::default();
         (1..=4_u64).rev().for_each(|request| deadlines.note(now + second * request as u32, request));

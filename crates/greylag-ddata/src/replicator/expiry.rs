@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::ReplicatorCore;
-use crate::delta_log::{Record, Said};
+use crate::delta_log::{Record, RecordContent};
 use crate::effect::Effect;
-use crate::entries::Gone;
+use crate::entries::RemovedEntry;
 use crate::key::KeyId;
 
 /// The most entries that one input removes, or puts back because they were used.
@@ -22,14 +22,14 @@ impl ReplicatorCore {
     /// Gives the entries the time, and removes some of the expired ones.
     pub(super) fn tell_time(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.entries.set_now(self.wall_ms(now));
-        let gone = self.entries.expire(STEP);
-        self.note_gone(now, &gone, out);
+        let removed = self.entries.expire(STEP);
+        self.note_removed(now, &removed, out);
     }
 
     /// Removes this entry if it has expired and was not removed yet.
     pub(super) fn free(&mut self, now: Instant, key: &KeyId, out: &mut Vec<Effect>) {
-        if let Some(gone) = self.entries.forget_overdue(key) {
-            self.note_gone(now, &[gone], out);
+        if let Some(removed) = self.entries.forget_overdue(key) {
+            self.note_removed(now, &[removed], out);
         }
     }
 
@@ -40,28 +40,31 @@ impl ReplicatorCore {
         self.tell_time(now, out);
         if self.entries.get(key).is_some() {
             self.entries.forget(key);
-            self.note_gone(now, &[Gone { key: key.clone(), aged: None }], out);
+            self.note_removed(now, &[RemovedEntry { key: key.clone(), aged: None }], out);
         }
         self.finish_input(now, out);
     }
 
-    fn note_gone(&mut self, now: Instant, all: &[Gone], out: &mut Vec<Effect>) {
-        for gone in all {
-            self.log.forget(&gone.key);
-            self.abort_draft(now, &gone.key, out);
+    fn note_removed(&mut self, now: Instant, all: &[RemovedEntry], out: &mut Vec<Effect>) {
+        for removed in all {
+            self.log.forget(&removed.key);
+            self.abort_draft(now, &removed.key, out);
             self.stats.expired += 1;
-            if let Some(deleted_at) = gone.aged {
+            if let Some(deleted_at) = removed.aged {
                 // Raise the horizon: a replica that was away since before the deletion would bring the entry back.
                 self.raise_horizon(deleted_at);
             }
         }
-        self.give_up_writes(&all.iter().map(|gone| gone.key.clone()).collect::<BTreeSet<_>>(), out);
+        self.give_up_writes(&all.iter().map(|removed| removed.key.clone()).collect::<BTreeSet<_>>(), out);
     }
 
     /// Notes that a caller used an entry. Peers are told only of uses that matter.
     pub(super) fn touch(&mut self, key: &KeyId, out: &mut Vec<Effect>) {
         if self.entries.touch(key) {
-            self.append(Record { key: key.clone(), tag: "".into(), prev: 0, version: 0, said: Said::Touch }, out);
+            self.append(
+                Record { key: key.clone(), tag: "".into(), prev: 0, version: 0, content: RecordContent::Touch },
+                out,
+            );
         }
     }
 

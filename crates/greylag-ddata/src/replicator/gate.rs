@@ -12,9 +12,9 @@ use crate::durable::StaleStore;
 use crate::effect::Effect;
 use crate::error::StopReason;
 use crate::event::ReplicatorEvent;
-use crate::gate::{GateNews, Moment, Stale, Standing};
+use crate::gate::{GateEffect, Moment, Stale, Standing};
 use crate::message::Message;
-use crate::pruning::{Renewal, Retiming, millis, unreachable};
+use crate::pruning::{Renewal, TimeChange, millis, unreachable};
 use crate::read::Lifecycle;
 use crate::replicas::Replicas;
 use crate::sabotage::Sabotage;
@@ -43,15 +43,15 @@ impl ReplicatorCore {
     pub(super) fn set_wall(&mut self, now: Instant, wall_ms: i64, out: &mut Vec<Effect>) {
         let by_ms = self.wall_ms(now).saturating_sub(wall_ms);
         self.wall = (now, wall_ms);
-        let mut news = Vec::new();
-        self.gate.on_wall(wall_ms, &mut news);
+        let mut effects = Vec::new();
+        self.gate.on_wall(wall_ms, &mut effects);
         if by_ms > millis(self.settings.max_clock_skew) && !self.settings.omits(Sabotage::Horizon) {
-            self.set_times(now, Retiming::Bound);
-            if news.is_empty() {
-                news.push(GateNews::ClockWentBack { by_ms });
+            self.set_times(now, TimeChange::Bound);
+            if effects.is_empty() {
+                effects.push(GateEffect::ClockWentBack { by_ms });
             }
         }
-        self.heed_gate(now, news, out);
+        self.perform_gate_effects(now, effects, out);
     }
 
     /// Counts and reports that a peer sent a time too far ahead.
@@ -122,11 +122,11 @@ impl ReplicatorCore {
         answers: Option<u64>,
         out: &mut Vec<Effect>,
     ) {
-        let mut news = Vec::new();
+        let mut effects = Vec::new();
         let (exchanged, was_heard) = (self.gate.exchanges_with(from), self.gate.has_heard(from));
         let refused = self.gate.refused();
-        self.gate.on_standing(self.moment(now), from, standing, answers, &mut news);
-        self.heed_gate(now, news, out);
+        self.gate.on_standing(self.moment(now), from, standing, answers, &mut effects);
+        self.perform_gate_effects(now, effects, out);
         if self.gate.refused() != refused {
             self.pruning.on_replicas(now, &self.unrefused());
             self.set_log_peers();
@@ -135,7 +135,7 @@ impl ReplicatorCore {
             return;
         }
         if !exchanged {
-            self.rounds.owe(from.clone());
+            self.rounds.schedule(from.clone());
             self.open_initial_rounds(now, out);
         }
         if !exchanged || !was_heard {
@@ -144,30 +144,30 @@ impl ReplicatorCore {
     }
 
     pub(super) fn tick_gate(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let mut news = Vec::new();
-        self.gate.on_tick(self.moment(now), &mut news);
-        self.heed_gate(now, news, out);
+        let mut effects = Vec::new();
+        self.gate.on_tick(self.moment(now), &mut effects);
+        self.perform_gate_effects(now, effects, out);
     }
 
     /// Carries out the effects of the gate.
-    pub(super) fn heed_gate(&mut self, now: Instant, all: Vec<GateNews>, out: &mut Vec<Effect>) {
-        let takes_over = all.contains(&GateNews::TookOver);
+    pub(super) fn perform_gate_effects(&mut self, now: Instant, effects: Vec<GateEffect>, out: &mut Vec<Effect>) {
+        let takes_over = effects.contains(&GateEffect::TookOver);
         if takes_over {
             self.entries.storing.meta_is_first();
             self.rounds.begin_anew();
         }
-        for news in all {
-            match news {
-                GateNews::TookOver => {}
-                GateNews::Raised => self.entries.storing.meta_is_first(),
-                GateNews::Ask(member) => self.ask_standing(now, member, out),
-                GateNews::Opened { parted } => self.on_gate_opened(now, parted),
-                GateNews::Stale(stale) => self.on_stale(stale, out),
-                GateNews::Implausible { peer, ahead_ms } => self.note_implausible(now, &peer, ahead_ms, out),
-                GateNews::ClockWentBack { by_ms } => {
+        for effect in effects {
+            match effect {
+                GateEffect::TookOver => {}
+                GateEffect::Raised => self.entries.storing.meta_is_first(),
+                GateEffect::Ask(member) => self.ask_standing(now, member, out),
+                GateEffect::Opened { parted } => self.on_gate_opened(now, parted),
+                GateEffect::Stale(stale) => self.on_stale(stale, out),
+                GateEffect::Implausible { peer, ahead_ms } => self.note_implausible(now, &peer, ahead_ms, out),
+                GateEffect::ClockWentBack { by_ms } => {
                     out.push(Effect::Event(ReplicatorEvent::ClockWentBack { by_ms }));
                 }
-                GateNews::Closed { waiting_for, unmet } => {
+                GateEffect::Closed { waiting_for, unmet } => {
                     out.push(Effect::Event(ReplicatorEvent::GateClosed { waiting_for, unmet }));
                 }
             }
@@ -192,7 +192,7 @@ impl ReplicatorCore {
     /// the histories parted, so they count as performed now and are not forgotten too early.
     pub(super) fn on_gate_opened(&mut self, now: Instant, parted: i64) {
         let since = parted.saturating_sub(millis(self.settings.max_pruning_dissemination));
-        self.set_times(now, Retiming::Renew { since, now_ms: self.wall_ms(now) });
+        self.set_times(now, TimeChange::Renew { since, now_ms: self.wall_ms(now) });
         self.storage.loaded.clear();
     }
 
@@ -202,7 +202,7 @@ impl ReplicatorCore {
     pub(super) fn renewal_towards(&self, peer: &UniqueAddress) -> Option<Renewal> {
         let since_parting = |parted: i64| parted.saturating_sub(millis(self.settings.max_pruning_dissemination));
         let of_store = self.gate.parted_from(peer).map(|parted| (since_parting(parted), self.entries.now_ms()));
-        let (since, now_ms) = of_store.or_else(|| self.pruning.retimings.renewal())?;
+        let (since, now_ms) = of_store.or_else(|| self.pruning.time_changes.renewal())?;
         let lives = [self.settings.pruning_marker_time_to_live, self.settings.durable.pruning_marker_time_to_live];
         Some(Renewal { since, now_ms, life_ms: lives.into_iter().map(millis).max().unwrap_or_default() })
     }
@@ -241,9 +241,9 @@ impl ReplicatorCore {
     /// that still has it. Source: ddata Z9.
     pub(super) fn raise_horizon(&mut self, time: i64) {
         let horizon = time.saturating_add(millis(self.settings.max_pruning_dissemination));
-        let mut news = Vec::new();
-        self.gate.raise_horizon(Some(horizon), &mut news);
-        if !news.is_empty() {
+        let mut effects = Vec::new();
+        self.gate.raise_horizon(Some(horizon), &mut effects);
+        if !effects.is_empty() {
             self.entries.storing.meta_is_first();
         }
     }
@@ -258,9 +258,9 @@ impl ReplicatorCore {
     /// Notes that data come from a member. They lack what the member has forgotten, so its horizon holds here too, and
     /// is stored before the data. Source: ddata Z9.
     pub(super) fn note_data_of(&mut self, peer: &UniqueAddress) {
-        let mut news = Vec::new();
-        self.gate.take_horizon_of(peer, &mut news);
-        if !news.is_empty() {
+        let mut effects = Vec::new();
+        self.gate.take_horizon_of(peer, &mut effects);
+        if !effects.is_empty() {
             self.entries.storing.meta_is_first();
         }
     }
@@ -275,12 +275,12 @@ impl ReplicatorCore {
     ) {
         let ago = millis(now.saturating_duration_since(round.began_at));
         let began_ms = self.wall_ms(now).saturating_sub(ago);
-        let mut news = Vec::new();
-        self.gate.on_complete_round(self.moment(now), peer, began_ms, round.all_were_reachable, &mut news);
+        let mut effects = Vec::new();
+        self.gate.on_complete_round(self.moment(now), peer, began_ms, round.all_were_reachable, &mut effects);
         if !std::mem::replace(&mut self.storage.has_completed_a_round, true) {
             self.entries.storing.meta_is_due = true;
         }
-        self.heed_gate(now, news, out);
+        self.perform_gate_effects(now, effects, out);
     }
 
     /// Whether this replicator is current, and so judges the stores of others. Source: ddata Z11.

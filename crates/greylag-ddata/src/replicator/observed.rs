@@ -39,8 +39,8 @@ impl ReplicatorCore {
     }
 
     /// Reports peers that fell silent, except unreachable ones, whose silence is expected.
-    pub(super) fn tick_silence(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        for peer in self.silence.on_tick(now) {
+    pub(super) fn tick_unanswered(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        for peer in self.unanswered.on_tick(now) {
             if self.replicas.other(&peer).is_some_and(|replica| replica.reachable) {
                 out.push(Effect::Event(ReplicatorEvent::PeerSilent { peer }));
             }

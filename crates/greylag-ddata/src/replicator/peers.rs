@@ -9,7 +9,7 @@ use super::ReplicatorCore;
 use super::conflicts::TypeConflict;
 use crate::bounds::has_impossible_numbers;
 use crate::effect::Effect;
-use crate::entries::{Data, Entry, Merged, Noticed, Rules};
+use crate::entries::{Data, Entry, MergeFindings, Merged, Rules};
 use crate::envelope::{Content, Envelope};
 use crate::event::ReplicatorEvent;
 use crate::key::{KeyId, problem};
@@ -296,7 +296,7 @@ impl ReplicatorCore {
     /// Raises the horizon if a marker was not kept. Reports, once per entry, a clock that is far ahead and a replica id
     /// that is used twice; the data were accepted nevertheless. Source: ddata Y6, Z9, §9.
     fn note_suspicion(&mut self, now: Instant, from: &UniqueAddress, key: &KeyId, out: &mut Vec<Effect>) {
-        let Noticed { done_without, timestamp, own_version } = std::mem::take(&mut self.entries.noticed);
+        let MergeFindings { done_without, timestamp, own_version } = std::mem::take(&mut self.entries.findings);
         // The data bear the owner's name already, and no marker here records that: the same as if the marker were
         // forgotten.
         if let Some(performed_at) = done_without {

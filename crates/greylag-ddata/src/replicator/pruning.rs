@@ -7,12 +7,12 @@ use greylag_crdt::{Performed, ReplicaId};
 
 use super::ReplicatorCore;
 use super::peers::rules;
-use crate::delta_log::{Record, Said};
+use crate::delta_log::{Record, RecordContent};
 use crate::effect::Effect;
-use crate::entries::{Data, Filled};
+use crate::entries::{Data, EntryContent};
 use crate::event::ReplicatorEvent;
 use crate::key::KeyId;
-use crate::pruning::{Phase, PruningNews, Renewal, Retiming, Stretch, Work, millis, unreachable};
+use crate::pruning::{Phase, PruningNews, RemainingEntries, Renewal, TimeChange, Work, millis, unreachable};
 use crate::sabotage::Sabotage;
 use crate::types::AnyData;
 
@@ -31,7 +31,7 @@ impl ReplicatorCore {
     /// The time at or before which markers must have ended to be forgotten now; `None` if none may be forgotten.
     pub(super) fn forgets_before(&self, now: Instant) -> Option<i64> {
         let before = self.pruning.forgets_before(now, self.wall_ms(now), &self.settings);
-        before.filter(|_| self.gate.may_forget() && !self.pruning.retimings.has_to_renew())
+        before.filter(|_| self.gate.may_forget() && !self.pruning.time_changes.has_to_renew())
     }
 
     pub(super) fn on_pruning_news(&mut self, now: Instant, from: &UniqueAddress, news: &PruningNews) {
@@ -40,59 +40,59 @@ impl ReplicatorCore {
 
     pub(super) fn pruning_deadline(&self) -> Option<Instant> {
         let tick = self.settings.pruning_interval.map(|_| self.pruning.tick_at);
-        [tick, self.pruning.retimings.next_deadline()].into_iter().flatten().min()
+        [tick, self.pruning.time_changes.next_deadline()].into_iter().flatten().min()
     }
 
     /// Begins a change of the times of markers and tombstones in all entries; some change at once, the others in
     /// further steps.
-    pub(super) fn set_times(&mut self, now: Instant, retiming: Retiming) {
-        self.pruning.retimings.add(now, retiming);
+    pub(super) fn set_times(&mut self, now: Instant, change: TimeChange) {
+        self.pruning.time_changes.add(now, change);
         self.set_some_times(now);
     }
 
     /// Does one step of the changes that [`Self::set_times`] began, if it is due. Source: ddata Z2, H2.
     fn set_some_times(&mut self, now: Instant) {
-        let Some((retiming, stretch)) = self.pruning.retimings.take_due(now) else { return };
-        let (mut left, mut rest) = (STEP, Some(stretch));
+        let Some((change, remaining)) = self.pruning.time_changes.take_due(now) else { return };
+        let (mut left, mut rest) = (STEP, Some(remaining));
         while left > 0
-            && let Some(stretch) = rest
+            && let Some(remaining) = rest
         {
             let looked_at;
-            (looked_at, rest) = self.set_times_of(now, retiming, stretch, left);
+            (looked_at, rest) = self.set_times_of(now, change, remaining, left);
             left -= looked_at;
         }
-        self.pruning.retimings.put_back(retiming, rest, now + PAUSE);
+        self.pruning.time_changes.put_back(change, rest, now + PAUSE);
     }
 
-    /// Goes through at most `limit` entries of a stretch. Returns how many it went through, and what is left.
+    /// Goes through at most `limit` of the remaining entries. Returns how many it went through, and what is left.
     fn set_times_of(
         &mut self,
         now: Instant,
-        retiming: Retiming,
-        stretch: Stretch,
+        change: TimeChange,
+        remaining: RemainingEntries,
         limit: usize,
-    ) -> (usize, Option<Stretch>) {
+    ) -> (usize, Option<RemainingEntries>) {
         let bounds = self.bounds(now);
-        match stretch {
-            Stretch::Markers { after } => {
+        match remaining {
+            RemainingEntries::Markers { after } => {
                 let ends = self.entries.index.ended_after(i64::MAX, after.as_ref(), limit);
                 for (_, key) in &ends {
-                    match retiming {
-                        Retiming::Bound => self.entries.bound_markers(key, &bounds),
-                        Retiming::Renew { since, now_ms } => {
+                    match change {
+                        TimeChange::Bound => self.entries.bound_markers(key, &bounds),
+                        TimeChange::Renew { since, now_ms } => {
                             let life_ms = millis(self.settings.marker_life(key));
                             self.entries.renew_markers(key, &Renewal { since, now_ms, life_ms });
                         }
                     }
                 }
-                let then = (retiming == Retiming::Bound).then_some(Stretch::Tombstones { after: None });
-                let rest = (ends.len() == limit).then(|| Stretch::Markers { after: ends.last().cloned() });
+                let then = (change == TimeChange::Bound).then_some(RemainingEntries::Tombstones { after: None });
+                let rest = (ends.len() == limit).then(|| RemainingEntries::Markers { after: ends.last().cloned() });
                 (ends.len(), rest.or(then))
             }
-            Stretch::Tombstones { after } => {
+            RemainingEntries::Tombstones { after } => {
                 let ids = self.entries.ids_after(after.as_ref(), limit);
                 ids.iter().for_each(|key| self.entries.bound_tombstone(key, &bounds));
-                let rest = (ids.len() == limit).then(|| Stretch::Tombstones { after: ids.last().cloned() });
+                let rest = (ids.len() == limit).then(|| RemainingEntries::Tombstones { after: ids.last().cloned() });
                 (ids.len(), rest)
             }
         }
@@ -132,8 +132,8 @@ impl ReplicatorCore {
             return;
         }
         self.pruning.announce(now, wall_ms, &self.own, &replicas, &self.entries.index, &self.settings);
-        for peer in self.pruning.pursue(&replicas, &self.entries.index) {
-            self.rounds.owe(peer);
+        for peer in self.pruning.continue_rounds(&replicas, &self.entries.index) {
+            self.rounds.schedule(peer);
         }
         self.perform_some(now, out);
     }
@@ -212,9 +212,9 @@ impl ReplicatorCore {
         versions.retain(|origin, _| !markers.removed().contains(origin));
         let (size_bound, born, tag) = (entry.size_bound, entry.born(), AnyData::tag(&*value));
         let (used_ms, is_alike) = (None, entry.value().is_some_and(|before| value.reads_like(before)));
-        let content = Filled { data: Data::Value(value), versions, markers, size_bound, born, used_ms };
+        let content = EntryContent { data: Data::Value(value), versions, markers, size_bound, born, used_ms };
         if is_alike {
-            self.entries.set_unnoticed(key, content);
+            self.entries.set_without_notice(key, content);
         } else {
             self.entries.set(key, content);
         }
@@ -222,7 +222,7 @@ impl ReplicatorCore {
         self.stats.performed_again += u64::from(before.is_some());
         let version = self.numbers.draw();
         // Log the full state: no delta can express what was put where.
-        self.append(Record { key: key.clone(), tag, prev: 0, version, said: Said::Full }, out);
+        self.append(Record { key: key.clone(), tag, prev: 0, version, content: RecordContent::Full }, out);
         true
     }
 

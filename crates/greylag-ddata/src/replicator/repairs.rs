@@ -17,7 +17,7 @@ use crate::input::DropReason;
 use crate::key::KeyId;
 use crate::message::{Offer, RoundId};
 use crate::read::Lifecycle;
-use crate::repair::{Deferred, Nonsense, UNDER_WAY};
+use crate::repair::{Deferred, Malformed, UNDER_WAY};
 
 /// How many values of the greatest entry size a peer may have on their way here, beside one per replica.
 const VALUES_PER_PEER: usize = 4;
@@ -54,7 +54,7 @@ impl ReplicatorCore {
                 let draft = draft.filter(|draft| draft.is_of(from, round, snapshot));
                 match draft.map(|draft| draft.on_nodes(nodes)) {
                     Some(Ok(())) => self.advance_draft(now, &key, out),
-                    Some(Err(Nonsense)) => self.abort_draft(now, &key, out),
+                    Some(Err(Malformed)) => self.abort_draft(now, &key, out),
                     None => {}
                 }
             }
@@ -141,8 +141,8 @@ impl ReplicatorCore {
         let Some(draft) = self.entries.drafts.get_mut(key) else { return };
         let (from, round, snapshot) = (draft.from.clone(), draft.round, draft.snapshot);
         match draft.advance() {
-            Err(Nonsense) => self.abort_draft(now, key, out),
-            Ok(step) if step.is_cold => _ = self.rounds.step_at.get_or_insert(now + STEP_PAUSE),
+            Err(Malformed) => self.abort_draft(now, key, out),
+            Ok(step) if step.sums_missing => _ = self.rounds.step_at.get_or_insert(now + STEP_PAUSE),
             Ok(step) if step.is_done => self.finish_draft(now, key, out),
             Ok(step) => {
                 if let Some(found) = self.rounds.find(&from, round) {
@@ -255,7 +255,7 @@ impl ReplicatorCore {
         }
         let mut going_on = Vec::new();
         for (peer, id, round) in self.rounds.iter_mut() {
-            if std::mem::take(&mut round.is_cold) | std::mem::take(&mut round.has_more) {
+            if std::mem::take(&mut round.sums_missing) | std::mem::take(&mut round.has_more) {
                 going_on.push((peer.clone(), id));
             }
         }

@@ -142,7 +142,7 @@ impl ReplicatorCore {
     }
 
     /// The candidates of an early request: one replica is needed, and none can be asked yet.
-    const NOBODY_KNOWN: (usize, bool, Vec<UniqueAddress>) = (1, false, Vec::new());
+    const NO_CANDIDATES: (usize, bool, Vec<UniqueAddress>) = (1, false, Vec::new());
 
     /// Evaluates early requests, because the first set of replicas is known: they begin now, with the rest of their
     /// time. Source: ddata R9.
@@ -239,7 +239,7 @@ impl ReplicatorCore {
         let early = is_early.then(|| Early { level, message: message.clone() });
         let (needed, own, candidates) = match level {
             Level::Local => (0, true, Vec::new()),
-            _ if is_early => Self::NOBODY_KNOWN,
+            _ if is_early => Self::NO_CANDIDATES,
             level => self.candidates(key, level, true, deltas),
         };
         let timeout = if level == Level::Local { STORE_TIMEOUT } else { level.timeout() };
@@ -274,7 +274,7 @@ impl ReplicatorCore {
 
     /// Sends a peer its first message of a request that ends at `over_at`.
     fn ask(&mut self, over_at: Instant, to: UniqueAddress, message: Message, out: &mut Vec<Effect>) {
-        self.silence.asked(&to, over_at);
+        self.unanswered.asked(&to, over_at);
         self.send(to, message, out);
     }
 
@@ -330,7 +330,7 @@ impl ReplicatorCore {
         reply: WriteReply,
         out: &mut Vec<Effect>,
     ) {
-        self.silence.answered(from);
+        self.unanswered.answered(from);
         let Some(write) = self.writes.get_mut(&request).filter(|write| write.quorum.awaits(from)) else {
             self.stats.late_replies += 1;
             return;
@@ -467,7 +467,7 @@ impl ReplicatorCore {
         let own_counts = self.lifecycle == Lifecycle::Running;
         let early = (!self.replicas.is_anything_known()).then_some(Early { level, message: None });
         let (needed, own, candidates) =
-            if early.is_some() { Self::NOBODY_KNOWN } else { self.candidates(&key, level, own_counts, false) };
+            if early.is_some() { Self::NO_CANDIDATES } else { self.candidates(&key, level, own_counts, false) };
         let (quorum, first) = Quorum::new(now, needed, own, candidates, level.timeout());
         let asked = self.entries.digest(&key);
         let (answers, awaits_store) = (BTreeMap::new(), false);
@@ -499,7 +499,7 @@ impl ReplicatorCore {
         reply: ReadReply,
         out: &mut Vec<Effect>,
     ) {
-        self.silence.answered(from);
+        self.unanswered.answered(from);
         let Some(read) = self.reads.get_mut(&request).filter(|read| read.quorum.awaits(from)) else {
             self.stats.late_replies += 1;
             return;
@@ -582,7 +582,7 @@ impl ReplicatorCore {
             // Large values are sent in parts, within a round.
             let lack = |peer: &&UniqueAddress| !matches!(read.answers.get(peer), Some(None));
             for peer in read.quorum.answerers().filter(lack) {
-                self.rounds.owe(peer.clone());
+                self.rounds.schedule(peer.clone());
             }
             return;
         }

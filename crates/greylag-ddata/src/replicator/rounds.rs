@@ -9,13 +9,13 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use super::ReplicatorCore;
-use super::left_alone::{Difference, LeftAlone};
+use super::suppressed::{Difference, SuppressedDifferences};
 use crate::effect::Effect;
 use crate::entries::Merged;
 use crate::envelope::Envelope;
 use crate::key::KeyId;
 use crate::message::{Listed, Message, RoundId};
-use crate::pruning::{PruningNews, Tokens};
+use crate::pruning::{PruningNews, RoundsSnapshot};
 use crate::read::Lifecycle;
 use crate::sabotage::Sabotage;
 use crate::sync::{Round, fill, keys_of};
@@ -30,8 +30,8 @@ pub(super) struct Rounds {
     opened: BTreeMap<UniqueAddress, Round>,
     answered: BTreeMap<UniqueAddress, Round>,
     /// Newly known peers, which are served before others.
-    owed: BTreeSet<UniqueAddress>,
-    left_alone: LeftAlone,
+    scheduled: BTreeSet<UniqueAddress>,
+    suppressed: SuppressedDifferences,
     /// Entries that peers asked for after hints and that were not sent yet.
     hinted: BTreeMap<UniqueAddress, VecDeque<KeyId>>,
     count: u64,
@@ -57,18 +57,18 @@ enum CatchingUp {
 }
 
 impl Rounds {
-    /// Owes a peer a round, which begins soon.
-    pub(super) fn owe(&mut self, peer: UniqueAddress) {
-        self.owed.insert(peer);
+    /// Schedules a round with a peer, which begins soon.
+    pub(super) fn schedule(&mut self, peer: UniqueAddress) {
+        self.scheduled.insert(peer);
     }
 
     /// Forgets a peer that is gone.
     pub(super) fn forget(&mut self, peer: &UniqueAddress) {
         self.opened.remove(peer);
         self.answered.remove(peer);
-        self.owed.remove(peer);
+        self.scheduled.remove(peer);
         self.hinted.remove(peer);
-        self.left_alone.forget(peer);
+        self.suppressed.forget(peer);
     }
 
     /// Drops rounds that were opened or answered before this replicator could show which history it belongs to: peers
@@ -124,11 +124,11 @@ impl ReplicatorCore {
         let number = self.numbers.draw();
         let mut round = Round::new(now, number, true);
         round.part = part;
-        round.tokens = self.pruning.collections.tokens();
+        round.own_rounds = self.pruning.collections.snapshot();
         round.all_were_reachable = self.all_are_reachable();
         self.rounds.opened.insert(peer.clone(), round);
-        self.rounds.owed.remove(peer);
-        self.rounds.left_alone.on_round(peer);
+        self.rounds.scheduled.remove(peer);
+        self.rounds.suppressed.on_round(peer);
         self.stats.rounds_opened += 1;
         let root = self.entries.tree.sum_of(part);
         let pruning = self.news_for(now, peer);
@@ -201,7 +201,7 @@ impl ReplicatorCore {
     /// Ends `Syncing` after rounds with so many voters that every majority which confirmed a write includes one of
     /// them. Source: ddata G13.
     fn end_syncing_if_done(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        if self.lifecycle != Lifecycle::Syncing || self.replicas.own_status.is_none() || self.gate.keeps_out() {
+        if self.lifecycle != Lifecycle::Syncing || self.replicas.own_status.is_none() || self.gate.excludes_members() {
             return;
         }
         let voters = self.replicas.others.iter().filter(|replica| replica.status.is_voter());
@@ -230,7 +230,7 @@ impl ReplicatorCore {
 
     pub(super) fn tick_rounds(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let is_over = self.syncing_since.is_some_and(|since| since + self.settings.sync_timeout <= now);
-        if is_over && !self.gate.keeps_out() {
+        if is_over && !self.gate.excludes_members() {
             self.become_running(now, out);
         }
         if self.initial_retry_at().is_some_and(|at| at <= now) {
@@ -285,12 +285,12 @@ impl ReplicatorCore {
         let own_joins = self.replicas.own_status.is_none_or(|status| !status.is_peer());
         let peers = self.replicas.others.iter().filter(|replica| {
             (any || replica.reachable)
-                && (replica.status.is_peer() || own_joins || self.rounds.owed.contains(&replica.address))
+                && (replica.status.is_peer() || own_joins || self.rounds.scheduled.contains(&replica.address))
         });
         let free: Vec<&UniqueAddress> =
             peers.map(|r| &r.address).filter(|peer| !self.rounds.is_running(peer)).collect();
-        if let Some(owed) = free.iter().find(|peer| self.rounds.owed.contains(**peer)) {
-            return Some((**owed).clone());
+        if let Some(peer) = free.iter().find(|peer| self.rounds.scheduled.contains(**peer)) {
+            return Some((**peer).clone());
         }
         (!free.is_empty()).then(|| free[self.rng.random_range(0..free.len())].clone())
     }
@@ -394,7 +394,7 @@ impl ReplicatorCore {
             return;
         }
         let mut answer = Round::new(now, round, false);
-        answer.tokens = self.known_rounds(from, self.pruning.collections.tokens());
+        answer.own_rounds = self.known_rounds(from, self.pruning.collections.snapshot());
         answer.all_were_reachable = self.all_are_reachable();
         answer.part = part;
         if part == Sixteenths::ALL && self.keeps_waiting(root) {
@@ -444,19 +444,20 @@ impl ReplicatorCore {
             self.rounds.opened.remove(from);
             return;
         }
-        let Some(began) = self.rounds.opened.get(from).filter(|open| open.is(round)).map(|open| open.tokens.clone())
+        let Some(began) =
+            self.rounds.opened.get(from).filter(|open| open.is(round)).map(|open| open.own_rounds.clone())
         else {
             return;
         };
-        let tokens = self.known_rounds(from, began);
+        let own_rounds = self.known_rounds(from, began);
         if let Some(open) = self.rounds.opened.get_mut(from) {
-            open.tokens = tokens;
+            open.own_rounds = own_rounds;
             open.answered = true;
         }
     }
 
     /// The own pruning rounds that the peer has shown to know. Source: ddata Z4.
-    fn known_rounds(&self, peer: &UniqueAddress, began: Tokens) -> Tokens {
+    fn known_rounds(&self, peer: &UniqueAddress, began: RoundsSnapshot) -> RoundsSnapshot {
         if self.settings.omits(Sabotage::Shown) { began } else { self.pruning.collections.known_by(peer, &began) }
     }
 
@@ -467,7 +468,7 @@ impl ReplicatorCore {
         }
         if round.answered {
             self.note_complete_round(now, peer, round, out);
-            self.pruning.collections.on_completed(peer, &round.tokens);
+            self.pruning.collections.on_completed(peer, &round.own_rounds);
         }
         self.note_synced(now, peer, out);
         self.log.on_round_complete(peer, round.began_at);
@@ -495,7 +496,7 @@ impl ReplicatorCore {
                     }
                 }
             }
-            let left_alone = &mut self.rounds.left_alone;
+            let suppressed = &mut self.rounds.suppressed;
             let mut keys = keys.to_vec();
             keys.sort_unstable_by_key(|held| held.hash);
             for prefix in prefixes {
@@ -503,7 +504,7 @@ impl ReplicatorCore {
                 let count = keys[first..].partition_point(|held| prefix.contains(held.hash));
                 let keys = &keys[first..first + count];
                 found.compare_list(&self.entries, *prefix, keys, &mut |hash, own, theirs, used_ms| {
-                    left_alone.get_mut(from, hash).is_some_and(|left| left.is_same(own, theirs, used_ms))
+                    suppressed.get_mut(from, hash).is_some_and(|left| left.is_same(own, theirs, used_ms))
                 });
             }
         }
@@ -562,7 +563,7 @@ impl ReplicatorCore {
     pub(super) fn suppress(&mut self, from: &UniqueAddress, key: &KeyId, used_ms: Option<i64>) {
         let rounds = self.settings.mismatch_suppress_rounds;
         let difference = Difference::new(self.entries.digest(key), used_ms, rounds);
-        self.rounds.left_alone.add(from, hash64(key.as_bytes()), difference);
+        self.rounds.suppressed.add(from, hash64(key.as_bytes()), difference);
     }
 
     /// Takes a request for entries too large for a batch, by the hashes in the hints. Source: ddata G7.
@@ -607,7 +608,7 @@ impl ReplicatorCore {
         found.pump(&self.settings, &mut self.entries, &mut messages);
         if found.has_more {
             self.rounds.step_at = Some(now);
-        } else if found.is_cold {
+        } else if found.sums_missing {
             self.rounds.step_at.get_or_insert(now + STEP_PAUSE);
         }
         for (_, message) in messages {

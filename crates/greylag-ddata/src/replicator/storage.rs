@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::ReplicatorCore;
-use super::held::Held;
+use super::held_messages::HeldMessages;
 use super::peers::rules;
 use crate::durable::{OnBadRecord, StaleStore};
 use crate::effect::Effect;
@@ -41,7 +41,7 @@ pub(super) struct Storage {
     /// Whether a round was completed since the store was loaded.
     pub(super) has_completed_a_round: bool,
     /// Messages held back until the store says that this replicator has met others.
-    pub(super) held: Held,
+    pub(super) held_messages: HeldMessages,
 }
 
 impl Storage {
@@ -52,7 +52,7 @@ impl Storage {
             loaded: BTreeSet::new(),
             meta_at: None,
             has_completed_a_round: false,
-            held: Held::default(),
+            held_messages: HeldMessages::default(),
         }
     }
 
@@ -162,8 +162,8 @@ impl ReplicatorCore {
         if let Some(meta) = &meta {
             self.take_over(now, meta);
         }
-        let mut news = Vec::new();
-        self.gate.on_loaded(self.moment(now), meta.as_ref(), !loaded.is_empty(), &mut news);
+        let mut effects = Vec::new();
+        self.gate.on_loaded(self.moment(now), meta.as_ref(), !loaded.is_empty(), &mut effects);
         if self.gate.is_closed() {
             self.storage.loaded = loaded;
         }
@@ -175,7 +175,7 @@ impl ReplicatorCore {
         self.storage.meta_at = Some(now + self.meta_interval());
         self.become_lifecycle(Lifecycle::Syncing, out);
         self.subscriptions.flush(&mut self.entries, out);
-        self.heed_gate(now, news, out);
+        self.perform_gate_effects(now, effects, out);
         self.begin_syncing(now, out);
     }
 
@@ -215,7 +215,7 @@ impl ReplicatorCore {
         }
         let meta = self.meta(now);
         // Messages held back for the store do not wait for the write-behind interval.
-        let at_once = self.stopping.is_some() || !self.storage.held.is_empty();
+        let at_once = self.stopping.is_some() || !self.storage.held_messages.is_empty();
         if let Some((ticket, ops)) = self.entries.next_store(now, &self.types, || meta, at_once) {
             self.stats.stores += 1;
             out.push(Effect::Store { ticket, ops });
@@ -230,17 +230,17 @@ impl ReplicatorCore {
         out: &mut Vec<Effect>,
     ) {
         let is_stored = result.is_ok();
-        let Some(told) = self.entries.storing.on_stored(now, ticket, is_stored) else { return };
+        let Some(outcome) = self.entries.storing.on_stored(now, ticket, is_stored) else { return };
         self.release_sent(is_stored, out);
         if let Err(error) = result {
             self.stats.store_errors += 1;
             let unstored = self.entries.storing.unstored();
             out.push(Effect::Event(ReplicatorEvent::StoreError { error, unstored }));
         }
-        for waiter in told.safe {
+        for waiter in outcome.safe {
             self.tell(waiter, true, out);
         }
-        for waiter in told.failed {
+        for waiter in outcome.failed {
             self.tell(waiter, false, out);
         }
     }

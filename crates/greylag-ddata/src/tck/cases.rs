@@ -28,23 +28,23 @@ pub async fn durable_store<B: StoreBench>() -> Report {
     }
     case!(
         a_new_store_is_empty
-        what_is_put_is_loaded
+        put_values_are_loaded
         the_last_put_counts
         deltas_stand_beside_their_snapshot
         a_put_ends_the_deltas_before_it
         tombstones_and_values_replace_each_other
-        what_is_removed_is_gone
+        removed_entries_are_gone
         changes_are_made_in_their_order
         the_replicator_remembers
         large_values_and_deltas_come_back_whole
         any_id_is_an_id
         every_entry_is_in_one_batch
         loading_changes_nothing
-        what_is_flushed_survives_a_crash
+        flushed_changes_survive_a_crash
         one_process_at_a_time
-        what_is_quarantined_is_loaded_no_more
+        quarantined_records_are_loaded_no_more
         a_damaged_record_is_told_and_the_others_are_loaded
-        what_is_set_aside_leaves_an_empty_place
+        a_store_set_aside_leaves_an_empty_place
     );
     report
 }
@@ -122,7 +122,7 @@ async fn a_new_store_is_empty<B: StoreBench>(bench: &B) -> Checked {
     if found == LoadBatch::default() { Ok(true) } else { Err(format!("found {found:.200?}")) }
 }
 
-async fn what_is_put_is_loaded<B: StoreBench>(bench: &B) -> Checked {
+async fn put_values_are_loaded<B: StoreBench>(bench: &B) -> Checked {
     let (key, tag, bytes): (KeyId, Arc<str>, _) = ("k".into(), "gl.lwwmap/1<str,str>".into(), Bytes::from_static(b"v"));
     let op = StoreOp::Put { key: key.clone(), tag: tag.clone(), bytes: bytes.clone(), markers: markers() };
     let record = LoadedRecord::Value { key, tag, bytes, markers: markers(), deltas: Vec::new() };
@@ -158,7 +158,7 @@ async fn tombstones_and_values_replace_each_other<B: StoreBench>(bench: &B) -> C
     leads_to(bench, appends, &[gone("a"), value("b", b"2", &[]), gone("c")]).await
 }
 
-async fn what_is_removed_is_gone<B: StoreBench>(bench: &B) -> Checked {
+async fn removed_entries_are_gone<B: StoreBench>(bench: &B) -> Checked {
     let remove = |key: &str| StoreOp::Remove { key: key.into() };
     let appends =
         vec![vec![put("a", b"1"), put("b", b"2")], vec![delta("a", b"x")], vec![remove("a"), remove("never")]];
@@ -247,7 +247,7 @@ async fn loading_changes_nothing<B: StoreBench>(bench: &B) -> Checked {
     is_loaded(bench, &[value("a", b"1", &[b"x", b"y"])]).await
 }
 
-async fn what_is_flushed_survives_a_crash<B: StoreBench>(bench: &B) -> Checked {
+async fn flushed_changes_survive_a_crash<B: StoreBench>(bench: &B) -> Checked {
     let writer = bench.open();
     load(&*writer).await.map_err(|error| failed(&error))?;
     store(&*writer, vec![put("a", b"1")]).await.map_err(|error| failed(&error))?;
@@ -271,7 +271,7 @@ async fn one_process_at_a_time<B: StoreBench>(bench: &B) -> Checked {
     if found == [value("a", b"1", &[])] { Ok(true) } else { Err(format!("after the first had closed: {found:?}")) }
 }
 
-async fn what_is_quarantined_is_loaded_no_more<B: StoreBench>(bench: &B) -> Checked {
+async fn quarantined_records_are_loaded_no_more<B: StoreBench>(bench: &B) -> Checked {
     let quarantine = |key: &str| StoreOp::Quarantine { key: key.into() };
     let large = vec![3; 200_000];
     let appends = vec![
@@ -302,7 +302,7 @@ async fn a_damaged_record_is_told_and_the_others_are_loaded<B: StoreBench>(bench
     is_loaded(bench, &[value("a", b"1", &[]), value("c", b"3", &[])]).await
 }
 
-async fn what_is_set_aside_leaves_an_empty_place<B: StoreBench>(bench: &B) -> Checked {
+async fn a_store_set_aside_leaves_an_empty_place<B: StoreBench>(bench: &B) -> Checked {
     leads_to(bench, vec![vec![put("a", b"1")]], &[value("a", b"1", &[])]).await?;
     let writer = bench.open();
     load(&*writer).await.map_err(|error| failed(&error))?;

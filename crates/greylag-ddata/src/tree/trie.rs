@@ -363,7 +363,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sums_depend_on_what_is_held_and_on_nothing_else(ops in prop::collection::vec((0..400_u32, 0..4_u8), 0..900)) {
+        fn sums_depend_only_on_the_held_entries(ops in prop::collection::vec((0..400_u32, 0..4_u8), 0..900)) {
             let mut tree = SyncTree::<Entry>::default();
             let mut model = BTreeMap::new();
             for (key, op) in ops {

@@ -121,7 +121,7 @@ fn arrives(world: &mut World, name: char, from: &str, id: &str, envelope: &Envel
 /// ddata E2: an entry that arrives after its deadline is ignored; an entry without a used-time counts as used on
 /// arrival.
 #[test]
-fn what_arrives_expired_is_ignored() {
+fn an_entry_that_arrives_expired_is_ignored() {
     let mut world = pair(&[("*", 10)]);
     world.add('a', "s", "x");
     world.run(SECOND);

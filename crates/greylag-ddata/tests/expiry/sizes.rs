@@ -68,7 +68,7 @@ fn large(world: &mut World) -> Vec<(char, usize, bool)> {
 /// ddata E4: a large entry is reported once, and again when it has grown by a tenth, where it is written and where it
 /// arrives.
 #[test]
-fn a_large_entry_is_told_of_once_and_again_when_it_has_grown() {
+fn a_large_entry_is_reported_once_and_again_when_it_has_grown() {
     let settings = ReplicatorSettings { max_message_bytes: 16 * KIB, ..settings(&[]) };
     let mut world = World::new(&[('a', 0), ('b', 0)], &settings);
     let mut told = Vec::new();
@@ -90,7 +90,7 @@ fn a_large_entry_is_told_of_once_and_again_when_it_has_grown() {
 
 /// ddata E4: a value that does not grow is not reported, however often it changes.
 #[test]
-fn what_is_changed_often_and_stays_small_is_not_told_of() {
+fn a_value_changed_often_that_stays_small_is_not_reported() {
     let mut world = World::new(&[('a', 0), ('b', 0)], &settings(&[]));
     for _ in 0..2_000 {
         world.add('a', "s", "x");

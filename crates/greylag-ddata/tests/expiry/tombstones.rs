@@ -92,7 +92,7 @@ fn a_deletion_is_not_confirmed_after_its_tombstone_has_gone() {
 
 /// ddata E1, R5: a tombstone dropped because its entry expires does not raise the horizon.
 #[test]
-fn what_expires_raises_no_horizon() {
+fn a_tombstone_of_an_expired_entry_raises_no_horizon() {
     let settings = ReplicatorSettings { delete_tombstone_ttl: Some(SECOND * 600), ..settings(&[("s", 20)]) };
     let mut world = World::new(&[('a', 0), ('b', 0)], &settings);
     world.delete('a', "s");

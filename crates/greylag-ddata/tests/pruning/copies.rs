@@ -110,7 +110,7 @@ fn scenario_62_an_ended_marker_counts_until_it_is_dropped_and_stays_away() {
 
 /// ddata Z5, Z6, Z10: a late copy of the removed replica has more than was performed, and is performed again.
 #[test]
-fn scenario_68_what_is_new_in_a_late_copy_is_performed_again() {
+fn scenario_68_updates_in_a_late_copy_are_performed_again() {
     let mut world = World::new("abr");
     world.add('r', "s", "x");
     world.count('r', "c", 5);
@@ -267,7 +267,7 @@ fn scenario_69_the_store_of_a_dead_owner_is_loaded() {
 /// ddata 71, Z6: a sibling that was superseded before the marker was heard of keeps what it took over, and the round
 /// does not repeat.
 #[test]
-fn scenario_71_what_superseded_a_plain_value_before_the_marker_keeps_it() {
+fn scenario_71_a_value_that_superseded_another_before_the_marker_keeps_it() {
     let mut world = World::new("opr");
     let add = |world: &mut World, name: char, by: u64| {
         world.update::<Map>(name, "m", |map, cx| map.update(cx, "k".to_owned(), |value, cx| value.increment(cx, by)));
@@ -399,7 +399,7 @@ fn scenario_71_a_plain_value_keeps_its_slots() {
 /// a and b hear nothing, a batch of the new replicator is lost, and an update waits. Then every answer to any number
 /// that the former replicator drew arrives. Returns whether the log was trimmed, a round completed, and the update
 /// answered.
-fn anew_and_answered(world: &mut World, goes_on: bool) -> [bool; 3] {
+fn restarted_and_answered(world: &mut World, goes_on: bool) -> [bool; 3] {
     world.add_everywhere('r', "s", "x");
     world.settle();
     assert_eq!(world.answered.len(), 1, "all have acknowledged it");
@@ -451,9 +451,9 @@ fn anew_and_answered(world: &mut World, goes_on: bool) -> [bool; 3] {
 /// to the former one's numbers trims, completes or answers anything; all of that would happen if numbers began anew.
 #[test]
 fn scenario_73_a_replicator_is_started_anew_in_its_process() {
-    assert_eq!(anew_and_answered(&mut World::new("abr"), false), [true; 3], "numbers that begin anew are found");
+    assert_eq!(restarted_and_answered(&mut World::new("abr"), false), [true; 3], "numbers that begin anew are found");
     let mut world = World::new("abr");
-    assert_eq!(anew_and_answered(&mut world, true), [false; 3], "nothing is trimmed, completed or answered");
+    assert_eq!(restarted_and_answered(&mut world, true), [false; 3], "nothing is trimmed, completed or answered");
     world.mend();
     world.advance(Duration::from_secs(40));
     world.all_hold("s", "xy");
@@ -486,7 +486,7 @@ fn scenario_73_the_end_of_a_former_round_ends_no_other() {
 /// ddata Z9: while a member is unreachable no marker is forgotten, whatever its age; after that all are forgotten, and
 /// not learned again while updates go on.
 #[test]
-fn scenario_76_no_marker_is_forgotten_while_somebody_is_unreachable() {
+fn scenario_76_no_marker_is_forgotten_while_a_member_is_unreachable() {
     let (mut world, set, counter) = pruned();
     world.start('d', 0, ReplicaStatus::Up);
     world.publish();
@@ -570,7 +570,7 @@ fn put(place: String) -> impl FnOnce(&mut Places, &mut UpdateCx<'_>) -> Result<(
 /// ddata Z7: a replica that missed the pruned state gets it before any delta made on it; otherwise a counter would
 /// count moved amounts twice.
 #[test]
-fn scenario_63_who_missed_the_pruned_state_shows_the_old_or_the_new_one() {
+fn scenario_63_a_replica_that_missed_the_pruned_state_shows_the_old_or_the_new_one() {
     let mut world = World::new("abcd");
     for element in ["u", "v", "w"] {
         world.add('d', "s", element);

@@ -115,7 +115,7 @@ fn an_unreachable_member_keeps_pruning_waiting() {
 
 /// ddata Z3: a round whose owner is gone is announced anew, with a higher epoch.
 #[test]
-fn who_follows_a_dead_owner_takes_its_round_over() {
+fn the_successor_of_a_dead_owner_takes_over_its_round() {
     let mut world = World::new("abcd");
     world.count('d', "c", 5);
     world.advance(SOON);
@@ -132,7 +132,7 @@ fn who_follows_a_dead_owner_takes_its_round_over() {
 /// ddata Z1, Z9: the leader finds a replica that only data name. Its round is dropped when it is old, and the replica
 /// is forgotten with the last marker.
 #[test]
-fn who_is_named_by_data_only_is_found_and_at_last_forgotten() {
+fn a_replica_named_by_data_only_is_found_and_at_last_forgotten() {
     let mut world = World::new("abc");
     world.count('c', "c", 5);
     world.add('c', "s", "x");
@@ -191,7 +191,7 @@ fn scenario_67_an_add_between_reserving_and_performing() {
 
 /// ddata Z4: a member that vanishes before it was collected may have passed data on to one that was collected.
 #[test]
-fn scenario_74_who_vanishes_uncollected_starts_collection_afresh() {
+fn scenario_74_an_uncollected_member_that_vanishes_restarts_the_collection() {
     let mut world = World::new("opqr");
     world.add('r', "s", "u");
     world.count('r', "c", 3);

@@ -109,7 +109,7 @@ fn scenario_90_b_the_latest_store_makes_the_start() {
 /// ddata 90 b: with c unreachable no gate opens, and an event names c as the member waited for; with c removed, a and b
 /// go on.
 #[test]
-fn scenario_90_b_without_the_latest_nobody_opens_until_it_is_removed() {
+fn scenario_90_b_without_the_latest_member_no_gate_opens_until_it_is_removed() {
     let mut world = old_stores();
     stop_all(&mut world);
     world.cut('a', 'c');
@@ -154,7 +154,7 @@ fn scenario_90_b_a_store_among_members_without_any() {
 /// when a store makes a start with a base and has forgotten what others of its history did: no member is refused, what
 /// was written counts once, and nothing that was forgotten comes back. Found by simulation (profile `gate`, seed 485).
 #[test]
-fn who_began_anew_brings_what_it_wrote_to_a_store_that_has_forgotten() {
+fn a_member_with_a_new_history_brings_its_writes_to_a_store_that_has_forgotten() {
     let mut world = old_stores();
     stop_all(&mut world);
     start_all(&mut world, "fg", 1);
@@ -260,7 +260,7 @@ fn scenario_90_e_an_owner_that_died_unheard_returns() {
 
 /// ddata 90 f: a refused node stays a member; when all others restart, they open.
 #[test]
-fn scenario_90_f_a_refused_member_keeps_nobody_closed() {
+fn scenario_90_f_a_refused_member_keeps_no_gate_closed() {
     let mut world = old_stores();
     start_all(&mut world, "a", 1);
     world.advance(SOON);

@@ -62,7 +62,7 @@ fn until_pruned(world: &mut World) {
 /// ddata 93, R16, Z8: a perform, its marker at another replica, late copies and the end of the marker change no value,
 /// so no subscriber is notified.
 #[test]
-fn scenario_93_pruning_that_changes_no_value_tells_nobody() {
+fn scenario_93_pruning_that_changes_no_value_notifies_no_subscriber() {
     let mut world = World::new("opr");
     for name in ['o', 'p', 'r'] {
         write(&mut world, name, 1);

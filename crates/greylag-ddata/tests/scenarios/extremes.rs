@@ -11,7 +11,7 @@ use greylag_crdt::{
 use greylag_ddata::{
     BatchItem, Content, DeltaItem, Envelope, GateState, Input, Key, KeyId, Listed, Message, Nacked, Notice, Offer,
     Prefix, PruningNews, PruningRound, ReadReply, Refusal, ReplicatorEvent, ReplicatorSettings, RoundId, Sixteenths,
-    Standing, Start, Starts, Sum, ToldStarts, Wanted, WriteLevel, WriteReply,
+    Standing, Start, Starts, StartsOrDigest, Sum, Wanted, WriteLevel, WriteReply,
 };
 
 use crate::levels::{MAJORITY, TWO, add, count, counter_key, set_key};
@@ -84,7 +84,7 @@ fn a_time_at_the_end_of_all_times_is_only_late() {
 
 /// ddata §9: an id that no user can name is refused in a peer's message, and the rest of the message is taken.
 #[test]
-fn an_id_that_nobody_can_name_is_refused() {
+fn an_id_that_no_user_can_name_is_refused() {
     let mut world = World::new("ab");
     let long = "x".repeat(1_025);
     let value = || envelope(&GSet::<String>::new(), None);
@@ -212,12 +212,12 @@ fn scenario_89_every_number_at_its_largest_value() {
         let starts = Starts::of((0..9).map(|_| Start { maker: ReplicaId(most), base: Some(i64::MAX) }));
         let (forget_horizon, synced_at) = (Some(i64::MAX), Some(i64::MAX));
         let state = GateState::Closed;
-        let (starts, is_current) = (ToldStarts::Listed(starts), false);
+        let (starts, is_current) = (StartsOrDigest::Listed(starts), false);
         let standing = Standing { number: most, forget_horizon, synced_at, starts, state, is_current };
         PruningNews { rounds, standing }
     };
     let known = || {
-        let standing = Standing { starts: ToldStarts::Known(most), ..news().standing };
+        let standing = Standing { starts: StartsOrDigest::Known(most), ..news().standing };
         PruningNews { standing, ..news() }
     };
     let listed = Listed { hash: most, digest: Digest(u128::MAX), used_ms: Some(i64::MAX) };

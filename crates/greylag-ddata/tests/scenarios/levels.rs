@@ -87,7 +87,7 @@ fn scenario_45_only_the_silent_and_the_refusing_get_more() {
 
 /// ddata R15, G13: a new node gets everything, and a subscriber from before it knew any member is notified.
 #[test]
-fn scenario_47_who_subscribed_before_joining_is_told() {
+fn scenario_47_a_subscriber_from_before_joining_is_notified() {
     let mut world = World::new("ab");
     for index in 0..50 {
         add(&mut world, 'a', &format!("s{index}"), "x", WriteLevel::Local);
@@ -195,7 +195,7 @@ fn scenario_78_only_voters_count() {
 /// ddata G13, R13: a voter that came back empty neither answers nor counts itself before it has caught up with so many
 /// others that every majority which knew the write includes one of them.
 #[test]
-fn scenario_79_who_came_back_empty_does_not_hide_a_write() {
+fn scenario_79_a_voter_that_came_back_empty_does_not_hide_a_write() {
     for (names, enough) in [("abc", 2), ("abcde", 3), ("abcdefg", 4)] {
         let mut world = World::new(names);
         // The write is on a smallest majority that includes b, and nowhere else.
@@ -399,7 +399,7 @@ fn scenario_70_two_writes_with_one_timestamp_are_one_for_all_readers() {
 /// ddata 84, G8: without rounds, the records of a lost batch stay in the log although a later batch was acknowledged,
 /// and are resent; until then they are missing.
 #[test]
-fn scenario_84_what_a_lost_batch_held_is_sent_again() {
+fn scenario_84_records_of_a_lost_batch_are_resent() {
     let settings = ReplicatorSettings { gossip_interval: Duration::from_secs(3_600), ..ReplicatorSettings::default() };
     let settings = ReplicatorSettings { delta_propagation_interval: Duration::from_millis(400), ..settings };
     let mut world = World::with("ab", settings);

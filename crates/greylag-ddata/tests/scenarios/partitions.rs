@@ -13,7 +13,7 @@ const TIMED_OUT: UpdateError<std::convert::Infallible> = UpdateError::Timeout { 
 
 /// ddata R3, G10: an update that timed out is done here, spreads, and is found elsewhere.
 #[test]
-fn scenario_49_what_timed_out_during_a_cut_is_found_after_it() {
+fn scenario_49_an_update_that_timed_out_during_a_cut_is_found_after_it() {
     let mut world = World::new("ab");
     world.split("a", "b");
     let ids: Vec<u64> = "aabb".chars().map(|name| count(&mut world, name, "c", 1, TWO)).collect();

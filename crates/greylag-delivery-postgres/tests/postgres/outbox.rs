@@ -29,13 +29,13 @@ fn scenario_72_rows_are_numbered_as_they_become_visible() {
         assert!(outbox.poll_new(10).await.unwrap().is_empty(), "neither is committed");
         b.commit().await.unwrap();
         let new = outbox.poll_new(10).await.unwrap();
-        assert_eq!((told(&new), &*new[0].qualifier), (pairs(&[(1, "b")]), "bob"));
+        assert_eq!((numbered(&new), &*new[0].qualifier), (pairs(&[(1, "b")]), "bob"));
         a.commit().await.unwrap();
-        assert_eq!(told(&outbox.poll_new(10).await.unwrap()), pairs(&[(2, "a")]));
+        assert_eq!(numbered(&outbox.poll_new(10).await.unwrap()), pairs(&[(2, "a")]));
 
         let mut next = open(&server).await;
         let state = next.load(&controller(2)).await.unwrap();
-        assert_eq!((told(&state.unconfirmed), state.current_seq_nr), (pairs(&[(1, "b"), (2, "a")]), SeqNr(3)));
+        assert_eq!((numbered(&state.unconfirmed), state.current_seq_nr), (pairs(&[(1, "b"), (2, "a")]), SeqNr(3)));
         let confirmed = |qualifier: &str, seq_nr| Confirmation::UpTo {
             qualifier: qualifier.into(),
             seq_nr: SeqNr(seq_nr),
@@ -93,7 +93,7 @@ fn many_rows_are_numbered_a_few_at_a_time() {
                 break;
             }
             assert!(new.len() <= 10);
-            all.extend(told(&new));
+            all.extend(numbered(&new));
         }
         let expected: Vec<_> = (0..25).map(|nth: u64| (nth + 1, nth.to_string())).collect();
         assert_eq!(all, expected);

@@ -142,15 +142,15 @@ fn tables_are_made_once() {
 /// A user who may not create tables gets an error with a remedy; once the tables were created for the user, they can be
 /// used.
 #[test]
-fn a_user_without_permission_is_told_what_helps() {
+fn error_for_a_user_without_permission_names_the_remedy() {
     with_server(async |server| {
         server.psql("create role app login password 'app-word'").unwrap();
         let config = server.config().replace("user=postgres", "user=app").replace("throw-away", "app-word");
         let refused = PostgresQueues::connect(&config).await.unwrap_err();
         assert!(matches!(refused, PostgresDeliveryError::Unavailable { .. }), "{refused:?}");
-        let told = refused.to_string();
-        assert!(told.contains("permission") && told.contains("create tables"), "{told}");
-        assert!(!told.contains("app-word"), "{told}");
+        let message = refused.to_string();
+        assert!(message.contains("permission") && message.contains("create tables"), "{message}");
+        assert!(!message.contains("app-word"), "{message}");
 
         PostgresQueues::connect(&server.config()).await.unwrap();
         server.psql("grant select, insert, update, delete on all tables in schema public to app").unwrap();
@@ -163,7 +163,7 @@ fn a_user_without_permission_is_told_what_helps() {
 
 /// Values that PostgreSQL cannot store are refused by name, and the queue goes on.
 #[test]
-fn what_cannot_be_stored_is_refused() {
+fn values_that_postgres_cannot_store_are_refused() {
     with_server(async |server| {
         let mut queue = open(&server).await;
         queue.load(&controller(1)).await.unwrap();
@@ -177,7 +177,7 @@ fn what_cannot_be_stored_is_refused() {
 
 /// Damaged rows cause an error; missing data is not guessed.
 #[test]
-fn damaged_rows_are_told() {
+fn damaged_rows_are_reported() {
     with_server(async |server| {
         let mut queue = open(&server).await;
         queue.load(&controller(1)).await.unwrap();
@@ -188,8 +188,8 @@ fn damaged_rows_are_told() {
             ("update greylag_queue_head set epoch = -epoch", "update greylag_queue_head set epoch = -epoch"),
         ] {
             server.psql(damage).unwrap();
-            let told = queue.load(&controller(1)).await;
-            assert!(matches!(told, Err(QueueError::Closed(_))), "{damage}: {told:?}");
+            let loaded = queue.load(&controller(1)).await;
+            assert!(matches!(loaded, Err(QueueError::Closed(_))), "{damage}: {loaded:?}");
             server.psql(repair).unwrap();
             assert_eq!(reload(&mut queue).await, [1], "{damage}");
         }

@@ -29,7 +29,7 @@ pub(crate) fn encoded(text: &str) -> Encoded {
 }
 
 /// Number and text of each message.
-pub(crate) fn told(messages: &[MessageSent<Encoded>]) -> Vec<(u64, String)> {
+pub(crate) fn numbered(messages: &[MessageSent<Encoded>]) -> Vec<(u64, String)> {
     let text = |sent: &MessageSent<Encoded>| String::from_utf8(sent.message.payload.to_vec()).unwrap();
     messages.iter().map(|sent| (sent.seq_nr.get(), text(sent))).collect()
 }

@@ -16,9 +16,9 @@ use greylag_delivery_sled::{SledQueueSettings, SledQueues};
 const PLACE: &str = "GREYLAG_DELIVERY_CRASH_PLACE";
 const CYCLES: u64 = 6;
 /// Number of later messages that are stored before a message is confirmed.
-const BEHIND: u64 = 5;
+const CONFIRM_LAG: u64 = 5;
 
-fn say(line: &str) {
+fn print_line(line: &str) {
     std::io::stdout().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
@@ -43,19 +43,19 @@ async fn child_that_is_killed() {
     let first = state.unconfirmed.first().map_or(state.current_seq_nr.get(), |sent| sent.seq_nr.get());
     let whole = state.unconfirmed.iter().map(|sent| sent.seq_nr.get()).eq(first..state.current_seq_nr.get());
     assert!(whole, "a message is missing between {first} and {}", state.current_seq_nr);
-    say(&format!("have {first} {}", state.current_seq_nr));
+    print_line(&format!("have {first} {}", state.current_seq_nr));
     for seq_nr in state.current_seq_nr.get().. {
         let message = Encoded { codec: CodecId::JSON, manifest: "order".into(), payload: payload(seq_nr).into() };
         let sent = MessageSent { seq_nr: SeqNr(seq_nr), message, ack: false, qualifier: "".into(), timestamp_ms: 1 };
         queue.store_message_sent(vec![sent]).await.unwrap();
-        say(&format!("stored 0 {seq_nr}"));
-        if let Some(confirmed) = seq_nr.checked_sub(BEHIND).filter(|confirmed| *confirmed > 0) {
+        print_line(&format!("stored 0 {seq_nr}"));
+        if let Some(confirmed) = seq_nr.checked_sub(CONFIRM_LAG).filter(|confirmed| *confirmed > 0) {
             let (qualifier, seq_nr) = ("".into(), SeqNr(confirmed));
             queue
                 .store_message_confirmed(vec![Confirmation::UpTo { qualifier, seq_nr, timestamp_ms: 1 }])
                 .await
                 .unwrap();
-            say(&format!("confirmed 0 {confirmed}"));
+            print_line(&format!("confirmed 0 {confirmed}"));
         }
     }
 }
@@ -78,7 +78,7 @@ fn parse(line: &str) -> Option<(&str, u64, u64)> {
 }
 
 #[test]
-fn killed_under_load_it_loses_nothing_that_was_acknowledged() {
+fn store_killed_under_load_loses_nothing_acknowledged() {
     let place = tempfile::tempdir().unwrap();
     let (mut stored, mut confirmed) = (0, 0);
     for cycle in 0..CYCLES {

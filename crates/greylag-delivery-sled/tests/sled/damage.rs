@@ -99,7 +99,7 @@ async fn a_disk_that_is_nearly_full_takes_confirmations_only() {
 
 /// Names that are too long for a key, and messages too large for one batch, are refused by name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_too_long_is_refused() {
+async fn too_long_names_and_too_large_batches_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let settings = SledQueueSettings { max_message_bytes: 1000, ..SledQueueSettings::test() };
     let queues = SledQueues::open(directory.path(), settings).await.unwrap();

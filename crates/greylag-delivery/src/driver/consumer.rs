@@ -6,12 +6,12 @@
 mod answers;
 #[cfg(feature = "sharding")]
 mod controller;
-#[cfg(feature = "sharding")]
-mod departures;
 mod event;
 #[cfg(feature = "sharding")]
+mod node_removals;
+#[cfg(feature = "sharding")]
 mod of_type;
-mod shown;
+mod operator_state;
 mod undecodable;
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) use controller::Controller;
 pub use event::{DeliveryEvent, DeliveryEvents, DeliveryHealth};
 #[cfg(feature = "sharding")]
 pub use of_type::ConsumerDelivery;
-pub(crate) use shown::Shown;
+pub(crate) use operator_state::OperatorState;
 pub use undecodable::Undecodable;
 
 /// Resolves when a delivery was confirmed or given up.

@@ -97,7 +97,7 @@ pub(crate) fn is_activity<T, Q>(message: &WithDelivery<T, Q>) -> bool {
     matches!(message, WithDelivery::Bypass(_))
 }
 
-pub(super) struct Hosted<T, E: DeliveryEntity<T>>
+pub(super) struct DeliveryHost<T, E: DeliveryEntity<T>>
 where
     T: Send + Sync + 'static,
 {
@@ -111,7 +111,7 @@ where
     waiting: bool,
 }
 
-impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Hosted<T, E> {
+impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> DeliveryHost<T, E> {
     pub(super) fn new(
         factory: &Arc<Factory<E>>,
         delivery: ConsumerDelivery,
@@ -123,7 +123,7 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Hosted<T, E> {
     }
 
     /// Collects outcomes, and hands out at most one delivery, because its handler may suspend the entity.
-    fn settle(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, E::Bypass>>) -> Result<(), Failure> {
+    fn run_next_delivery(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, E::Bypass>>) -> Result<(), Failure> {
         self.controller.collect(cx);
         if let Some(undecodable) = self.controller.next_undecodable() {
             self.run(cx, |entity, cx| entity.on_undecodable(undecodable, cx))?;
@@ -185,7 +185,7 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> Hosted<T, E> {
     }
 }
 
-impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> HostedEntity for Hosted<T, E> {
+impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> HostedEntity for DeliveryHost<T, E> {
     type Message = WithDelivery<T, E::Bypass>;
 
     fn on_start(&mut self, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
@@ -213,7 +213,7 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> HostedEntity for Hosted<T, 
                 self.controller.receive(message, cx);
             }
         }
-        self.settle(cx)
+        self.run_next_delivery(cx)
     }
 
     fn on_stop(&mut self, stop: Option<Self::Message>, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
@@ -223,7 +223,7 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> HostedEntity for Hosted<T, 
         });
         self.stop = Some(stop);
         self.controller.finish(cx);
-        self.settle(cx)
+        self.run_next_delivery(cx)
     }
 
     fn on_signal(&mut self, signal: Signal, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
@@ -232,12 +232,12 @@ impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> HostedEntity for Hosted<T, 
     }
 
     fn on_resume(&mut self, _: Box<dyn Any + Send>, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
-        self.settle(cx)
+        self.run_next_delivery(cx)
     }
 }
 
-impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> fmt::Debug for Hosted<T, E> {
+impl<T: Send + Sync + 'static, E: DeliveryEntity<T>> fmt::Debug for DeliveryHost<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hosted").field("id", &self.init.id).finish_non_exhaustive()
+        f.debug_struct("DeliveryHost").field("id", &self.init.id).finish_non_exhaustive()
     }
 }

@@ -1,13 +1,13 @@
 //! Event-sourced entities under delivery: every effect is stored with the mark of its delivery.
 //!
-//! Two wrappers, one inside the other. [`Marked`] wraps the user's behaviour inside the machine of persistence: it
-//! compares each delivery with the marks folded from the history just before the handler runs, and attaches the mark to
-//! the events that the handler persists. [`Hosted`] wraps the entity that hosts this machine: it receives frames, hands
-//! deliveries to the machine as commands, and returns confirmations. The events that belong to a confirmation are
-//! always stored first.
+//! Two wrappers, one inside the other. [`MarkedBehavior`] wraps the user's behaviour inside the machine of persistence:
+//! it compares each delivery with the marks folded from the history just before the handler runs, and attaches the mark
+//! to the events that the handler persists. [`DeliveryHost`] wraps the entity that hosts this machine: it receives
+//! frames, hands deliveries to the machine as commands, and returns confirmations. The events that belong to a
+//! confirmation are always stored first.
 //!
 //! ```text
-//! frames ─▶ Hosted ─▶ DeliveryCommand ─▶ EventSourcedEntity ─▶ Marked ─▶ the user's on_command
+//! frames ─▶ DeliveryHost ─▶ DeliveryCommand ─▶ EventSourcedEntity ─▶ MarkedBehavior ─▶ the user's on_command
 //!              ◀── Outcomes (confirmed, given up, recovered) ◀── side effects after the append
 //! ```
 //!
@@ -84,35 +84,35 @@ fn mark_of(id: &MessageId) -> Mark {
 }
 
 /// Builds one entity: its behaviour behind a consumer controller.
-pub(crate) fn hosted<B>(
+pub(crate) fn delivery_host<B>(
     behavior: B,
     persistence_id: PersistenceId,
-    codecs: &EventCodecs<Marked<B>>,
+    codecs: &EventCodecs<MarkedBehavior<B>>,
     delivery: ConsumerDelivery,
     init: &EntityInit,
-) -> Hosted<B>
+) -> DeliveryHost<B>
 where
     B: EventSourced,
     B::Command: UnderDelivery,
 {
     let limits = delivery.mark_limits();
-    let controller = Controller::new(delivery, init.id.as_str(), Outcomes::that_need_proof());
-    let marked = Marked { inner: behavior, outcomes: controller.outcomes.clone(), limits };
+    let controller = Controller::new(delivery, init.id.as_str(), Outcomes::requiring_proof());
+    let marked = MarkedBehavior { inner: behavior, outcomes: controller.outcomes.clone(), limits };
     // The producer sends unfinished deliveries again to the successor; handed on out of order, they would hide earlier
     // ones.
     let inner = EventSourcedEntity::new(codecs.of(persistence_id, marked), init).hands_on(UnderDelivery::is_bypass);
-    Hosted { inner, controller, stop: None, waiting: false }
+    DeliveryHost { inner, controller, stop: None, waiting: false }
 }
 
 /// Wraps the user's behaviour; checks and attaches marks.
-pub(crate) struct Marked<B> {
+pub(crate) struct MarkedBehavior<B> {
     inner: B,
     outcomes: Arc<Outcomes>,
     /// The number of marks kept for ever, and the retention of the other marks.
     limits: MarkLimits,
 }
 
-impl<B: EventSourced> Marked<B>
+impl<B: EventSourced> MarkedBehavior<B>
 where
     B::Command: UnderDelivery,
 {
@@ -165,7 +165,7 @@ where
     }
 }
 
-impl<B: EventSourced> EventSourced for Marked<B>
+impl<B: EventSourced> EventSourced for MarkedBehavior<B>
 where
     B::Command: UnderDelivery,
 {
@@ -239,11 +239,11 @@ fn dedupe(marks: &Marks) -> Dedupe {
 }
 
 /// The entity that hosts the machine of persistence, behind a consumer controller.
-pub(crate) struct Hosted<B: EventSourced>
+pub(crate) struct DeliveryHost<B: EventSourced>
 where
     B::Command: UnderDelivery,
 {
-    inner: EventSourcedEntity<Marked<B>>,
+    inner: EventSourcedEntity<MarkedBehavior<B>>,
     controller: Controller<Delivered<B>>,
     /// The stop request, kept until the deliveries in hand are confirmed or given up.
     stop: Option<Option<B::Command>>,
@@ -259,7 +259,7 @@ fn wrap<C: UnderDelivery>(command: C) -> WithDelivery<C::Message, C::Bypass> {
     }
 }
 
-impl<B: EventSourced> Hosted<B>
+impl<B: EventSourced> DeliveryHost<B>
 where
     B::Command: UnderDelivery,
 {
@@ -268,8 +268,8 @@ where
     }
 
     /// Hands on deliveries while the entity is not suspended. When the entity suspends itself to persist, the remaining
-    /// deliveries wait until it resumes; `settle` must not be called before.
-    fn settle(&mut self, cx: &mut ShardCx<'_, Carried<B>>) -> Result<(), Failure> {
+    /// deliveries wait until it resumes; `run_deliveries` must not be called before.
+    fn run_deliveries(&mut self, cx: &mut ShardCx<'_, Carried<B>>) -> Result<(), Failure> {
         self.controller.collect(cx);
         while self.inner.is_running()
             && let Some(delivery) = self.controller.next_delivery()
@@ -299,7 +299,7 @@ where
     }
 }
 
-impl<B: EventSourced> HostedEntity for Hosted<B>
+impl<B: EventSourced> HostedEntity for DeliveryHost<B>
 where
     B::Command: UnderDelivery,
 {
@@ -322,7 +322,7 @@ where
                 self.controller.receive(message, cx);
             }
         }
-        self.settle(cx)
+        self.run_deliveries(cx)
     }
 
     fn on_stop(&mut self, stop: Option<Self::Message>, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
@@ -335,7 +335,7 @@ where
             return cx.nested(wrap, |cx| self.inner.on_stop(stop, cx));
         }
         self.stop = Some(stop);
-        self.settle(cx)
+        self.run_deliveries(cx)
     }
 
     fn on_signal(&mut self, signal: Signal, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
@@ -345,15 +345,15 @@ where
 
     fn on_resume(&mut self, value: Box<dyn Any + Send>, cx: &mut ShardCx<'_, Self::Message>) -> Result<(), Failure> {
         cx.nested(wrap, |cx| self.inner.on_resume(value, cx))?;
-        self.settle(cx)
+        self.run_deliveries(cx)
     }
 }
 
-impl<B: EventSourced> fmt::Debug for Hosted<B>
+impl<B: EventSourced> fmt::Debug for DeliveryHost<B>
 where
     B::Command: UnderDelivery,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hosted").field("entity", &self.inner).finish_non_exhaustive()
+        f.debug_struct("DeliveryHost").field("entity", &self.inner).finish_non_exhaustive()
     }
 }

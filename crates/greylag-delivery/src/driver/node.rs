@@ -1,9 +1,8 @@
 //! Delivery on one node: the entity types set up there, and the producers and consumers started there.
 
-mod attended;
+mod consumer_registry;
 #[cfg(feature = "persistence")]
 mod delivered;
-mod kept;
 mod layer;
 #[cfg(feature = "persistence")]
 mod outbox;
@@ -11,9 +10,10 @@ mod outbox;
 mod outboxes;
 mod plain;
 mod point_to_point;
+mod producer_reporter;
 mod report;
 mod start_producer;
-mod watched;
+mod state;
 mod work;
 
 use std::fmt;
@@ -27,11 +27,11 @@ use crate::settings::{DeliverySettings, SettingsError};
 
 #[cfg(feature = "persistence")]
 pub use delivered::EventSourcedDelivery;
-pub(crate) use kept::Kept;
 pub use layer::{DeliveryTypeSettings, ProxyDelivery};
 pub use point_to_point::{StartConsumerController, StartProducerController};
 pub use report::{ConsumersReport, DeliveryReport, ProducerCounts, ProducerKind, ProducerReport};
 pub use start_producer::{ProducerName, StartProducer};
+pub(crate) use state::NodeState;
 pub use work::{StartWorkProducer, StartWorker, WorkKey};
 
 /// Delivery on one node: `node.delivery()`. Clones are the same.
@@ -40,7 +40,7 @@ pub use work::{StartWorkProducer, StartWorker, WorkKey};
 #[derive(Clone)]
 pub struct NodeDelivery {
     sharding: Sharding,
-    kept: Arc<Kept>,
+    state: Arc<NodeState>,
 }
 
 impl NodeDelivery {
@@ -51,13 +51,13 @@ impl NodeDelivery {
     /// [`SettingsError`] names an invalid setting.
     pub fn of(sharding: &Sharding, settings: DeliverySettings) -> Result<Self, SettingsError> {
         settings.validate()?;
-        let kept = sharding.extensions().get_or_insert(Kept::new(settings));
-        Ok(Self { sharding: sharding.clone(), kept })
+        let state = sharding.extensions().get_or_insert(NodeState::new(settings));
+        Ok(Self { sharding: sharding.clone(), state })
     }
 
     /// The default settings of this node's producers and consumers.
     pub fn settings(&self) -> &DeliverySettings {
-        self.kept.settings()
+        self.state.settings()
     }
 
     /// A producer of messages for the entities of a type that is set up on this node with delivery, as a host or as a
@@ -89,31 +89,31 @@ impl NodeDelivery {
     /// `drain_on_drop` of the node's settings; unconfirmed ones are delivered again elsewhere. A node calls `end`
     /// before it hands its shards over.
     pub async fn end(&self) {
-        futures::future::join_all(self.kept.end_producers()).await;
+        futures::future::join_all(self.state.end_producers()).await;
         let patience = self.settings().producer.drain_on_drop;
-        let ended = futures::future::join_all(self.kept.attended().end());
+        let ended = futures::future::join_all(self.state.consumer_registry().end());
         if tokio::time::timeout(patience, ended).await.is_err() {
             tracing::warn!(
-                "workers or consumers of the node have deliveries in hand that are not confirmed; they come again elsewhere"
+                "workers or consumers of the node have not ended in time; unconfirmed deliveries will be redelivered elsewhere"
             );
         }
     }
 
     /// The producers and consumers of this node, for operators; `greylag delivery` shows the report.
     pub fn report(&self) -> DeliveryReport {
-        self.kept.report()
+        self.state.report()
     }
 
     /// Health, counters, events and undecodable messages of the deliveries to entities of a type on this node. `None`
     /// if the type is not set up here with delivery.
     pub fn consumers<T: 'static>(&self, key: &EntityKey<T>) -> Option<ConsumerDelivery> {
-        self.kept.known_consumers(key.name())
+        self.state.known_consumers(key.name())
     }
 
     /// Counters of the deliveries to entities of a type on this node; `None` if the type is not set up here with
     /// delivery.
     pub fn counters<T: 'static>(&self, key: &EntityKey<T>) -> Option<DeliveryCounters> {
-        self.kept.counters(key.name())
+        self.state.counters(key.name())
     }
 }
 

@@ -8,7 +8,7 @@ mod deliveries;
 mod downstream;
 mod producer;
 
-pub(crate) use consumer::Ending;
+pub(crate) use consumer::ConsumerShutdown;
 pub use consumer::{ConsumerBuilder, ConsumerController};
 pub use deliveries::Deliveries;
 pub use producer::{Producer, ProducerBuilder, ProducerController};

@@ -14,13 +14,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::region::Downstream;
-use super::sending::{Letter, Sending, Sent};
+use super::sending::{OutgoingMessage, Sending, Sent};
 use crate::error::{ProducerError, SendError, TrySendError, Undelivered};
 use crate::ids::SeqNr;
 use crate::machine::sharding_producer::ProducerStats;
 use crate::machine::storing::StoringState;
 
-pub(super) use engine::{EntitiesSeen, Entity};
+pub(super) use engine::{Entity, PublishedEntities};
 pub use permit::ShardingRequestNext;
 pub use sink::ShardingSink;
 
@@ -49,7 +49,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
     /// # Errors
     /// [`SendError`]; the message was not sent, except perhaps after [`SendError::StoreUnknown`].
     pub async fn send(&self, entity: impl Into<Arc<str>>, message: T) -> Result<Sent, SendError<T>> {
-        self.sending.send(self.letter(entity.into(), message, false)?).await
+        self.sending.send(self.prepare(entity.into(), message, false)?).await
     }
 
     /// Sends a message, and waits until it is stored if the producer is durable, and otherwise until its entity has
@@ -58,7 +58,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
     /// # Errors
     /// As [`send`](Self::send); after [`SendError::Unconfirmed`] the message may have been processed.
     pub async fn ask(&self, entity: impl Into<Arc<str>>, message: T) -> Result<SeqNr, SendError<T>> {
-        self.sending.ask(self.letter(entity.into(), message, true)?).await
+        self.sending.ask(self.prepare(entity.into(), message, true)?).await
     }
 
     /// Sends a message, and waits until its entity has confirmed it. Returns the message's number.
@@ -66,7 +66,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
     /// # Errors
     /// As [`send`](Self::send); after [`SendError::Unconfirmed`] the message may have been processed.
     pub async fn send_confirmed(&self, entity: impl Into<Arc<str>>, message: T) -> Result<SeqNr, SendError<T>> {
-        self.sending.send_confirmed(self.letter(entity.into(), message, true)?).await
+        self.sending.send_confirmed(self.prepare(entity.into(), message, true)?).await
     }
 
     /// Sends a message if there is room now, without waiting: there is room if the limits of messages that wait for the
@@ -109,9 +109,9 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
     }
 
     /// Encodes the message and adds the address.
-    fn letter(&self, entity: Arc<str>, message: T, ack: bool) -> Result<Letter<T, Entity>, SendError<T>> {
+    fn prepare(&self, entity: Arc<str>, message: T, ack: bool) -> Result<OutgoingMessage<T, Entity>, SendError<T>> {
         let (entity, message) = self.entity(entity, message)?;
-        self.sending.letter(entity, message, ack)
+        self.sending.prepare(entity, message, ack)
     }
 
     /// Waits until every message sent before this call is confirmed; other handles may go on sending.
@@ -143,12 +143,12 @@ impl<T> ShardingProducer<T> {
 
     /// Counters since the start, and the numbers of messages and entities held now.
     pub fn stats(&self) -> ProducerStats {
-        self.sending.seen(|seen| seen.stats)
+        self.sending.published(|published| published.stats)
     }
 
     /// State of the queue; [`StoringState::Degraded`] if the queue does not answer.
     pub fn storing_state(&self) -> StoringState {
-        self.sending.seen(|seen| seen.store)
+        self.sending.published(|published| published.store)
     }
 
     /// Why the producer has ended on its own, if it has.

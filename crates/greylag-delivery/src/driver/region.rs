@@ -21,14 +21,14 @@ pub(super) trait Downstream<T>: Send + Sync {
     /// Sends frames to an entity.
     ///
     /// # Errors
-    /// [`NotTaken`]: the frames were dropped.
-    fn send(&self, entity: Arc<str>, batch: SequencedBatch<Payload<T>>) -> Result<(), NotTaken>;
+    /// [`SendRefusal`]: the frames were dropped.
+    fn send(&self, entity: Arc<str>, batch: SequencedBatch<Payload<T>>) -> Result<(), SendRefusal>;
     /// Tells a consumer controller that its link has ended.
     fn stopped(&self, to: &ControllerRef, message: ProducerStopped);
     /// The present home of the shard; `None` if its messages wait for a route.
     fn home_of(&self, shard: &Arc<str>) -> Option<Home>;
     /// Subscribes to route changes and drops of the region.
-    fn news(&self) -> BoxStream<'static, RouteNews>;
+    fn route_events(&self) -> BoxStream<'static, RouteEvent>;
 }
 
 /// The home of a shard.
@@ -42,7 +42,7 @@ pub(crate) struct Home {
 
 /// Why the region refused frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NotTaken {
+pub(crate) enum SendRefusal {
     /// The lane or an inbox is full; room will be free soon.
     NoRoom,
     /// The region's buffer has no room for messages without a route.
@@ -58,9 +58,9 @@ impl<T: Send + Sync + 'static, Q: Send + 'static> Downstream<T> for Region<WithD
         Ok(shard.shared().clone())
     }
 
-    fn send(&self, entity: Arc<str>, batch: SequencedBatch<Payload<T>>) -> Result<(), NotTaken> {
+    fn send(&self, entity: Arc<str>, batch: SequencedBatch<Payload<T>>) -> Result<(), SendRefusal> {
         let batch = WithDelivery::protocol(ProtocolMessage::Batch(batch));
-        self.entity_ref(entity).tell(batch).map_err(not_taken)
+        self.entity_ref(entity).tell(batch).map_err(send_refusal)
     }
 
     fn stopped(&self, to: &ControllerRef, message: ProducerStopped) {
@@ -76,63 +76,63 @@ impl<T: Send + Sync + 'static, Q: Send + 'static> Downstream<T> for Region<WithD
         Some(Home { node, hands_over: self.hands_over(&shard) })
     }
 
-    fn news(&self) -> BoxStream<'static, RouteNews> {
+    fn route_events(&self) -> BoxStream<'static, RouteEvent> {
         let events = futures::stream::unfold(self.subscribe(), async |mut events| {
             let event = events.next().await?;
             Some((event, events))
         });
-        events.filter_map(|event| std::future::ready(news(event))).boxed()
+        events.filter_map(|event| std::future::ready(route_event(event))).boxed()
     }
 }
 
 /// Translates a refusal of the region.
-fn not_taken(error: SendError) -> NotTaken {
+fn send_refusal(error: SendError) -> SendRefusal {
     match error {
-        SendError::QueueFull | SendError::ShardInboxFull => NotTaken::NoRoom,
-        SendError::BufferFull => NotTaken::NotBuffered,
+        SendError::QueueFull | SendError::ShardInboxFull => SendRefusal::NoRoom,
+        SendError::BufferFull => SendRefusal::NotBuffered,
         error => {
-            tracing::debug!(%error, "frames were not taken; they come again");
-            NotTaken::Otherwise
+            tracing::debug!(%error, "frames refused; the protocol will resend them");
+            SendRefusal::Otherwise
         }
     }
 }
 
 /// An event of the region, translated for links.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum RouteNews {
+pub(crate) enum RouteEvent {
     /// The shard has a new home.
     Moved(Arc<str>),
     /// The shard now has (`true`) or has no longer (`false`) a route.
     Routed(Arc<str>, bool),
     /// Any shard without a route may have lost its home: look up these shards.
-    LookAtUnrouted,
+    RefreshUnrouted,
     /// The region dropped a message for this entity.
     Dropped(Arc<str>),
     /// The region may have dropped any message that waited for a route.
     DroppedMany,
     /// Events were lost: look up every route.
-    LookAtAll,
+    RefreshAll,
 }
 
-fn news(event: Event) -> Option<RouteNews> {
+fn route_event(event: Event) -> Option<RouteEvent> {
     match event {
-        Event::Region(RegionEvent::ShardMoved { shard, .. }) => Some(RouteNews::Moved(shard.shared().clone())),
-        Event::Region(RegionEvent::ShardRegionDown { .. }) => Some(RouteNews::LookAtUnrouted),
-        Event::Region(RegionEvent::NoHost { .. } | RegionEvent::HostFound) => Some(RouteNews::DroppedMany),
-        Event::RouteChanged { shard, routed } => Some(RouteNews::Routed(shard.shared().clone(), routed)),
-        Event::DeadLetter { entity, .. } => Some(RouteNews::Dropped(entity.as_str().into())),
-        Event::Lagged { .. } => Some(RouteNews::LookAtAll),
+        Event::Region(RegionEvent::ShardMoved { shard, .. }) => Some(RouteEvent::Moved(shard.shared().clone())),
+        Event::Region(RegionEvent::ShardRegionDown { .. }) => Some(RouteEvent::RefreshUnrouted),
+        Event::Region(RegionEvent::NoHost { .. } | RegionEvent::HostFound) => Some(RouteEvent::DroppedMany),
+        Event::RouteChanged { shard, routed } => Some(RouteEvent::Routed(shard.shared().clone(), routed)),
+        Event::DeadLetter { entity, .. } => Some(RouteEvent::Dropped(entity.as_str().into())),
+        Event::Lagged { .. } => Some(RouteEvent::RefreshAll),
         _ => None,
     }
 }
 
 /// The known homes of the shards to which a producer sends, to detect changes after lost events.
 #[derive(Debug, Default)]
-pub(super) struct Homes(BTreeMap<Arc<str>, Option<UniqueAddress>>);
+pub(super) struct KnownShardHomes(BTreeMap<Arc<str>, Option<UniqueAddress>>);
 
-impl Homes {
+impl KnownShardHomes {
     /// Adds a shard to which a message goes. Returns whether the shard is new, so that its home must be looked up.
-    pub(super) fn meet(&mut self, shard: &Arc<str>) -> bool {
+    pub(super) fn add_if_new(&mut self, shard: &Arc<str>) -> bool {
         let is_new = !self.0.contains_key(shard);
         if is_new {
             self.0.insert(shard.clone(), None);
@@ -164,37 +164,37 @@ mod tests {
 
     /// Delivery S7, 93, 97: events of the region about routes, dropped messages and lost events.
     #[test]
-    fn every_event_that_matters_to_links_is_news() {
+    fn relevant_region_events_become_route_events() {
         let (entity, shard) = (EntityId::new("e").unwrap(), ShardId::new("s").unwrap());
         let region = RegionId { node: "a:1#1".parse().unwrap(), incarnation: 1 };
         let (from, to) = (region.clone(), RegionId { incarnation: 2, ..region.clone() });
-        let of_region = |event| news(Event::Region(event));
+        let of_region = |event| route_event(Event::Region(event));
         let moved = of_region(RegionEvent::ShardMoved { shard: shard.clone(), from, to });
-        assert_eq!(moved, Some(RouteNews::Moved("s".into())));
-        assert_eq!(of_region(RegionEvent::ShardRegionDown { region }), Some(RouteNews::LookAtUnrouted));
-        assert_eq!(of_region(RegionEvent::NoHost { role: String::new() }), Some(RouteNews::DroppedMany));
-        assert_eq!(of_region(RegionEvent::HostFound), Some(RouteNews::DroppedMany));
+        assert_eq!(moved, Some(RouteEvent::Moved("s".into())));
+        assert_eq!(of_region(RegionEvent::ShardRegionDown { region }), Some(RouteEvent::RefreshUnrouted));
+        assert_eq!(of_region(RegionEvent::NoHost { role: String::new() }), Some(RouteEvent::DroppedMany));
+        assert_eq!(of_region(RegionEvent::HostFound), Some(RouteEvent::DroppedMany));
         for routed in [true, false] {
-            let changed = news(Event::RouteChanged { shard: shard.clone(), routed });
-            assert_eq!(changed, Some(RouteNews::Routed("s".into(), routed)));
+            let changed = route_event(Event::RouteChanged { shard: shard.clone(), routed });
+            assert_eq!(changed, Some(RouteEvent::Routed("s".into(), routed)));
         }
         let reason = DeadLetterReason::BufferFull;
         let dropped = Event::DeadLetter { reason, shard: Some(shard.clone()), entity, message: Manifest::default() };
-        assert_eq!(news(dropped), Some(RouteNews::Dropped("e".into())));
-        assert_eq!(news(Event::Lagged { missed: 1 }), Some(RouteNews::LookAtAll));
-        assert_eq!(news(Event::ShardStarted(shard)), None);
+        assert_eq!(route_event(dropped), Some(RouteEvent::Dropped("e".into())));
+        assert_eq!(route_event(Event::Lagged { missed: 1 }), Some(RouteEvent::RefreshAll));
+        assert_eq!(route_event(Event::ShardStarted(shard)), None);
     }
 
     /// delivery 94: frames refused by a full lane or inbox are retried soon, by a full buffer when there is a home.
     #[test]
-    fn refusals_that_end_by_themselves_are_known_as_such() {
+    fn temporary_send_refusals_are_distinguished() {
         for (error, not) in [
-            (SendError::QueueFull, NotTaken::NoRoom),
-            (SendError::ShardInboxFull, NotTaken::NoRoom),
-            (SendError::BufferFull, NotTaken::NotBuffered),
-            (SendError::Refused, NotTaken::Otherwise),
+            (SendError::QueueFull, SendRefusal::NoRoom),
+            (SendError::ShardInboxFull, SendRefusal::NoRoom),
+            (SendError::BufferFull, SendRefusal::NotBuffered),
+            (SendError::Refused, SendRefusal::Otherwise),
         ] {
-            assert_eq!(not_taken(error), not);
+            assert_eq!(send_refusal(error), not);
         }
     }
 
@@ -202,15 +202,15 @@ mod tests {
     fn a_shard_has_moved_when_its_home_is_another_one() {
         let (a, b): (UniqueAddress, UniqueAddress) = ("a:1#1".parse().unwrap(), "b:1#1".parse().unwrap());
         let (s, t): (Arc<str>, Arc<str>) = ("s".into(), "t".into());
-        let mut homes = Homes::default();
-        assert!(homes.meet(&s));
-        assert!(!homes.meet(&s), "it is known");
-        assert!(homes.meet(&t));
+        let mut homes = KnownShardHomes::default();
+        assert!(homes.add_if_new(&s));
+        assert!(!homes.add_if_new(&s), "it is known");
+        assert!(homes.add_if_new(&t));
         assert!(!homes.note("s", a.clone()), "its first home");
         assert!(!homes.note("s", a), "it came back to where it was");
         assert!(homes.note("s", b.clone()));
         assert!(!homes.note("unknown", b));
         assert_eq!(homes.retain(std::iter::once(&s)), vec![s]);
-        assert!(homes.meet(&t), "it was forgotten");
+        assert!(homes.add_if_new(&t), "it was forgotten");
     }
 }

@@ -5,16 +5,16 @@
 //! ([`Address`]), and in the machine and the routing of its frames ([`Engine`]).
 //!
 //! ```text
-//! send ─▶ encode ─▶ entrance ─ Admit ─▶ task ─▶ engine: machine ─ Accepted | Refused ─▶ task ─▶ replies ─▶ answer
-//! request_next ─▶ entrance ─ Reserve ─▶ … ─ Permitted ─▶ permit ─ Admit ─▶ …
+//! send ─▶ encode ─▶ command sender ─ Admit ─▶ task ─▶ engine: machine ─ Accepted | Refused ─▶ task ─▶ replies ─▶ answer
+//! request_next ─▶ command sender ─ Reserve ─▶ … ─ Permitted ─▶ permit ─ Admit ─▶ …
 //! ```
 //!
 //! Source: delivery §6, P11 to P13.
 
 mod base;
 mod batches;
+mod command_sender;
 mod engine;
-mod entrance;
 mod frames;
 mod handle;
 mod links;
@@ -42,28 +42,28 @@ use crate::machine::producer_link::Frames;
 use crate::payload::{Format, Payload};
 use crate::settings::{DeliverySettings, LANE_MARGIN};
 
-pub(crate) use base::{Base, Keeping};
+pub(crate) use base::{Base, MessageStorage};
 pub(crate) use batches::{Addressed, Batches};
+pub(crate) use command_sender::OnDrop;
 pub(crate) use engine::{Engine, Input, Outcome};
-pub(crate) use entrance::OnDrop;
 pub(crate) use handle::{Sending, WeakSending};
-pub(crate) use links::{Links, LinksSeen};
+pub(crate) use links::{Links, PublishedLinks};
 pub use permit::RequestNext;
 pub(crate) use permit::{Granted, Permit};
 pub use sent::Sent;
 pub use sink::ProducerSink;
-pub(crate) use sink::Sinking;
-pub(crate) use upstream::{register, say, say_far, say_near};
+pub(crate) use sink::SinkState;
+pub(crate) use upstream::{register, send_upstream, send_upstream_local, send_upstream_remote};
 
 /// The target of a message: any consumer of the producer, or one entity.
 pub(crate) trait Address: Clone + Send + Sync + Unpin + 'static {
     /// The state that the task shows to handles.
-    type Seen: Seen;
+    type State: PublishedState;
     /// The demand shown by a permit, in addition to its numbers.
     type Demand: fmt::Debug + Send + Sync + 'static;
 
     /// Whether a message that does not wait may be sent there, according to the state last published by the task.
-    fn has_room(&self, _: &mut Self::Seen) -> bool {
+    fn has_room(&self, _: &mut Self::State) -> bool {
         true
     }
 
@@ -74,7 +74,7 @@ pub(crate) trait Address: Clone + Send + Sync + Unpin + 'static {
 }
 
 /// The state that the task publishes to handles.
-pub(crate) trait Seen: Default + Send + 'static {
+pub(crate) trait PublishedState: Default + Send + 'static {
     /// Number of unconfirmed messages plus waiting senders.
     fn undelivered(&self) -> u64;
 }
@@ -112,14 +112,14 @@ pub(crate) enum Command<T, A: Address> {
 pub(crate) struct Admit<T, A> {
     session: u64,
     ticket: u64,
-    letter: Letter<T, A>,
+    outgoing: OutgoingMessage<T, A>,
     permit: Option<u64>,
     accepted: replies::Accepted<T>,
     confirmed: replies::Confirmed,
 }
 
 /// An encoded message with its target.
-pub(crate) struct Letter<T, A> {
+pub(crate) struct OutgoingMessage<T, A> {
     to: A,
     message: Message<Payload<T>>,
 }
@@ -160,16 +160,16 @@ impl<T: 'static> Encoding<T> {
 pub(crate) struct Shared<T, A: Address> {
     encoding: Arc<Encoding<T>>,
     confirmed: watch::Sender<SeqNr>,
-    seen: Mutex<A::Seen>,
+    published: Mutex<A::State>,
     /// Why the producer has ended; `None` if it was closed.
     end: Mutex<Option<ProducerError>>,
     is_running: AtomicBool,
 }
 
 impl<T, A: Address> Shared<T, A> {
-    fn new(encoding: Arc<Encoding<T>>, seen: A::Seen) -> Self {
+    fn new(encoding: Arc<Encoding<T>>, published: A::State) -> Self {
         let (end, is_running) = (Mutex::default(), AtomicBool::new(true));
-        Self { encoding, confirmed: watch::channel(SeqNr::NONE).0, seen: Mutex::new(seen), end, is_running }
+        Self { encoding, confirmed: watch::channel(SeqNr::NONE).0, published: Mutex::new(published), end, is_running }
     }
 
     /// Whether the producer's task runs.

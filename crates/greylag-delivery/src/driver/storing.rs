@@ -58,7 +58,7 @@ async fn serve(
     while let Some((id, call)) = next.take() {
         tokio::select! {
             biased;
-            answer = carry_out(&mut queue, &controller, call) => {
+            answer = run_call(&mut queue, &controller, call) => {
                 if answers.send((id, answer)).is_err() {
                     return;
                 }
@@ -70,7 +70,7 @@ async fn serve(
 }
 
 /// Carries out one call. After a panic of the queue, the outcome of the call is unknown.
-async fn carry_out(queue: &mut Queue, controller: &ControllerRef, call: Call<Encoded>) -> Answer<Encoded> {
+async fn run_call(queue: &mut Queue, controller: &ControllerRef, call: Call<Encoded>) -> Answer<Encoded> {
     match call {
         Call::Load => {
             let loaded = AssertUnwindSafe(queue.load(controller)).catch_unwind().await;

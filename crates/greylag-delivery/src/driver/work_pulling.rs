@@ -14,5 +14,5 @@ pub use ddata::DdataWorkerDirectory;
 pub use directory::{RegisteredWorker, WorkerDirectory};
 pub use local::{LocalWorkerDirectory, StaticWorkerDirectory};
 pub use producer::{WorkPullingBuilder, WorkPullingProducer};
-pub(crate) use worker::Stopping;
+pub(crate) use worker::WorkerShutdown;
 pub use worker::{WorkerBuilder, WorkerHandle};

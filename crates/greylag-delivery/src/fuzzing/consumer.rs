@@ -56,48 +56,48 @@ impl Consumer {
         match operation % 12 {
             0..=2 => {
                 if let Some(message) = read(wire::BATCH, input.bytes()) {
-                    self.hear(message);
+                    self.receive(message);
                 }
             }
             3 => {
                 if let Some(ProtocolMessage::Stopped(stopped)) = read(wire::STOPPED, input.bytes()) {
-                    self.tell(Input::ProducerStopped(stopped));
+                    self.handle_input(Input::ProducerStopped(stopped));
                 }
             }
-            4 => self.tell(Input::Start(Dedupe::none())),
+            4 => self.handle_input(Input::Start(Dedupe::none())),
             5 | 6 => {
                 if let Some(handle) = self.take(input.byte()) {
-                    self.tell(Input::Confirm(handle));
+                    self.handle_input(Input::Confirm(handle));
                 }
             }
             7 => {
                 if let Some(handle) = self.take(input.byte()) {
-                    self.tell(Input::Abandon(handle, None));
+                    self.handle_input(Input::Abandon(handle, None));
                 }
             }
             8 => self.tick(),
-            9 => self.time.pass(input.number()),
+            9 => self.time.advance(input.number()),
             10 => self.again(input),
             _ => match input.byte() {
-                0 => self.tell(Input::DeliverThenStop),
-                1 => self.tell(Input::Stop),
+                0 => self.handle_input(Input::DeliverThenStop),
+                1 => self.handle_input(Input::Stop),
                 2 => {
                     if let Some(last) = &self.last {
-                        self.tell(Input::RegisterTo(last.header.controller.clone()));
+                        self.handle_input(Input::RegisterTo(last.header.controller.clone()));
                     }
                 }
                 _ => {
                     let held = std::mem::take(&mut self.held);
-                    self.tell(Input::ConfirmAll(held));
+                    self.handle_input(Input::ConfirmAll(held));
                 }
             },
         }
     }
 
-    fn hear(&mut self, message: ProtocolMessage<u64>) {
+    fn receive(&mut self, message: ProtocolMessage<u64>) {
         let ProtocolMessage::Batch(batch) = message else { return };
         self.last = Some(batch.clone());
-        self.tell(consumer_controller::Input::Batch(batch));
+        self.handle_input(consumer_controller::Input::Batch(batch));
     }
 
     /// Sends the last batch again with shifted numbers.
@@ -111,7 +111,7 @@ impl Consumer {
         }
         batch.header.lowest = lowest;
         batch.header.controller.instance = batch.header.controller.instance.wrapping_add(u64::from(input.byte() & 1));
-        self.tell(consumer_controller::Input::Batch(batch));
+        self.handle_input(consumer_controller::Input::Batch(batch));
     }
 
     fn take(&mut self, which: u8) -> Option<DeliveryHandle> {
@@ -122,12 +122,12 @@ impl Consumer {
     fn tick(&mut self) {
         let Some(deadline) = self.machine.next_deadline() else { return };
         if self.time.reach(deadline) {
-            self.tell(consumer_controller::Input::Tick);
+            self.handle_input(consumer_controller::Input::Tick);
             self.time.assert_later(self.machine.next_deadline());
         }
     }
 
-    fn tell(&mut self, input: consumer_controller::Input<Payload<u64>>) {
+    fn handle_input(&mut self, input: consumer_controller::Input<Payload<u64>>) {
         let mut out = std::mem::take(&mut self.out);
         self.machine.handle(self.time.now, input, &mut out);
         for effect in out.drain(..) {

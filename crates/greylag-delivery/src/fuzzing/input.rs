@@ -51,7 +51,7 @@ impl Time {
     }
 
     /// Advances the clock by some milliseconds, at most 60 s.
-    pub(super) fn pass(&mut self, milliseconds: u64) {
+    pub(super) fn advance(&mut self, milliseconds: u64) {
         self.now += Duration::from_millis(milliseconds.min(60_000));
     }
 

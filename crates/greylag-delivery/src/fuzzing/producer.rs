@@ -115,7 +115,7 @@ impl Producer {
                 self.receive(message);
             }
             6 => self.tick(),
-            7 => self.time.pass(input.number()),
+            7 => self.time.advance(input.number()),
             8 => self.around(input),
             _ if input.byte() == 0 => match &self.machine {
                 Machine::Plain(_) => self.plain(controller::Input::Close),

@@ -9,7 +9,7 @@ use super::input::Input;
 use super::seeds::controller;
 use crate::ids::{SeqNr, StreamId};
 use crate::outbox::{DeliveryOutbox, OutboxEvent};
-use crate::queue::kept::{self, KeptQueue, QueueEvent};
+use crate::queue::persistent::{self, PersistentQueue, QueueEvent};
 use crate::queue::wire::{EventCodec, SnapshotCodec};
 use crate::queue::{Confirmation, MessageSent, QueueHead, StoredQueue, confirmed_from_bytes, confirmed_to_bytes};
 
@@ -22,7 +22,7 @@ fn bytes_of<T>(codec: &impl Codec<T>, value: &T) -> Bytes {
 /// A history of a queue: for each event the kind, its length in two bytes, and the event. A decoded event is equal
 /// after another round of encoding and decoding; the queue folded from the history can be encoded, decoded and used.
 pub fn queue_event(input: &[u8]) {
-    let (mut input, mut queue, mut number) = (Input::new(input), KeptQueue::default(), EventNr::saturating(0));
+    let (mut input, mut queue, mut number) = (Input::new(input), PersistentQueue::default(), EventNr::saturating(0));
     let manifests = EventCodec.manifests();
     while let Some(kind) = input.next() {
         let manifest = &manifests[usize::from(kind) % manifests.len()];
@@ -30,7 +30,7 @@ pub fn queue_event(input: &[u8]) {
         let again = EventCodec.decode(&EventCodec.manifest(&event), bytes_of(&EventCodec, &event));
         assert_eq!(again.as_ref(), Ok(&event));
         number = EventNr::saturating(number.as_u64() + 1);
-        kept::apply(&mut queue, &event, number, false);
+        persistent::apply(&mut queue, &event, number, false);
         assert_usable(&queue);
     }
     let codec = SnapshotCodec { max_bytes: usize::MAX };

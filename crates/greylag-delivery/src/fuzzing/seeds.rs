@@ -138,13 +138,13 @@ fn producer() -> Vec<Vec<u8>> {
 #[cfg(feature = "persistence")]
 fn queues() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     use crate::outbox::{DeliveryOutbox, OutboxEvent};
-    use crate::queue::kept::{self, KeptQueue};
+    use crate::queue::persistent::{self, PersistentQueue};
     use crate::queue::wire::{EventCodec, SnapshotCodec, event_to_bytes};
     use crate::queue::{QueueHead, confirmed_to_bytes};
     use greylag_persistence::SeqNr as EventNr;
 
     let (events, manifests) = (super::queue::events(), EventCodec.manifests());
-    let mut queue = KeptQueue::default();
+    let mut queue = PersistentQueue::default();
     let (mut history, mut snapshots, mut outbox, mut of_outbox) =
         (Vec::new(), Vec::new(), DeliveryOutbox::default(), Vec::new());
     for (number, event) in (1..).zip(&events) {
@@ -153,7 +153,7 @@ fn queues() -> Vec<(&'static str, Vec<Vec<u8>>)> {
         let mut bytes = BytesMut::new();
         EventCodec.encode(event, &mut bytes).expect("it is written");
         history.extend([vec![u8::try_from(kind).expect("there are few")], with_length(&bytes)].concat());
-        kept::apply(&mut queue, event, EventNr::saturating(number), false);
+        persistent::apply(&mut queue, event, EventNr::saturating(number), false);
         let mut bytes = BytesMut::new();
         SnapshotCodec { max_bytes: usize::MAX }.encode(&queue, &mut bytes).expect("it is written");
         snapshots.push(bytes.to_vec());
@@ -170,7 +170,7 @@ fn queues() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     };
     let row = |kind: u8, bytes: Bytes| [&[kind], &bytes[..]].concat();
     let sent = events.iter().find_map(|event| match event {
-        kept::QueueEvent::Sent(sent) => Some(sent.to_bytes()),
+        persistent::QueueEvent::Sent(sent) => Some(sent.to_bytes()),
         _ => None,
     });
     let rows = vec![

@@ -9,25 +9,25 @@ use std::time::{Duration, Instant};
 use crate::ids::SeqNr;
 
 /// Messages accepted within this time share one sample; the interval grows if messages wait for long.
-const GRAIN: Duration = Duration::from_millis(100);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum number of samples; beyond it every other one is dropped, and the interval doubles.
-const MOST: usize = 1024;
+const MAX_SAMPLES: usize = 1024;
 
 /// See the module's documentation.
 #[derive(Debug, Clone)]
-pub(crate) struct Ages {
+pub(crate) struct AgeSamples {
     /// Samples: number of a message, and when it was accepted; both rise.
     accepted: VecDeque<(u64, Instant)>,
-    grain: Duration,
+    interval: Duration,
 }
 
-impl Default for Ages {
+impl Default for AgeSamples {
     fn default() -> Self {
-        Self { accepted: VecDeque::new(), grain: GRAIN }
+        Self { accepted: VecDeque::new(), interval: SAMPLE_INTERVAL }
     }
 }
 
-impl Ages {
+impl AgeSamples {
     /// Starts over with the message `first`, as old as the oldest message before.
     pub(crate) fn start_again(&mut self, oldest: Option<Instant>, first: Option<SeqNr>) {
         *self = Self::default();
@@ -38,12 +38,12 @@ impl Ages {
 
     /// Notes the acceptance of a message, whose number is above all earlier ones.
     pub(crate) fn accept(&mut self, number: u64, now: Instant) {
-        let is_near = |at: Instant| now.saturating_duration_since(at) < self.grain;
+        let is_near = |at: Instant| now.saturating_duration_since(at) < self.interval;
         if self.accepted.back().is_some_and(|(_, at)| is_near(*at)) {
             return;
         }
-        if self.accepted.len() >= MOST {
-            self.grain = self.grain.saturating_mul(2);
+        if self.accepted.len() >= MAX_SAMPLES {
+            self.interval = self.interval.saturating_mul(2);
             let mut is_kept = false;
             self.accepted.retain(|_| {
                 is_kept = !is_kept;
@@ -59,7 +59,7 @@ impl Ages {
             self.accepted.pop_front();
         }
         if self.accepted.len() <= 1 {
-            self.grain = GRAIN;
+            self.interval = SAMPLE_INTERVAL;
         }
     }
 
@@ -75,10 +75,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_unconfirmed_message_has_its_time_to_a_grain() {
+    fn oldest_unconfirmed_time_is_accurate_to_one_interval() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        let mut ages = Ages::default();
+        let mut ages = AgeSamples::default();
         for (number, ms) in [(1, 0), (2, 50), (5, 300), (6, 1_000)] {
             ages.accept(number, at(ms));
         }
@@ -89,16 +89,16 @@ mod tests {
     }
 
     #[test]
-    fn times_are_few_however_long_a_message_waits() {
+    fn number_of_age_samples_is_bounded() {
         let start = Instant::now();
-        let mut ages = Ages::default();
+        let mut ages = AgeSamples::default();
         for number in 1..=100_000_u32 {
-            ages.accept(number.into(), start + GRAIN * number);
+            ages.accept(number.into(), start + SAMPLE_INTERVAL * number);
         }
-        assert!(ages.accepted.len() <= MOST);
-        assert_eq!(ages.oldest(), Some(start + GRAIN), "the oldest keeps its time");
+        assert!(ages.accepted.len() <= MAX_SAMPLES);
+        assert_eq!(ages.oldest(), Some(start + SAMPLE_INTERVAL), "the oldest keeps its time");
         ages.confirm_below(90_000);
         let oldest = ages.oldest().unwrap().saturating_duration_since(start);
-        assert!(oldest <= GRAIN * 90_000 && oldest > GRAIN * 89_000, "{oldest:?}");
+        assert!(oldest <= SAMPLE_INTERVAL * 90_000 && oldest > SAMPLE_INTERVAL * 89_000, "{oldest:?}");
     }
 }

@@ -117,7 +117,7 @@ impl<P: Content> ConsumerLink<P> {
             Input::Tick => self.on_tick(now, watermarks, out),
         }
         if self.life != Life::Stopped {
-            self.settle(now, watermarks, out);
+            self.follow_up(now, watermarks, out);
             self.check_invariants();
         }
     }
@@ -218,7 +218,7 @@ impl<P: Content> ConsumerLink<P> {
     }
 
     /// Follows up an input: advances confirmations, hands out messages, switches to a parked producer, and ends if due.
-    fn settle(&mut self, now: Instant, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
+    fn follow_up(&mut self, now: Instant, watermarks: &mut Watermarks, out: &mut Vec<Effect<P>>) {
         self.advance(now, watermarks, out);
         self.deliver(now, watermarks, out);
         self.unpark(now, watermarks, out);
@@ -252,7 +252,7 @@ impl<P: Content> ConsumerLink<P> {
     fn retry(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         let idle = self.deliveries.is_empty();
         let registering = self.senders.registering().cloned();
-        let quiet = !self.settings.keeps_asking && !self.settings.only_flow_control && registering.is_none();
+        let quiet = !self.settings.retries_forever && !self.settings.only_flow_control && registering.is_none();
         if let Some(to) = registering {
             out.push(Effect::Reply { to, epoch: None, message: Upstream::RegisterConsumer });
         } else if let Some((from, to)) = self.arrivals.lowest_gap() {
@@ -265,7 +265,7 @@ impl<P: Content> ConsumerLink<P> {
                 self.requested = self.requested.max(self.arrivals.received() + (self.window.size() / 2).max(1));
             }
             self.reply(self.request(true), out);
-            self.answers.told();
+            self.answers.ack_sent();
         }
         if idle {
             self.shrink();
@@ -333,7 +333,7 @@ impl<P: Content> ConsumerLink<P> {
     fn send_ack(&mut self, out: &mut Vec<Effect<P>>) {
         let up_to = self.requested.max(self.confirmed + 1);
         self.reply(Upstream::Ack { confirmed: self.confirmed, up_to }, out);
-        self.answers.told();
+        self.answers.ack_sent();
     }
 
     fn check_invariants(&self) {

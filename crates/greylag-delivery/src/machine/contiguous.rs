@@ -78,7 +78,7 @@ mod tests {
 
     /// Of delivery 90: confirmations behind one unconfirmed message take one range.
     #[test]
-    fn scenario_90_what_comes_after_a_gap_is_one_range() {
+    fn scenario_90_numbers_after_a_gap_are_one_range() {
         let mut run = Contiguous::up_to(6);
         (8..100_000).for_each(|number| run.insert(number));
         assert_eq!((run.last(), run.ranges()), (6, 1));
@@ -88,7 +88,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_the_set_of_its_numbers(ranges in prop::collection::vec((1_u64..40, 0_u64..6), 0..40)) {
+        fn contiguous_run_equals_a_set_of_numbers(ranges in prop::collection::vec((1_u64..40, 0_u64..6), 0..40)) {
             let (mut run, mut seen) = (Contiguous::default(), BTreeSet::new());
             for (first, length) in ranges {
                 run.insert_range(first, first + length);

@@ -250,7 +250,7 @@ pub trait Controller<P> {
     fn storing_state(&self) -> StoringState;
 
     /// Whether messages of the queue are unconfirmed, or not loaded yet.
-    fn owes_recovered(&self) -> bool;
+    fn has_unconfirmed_recovered(&self) -> bool;
 
     /// When the oldest unconfirmed message was accepted, or a little earlier.
     fn oldest_unconfirmed(&self) -> Option<Instant>;

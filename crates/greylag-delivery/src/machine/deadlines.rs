@@ -11,7 +11,7 @@ use std::time::Instant;
 
 /// Kept by a child: the time of its entry in the heap, if there is one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Armed(Option<Instant>);
+pub(crate) struct ArmedTimer(Option<Instant>);
 
 /// A heap with at most one live entry per key.
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ impl<K: Ord> Deadlines<K> {
     }
 
     /// Pushes an entry for `key` unless one at or before the deadline exists.
-    pub(crate) fn arm(&mut self, key: K, armed: &mut Armed, deadline: Option<Instant>) {
+    pub(crate) fn arm(&mut self, key: K, armed: &mut ArmedTimer, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
         if armed.0.is_none_or(|at| deadline < at) {
             armed.0 = Some(deadline);
@@ -38,7 +38,7 @@ impl<K: Ord> Deadlines<K> {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Pops the next due entry, with its time for [`Armed::fired`].
+    /// Pops the next due entry, with its time for [`ArmedTimer::fired`].
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(Instant, K)> {
         if self.next()? > now {
             return None;
@@ -47,7 +47,7 @@ impl<K: Ord> Deadlines<K> {
     }
 }
 
-impl Armed {
+impl ArmedTimer {
     /// Whether the popped entry was the child's live one, rather than one superseded by an earlier entry; a live entry
     /// is cleared.
     pub(crate) fn fired(&mut self, entry: Instant) -> bool {
@@ -68,7 +68,7 @@ mod tests {
     fn later_deadlines_cost_nothing_and_superseded_entries_are_forgotten() {
         let start = Instant::now();
         let at = |s| start + Duration::from_secs(s);
-        let (mut deadlines, mut armed) = (Deadlines::new(), Armed::default());
+        let (mut deadlines, mut armed) = (Deadlines::new(), ArmedTimer::default());
         deadlines.arm("a", &mut armed, Some(at(5)));
         deadlines.arm("a", &mut armed, Some(at(9)));
         assert_eq!(deadlines.heap.len(), 1, "the entry may be early");

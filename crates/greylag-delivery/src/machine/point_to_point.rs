@@ -159,7 +159,7 @@ impl<P: Clone> PointToPoint<P> {
             Input::Close => self.close(now, out),
             Input::Tick => {
                 self.store(now, storing::Input::Tick, out);
-                self.tell(now, producer_link::Input::Tick, out);
+                self.handle_input(now, producer_link::Input::Tick, out);
             }
         }
         self.admit_waiting(now, out);
@@ -204,7 +204,7 @@ impl<P: Clone> PointToPoint<P> {
     fn on_register(&mut self, now: Instant, consumer: ControllerRef, out: &mut Vec<Effect<P>>) {
         self.consumer = Some(consumer.clone());
         let message = Upstream::RegisterConsumer;
-        self.tell(now, producer_link::Input::Received { from: consumer, epoch: None, message }, out);
+        self.handle_input(now, producer_link::Input::Received { from: consumer, epoch: None, message }, out);
     }
 
     fn on_received(&mut self, now: Instant, message: UpstreamMessage, out: &mut Vec<Effect<P>>) {
@@ -220,11 +220,11 @@ impl<P: Clone> PointToPoint<P> {
         if asks_for_no_repeats && self.storing.is_durable() && self.consumer() == Some(&from) {
             return self.fail(now, Failure::IncompatibleConsumer, out);
         }
-        self.tell(now, producer_link::Input::Received { from, epoch, message }, out);
+        self.handle_input(now, producer_link::Input::Received { from, epoch, message }, out);
     }
 
     /// Gives the link an input, and carries out its effects. The link's consumer may have changed afterwards.
-    fn tell(&mut self, now: Instant, input: producer_link::Input<P>, out: &mut Vec<Effect<P>>) {
+    fn handle_input(&mut self, now: Instant, input: producer_link::Input<P>, out: &mut Vec<Effect<P>>) {
         let Some(link) = &mut self.link else { return };
         let mut effects = std::mem::take(&mut self.from_link);
         link.handle(now, input, &mut effects);
@@ -297,7 +297,7 @@ impl<P: Clone> PointToPoint<P> {
                     self.unconfirmed.add(now, Sent { total: sent.seq_nr, ticket: Some(ticket) });
                     out.push(Effect::Accepted { ticket, total: sent.seq_nr });
                     let (total, frames, ack) = (sent.seq_nr, sent.message, sent.ack);
-                    self.tell(now, producer_link::Input::Accept { total, frames, ack }, out);
+                    self.handle_input(now, producer_link::Input::Accept { total, frames, ack }, out);
                 }
                 storing::Effect::Unknown { ticket, seq_nr, .. } => {
                     self.in_store.remove(ticket);
@@ -380,8 +380,10 @@ impl<P: Clone> Controller<P> for PointToPoint<P> {
         self.unconfirmed.oldest()
     }
 
-    fn owes_recovered(&self) -> bool {
-        self.storing.state() == StoringState::Loading || !self.recovered.is_empty() || self.unconfirmed.owes_recovered()
+    fn has_unconfirmed_recovered(&self) -> bool {
+        self.storing.state() == StoringState::Loading
+            || !self.recovered.is_empty()
+            || self.unconfirmed.has_unconfirmed_recovered()
     }
 
     fn consumer(&self) -> Option<&ControllerRef> {

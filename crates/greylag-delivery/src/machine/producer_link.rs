@@ -353,13 +353,13 @@ impl<P: Clone> ProducerLink<P> {
         }
         let same_epoch = epoch == Some(self.epoch);
         if self.mode == LinkMode::PointToPoint && !self.peers.is_present(&from) {
-            return self.on_stranger(now, from, same_epoch, message, out);
+            return self.on_other_consumer(now, from, same_epoch, message, out);
         }
         if !same_epoch {
             return;
         }
         self.attach(&from, &message);
-        self.note_heard(now, &from);
+        self.note_consumer_message(now, &from);
         match message {
             Upstream::Request { confirmed, up_to, support_resend, via_timeout } => {
                 self.on_request(now, confirmed, up_to, support_resend, via_timeout, out);
@@ -387,14 +387,14 @@ impl<P: Clone> ProducerLink<P> {
         }
     }
 
-    fn note_heard(&mut self, now: Instant, from: &ControllerRef) {
-        let (is_present, is_known) = self.peers.heard(from, self.repeats.are_unanswered());
-        self.repeats.heard(now, is_present, is_known);
+    fn note_consumer_message(&mut self, now: Instant, from: &ControllerRef) {
+        let (is_present, is_known) = self.peers.on_message(from, self.repeats.are_unanswered());
+        self.repeats.on_consumer_message(now, is_present, is_known);
     }
 
     /// P5a: handles a message of a consumer that is not the registered one, and may have been displaced by a late
     /// registration.
-    fn on_stranger(
+    fn on_other_consumer(
         &mut self,
         now: Instant,
         from: ControllerRef,

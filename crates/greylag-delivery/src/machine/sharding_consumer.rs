@@ -18,7 +18,7 @@ use crate::ids::{ControllerRef, Epoch, MessageId, ProducerId, SeqNr, StreamId};
 use crate::machine::consumer_link::{
     self, ConsumerCounters, ConsumerLink, ConsumerLinkSettings, DeliveryKey, PoisonPolicy,
 };
-use crate::machine::deadlines::{Armed, Deadlines};
+use crate::machine::deadlines::{ArmedTimer, Deadlines};
 use crate::machine::producer_link::Frames;
 use crate::message::{Content, ProducerStopped, SequencedBatch, Upstream};
 use crate::sabotage::Sabotage;
@@ -169,12 +169,12 @@ struct Stream<P> {
     busy: bool,
     awake: bool,
     overdue: u32,
-    armed: Armed,
+    armed: ArmedTimer,
 }
 
 /// State that a controller leaves to its successor after the entity failed.
 #[derive(Debug, Clone)]
-pub(crate) struct Legacy {
+pub(crate) struct HandoverState {
     left_at: Instant,
     attempts: Vec<(StreamId, SeqNr, Attempts)>,
     given_up: BTreeSet<(StreamId, ProducerId)>,
@@ -183,7 +183,7 @@ pub(crate) struct Legacy {
     confirmed: Dedupe,
 }
 
-impl Legacy {
+impl HandoverState {
     pub(crate) fn is_empty(&self) -> bool {
         self.attempts.is_empty() && self.given_up.is_empty() && self.confirmed.iter().next().is_none()
     }
@@ -329,10 +329,10 @@ impl<P: Content> ShardingConsumer<P> {
     }
 
     /// The state for this controller's successor.
-    pub(crate) fn legacy(&self, now: Instant) -> Legacy {
+    pub(crate) fn handover_state(&self, now: Instant) -> HandoverState {
         let of_links = self.streams.iter().flat_map(|stream| stream.link.attempts());
         let links = self.streams.iter().map(|stream| stream.key.0);
-        Legacy {
+        HandoverState {
             left_at: now,
             attempts: of_links.chain(self.watermarks.attempts_not_taken()).collect(),
             given_up: self.given_up.clone(),
@@ -341,13 +341,13 @@ impl<P: Content> ShardingConsumer<P> {
     }
 
     /// Takes over the state of a controller whose entity failed. Call it before the start.
-    pub(crate) fn take_over(&mut self, legacy: Legacy) {
-        self.given_up = legacy.given_up;
-        for (stream, total, attempts) in legacy.attempts {
+    pub(crate) fn take_over(&mut self, handover: HandoverState) {
+        self.given_up = handover.given_up;
+        for (stream, total, attempts) in handover.attempts {
             self.watermarks.remember_attempts(stream, total, attempts);
         }
         if self.settings.link.sabotage != Some(Sabotage::Marks) {
-            self.watermarks.merge(legacy.left_at, &legacy.confirmed);
+            self.watermarks.merge(handover.left_at, &handover.confirmed);
         }
     }
 
@@ -394,7 +394,7 @@ impl<P: Content> ShardingConsumer<P> {
             return;
         };
         self.streams[index].used_at = now;
-        self.tell(now, index, consumer_link::Input::Frames { header: batch.header, frames: batch.frames }, out);
+        self.handle_input(now, index, consumer_link::Input::Frames { header: batch.header, frames: batch.frames }, out);
     }
 
     /// The index of the stream's link; makes the link if there is room for one.
@@ -406,13 +406,13 @@ impl<P: Content> ShardingConsumer<P> {
         if self.streams.len() + self.given_up.len() >= self.settings.max_producers_per_entity {
             let idle = (0..self.streams.len()).filter(|index| !self.streams[*index].busy);
             let oldest = idle.min_by_key(|index| self.streams[*index].used_at)?;
-            self.tell(now, oldest, consumer_link::Input::Stop, out);
+            self.handle_input(now, oldest, consumer_link::Input::Stop, out);
         }
         let index = find(&self.streams).unwrap_err();
         let link = ConsumerLink::new(Arc::clone(&self.settings.link));
         let number = self.next_number;
         self.next_number += 1;
-        let armed = Armed::default();
+        let armed = ArmedTimer::default();
         if self.streams.iter().any(|stream| stream.key.1 == key.1 && now < stream.used_at + SAME_TIME) {
             out.push(Effect::SameProducer(key.1.clone()));
         }
@@ -421,7 +421,7 @@ impl<P: Content> ShardingConsumer<P> {
         // Reserve exactly one: most entities have one producer, and spare capacity would be most of their memory.
         self.streams.reserve_exact(1);
         self.streams.insert(index, stream);
-        self.tell(now, index, consumer_link::Input::Start(Dedupe::none()), out);
+        self.handle_input(now, index, consumer_link::Input::Start(Dedupe::none()), out);
         let streams = &self.streams;
         self.watermarks.prune(now, |stream| streams.iter().any(|alive| alive.key.0 == stream));
         Some(index)
@@ -441,7 +441,7 @@ impl<P: Content> ShardingConsumer<P> {
             }
             Life::Running | Life::Finishing => {
                 for index in (0..self.streams.len()).rev() {
-                    self.tell(now, index, consumer_link::Input::Start(Dedupe::none()), out);
+                    self.handle_input(now, index, consumer_link::Input::Start(Dedupe::none()), out);
                 }
             }
             Life::Stopped => {}
@@ -474,14 +474,14 @@ impl<P: Content> ShardingConsumer<P> {
             && self.streams[index].number == handle.link
         {
             self.streams[index].used_at = now;
-            self.tell(now, index, input, out);
+            self.handle_input(now, index, input, out);
         }
     }
 
     fn end_links(&mut self, now: Instant, gone: impl Fn(&ControllerRef, Epoch) -> bool, out: &mut Vec<Effect<P>>) {
         for index in (0..self.streams.len()).rev() {
             if self.streams[index].link.producer().is_some_and(|(controller, epoch)| gone(controller, epoch)) {
-                self.tell(now, index, consumer_link::Input::DeliverThenStop, out);
+                self.handle_input(now, index, consumer_link::Input::DeliverThenStop, out);
             }
         }
     }
@@ -495,7 +495,7 @@ impl<P: Content> ShardingConsumer<P> {
         self.waiting_frames = 0;
         self.before_start.clear();
         for index in (0..self.streams.len()).rev() {
-            self.tell(now, index, input.clone(), out);
+            self.handle_input(now, index, input.clone(), out);
         }
         self.report_stopped(out);
     }
@@ -535,12 +535,12 @@ impl<P: Content> ShardingConsumer<P> {
             let idle_for = now.saturating_duration_since(stream.used_at);
             let is_spent = !stream.busy && idle_for >= self.settings.consumer_idle_after;
             let input = if is_spent { consumer_link::Input::Stop } else { consumer_link::Input::Tick };
-            self.tell(now, index, input, out);
+            self.handle_input(now, index, input, out);
         }
     }
 
     /// Gives one link an input, and carries out its effects. The link may have ended afterwards.
-    fn tell(&mut self, now: Instant, index: usize, input: consumer_link::Input<P>, out: &mut Vec<Effect<P>>) {
+    fn handle_input(&mut self, now: Instant, index: usize, input: consumer_link::Input<P>, out: &mut Vec<Effect<P>>) {
         let stream = &mut self.streams[index];
         let (counted, node) =
             (stream.link.counters(), stream.link.producer().map(|(producer, _)| producer.node.clone()));
@@ -593,13 +593,13 @@ mod tests {
 
     const STREAM: StreamId = StreamId(1);
 
-    fn controller(legacy: Option<Legacy>) -> ShardingConsumer<u64> {
+    fn controller(handover: Option<HandoverState>) -> ShardingConsumer<u64> {
         let mut settings = DeliverySettings::test();
         settings.consumer.max_delivery_attempts = 2;
         settings.consumer.redelivery_backoff = Duration::ZERO;
         let mut controller = ShardingConsumer::new(settings.sharding_consumer());
-        if let Some(legacy) = legacy {
-            controller.take_over(legacy);
+        if let Some(handover) = handover {
+            controller.take_over(handover);
         }
         controller
     }
@@ -641,17 +641,17 @@ mod tests {
         assert_eq!(attempts.len(), 1);
 
         // The second controller ends before the message arrives.
-        let mut second = controller(Some(first.legacy(now)));
+        let mut second = controller(Some(first.handover_state(now)));
         assert_eq!(delivered(&mut second, now, vec![start()]).len(), 0);
 
-        let mut third = controller(Some(second.legacy(now)));
+        let mut third = controller(Some(second.handover_state(now)));
         let attempts = delivered(&mut third, now, vec![start(), first_frame()]);
         assert_eq!(attempts.iter().map(|handle| handle.key.attempt).collect::<Vec<_>>(), [2]);
         let give_up = Input::Abandon(attempts[0].clone(), None);
         assert_eq!(delivered(&mut third, now, vec![give_up]).len(), 0);
         assert_eq!(third.watermarks().confirmed(STREAM), SeqNr(1), "its attempts are used up");
 
-        let mut fourth = controller(Some(third.legacy(now)));
+        let mut fourth = controller(Some(third.handover_state(now)));
         assert_eq!(delivered(&mut fourth, now, vec![start(), first_frame()]).len(), 0, "it is known");
     }
 }

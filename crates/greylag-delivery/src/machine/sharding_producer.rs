@@ -21,10 +21,10 @@
 mod accepting;
 mod admission;
 mod demand;
+mod entity_state;
 mod leaving;
 mod linking;
 mod links;
-mod out_state;
 mod protocol;
 mod recovering;
 mod recovery;
@@ -44,13 +44,13 @@ use crate::machine::storing::{self, Storing, StoringSettings, StoringState};
 use crate::queue::TimestampMillis;
 use crate::sabotage::Sabotage;
 use admission::{Admission, Limits};
+use entity_state::Waiter;
 use links::Links;
-use out_state::Waiter;
 use recovery::Recovery;
-use stats::Tally;
+use stats::Counters;
 
 pub use demand::DemandSets;
-pub use protocol::{Effect, Input, Parcel, ShardingProducerSettings};
+pub use protocol::{Effect, Input, RoutedMessage, ShardingProducerSettings};
 pub use stats::ProducerStats;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,14 +75,14 @@ pub struct ShardingProducer<P> {
     early: VecDeque<(Arc<str>, Arc<str>, Waiter<P>)>,
     links: Links<P>,
     admission: Admission,
-    storing: Storing<Parcel<P>>,
+    storing: Storing<RoutedMessage<P>>,
     recovery: Recovery,
     demand: DemandSets,
     contiguous: Contiguous,
     highest_confirmed: SeqNr,
-    tally: Tally,
+    counters: Counters,
     scratch: Vec<producer_link::Effect<P>>,
-    stored: Vec<storing::Effect<Parcel<P>>>,
+    stored: Vec<storing::Effect<RoutedMessage<P>>>,
     sabotage: Option<Sabotage>,
 }
 
@@ -115,7 +115,7 @@ impl<P: Portable> ShardingProducer<P> {
             demand: DemandSets::default(),
             contiguous: Contiguous::default(),
             highest_confirmed: SeqNr::NONE,
-            tally: Tally::default(),
+            counters: Counters::default(),
             scratch: Vec::new(),
             stored: Vec::new(),
             sabotage: None,
@@ -163,14 +163,14 @@ impl<P: Portable> ShardingProducer<P> {
                 let reserved = self.storing.reserve();
                 let waiter = Waiter { ticket, reserved, frames, bytes, ack };
                 if self.life == Life::Loading {
-                    self.tally.stats.waiting += 1;
+                    self.counters.stats.waiting += 1;
                     self.early.push_back((entity, shard, waiter));
                 } else {
                     self.on_admit(now, entity, shard, waiter);
                 }
             }
             Input::Withdraw { ticket, entity } => self.on_withdraw(now, ticket, &entity),
-            Input::RequestPermit { permit } => self.admission.want(permit),
+            Input::RequestPermit { permit } => self.admission.request_permit(permit),
             Input::UsePermit { permit, ticket } => self.admission.use_permit(permit, ticket),
             Input::ReleasePermit { permit } => self.admission.release(permit),
             Input::Queue { call, answer } => self.tell_store(now, storing::Input::Answered { call, answer }, out),
@@ -185,11 +185,11 @@ impl<P: Portable> ShardingProducer<P> {
             Input::NotBuffered(shard) => self.tell_shard(now, &shard, &producer_link::Input::NotBuffered, out),
             Input::NotKept(entity) => {
                 if let Some(instance) = self.links.instance_of(&entity) {
-                    self.tell(now, instance, producer_link::Input::NotBuffered, out);
+                    self.handle_input(now, instance, producer_link::Input::NotBuffered, out);
                 }
             }
             Input::Refused { instance, from, to } => {
-                self.tell(now, instance, producer_link::Input::Refused { from, to }, out);
+                self.handle_input(now, instance, producer_link::Input::Refused { from, to }, out);
             }
             Input::Close => self.end(now, storing::Input::Close, out),
             Input::Tick => {
@@ -214,7 +214,7 @@ impl<P: Portable> ShardingProducer<P> {
     }
 
     /// Ends all links, and gives the storing machine the reason: closed, or fenced.
-    fn end(&mut self, now: Instant, how: storing::Input<Parcel<P>>, out: &mut Vec<Effect<P>>) {
+    fn end(&mut self, now: Instant, how: storing::Input<RoutedMessage<P>>, out: &mut Vec<Effect<P>>) {
         if matches!(self.life, Life::Closing | Life::Closed) {
             return;
         }
@@ -249,13 +249,13 @@ impl<P: Portable> ShardingProducer<P> {
             buffered: slots.saturating_sub(storing) as u64,
             entities: self.links.len() as u64,
             with_demand: self.demand().with_demand() as u64,
-            ..self.tally.read(now)
+            ..self.counters.read(now)
         }
     }
 
     /// Number of messages without waiting for which there is room.
     pub fn room(&self) -> u64 {
-        let taken = self.tally.stats.waiting.saturating_add(self.storing.pending() as u64);
+        let taken = self.counters.stats.waiting.saturating_add(self.storing.pending() as u64);
         (self.settings.buffer_size as u64).saturating_sub(taken)
     }
 
@@ -280,8 +280,8 @@ impl<P: Portable> ShardingProducer<P> {
     }
 
     /// Whether messages of the queue are unconfirmed, or not loaded yet.
-    pub fn owes_recovered(&self) -> bool {
-        self.life == Life::Loading || self.admission.owes_recovered()
+    pub fn has_unconfirmed_recovered(&self) -> bool {
+        self.life == Life::Loading || self.admission.has_unconfirmed_recovered()
     }
 
     /// State of the queue.

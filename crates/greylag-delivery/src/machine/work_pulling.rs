@@ -292,16 +292,21 @@ impl<P: Clone> WorkPulling<P> {
             return;
         }
         if self.workers.is_former(to.instance) {
-            return self.on_last_words(now, to.instance, producer_link::Input::Received { from, epoch, message }, out);
+            return self.on_message_from_removed_worker(
+                now,
+                to.instance,
+                producer_link::Input::Received { from, epoch, message },
+                out,
+            );
         }
         let asks_for_no_repeats = matches!(message, Upstream::Request { support_resend: false, .. });
         if asks_for_no_repeats && self.storing.is_durable() {
             // Stored messages might be lost on the way to this worker, so others get its messages.
             self.stats.ignored += 1;
-            return self.suspect(to.instance);
+            return self.mark_suspected(to.instance);
         }
-        self.workers.heard(to.instance);
-        self.tell(now, to.instance, producer_link::Input::Received { from, epoch, message }, out);
+        self.workers.on_message(to.instance);
+        self.handle_input(now, to.instance, producer_link::Input::Received { from, epoch, message }, out);
     }
 
     /// A worker has confirmed a message. The first confirmation counts, from any worker.
@@ -407,7 +412,7 @@ impl<P: Clone> Controller<P> for WorkPulling<P> {
             unconfirmed: (self.jobs.len() + self.in_store.len()) as u64,
             waiting: self.admission.waiting(),
             permits: self.admission.permits(),
-            links_with_demand: self.workers.asking() as u64,
+            links_with_demand: self.workers.with_demand() as u64,
             ..self.stats
         }
     }
@@ -420,8 +425,8 @@ impl<P: Clone> Controller<P> for WorkPulling<P> {
         self.jobs.oldest()
     }
 
-    fn owes_recovered(&self) -> bool {
-        self.storing.state() == StoringState::Loading || self.jobs.owes_recovered()
+    fn has_unconfirmed_recovered(&self) -> bool {
+        self.storing.state() == StoringState::Loading || self.jobs.has_unconfirmed_recovered()
     }
 
     fn worker_stats(&self) -> Option<WorkerStats> {

@@ -25,7 +25,7 @@ fn up_to(seq_nr: u64) -> Confirmation {
 
 /// Of delivery §7: numbers continue after the applied messages; messages that were not persisted use no numbers.
 #[test]
-fn numbers_are_those_of_what_is_applied() {
+fn outbox_numbers_continue_after_the_applied_messages() {
     let mut outbox = DeliveryOutbox::default();
     let lost = outbox.send([pay(1), pay(2)], 1).unwrap();
     assert_eq!(lost.iter().map(|event| event.sent().unwrap().seq_nr).collect::<Vec<_>>(), [SeqNr(1), SeqNr(2)]);

@@ -52,7 +52,7 @@ impl<T: 'static> Format<T> {
         if size > self.max_message_bytes {
             return self.encode(message);
         }
-        Ok(Payload(Body::Kept(Kept { value: Arc::new(message), size, format: self.clone() })))
+        Ok(Payload(Body::Unencoded(UnencodedValue { value: Arc::new(message), size, format: self.clone() })))
     }
 
     /// Decodes a stored message.
@@ -67,14 +67,14 @@ impl<T: 'static> Format<T> {
 }
 
 /// A message that is not encoded.
-pub(super) struct Kept<T> {
+pub(super) struct UnencodedValue<T> {
     value: Arc<T>,
     /// The codec's estimate of the size in bytes.
     size: usize,
     format: Arc<Format<T>>,
 }
 
-impl<T> Kept<T> {
+impl<T> UnencodedValue<T> {
     pub(super) fn value(&self) -> &Arc<T> {
         &self.value
     }
@@ -88,7 +88,7 @@ impl<T> Kept<T> {
     }
 }
 
-impl<T: 'static> Kept<T> {
+impl<T: 'static> UnencodedValue<T> {
     /// Encodes the message. A panic of the codec becomes an error, since this runs in the producer's task.
     pub(super) fn written(&self) -> Result<Encoded, EncodeError> {
         let codec = &*self.format.codec;
@@ -99,7 +99,7 @@ impl<T: 'static> Kept<T> {
     }
 
     /// Encodes the message and cuts it into chunks.
-    fn leave(self) -> Result<Frames<Payload<T>>, UnsendableError> {
+    fn into_frames(self) -> Result<Frames<Payload<T>>, UnsendableError> {
         let encoded = self.written()?;
         let (size, max) = (encoded.payload.len(), self.format.max_message_bytes);
         if size > max {
@@ -109,7 +109,7 @@ impl<T: 'static> Kept<T> {
     }
 }
 
-impl<T> Clone for Kept<T> {
+impl<T> Clone for UnencodedValue<T> {
     fn clone(&self) -> Self {
         Self { value: self.value.clone(), size: self.size, format: self.format.clone() }
     }
@@ -117,12 +117,12 @@ impl<T> Clone for Kept<T> {
 
 impl<T: 'static> Portable for Payload<T> {
     fn is_portable(&self) -> bool {
-        !matches!(self.0, Body::Kept(_))
+        !matches!(self.0, Body::Unencoded(_))
     }
 
     fn into_portable(frames: Frames<Self>) -> Result<Frames<Self>, UnsendableError> {
         match frames {
-            Frames::Whole(Self(Body::Kept(kept))) => kept.leave(),
+            Frames::Whole(Self(Body::Unencoded(unencoded))) => unencoded.into_frames(),
             frames => Ok(frames),
         }
     }

@@ -50,7 +50,7 @@ fn a_message_is_cut_into_equal_slices_and_a_rest() {
 }
 
 #[test]
-fn what_fits_is_not_cut() {
+fn messages_that_fit_are_not_cut() {
     let whole = |len, chunk_bytes| {
         let payload = Payload::encode(text(len), &*codec()).unwrap();
         matches!(payload.frames(chunk_bytes), Frames::Whole(_))
@@ -108,7 +108,7 @@ fn a_codec_that_panics_refuses_the_bytes() {
 #[test]
 fn the_value_itself_stays_on_its_node() {
     let mut local = chunks(10_000, 1024);
-    local[3] = local[3].clone().with_encoded(UNSAID, "", Bytes::new());
+    local[3] = local[3].clone().with_encoded(NO_CODEC, "", Bytes::new());
     assert_eq!(*join(local).unwrap(), text(10_000));
     let unsent = Payload::encode(text(10_000), &*codec()).unwrap().frames(1024);
     assert_eq!(unsent.into_value(), Some(text(10_000)));

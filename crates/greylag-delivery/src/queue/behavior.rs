@@ -28,7 +28,7 @@ use greylag_persistence::{
     PersistenceId, SeqNr as EventNr, Signal,
 };
 
-use super::kept::{self, Kept, KeptQueue, QueueEvent};
+use super::persistent::{self, PersistentQueue, QueueEvent, UnconfirmedMessage};
 use super::stored::Started;
 use super::wire::{EventCodec, SnapshotCodec};
 use super::{Confirmation, EventSourcedQueueSettings, MessageSent, Qualifier, QueueError, QueueState, TimestampMillis};
@@ -89,7 +89,7 @@ impl QueueBehavior {
 
     fn on_load(
         &mut self,
-        queue: &KeptQueue,
+        queue: &PersistentQueue,
         controller: ControllerRef,
         fresh_stream: StreamId,
         now_ms: TimestampMillis,
@@ -122,13 +122,13 @@ impl QueueBehavior {
     }
 
     /// Whether `epoch` is the epoch of the last load, and its start is stored.
-    fn is_loaded(&self, queue: &KeptQueue, epoch: Epoch) -> bool {
+    fn is_loaded(&self, queue: &PersistentQueue, epoch: Epoch) -> bool {
         self.loaded == Some(epoch) && queue.started().is_some_and(|started| started.epoch == epoch)
     }
 
     fn on_store(
         &mut self,
-        queue: &KeptQueue,
+        queue: &PersistentQueue,
         epoch: Epoch,
         batch: Vec<MessageSent<Encoded>>,
         reply_to: Answer<SeqNr>,
@@ -143,7 +143,7 @@ impl QueueBehavior {
                 // The numbers count as assigned even if the append fails.
                 writer.known = missing.last().map_or(writer.known, |last| writer.known.max(last.seq_nr));
                 let events = missing.into_iter().map(QueueEvent::Sent).collect();
-                let stored = |queue: &KeptQueue| Ok(SeqNr(queue.current().get() - 1));
+                let stored = |queue: &PersistentQueue| Ok(SeqNr(queue.current().get() - 1));
                 Effect::<Self>::persist_all(events).then_reply(reply_to, stored)
             }
         }
@@ -151,7 +151,7 @@ impl QueueBehavior {
 
     fn on_confirm(
         &mut self,
-        queue: &KeptQueue,
+        queue: &PersistentQueue,
         epoch: Epoch,
         confirmations: Vec<Confirmation>,
         reply_to: Answer<()>,
@@ -167,7 +167,7 @@ impl QueueBehavior {
     }
 
     /// Events of bounded size that forget unused qualifiers; none if there are none.
-    fn cleanup(&self, queue: &KeptQueue, now_ms: TimestampMillis) -> Vec<QueueEvent> {
+    fn cleanup(&self, queue: &PersistentQueue, now_ms: TimestampMillis) -> Vec<QueueEvent> {
         let mut events: Vec<Vec<Qualifier>> = Vec::new();
         let mut bytes = CLEANUP_BYTES;
         for qualifier in queue.unused_qualifiers(now_ms, self.settings.cleanup_unused_after) {
@@ -186,15 +186,15 @@ impl QueueBehavior {
 }
 
 /// The answer to a load; the queue must be started and completely read.
-fn state(queue: &KeptQueue) -> QueueState<Encoded> {
-    let message = |kept: &Kept| kept.encoded.clone().ok_or(());
+fn state(queue: &PersistentQueue) -> QueueState<Encoded> {
+    let message = |message: &UnconfirmedMessage| message.encoded.clone().ok_or(());
     queue.loaded(message).ok().flatten().expect("the queue was started, and recovery looked for missing messages")
 }
 
 impl EventSourced for QueueBehavior {
     type Command = QueueCommand;
     type Event = QueueEvent;
-    type State = KeptQueue;
+    type State = PersistentQueue;
 
     /// The queue's own settings, regardless of the node's: a node may let other entities skip events, but a queue would
     /// lose messages that way.
@@ -213,7 +213,12 @@ impl EventSourced for QueueBehavior {
         }
     }
 
-    fn on_command(&mut self, _: &mut Ctx<'_, Self::Command>, queue: &KeptQueue, command: QueueCommand) -> Effect<Self> {
+    fn on_command(
+        &mut self,
+        _: &mut Ctx<'_, Self::Command>,
+        queue: &PersistentQueue,
+        command: QueueCommand,
+    ) -> Effect<Self> {
         match command {
             QueueCommand::Load { wanted, .. } if wanted.strong_count() == 0 => Effect::none(),
             QueueCommand::Load { controller, stream_id, now_ms, reply_to, .. } => {
@@ -231,27 +236,27 @@ impl EventSourced for QueueBehavior {
         }
     }
 
-    fn apply(_: &mut KeptQueue, _: &QueueEvent) {
+    fn apply(_: &mut PersistentQueue, _: &QueueEvent) {
         unreachable!("a queue applies its events with their numbers")
     }
 
-    fn apply_with(&self, queue: &mut KeptQueue, event: &QueueEvent, meta: &EventMeta<'_>) {
-        kept::apply(queue, event, meta.seq_nr, meta.refill);
+    fn apply_with(&self, queue: &mut PersistentQueue, event: &QueueEvent, meta: &EventMeta<'_>) {
+        persistent::apply(queue, event, meta.seq_nr, meta.refill);
     }
 
-    fn on_signal(&mut self, _: &mut Ctx<'_, Self::Command>, queue: &KeptQueue, signal: &Signal) {
+    fn on_signal(&mut self, _: &mut Ctx<'_, Self::Command>, queue: &PersistentQueue, signal: &Signal) {
         match signal {
             Signal::PreRestart => self.loaded = None,
             Signal::RecoveryCompleted => {
-                let missing = kept::first_missing(queue);
+                let missing = persistent::first_missing(queue);
                 assert!(missing.is_none(), "message {missing:?} of the queue is in no event");
             }
             _ => {}
         }
     }
 
-    fn replay_from(&self, queue: &KeptQueue) -> Option<EventNr> {
-        if kept::fits(queue, self.settings.snapshot_max_bytes) { None } else { kept::oldest_event(queue) }
+    fn replay_from(&self, queue: &PersistentQueue) -> Option<EventNr> {
+        if persistent::fits(queue, self.settings.snapshot_max_bytes) { None } else { persistent::oldest_event(queue) }
     }
 }
 
@@ -277,8 +282,8 @@ mod tests {
         ControllerRef { node: "localhost:17355#1".parse().unwrap(), path: "delivery/orders".into(), instance }
     }
 
-    fn started_by(instance: u64) -> KeptQueue {
-        let mut queue = KeptQueue::default();
+    fn started_by(instance: u64) -> PersistentQueue {
+        let mut queue = PersistentQueue::default();
         queue.start(Started { stream_id: StreamId(7), epoch: Epoch(3), controller: controller(instance) });
         queue
     }
@@ -297,7 +302,7 @@ mod tests {
     }
 
     /// Controller 1 loads `queue`; returns the number of events of the load.
-    fn load(behavior: &mut QueueBehavior, queue: &KeptQueue) -> usize {
+    fn load(behavior: &mut QueueBehavior, queue: &PersistentQueue) -> usize {
         let address = ReplyAddress { node: "localhost:17355#1".parse().unwrap(), ask_id: 1 };
         let reply_to = ReplyTo::new(address, Arc::new(Port(Answers::default())));
         let waiting = Arc::new(());
@@ -312,7 +317,7 @@ mod tests {
     /// Of delivery §4.2, and scenario delivery 87: a controller that found its own start in the history is fenced by a
     /// newer start of another controller; a controller whose start was never stored is not.
     #[test]
-    fn scenario_87_a_newer_start_fences_whoever_started_before() {
+    fn scenario_87_newer_start_fences_earlier_controllers() {
         let mut first = stored().behavior;
         assert_eq!(load(&mut first, &started_by(2)), 1, "a dead predecessor's");
         assert_eq!(load(&mut first, &started_by(2)), 1, "it was not stored the first time");

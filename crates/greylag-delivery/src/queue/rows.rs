@@ -105,7 +105,7 @@ pub enum QueueStoreError {
     #[error("another writer changed the queue")]
     Changed,
     /// The store refuses this change for its content. Nothing was written, nor would a repeat be.
-    #[error("the store refuses this: {0}")]
+    #[error("the store refuses the change: {0}")]
     Rejected(String),
     /// The store could not be reached, and certainly wrote nothing. Try again later.
     #[error("the store is not available: {0}")]
@@ -114,6 +114,6 @@ pub enum QueueStoreError {
     #[error("it is unknown whether the store wrote this: {0}")]
     Unknown(String),
     /// The stored rows cannot be decoded. Nothing was written.
-    #[error("what is stored cannot be read: {0}")]
+    #[error("stored rows cannot be decoded: {0}")]
     Damaged(String),
 }

@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Encoded, Manifest};
 use greylag_persistence::SeqNr as EventNr;
 
-use super::kept::{Kept, KeptQueue, QueueEvent, fits};
+use super::persistent::{PersistentQueue, QueueEvent, UnconfirmedMessage, fits};
 use super::records::{
     SENT, encoded, generated, put, read, read_payload, read_sent, read_started, write_sent, write_started, write_up_to,
 };
@@ -75,12 +75,12 @@ pub(crate) struct SnapshotCodec {
     pub(crate) max_bytes: usize,
 }
 
-impl Codec<KeptQueue> for SnapshotCodec {
+impl Codec<PersistentQueue> for SnapshotCodec {
     fn id(&self) -> CodecId {
         CodecId::INTERNAL
     }
 
-    fn manifest(&self, _: &KeptQueue) -> Manifest {
+    fn manifest(&self, _: &PersistentQueue) -> Manifest {
         Manifest::from_static(SNAPSHOT)
     }
 
@@ -88,7 +88,7 @@ impl Codec<KeptQueue> for SnapshotCodec {
         vec![Manifest::from_static(SNAPSHOT)]
     }
 
-    fn encode(&self, queue: &KeptQueue, buffer: &mut BytesMut) -> Result<(), EncodeError> {
+    fn encode(&self, queue: &PersistentQueue, buffer: &mut BytesMut) -> Result<(), EncodeError> {
         let whole = fits(queue, self.max_bytes);
         let confirmed = queue.confirmed().iter();
         let snapshot = generated::Snapshot {
@@ -96,17 +96,17 @@ impl Codec<KeptQueue> for SnapshotCodec {
             current_seq_nr: queue.current().get(),
             highest_confirmed_seq_nr: queue.highest_confirmed().get(),
             confirmed: confirmed.map(|(qualifier, (seq_nr, at))| write_up_to(qualifier, *seq_nr, *at)).collect(),
-            unconfirmed: queue.unconfirmed().map(|sent| write_kept(sent, whole)).collect(),
+            unconfirmed: queue.unconfirmed().map(|sent| write_unconfirmed(sent, whole)).collect(),
         };
         put(&snapshot, buffer);
         Ok(())
     }
 
-    fn decode(&self, manifest: &str, bytes: Bytes) -> Result<KeptQueue, DecodeError> {
+    fn decode(&self, manifest: &str, bytes: Bytes) -> Result<PersistentQueue, DecodeError> {
         let snapshot: generated::Snapshot = read(manifest, bytes)?;
         let started = snapshot.started.map(|started| read_started(manifest, started)).transpose()?;
         let up_to = |up_to: generated::UpTo| (up_to.qualifier.into(), (SeqNr(up_to.seq_nr), up_to.timestamp_ms));
-        let unconfirmed: Vec<_> = snapshot.unconfirmed.into_iter().map(read_kept).collect::<Result<_, _>>()?;
+        let unconfirmed: Vec<_> = snapshot.unconfirmed.into_iter().map(read_unconfirmed).collect::<Result<_, _>>()?;
         let current = SeqNr(snapshot.current_seq_nr);
         if current == SeqNr::NONE || unconfirmed.iter().any(|sent| sent.seq_nr == SeqNr::NONE || sent.seq_nr >= current)
         {
@@ -175,14 +175,14 @@ pub(crate) fn queue_from_bytes(bytes: Bytes) -> Result<StoredQueue<Encoded>, Dec
     Ok(StoredQueue::restored(started, current, highest_confirmed, confirmed, unconfirmed))
 }
 
-fn write_kept(sent: &MessageSent<Kept>, whole: bool) -> generated::Sent {
-    let Kept { event, encoded } = &sent.message;
+fn write_unconfirmed(sent: &MessageSent<UnconfirmedMessage>, whole: bool) -> generated::Sent {
+    let UnconfirmedMessage { event, encoded } = &sent.message;
     write_sent(sent, encoded.as_ref().filter(|_| whole), event.as_u64())
 }
 
-fn read_kept(sent: generated::Sent) -> Result<MessageSent<Kept>, DecodeError> {
+fn read_unconfirmed(sent: generated::Sent) -> Result<MessageSent<UnconfirmedMessage>, DecodeError> {
     let encoded = sent.payload.map(|payload| read_payload(SNAPSHOT, payload)).transpose()?;
-    let message = Kept { event: EventNr::saturating(sent.event), encoded };
+    let message = UnconfirmedMessage { event: EventNr::saturating(sent.event), encoded };
     Ok(MessageSent {
         seq_nr: SeqNr(sent.seq_nr),
         message,

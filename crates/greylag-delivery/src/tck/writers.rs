@@ -160,15 +160,15 @@ async fn interleaved_with_faults<B: QueueBench>(bench: &B) -> Checked {
         for (fault, passing) in FAULTS.into_iter().flat_map(|fault| (0..4).map(move |passing| (fault, passing))) {
             let case = Case::new(bench, "order");
             case.plan(passing, fault).await?;
-            let told = format!("order {order:04b}, {fault:?} after {passing} writes");
-            one_goes_on(&case, order, STEPS_WITH_FAULTS, &told).await?;
+            let scenario = format!("order {order:04b}, {fault:?} after {passing} writes");
+            one_goes_on(&case, order, STEPS_WITH_FAULTS, &scenario).await?;
         }
     }
     Ok(())
 }
 
 /// Runs two controllers in the order given by the bits of `order`, then alternately.
-async fn one_goes_on<B: QueueBench>(case: &Case<'_, B>, order: u32, steps: u32, told: &str) -> Checked {
+async fn one_goes_on<B: QueueBench>(case: &Case<'_, B>, order: u32, steps: u32, scenario: &str) -> Checked {
     let mut one = Controller::new(case.open().await, 1);
     let mut two = Controller::new(case.open().await, 2);
     for step in 0..steps {
@@ -180,12 +180,12 @@ async fn one_goes_on<B: QueueBench>(case: &Case<'_, B>, order: u32, steps: u32, 
         two.step().await?;
     }
     let fenced = (one.is_fenced, two.is_fenced);
-    expect(fenced.0 != fenced.1, format!("{told}: exactly one is to be fenced, found {fenced:?}"))?;
+    expect(fenced.0 != fenced.1, format!("{scenario}: exactly one is to be fenced, found {fenced:?}"))?;
     let winner = if one.is_fenced { &mut two } else { &mut one };
     let known = winner.acknowledged.len();
     winner.step().await?;
     winner.step().await?;
-    expect(winner.acknowledged.len() > known, format!("{told}: the winner goes on"))?;
+    expect(winner.acknowledged.len() > known, format!("{scenario}: the winner goes on"))?;
 
     let acknowledged: Vec<(u64, String)> = one.acknowledged.into_iter().chain(two.acknowledged).collect();
     case.bench.close(one.queue).await;
@@ -195,7 +195,7 @@ async fn one_goes_on<B: QueueBench>(case: &Case<'_, B>, order: u32, steps: u32, 
         state.unconfirmed.iter().map(|sent| (sent.seq_nr.get(), &sent.message.payload)).collect();
     for (seq_nr, text) in acknowledged {
         let kept = stored.get(&seq_nr).is_some_and(|kept| **kept == text);
-        expect(kept, format!("{told}: message {seq_nr}, acknowledged as {text:?}, is {:?}", stored.get(&seq_nr)))?;
+        expect(kept, format!("{scenario}: message {seq_nr}, acknowledged as {text:?}, is {:?}", stored.get(&seq_nr)))?;
     }
-    expect(numbers(&state).into_iter().eq(1..=stored.len() as u64), format!("{told}: the numbers have no gap"))
+    expect(numbers(&state).into_iter().eq(1..=stored.len() as u64), format!("{scenario}: the numbers have no gap"))
 }

@@ -17,7 +17,7 @@ fn mail(text: &str) -> Encoded {
     Encoded { codec: CodecId::JSON, manifest: "mail".into(), payload: text.to_owned().into() }
 }
 
-fn told(messages: &[MessageSent<Encoded>]) -> Vec<(u64, String)> {
+fn numbered(messages: &[MessageSent<Encoded>]) -> Vec<(u64, String)> {
     let text = |sent: &MessageSent<Encoded>| String::from_utf8(sent.message.payload.to_vec()).unwrap();
     messages.iter().map(|sent| (sent.seq_nr.get(), text(sent))).collect()
 }
@@ -36,25 +36,25 @@ async fn messages_are_numbered_in_the_order_in_which_they_are_seen() {
     assert!(outbox.load(&controller(1)).await.unwrap().unconfirmed.is_empty(), "not numbered yet");
     disk.write_to_outbox("mails", "bob", mail("b"));
     disk.write_to_outbox("other", "bob", mail("x"));
-    assert_eq!(told(&outbox.poll_new(1).await.unwrap()), pairs(&[(1, "a")]));
-    assert_eq!(told(&outbox.poll_new(10).await.unwrap()), pairs(&[(2, "b")]));
+    assert_eq!(numbered(&outbox.poll_new(1).await.unwrap()), pairs(&[(1, "a")]));
+    assert_eq!(numbered(&outbox.poll_new(10).await.unwrap()), pairs(&[(2, "b")]));
     assert!(outbox.poll_new(10).await.unwrap().is_empty(), "each is handed out once");
 
     let confirmation = Confirmation::UpTo { qualifier: "ada".into(), seq_nr: SeqNr(1), timestamp_ms: u64::MAX };
     outbox.store_message_confirmed(vec![confirmation]).await.unwrap();
     let mut next = disk.open_outbox("mails");
     let state = next.load(&controller(2)).await.unwrap();
-    assert_eq!((told(&state.unconfirmed), state.current_seq_nr), (pairs(&[(2, "b")]), SeqNr(3)));
+    assert_eq!((numbered(&state.unconfirmed), state.current_seq_nr), (pairs(&[(2, "b")]), SeqNr(3)));
     assert!(next.poll_new(10).await.unwrap().is_empty(), "a load hands out what has a number");
     disk.write_to_outbox("mails", "ada", mail("c"));
     let fenced = outbox.poll_new(10).await;
     assert_eq!(fenced, Err(QueueError::Fenced { by: Some(controller(2)) }), "one writer gives numbers");
-    assert_eq!(told(&next.poll_new(10).await.unwrap()), pairs(&[(3, "c")]));
+    assert_eq!(numbered(&next.poll_new(10).await.unwrap()), pairs(&[(3, "c")]));
 }
 
 /// A poll that was dropped, or whose answer was lost, loses no message.
 #[tokio::test]
-async fn what_a_lost_poll_numbered_is_handed_out_all_the_same() {
+async fn messages_numbered_by_a_lost_poll_are_handed_out() {
     let disk = InMemoryQueues::new();
     let mut outbox = disk.open_outbox("mails");
     outbox.load(&controller(1)).await.unwrap();
@@ -62,7 +62,7 @@ async fn what_a_lost_poll_numbered_is_handed_out_all_the_same() {
         disk.write_to_outbox("mails", "", mail(text));
     }
     assert!(outbox.poll_new(2).now_or_never().is_none());
-    assert_eq!(told(&outbox.poll_new(3).await.unwrap()), pairs(&[(1, "a"), (2, "b"), (3, "c")]));
+    assert_eq!(numbered(&outbox.poll_new(3).await.unwrap()), pairs(&[(1, "a"), (2, "b"), (3, "c")]));
 
     disk.write_to_outbox("mails", "", mail("d"));
     disk.fail_when(|_, call| matches!(call, QueueCall::Number).then_some(QueueFault::AnswerLost { done: true }));
@@ -70,7 +70,7 @@ async fn what_a_lost_poll_numbered_is_handed_out_all_the_same() {
     disk.fail_never();
     assert_eq!(outbox.poll_new(3).await, Err(QueueError::NotLoaded));
     let state = outbox.load(&controller(1)).await.unwrap();
-    assert_eq!(told(&state.unconfirmed), pairs(&[(1, "a"), (2, "b"), (3, "c"), (4, "d")]));
+    assert_eq!(numbered(&state.unconfirmed), pairs(&[(1, "a"), (2, "b"), (3, "c"), (4, "d")]));
 }
 
 /// A producer that stores new messages in an outbox is refused; messages returned by polls count as stored.
@@ -144,7 +144,7 @@ async fn a_number_that_comes_again_is_out_of_order() {
     for text in ["a", "b"] {
         disk.write_to_outbox("mails", "", mail(text));
     }
-    assert_eq!(told(&outbox.poll_new(9).await.unwrap()), pairs(&[(6, "a"), (7, "b")]), "a gap is no harm");
+    assert_eq!(numbered(&outbox.poll_new(9).await.unwrap()), pairs(&[(6, "a"), (7, "b")]), "a gap is no harm");
 
     let (disk, mut outbox) = open(-1).await;
     disk.write_to_outbox("mails", "", mail("a"));

@@ -19,7 +19,7 @@ fn controller(instance: u64) -> ControllerRef {
     ControllerRef { node: "localhost:17355#1".parse().unwrap(), path: "orders/7".into(), instance }
 }
 
-fn told(messages: &[MessageSent<Encoded>]) -> Vec<(u64, String)> {
+fn numbered(messages: &[MessageSent<Encoded>]) -> Vec<(u64, String)> {
     let text = |sent: &MessageSent<Encoded>| String::from_utf8(sent.message.payload.to_vec()).unwrap();
     messages.iter().map(|sent| (sent.seq_nr.get(), text(sent))).collect()
 }
@@ -31,7 +31,7 @@ fn pairs(expected: &[(u64, &str)]) -> Vec<(u64, String)> {
 /// Loads like a producer, until the entity answers.
 async fn load(queue: &mut EntityOutboxQueue) -> (u64, Vec<(u64, String)>) {
     until("the entity answers", async || match queue.load(&controller(1)).await {
-        Ok(state) => Some((state.epoch.0, told(&state.unconfirmed))),
+        Ok(state) => Some((state.epoch.0, numbered(&state.unconfirmed))),
         Err(QueueError::OutcomeUnknown) => None,
         Err(other) => panic!("{other}"),
     })
@@ -41,14 +41,14 @@ async fn load(queue: &mut EntityOutboxQueue) -> (u64, Vec<(u64, String)>) {
 async fn polled(queue: &mut EntityOutboxQueue) -> Vec<(u64, String)> {
     until("something is new", async || {
         let new = queue.poll_new(10).await.unwrap();
-        (!new.is_empty()).then(|| told(&new))
+        (!new.is_empty()).then(|| numbered(&new))
     })
     .await
 }
 
 /// Scenario delivery 76.
 #[tokio::test]
-async fn scenario_76_what_was_not_stored_never_leaves() {
+async fn scenario_76_unstored_messages_never_leave() {
     for (fault, is_stored) in [
         (StoreFault::Unavailable, false),
         (StoreFault::Rejected, false),

@@ -177,7 +177,7 @@ async fn known_messages_are_not_handed_out() {
 /// Delivery §9, §6: a consumer controller reports events like an entity, and an undecodable message degrades its health
 /// until it is confirmed, that is skipped.
 #[tokio::test]
-async fn a_consumer_tells_of_events_and_of_its_health() {
+async fn consumer_reports_events_and_health() {
     let nodes = nodes();
     let mut settings = settings();
     settings.consumer.max_delivery_attempts = 2;

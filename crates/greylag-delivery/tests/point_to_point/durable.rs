@@ -71,7 +71,7 @@ async fn stored_messages_outlive_both_sides() {
 
 /// `drain`, and the background drain of a dropped producer, also wait for messages loaded from the queue.
 #[tokio::test]
-async fn what_the_queue_had_is_drained_too() {
+async fn recovered_messages_are_drained_too() {
     let (nodes, disk) = (nodes(), InMemoryQueues::new());
     let first = durable(&nodes.a, &disk);
     let silent = consumer(&nodes.b);

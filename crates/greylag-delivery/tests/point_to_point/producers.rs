@@ -113,7 +113,7 @@ async fn a_new_start_supersedes_handles_and_permits() {
 }
 
 #[tokio::test]
-async fn permits_are_room_that_is_kept() {
+async fn permits_reserve_room() {
     let nodes = nodes();
     let mut settings = settings();
     settings.consumer.flow_control_window = 2;
@@ -172,7 +172,7 @@ async fn a_dropped_producer_delivers_what_it_has() {
 /// delivery 79: a consumer that never answers keeps the producer for `drain_on_drop`; then each message becomes a dead
 /// letter.
 #[tokio::test]
-async fn what_a_dropped_producer_cannot_deliver_is_a_dead_letter() {
+async fn undelivered_messages_of_a_dropped_producer_are_dead_letters() {
     let nodes = nodes();
     let mut settings = settings();
     settings.producer.drain_on_drop = Duration::from_millis(300);

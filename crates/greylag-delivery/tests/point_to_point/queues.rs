@@ -46,7 +46,7 @@ async fn until_stored(disk: &InMemoryQueues, expected: Stored) {
 
 /// delivery 34: the queue's state after each step of the scenario.
 #[tokio::test]
-async fn scenario_34_what_the_queue_holds() {
+async fn scenario_34_queue_state_after_each_step() {
     let (nodes, disk) = (nodes(), InMemoryQueues::new());
     let (producer, consumer) = (durable(&nodes.a, &disk, settings()), consumer(&nodes.b));
     producer.register_consumer(consumer.reference());

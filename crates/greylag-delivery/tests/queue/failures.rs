@@ -51,7 +51,7 @@ async fn after_every_failure_a_load_and_the_same_batch_put_things_right() {
 
 /// Of delivery §4.2: a refusal of the store is reported as such, and the queue can be loaded at once.
 #[tokio::test(start_paused = true)]
-async fn a_refusal_of_the_store_is_told_and_survived() {
+async fn store_refusal_is_reported_and_survived() {
     let (journal, stores) = faulty();
     let (mut queue, _) = loaded(&stores, 1).await;
     for _ in 0..30 {

@@ -154,7 +154,7 @@ async fn scenario_80_exact_confirmations_are_one_event() {
 
 /// Scenario delivery 43: cleanup at the load, before anything else, and at intervals afterwards.
 #[tokio::test(start_paused = true)]
-async fn scenario_43_what_is_of_no_use_is_forgotten() {
+async fn scenario_43_unused_qualifiers_are_forgotten() {
     let stores = Stores::in_memory();
     let settings = EventSourcedQueueSettings::test();
     let half = settings.cleanup_unused_after / 2;

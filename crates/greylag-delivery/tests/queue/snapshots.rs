@@ -28,7 +28,7 @@ fn snapshot_numbers(snapshots: &InMemorySnapshots) -> Vec<u64> {
 }
 
 /// Waits until no task has work: only then does paused time advance.
-async fn at_rest() {
+async fn wait_until_idle() {
     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
 }
 
@@ -42,7 +42,7 @@ async fn old_events_go_when_snapshots_cover_them() {
     for seq_nr in 1..=30 {
         store(&mut queue, [seq_nr]).await.unwrap();
         confirm(&mut queue, "", seq_nr.saturating_sub(2).max(1)).await.unwrap();
-        at_rest().await;
+        wait_until_idle().await;
     }
     assert_eq!(snapshot_numbers(&snapshots), [30, 40, 50]);
     assert_eq!(events(&journal).first(), Some(&31), "the snapshot at 30 is the oldest to start from");
@@ -60,7 +60,7 @@ async fn events_are_kept_where_the_settings_say_so() {
     queue.load(&controller(1)).await.unwrap();
     for seq_nr in 1..=30 {
         store(&mut queue, [seq_nr]).await.unwrap();
-        at_rest().await;
+        wait_until_idle().await;
     }
     assert_eq!(snapshot_numbers(&snapshots), [25, 30]);
     assert_eq!(events(&journal), (1..=31).collect::<Vec<_>>());
@@ -81,7 +81,7 @@ async fn a_queue_too_large_for_a_snapshot_is_read_from_its_events() {
     for seq_nr in 6..=60 {
         let large = message(seq_nr, "large", &"x".repeat(1000));
         queue.store_message_sent(vec![large]).await.unwrap();
-        at_rest().await;
+        wait_until_idle().await;
     }
     assert_eq!(events(&journal), (5..=62).collect::<Vec<_>>());
     assert_eq!(snapshot_numbers(&snapshots), [40, 50, 60]);
@@ -99,7 +99,7 @@ async fn a_queue_too_large_for_a_snapshot_is_read_from_its_events() {
     for seq_nr in 61..=70 {
         store(&mut queue, [seq_nr]).await.unwrap();
     }
-    at_rest().await;
+    wait_until_idle().await;
     assert_eq!(snapshot_numbers(&snapshots).last(), Some(&70));
     assert_eq!(events(&journal).first(), Some(&5));
 
@@ -107,7 +107,7 @@ async fn a_queue_too_large_for_a_snapshot_is_read_from_its_events() {
     for seq_nr in 71..=100 {
         store(&mut queue, [seq_nr]).await.unwrap();
         confirm(&mut queue, "", seq_nr).await.unwrap();
-        at_rest().await;
+        wait_until_idle().await;
     }
     assert!(events(&journal).first().is_some_and(|first| *first > 100), "{:?}", events(&journal));
     let state = queue.load(&controller(2)).await.unwrap();
@@ -124,12 +124,12 @@ async fn an_older_snapshot_finds_its_events_too() {
     queue.load(&controller(1)).await.unwrap();
     for seq_nr in 1..=45 {
         store(&mut queue, [seq_nr]).await.unwrap();
-        at_rest().await;
+        wait_until_idle().await;
         if seq_nr % 5 == 0 {
             confirm(&mut queue, "", seq_nr - 4).await.unwrap();
         }
     }
-    at_rest().await;
+    wait_until_idle().await;
     assert_eq!(snapshot_numbers(&snapshots).len(), 3);
     let state = queue.load(&controller(1)).await.unwrap();
     queue.close().await;

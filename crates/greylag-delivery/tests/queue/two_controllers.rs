@@ -65,7 +65,7 @@ async fn scenario_64_a_stale_controller_claims_nothing() {
 /// Scenario delivery 87: the predecessor is dead. After any outcome of the first claim, the queue can be loaded
 /// although the newest start is the predecessor's.
 #[tokio::test(start_paused = true)]
-async fn scenario_87_the_start_of_a_dead_predecessor_keeps_nobody_out() {
+async fn scenario_87_start_of_a_dead_predecessor_blocks_no_successor() {
     for fault in
         [StoreFault::AnswerLost { done: true }, StoreFault::AnswerLost { done: false }, StoreFault::Unavailable]
     {
@@ -157,21 +157,21 @@ async fn scenario_87_of_two_controllers_exactly_one_goes_on() {
                 controller.step().await;
             }
         }
-        let told = format!("order {order:07b}, fault {fault:?}");
+        let scenario = format!("order {order:07b}, fault {fault:?}");
         let [one, two] = &mut controllers;
-        assert!(one.is_fenced != two.is_fenced, "{told}: exactly one is fenced");
+        assert!(one.is_fenced != two.is_fenced, "{scenario}: exactly one is fenced");
         let winner = if one.is_fenced { two } else { one };
         let known = winner.acknowledged.len();
         winner.step().await;
         winner.step().await;
-        assert!(winner.acknowledged.len() > known, "{told}: it goes on");
+        assert!(winner.acknowledged.len() > known, "{scenario}: it goes on");
 
         let state = loaded(&stores, 3).await.1;
         let stored: BTreeMap<u64, Bytes> =
             state.unconfirmed.into_iter().map(|sent| (sent.seq_nr.get(), sent.message.payload)).collect();
         for (seq_nr, text) in controllers.iter().flat_map(|controller| &controller.acknowledged) {
-            assert_eq!(stored.get(seq_nr), Some(&Bytes::from(text.clone())), "{told}: message {seq_nr}");
+            assert_eq!(stored.get(seq_nr), Some(&Bytes::from(text.clone())), "{scenario}: message {seq_nr}");
         }
-        assert!(stored.keys().copied().eq(1..=stored.len() as u64), "{told}: no gap");
+        assert!(stored.keys().copied().eq(1..=stored.len() as u64), "{scenario}: no gap");
     }
 }

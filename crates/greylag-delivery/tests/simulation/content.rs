@@ -43,14 +43,14 @@ pub(crate) fn content_of(frames: &Frames<u64>) -> u64 {
 
 /// The payload of a frame to an entity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Goods {
+pub(crate) enum TestPayload {
     /// A message with its bytes, or a chunk of one.
     Piece(u64),
     /// A message without bytes, and how to cut it when it is encoded.
-    Kept(u64, Chunks),
+    Unencoded(u64, Chunks),
 }
 
-impl Goods {
+impl TestPayload {
     /// The frames of a message with bytes.
     pub(crate) fn cut(content: u64, chunks: Chunks) -> Frames<Self> {
         match chunks.cut(content) {
@@ -65,8 +65,8 @@ impl Goods {
     /// The message differs from the one that was sent.
     pub(crate) fn joined(frames: &Frames<Self>, chunks: Chunks) -> Result<u64, String> {
         let content = Self::content(frames);
-        let is_kept = *frames == Frames::Whole(Self::Kept(content, chunks));
-        if is_kept || Self::cut(content, chunks) == *frames {
+        let is_unencoded = *frames == Frames::Whole(Self::Unencoded(content, chunks));
+        if is_unencoded || Self::cut(content, chunks) == *frames {
             return Ok(content);
         }
         Err(format!("message {content} came as {frames:?}"))
@@ -75,17 +75,17 @@ impl Goods {
     /// The content of the message to which the frames belong.
     pub(crate) fn content(frames: &Frames<Self>) -> u64 {
         let first = match frames {
-            Frames::Whole(goods) => goods,
+            Frames::Whole(payload) => payload,
             Frames::Chunks(parts) => &parts[0],
         };
         match first {
             Self::Piece(piece) => piece >> 8,
-            Self::Kept(content, _) => *content,
+            Self::Unencoded(content, _) => *content,
         }
     }
 }
 
-impl Content for Goods {
+impl Content for TestPayload {
     fn size(&self) -> u64 {
         8
     }
@@ -95,14 +95,14 @@ impl Content for Goods {
     }
 }
 
-impl Portable for Goods {
+impl Portable for TestPayload {
     fn is_portable(&self) -> bool {
         matches!(self, Self::Piece(_))
     }
 
     fn into_portable(frames: Frames<Self>) -> Result<Frames<Self>, UnsendableError> {
         match frames {
-            Frames::Whole(Self::Kept(content, chunks)) => Ok(Self::cut(content, chunks)),
+            Frames::Whole(Self::Unencoded(content, chunks)) => Ok(Self::cut(content, chunks)),
             frames => Ok(frames),
         }
     }

@@ -239,15 +239,15 @@ impl Simulation {
     /// I7: without losses, a window takes one round trip and no timer.
     fn full_speed(mut self) -> Result<(), String> {
         // A late registration of a dead consumer holds the link up for two repeats; the first message resolves that.
-        self.pass(FAULTS_END + LATE + Duration::from_secs(1), false)?;
+        self.run_until(FAULTS_END + LATE + Duration::from_secs(1), false)?;
         self.send(1)?;
-        self.pass(self.world.elapsed() + Duration::from_secs(10), true)?;
+        self.run_until(self.world.elapsed() + Duration::from_secs(10), true)?;
         let pause = if self.confirms_all { CONFIRM_PAUSE } else { Duration::ZERO };
         let settings = &self.settings.consumer;
         let held = settings.ack_max_delay + settings.delayed_ack_timeout.unwrap_or(settings.resend_interval_max);
         let per_frame = self.processing + self.world.link.max_delay * 2 + pause;
         let frames = self.send(BURST)?;
-        self.pass(self.world.elapsed() + per_frame * frames as u32 + held * 2, true)
+        self.run_until(self.world.elapsed() + per_frame * frames as u32 + held * 2, true)
     }
 
     /// Accepts messages at once; returns the number of their frames.
@@ -262,7 +262,7 @@ impl Simulation {
     }
 
     /// Advances time, at most to `until` after the start; if `settles`, only until every message is confirmed.
-    fn pass(&mut self, until: Duration, settles: bool) -> Result<(), String> {
+    fn run_until(&mut self, until: Duration, settles: bool) -> Result<(), String> {
         while !(settles && self.unconfirmed.is_empty()) {
             let Some(event) = self.world.next() else { return Err("I7: the link has ended".to_owned()) };
             self.on_event(event)?;
@@ -289,7 +289,7 @@ impl Simulation {
                 self.world.after(pause, Event::Send);
             }
             Event::Down { to, header, message } if to == self.consumer.number => self.arrive(header, message)?,
-            Event::Up { from, epoch, message } => self.hear(from, epoch, message)?,
+            Event::Up { from, epoch, message } => self.on_upstream(from, epoch, message)?,
             Event::ProducerTick(epoch) if epoch == self.epoch => {
                 self.producer_tick = None;
                 self.tell_producer(producer_link::Input::Tick)?;
@@ -316,7 +316,7 @@ impl Simulation {
             }
             Event::FaultsEnd => {
                 self.faults = false;
-                self.world.link = self.world.link.calm();
+                self.world.link = self.world.link.without_faults();
                 if self.is_lossy() {
                     // From here on messages arrive in order, and find an idle consumer: with a full window they could
                     // be lost.
@@ -371,7 +371,7 @@ impl Simulation {
 
     // ---- the producer ---------------------------------------------------------------------------
 
-    fn hear(&mut self, from: u64, epoch: Option<Epoch>, message: Upstream) -> Result<(), String> {
+    fn on_upstream(&mut self, from: u64, epoch: Option<Epoch>, message: Upstream) -> Result<(), String> {
         if let Upstream::Request { confirmed, up_to, .. } | Upstream::Ack { confirmed, up_to } = message
             && epoch == Some(Epoch(self.epoch))
         {

@@ -26,10 +26,10 @@ use rand::RngExt;
 
 use super::content::Chunks;
 use super::draws;
-use super::durable::{Durable, Told};
+use super::durable::{Durable, SenderOutcome};
 use super::omission::Without;
-use super::senders::{Senders, Wish};
-use super::store::{Fate, Store, Writer};
+use super::senders::{SenderRequest, Senders};
+use super::store::{CallOutcome, Store, Writer};
 use super::world::World;
 
 const FAULTS_END: Duration = Duration::from_secs(8);
@@ -66,7 +66,7 @@ enum Event {
         producer: u64,
         id: u64,
         call: Call<Frames<u64>>,
-        fate: Fate,
+        outcome: CallOutcome,
     },
     KillProducer,
     /// The producer is closed; the next one starts when it has ended.
@@ -270,7 +270,7 @@ impl Simulation {
         }
         let (session, room) = (self.present().session, self.present().machine.room());
         let before = self.senders.permits();
-        let tickets: Vec<u64> = (0..=room).map(|_| self.senders.ticket(self.current, Wish::Room)).collect();
+        let tickets: Vec<u64> = (0..=room).map(|_| self.senders.ticket(self.current, SenderRequest::Room)).collect();
         for ticket in &tickets {
             self.tell_producer(self.current, Input::Reserve { session, ticket: *ticket })?;
         }
@@ -334,7 +334,7 @@ impl Simulation {
                 let done = std::mem::take(&mut self.consumer.done);
                 self.tell_consumer(consumer_controller::Input::ConfirmAll(done))?;
             }
-            Event::Queue { producer, id, call, fate } => self.queue(producer, id, call, fate)?,
+            Event::Queue { producer, id, call, outcome } => self.queue(producer, id, call, outcome)?,
             Event::KillProducer => self.kill_producer()?,
             Event::CloseProducer => {
                 self.deaths += 1;
@@ -356,7 +356,7 @@ impl Simulation {
             }
             Event::FaultsEnd => {
                 self.faults = false;
-                self.world.link = self.world.link.calm();
+                self.world.link = self.world.link.without_faults();
             }
             _ => {}
         }
@@ -371,7 +371,8 @@ impl Simulation {
         let pause = self.world.upto(Duration::from_millis(60));
         self.world.after(pause, Event::Send);
         if self.world.chance(0.25) {
-            let (ticket, session) = (self.senders.ticket(self.current, Wish::Permit(content)), self.present().session);
+            let (ticket, session) =
+                (self.senders.ticket(self.current, SenderRequest::Permit(content)), self.present().session);
             return self.tell_producer(self.current, Input::Reserve { session, ticket });
         }
         let waits = self.world.chance(0.9);
@@ -383,7 +384,7 @@ impl Simulation {
         let mut left_behind = self.producers.iter().filter(|(number, of)| **number != self.current && !of.has_ended);
         let left_behind = left_behind.next_back().map(|(number, _)| *number);
         let number = left_behind.filter(|_| self.world.chance(0.3)).unwrap_or(self.current);
-        let ticket = self.senders.ticket(number, Wish::Message(content));
+        let ticket = self.senders.ticket(number, SenderRequest::Message(content));
         if let Some(durable) = &mut self.durable {
             durable.submit(content, number);
         }
@@ -414,11 +415,13 @@ impl Simulation {
         Message { frames: self.chunks.cut(content), bytes: 100, ack: self.world.chance(0.3) }
     }
 
-    fn refused(&mut self, ticket: u64, told: Told) -> Result<(), String> {
+    fn refused(&mut self, ticket: u64, outcome: SenderOutcome) -> Result<(), String> {
         match self.senders.refused(ticket)? {
-            Wish::Message(content) => self.durable.as_mut().map_or(Ok(()), |durable| durable.tell(content, told)),
-            Wish::Permit(content) => self.admit(content, true),
-            Wish::Room => Ok(()),
+            SenderRequest::Message(content) => {
+                self.durable.as_mut().map_or(Ok(()), |durable| durable.record(content, outcome))
+            }
+            SenderRequest::Permit(content) => self.admit(content, true),
+            SenderRequest::Room => Ok(()),
         }
     }
 
@@ -567,7 +570,7 @@ impl Simulation {
         let machine = PointToPoint::new(settings, storing, self.world.now, &mut effects);
         let machine = machine.sabotaged(self.without.machine);
         self.producers.insert(number, Producer { machine, session: 1, tick_at: None, has_ended: false });
-        self.carry_out(number, effects)?;
+        self.apply_effects(number, effects)?;
         self.tell_producer(number, Input::Start { session: 1 })
     }
 
@@ -600,10 +603,10 @@ impl Simulation {
         if ticks {
             assert_moved("producer", self.world.now, producer.machine.next_deadline());
         }
-        self.carry_out(number, effects)
+        self.apply_effects(number, effects)
     }
 
-    fn carry_out(&mut self, number: u64, effects: Vec<Effect<u64>>) -> Result<(), String> {
+    fn apply_effects(&mut self, number: u64, effects: Vec<Effect<u64>>) -> Result<(), String> {
         for effect in effects {
             match effect {
                 Effect::Transmit { to, header, message } => {
@@ -630,8 +633,8 @@ impl Simulation {
                     }
                     self.senders.confirmed_as(ticket, content)?;
                 }
-                Effect::Refused { ticket, .. } => self.refused(ticket, Told::NotStored)?,
-                Effect::Unknown { ticket, .. } => self.refused(ticket, Told::Unknown)?,
+                Effect::Refused { ticket, .. } => self.refused(ticket, SenderOutcome::NotStored)?,
+                Effect::Unknown { ticket, .. } => self.refused(ticket, SenderOutcome::Unknown)?,
                 Effect::Failed(Failure::Fenced { .. }) if number != self.current => {}
                 Effect::Undelivered { ticket: Some(ticket), .. } if self.durable.is_none() => {
                     self.senders.undelivered(ticket)?;
@@ -672,14 +675,14 @@ impl Simulation {
     /// Makes a call of a producer's queue.
     fn call(&mut self, producer: u64, id: u64, call: Call<Frames<u64>>) {
         let Some(durable) = &mut self.durable else { return };
-        let (at, fate) = durable.call(&mut self.world, self.faults);
-        self.world.at(at, Event::Queue { producer, id, call, fate });
+        let (at, outcome) = durable.call(&mut self.world, self.faults);
+        self.world.at(at, Event::Queue { producer, id, call, outcome });
     }
 
-    fn queue(&mut self, producer: u64, id: u64, call: Call<Frames<u64>>, fate: Fate) -> Result<(), String> {
+    fn queue(&mut self, producer: u64, id: u64, call: Call<Frames<u64>>, outcome: CallOutcome) -> Result<(), String> {
         let is_alive = self.producers.contains_key(&producer);
         let Some(durable) = &mut self.durable else { return Ok(()) };
-        match durable.carry_out(producer, is_alive, call, fate) {
+        match durable.run_call(producer, is_alive, call, outcome) {
             Some(answer) => self.tell_producer(producer, Input::Answered { call: id, answer }),
             None => Ok(()),
         }

@@ -1,12 +1,12 @@
-//! Senders of producers without entities: the wish of each sender, and its answers.
+//! Senders of producers without entities: the request of each sender, and its answers.
 //!
 //! I8: each sender gets one answer, and one confirmation, after its message was accepted.
 
 use std::collections::BTreeMap;
 
-/// The wish of a sender.
+/// The request of a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum SenderRequest {
     /// To send this message.
     Message(u64),
     /// A permit for this message.
@@ -31,7 +31,7 @@ enum State {
 #[derive(Debug)]
 struct Sender {
     producer: u64,
-    wish: Wish,
+    request: SenderRequest,
     state: State,
 }
 
@@ -45,16 +45,17 @@ pub(crate) struct Senders {
 
 impl Senders {
     /// Adds a sender of this producer, with the next ticket.
-    pub(crate) fn ticket(&mut self, producer: u64, wish: Wish) -> u64 {
+    pub(crate) fn ticket(&mut self, producer: u64, request: SenderRequest) -> u64 {
         self.next += 1;
-        self.all.insert(self.next, Sender { producer, wish, state: State::Waiting });
+        self.all.insert(self.next, Sender { producer, request, state: State::Waiting });
         self.next
     }
 
     /// Whether a sender has no answer, or a permit that it may use.
     pub(crate) fn are_waiting(&self) -> bool {
         self.all.values().any(|sender| {
-            matches!(sender.state, State::Waiting) || (sender.state == State::Permitted && sender.wish != Wish::Room)
+            matches!(sender.state, State::Waiting)
+                || (sender.state == State::Permitted && sender.request != SenderRequest::Room)
         })
     }
 
@@ -73,7 +74,7 @@ impl Senders {
     /// Takes the permit of a sender: returns its producer and its message. The caller decides what to do.
     pub(crate) fn take_permit(&mut self, ticket: u64) -> Option<(u64, u64)> {
         match self.all.get_mut(&ticket)? {
-            Sender { producer, wish: Wish::Permit(content), state: state @ State::Permitted } => {
+            Sender { producer, request: SenderRequest::Permit(content), state: state @ State::Permitted } => {
                 *state = State::Over;
                 Some((*producer, *content))
             }
@@ -84,14 +85,14 @@ impl Senders {
     /// The sender sends its message with its permit.
     pub(crate) fn uses_permit(&mut self, ticket: u64, content: u64) {
         if let Some(sender) = self.all.get_mut(&ticket) {
-            (sender.wish, sender.state) = (Wish::Message(content), State::Waiting);
+            (sender.request, sender.state) = (SenderRequest::Message(content), State::Waiting);
         }
     }
 
     /// A sender without an answer goes away. Returns its producer, and its message.
     pub(crate) fn give_up(&mut self, ticket: u64) -> Option<(u64, u64)> {
         match self.all.get_mut(&ticket)? {
-            Sender { producer, wish: Wish::Message(content), state: state @ State::Waiting } => {
+            Sender { producer, request: SenderRequest::Message(content), state: state @ State::Waiting } => {
                 *state = State::Gone;
                 Some((*producer, *content))
             }
@@ -101,8 +102,8 @@ impl Senders {
 
     pub(crate) fn accepted_as(&mut self, ticket: u64) -> Result<u64, String> {
         match self.all.get_mut(&ticket) {
-            Some(Sender { wish: Wish::Message(content), state: State::Gone, .. }) => Ok(*content),
-            Some(Sender { wish: Wish::Message(content), state: state @ State::Waiting, .. }) => {
+            Some(Sender { request: SenderRequest::Message(content), state: State::Gone, .. }) => Ok(*content),
+            Some(Sender { request: SenderRequest::Message(content), state: state @ State::Waiting, .. }) => {
                 *state = State::Accepted;
                 Ok(*content)
             }
@@ -113,7 +114,9 @@ impl Senders {
     pub(crate) fn confirmed_as(&mut self, ticket: u64, content: u64) -> Result<(), String> {
         match self.all.get_mut(&ticket) {
             Some(Sender { state: State::Gone, .. }) => Ok(()),
-            Some(Sender { wish, state: state @ State::Accepted, .. }) if *wish == Wish::Message(content) => {
+            Some(Sender { request, state: state @ State::Accepted, .. })
+                if *request == SenderRequest::Message(content) =>
+            {
                 *state = State::Confirmed;
                 Ok(())
             }
@@ -121,13 +124,13 @@ impl Senders {
         }
     }
 
-    /// A sender is refused, or its outcome is unknown. Returns its wish.
-    pub(crate) fn refused(&mut self, ticket: u64) -> Result<Wish, String> {
+    /// A sender is refused, or its outcome is unknown. Returns its request.
+    pub(crate) fn refused(&mut self, ticket: u64) -> Result<SenderRequest, String> {
         match self.all.get_mut(&ticket) {
-            Some(Sender { wish, state: State::Gone, .. }) => Ok(*wish),
-            Some(Sender { wish, state: state @ State::Waiting, .. }) => {
+            Some(Sender { request, state: State::Gone, .. }) => Ok(*request),
+            Some(Sender { request, state: state @ State::Waiting, .. }) => {
                 *state = State::Over;
-                Ok(*wish)
+                Ok(*request)
             }
             other => Err(format!("I8: ticket {ticket} was refused as {other:?}")),
         }
@@ -163,8 +166,8 @@ impl Senders {
 
     /// Accepted messages of senders that have not gone away.
     pub(crate) fn accepted(&self) -> Vec<u64> {
-        let content = |sender: &Sender| match (sender.wish, sender.state) {
-            (Wish::Message(content), State::Accepted | State::Confirmed) => Some(content),
+        let content = |sender: &Sender| match (sender.request, sender.state) {
+            (SenderRequest::Message(content), State::Accepted | State::Confirmed) => Some(content),
             _ => None,
         };
         self.all.values().filter_map(content).collect()

@@ -24,7 +24,7 @@ use greylag_core::UniqueAddress;
 use greylag_delivery::machine::portable::Portable;
 use greylag_delivery::machine::producer_link::Frames;
 use greylag_delivery::machine::sharding_consumer::{self, DeliveryHandle, ShardingConsumer, ShardingConsumerSettings};
-use greylag_delivery::machine::sharding_producer::{self, Parcel, ShardingProducer, ShardingProducerSettings};
+use greylag_delivery::machine::sharding_producer::{self, RoutedMessage, ShardingProducer, ShardingProducerSettings};
 use greylag_delivery::machine::storing::{Call, End, StoringSettings, StoringState};
 use greylag_delivery::{
     ControllerRef, Dedupe, DeliverySettings, Epoch, MessageId, ProducerId, ProducerIdentity, Sabotage, SeqNr,
@@ -33,11 +33,11 @@ use greylag_delivery::{
 use greylag_testkit::deadlines::assert_moved;
 use rand::RngExt;
 
-use super::content::{Chunks, Goods};
+use super::content::{Chunks, TestPayload};
 use super::draws;
-use super::durable::{Durable, Told};
+use super::durable::{Durable, SenderOutcome};
 use super::omission::Without;
-use super::store::{Fate, Store, Writer};
+use super::store::{CallOutcome, Store, Writer};
 use super::world::World;
 
 const FAULTS_END: Duration = Duration::from_secs(8);
@@ -67,7 +67,7 @@ enum Event {
     },
     Downstream {
         entity: usize,
-        batch: SequencedBatch<Goods>,
+        batch: SequencedBatch<TestPayload>,
     },
     Upstream(UpstreamMessage),
     /// Frames of a link found no room on their lane.
@@ -113,14 +113,14 @@ enum Event {
     Queue {
         producer: u64,
         id: u64,
-        call: Call<Parcel<Goods>>,
-        fate: Fate,
+        call: Call<RoutedMessage<TestPayload>>,
+        outcome: CallOutcome,
     },
 }
 
 /// A producer controller: the current one, or a former one that does not know of its replacement.
 struct Producer {
-    machine: ShardingProducer<Goods>,
+    machine: ShardingProducer<TestPayload>,
     tick_at: Option<Instant>,
     has_ended: bool,
     permits: u64,
@@ -131,7 +131,7 @@ struct Producer {
 /// One incarnation of an entity.
 struct Incarnation {
     instance: u64,
-    machine: ShardingConsumer<Goods>,
+    machine: ShardingConsumer<TestPayload>,
     tick_at: Option<Instant>,
     /// The last total of a first attempt; later attempts may run in any order.
     last_total: u64,
@@ -179,21 +179,21 @@ pub(crate) struct Simulation {
     accepted: BTreeSet<u64>,
     confirmed: BTreeSet<u64>,
     /// Set for a durable producer.
-    durable: Option<Durable<Parcel<Goods>>>,
+    durable: Option<Durable<RoutedMessage<TestPayload>>>,
     storing_settings: StoringSettings,
     next_instance: u64,
     without: Without,
     confirms_all: bool,
     faults: bool,
     processing: Duration,
-    tally: Tally,
+    counters: RunCounters,
     /// Every event and effect, if requested.
     trace: Option<String>,
 }
 
 /// Counts of a run.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Tally {
+pub(crate) struct RunCounters {
     pub(crate) events: u64,
     pub(crate) deaths: u64,
     pub(crate) applied: u64,
@@ -203,14 +203,14 @@ pub(crate) struct Tally {
     pub(crate) left_behind: u64,
 }
 
-pub(crate) fn run(seed: u64, without: Without) -> Result<Tally, String> {
-    Simulation::new(seed, without, false).run().map(|(tally, _)| tally)
+pub(crate) fn run(seed: u64, without: Without) -> Result<RunCounters, String> {
+    Simulation::new(seed, without, false).run().map(|(counters, _)| counters)
 }
 
-pub(crate) fn run_durable(seed: u64, without: Without) -> Result<Tally, String> {
+pub(crate) fn run_durable(seed: u64, without: Without) -> Result<RunCounters, String> {
     let mut simulation = Simulation::new(seed, without, false);
     simulation.durable = Some(Durable::new(Store::new(STREAM, without.claims)));
-    simulation.run().map(|(tally, _)| tally)
+    simulation.run().map(|(counters, _)| counters)
 }
 
 pub(crate) fn trace(seed: u64) -> String {
@@ -268,7 +268,7 @@ impl Simulation {
             confirms_all: world.chance(0.5),
             faults: true,
             processing,
-            tally: Tally::default(),
+            counters: RunCounters::default(),
             trace: traced.then(String::new),
             world,
         };
@@ -299,20 +299,20 @@ impl Simulation {
         self.world.after(Duration::ZERO, Event::Submit { producer: 1, index: 0 });
     }
 
-    fn run(mut self) -> Result<(Tally, String), String> {
+    fn run(mut self) -> Result<(RunCounters, String), String> {
         let limit = FAULTS_END + Duration::from_secs(60);
         self.start_producer()?;
         while let Some(event) = self.world.next() {
-            self.tally.events += 1;
+            self.counters.events += 1;
             if let Some(trace) = &mut self.trace {
                 let _ = writeln!(trace, "{:?} {event:?}", self.world.elapsed());
             }
             self.on_event(event)?;
             if !self.faults && self.is_done() {
                 self.check()?;
-                self.tally.applied = self.input.len() as u64;
+                self.counters.applied = self.input.len() as u64;
                 self.rest()?;
-                return Ok((self.tally, self.trace.unwrap_or_default()));
+                return Ok((self.counters, self.trace.unwrap_or_default()));
             }
             if self.world.elapsed() > limit {
                 let stats: Vec<_> = self.producers.values().map(|of| of.machine.stats(self.world.now)).collect();
@@ -332,7 +332,7 @@ impl Simulation {
             let stats = producer.machine.stats(now);
             let is_delivered = stats.unconfirmed == 0 && stats.waiting == 0 && stats.storing == 0;
             let is_open = matches!(producer.machine.storing_state(), StoringState::Open | StoringState::InMemory);
-            producer.has_ended || (is_delivered && is_open && !producer.machine.owes_recovered())
+            producer.has_ended || (is_delivered && is_open && !producer.machine.has_unconfirmed_recovered())
         };
         let is_stored = self.durable.as_ref().is_none_or(Durable::is_settled);
         self.submitted == self.input.len()
@@ -443,7 +443,7 @@ impl Simulation {
                     self.tell_producer(number, sharding_producer::Input::Tick)?;
                 }
             }
-            Event::Queue { producer, id, call, fate } => self.queue(producer, id, call, fate)?,
+            Event::Queue { producer, id, call, outcome } => self.queue(producer, id, call, outcome)?,
             Event::ConsumerTick { entity, instance } => {
                 if let Some(live) = self.entities[entity].live.as_mut().filter(|live| live.instance == instance) {
                     live.tick_at = None;
@@ -467,12 +467,12 @@ impl Simulation {
             }
             Event::KillProducer => self.kill_producer()?,
             Event::KillEntity(entity) => {
-                self.tally.deaths += 1;
+                self.counters.deaths += 1;
                 self.entities[entity].live = None;
             }
             Event::Passivate(entity) => self.tell_consumer(entity, sharding_consumer::Input::Finish)?,
             Event::Rebalance(entity) => {
-                self.tally.deaths += 1;
+                self.counters.deaths += 1;
                 let shard = shard(entity);
                 let took = self.world.upto(Duration::from_millis(800));
                 let moves = self.world.chance(0.5);
@@ -503,14 +503,14 @@ impl Simulation {
                     self.entities[entity].unrouted_until = None;
                     let (shard, routed) = (shard(entity), true);
                     let late = if self.world.chance(0.5) { 500 } else { 0 };
-                    let heard = self.world.upto(Duration::from_millis(late));
-                    self.world.after(heard, Event::Homed(shard.clone()));
+                    let delay = self.world.upto(Duration::from_millis(late));
+                    self.world.after(delay, Event::Homed(shard.clone()));
                     self.tell_producers(&sharding_producer::Input::RouteChanged { shard, routed })?;
                 }
             }
             Event::FaultsEnd => {
                 self.faults = false;
-                self.world.link = self.world.link.calm();
+                self.world.link = self.world.link.without_faults();
             }
         }
         Ok(())
@@ -581,7 +581,7 @@ impl Simulation {
             let is_here = !self.away.contains(&shard);
             self.tell_producer(number, sharding_producer::Input::Homed { shard: shard.clone(), is_here })?;
         }
-        let frames = self.goods(content, &shard);
+        let frames = self.payload(content, &shard);
         self.tell_producer(
             number,
             sharding_producer::Input::Admit { ticket, entity: name, shard, frames, bytes: 100, ack },
@@ -593,19 +593,19 @@ impl Simulation {
 
     /// The payload as its sender makes it, by the known home of the shard: with bytes for other nodes, and for a
     /// durable producer.
-    fn goods(&mut self, content: u64, shard: &str) -> Frames<Goods> {
+    fn payload(&mut self, content: u64, shard: &str) -> Frames<TestPayload> {
         let is_wrong = self.world.chance(0.1);
         if self.durable.is_some() || self.away.contains(shard) != is_wrong {
-            Goods::cut(content, self.chunks)
+            TestPayload::cut(content, self.chunks)
         } else {
-            Frames::Whole(Goods::Kept(content, self.chunks))
+            Frames::Whole(TestPayload::Unencoded(content, self.chunks))
         }
     }
 
     /// The next producer, as after a restart of its process: with a stable identity it runs over the same input again,
     /// a durable one continues its queue. The former producer may live on.
     fn kill_producer(&mut self) -> Result<(), String> {
-        self.tally.deaths += 1;
+        self.counters.deaths += 1;
         let is_open = |producer: &Producer| {
             matches!(producer.machine.storing_state(), StoringState::Open | StoringState::InMemory)
         };
@@ -655,16 +655,22 @@ impl Simulation {
     // ---- the queue ------------------------------------------------------------------------------
 
     /// Makes a call of a producer's queue.
-    fn call(&mut self, producer: u64, id: u64, call: Call<Parcel<Goods>>) {
+    fn call(&mut self, producer: u64, id: u64, call: Call<RoutedMessage<TestPayload>>) {
         let Some(durable) = &mut self.durable else { return };
-        let (at, fate) = durable.call(&mut self.world, self.faults);
-        self.world.at(at, Event::Queue { producer, id, call, fate });
+        let (at, outcome) = durable.call(&mut self.world, self.faults);
+        self.world.at(at, Event::Queue { producer, id, call, outcome });
     }
 
-    fn queue(&mut self, producer: u64, id: u64, call: Call<Parcel<Goods>>, fate: Fate) -> Result<(), String> {
+    fn queue(
+        &mut self,
+        producer: u64,
+        id: u64,
+        call: Call<RoutedMessage<TestPayload>>,
+        outcome: CallOutcome,
+    ) -> Result<(), String> {
         let is_alive = self.producers.contains_key(&producer);
         let Some(durable) = &mut self.durable else { return Ok(()) };
-        match durable.carry_out(producer, is_alive, call, fate) {
+        match durable.run_call(producer, is_alive, call, outcome) {
             Some(answer) => self.tell_producer(producer, sharding_producer::Input::Queue { call: id, answer }),
             None => Ok(()),
         }
@@ -677,7 +683,7 @@ impl Simulation {
         self.consumer_settings.link.max_delivery_attempts > 0 && content.is_multiple_of(11)
     }
 
-    fn arrive(&mut self, entity: usize, mut batch: SequencedBatch<Goods>) -> Result<(), String> {
+    fn arrive(&mut self, entity: usize, mut batch: SequencedBatch<TestPayload>) -> Result<(), String> {
         if let Some(until) = self.entities[entity].unrouted_until {
             // The region buffers the batch until there is a route; sometimes its buffer is full.
             if self.world.chance(0.8) {
@@ -691,7 +697,7 @@ impl Simulation {
             let leave = batch.frames.iter().take_while(|message| message.frame.payload.is_portable()).count();
             if leave < batch.frames.len() {
                 batch.frames.truncate(leave);
-                self.tally.left_behind += 1;
+                self.counters.left_behind += 1;
             }
         }
         if self.entities[entity].live.is_none() {
@@ -777,12 +783,12 @@ impl Simulation {
 
     // ---- machines -------------------------------------------------------------------------------
 
-    fn tell_producers(&mut self, input: &sharding_producer::Input<Goods>) -> Result<(), String> {
+    fn tell_producers(&mut self, input: &sharding_producer::Input<TestPayload>) -> Result<(), String> {
         let numbers: Vec<u64> = self.producers.keys().copied().collect();
         numbers.into_iter().try_for_each(|number| self.tell_producer(number, input.clone()))
     }
 
-    fn tell_producer(&mut self, number: u64, input: sharding_producer::Input<Goods>) -> Result<(), String> {
+    fn tell_producer(&mut self, number: u64, input: sharding_producer::Input<TestPayload>) -> Result<(), String> {
         let Some(producer) = self.producers.get_mut(&number) else { return Ok(()) };
         let mut effects = Vec::new();
         let ticks = matches!(input, sharding_producer::Input::Tick);
@@ -790,7 +796,7 @@ impl Simulation {
         if ticks {
             assert_moved("producer", self.world.now, producer.machine.next_deadline());
         }
-        let mut batches: Vec<(usize, SequencedBatch<Goods>)> = Vec::new();
+        let mut batches: Vec<(usize, SequencedBatch<TestPayload>)> = Vec::new();
         for effect in effects {
             if let Some(trace) = &mut self.trace {
                 let _ = writeln!(trace, "  producer {number} {effect:?}");
@@ -811,7 +817,7 @@ impl Simulation {
                     self.world.send(&Event::ToConsumer { instance: to.instance, message }, Duration::ZERO);
                 }
                 sharding_producer::Effect::Permit { permit } => self.on_permit(number, permit),
-                other => self.on_told(number, other)?,
+                other => self.on_producer_effect(number, other)?,
             }
         }
         for (entity, batch) in batches {
@@ -844,7 +850,11 @@ impl Simulation {
     }
 
     /// Handles an answer to a sender, or the end of the producer.
-    fn on_told(&mut self, number: u64, effect: sharding_producer::Effect<Goods>) -> Result<(), String> {
+    fn on_producer_effect(
+        &mut self,
+        number: u64,
+        effect: sharding_producer::Effect<TestPayload>,
+    ) -> Result<(), String> {
         use sharding_producer::Effect;
         let content = |ticket: u64| self.tickets.get(&ticket).copied().unwrap_or(0);
         let is_current = number == self.current;
@@ -863,9 +873,9 @@ impl Simulation {
                 }
             }
             Effect::Confirmed { ticket, total } => self.on_confirmed(is_current, ticket, total)?,
-            Effect::StoreUnknown { ticket, .. } => self.told(content(ticket), Told::Unknown)?,
+            Effect::StoreUnknown { ticket, .. } => self.record_outcome(content(ticket), SenderOutcome::Unknown)?,
             Effect::Unavailable { ticket, .. } | Effect::Refused { ticket, .. } => {
-                self.told(content(ticket), Told::NotStored)?;
+                self.record_outcome(content(ticket), SenderOutcome::NotStored)?;
             }
             Effect::Fenced { .. } | Effect::QueueEnded(End::Fenced { .. }) if !is_current => {
                 if let Some(producer) = self.producers.get_mut(&number) {
@@ -880,8 +890,8 @@ impl Simulation {
         Ok(())
     }
 
-    fn told(&mut self, content: u64, told: Told) -> Result<(), String> {
-        self.durable.as_mut().map_or(Ok(()), |durable| durable.tell(content, told))
+    fn record_outcome(&mut self, content: u64, outcome: SenderOutcome) -> Result<(), String> {
+        self.durable.as_mut().map_or(Ok(()), |durable| durable.record(content, outcome))
     }
 
     /// I8: a message is confirmed once, after it was processed.
@@ -901,7 +911,7 @@ impl Simulation {
         Ok(())
     }
 
-    fn tell_consumer(&mut self, entity: usize, input: sharding_consumer::Input<Goods>) -> Result<(), String> {
+    fn tell_consumer(&mut self, entity: usize, input: sharding_consumer::Input<TestPayload>) -> Result<(), String> {
         let Some(live) = self.entities[entity].live.as_mut() else { return Ok(()) };
         let mut effects = Vec::new();
         let ticks = matches!(input, sharding_consumer::Input::Tick);
@@ -959,13 +969,13 @@ impl Simulation {
         Ok(())
     }
 
-    fn deliver(&mut self, entity: usize, handle: DeliveryHandle, parts: &Frames<Goods>) -> Result<(), String> {
-        let content = Goods::joined(parts, self.chunks)?;
-        let is_kept = matches!(parts, Frames::Whole(goods) if !goods.is_portable());
-        if is_kept && (self.durable.is_some() || self.away.contains(&shard(entity))) {
+    fn deliver(&mut self, entity: usize, handle: DeliveryHandle, parts: &Frames<TestPayload>) -> Result<(), String> {
+        let content = TestPayload::joined(parts, self.chunks)?;
+        let is_unencoded = matches!(parts, Frames::Whole(payload) if !payload.is_portable());
+        if is_unencoded && (self.durable.is_some() || self.away.contains(&shard(entity))) {
             return Err(format!("K7: message {content} was delivered without bytes"));
         }
-        self.tally.handed_over += u64::from(is_kept);
+        self.counters.handed_over += u64::from(is_unencoded);
         let total = handle.id.seq_nr;
         if self.content_of(total) != Some(content) {
             return Err(format!("{total} was delivered with the content of {content}"));

@@ -7,22 +7,22 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use greylag_delivery::machine::producer_link::Frames;
-use greylag_delivery::machine::sharding_producer::Parcel;
+use greylag_delivery::machine::sharding_producer::RoutedMessage;
 use greylag_delivery::machine::storing::{Answer, Call};
 use greylag_delivery::queue::{MessageSent, Qualifier, QueueError, QueueState, Started, StoredQueue};
 use greylag_delivery::{ControllerRef, Epoch, SeqNr, StreamId};
 
-use super::content::{Goods, content_of};
+use super::content::{TestPayload, content_of};
 
 /// The outcome of a call.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Fate {
+pub(crate) struct CallOutcome {
     is_done: bool,
-    heard: Heard,
+    reply: Reply,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Heard {
+enum Reply {
     /// The answer arrives.
     Answer,
     /// An error arrives: "not stored" if that is true, "unknown" otherwise.
@@ -31,37 +31,37 @@ enum Heard {
     Nothing,
 }
 
-impl Fate {
-    pub(crate) const GOOD: Self = Self { is_done: true, heard: Heard::Answer };
+impl CallOutcome {
+    pub(crate) const GOOD: Self = Self { is_done: true, reply: Reply::Answer };
 
-    /// A random fate; one call in six fails in some way.
+    /// A random outcome; one call in six fails in some way.
     pub(crate) fn drawn(pick: usize) -> Self {
-        let (is_done, heard) = match pick % 24 {
-            0 => (false, Heard::Failure),
-            1 => (true, Heard::Failure),
-            2 => (false, Heard::Nothing),
-            3 => (true, Heard::Nothing),
+        let (is_done, reply) = match pick % 24 {
+            0 => (false, Reply::Failure),
+            1 => (true, Reply::Failure),
+            2 => (false, Reply::Nothing),
+            3 => (true, Reply::Nothing),
             _ => return Self::GOOD,
         };
-        Self { is_done, heard }
+        Self { is_done, reply }
     }
 }
 
 /// A message in the form in which a producer gives it to its queue.
-pub(crate) trait Kept: Clone {
+pub(crate) trait QueuedMessage: Clone {
     /// The content, which identifies the message.
     fn content(&self) -> u64;
 }
 
-impl Kept for Frames<u64> {
+impl QueuedMessage for Frames<u64> {
     fn content(&self) -> u64 {
         content_of(self)
     }
 }
 
-impl Kept for Parcel<Goods> {
+impl QueuedMessage for RoutedMessage<TestPayload> {
     fn content(&self) -> u64 {
-        Goods::content(&self.frames)
+        TestPayload::content(&self.frames)
     }
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Store<M> {
     unchecked: bool,
 }
 
-impl<M: Kept> Store<M> {
+impl<M: QueuedMessage> Store<M> {
     pub(crate) fn new(stream: StreamId, unchecked: bool) -> Self {
         Self { stream, rows: StoredQueue::default(), ever: BTreeMap::new(), busy_until: None, unchecked }
     }
@@ -113,19 +113,20 @@ impl<M: Kept> Store<M> {
     }
 
     /// Carries a call out, or not; returns the answer that the producer gets.
-    pub(crate) fn call(&mut self, writer: &mut Writer, call: Call<M>, fate: Fate) -> Option<Answer<M>> {
+    pub(crate) fn call(&mut self, writer: &mut Writer, call: Call<M>, outcome: CallOutcome) -> Option<Answer<M>> {
         let refused = self.refuses(writer, &call);
         let refused_load = self.lost_to(writer);
-        let failure = if fate.is_done { QueueError::OutcomeUnknown } else { QueueError::NotStored("drawn".to_owned()) };
-        let error = refused.or(matches!(fate.heard, Heard::Failure).then_some(failure));
-        let is_lost = matches!(fate.heard, Heard::Nothing);
-        if matches!(fate.heard, Heard::Failure) {
+        let failure =
+            if outcome.is_done { QueueError::OutcomeUnknown } else { QueueError::NotStored("drawn".to_owned()) };
+        let error = refused.or(matches!(outcome.reply, Reply::Failure).then_some(failure));
+        let is_lost = matches!(outcome.reply, Reply::Nothing);
+        if matches!(outcome.reply, Reply::Failure) {
             writer.epoch = None;
         }
         let answer = match call {
             Call::Load if refused_load.is_some() => Answer::Loaded(Err(refused_load?)),
             Call::Load => {
-                let done = if fate.is_done { Some(self.load(writer)) } else { None };
+                let done = if outcome.is_done { Some(self.load(writer)) } else { None };
                 if error.is_some() {
                     writer.epoch = None;
                 }
@@ -141,7 +142,7 @@ impl<M: Kept> Store<M> {
             Call::Store(batch) => {
                 let last = batch.last().map_or(SeqNr::NONE, |sent| sent.seq_nr);
                 let stored =
-                    if fate.is_done && !matches!(error, Some(QueueError::Fenced { .. } | QueueError::NotLoaded)) {
+                    if outcome.is_done && !matches!(error, Some(QueueError::Fenced { .. } | QueueError::NotLoaded)) {
                         self.store(writer, batch)
                     } else {
                         Ok(())
@@ -149,7 +150,7 @@ impl<M: Kept> Store<M> {
                 Answer::Stored(error.map_or(stored.map(|()| last), Err))
             }
             Call::Confirm(confirmations) => {
-                if fate.is_done && error.is_none() {
+                if outcome.is_done && error.is_none() {
                     let news = self.rows.judge_confirmations(confirmations);
                     news.iter().flatten().for_each(|confirmation| self.rows.confirm(confirmation));
                     Answer::Confirmed(news.map(drop))

@@ -24,10 +24,10 @@ use rand::RngExt;
 
 use super::content::Chunks;
 use super::draws;
-use super::durable::{Durable, Told};
+use super::durable::{Durable, SenderOutcome};
 use super::omission::Without;
-use super::senders::{Senders, Wish};
-use super::store::{Fate, Store, Writer};
+use super::senders::{SenderRequest, Senders};
+use super::store::{CallOutcome, Store, Writer};
 use super::world::World;
 
 const FAULTS_END: Duration = Duration::from_secs(8);
@@ -60,7 +60,7 @@ enum Event {
         producer: u64,
         id: u64,
         call: Call<Frames<u64>>,
-        fate: Fate,
+        outcome: CallOutcome,
     },
     /// The producer gets the present listing of workers.
     List,
@@ -225,7 +225,7 @@ impl Simulation {
         }
         let before = self.senders.permits();
         for _ in 0..=capacity {
-            let ticket = self.senders.ticket(self.number, Wish::Room);
+            let ticket = self.senders.ticket(self.number, SenderRequest::Room);
             self.tell_producer(Input::Reserve { session: self.session, ticket })?;
         }
         match self.senders.permits() - before {
@@ -251,7 +251,7 @@ impl Simulation {
         self.producer = producer.sabotaged(self.without.machine);
         self.producer_tick = None;
         self.session = 1;
-        self.carry_out(effects)?;
+        self.apply_effects(effects)?;
         self.tell_producer(Input::Start { session: 1 })?;
         self.world.after(Duration::ZERO, Event::List);
         Ok(())
@@ -293,7 +293,7 @@ impl Simulation {
                     self.tell_worker(number, consumer_controller::Input::ConfirmAll(done))?;
                 }
             }
-            Event::Queue { producer, id, call, fate } => self.queue(producer, id, call, fate)?,
+            Event::Queue { producer, id, call, outcome } => self.queue(producer, id, call, outcome)?,
             Event::List => {
                 let listed = self.listed.iter();
                 let listed = listed.map(|number| ListedWorker { worker: worker_ref(*number), selectable: true });
@@ -314,7 +314,7 @@ impl Simulation {
             }
             Event::FaultsEnd => {
                 self.faults = false;
-                self.world.link = self.world.link.calm();
+                self.world.link = self.world.link.without_faults();
                 if !self.workers.values().any(|worker| worker.alive) {
                     self.new_worker()?;
                 }
@@ -332,7 +332,7 @@ impl Simulation {
         let pause = self.world.upto(Duration::from_millis(60));
         self.world.after(pause, Event::Send);
         if self.world.chance(0.25) {
-            let ticket = self.senders.ticket(self.number, Wish::Permit(content));
+            let ticket = self.senders.ticket(self.number, SenderRequest::Permit(content));
             return self.tell_producer(Input::Reserve { session, ticket });
         }
         let waits = self.world.chance(0.9);
@@ -340,7 +340,7 @@ impl Simulation {
     }
 
     fn admit(&mut self, content: u64, waits: bool) -> Result<(), String> {
-        let ticket = self.senders.ticket(self.number, Wish::Message(content));
+        let ticket = self.senders.ticket(self.number, SenderRequest::Message(content));
         if let Some(durable) = &mut self.durable {
             durable.submit(content, self.number);
         }
@@ -485,10 +485,10 @@ impl Simulation {
     fn tell_producer(&mut self, input: Input<u64>) -> Result<(), String> {
         let mut effects = Vec::new();
         self.producer.handle(self.world.now, input, &mut effects);
-        self.carry_out(effects)
+        self.apply_effects(effects)
     }
 
-    fn carry_out(&mut self, effects: Vec<Effect<u64>>) -> Result<(), String> {
+    fn apply_effects(&mut self, effects: Vec<Effect<u64>>) -> Result<(), String> {
         for effect in effects {
             match effect {
                 Effect::Transmit { to, header, message } => {
@@ -523,8 +523,8 @@ impl Simulation {
                     }
                     self.senders.confirmed_as(ticket, content)?;
                 }
-                Effect::Refused { ticket, .. } => self.refused(ticket, Told::NotStored)?,
-                Effect::Unknown { ticket, .. } => self.refused(ticket, Told::Unknown)?,
+                Effect::Refused { ticket, .. } => self.refused(ticket, SenderOutcome::NotStored)?,
+                Effect::Unknown { ticket, .. } => self.refused(ticket, SenderOutcome::Unknown)?,
                 Effect::Undelivered { .. } | Effect::Failed(_) => return Err(format!("{effect:?}")),
                 Effect::Stop { .. } | Effect::Closed => {}
             }
@@ -537,25 +537,27 @@ impl Simulation {
         Ok(())
     }
 
-    fn refused(&mut self, ticket: u64, told: Told) -> Result<(), String> {
+    fn refused(&mut self, ticket: u64, outcome: SenderOutcome) -> Result<(), String> {
         match self.senders.refused(ticket)? {
-            Wish::Message(content) => self.durable.as_mut().map_or(Ok(()), |durable| durable.tell(content, told)),
-            Wish::Permit(content) => self.admit(content, true),
-            Wish::Room => Ok(()),
+            SenderRequest::Message(content) => {
+                self.durable.as_mut().map_or(Ok(()), |durable| durable.record(content, outcome))
+            }
+            SenderRequest::Permit(content) => self.admit(content, true),
+            SenderRequest::Room => Ok(()),
         }
     }
 
     /// Makes a call of the producer's queue.
     fn call(&mut self, id: u64, call: Call<Frames<u64>>) {
         let Some(durable) = &mut self.durable else { return };
-        let (at, fate) = durable.call(&mut self.world, self.faults);
-        self.world.at(at, Event::Queue { producer: self.number, id, call, fate });
+        let (at, outcome) = durable.call(&mut self.world, self.faults);
+        self.world.at(at, Event::Queue { producer: self.number, id, call, outcome });
     }
 
-    fn queue(&mut self, producer: u64, id: u64, call: Call<Frames<u64>>, fate: Fate) -> Result<(), String> {
+    fn queue(&mut self, producer: u64, id: u64, call: Call<Frames<u64>>, outcome: CallOutcome) -> Result<(), String> {
         let is_alive = producer == self.number;
         let Some(durable) = &mut self.durable else { return Ok(()) };
-        match durable.carry_out(producer, is_alive, call, fate) {
+        match durable.run_call(producer, is_alive, call, outcome) {
             Some(answer) => self.tell_producer(Input::Answered { call: id, answer }),
             None => Ok(()),
         }

@@ -35,7 +35,7 @@ impl Link {
         }
     }
 
-    pub(crate) fn calm(self) -> Self {
+    pub(crate) fn without_faults(self) -> Self {
         Self { drop: 0.0, duplicate: 0.0, ..self }
     }
 }

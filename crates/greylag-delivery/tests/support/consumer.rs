@@ -41,30 +41,30 @@ impl ConsumerWorld {
         let mut output = String::new();
         match case.command {
             "start" => {
-                self.tell(Input::Start(marks(case)), &mut output);
+                self.handle_input(Input::Start(marks(case)), &mut output);
             }
             "frames" => self.frames(case, &mut output),
             "confirm" => {
                 for total in (0..).map_while(|index| case.positional(index)) {
                     let key = self.key(total);
-                    self.tell(Input::Confirm(key), &mut output);
+                    self.handle_input(Input::Confirm(key), &mut output);
                 }
             }
             "abandon" => {
                 let key = self.key(case.positional(0).unwrap());
-                self.tell(Input::Abandon(key, case.duration("for")), &mut output);
+                self.handle_input(Input::Abandon(key, case.duration("for")), &mut output);
             }
             "confirm-all" => {
                 let keys = (0..).map_while(|index| case.positional(index)).map(|total| self.key(total)).collect();
-                self.tell(Input::ConfirmAll(keys), &mut output);
+                self.handle_input(Input::ConfirmAll(keys), &mut output);
             }
             "return" => {
                 let key = self.key(case.positional(0).unwrap());
-                self.tell(Input::Return(key, case.duration("for").unwrap_or_default()), &mut output);
+                self.handle_input(Input::Return(key, case.duration("for").unwrap_or_default()), &mut output);
             }
             "unreadable" => {
                 let key = self.key(case.positional(0).unwrap());
-                self.tell(Input::Unreadable(key), &mut output);
+                self.handle_input(Input::Unreadable(key), &mut output);
             }
             "state" => {
                 let link = &self.link;
@@ -77,15 +77,15 @@ impl ConsumerWorld {
                     link.counters()
                 );
             }
-            "register" => self.tell(Input::RegisterTo(controller(case.positional(0).unwrap())), &mut output),
-            "deliver-then-stop" => self.tell(Input::DeliverThenStop, &mut output),
-            "finish" => self.tell(Input::Finish, &mut output),
-            "stop" => self.tell(Input::Stop, &mut output),
+            "register" => self.handle_input(Input::RegisterTo(controller(case.positional(0).unwrap())), &mut output),
+            "deliver-then-stop" => self.handle_input(Input::DeliverThenStop, &mut output),
+            "finish" => self.handle_input(Input::Finish, &mut output),
+            "stop" => self.handle_input(Input::Stop, &mut output),
             "advance" => {
                 let end = self.now + duration(case.positional(0).unwrap()).unwrap();
                 while let Some(deadline) = self.link.next_deadline().filter(|deadline| *deadline <= end) {
                     self.now = deadline.max(self.now);
-                    self.tell(Input::Tick, &mut output);
+                    self.handle_input(Input::Tick, &mut output);
                 }
                 self.now = end;
             }
@@ -109,11 +109,11 @@ impl ConsumerWorld {
         };
         let words = (0..).map_while(|index| case.positional(index)).filter(|word| word.starts_with('F'));
         for frames in words.map(parse_frame) {
-            self.tell(Input::Frames { header: header.clone(), frames: vec![frames] }, output);
+            self.handle_input(Input::Frames { header: header.clone(), frames: vec![frames] }, output);
         }
     }
 
-    fn tell(&mut self, input: Input<u64>, output: &mut String) {
+    fn handle_input(&mut self, input: Input<u64>, output: &mut String) {
         let mut effects = Vec::new();
         self.link.handle(self.now, input, &mut self.watermarks, &mut effects);
         let at = seconds(self.now.duration_since(self.start));

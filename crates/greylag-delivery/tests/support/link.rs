@@ -35,7 +35,7 @@ struct Consumer {
 }
 
 /// A message under way from one name to another.
-struct Parcel {
+struct Packet {
     from: String,
     to: String,
     content: Content,
@@ -56,11 +56,11 @@ pub(crate) struct LinkWorld {
     consumers: BTreeMap<String, Consumer>,
     /// The name to which the region routes.
     home: String,
-    on_its_way: VecDeque<Parcel>,
+    on_its_way: VecDeque<Packet>,
     /// By name: how many of the next messages to it are lost.
     losses: BTreeMap<String, u32>,
     /// By name: messages from it that are held back.
-    kept: BTreeMap<String, Vec<Parcel>>,
+    kept: BTreeMap<String, Vec<Packet>>,
 }
 
 impl LinkWorld {
@@ -184,7 +184,7 @@ impl LinkWorld {
             Content::Answer((message != Upstream::RegisterConsumer).then_some(epoch), message)
         };
         let _ = writeln!(output, "{} {from} to {to} {words}", self.at());
-        self.on_its_way.push_back(Parcel { from: from.to_owned(), to, content });
+        self.on_its_way.push_back(Packet { from: from.to_owned(), to, content });
     }
 
     fn advance(&mut self, by: &str, output: &mut String) {
@@ -207,7 +207,7 @@ impl LinkWorld {
 
     /// Delivers messages until none is under way.
     fn deliver(&mut self, output: &mut String) {
-        while let Some(Parcel { from, to, content }) = self.on_its_way.pop_front() {
+        while let Some(Packet { from, to, content }) = self.on_its_way.pop_front() {
             match content {
                 Content::Frames(header, message) if self.consumers.contains_key(&to) => {
                     let input = consumer_link::Input::Frames { header, frames: vec![message] };
@@ -280,13 +280,13 @@ impl LinkWorld {
             *losses = losses.saturating_sub(u32::from(*losses != u32::MAX));
             what_becomes = ", lost";
         } else {
-            let parcel = Parcel { from: from.to_owned(), to: to.clone(), content };
+            let packet = Packet { from: from.to_owned(), to: to.clone(), content };
             match self.kept.get_mut(from) {
                 Some(kept) => {
-                    kept.push(parcel);
+                    kept.push(packet);
                     what_becomes = ", late";
                 }
-                None => self.on_its_way.push_back(parcel),
+                None => self.on_its_way.push_back(packet),
             }
         }
         let _ = writeln!(output, "{at} {from} to {to} {text}{under}{what_becomes}");

@@ -51,29 +51,29 @@ impl PointToPointWorld {
         match case.command {
             "start" => {
                 self.session += 1;
-                self.tell(Input::Start { session: self.session }, &mut output);
+                self.handle_input(Input::Start { session: self.session }, &mut output);
             }
-            "register" => self.tell(Input::RegisterConsumer(controller(word(0))), &mut output),
+            "register" => self.handle_input(Input::RegisterConsumer(controller(word(0))), &mut output),
             "send" | "try" => {
                 for _ in 0..case.parse("count").unwrap_or(1) {
                     let ticket = self.ticket();
                     let session = case.parse("session").unwrap_or(self.session);
                     let waits = case.command == "send";
                     let message = message(case, ticket);
-                    self.tell(Input::Admit { session, ticket, message, waits }, &mut output);
+                    self.handle_input(Input::Admit { session, ticket, message, waits }, &mut output);
                 }
             }
             "reserve" => {
                 for _ in 0..case.parse("count").unwrap_or(1) {
                     let ticket = self.ticket();
-                    self.tell(Input::Reserve { session: self.session, ticket }, &mut output);
+                    self.handle_input(Input::Reserve { session: self.session, ticket }, &mut output);
                 }
             }
             "use" => {
                 let ticket = word(0).parse().unwrap();
-                self.tell(Input::Use { permit: ticket, ticket, message: message(case, ticket) }, &mut output);
+                self.handle_input(Input::Use { permit: ticket, ticket, message: message(case, ticket) }, &mut output);
             }
-            "withdraw" => self.tell(Input::Withdraw { ticket: word(0).parse().unwrap() }, &mut output),
+            "withdraw" => self.handle_input(Input::Withdraw { ticket: word(0).parse().unwrap() }, &mut output),
             "from" => {
                 let message = UpstreamMessage {
                     from: controller(word(0)),
@@ -81,7 +81,7 @@ impl PointToPointWorld {
                     epoch: Some(case.parse("epoch").map_or(self.epoch, Epoch)),
                     message: parse_upstream(word(1), case.flag("lossy")),
                 };
-                self.tell(Input::Received(message), &mut output);
+                self.handle_input(Input::Received(message), &mut output);
             }
             "loaded" | "stored" | "confirmed" => {
                 let answer = storing::answer_with(case, Frames::Whole);
@@ -89,14 +89,14 @@ impl PointToPointWorld {
                 if let Some(epoch) = case.parse("epoch") {
                     self.epoch = Epoch(epoch);
                 }
-                self.tell(Input::Answered { call, answer }, &mut output);
+                self.handle_input(Input::Answered { call, answer }, &mut output);
             }
-            "close" => self.tell(Input::Close, &mut output),
+            "close" => self.handle_input(Input::Close, &mut output),
             "advance" => {
                 let end = self.now + duration(word(0)).unwrap();
                 while let Some(deadline) = self.machine.next_deadline().filter(|deadline| *deadline <= end) {
                     self.now = deadline.max(self.now);
-                    self.tell(Input::Tick, &mut output);
+                    self.handle_input(Input::Tick, &mut output);
                     let next = self.machine.next_deadline();
                     assert!(next.is_none_or(|next| next > self.now), "line {}: a tick left its deadline", case.line);
                 }
@@ -122,7 +122,7 @@ impl PointToPointWorld {
         self.next_ticket - 1
     }
 
-    fn tell(&mut self, input: Input<u64>, output: &mut String) {
+    fn handle_input(&mut self, input: Input<u64>, output: &mut String) {
         let mut effects = Vec::new();
         self.machine.handle(self.now, input, &mut effects);
         self.show(effects, output);

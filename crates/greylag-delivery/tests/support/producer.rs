@@ -40,26 +40,26 @@ impl ProducerWorld {
                         1 => Frames::Whole(total.get()),
                         n => Frames::Chunks(vec![total.get(); n]),
                     };
-                    self.tell(Input::Accept { total, frames, ack: case.flag("ack") }, &mut output);
+                    self.handle_input(Input::Accept { total, frames, ack: case.flag("ack") }, &mut output);
                 }
             }
             "from" => {
                 let from = controller(case.positional(0).unwrap());
                 let message = parse_upstream(case.positional(1).unwrap(), case.flag("lossy"));
                 let epoch = Some(case.parse("epoch").map_or(self.epoch, Epoch));
-                self.tell(Input::Received { from, epoch, message }, &mut output);
+                self.handle_input(Input::Received { from, epoch, message }, &mut output);
             }
-            "reassociate" => self.tell(Input::Reassociate, &mut output),
-            "route" => self.tell(Input::RouteChanged(case.flag("on")), &mut output),
-            "not-buffered" => self.tell(Input::NotBuffered, &mut output),
-            "hold" => self.tell(Input::Hold(case.flag("on")), &mut output),
+            "reassociate" => self.handle_input(Input::Reassociate, &mut output),
+            "route" => self.handle_input(Input::RouteChanged(case.flag("on")), &mut output),
+            "not-buffered" => self.handle_input(Input::NotBuffered, &mut output),
+            "hold" => self.handle_input(Input::Hold(case.flag("on")), &mut output),
             "new-epoch" => {
                 self.epoch = Epoch(case.positional(0).unwrap().parse().unwrap());
-                self.tell(Input::NewEpoch(self.epoch), &mut output);
+                self.handle_input(Input::NewEpoch(self.epoch), &mut output);
             }
             "refused" => {
                 let number = |index| case.positional(index).unwrap().parse().unwrap();
-                self.tell(Input::Refused { from: number(0), to: number(1) }, &mut output);
+                self.handle_input(Input::Refused { from: number(0), to: number(1) }, &mut output);
             }
             "advance" => self.advance(case, &mut output),
             "demand" => {
@@ -75,13 +75,13 @@ impl ProducerWorld {
         let end = self.now + by;
         while let Some(deadline) = self.link.next_deadline().filter(|deadline| *deadline <= end) {
             self.now = deadline.max(self.now);
-            self.tell(Input::Tick, output);
+            self.handle_input(Input::Tick, output);
             assert!(self.link.next_deadline().is_none_or(|next| next > self.now), "a tick moves the deadline");
         }
         self.now = end;
     }
 
-    fn tell(&mut self, input: Input<u64>, output: &mut String) {
+    fn handle_input(&mut self, input: Input<u64>, output: &mut String) {
         let mut effects = Vec::new();
         self.link.handle(self.now, input, &mut effects);
         let at = self.now.duration_since(self.start);

@@ -10,7 +10,7 @@ use greylag_delivery::machine::consumer_link::PoisonPolicy;
 use greylag_delivery::machine::portable::{Portable, UnsendableError};
 use greylag_delivery::machine::producer_link::Frames;
 use greylag_delivery::machine::sharding_consumer::{self, DeliveryHandle, ShardingConsumer};
-use greylag_delivery::machine::sharding_producer::{self, Parcel, ShardingProducer};
+use greylag_delivery::machine::sharding_producer::{self, RoutedMessage, ShardingProducer};
 use greylag_delivery::machine::storing::{Answer, Call};
 use greylag_delivery::queue::MessageSent;
 use greylag_delivery::{
@@ -27,7 +27,7 @@ const EPOCH: Epoch = Epoch(1);
 
 /// The payload of the sharding producer's frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Matter {
+pub(crate) enum TestPayload {
     /// A message with its bytes, or a chunk of one.
     Bytes,
     /// A message without bytes, and the number of its frames once encoded; 0 for a message that cannot be encoded.
@@ -39,7 +39,7 @@ thread_local! {
     static ENCODED: Cell<u64> = const { Cell::new(0) };
 }
 
-impl Portable for Matter {
+impl Portable for TestPayload {
     fn is_portable(&self) -> bool {
         *self == Self::Bytes
     }
@@ -56,7 +56,7 @@ impl Portable for Matter {
 }
 
 pub(crate) struct ShardingProducerWorld {
-    machine: ShardingProducer<Matter>,
+    machine: ShardingProducer<TestPayload>,
     start: Instant,
     now: Instant,
     next_ticket: u64,
@@ -101,43 +101,43 @@ impl ShardingProducerWorld {
         let mut output = String::new();
         let word = |index: usize| -> Arc<str> { case.positional(index).unwrap_or_default().into() };
         match case.command {
-            "start" => self.tell(sharding_producer::Input::Start, &mut output),
+            "start" => self.handle_input(sharding_producer::Input::Start, &mut output),
             "loaded" | "stored" | "confirmed" | "polled" => {
                 let call = case.parse("call").unwrap_or(self.last_call);
                 let answer = sharding_answer(storing::answer(case));
-                self.tell(sharding_producer::Input::Queue { call, answer }, &mut output);
+                self.handle_input(sharding_producer::Input::Queue { call, answer }, &mut output);
             }
             "permit" => {
                 let permit = self.next_ticket;
                 self.next_ticket += 1;
-                self.tell(sharding_producer::Input::RequestPermit { permit }, &mut output);
+                self.handle_input(sharding_producer::Input::RequestPermit { permit }, &mut output);
             }
             "release" => {
                 // 0 names the latest permit.
                 let permit = word(0).parse().ok().filter(|permit| *permit > 0).unwrap_or(self.next_ticket - 1);
-                self.tell(sharding_producer::Input::ReleasePermit { permit }, &mut output);
+                self.handle_input(sharding_producer::Input::ReleasePermit { permit }, &mut output);
             }
-            "not-buffered" => self.tell(sharding_producer::Input::NotBuffered(word(0)), &mut output),
-            "not-kept" => self.tell(sharding_producer::Input::NotKept(word(0)), &mut output),
+            "not-buffered" => self.handle_input(sharding_producer::Input::NotBuffered(word(0)), &mut output),
+            "not-kept" => self.handle_input(sharding_producer::Input::NotKept(word(0)), &mut output),
             "refused" => {
                 let number = |index: usize| word(index).parse().unwrap();
                 let instance = self.links[&word(0)].instance;
                 let refused = sharding_producer::Input::Refused { instance, from: number(1), to: number(2) };
-                self.tell(refused, &mut output);
+                self.handle_input(refused, &mut output);
             }
             "send" => {
                 for _ in 0..case.parse("count").unwrap_or(1) {
                     let ticket = self.next_ticket;
                     self.next_ticket += 1;
                     if let Some(permit) = case.parse("permit") {
-                        self.tell(sharding_producer::Input::UsePermit { permit, ticket }, &mut output);
+                        self.handle_input(sharding_producer::Input::UsePermit { permit, ticket }, &mut output);
                     }
-                    self.tell(
+                    self.handle_input(
                         sharding_producer::Input::Admit {
                             ticket,
                             entity: word(0),
                             shard: word(0).chars().take(1).collect::<String>().into(),
-                            frames: Frames::Whole(case.parse("value").map_or(Matter::Bytes, Matter::Value)),
+                            frames: Frames::Whole(case.parse("value").map_or(TestPayload::Bytes, TestPayload::Value)),
                             bytes: case.parse("size").unwrap_or(1),
                             ack: case.flag("ack"),
                         },
@@ -147,7 +147,7 @@ impl ShardingProducerWorld {
             }
             "withdraw" => {
                 let ticket = word(1).parse().unwrap();
-                self.tell(sharding_producer::Input::Withdraw { ticket, entity: word(0) }, &mut output);
+                self.handle_input(sharding_producer::Input::Withdraw { ticket, entity: word(0) }, &mut output);
             }
             "from" => {
                 let (from, to) = (controller(&word(1)), self.links[&word(0)].clone());
@@ -157,24 +157,24 @@ impl ShardingProducerWorld {
                     epoch: Some(case.parse("epoch").map_or(self.epoch, Epoch)),
                     message: parse_upstream(&word(2), false),
                 };
-                self.tell(sharding_producer::Input::Received(message), &mut output);
+                self.handle_input(sharding_producer::Input::Received(message), &mut output);
             }
-            "moved" => self.tell(sharding_producer::Input::ShardMoved(word(0)), &mut output),
+            "moved" => self.handle_input(sharding_producer::Input::ShardMoved(word(0)), &mut output),
             "home" => {
                 let is_here = case.flag("here");
-                self.tell(sharding_producer::Input::Homed { shard: word(0), is_here }, &mut output);
+                self.handle_input(sharding_producer::Input::Homed { shard: word(0), is_here }, &mut output);
             }
             "encoded" => drop(writeln!(output, "{}", ENCODED.replace(0))),
             "route" => {
                 let routed = case.flag("on");
-                self.tell(sharding_producer::Input::RouteChanged { shard: word(0), routed }, &mut output);
+                self.handle_input(sharding_producer::Input::RouteChanged { shard: word(0), routed }, &mut output);
             }
-            "close" => self.tell(sharding_producer::Input::Close, &mut output),
+            "close" => self.handle_input(sharding_producer::Input::Close, &mut output),
             "advance" => {
                 let end = self.now + duration(&word(0)).unwrap();
                 while let Some(deadline) = self.machine.next_deadline().filter(|deadline| *deadline <= end) {
                     self.now = deadline.max(self.now);
-                    self.tell(sharding_producer::Input::Tick, &mut output);
+                    self.handle_input(sharding_producer::Input::Tick, &mut output);
                     let next = self.machine.next_deadline();
                     assert!(next.is_none_or(|next| next > self.now), "a tick moves the deadline");
                 }
@@ -216,7 +216,7 @@ impl ShardingProducerWorld {
         output
     }
 
-    fn tell(&mut self, input: sharding_producer::Input<Matter>, output: &mut String) {
+    fn handle_input(&mut self, input: sharding_producer::Input<TestPayload>, output: &mut String) {
         let mut effects = Vec::new();
         self.machine.handle(self.now, input, &mut effects);
         let at = seconds(self.now.duration_since(self.start));
@@ -224,7 +224,7 @@ impl ShardingProducerWorld {
             let text = match effect {
                 sharding_producer::Effect::Admitted { ticket, total } => format!("send {ticket} accepted as {total}"),
                 sharding_producer::Effect::Transmit { entity, header, message } => {
-                    let kind = if message.frame.payload == Matter::Bytes { "" } else { " value" };
+                    let kind = if message.frame.payload == TestPayload::Bytes { "" } else { " value" };
                     let text = format!(
                         "to {entity} link {} {}{kind} lowest {}",
                         header.controller.instance,
@@ -267,22 +267,22 @@ impl ShardingProducerWorld {
 }
 
 /// Converts a queue's answer to messages for entities; the first letter of an entity's name is its shard.
-fn sharding_answer(answer: Answer<u64>) -> Answer<Parcel<Matter>> {
+fn sharding_answer(answer: Answer<u64>) -> Answer<RoutedMessage<TestPayload>> {
     match answer {
         Answer::Loaded(Err(error)) => Answer::Loaded(Err(error)),
         Answer::Stored(answer) => Answer::Stored(answer),
         Answer::Confirmed(answer) => Answer::Confirmed(answer),
-        Answer::Loaded(Ok(state)) => Answer::Loaded(Ok(state.map(parcel))),
-        Answer::Polled(polled) => Answer::Polled(polled.map(|sent| sent.into_iter().map(parcel).collect())),
+        Answer::Loaded(Ok(state)) => Answer::Loaded(Ok(state.map(routed))),
+        Answer::Polled(polled) => Answer::Polled(polled.map(|sent| sent.into_iter().map(routed).collect())),
     }
 }
 
-fn parcel(sent: MessageSent<u64>) -> MessageSent<Parcel<Matter>> {
+fn routed(sent: MessageSent<u64>) -> MessageSent<RoutedMessage<TestPayload>> {
     let shard = sent.qualifier.chars().take(1).collect::<String>().into();
-    sent.map(|_| Parcel { shard, bytes: 1, frames: Frames::Whole(Matter::Bytes) })
+    sent.map(|_| RoutedMessage { shard, bytes: 1, frames: Frames::Whole(TestPayload::Bytes) })
 }
 
-fn describe_call(id: u64, call: Call<Parcel<Matter>>) -> String {
+fn describe_call(id: u64, call: Call<RoutedMessage<TestPayload>>) -> String {
     let call = match call {
         Call::Load => Call::Load,
         Call::Confirm(confirmations) => Call::Confirm(confirmations),
@@ -337,18 +337,18 @@ impl ShardingConsumerWorld {
                 };
                 let words = (0..).map_while(|index| case.positional(index)).filter(|word| word.starts_with('F'));
                 let frames = words.map(parse_frame).collect();
-                self.tell(sharding_consumer::Input::Batch(SequencedBatch { header, frames }), &mut output);
+                self.handle_input(sharding_consumer::Input::Batch(SequencedBatch { header, frames }), &mut output);
             }
-            "start" => self.tell(sharding_consumer::Input::Start(marks(case)), &mut output),
+            "start" => self.handle_input(sharding_consumer::Input::Start(marks(case)), &mut output),
             "confirm" => {
                 for name in (0..).map_while(|index| case.positional(index)) {
                     let handle = self.handed[name].clone();
-                    self.tell(sharding_consumer::Input::Confirm(handle), &mut output);
+                    self.handle_input(sharding_consumer::Input::Confirm(handle), &mut output);
                 }
             }
             "abandon" | "return" | "unreadable" | "give-up" => {
                 let handle = self.handed[case.positional(0).unwrap()].clone();
-                self.tell(
+                self.handle_input(
                     match case.command {
                         "abandon" => sharding_consumer::Input::Abandon(handle, case.duration("for")),
                         "return" => sharding_consumer::Input::Return(handle, case.duration("for").unwrap_or_default()),
@@ -361,7 +361,7 @@ impl ShardingConsumerWorld {
             "confirm-all" => {
                 let names = (0..).map_while(|index| case.positional(index));
                 let handles = names.map(|name| self.handed[name].clone()).collect();
-                self.tell(sharding_consumer::Input::ConfirmAll(handles), &mut output);
+                self.handle_input(sharding_consumer::Input::ConfirmAll(handles), &mut output);
             }
             "restarts" => {
                 // 10,000 starts of one in-memory producer, each with a message.
@@ -378,30 +378,30 @@ impl ShardingConsumerWorld {
                     };
                     let mut quiet = String::new();
                     let batch = SequencedBatch { header, frames: vec![parse_frame("F1(1)")] };
-                    self.tell(sharding_consumer::Input::Batch(batch), &mut quiet);
-                    self.tell(sharding_consumer::Input::Confirm(self.handed["p/1"].clone()), &mut quiet);
+                    self.handle_input(sharding_consumer::Input::Batch(batch), &mut quiet);
+                    self.handle_input(sharding_consumer::Input::Confirm(self.handed["p/1"].clone()), &mut quiet);
                     let stopped = ProducerStopped { controller: controller(&from), epoch: Epoch(1) };
-                    self.tell(sharding_consumer::Input::ProducerStopped(stopped), &mut quiet);
+                    self.handle_input(sharding_consumer::Input::ProducerStopped(stopped), &mut quiet);
                 }
             }
             "stopped" => {
                 let controller = controller(case.positional(0).unwrap());
                 let epoch = Epoch(case.parse("epoch").unwrap_or(1));
                 let stopped = ProducerStopped { controller, epoch };
-                self.tell(sharding_consumer::Input::ProducerStopped(stopped), &mut output);
+                self.handle_input(sharding_consumer::Input::ProducerStopped(stopped), &mut output);
             }
             "node-removed" => {
                 let node = case.positional(0).unwrap().parse().unwrap();
-                self.tell(sharding_consumer::Input::NodeRemoved(node), &mut output);
+                self.handle_input(sharding_consumer::Input::NodeRemoved(node), &mut output);
             }
-            "finish" => self.tell(sharding_consumer::Input::Finish, &mut output),
-            "stop" => self.tell(sharding_consumer::Input::Stop, &mut output),
-            "start-over" => self.tell(sharding_consumer::Input::StartOver, &mut output),
+            "finish" => self.handle_input(sharding_consumer::Input::Finish, &mut output),
+            "stop" => self.handle_input(sharding_consumer::Input::Stop, &mut output),
+            "start-over" => self.handle_input(sharding_consumer::Input::StartOver, &mut output),
             "advance" => {
                 let end = self.now + duration(case.positional(0).unwrap()).unwrap();
                 while let Some(deadline) = self.machine.next_deadline().filter(|deadline| *deadline <= end) {
                     self.now = deadline.max(self.now);
-                    self.tell(sharding_consumer::Input::Tick, &mut output);
+                    self.handle_input(sharding_consumer::Input::Tick, &mut output);
                 }
                 self.now = end;
             }
@@ -421,7 +421,7 @@ impl ShardingConsumerWorld {
         output
     }
 
-    fn tell(&mut self, input: sharding_consumer::Input<u64>, output: &mut String) {
+    fn handle_input(&mut self, input: sharding_consumer::Input<u64>, output: &mut String) {
         let mut effects = Vec::new();
         self.machine.handle(self.now, input, &mut effects);
         let at = seconds(self.now.duration_since(self.start));

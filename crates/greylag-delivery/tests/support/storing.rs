@@ -32,7 +32,7 @@ impl StoringWorld {
     pub(crate) fn run(&mut self, case: &Case<'_>) -> String {
         let mut output = String::new();
         match case.command {
-            "start" => self.tell(Input::Start, &mut output),
+            "start" => self.handle_input(Input::Start, &mut output),
             "accept" => {
                 for _ in 0..case.parse("count").unwrap_or(1) {
                     let ticket = self.next_ticket;
@@ -45,25 +45,25 @@ impl StoringWorld {
                         ack: false,
                         timestamp_ms: WALL_MS,
                     };
-                    self.tell(Input::Accept { message, reserved: None }, &mut output);
+                    self.handle_input(Input::Accept { message, reserved: None }, &mut output);
                 }
             }
             "confirm" => {
                 let confirmation = confirmation(case);
                 let messages = case.parse("messages").unwrap_or(1);
-                self.tell(Input::Confirm { confirmation, messages }, &mut output);
+                self.handle_input(Input::Confirm { confirmation, messages }, &mut output);
             }
             "loaded" | "stored" | "confirmed" => {
                 let call = case.parse("call").unwrap_or(self.last_call);
-                self.tell(Input::Answered { call, answer: answer(case) }, &mut output);
+                self.handle_input(Input::Answered { call, answer: answer(case) }, &mut output);
             }
-            "close" => self.tell(Input::Close, &mut output),
-            "fence" => self.tell(Input::Fence, &mut output),
+            "close" => self.handle_input(Input::Close, &mut output),
+            "fence" => self.handle_input(Input::Fence, &mut output),
             "advance" => {
                 let end = self.now + duration(case.positional(0).unwrap()).unwrap();
                 while let Some(deadline) = self.machine.next_deadline().filter(|deadline| *deadline <= end) {
                     self.now = deadline.max(self.now);
-                    self.tell(Input::Tick, &mut output);
+                    self.handle_input(Input::Tick, &mut output);
                     assert!(
                         self.machine.next_deadline().is_none_or(|next| next > self.now),
                         "a tick moves the deadline"
@@ -80,7 +80,7 @@ impl StoringWorld {
         output
     }
 
-    fn tell(&mut self, input: Input<u64>, output: &mut String) {
+    fn handle_input(&mut self, input: Input<u64>, output: &mut String) {
         let mut effects = Vec::new();
         self.machine.handle(self.now, input, &mut effects);
         let at = seconds(self.now.duration_since(self.start));

@@ -129,9 +129,9 @@ impl<P: Content> TwoEnds<P> {
     }
 
     fn confirm(&mut self) {
-        let mut told = std::mem::take(&mut self.up);
-        while !told.is_empty() {
-            for effect in told.drain(..) {
+        let mut messages = std::mem::take(&mut self.up);
+        while !messages.is_empty() {
+            for effect in messages.drain(..) {
                 match effect {
                     consumer_link::Effect::Deliver { key, .. } => {
                         self.delivered += 1;
@@ -147,8 +147,8 @@ impl<P: Content> TwoEnds<P> {
                     _ => {}
                 }
             }
-            std::mem::swap(&mut told, &mut self.up);
+            std::mem::swap(&mut messages, &mut self.up);
         }
-        self.up = told;
+        self.up = messages;
     }
 }

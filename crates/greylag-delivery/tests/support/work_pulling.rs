@@ -53,7 +53,7 @@ impl WorkPullingWorld {
         let mut world = Self { machine, start: now, now, session: 0, next_ticket: 1, epoch, last_call: 0, links };
         world.show(effects, output);
         world.session = 1;
-        world.tell(Input::Start { session: 1 }, output);
+        world.handle_input(Input::Start { session: 1 }, output);
         world
     }
 
@@ -68,53 +68,53 @@ impl WorkPullingWorld {
                     worker: controller(word.trim_start_matches('-')),
                     selectable: !word.starts_with('-'),
                 });
-                self.tell(Input::Workers(listed.collect()), &mut output);
+                self.handle_input(Input::Workers(listed.collect()), &mut output);
             }
             "send" | "try" => {
                 for _ in 0..case.parse("count").unwrap_or(1) {
                     let ticket = self.ticket();
                     let (session, waits) = (self.session, case.command == "send");
                     let message = message(case, ticket);
-                    self.tell(Input::Admit { session, ticket, message, waits }, &mut output);
+                    self.handle_input(Input::Admit { session, ticket, message, waits }, &mut output);
                 }
             }
             "reserve" => {
                 for _ in 0..case.parse("count").unwrap_or(1) {
                     let ticket = self.ticket();
-                    self.tell(Input::Reserve { session: self.session, ticket }, &mut output);
+                    self.handle_input(Input::Reserve { session: self.session, ticket }, &mut output);
                 }
             }
             "use" => {
                 let ticket = word(0).parse().unwrap();
-                self.tell(Input::Use { permit: ticket, ticket, message: message(case, ticket) }, &mut output);
+                self.handle_input(Input::Use { permit: ticket, ticket, message: message(case, ticket) }, &mut output);
             }
-            "withdraw" => self.tell(Input::Withdraw { ticket: word(0).parse().unwrap() }, &mut output),
+            "withdraw" => self.handle_input(Input::Withdraw { ticket: word(0).parse().unwrap() }, &mut output),
             "from" => {
                 let mut to = self.links[word(0)].clone();
                 to.instance = case.parse("link").unwrap_or(to.instance);
                 let epoch = Some(case.parse("epoch").map_or(self.epoch, Epoch));
                 let message = parse_upstream(word(1), case.flag("lossy"));
                 let message = UpstreamMessage { from: controller(word(0)), to, epoch, message };
-                self.tell(Input::Received(message), &mut output);
+                self.handle_input(Input::Received(message), &mut output);
             }
             "loaded" | "stored" | "confirmed" => {
                 let answer = storing::answer_with(case, Frames::Whole);
                 let call = case.parse("call").unwrap_or(self.last_call);
                 self.epoch = case.parse("epoch").map_or(self.epoch, Epoch);
-                self.tell(Input::Answered { call, answer }, &mut output);
+                self.handle_input(Input::Answered { call, answer }, &mut output);
             }
-            "close" => self.tell(Input::Close, &mut output),
+            "close" => self.handle_input(Input::Close, &mut output),
             "advance" => {
                 let end = self.now + duration(word(0)).unwrap();
                 while let Some(deadline) = self.machine.next_deadline().filter(|deadline| *deadline <= end) {
                     self.now = deadline.max(self.now);
-                    self.tell(Input::Tick, &mut output);
+                    self.handle_input(Input::Tick, &mut output);
                     if let Some(name) = case.arg("alive") {
                         // A worker busy with its first job answers every repeat.
                         let (from, to) = (controller(name), self.links[name].clone());
                         let message = Upstream::Ack { confirmed: 0, up_to: 8 };
                         let message = UpstreamMessage { from, to, epoch: Some(self.epoch), message };
-                        self.tell(Input::Received(message), &mut output);
+                        self.handle_input(Input::Received(message), &mut output);
                     }
                     let next = self.machine.next_deadline();
                     assert!(next.is_none_or(|next| next > self.now), "line {}: a tick left its deadline", case.line);
@@ -147,7 +147,7 @@ impl WorkPullingWorld {
         self.next_ticket - 1
     }
 
-    fn tell(&mut self, input: Input<u64>, output: &mut String) {
+    fn handle_input(&mut self, input: Input<u64>, output: &mut String) {
         let mut effects = Vec::new();
         self.machine.handle(self.now, input, &mut effects);
         self.show(effects, output);

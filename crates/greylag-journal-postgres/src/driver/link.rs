@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use greylag_persistence::Reopenings;
+use greylag_persistence::StoreReturns;
 use greylag_postgres::Database;
 use tokio::task::AbortHandle;
 use tokio_postgres::{Client, Statement};
@@ -102,7 +102,7 @@ pub(crate) struct Link {
     backoff: (Duration, Duration),
     reach: Mutex<Reach>,
     /// Counts each time the database is reached again after tries to connect have failed.
-    pub(crate) reopenings: Reopenings,
+    pub(crate) store_returns: StoreReturns,
     /// Count of lanes that have a connection.
     lanes_up: AtomicUsize,
     /// Held while connecting, so that only one try is under way. The value tells whether the schema was migrated.
@@ -135,7 +135,7 @@ impl Link {
             sessions: AtomicU64::new(0),
             backoff: (settings.min_backoff, settings.max_backoff),
             reach: Mutex::default(),
-            reopenings: Reopenings::of_one(),
+            store_returns: StoreReturns::of_one(),
             lanes_up: AtomicUsize::new(0),
             gate: tokio::sync::Mutex::new(false),
         })
@@ -275,7 +275,7 @@ impl Link {
             drop(reach);
             if failures > 0 {
                 tracing::info!(journal = self.name, failures, "the journal database is back");
-                self.reopenings.note();
+                self.store_returns.note();
             }
             return;
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use greylag_transport::beside::Line;
+use greylag_transport::beside::ProbedConnection;
 use greylag_transport::{HandshakeError, TlsFiles};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
@@ -57,7 +57,7 @@ pub(super) struct Dialer {
 }
 
 impl Service<Uri> for Dialer {
-    type Response = TokioIo<Line>;
+    type Response = TokioIo<ProbedConnection>;
     type Error = DialError;
     type Future = BoxFuture<Self::Response, DialError>;
 
@@ -74,15 +74,15 @@ impl Service<Uri> for Dialer {
     }
 }
 
-async fn dial(uri: &Uri, tls: Option<&TlsFiles>) -> Result<Line, DialError> {
+async fn dial(uri: &Uri, tls: Option<&TlsFiles>) -> Result<ProbedConnection, DialError> {
     // An IPv6 address stands in brackets.
     let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     let port = uri.port_u16().ok_or_else(|| DialError::Away(io::Error::other("the address has no port")))?;
     let tcp = TcpStream::connect((host, port)).await.map_err(DialError::Away)?;
     tcp.set_nodelay(true).map_err(DialError::Away)?;
     let Some(files) = tls else {
-        return Line::in_plain_text(tcp).await.map_err(DialError::Away)?.ok_or(DialError::WantsTls);
+        return ProbedConnection::in_plain_text(tcp).await.map_err(DialError::Away)?.ok_or(DialError::WantsTls);
     };
     let tls = files.connect(host, tcp).await.map_err(DialError::of_handshake)?;
-    Line::by_tls(tls).await.map_err(|error| DialError::of_handshake(error.into()))
+    ProbedConnection::by_tls(tls).await.map_err(|error| DialError::of_handshake(error.into()))
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use greylag_persistence::{Health, Reopenings};
+use greylag_persistence::{Health, StoreReturns};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
@@ -31,12 +31,12 @@ pub(crate) type Inbox = mpsc::Receiver<Submitted<Reply>>;
 pub(crate) struct LinkState {
     health: Mutex<Health>,
     /// Counts each time a session is opened again.
-    pub(crate) reopenings: Reopenings,
+    pub(crate) store_returns: StoreReturns,
 }
 
 impl LinkState {
     pub(crate) fn new(health: Health) -> Self {
-        Self { health: Mutex::new(health), reopenings: Reopenings::of_one() }
+        Self { health: Mutex::new(health), store_returns: StoreReturns::of_one() }
     }
 
     pub(crate) fn health(&self) -> Health {
@@ -191,7 +191,7 @@ impl Link {
                     tracing::info!(client = self.client.name, "journal service is back");
                     self.state.set(session.welcome.health.clone().map_or(Health::Up, wire::health));
                     outbox.connected();
-                    self.state.reopenings.note();
+                    self.state.store_returns.note();
                     backoff = self.settings.min_backoff;
                     connection = Connection::Open(session);
                 }

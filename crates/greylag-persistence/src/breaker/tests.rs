@@ -22,24 +22,24 @@ fn defaults_are_those_of_the_specification() {
 }
 
 #[test]
-fn a_write_is_doubtful_from_its_lost_answer_to_the_next_known_one() {
+fn a_write_is_in_doubt_from_its_lost_answer_to_the_next_known_one() {
     let [id, other] = ["Counter|1", "Counter|2"].map(|id| id.parse::<PersistenceId>().unwrap());
     let [writer, stranger] = [1, 2].map(WriterUuid::from_u128);
-    let (mut unanswered, now) = (Unanswered::new(1), Instant::now());
-    unanswered.note(now, &id, writer, 7);
-    assert!(unanswered.is_doubtful(now, &id, writer, 7));
+    let (mut in_doubt, now) = (InDoubtWrites::new(1), Instant::now());
+    in_doubt.note(now, &id, writer, 7);
+    assert!(in_doubt.is_in_doubt(now, &id, writer, 7));
     for (id, writer, number) in [(&other, writer, 7), (&id, stranger, 7), (&id, writer, 8)] {
-        assert!(!unanswered.is_doubtful(now, id, writer, number));
+        assert!(!in_doubt.is_in_doubt(now, id, writer, number));
     }
-    assert!(!unanswered.is_doubtful(now + DOUBT_LASTS, &id, writer, 7), "no caller repeats a write that late");
-    unanswered.settle(&id);
-    assert!(!unanswered.is_doubtful(now, &id, writer, 7));
-    // Past the bound every write is doubtful, until the write that was not remembered has expired.
-    unanswered.note(now, &id, writer, 7);
-    unanswered.note(now, &other, writer, 1);
-    assert!(unanswered.is_doubtful(now, &other, writer, 1) && unanswered.is_doubtful(now, &id, stranger, 9));
-    let later = now + DOUBT_LASTS;
-    assert!(!unanswered.is_doubtful(later, &id, stranger, 9));
-    unanswered.note(later, &other, writer, 2);
-    assert!(unanswered.is_doubtful(later, &other, writer, 2), "what is past makes room");
+    assert!(!in_doubt.is_in_doubt(now + IN_DOUBT_RETENTION, &id, writer, 7), "no caller repeats a write that late");
+    in_doubt.settle(&id);
+    assert!(!in_doubt.is_in_doubt(now, &id, writer, 7));
+    // Past the bound every write is in doubt, until the write that was not remembered has expired.
+    in_doubt.note(now, &id, writer, 7);
+    in_doubt.note(now, &other, writer, 1);
+    assert!(in_doubt.is_in_doubt(now, &other, writer, 1) && in_doubt.is_in_doubt(now, &id, stranger, 9));
+    let later = now + IN_DOUBT_RETENTION;
+    assert!(!in_doubt.is_in_doubt(later, &id, stranger, 9));
+    in_doubt.note(later, &other, writer, 2);
+    assert!(in_doubt.is_in_doubt(later, &other, writer, 2), "what is past makes room");
 }

@@ -101,7 +101,7 @@ fn only_more_than_fifty_milliseconds_are_long() {
 
 /// Waiting commands of all entities together; none after the last entity is dropped.
 #[test]
-fn what_waits_is_counted_while_it_does() {
+fn waiting_commands_are_counted_until_their_entity_is_dropped() {
     let counters = EntityCounters::default();
     let tally = |waiting_count| {
         let mut tally = EntityTally::new(counters.clone());

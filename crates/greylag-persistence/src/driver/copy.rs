@@ -24,7 +24,7 @@ use crate::journal::{Head, ReadRange};
 use crate::persistence_id::PersistenceId;
 use crate::snapshot::SnapshotCriteria;
 
-use compare::{Comparison, Differs, state_of};
+use compare::{CompareError, Comparison, state_of};
 
 pub use compare::{Difference, DifferenceKind, Place, Side};
 pub use verify::{Verified, check, verify};
@@ -78,7 +78,7 @@ pub enum CopyError {
     #[error("the target holds another history: {0}; copy into an empty store, or one that an earlier run made")]
     Occupied(Difference),
     /// The target refused a record.
-    #[error("{id} was not taken over: {cause}")]
+    #[error("{id} was not imported: {cause}")]
     NotTaken {
         /// The id that the record belongs to.
         id: PersistenceId,
@@ -142,7 +142,7 @@ fn failure(error: ReadError) -> StoreFailure {
 
 /// The facts about a history besides its events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Top {
+struct HistoryFacts {
     head: Head,
     last_append: Timestamp,
 }
@@ -180,7 +180,7 @@ impl Copying<'_> {
 
     /// Copies the events that the target lacks, once its present ones are known to be the source's.
     async fn events(&mut self, id: &PersistenceId) -> Result<(), CopyError> {
-        let (source, target) = (top(self.from, id).await?, top(self.to, id).await?);
+        let (source, target) = (history_facts(self.from, id).await?, history_facts(self.to, id).await?);
         let mut common = Comparison::new(self.from, Some(self.to), 1);
         common.events(id, &source.head, &target.head).await.map_err(CopyError::unreadable(id))?;
         if let Some(difference) = common.differences.into_iter().next() {
@@ -211,8 +211,8 @@ impl Copying<'_> {
             match self.to.import_events(part).await {
                 Ok(()) => stored = head,
                 Err(ImportError::NotAContinuation { stored }) => {
-                    let target = Top { head: stored, ..target };
-                    let difference = compare::tops(id, &source, &target).into_iter().next();
+                    let target = HistoryFacts { head: stored, ..target };
+                    let difference = compare::differing_facts(id, &source, &target).into_iter().next();
                     let cause = ImportError::NotAContinuation { stored };
                     return Err(difference.map_or_else(|| CopyError::not_taken(id)(cause), occupied));
                 }
@@ -298,9 +298,9 @@ fn unloaded(id: &PersistenceId, error: SnapshotError) -> CopyError {
     }
 }
 
-async fn top(store: &dyn Export, id: &PersistenceId) -> Result<Top, CopyError> {
-    compare::top(store, id).await.map_err(|error| match error {
-        Differs::Damaged(corrupt) => CopyError::Damaged(Difference::damaged(Side::First, Place::head, corrupt)),
-        Differs::Unreadable(cause) => CopyError::unreadable(id)(cause),
+async fn history_facts(store: &dyn Export, id: &PersistenceId) -> Result<HistoryFacts, CopyError> {
+    compare::history_facts(store, id).await.map_err(|error| match error {
+        CompareError::Damaged(corrupt) => CopyError::Damaged(Difference::damaged(Side::First, Place::head, corrupt)),
+        CompareError::Unreadable(cause) => CopyError::unreadable(id)(cause),
     })
 }

@@ -125,9 +125,9 @@ impl<Op: Copy + PartialEq + Send> Plans<Op> {
 }
 
 /// The wrapped value, left out of debug output.
-struct Hidden<T>(T);
+struct Opaque<T>(T);
 
-impl<T> std::ops::Deref for Hidden<T> {
+impl<T> std::ops::Deref for Opaque<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -135,7 +135,7 @@ impl<T> std::ops::Deref for Hidden<T> {
     }
 }
 
-impl<T> fmt::Debug for Hidden<T> {
+impl<T> fmt::Debug for Opaque<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("..")
     }

@@ -16,20 +16,20 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use futures::future::BoxFuture;
-use probing::{Probe, Side};
+use probing::{Probe, ProbedBreaker};
 
 use crate::breaker::{
-    Admission, Breaker, BreakerInput, BreakerMode, BreakerSettings, BreakerStats, Breakers, CallOutcome, Unanswered,
+    Admission, Breaker, BreakerInput, BreakerMode, BreakerSettings, BreakerStats, Breakers, CallOutcome, InDoubtWrites,
 };
-use crate::driver::reopenings::Reopenings;
+use crate::driver::store_returns::StoreReturns;
 use crate::error::{ReadError, StoreFailure};
 use crate::event::WriterUuid;
 use crate::journal::Health;
 use crate::persistence_id::PersistenceId;
 use crate::settings::SettingsError;
 
-/// Number of ids whose unanswered write is kept; beyond it all writes count as doubtful.
-const MAX_UNANSWERED: usize = 16_384;
+/// Number of ids whose write in doubt is kept; beyond it all writes count as in doubt.
+const MAX_IN_DOUBT: usize = 16_384;
 
 /// A store behind a time-out and two breakers.
 pub struct Guarded<S: ?Sized> {
@@ -44,17 +44,17 @@ impl<S: ?Sized> Guarded<S> {
     /// [`SettingsError`] if the settings cannot work.
     pub fn new(inner: Arc<S>, name: &str, settings: BreakerSettings) -> Result<Self, SettingsError> {
         settings.check()?;
-        let reopenings = Reopenings::of_one();
-        let side = |direction| {
+        let store_returns = StoreReturns::of_one();
+        let probed = |direction| {
             let breaker = Breaker::new(format!("{direction} breaker of {name}"), settings.clone());
-            Arc::new(Side::new(breaker, reopenings.clone()))
+            Arc::new(ProbedBreaker::new(breaker, store_returns.clone()))
         };
         let guard = Guard {
-            writes: side("write"),
-            reads: side("read"),
-            unanswered: Mutex::new(Unanswered::new(MAX_UNANSWERED)),
+            writes: probed("write"),
+            reads: probed("read"),
+            in_doubt: Mutex::new(InDoubtWrites::new(MAX_IN_DOUBT)),
             probe: OnceLock::new(),
-            reopenings: reopenings.clone(),
+            store_returns: store_returns.clone(),
         };
         Ok(Self { inner, guard })
     }
@@ -71,7 +71,7 @@ impl<S: ?Sized> Guarded<S> {
 
     /// Counts and state of both breakers. Source: persistence §10.16.
     pub fn breakers(&self) -> Breakers {
-        let stats = |side: &Side| -> BreakerStats { lock(&side.breaker).stats(now()) };
+        let stats = |probed: &ProbedBreaker| -> BreakerStats { lock(&probed.breaker).stats(now()) };
         Breakers { writes: stats(&self.guard.writes), reads: stats(&self.guard.reads) }
     }
 }
@@ -82,7 +82,7 @@ impl<S: ?Sized + Send + Sync + 'static> Guarded<S> {
     fn probed_by(
         &self,
         call: fn(Arc<S>) -> BoxFuture<'static, Option<StoreFailure>>,
-        reached: fn(&S) -> Option<&Reopenings>,
+        reached: fn(&S) -> Option<&StoreReturns>,
     ) -> &Guard {
         self.guard.probe.get_or_init(|| {
             // The probe holds no strong reference, so that it does not keep the store alive.
@@ -92,7 +92,7 @@ impl<S: ?Sized + Send + Sync + 'static> Guarded<S> {
                 let outcome: BoxFuture<'static, _> = Box::pin(async move { outcome_of(answer.await) });
                 Some(outcome)
             });
-            Probe { call, reached: Reopenings::of_all([reached(&self.inner)]) }
+            Probe { call, reached: StoreReturns::of_all([reached(&self.inner)]) }
         });
         &self.guard
     }
@@ -154,17 +154,17 @@ struct Attempt<'a> {
 }
 
 struct Guard {
-    writes: Arc<Side>,
-    reads: Arc<Side>,
-    unanswered: Mutex<Unanswered>,
+    writes: Arc<ProbedBreaker>,
+    reads: Arc<ProbedBreaker>,
+    in_doubt: Mutex<InDoubtWrites>,
     /// Set by the first call.
     probe: OnceLock<Probe>,
     /// Count of returns of the store, shared by both breakers.
-    reopenings: Reopenings,
+    store_returns: StoreReturns,
 }
 
 impl Guard {
-    fn side(&self, direction: Direction) -> &Arc<Side> {
+    fn breaker_of(&self, direction: Direction) -> &Arc<ProbedBreaker> {
         match direction {
             Direction::Write => &self.writes,
             Direction::Read => &self.reads,
@@ -172,7 +172,7 @@ impl Guard {
     }
 
     /// Runs `call` if its breaker admits it; `failure_of` returns the failure of an error that shows that the store
-    /// does not answer. If the future is dropped, its `attempt` is noted as unanswered: the call goes on in the store
+    /// does not answer. If the future is dropped, its `attempt` is noted as in doubt: the call goes on in the store
     /// (J13).
     async fn run<T, E>(
         &self,
@@ -181,34 +181,34 @@ impl Guard {
         call: impl Future<Output = Result<T, E>> + Send,
         failure_of: impl FnOnce(&E) -> Option<StoreFailure> + Send,
     ) -> Result<Result<T, E>, NoAnswer> {
-        let side = self.side(direction);
+        let probed = self.breaker_of(direction);
         let (admitted, call_timeout) = {
-            let mut breaker = lock(&side.breaker);
+            let mut breaker = lock(&probed.breaker);
             (breaker.admit(now()), breaker.call_timeout())
         };
         let admission = admitted.map_err(|refusal| {
-            self.see_to_probes(side);
+            self.ensure_probe_task(probed);
             NoAnswer::NotSent(refusal)
         })?;
-        let mut running = Running { guard: self, side, admission, attempt, ended: None };
+        let mut in_flight = CallInFlight { guard: self, probed, admission, attempt, ended: None };
         let answer = tokio::time::timeout(call_timeout, call).await;
         match answer {
             Ok(answer) => {
-                running.ended = Some(outcome_of(answer.as_ref().err().and_then(failure_of)));
+                in_flight.ended = Some(outcome_of(answer.as_ref().err().and_then(failure_of)));
                 Ok(answer)
             }
             Err(_) => {
                 let cause = format!("no answer within {call_timeout:?}");
-                running.ended = Some(CallOutcome::Failed(cause.clone()));
-                let name = lock(&side.breaker).name().to_owned();
+                in_flight.ended = Some(CallOutcome::Failed(cause.clone()));
+                let name = lock(&probed.breaker).name().to_owned();
                 Err(NoAnswer::TimedOut(StoreFailure::new(name, cause)))
             }
         }
     }
 
-    fn see_to_probes(&self, side: &Arc<Side>) {
+    fn ensure_probe_task(&self, probed: &Arc<ProbedBreaker>) {
         if let Some(probe) = self.probe.get() {
-            side.see_to_probes(probe);
+            probed.ensure_probe_task(probe);
         }
     }
 
@@ -229,16 +229,16 @@ impl Guard {
         self.run(direction, None, call, failure_of).await.unwrap_or_else(|none| Err(unavailable(none.failure())))
     }
 
-    fn is_doubtful(&self, Attempt { id, writer_uuid, number }: Attempt<'_>) -> bool {
-        lock(&self.unanswered).is_doubtful(now(), id, writer_uuid, number)
+    fn is_in_doubt(&self, Attempt { id, writer_uuid, number }: Attempt<'_>) -> bool {
+        lock(&self.in_doubt).is_in_doubt(now(), id, writer_uuid, number)
     }
 
     fn note(&self, Attempt { id, writer_uuid, number }: Attempt<'_>) {
-        lock(&self.unanswered).note(now(), id, writer_uuid, number);
+        lock(&self.in_doubt).note(now(), id, writer_uuid, number);
     }
 
     fn settle(&self, id: &PersistenceId) {
-        lock(&self.unanswered).settle(id);
+        lock(&self.in_doubt).settle(id);
     }
 
     /// The store's health, or `Down` while a breaker is open.
@@ -246,8 +246,8 @@ impl Guard {
         if matches!(inner, Health::Down(_)) {
             return inner;
         }
-        for side in [&self.writes, &self.reads] {
-            let breaker = lock(&side.breaker);
+        for probed in [&self.writes, &self.reads] {
+            let breaker = lock(&probed.breaker);
             match breaker.mode(now()) {
                 BreakerMode::Closed => {}
                 // Half-open too: calls are refused while a probe is under way.
@@ -261,25 +261,25 @@ impl Guard {
 }
 
 /// A call under way; its drop reports the outcome to its breaker, also for a dropped call.
-struct Running<'a> {
+struct CallInFlight<'a> {
     guard: &'a Guard,
-    side: &'a Arc<Side>,
+    probed: &'a Arc<ProbedBreaker>,
     admission: Admission,
     /// The attempt, for a write.
     attempt: Option<Attempt<'a>>,
     ended: Option<CallOutcome>,
 }
 
-impl Drop for Running<'_> {
+impl Drop for CallInFlight<'_> {
     fn drop(&mut self) {
         let outcome = self.ended.take().unwrap_or(CallOutcome::Abandoned);
         if let (CallOutcome::Abandoned, Some(attempt)) = (&outcome, self.attempt) {
             self.guard.note(attempt);
         }
         let failed = matches!(outcome, CallOutcome::Failed(_));
-        self.side.tell(BreakerInput::Ended(self.admission, outcome));
+        self.probed.tell(BreakerInput::Ended(self.admission, outcome));
         if failed {
-            self.guard.see_to_probes(self.side);
+            self.guard.ensure_probe_task(self.probed);
         }
     }
 }

@@ -177,7 +177,7 @@ mod tests {
 
     /// Rule persistence §2.8 (event publishing): a hint wakes the listeners of its topics, and no others.
     #[tokio::test(start_paused = true)]
-    async fn a_hint_is_heard_by_those_whom_it_concerns() {
+    async fn a_hint_reaches_only_the_listeners_that_it_concerns() {
         let hints = Hints::default();
         let of = |topic| hints.listen(topic, Duration::ZERO);
         let topics = [
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_announced_is_heard_when_it_shows_and_not_too_often() {
+    async fn hints_wait_for_settling_and_are_rate_limited() {
         let (hints, settling) = (Hints::default(), Duration::from_millis(100));
         let mut listener = hints.listen(Topic::NewId(None), settling);
         let start = Instant::now();

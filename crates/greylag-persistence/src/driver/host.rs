@@ -15,18 +15,18 @@ use greylag_core::{DeadLetterReason, EntityError, NotStoredReason, ReplyTo, answ
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use crate::background_work::{Work, WorkNo};
 use crate::behavior::{EventSourced, Failure, FencedBy};
 use crate::codec::IntoStored;
 use crate::counters::EntityTally;
 use crate::driver::ask;
 use crate::driver::permits::{RecoveryPermit, RecoveryPermits};
-use crate::driver::reopenings::Reopenings;
+use crate::driver::store_returns::StoreReturns;
 use crate::driver::stores::{StatesInUse, Stores};
 use crate::durable_state::DurableState;
-use crate::entity::last_answers::LastAnswers;
+use crate::entity::end_answers::EndAnswers;
 use crate::entity::machine::Machine;
 use crate::entity::{Action, DroppedCommand, EntityCore, EntityInit, Incarnation, Input};
-use crate::errands::{Work, WorkNo};
 use crate::persisted::{EventCodecs, Persisted, StateCodec};
 use crate::persistence_id::PersistenceId;
 use crate::settings::SettingsError;
@@ -60,12 +60,12 @@ pub enum Ended {
 /// handle is dropped.
 #[derive(Debug)]
 pub struct EntityHandle<C> {
-    inbox: mpsc::Sender<Letter<C>>,
+    inbox: mpsc::Sender<InboxMessage<C>>,
 }
 
 /// An entry of an entity's inbox.
 #[derive(Debug)]
-enum Letter<C> {
+enum InboxMessage<C> {
     Command(C),
     Stop,
     /// The turn of a command that the entity told itself.
@@ -84,7 +84,7 @@ impl<C> EntityHandle<C> {
     /// # Errors
     /// [`EntityError::Stopped`] if the entity has ended.
     pub async fn tell(&self, command: C) -> Result<(), EntityError> {
-        self.inbox.send(Letter::Command(command)).await.map_err(|_| EntityError::Stopped)
+        self.inbox.send(InboxMessage::Command(command)).await.map_err(|_| EntityError::Stopped)
     }
 
     /// Sends the command that `command` makes of a reply token, and waits for the token's answer, for as long as the
@@ -101,7 +101,7 @@ impl<C> EntityHandle<C> {
     /// Asks the entity to end after the commands sent before.
     pub async fn stop(&self) {
         // A send to an ended entity fails, and needs no stop.
-        let _ = self.inbox.send(Letter::Stop).await;
+        let _ = self.inbox.send(InboxMessage::Stop).await;
     }
 }
 
@@ -216,12 +216,12 @@ pub fn spawn<B: EventSourced>(
     let tally = EntityTally::new(stores.counters().clone());
     let mut out = Vec::new();
     let core = EntityCore::start(entity, init, now(), &mut out)?;
-    let reopenings = stores.reopenings();
+    let store_returns = stores.store_returns();
     let call = move |call: crate::StoreCall| -> BoxFuture<'static, _> {
         let stores = stores.clone();
         Box::pin(async move { call.perform(&stores).await })
     };
-    Ok(run(core, call, StoreWatch::new(reopenings), permits, tally, out))
+    Ok(run(core, call, StoreReturnWatch::new(store_returns), permits, tally, out))
 }
 
 /// Starts `entity`, whose state is kept by the selected state store of `stores`, as a task of the current
@@ -241,27 +241,27 @@ pub fn spawn_state<B: DurableState>(
     let tally = EntityTally::new(counters.clone());
     let mut out = Vec::new();
     let core = StateEntityCore::start(entity, init, now(), &mut out)?;
-    let reopenings = states.reopenings().map(|one| Reopenings::of_all([Some(one)])).unwrap_or_default();
+    let store_returns = states.store_returns().map(|one| StoreReturns::of_all([Some(one)])).unwrap_or_default();
     let call = move |call: crate::StateCall| -> BoxFuture<'static, _> {
         let states = StatesInUse { states: states.clone(), counters: counters.clone() };
         Box::pin(async move { states.perform(call).await })
     };
-    Ok(run(core, call, StoreWatch::new(reopenings), permits, tally, out))
+    Ok(run(core, call, StoreReturnWatch::new(store_returns), permits, tally, out))
 }
 
 fn run<M: Machine>(
     core: M,
     call: impl Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'static,
-    watch: StoreWatch,
+    watch: StoreReturnWatch,
     permits: RecoveryPermits,
     tally: EntityTally,
     out: Vec<Action<M::Command, M::Call>>,
 ) -> (EntityHandle<M::Command>, oneshot::Receiver<Ended>) {
     let (inbox, commands) = mpsc::channel(1024);
     let (ended, end) = oneshot::channel();
-    let (work, dropped) = (JoinSet::new(), Dropped::default());
+    let (work, drop_log) = (JoinSet::new(), DropLog::default());
     let commands = Mailbox { commands, own: VecDeque::new(), outside_first: false };
-    let host = Host { core, call, watch, permits, permit: None, commands, work, dropped, tally, stops: false };
+    let host = Host { core, call, watch, permits, permit: None, commands, work, drop_log, tally, stops: false };
     tokio::spawn(async move {
         // The send fails only if the receiver was dropped, which is not an error.
         let _ = ended.send(host.run(out).await);
@@ -273,12 +273,12 @@ struct Host<M: Machine, F> {
     core: M,
     /// Performs a store call.
     call: F,
-    watch: StoreWatch,
+    watch: StoreReturnWatch,
     permits: RecoveryPermits,
     permit: Option<(Incarnation, RecoveryPermit)>,
     commands: Mailbox<M::Command>,
-    work: JoinSet<Errand<M::Answer, M::Command>>,
-    dropped: Dropped,
+    work: JoinSet<TaskResult<M::Answer, M::Command>>,
+    drop_log: DropLog,
     tally: EntityTally,
     /// Whether a handler asked for the entity's end.
     stops: bool,
@@ -286,7 +286,7 @@ struct Host<M: Machine, F> {
 
 /// Commands from outside, and the turns of commands that the entity told itself.
 struct Mailbox<C> {
-    commands: mpsc::Receiver<Letter<C>>,
+    commands: mpsc::Receiver<InboxMessage<C>>,
     own: VecDeque<(Incarnation, WorkNo)>,
     /// Whether a command from outside goes before the next own turn; alternates, so that an entity that always tells
     /// itself commands still gets those from outside.
@@ -294,8 +294,8 @@ struct Mailbox<C> {
 }
 
 impl<C> Mailbox<C> {
-    /// The next letter in its turn. Dropping the future loses no letter.
-    async fn next(&mut self) -> Option<Letter<C>> {
+    /// The next message in its turn. Dropping the future loses no message.
+    async fn next(&mut self) -> Option<InboxMessage<C>> {
         if self.own.is_empty() {
             return self.commands.recv().await;
         }
@@ -303,36 +303,36 @@ impl<C> Mailbox<C> {
         tokio::task::yield_now().await;
         self.outside_first = !self.outside_first;
         if self.outside_first
-            && let Ok(letter) = self.commands.try_recv()
+            && let Ok(message) = self.commands.try_recv()
         {
-            return Some(letter);
+            return Some(message);
         }
-        self.own.pop_front().map(|(incarnation, work)| Letter::Own(incarnation, work))
+        self.own.pop_front().map(|(incarnation, work)| InboxMessage::Own(incarnation, work))
     }
 }
 
 /// Reports the return of one of the entity's stores while it backs off.
-struct StoreWatch {
-    reopenings: Reopenings,
+struct StoreReturnWatch {
+    store_returns: StoreReturns,
     /// The count when the incarnation began.
     seen: u64,
     /// Waits for a greater count; set while the entity backs off.
     back: Option<BoxFuture<'static, ()>>,
 }
 
-impl StoreWatch {
-    fn new(reopenings: Reopenings) -> Self {
-        Self { reopenings, seen: 0, back: None }
+impl StoreReturnWatch {
+    fn new(store_returns: StoreReturns) -> Self {
+        Self { store_returns, seen: 0, back: None }
     }
 
     /// Starts waiting: the entity backs off.
     fn begin(&mut self) {
-        self.back = Some(Box::pin(self.reopenings.clone().beyond(self.seen)));
+        self.back = Some(Box::pin(self.store_returns.clone().beyond(self.seen)));
     }
 
     /// Stops waiting: the entity's next incarnation begins.
     fn end(&mut self) {
-        (self.seen, self.back) = (self.reopenings.count(), None);
+        (self.seen, self.back) = (self.store_returns.count(), None);
     }
 
     async fn is_back(&mut self) {
@@ -346,34 +346,34 @@ impl StoreWatch {
 
 /// Limits log lines about dropped commands, so that a flood gives one line.
 #[derive(Default)]
-struct Dropped {
-    untold: u64,
-    told_at: Option<Instant>,
+struct DropLog {
+    unlogged: u64,
+    logged_at: Option<Instant>,
 }
 
 /// Shortest time between two warnings of one entity about dropped commands.
-const TELL_INTERVAL: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-impl Dropped {
-    fn tell(&mut self, id: &PersistenceId, reason: DeadLetterReason) {
+impl DropLog {
+    fn log(&mut self, id: &PersistenceId, reason: DeadLetterReason) {
         if let Some(commands) = self.count(now()) {
-            tracing::warn!(%id, ?reason, commands, "commands are dropped");
+            tracing::warn!(%id, ?reason, commands, "commands dropped");
         }
     }
 
     /// Counts one dropped command; returns the number to log now, if a line is due.
     fn count(&mut self, now: Instant) -> Option<u64> {
-        self.untold += 1;
-        let is_due = self.told_at.is_none_or(|at| now.saturating_duration_since(at) >= TELL_INTERVAL);
+        self.unlogged += 1;
+        let is_due = self.logged_at.is_none_or(|at| now.saturating_duration_since(at) >= LOG_INTERVAL);
         is_due.then(|| {
-            self.told_at = Some(now);
-            std::mem::take(&mut self.untold)
+            self.logged_at = Some(now);
+            std::mem::take(&mut self.unlogged)
         })
     }
 }
 
 /// The result of a task that the host runs for the entity.
-enum Errand<A, C> {
+enum TaskResult<A, C> {
     Permit(Incarnation, RecoveryPermit),
     Answer(Incarnation, A),
     Worked(Incarnation, WorkNo, Option<C>),
@@ -397,12 +397,12 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
                 () = sleep_until(self.core.next_deadline()) => Input::Tick,
                 () = self.watch.is_back() => Input::StoreBack,
                 Some(done) = self.work.join_next() => match done {
-                    Ok(Errand::Permit(incarnation, permit)) => {
+                    Ok(TaskResult::Permit(incarnation, permit)) => {
                         self.permit = Some((incarnation, permit));
                         Input::PermitGranted(incarnation)
                     }
-                    Ok(Errand::Answer(incarnation, answer)) => Input::Answer { incarnation, answer },
-                    Ok(Errand::Worked(incarnation, work, command)) => Input::Worked { incarnation, work, command },
+                    Ok(TaskResult::Answer(incarnation, answer)) => Input::Answer { incarnation, answer },
+                    Ok(TaskResult::Worked(incarnation, work, command)) => Input::Worked { incarnation, work, command },
                     // The lost call may have been carried out; only a new incarnation can find out.
                     Err(_) => {
                         let ended = Ended::Failed(Failure::StoreLost);
@@ -411,9 +411,9 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
                     }
                 },
                 received = self.commands.next(), if open => match received {
-                    Some(Letter::Command(command)) => Input::Command(command),
-                    Some(Letter::Own(incarnation, work)) => Input::Worked { incarnation, work, command: None },
-                    Some(Letter::Stop) => Input::Stop,
+                    Some(InboxMessage::Command(command)) => Input::Command(command),
+                    Some(InboxMessage::Own(incarnation, work)) => Input::Worked { incarnation, work, command: None },
+                    Some(InboxMessage::Stop) => Input::Stop,
                     None => {
                         open = false;
                         Input::Stop
@@ -436,13 +436,13 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
         let error = match ended {
             Ended::Fenced(_) => EntityError::NotStored(NotStoredReason::Fenced),
             Ended::Stopped => EntityError::Stopped,
-            Ended::Failed(failure) => LastAnswers::failed(failure).held,
+            Ended::Failed(failure) => EndAnswers::failed(failure).held,
         };
         let mut out = Vec::new();
         self.turn(Input::StopNow, &mut out);
         for action in out {
             if let Action::DeadLetter(dropped) = action {
-                self.dropped.tell(self.core.persistence_id(), dropped.reason);
+                self.drop_log.log(self.core.persistence_id(), dropped.reason);
                 DroppedCommand { answer: error.clone(), ..dropped }.discard();
             }
         }
@@ -460,31 +460,32 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
             Action::RequestPermit(incarnation) => {
                 self.watch.end();
                 let permits = self.permits.clone();
-                self.work.spawn(async move { Errand::Permit(incarnation, permits.acquire().await) });
+                self.work.spawn(async move { TaskResult::Permit(incarnation, permits.acquire().await) });
             }
             Action::ReturnPermit(incarnation) => self.permit = self.permit.take().filter(|held| held.0 != incarnation),
             Action::Store { incarnation, call } => {
                 let answer = (self.call)(call);
-                self.work.spawn(async move { Errand::Answer(incarnation, answer.await) });
+                self.work.spawn(async move { TaskResult::Answer(incarnation, answer.await) });
             }
             Action::Work { incarnation, work: no } => {
                 if let Some(work) = self.core.take_work(no) {
-                    self.work.spawn(async move { Errand::Worked(incarnation, no, run_work(work).await) });
+                    let id = self.core.persistence_id().clone();
+                    self.work.spawn(async move { TaskResult::Worked(incarnation, no, run_work(id, work).await) });
                 }
             }
             Action::ToSelf { incarnation, work } => self.commands.own.push_back((incarnation, work)),
             Action::DeadLetter(dropped) => {
-                self.dropped.tell(self.core.persistence_id(), dropped.reason);
+                self.drop_log.log(self.core.persistence_id(), dropped.reason);
                 dropped.discard();
             }
             Action::Restarting(failure) => {
-                tracing::warn!(id = %self.core.persistence_id(), %failure, "restarting");
+                tracing::warn!(id = %self.core.persistence_id(), %failure, "entity failed; restarting after back-off");
                 self.watch.begin();
             }
             Action::Unhandled => tracing::debug!(id = %self.core.persistence_id(), "command unhandled"),
             Action::Recovered { .. } | Action::Withheld(_) | Action::Passivate => {}
             // An entity outside of any shard is not passivated, so only a stop counts.
-            Action::Wish(wishes) => self.stops |= wishes.stop,
+            Action::HostRequests(requests) => self.stops |= requests.stop,
             Action::Fenced(by) => return Some(Ended::Fenced(by)),
             Action::Failed(failure) => return Some(Ended::Failed(failure)),
             Action::Stopped => return Some(Ended::Stopped),
@@ -494,13 +495,13 @@ impl<M: Machine, F: Fn(M::Call) -> BoxFuture<'static, M::Answer> + Send + 'stati
 }
 
 /// Runs work; a panic ends only the work, and the entity does not wait for its result.
-async fn run_work<C: Send + 'static>(work: Work<C>) -> Option<C> {
+async fn run_work<C: Send + 'static>(id: PersistenceId, work: Work<C>) -> Option<C> {
     let done = match work {
         Work::Future(future) => AssertUnwindSafe(future).catch_unwind().await.ok(),
         Work::Blocking(run) => tokio::task::spawn_blocking(run).await.ok(),
     };
     if done.is_none() {
-        tracing::warn!("work that an entity began panicked, or was ended");
+        tracing::warn!(%id, "background work of an entity panicked or was aborted");
     }
     done.flatten()
 }
@@ -523,9 +524,9 @@ mod tests {
 
     /// Persistence §2.4: a stash that overflows is logged as a warning, but not once for each command.
     #[test]
-    fn a_flood_of_dropped_commands_is_told_once_in_ten_seconds() {
-        let (start, mut dropped) = (Instant::now(), Dropped::default());
-        let told: Vec<_> = (0..25_000).filter_map(|ms| dropped.count(start + Duration::from_millis(ms))).collect();
-        assert_eq!(told, [1, 10_000, 10_000]);
+    fn a_flood_of_dropped_commands_is_logged_once_in_ten_seconds() {
+        let (start, mut drop_log) = (Instant::now(), DropLog::default());
+        let logged: Vec<_> = (0..25_000).filter_map(|ms| drop_log.count(start + Duration::from_millis(ms))).collect();
+        assert_eq!(logged, [1, 10_000, 10_000]);
     }
 }

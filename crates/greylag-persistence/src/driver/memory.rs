@@ -198,11 +198,12 @@ impl InMemoryJournal {
 fn uncertain(append: &Append, error: AppendError, unanswered: bool) -> AppendError {
     match error {
         error if !unanswered => error,
-        AppendError::Fenced { current } if append.last().is_some_and(|last| current.would_show(last)) => error,
+        AppendError::Fenced { current } if append.last().is_some_and(|last| current.retains(last)) => error,
         AppendError::Unknown(_) => error,
-        other => {
-            AppendError::Unknown(StoreFailure::new(NAME, format!("an earlier try went unanswered; then: {other}")))
-        }
+        other => AppendError::Unknown(StoreFailure::new(
+            NAME,
+            format!("an earlier try was not answered, this one was refused: {other}"),
+        )),
     }
 }
 

@@ -27,7 +27,7 @@ where
             Err(error) => {
                 failures = failures.saturating_add(1);
                 let wait = backoff.wait(failures, rand::rng().random::<f64>());
-                tracing::warn!(store = name, %error, failures, ?wait, "store does not open; trying again");
+                tracing::warn!(store = name, %error, failures, ?wait, "opening the store failed; retrying");
                 tokio::time::sleep(wait).await;
             }
         }

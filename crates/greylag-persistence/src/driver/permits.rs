@@ -54,7 +54,7 @@ impl RecoveryPermits {
         let permit = match tokio::time::timeout(self.wait_warn, &mut acquiring).await {
             Ok(permit) => permit,
             Err(_) => {
-                tracing::warn!(waited = ?self.wait_warn, "a recovery waits for its permit; others recover slowly");
+                tracing::warn!(waited = ?self.wait_warn, "recovery waits long for a permit; all permits are in use");
                 acquiring.await
             }
         };
@@ -115,7 +115,7 @@ mod tests {
 
     /// Persistence §10.16: permits in use and waiting entities are counted, also when an entity gives up waiting.
     #[tokio::test]
-    async fn who_recovers_and_who_waits_is_counted() {
+    async fn permits_in_use_and_waiting_are_counted() {
         let permits = RecoveryPermits::new(2);
         let counted = |permits: &RecoveryPermits| (permits.in_use(), permits.available(), permits.waiting());
         assert_eq!(counted(&permits), (0, 2, 0));
@@ -135,7 +135,7 @@ mod tests {
 
     /// persistence §2.5.1: a long wait is only logged; the place in the queue stays.
     #[tokio::test(start_paused = true)]
-    async fn who_waits_long_keeps_its_place() {
+    async fn a_long_wait_keeps_its_queue_position() {
         let permits = RecoveryPermits::new(1).warn_after(Duration::from_secs(30));
         let held = permits.acquire().await;
         let mut first = Box::pin(permits.acquire());

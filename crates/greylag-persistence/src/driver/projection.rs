@@ -338,7 +338,11 @@ impl<F: Fn(Vec<Envelope>, Option<(OwnedSlices, Vec<Processed>)>) -> Handling> Ta
             ProjectionEffect::Forget(owned, before) => {
                 tokio::spawn(async move {
                     if let Err(error) = offsets.forget_before(&owned, before).await {
-                        tracing::debug!(projection = name, %error, "old offsets were not removed; they will be");
+                        tracing::debug!(
+                            projection = name,
+                            %error,
+                            "removing old offsets failed; retrying at the next interval"
+                        );
                     }
                 });
             }
@@ -347,7 +351,7 @@ impl<F: Fn(Vec<Envelope>, Option<(OwnedSlices, Vec<Processed>)>) -> Handling> Ta
                 tracing::error!(projection = name, %id, %seq_nr, cause, "event skipped: its handler cannot process it");
             }
             ProjectionEffect::Trouble(cause) => {
-                tracing::warn!(projection = name, ?slices, cause, "projection does not get on; trying again");
+                tracing::warn!(projection = name, ?slices, cause, "projection operation failed; retrying");
             }
             ProjectionEffect::Ended(end) => {
                 tracing::info!(projection = name, ?slices, %end, "projection ended");

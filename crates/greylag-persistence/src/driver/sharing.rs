@@ -21,7 +21,7 @@ pub(crate) struct Sharing {
     queries: Arc<dyn EventQueries>,
     settings: QuerySettings,
     hints: Hints,
-    readers: Arc<Mutex<HashMap<String, mpsc::UnboundedSender<Letter>>>>,
+    readers: Arc<Mutex<HashMap<String, mpsc::UnboundedSender<ReaderMessage>>>>,
 }
 
 impl fmt::Debug for Sharing {
@@ -31,7 +31,7 @@ impl fmt::Debug for Sharing {
 }
 
 /// A message of a consumer. The channel has no bound, and needs none: a consumer has at most one of a kind under way.
-enum Letter {
+enum ReaderMessage {
     Join { id: ConsumerId, slices: RangeInclusive<u16>, answers: mpsc::UnboundedSender<SharedAnswer> },
     Demand(ConsumerId),
     Leave(ConsumerId),
@@ -41,7 +41,7 @@ enum Letter {
 #[derive(Debug)]
 pub(crate) struct Place {
     id: ConsumerId,
-    reader: mpsc::UnboundedSender<Letter>,
+    reader: mpsc::UnboundedSender<ReaderMessage>,
     /// Answers: one for each demand, and two more, so no bound is needed.
     answers: mpsc::UnboundedReceiver<SharedAnswer>,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Place {
 impl Place {
     pub(crate) fn demand(&self) {
         // The send fails if the reader has ended; it has then dropped `answers`, so `answer` reports it.
-        let _ = self.reader.send(Letter::Demand(self.id));
+        let _ = self.reader.send(ReaderMessage::Demand(self.id));
     }
 
     pub(crate) async fn answer(&mut self) -> SharedAnswer {
@@ -59,7 +59,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let _ = self.reader.send(Letter::Leave(self.id));
+        let _ = self.reader.send(ReaderMessage::Leave(self.id));
     }
 }
 
@@ -73,7 +73,7 @@ impl Sharing {
         static CONSUMERS: AtomicU64 = AtomicU64::new(1);
         let id = ConsumerId(CONSUMERS.fetch_add(1, Ordering::Relaxed));
         let (answers, receiver) = mpsc::unbounded_channel();
-        // Send under the lock, so that a reader that is about to end for want of consumers finds this letter.
+        // Send under the lock, so that a reader that is about to end for want of consumers finds this message.
         let mut readers = self.lock();
         let known = readers.get(entity_type).filter(|reader| !reader.is_closed()).cloned();
         let reader = known.unwrap_or_else(|| {
@@ -81,15 +81,15 @@ impl Sharing {
             readers.insert(entity_type.to_owned(), reader.clone());
             reader
         });
-        let _ = reader.send(Letter::Join { id, slices, answers });
+        let _ = reader.send(ReaderMessage::Join { id, slices, answers });
         Place { id, reader, answers: receiver }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, mpsc::UnboundedSender<Letter>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, mpsc::UnboundedSender<ReaderMessage>>> {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn start(&self, entity_type: &str) -> mpsc::UnboundedSender<Letter> {
+    fn start(&self, entity_type: &str) -> mpsc::UnboundedSender<ReaderMessage> {
         let (sender, inbox) = mpsc::unbounded_channel();
         let (mut out, kind) = (Vec::new(), self.queries.caps().kind);
         let machine = SharedReader::start(entity_type, kind, self.settings.clone(), now(), &mut out);
@@ -112,7 +112,7 @@ struct Reader {
     machine: SharedReader,
     entity_type: String,
     sharing: Sharing,
-    inbox: mpsc::UnboundedReceiver<Letter>,
+    inbox: mpsc::UnboundedReceiver<ReaderMessage>,
     consumers: HashMap<ConsumerId, mpsc::UnboundedSender<SharedAnswer>>,
     work: JoinSet<SharedReaderInput>,
     hints: Listener,
@@ -125,15 +125,15 @@ impl Reader {
             for effect in std::mem::take(&mut out) {
                 match self.perform(effect) {
                     Next::GoOn => {}
-                    Next::Take(letter) => late = Some(letter),
+                    Next::Take(message) => late = Some(message),
                     Next::End => return,
                 }
             }
             let input = match late {
-                Some(letter) => self.open(letter),
+                Some(message) => self.open(message),
                 None => tokio::select! {
                     () = sleep_until(self.machine.next_deadline()) => SharedReaderInput::Tick,
-                    Some(letter) = self.inbox.recv() => self.open(letter),
+                    Some(message) = self.inbox.recv() => self.open(message),
                     () = self.hints.heard() => SharedReaderInput::Hint,
                     Some(done) = self.work.join_next() => match done {
                         Ok(answer) => answer,
@@ -148,14 +148,14 @@ impl Reader {
         }
     }
 
-    fn open(&mut self, letter: Letter) -> SharedReaderInput {
-        match letter {
-            Letter::Join { id, slices, answers } => {
+    fn open(&mut self, message: ReaderMessage) -> SharedReaderInput {
+        match message {
+            ReaderMessage::Join { id, slices, answers } => {
                 self.consumers.insert(id, answers);
                 SharedReaderInput::Join(id, slices)
             }
-            Letter::Demand(id) => SharedReaderInput::Demand(id),
-            Letter::Leave(id) => {
+            ReaderMessage::Demand(id) => SharedReaderInput::Demand(id),
+            ReaderMessage::Leave(id) => {
                 self.consumers.remove(&id);
                 SharedReaderInput::Leave(id)
             }
@@ -175,7 +175,11 @@ impl Reader {
             SharedReaderEffect::Tell(id, answer) => {
                 let is_last = matches!(answer, SharedAnswer::Dismissed(_));
                 if is_last {
-                    tracing::debug!(entity_type, consumer = id.0, "a projection goes on reading by itself");
+                    tracing::debug!(
+                        entity_type,
+                        consumer = id.0,
+                        "consumer dismissed from the shared reader; it reads by itself"
+                    );
                 }
                 if let Some(consumer) = self.consumers.get(&id) {
                     // The send fails if the consumer is dropped; its `Leave` is then under way.
@@ -186,11 +190,15 @@ impl Reader {
                 }
             }
             SharedReaderEffect::Trouble(cause) => {
-                tracing::warn!(entity_type, cause, "the shared reader does not get on; trying again");
+                tracing::warn!(entity_type, cause, "shared reader: query failed; retrying");
             }
-            SharedReaderEffect::Idle => return self.end_unless_a_letter_came(),
+            SharedReaderEffect::Idle => return self.end_if_inbox_empty(),
             SharedReaderEffect::Broken(error) => {
-                tracing::warn!(entity_type, %error, "the shared reader ends; projections read by themselves");
+                tracing::warn!(
+                    entity_type,
+                    %error,
+                    "shared reader stopped by a failed query; projections read by themselves"
+                );
                 self.sharing.lock().remove(entity_type);
                 return Next::End;
             }
@@ -198,10 +206,10 @@ impl Reader {
         Next::GoOn
     }
 
-    fn end_unless_a_letter_came(&mut self) -> Next {
+    fn end_if_inbox_empty(&mut self) -> Next {
         let mut readers = self.sharing.lock();
         match self.inbox.try_recv() {
-            Ok(letter) => Next::Take(letter),
+            Ok(message) => Next::Take(message),
             Err(_) => {
                 readers.remove(&self.entity_type);
                 Next::End
@@ -213,8 +221,8 @@ impl Reader {
 /// The next step of a reader after an effect.
 enum Next {
     GoOn,
-    /// Handle a consumer's letter that came while the reader was about to end.
-    Take(Letter),
+    /// Handle a consumer's message that came while the reader was about to end.
+    Take(ReaderMessage),
     End,
 }
 

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use crate::breaker::Breakers;
 use crate::codec::EncodedValue;
-use crate::driver::reopenings::Reopenings;
+use crate::driver::store_returns::StoreReturns;
 use crate::error::{CloseError, QueryError, ReadError, StateWriteError};
 use crate::journal::Health;
 use crate::offset::Offset;
@@ -78,7 +78,7 @@ pub trait StateStore: Send + Sync + 'static {
 
     /// Counts the store's returns after outages. Default: none, and entities that back off because of the store wait
     /// until their back-off has passed.
-    fn reopenings(&self) -> Option<&Reopenings> {
+    fn store_returns(&self) -> Option<&StoreReturns> {
         None
     }
 

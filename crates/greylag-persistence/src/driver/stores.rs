@@ -14,8 +14,8 @@ use crate::counters::{EntityCounters, EntityStats};
 use crate::driver::hints::Hints;
 use crate::driver::query_store::EventQueries;
 use crate::driver::read_journal::ReadJournal;
-use crate::driver::reopenings::Reopenings;
 use crate::driver::state_store::StateStore;
+use crate::driver::store_returns::StoreReturns;
 use crate::durable_state::DurableStateSettings;
 use crate::error::{AdvanceError, AppendError, ClaimError, CloseError, DeleteError, ReadError, SnapshotError};
 use crate::event::{SeqNr, Timestamp, WriterEpoch, WriterUuid};
@@ -88,7 +88,7 @@ pub trait Journal: Send + Sync + 'static {
 
     /// Counts the store's returns after outages. Default: none, and entities that back off because of the store wait
     /// until their back-off has passed.
-    fn reopenings(&self) -> Option<&Reopenings> {
+    fn store_returns(&self) -> Option<&StoreReturns> {
         None
     }
 
@@ -145,7 +145,7 @@ pub trait SnapshotStore: Send + Sync + 'static {
 
     /// Counts the store's returns after outages. Default: none, and entities that back off because of the store wait
     /// until their back-off has passed.
-    fn reopenings(&self) -> Option<&Reopenings> {
+    fn store_returns(&self) -> Option<&StoreReturns> {
         None
     }
 
@@ -205,8 +205,8 @@ impl fmt::Debug for StatesInUse {
 
 impl StatesInUse {
     /// Count of the store's returns after outages; an entity that backs off waits for the next one.
-    pub fn reopenings(&self) -> Reopenings {
-        Reopenings::of_all([self.states.reopenings()])
+    pub fn store_returns(&self) -> StoreReturns {
+        StoreReturns::of_all([self.states.store_returns()])
     }
 }
 
@@ -349,8 +349,8 @@ impl Stores {
     }
 
     /// Count of the returns of journal and snapshots after outages; an entity that backs off waits for the next one.
-    pub fn reopenings(&self) -> Reopenings {
-        Reopenings::of_all([self.journal.reopenings(), self.snapshots.reopenings()])
+    pub fn store_returns(&self) -> StoreReturns {
+        StoreReturns::of_all([self.journal.store_returns(), self.snapshots.store_returns()])
     }
 
     /// These stores, and the plugins by name.

@@ -152,7 +152,7 @@ impl StoredState {
 pub enum ImportError {
     /// The part does not continue the stored history. Nothing changed.
     #[error(
-        "it does not continue what is stored: epoch {}, events {} to {}",
+        "the part does not continue the stored history: epoch {}, events {} to {}",
         stored.epoch, stored.deleted_to.as_u64() + 1, stored.highest
     )]
     NotAContinuation {

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use greylag_core::{DeadLetterReason, EntityError, answer_dropped};
 
+use crate::background_work::{HostTask, WorkNo};
 use crate::behavior::{Failure, FencedBy};
-use crate::ctx::Wishes;
-use crate::errands::{Wish, WorkNo};
+use crate::ctx::HostRequests;
 use crate::error::{AdvanceError, AppendError, ClaimError, DeleteError, ReadError, SnapshotError};
 use crate::event::{SeqNr, Timestamp, WriterEpoch, WriterUuid};
 use crate::journal::{Append, Appended, Claim, Head, Page, ReadRange, Under};
@@ -114,7 +114,7 @@ pub enum Action<C, Call = StoreCall> {
     /// The entity asks to be passivated; it runs on until [`Input::Stop`].
     Passivate,
     /// A handler asked its host for something; passivation has an action of its own.
-    Wish(Wishes),
+    HostRequests(HostRequests),
     /// The behaviour had no answer to a command; count it.
     Unhandled,
     /// An event, state or snapshot was to be stored and was not sent to a store; count it. The behaviour gets the
@@ -137,18 +137,18 @@ pub enum Action<C, Call = StoreCall> {
 }
 
 impl<C, Call> Action<C, Call> {
-    pub(crate) fn of_wish(incarnation: Incarnation, wish: Wish) -> Self {
-        match wish {
-            Wish::Work(work) => Self::Work { incarnation, work },
-            Wish::ToSelf(work) => Self::ToSelf { incarnation, work },
+    pub(crate) fn of_host_task(incarnation: Incarnation, task: HostTask) -> Self {
+        match task {
+            HostTask::Work(work) => Self::Work { incarnation, work },
+            HostTask::ToSelf(work) => Self::ToSelf { incarnation, work },
         }
     }
 
-    /// The actions for a handler's wishes of the host.
-    pub(crate) fn of_host_wishes(wishes: Wishes) -> impl Iterator<Item = Self> {
-        let passivate = wishes.passivate.then_some(Self::Passivate);
-        let rest = Wishes { passivate: false, delete_to: None, ..wishes };
-        passivate.into_iter().chain((!rest.is_empty()).then_some(Self::Wish(rest)))
+    /// The actions for a handler's requests to the host.
+    pub(crate) fn of_host_requests(requests: HostRequests) -> impl Iterator<Item = Self> {
+        let passivate = requests.passivate.then_some(Self::Passivate);
+        let rest = HostRequests { passivate: false, delete_to: None, ..requests };
+        passivate.into_iter().chain((!rest.is_empty()).then_some(Self::HostRequests(rest)))
     }
 }
 

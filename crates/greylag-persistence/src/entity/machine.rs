@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::input::{Action, EntityCall, Input};
-use crate::errands::{Work, WorkNo};
+use crate::background_work::{Work, WorkNo};
 use crate::persistence_id::PersistenceId;
 
 /// An entity machine, event-sourced or with a durable state.

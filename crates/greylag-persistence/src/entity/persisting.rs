@@ -52,7 +52,7 @@ impl<B: EventSourced> EntityCore<B> {
         }
         if let Some(name) = metadata.keys().find(|name| name.starts_with(OWN_NAMES)) {
             let reason =
-                RejectReason::Other(format!("metadata {name:?}: names that start with {OWN_NAMES:?} are taken"));
+                RejectReason::Other(format!("metadata {name:?}: names that start with {OWN_NAMES:?} are reserved"));
             return self.withhold(now, reason, chain, out);
         }
         metadata.extend(mark.as_ref().map(|mark| (MARK_NAME.to_owned(), mark.encode())));
@@ -256,7 +256,7 @@ impl<B: EventSourced> EntityCore<B> {
             self.deliver_queued(now, out);
             return self.prove_held(out);
         }
-        self.signal_lost(signal, out);
+        self.signal_without_state(signal, out);
         let failure = Failure::Persist(AppendError::Rejected(reason));
         if !self.restarts.allow_rejected(now, self.settings.max_reject_restarts) {
             return self.fail(now, failure, out);
@@ -277,7 +277,7 @@ impl<B: EventSourced> EntityCore<B> {
                 pending.chain.refuse(fenced());
                 if self.own_writers.contains(&current.writer_uuid) {
                     // A late duplicate of our own claim: there is no other writer, so recover again.
-                    self.deliver_lost(out);
+                    self.deliver_queued_without_state(out);
                     return self.restart_at_once(now, Failure::Persist(AppendError::Fenced { current }), out);
                 }
                 self.become_fenced(FencedBy::Head(current), out);
@@ -293,7 +293,7 @@ impl<B: EventSourced> EntityCore<B> {
                     }
                     _ => EntityError::OutcomeUnknown,
                 });
-                self.signal_lost(Signal::PersistFailed(error.clone()), out);
+                self.signal_without_state(Signal::PersistFailed(error.clone()), out);
                 self.restart_or_fail(now, Failure::Persist(error), out);
             }
         }
@@ -305,15 +305,15 @@ impl<B: EventSourced> EntityCore<B> {
     }
 
     /// Delivers a signal with the default state: the real one holds events that are not stored.
-    fn signal_lost(&mut self, signal: Signal, out: &mut Vec<Action<B::Command>>) {
+    fn signal_without_state(&mut self, signal: Signal, out: &mut Vec<Action<B::Command>>) {
         self.state = B::State::default();
         self.signal(signal, out);
-        self.deliver_lost(out);
+        self.deliver_queued_without_state(out);
     }
 
     /// Delivers the queued signals with the default state, since the state that they waited for will not become
     /// durable.
-    fn deliver_lost(&mut self, out: &mut Vec<Action<B::Command>>) {
+    fn deliver_queued_without_state(&mut self, out: &mut Vec<Action<B::Command>>) {
         self.state = B::State::default();
         for queued in std::mem::take(&mut self.queued_signals) {
             self.signal(queued, out);
@@ -338,18 +338,18 @@ impl<B: EventSourced> EntityCore<B> {
         if self.settings.recovery.read_only {
             return chain.refuse(EntityError::ReadOnly);
         }
-        self.owned.hold(chain);
+        self.ownership.hold(chain);
         self.prove_held(out);
     }
 
     fn prove_held(&mut self, out: &mut Vec<Action<B::Command>>) {
-        if self.owned.begin_look() {
+        if self.ownership.begin_check() {
             self.call(StoreCall::ReadHead { id: self.id.clone() }, out);
         }
     }
 
     pub(super) fn on_proof(&mut self, now: Instant, head: Result<Head, ReadError>, out: &mut Vec<Action<B::Command>>) {
-        let Some(through) = self.owned.end_look() else { return };
+        let Some(through) = self.ownership.end_check() else { return };
         if !matches!(self.phase, Phase::Running) {
             // The append under way proves at least as much.
             return;
@@ -368,21 +368,21 @@ impl<B: EventSourced> EntityCore<B> {
             }
             Ok(head) => self.become_fenced(FencedBy::Head(head), out),
             Err(_) => {
-                self.owned.retry_later(now);
+                self.ownership.retry_later(now);
                 self.stop_if_asked(out);
             }
         }
     }
 
     pub(super) fn retry_proof(&mut self, now: Instant, out: &mut Vec<Action<B::Command>>) {
-        if self.owned.retry_is_due(now) && matches!(self.phase, Phase::Running) {
+        if self.ownership.retry_is_due(now) && matches!(self.phase, Phase::Running) {
             self.prove_held(out);
         }
     }
 
     /// Runs the held chains up to number `through`; the error is that of `run_chain`.
     fn run_owned(&mut self, now: Instant, through: u64, out: &mut Vec<Action<B::Command>>) -> Result<(), EntityError> {
-        while let Some(chain) = self.owned.pop(through) {
+        while let Some(chain) = self.ownership.pop(through) {
             self.run_chain(now, chain, out)?;
         }
         Ok(())

@@ -37,7 +37,7 @@ pub(super) struct LoadingSnapshot {
 }
 
 /// A decoded snapshot.
-struct Usable<S> {
+struct DecodedSnapshot<S> {
     state: S,
     marks: Marks,
     refills: Refills,
@@ -181,7 +181,7 @@ impl<B: EventSourced> EntityCore<B> {
             Ok(Some(snapshot)) => {
                 let seq_nr = snapshot.seq_nr;
                 match self.decode_snapshot(snapshot) {
-                    Ok(usable) => self.use_snapshot(now, loading.claim, seq_nr, usable, out),
+                    Ok(decoded) => self.use_snapshot(now, loading.claim, seq_nr, decoded, out),
                     Err(reason) => self.try_older_snapshot(now, loading, seq_nr, reason, out),
                 }
             }
@@ -192,7 +192,7 @@ impl<B: EventSourced> EntityCore<B> {
         }
     }
 
-    fn decode_snapshot(&self, snapshot: Snapshot) -> Result<Usable<B::State>, String> {
+    fn decode_snapshot(&self, snapshot: Snapshot) -> Result<DecodedSnapshot<B::State>, String> {
         let Snapshot { codec_id, manifest, schema_version, payload, metadata, .. } = snapshot;
         let codec = self.codecs.snapshots.as_ref().ok_or("there is no snapshot codec")?;
         let mut marks = Marks::default();
@@ -200,7 +200,7 @@ impl<B: EventSourced> EntityCore<B> {
         let refills = Refills::read(&metadata)?;
         let stored = EncodedValue { codec_id, manifest, schema_version, payload };
         let state = guard(|| codec.decode_one(stored))?.map_err(|error| error.to_string())?;
-        Ok(Usable { state, marks, refills })
+        Ok(DecodedSnapshot { state, marks, refills })
     }
 
     fn try_older_snapshot(
@@ -211,7 +211,7 @@ impl<B: EventSourced> EntityCore<B> {
         reason: String,
         out: &mut Vec<Action<B::Command>>,
     ) {
-        tracing::warn!(id = %self.id, seq_nr = %damaged, reason, "snapshot cannot be used");
+        tracing::warn!(id = %self.id, seq_nr = %damaged, reason, "snapshot unusable");
         loading.attempts += 1;
         loading.last_error = reason;
         let older = damaged.previous();
@@ -237,11 +237,11 @@ impl<B: EventSourced> EntityCore<B> {
         now: Instant,
         claim: Claim,
         snapshot: SeqNr,
-        usable: Usable<B::State>,
+        decoded: DecodedSnapshot<B::State>,
         out: &mut Vec<Action<B::Command>>,
     ) {
         let Claim { highest, deleted_to, epoch } = claim;
-        let Usable { state, marks, refills } = usable;
+        let DecodedSnapshot { state, marks, refills } = decoded;
         let refill_from = refills.of(snapshot);
         if snapshot < deleted_to {
             let failure = RecoveryFailure::EventsDeletedBeyondSnapshot { snapshot, deleted_to };

@@ -86,7 +86,7 @@ mod tests {
 
     /// Of persistence §2.8: nothing at or above a `replay_from` is deleted.
     #[test]
-    fn what_a_kept_snapshot_needs_is_not_deleted() {
+    fn events_that_a_kept_snapshot_needs_are_not_deleted() {
         let mut refills = refills(&[(10, 4), (20, 7)]);
         assert_eq!(refills.deletable(SeqNr::from(10)), SeqNr::from(3));
         assert_eq!(refills.deletable(SeqNr::from(2)), SeqNr::from(2));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_back_from_metadata() {
+    fn refills_round_trip_through_metadata() {
         for refills in [refills(&[]), refills(&[(10, 4), (20, 7)])] {
             let mut metadata = Metadata::new();
             refills.write(&mut metadata);

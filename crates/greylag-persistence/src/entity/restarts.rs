@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::settings::Backoff;
 
 /// First wait after a start that was hurried because the store is back has failed; doubles each time.
-const SECOND_LOOK: Duration = Duration::from_millis(100);
+const HURRIED_RESTART_WAIT: Duration = Duration::from_millis(100);
 
 /// The failures of a machine, across its incarnations.
 #[derive(Default)]
@@ -31,10 +31,10 @@ impl Restarts {
 
     /// When to end a back-off of `until`, now that the store is back: at once the first time, then after doubling
     /// waits, since the store may answer others and still fail this entity.
-    pub(crate) fn hurry(&mut self, now: Instant, until: Instant) -> Instant {
+    pub(crate) fn shorten_backoff(&mut self, now: Instant, until: Instant) -> Instant {
         let wait = match self.hurried.checked_sub(1) {
             None => Duration::ZERO,
-            Some(futile) => SECOND_LOOK.saturating_mul(1 << futile.min(20)),
+            Some(futile) => HURRIED_RESTART_WAIT.saturating_mul(1 << futile.min(20)),
         };
         if now + wait >= until {
             return until;
@@ -70,12 +70,12 @@ mod tests {
 
     /// Sharding scenario 114: an entity that a store fails while it answers others must not ask it without a pause.
     #[test]
-    fn starts_that_come_to_nothing_come_later_and_later_until_something_is_stored() {
+    fn hurried_restarts_back_off_until_a_write_succeeds() {
         let (now, mut restarts) = (Instant::now(), Restarts::default());
         let backoff = Backoff { min: ms(1000), max: ms(30_000), jitter: 0.0 };
         let hurried = |restarts: &mut Restarts| {
             let until = now + restarts.wait(now, backoff, 0.0);
-            restarts.hurry(now, until).duration_since(now)
+            restarts.shorten_backoff(now, until).duration_since(now)
         };
         let waits: Vec<_> = (0..11).map(|_| hurried(&mut restarts).as_millis()).collect();
         assert_eq!(
@@ -89,6 +89,6 @@ mod tests {
         // A minute without a failure resets the back-off and the hurried starts.
         let later = now + backoff.reset_after();
         let until = later + restarts.wait(later, backoff, 0.0);
-        assert_eq!(restarts.hurry(later, until), later);
+        assert_eq!(restarts.shorten_backoff(later, until), later);
     }
 }

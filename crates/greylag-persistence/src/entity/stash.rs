@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 
-use crate::errands::{Mark, SilenceMark};
+use crate::background_work::{DueReceiveTimeout, DueTimer};
 
 /// An entry of the internal stash.
 pub(crate) enum Waiting<C> {
@@ -15,9 +15,9 @@ pub(crate) enum Waiting<C> {
     /// A command that this incarnation told itself, or the result of its work.
     Own(C),
     /// The command of a timer that is due, of this incarnation.
-    Timer(Mark),
+    Timer(DueTimer),
     /// The receive timeout of this incarnation has run out.
-    Silence(SilenceMark),
+    ReceiveTimeout(DueReceiveTimeout),
 }
 
 pub(crate) struct Stash<C> {
@@ -106,7 +106,7 @@ impl<C> Stash<C> {
         let mut all = self.take_aside();
         all.extend(self.internal.drain(..).filter_map(|waiting| match waiting {
             Waiting::Command(command) => Some(command),
-            Waiting::Own(_) | Waiting::Timer(_) | Waiting::Silence(_) => None,
+            Waiting::Own(_) | Waiting::Timer(_) | Waiting::ReceiveTimeout(_) => None,
         }));
         all.into()
     }

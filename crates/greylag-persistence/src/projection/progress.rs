@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::own_rows::{OwnRow, Starts, marker};
+use super::control_rows::{ControlRow, Starts, marker};
 use crate::event::{SeqNr, Timestamp};
 use crate::offset::{Offset, Position, Processed};
 use crate::persistence_id::PersistenceId;
@@ -24,7 +24,7 @@ use crate::query::{Envelope, EventSource, Shows, after, before};
 
 /// The decision on an envelope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Judgement {
+pub(crate) enum GapDecision {
     /// The envelope is the next of its id.
     Accept,
     /// The envelope was processed before.
@@ -77,9 +77,9 @@ impl Progress {
         let mut began_at: BTreeMap<u16, Position> = BTreeMap::new();
         let mut ids = BTreeMap::new();
         for Processed { id, seq_nr, position } in saved {
-            let (about, start) = match OwnRow::of(&id) {
-                Some(OwnRow::Start { .. }) => continue,
-                Some(OwnRow::Mark { slices, start }) => (slices, Some(start)),
+            let (about, start) = match ControlRow::of(&id) {
+                Some(ControlRow::Start { .. }) => continue,
+                Some(ControlRow::Mark { slices, start }) => (slices, Some(start)),
                 None => (id.slice()..=id.slice(), None),
             };
             // A mark counts only for slices that were not reset since; a reset cannot remove marks kept under other
@@ -110,17 +110,17 @@ impl Progress {
     }
 
     /// Decides on an envelope.
-    pub(crate) fn judge(&self, envelope: &Envelope) -> Judgement {
+    pub(crate) fn judge(&self, envelope: &Envelope) -> GapDecision {
         if !self.slices.contains(&envelope.id.slice()) {
-            return Judgement::Duplicate;
+            return GapDecision::Duplicate;
         }
         match envelope.position {
             Position::Ordinal(_) => {
                 let known = self.began_at.get(&envelope.id.slice());
                 if known.is_some_and(|known| envelope.position <= *known) {
-                    Judgement::Duplicate
+                    GapDecision::Duplicate
                 } else {
-                    Judgement::Accept
+                    GapDecision::Accept
                 }
             }
             Position::Timestamp(timestamp) => match self.shows {
@@ -130,36 +130,36 @@ impl Progress {
         }
     }
 
-    fn judge_timed(&self, envelope: &Envelope, timestamp: Timestamp) -> Judgement {
+    fn judge_timed(&self, envelope: &Envelope, timestamp: Timestamp) -> GapDecision {
         let (seq_nr, is_live) = (envelope.seq_nr, envelope.source != EventSource::Backtracking);
         let last = match self.ids.get(&envelope.id) {
             Some((last, _)) => *last,
-            None if self.is_forgotten(&envelope.id, timestamp) => return Judgement::Duplicate,
+            None if self.is_forgotten(&envelope.id, timestamp) => return GapDecision::Duplicate,
             None if seq_nr <= SeqNr::FIRST => SeqNr::ZERO,
-            None => return Judgement::Look { at: seq_nr.previous() },
+            None => return GapDecision::Look { at: seq_nr.previous() },
         };
         match last.next() {
-            _ if seq_nr <= last => Judgement::Duplicate,
-            Some(next) if seq_nr == next && envelope.record.is_some() => Judgement::Accept,
-            Some(from) if seq_nr == from || !is_live => Judgement::Fetch { from, to: seq_nr },
-            _ => Judgement::Leave,
+            _ if seq_nr <= last => GapDecision::Duplicate,
+            Some(next) if seq_nr == next && envelope.record.is_some() => GapDecision::Accept,
+            Some(from) if seq_nr == from || !is_live => GapDecision::Fetch { from, to: seq_nr },
+            _ => GapDecision::Leave,
         }
     }
 
     /// Decides on an envelope of a store that shows only the newest number: it replaces all earlier ones, so there are
     /// no gaps. A number that was replaced before its record was read comes again as its successor, at a later
     /// position.
-    fn judge_newest(&self, envelope: &Envelope, timestamp: Timestamp) -> Judgement {
+    fn judge_newest(&self, envelope: &Envelope, timestamp: Timestamp) -> GapDecision {
         let (id, seq_nr) = (&envelope.id, envelope.seq_nr);
         let last = match self.ids.get(id) {
             Some((last, _)) => *last,
-            None if self.is_forgotten(id, timestamp) => return Judgement::Duplicate,
+            None if self.is_forgotten(id, timestamp) => return GapDecision::Duplicate,
             None => SeqNr::ZERO,
         };
         match last.next() {
-            Some(next) if next <= seq_nr && envelope.record.is_some() => Judgement::Accept,
-            Some(from) if from <= seq_nr => Judgement::Fetch { from, to: seq_nr },
-            _ => Judgement::Duplicate,
+            Some(next) if next <= seq_nr && envelope.record.is_some() => GapDecision::Accept,
+            Some(from) if from <= seq_nr => GapDecision::Fetch { from, to: seq_nr },
+            _ => GapDecision::Duplicate,
         }
     }
 
@@ -171,7 +171,7 @@ impl Progress {
 
     /// Whether an event at this time was processed before the span that is kept, so that its
     /// successor is the next of the id. Source: persistence §5 (first sight of an id).
-    pub(crate) fn is_before_memory(&self, id: &PersistenceId, timestamp: Timestamp) -> bool {
+    pub(crate) fn is_before_retention(&self, id: &PersistenceId, timestamp: Timestamp) -> bool {
         let marked = self.mark(None).map(|mark| mark.position);
         let newest = self.began_at.get(&id.slice()).copied().max(marked);
         matches!(newest, Some(Position::Timestamp(newest)) if timestamp < before(newest, self.times.remember))

@@ -59,7 +59,7 @@ impl Running {
     /// Decides by an earlier event of the envelope's id where the id begins for this projection.
     pub(super) fn on_looked(&mut self, envelope: Envelope, at: SeqNr, page: &Page) {
         let found = page.records.first();
-        let is_base = found.is_none_or(|found| self.progress.is_before_memory(&envelope.id, found.timestamp));
+        let is_base = found.is_none_or(|found| self.progress.is_before_retention(&envelope.id, found.timestamp));
         let (id, position) = (envelope.id.clone(), envelope.position);
         if is_base {
             self.progress.track(&id, at, position);

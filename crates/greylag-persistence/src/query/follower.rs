@@ -70,21 +70,21 @@ pub enum FollowerEffect {
 enum Mode {
     Alone,
     Joining,
-    Overlapping { since: Instant, seam: Seam },
+    Overlapping { since: Instant, coverage: OverlapCoverage },
     Shared,
 }
 
 /// The passes of its own that the follower has completed since it joined, to cover events that the shared reader read
 /// before.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Seam {
+struct OverlapCoverage {
     by_reading_on: bool,
     by_going_back: bool,
 }
 
 /// The query under way.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct QueryInFlight {
     goes_back: bool,
     since_joined: bool,
 }
@@ -99,12 +99,12 @@ pub struct Follower {
     mode: Mode,
     /// The follower's own feed; `None` while only the shared reader feeds.
     own: Option<Feed>,
-    asked: Option<Asked>,
+    in_flight: Option<QueryInFlight>,
     own_wants: bool,
     pulled: bool,
     demand: bool,
     ready: VecDeque<Envelope>,
-    given: Given,
+    delivered: DeliveredFilter,
     /// The offset at which the follower's own feed begins after a dismissal.
     reached: Offset,
     /// Events before this are not shown again, as of the last delivery.
@@ -134,12 +134,12 @@ impl Follower {
             mode: Mode::Alone,
             reread_to: own.reread_to(),
             own: Some(own),
-            asked: None,
+            in_flight: None,
             own_wants: false,
             pulled: false,
             demand: false,
             ready: VecDeque::new(),
-            given: Given::default(),
+            delivered: DeliveredFilter::default(),
             reached: offset.clone(),
             join_at: now,
         })
@@ -155,7 +155,7 @@ impl Follower {
             FollowerInput::Tick => self.own(now, FeedInput::Tick, out),
         }
         self.stop_reading_alone(now);
-        self.go_on(now, out);
+        self.advance(now, out);
     }
 
     /// When a [`FollowerInput::Tick`] next has work to do.
@@ -163,7 +163,9 @@ impl Follower {
         let own_at = self.own.as_ref().and_then(Feed::next_deadline);
         let overlap_at = match self.mode {
             // Without a demand the overlap need not end in time.
-            Mode::Overlapping { since, seam } if self.demand && self.is_covered(seam) && self.asked.is_none() => {
+            Mode::Overlapping { since, coverage }
+                if self.demand && self.is_covered(coverage) && self.in_flight.is_none() =>
+            {
                 Some(since + self.settings.sharing.catchup_overlap)
             }
             _ => None,
@@ -191,13 +193,13 @@ impl Follower {
                 FeedEffect::Query(query) => {
                     let goes_back = matches!(query.visible, Visible::Older(_));
                     let since_joined = matches!(self.mode, Mode::Overlapping { .. });
-                    self.asked = Some(Asked { goes_back, since_joined });
+                    self.in_flight = Some(QueryInFlight { goes_back, since_joined });
                     out.push(FollowerEffect::Query(query));
                 }
                 FeedEffect::Deliver(envelopes) => {
                     self.own_wants = false;
-                    let given = &mut self.given;
-                    self.ready.extend(envelopes.into_iter().filter(|envelope| given.is_new(envelope, false)));
+                    let delivered = &mut self.delivered;
+                    self.ready.extend(envelopes.into_iter().filter(|envelope| delivered.is_new(envelope, false)));
                 }
                 FeedEffect::Failed(error) => {
                     self.own_wants = false;
@@ -210,7 +212,7 @@ impl Follower {
     }
 
     fn on_page(&mut self, now: Instant, page: Result<EventPage, QueryError>, out: &mut Vec<FollowerEffect>) {
-        let Some(Asked { goes_back, since_joined }) = self.asked.take() else { return };
+        let Some(QueryInFlight { goes_back, since_joined }) = self.in_flight.take() else { return };
         let is_last = page.as_ref().is_ok_and(|page| !page.more);
         self.own(now, FeedInput::Page(page), out);
         if !is_last {
@@ -221,9 +223,9 @@ impl Follower {
                 self.mode = Mode::Joining;
                 out.push(FollowerEffect::Join);
             }
-            Mode::Overlapping { seam, .. } if since_joined && goes_back => seam.by_going_back = true,
-            Mode::Overlapping { seam, .. } if since_joined && !seam.by_reading_on => {
-                seam.by_reading_on = true;
+            Mode::Overlapping { coverage, .. } if since_joined && goes_back => coverage.by_going_back = true,
+            Mode::Overlapping { coverage, .. } if since_joined && !coverage.by_reading_on => {
+                coverage.by_reading_on = true;
                 self.cut();
             }
             _ => {}
@@ -233,7 +235,7 @@ impl Follower {
     fn on_shared(&mut self, now: Instant, answer: SharedAnswer, out: &mut Vec<FollowerEffect>) {
         match answer {
             SharedAnswer::Joined if self.mode == Mode::Joining => {
-                self.mode = Mode::Overlapping { since: now, seam: Seam::default() };
+                self.mode = Mode::Overlapping { since: now, coverage: OverlapCoverage::default() };
                 if let Some(own) = &mut self.own {
                     own.go_back_soon();
                 }
@@ -243,8 +245,8 @@ impl Follower {
             SharedAnswer::Events { envelopes, reached } => {
                 self.pulled = false;
                 self.reached = later(std::mem::take(&mut self.reached), reached);
-                let given = &mut self.given;
-                self.ready.extend(envelopes.into_iter().filter(|envelope| given.is_new(envelope, true)));
+                let delivered = &mut self.delivered;
+                self.ready.extend(envelopes.into_iter().filter(|envelope| delivered.is_new(envelope, true)));
             }
             SharedAnswer::Dismissed(reached) => self.become_alone(now, reached),
             SharedAnswer::Joined => {}
@@ -260,23 +262,23 @@ impl Follower {
         if self.own.is_none() {
             let (of, settings) = (self.of.clone(), self.settings.clone());
             self.own_wants = false;
-            self.given.forget();
+            self.delivered.forget();
             self.own = Feed::live(of, &self.reached, self.kind, settings, now).ok();
         }
     }
 
     /// Whether the follower's own passes have covered the events that the shared reader read before the join.
-    fn is_covered(&self, seam: Seam) -> bool {
+    fn is_covered(&self, coverage: OverlapCoverage) -> bool {
         // Nothing to go back over until an event was read.
         let goes_back = self.kind == OffsetKind::Timestamp
             && self.own.as_ref().is_some_and(|own| own.cursor().timestamp().is_some());
-        seam.by_reading_on && (seam.by_going_back || !goes_back)
+        coverage.by_reading_on && (coverage.by_going_back || !goes_back)
     }
 
     fn stop_reading_alone(&mut self, now: Instant) {
-        let Mode::Overlapping { since, seam } = self.mode else { return };
+        let Mode::Overlapping { since, coverage } = self.mode else { return };
         let is_over = since + self.settings.sharing.catchup_overlap <= now;
-        if !is_over || self.asked.is_some() || !self.is_covered(seam) {
+        if !is_over || self.in_flight.is_some() || !self.is_covered(coverage) {
             return;
         }
         self.cut();
@@ -284,16 +286,16 @@ impl Follower {
             self.reached = later(std::mem::take(&mut self.reached), own.offset());
         }
         self.own_wants = false;
-        self.given.forget();
+        self.delivered.forget();
         self.mode = Mode::Shared;
     }
 
     /// Records how far the follower has read by itself: it drops live events of the shared reader up to there.
     fn cut(&mut self) {
         if let Some(own) = &self.own {
-            self.given.cut = own.cursor().clone();
+            self.delivered.cut = own.cursor().clone();
         }
-        self.given.remembers = true;
+        self.delivered.remembers = true;
     }
 
     /// Updates `reread_to`. While the follower reads by itself its own passes count; the shared reader's may be far
@@ -306,7 +308,7 @@ impl Follower {
         };
     }
 
-    fn go_on(&mut self, now: Instant, out: &mut Vec<FollowerEffect>) {
+    fn advance(&mut self, now: Instant, out: &mut Vec<FollowerEffect>) {
         if self.demand && !self.ready.is_empty() {
             self.demand = false;
             let envelopes: Vec<Envelope> = self.ready.drain(..).collect();
@@ -314,7 +316,9 @@ impl Follower {
             out.push(FollowerEffect::Deliver(envelopes));
         }
         let (hurries, is_fed) = match self.mode {
-            Mode::Overlapping { seam, .. } => (!seam.by_reading_on && self.ready.is_empty(), seam.by_reading_on),
+            Mode::Overlapping { coverage, .. } => {
+                (!coverage.by_reading_on && self.ready.is_empty(), coverage.by_reading_on)
+            }
             Mode::Shared => (false, true),
             Mode::Alone | Mode::Joining => (false, false),
         };
@@ -329,10 +333,10 @@ impl Follower {
     }
 }
 
-/// The events given to the consumer so far.
+/// The events delivered to the consumer so far.
 #[derive(Debug, Default)]
-struct Given {
-    /// The last ordinal given, on stores of ordinals.
+struct DeliveredFilter {
+    /// The last ordinal delivered, on stores of ordinals.
     ordinal: Option<u64>,
     /// The follower has read by itself up to here, so it drops earlier live events of the shared reader.
     cut: Cursor,
@@ -342,11 +346,11 @@ struct Given {
     numbers: BTreeMap<PersistenceId, SeqNr>,
 }
 
-impl Given {
-    /// Whether the consumer gets this envelope; if so, it counts as given.
+impl DeliveredFilter {
+    /// Whether the consumer gets this envelope; if so, it counts as delivered.
     fn is_new(&mut self, envelope: &Envelope, is_shared: bool) -> bool {
         if let Position::Ordinal(ordinal) = envelope.position {
-            let is_new = self.ordinal.is_none_or(|given| given < ordinal);
+            let is_new = self.ordinal.is_none_or(|delivered| delivered < ordinal);
             self.ordinal = self.ordinal.max(Some(ordinal));
             return is_new;
         }
@@ -360,7 +364,7 @@ impl Given {
         if !self.remembers {
             return true;
         }
-        if self.numbers.get(&envelope.id).is_some_and(|given| *given >= envelope.seq_nr) {
+        if self.numbers.get(&envelope.id).is_some_and(|delivered| *delivered >= envelope.seq_nr) {
             return false;
         }
         if self.numbers.len() < REMEMBERED || self.numbers.contains_key(&envelope.id) {

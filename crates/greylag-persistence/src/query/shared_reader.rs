@@ -161,7 +161,7 @@ impl SharedReader {
             SharedReaderInput::Hint => self.feed(now, FeedInput::Hint, out),
             SharedReaderInput::Tick => self.feed(now, FeedInput::Tick, out),
         }
-        self.go_on(now, out);
+        self.advance(now, out);
     }
 
     /// When a [`SharedReaderInput::Tick`] next has work to do.
@@ -245,7 +245,7 @@ impl SharedReader {
     }
 
     /// Does all work that is due.
-    fn go_on(&mut self, now: Instant, out: &mut Vec<SharedReaderEffect>) {
+    fn advance(&mut self, now: Instant, out: &mut Vec<SharedReaderEffect>) {
         if self.newest_at.is_some_and(|at| at <= now) {
             self.newest_at = None;
             out.push(SharedReaderEffect::AskNewest);
@@ -263,7 +263,7 @@ impl SharedReader {
         }
         self.hand_out(now, out);
         self.trim();
-        self.watch_the_slow(now, out);
+        self.dismiss_slow_consumers(now, out);
         if self.consumers.is_empty() {
             self.linger(now, out);
         }
@@ -332,7 +332,7 @@ impl SharedReader {
         Some((consumer.holding_since? + sharing.abort_after).max(passed_at + sharing.slow_consumer_lag))
     }
 
-    fn watch_the_slow(&mut self, now: Instant, out: &mut Vec<SharedReaderEffect>) {
+    fn dismiss_slow_consumers(&mut self, now: Instant, out: &mut Vec<SharedReaderEffect>) {
         let (end, capacity) = (self.end(), self.capacity() as u64);
         for consumer in self.consumers.values_mut() {
             let holds_much = (end - consumer.next) * 2 > capacity;
@@ -349,7 +349,7 @@ impl SharedReader {
         }
         // Let the other consumers go on at once.
         self.trim();
-        self.go_on(now, out);
+        self.advance(now, out);
     }
 
     /// Reads on for a while without consumers, so that a returning consumer finds the reader up to date; drops the

@@ -5,12 +5,12 @@ use std::time::Instant;
 use greylag_core::{DeadLetterReason, EntityError, answer_dropped};
 use rand::RngExt;
 
-use super::{DurableState, LastState, Out, Phase, StateEntityCore};
+use super::{DurableState, FinalState, Out, Phase, StateEntityCore};
 use crate::behavior::{Failure, FencedBy};
-use crate::ctx::{Ctx, Kept, KeptAs};
+use crate::ctx::{Ctx, PersistenceKind, PersistentFacts};
 use crate::durable_state::StateSignal;
 use crate::effect::guard;
-use crate::entity::last_answers::LastAnswers;
+use crate::entity::end_answers::EndAnswers;
 use crate::entity::stash::Waiting;
 use crate::entity::{Action, dead_letter};
 use crate::settings::OnFailure;
@@ -26,30 +26,42 @@ impl<B: DurableState> StateEntityCore<B> {
         handler: impl FnOnce(&mut B, &mut Ctx<'_, B::Command>, &B::State) -> R,
     ) -> Result<R, String> {
         let stashed = self.stash.aside_count();
-        let as_what = KeptAs::State { revision: self.revision };
-        let kept = Kept { id: &self.id, as_what, stashed, read_only: false };
-        let mut cx = Ctx { kept: Some(kept), ..Ctx::new(self.errands.now(), self.host.as_deref()) };
+        let kind = PersistenceKind::State { revision: self.revision };
+        let facts = PersistentFacts { id: &self.id, kind, stashed, read_only: false };
+        let mut cx = Ctx { facts: Some(facts), ..Ctx::new(self.background.now(), self.host.as_deref()) };
         let (behavior, state) = (&mut self.behavior, &self.state);
         let answer = guard(|| handler(behavior, &mut cx, state));
-        let (requests, wishes) = cx.into_requests();
+        let (requests, host_requests) = cx.into_requests();
         if answer.is_ok() && begins {
             let incarnation = self.incarnation;
-            out.extend(self.errands.take(requests).into_iter().map(|wish| Action::of_wish(incarnation, wish)));
-            out.extend(Action::of_host_wishes(wishes));
+            out.extend(self.background.take(requests).into_iter().map(|task| Action::of_host_task(incarnation, task)));
+            out.extend(Action::of_host_requests(host_requests));
         }
         answer
     }
 
     /// Delivers a signal to the behaviour; the caller decides what a panic of its handler means.
     pub(super) fn try_signal(&mut self, signal: &StateSignal, out: &mut Out<B>) -> Result<(), String> {
-        self.tell_behavior(true, signal, out)
+        self.deliver_signal(true, signal, out)
     }
 
-    fn tell_behavior(&mut self, begins: bool, signal: &StateSignal, out: &mut Out<B>) -> Result<(), String> {
+    fn deliver_signal(&mut self, begins: bool, signal: &StateSignal, out: &mut Out<B>) -> Result<(), String> {
         if signal.is_failure() {
-            tracing::warn!(id = %self.id, revision = %self.revision, incarnation = %self.incarnation, ?signal, "entity");
+            tracing::warn!(
+                id = %self.id,
+                revision = %self.revision,
+                incarnation = %self.incarnation,
+                ?signal,
+                "entity signal"
+            );
         } else {
-            tracing::debug!(id = %self.id, revision = %self.revision, incarnation = %self.incarnation, ?signal, "entity");
+            tracing::debug!(
+                id = %self.id,
+                revision = %self.revision,
+                incarnation = %self.incarnation,
+                ?signal,
+                "entity signal"
+            );
         }
         self.with_context(begins, out, |behavior, cx, state| behavior.on_signal(cx, state, signal))
     }
@@ -57,21 +69,21 @@ impl<B: DurableState> StateEntityCore<B> {
     /// Delivers a signal to the behaviour while the entity ends or starts anew: a panic of its handler is logged and
     /// swallowed, and timers, work and messages that the handler asks for are not begun.
     pub(super) fn signal(&mut self, signal: StateSignal, out: &mut Out<B>) {
-        if let Err(message) = self.tell_behavior(false, &signal, out) {
+        if let Err(message) = self.deliver_signal(false, &signal, out) {
             tracing::warn!(id = %self.id, message, "signal handler panicked");
         }
     }
 
     /// Takes the state for the end of the incarnation: the state of `Running`, which is whole and stored, else none.
-    pub(super) fn last_state(&mut self) -> LastState<B::State> {
+    pub(super) fn final_state(&mut self) -> FinalState<B::State> {
         match self.phase {
-            Phase::Running => LastState { state: std::mem::take(&mut self.state), revision: self.revision },
-            _ => LastState::none(),
+            Phase::Running => FinalState { state: std::mem::take(&mut self.state), revision: self.revision },
+            _ => FinalState::none(),
         }
     }
 
     /// Delivers the signal that ends the incarnation with its last state, and drops the state.
-    pub(super) fn signal_end(&mut self, signal: StateSignal, last: LastState<B::State>, out: &mut Out<B>) {
+    pub(super) fn signal_end(&mut self, signal: StateSignal, last: FinalState<B::State>, out: &mut Out<B>) {
         self.state = last.state;
         let known = std::mem::replace(&mut self.revision, last.revision);
         self.signal(signal, out);
@@ -89,7 +101,7 @@ impl<B: DurableState> StateEntityCore<B> {
             Phase::Running | Phase::Persisting(_) => {
                 self.stop_requested = true;
                 // Commands that the entity told itself before the stop are handled before it.
-                self.errands.take_told().for_each(|command| self.stash.push_own(Waiting::Own(command)));
+                self.background.take_self_commands().for_each(|command| self.stash.push_own(Waiting::Own(command)));
                 self.drain(now, out);
             }
             // No command needs the state, so stop without reading it.
@@ -99,7 +111,7 @@ impl<B: DurableState> StateEntityCore<B> {
     }
 
     pub(super) fn stop_if_asked(&mut self, out: &mut Out<B>) {
-        if self.stop_requested && self.stash.is_idle() && !self.owned.awaits_look() {
+        if self.stop_requested && self.stash.is_idle() && !self.ownership.awaits_check() {
             self.stop_now(out);
         }
     }
@@ -108,8 +120,8 @@ impl<B: DurableState> StateEntityCore<B> {
         if matches!(self.phase, Phase::Stopped) {
             return;
         }
-        let last = self.last_state();
-        self.end_phase(LastAnswers::stopped(), out);
+        let last = self.final_state();
+        self.end_phase(EndAnswers::stopped(), out);
         self.phase = Phase::Stopped;
         for command in self.take_waiting() {
             out.push(dead_letter(command, DeadLetterReason::EntityStopped, EntityError::Stopped));
@@ -121,16 +133,16 @@ impl<B: DurableState> StateEntityCore<B> {
     /// Ends for good, because another writer owns the state. Waiting commands are left for
     /// [`StateEntityCore::take_waiting`].
     pub(super) fn become_fenced(&mut self, by: FencedBy, out: &mut Out<B>) {
-        self.end_phase(LastAnswers::fenced(), out);
+        self.end_phase(EndAnswers::fenced(), out);
         self.phase = Phase::Stopped;
         self.signal(StateSignal::Fenced, out);
-        self.signal_end(StateSignal::PostStop, LastState::none(), out);
+        self.signal_end(StateSignal::PostStop, FinalState::none(), out);
         out.push(Action::Fenced(by));
     }
 
     /// Ends this incarnation by a failure; the host decides what follows.
     pub(super) fn fail(&mut self, failure: Failure, out: &mut Out<B>) {
-        self.end_phase(LastAnswers::failed(&failure), out);
+        self.end_phase(EndAnswers::failed(&failure), out);
         if matches!(failure, Failure::Handler { .. } | Failure::StashFull) {
             // The behaviour put commands aside because of a state that is now lost; commands that merely wait stay.
             for command in self.stash.take_aside() {
@@ -152,7 +164,7 @@ impl<B: DurableState> StateEntityCore<B> {
     }
 
     pub(super) fn back_off(&mut self, until: Instant, failure: Failure, out: &mut Out<B>) {
-        self.end_phase(LastAnswers::failed(&failure), out);
+        self.end_phase(EndAnswers::failed(&failure), out);
         self.phase = Phase::BackingOff { until };
         out.push(Action::Restarting(failure));
         self.stop_if_asked(out);
@@ -161,7 +173,7 @@ impl<B: DurableState> StateEntityCore<B> {
     /// Shortens the back-off, since the store answers again.
     pub(super) fn on_store_back(&mut self, now: Instant, out: &mut Out<B>) {
         if let Phase::BackingOff { until } = &mut self.phase {
-            *until = self.restarts.hurry(now, *until);
+            *until = self.restarts.shorten_backoff(now, *until);
             if *until <= now {
                 self.restart_now(now, out);
             }
@@ -169,24 +181,24 @@ impl<B: DurableState> StateEntityCore<B> {
     }
 
     pub(super) fn restart_now(&mut self, now: Instant, out: &mut Out<B>) {
-        self.signal_end(StateSignal::PreRestart, LastState::none(), out);
+        self.signal_end(StateSignal::PreRestart, FinalState::none(), out);
         self.begin_incarnation(now, out);
     }
 
     /// Releases everything that belongs to the ending incarnation: the permit, the state, side
     /// effects that will not run.
-    pub(super) fn end_phase(&mut self, answers: LastAnswers, out: &mut Out<B>) {
+    pub(super) fn end_phase(&mut self, answers: EndAnswers, out: &mut Out<B>) {
         match std::mem::replace(&mut self.phase, Phase::Failed) {
             Phase::AwaitingPermit | Phase::Loading { .. } => out.push(Action::ReturnPermit(self.incarnation)),
             Phase::Persisting(write) => write.chain.refuse(answers.pending),
             Phase::Running | Phase::BackingOff { .. } | Phase::Failed | Phase::Stopped => {}
         }
-        self.owned.refuse(&answers.held);
+        self.ownership.refuse(&answers.held);
         self.state = B::State::default();
         self.drain_at = None;
         self.stop_after_chain = false;
-        self.errands.end(&answers.begun);
-        answer_dropped(answers.begun, || self.stash.drop_own());
+        self.background.end(&answers.background);
+        answer_dropped(answers.background, || self.stash.drop_own());
     }
 
     pub(super) fn check_invariants(&self) {

@@ -266,7 +266,7 @@ async fn late<F: ChangeFactory>(kit: &Kit<'_, F>) -> Checked {
         let quick = kit.write("tckc-late", 2, 1..=1).await?.id;
         kit.factory.settle(&kit.store).await;
         let found = kit.streams.run(&mut feed, &mut now, |found| !found.is_empty()).await?;
-        kit.factory.let_go(&kit.store).await;
+        kit.factory.commit_held(&kit.store).await;
         equal("what was committed", places(&found), vec![(quick, 1)])
     })
     .await;

@@ -7,7 +7,7 @@
 //! Damage of a disk (a full one, cut tails, flipped bits, missing commits) is tested by the
 //! backend that uses the disk. Source: persistence §4.5 (crash), §8.
 
-mod ledger;
+mod answers;
 mod work;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

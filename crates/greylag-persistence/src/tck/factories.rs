@@ -113,7 +113,7 @@ pub trait ChangeFactory: Send + Sync {
         false
     }
 
-    /// Makes later writes of `id` begin and stay uncommitted, until [`ChangeFactory::let_go`]; returns whether
+    /// Makes later writes of `id` begin and stay uncommitted, until [`ChangeFactory::commit_held`]; returns whether
     /// the factory can do that. Only for stores that order by time: others show changes in the order of their commits.
     async fn hold_back(&self, _store: &Arc<dyn StateStore>, _id: &PersistenceId) -> bool {
         false
@@ -123,7 +123,7 @@ pub trait ChangeFactory: Send + Sync {
     async fn held(&self, _store: &Arc<dyn StateStore>) {}
 
     /// Commits all writes that are held back.
-    async fn let_go(&self, _store: &Arc<dyn StateStore>) {}
+    async fn commit_held(&self, _store: &Arc<dyn StateStore>) {}
 }
 
 /// Implements the factory traits, without hooks, for functions that open the stores.

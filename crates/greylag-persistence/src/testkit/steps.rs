@@ -11,13 +11,13 @@ use bytes::BytesMut;
 use futures::FutureExt;
 use greylag_core::{Codec, EntityError, ReplyAddress, ReplyOutcome, ReplyPort, ReplyScope, ReplyTo};
 
+use crate::background_work::Work;
 use crate::behavior::Failure;
 use crate::codec::EncodedValue;
 use crate::driver::InMemoryJournal;
 use crate::driver::stores::Journal;
 use crate::entity::machine::Machine;
 use crate::entity::{Action, Input, Withheld};
-use crate::errands::Work;
 use crate::event::{EventKind, Metadata, NewEvent, SeqNr, Tags, WriterUuid};
 use crate::journal::{Append, Claim, Under};
 use crate::persistence_id::PersistenceId;
@@ -65,8 +65,8 @@ pub(crate) fn settle<M: Machine>(
                 Action::Restarting(failure) | Action::Failed(failure) => settled.failure = Some(failure),
                 Action::Unhandled => settled.unhandled = true,
                 Action::Passivate => settled.passivate = true,
-                Action::Wish(wishes) if wishes.stop => inputs.push(Input::Stop),
-                Action::Wish(_) => {}
+                Action::HostRequests(requests) if requests.stop => inputs.push(Input::Stop),
+                Action::HostRequests(_) => {}
                 Action::Stopped | Action::Fenced(_) => settled.stopped = true,
                 Action::Withheld(what) => settled.withheld.push(what),
                 Action::ReturnPermit(_) | Action::Recovered { .. } => {}

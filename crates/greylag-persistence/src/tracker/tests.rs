@@ -110,7 +110,7 @@ fn each_delivery_keeps_its_own_interval() {
 
 /// Scenario persistence 54, the burst limit after a recovery: in order, before fresh ones.
 #[test]
-fn what_recovery_brought_goes_first_however_many_ticks_it_takes() {
+fn recovered_deliveries_are_sent_before_new_ones() {
     let mut tracker = Tracker::default();
     deliver(&mut tracker, 5);
     let mut now = Instant::now();
@@ -140,7 +140,7 @@ fn deliveries_with_large_ids_are_not_starved() {
 
 /// Scenario persistence 54, the warning: once, at the attempt after the given number.
 #[test]
-fn what_stays_unconfirmed_is_warned_of_once_in_a_life() {
+fn unconfirmed_deliveries_warn_once_per_incarnation() {
     let (mut tracker, mut now) = (Tracker::default(), Instant::now());
     deliver(&mut tracker, 3);
     let mut warnings = Vec::new();

@@ -1,6 +1,6 @@
 //! Clock, random choices and the mail between the machines; performs the effects as a driver would.
 //!
-//! Everything happens in [`World::step`]: the next letter arrives, or a machine's deadline comes.
+//! Everything happens in [`World::step`]: the next message arrives, or a machine's deadline comes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,8 +22,8 @@ use crate::{PROJECTIONS, Profile};
 
 /// Timestamp of the first instant, large enough for backtracking to begin before it.
 const EPOCH: u64 = 1_000_000_000;
-/// In the storm a random event may happen after this time even if no machine has anything to do.
-const GUST: Duration = Duration::from_millis(50);
+/// During the fault phase a random event may happen after this time even if no machine has anything to do.
+const RANDOM_EVENT_AFTER: Duration = Duration::from_millis(50);
 /// Longest delays of answers.
 const QUICK: Duration = Duration::from_millis(60);
 const SLOW: Duration = Duration::from_millis(200);
@@ -35,24 +35,24 @@ const MOST_STEPS: u32 = 5_000;
 pub(crate) struct World {
     profile: Profile,
     rng: ChaCha8Rng,
-    is_stormy: bool,
+    injects_faults: bool,
     start: Instant,
     now: Instant,
     steps_now: u32,
-    questions: u64,
+    queries: u64,
     store: Store,
     instances: Vec<Instance>,
     /// The shared reader, if there is one, with its number.
     reader: Option<(u64, SharedReader)>,
     /// Letters by time of arrival, then in the order in which they were sent.
-    mail: BTreeMap<(Instant, u64), Letter>,
-    /// Numbers letters, readers and consumers.
+    mail: BTreeMap<(Instant, u64), Message>,
+    /// Numbers messages, readers and consumers.
     last_number: u64,
 }
 
-/// A letter, with its recipient.
+/// A message, with its recipient.
 #[derive(Debug)]
-enum Letter {
+enum Message {
     Projection(usize, ProjectionInput),
     Reader(u64, SharedReaderInput),
     Consumer(ConsumerId, SharedAnswer),
@@ -60,7 +60,7 @@ enum Letter {
 
 /// The kind of the next step.
 enum Due {
-    Letter,
+    Message,
     Projection(usize),
     Reader,
 }
@@ -80,11 +80,11 @@ impl World {
         let mut world = Self {
             profile,
             rng,
-            is_stormy: true,
+            injects_faults: true,
             start,
             now: start,
             steps_now: 0,
-            questions: 0,
+            queries: 0,
             store: Store::new(profile.kind, profile.shows),
             instances: Vec::new(),
             reader: None,
@@ -95,7 +95,7 @@ impl World {
         for (number, group) in profile.groups.into_iter().enumerate() {
             let mut effects = Vec::new();
             world.instances.push(Instance::start(number, group, caps, settings(), &mut effects));
-            world.obey_projection(number, effects);
+            world.perform_projection(number, effects);
         }
         world
     }
@@ -112,9 +112,9 @@ impl World {
         self.run_for(duration);
     }
 
-    /// Ends the storm: nothing fails from now on, and only one projection stays paused.
-    pub(crate) fn calm_down(&mut self) {
-        self.is_stormy = false;
+    /// Ends the fault phase: nothing fails from now on, and only one projection stays paused.
+    pub(crate) fn stop_faults(&mut self) {
+        self.injects_faults = false;
         for number in 0..PROJECTIONS {
             let is_paused = self.profile.stays_paused == Some(number);
             self.tell(number, if is_paused { ProjectionInput::Pause } else { ProjectionInput::Resume });
@@ -141,8 +141,8 @@ impl World {
     }
 
     /// Number of queries to the store.
-    pub(crate) fn questions(&self) -> u64 {
-        self.questions
+    pub(crate) fn queries(&self) -> u64 {
+        self.queries
     }
 
     pub(crate) fn assert_all_is_seen(&self) {
@@ -165,22 +165,22 @@ impl World {
         longest.mul_f64(self.rng.random())
     }
 
-    /// Performs the next step, and in a storm from time to time a random event.
+    /// Performs the next step, and in the fault phase from time to time a random event.
     fn step(&mut self) {
-        let gust_at = self.now + GUST;
-        let is_gust = match self.next_due() {
-            Some((at, due)) if at <= gust_at => {
+        let random_event_at = self.now + RANDOM_EVENT_AFTER;
+        let is_random_event = match self.next_due() {
+            Some((at, due)) if at <= random_event_at => {
                 self.advance_to(at);
                 self.perform(due);
                 self.rng.random_bool(0.02)
             }
             _ => {
-                self.advance_to(gust_at);
+                self.advance_to(random_event_at);
                 true
             }
         };
-        if is_gust && self.is_stormy {
-            self.meddle();
+        if is_random_event && self.injects_faults {
+            self.inject_random_event();
         }
     }
 
@@ -190,8 +190,8 @@ impl World {
         let projections =
             instances.filter_map(|(number, it)| Some((it.machine.next_deadline()?, Due::Projection(number))));
         let reader = self.reader.iter().filter_map(|(_, reader)| Some((reader.next_deadline()?, Due::Reader)));
-        let letter = self.mail.keys().next().map(|(at, _)| (*at, Due::Letter));
-        projections.chain(reader).chain(letter).min_by_key(|(at, _)| *at)
+        let message = self.mail.keys().next().map(|(at, _)| (*at, Due::Message));
+        projections.chain(reader).chain(message).min_by_key(|(at, _)| *at)
     }
 
     fn advance_to(&mut self, at: Instant) {
@@ -204,17 +204,17 @@ impl World {
         match due {
             Due::Projection(number) => self.tell(number, ProjectionInput::Tick),
             Due::Reader => self.tell_reader(SharedReaderInput::Tick),
-            Due::Letter => {
-                if let Some((_, letter)) = self.mail.pop_first() {
-                    self.deliver(letter);
+            Due::Message => {
+                if let Some((_, message)) = self.mail.pop_first() {
+                    self.deliver(message);
                 }
             }
         }
     }
 
-    // ---- The storm -----------------------------------------------------------------------------
+    // ---- Faults ---------------------------------------------------------------------------------
 
-    fn meddle(&mut self) {
+    fn inject_random_event(&mut self) {
         let number = self.rng.random_range(0..PROJECTIONS);
         match self.rng.random_range(0..100) {
             0..6 => self.write_up_to(5),
@@ -229,7 +229,7 @@ impl World {
     }
 
     fn fails_now(&mut self) -> bool {
-        self.is_stormy && self.profile.fails && self.rng.random_bool(0.05)
+        self.injects_faults && self.profile.fails && self.rng.random_bool(0.05)
     }
 
     fn outcome(&mut self) -> Outcome {
@@ -242,15 +242,15 @@ impl World {
 
     // ---- The mail ------------------------------------------------------------------------------
 
-    fn send(&mut self, letter: Letter) {
-        self.send_within(Duration::ZERO, letter);
+    fn send(&mut self, message: Message) {
+        self.send_within(Duration::ZERO, message);
     }
 
-    /// Often without delay, so that many letters arrive at one instant.
-    fn send_within(&mut self, longest: Duration, letter: Letter) {
+    /// Often without delay, so that many messages arrive at one instant.
+    fn send_within(&mut self, longest: Duration, message: Message) {
         let takes = if self.rng.random_bool(0.3) { Duration::ZERO } else { self.within(longest) };
         let number = self.next_number();
-        self.mail.insert((self.now + takes, number), letter);
+        self.mail.insert((self.now + takes, number), message);
     }
 
     fn next_number(&mut self) -> u64 {
@@ -258,16 +258,16 @@ impl World {
         self.last_number
     }
 
-    fn deliver(&mut self, letter: Letter) {
-        match letter {
-            Letter::Projection(number, input) => self.tell(number, input),
-            Letter::Reader(to, input) if self.reader_number() == Some(to) => self.tell_reader(input),
+    fn deliver(&mut self, message: Message) {
+        match message {
+            Message::Projection(number, input) => self.tell(number, input),
+            Message::Reader(to, input) if self.reader_number() == Some(to) => self.tell_reader(input),
             // The reader ended meanwhile.
-            Letter::Reader(_, SharedReaderInput::Join(consumer, _)) => {
-                self.send(Letter::Consumer(consumer, SharedAnswer::Dismissed(None)));
+            Message::Reader(_, SharedReaderInput::Join(consumer, _)) => {
+                self.send(Message::Consumer(consumer, SharedAnswer::Dismissed(None)));
             }
-            Letter::Reader(..) => {}
-            Letter::Consumer(consumer, answer) => self.tell_consumer(consumer, answer),
+            Message::Reader(..) => {}
+            Message::Consumer(consumer, answer) => self.tell_consumer(consumer, answer),
         }
     }
 
@@ -278,7 +278,7 @@ impl World {
         if ticks {
             assert_moved("projection", self.now, self.instances[number].machine.next_deadline());
         }
-        self.obey_projection(number, effects);
+        self.perform_projection(number, effects);
     }
 
     /// Gives an answer to the consumer; drops it if the consumer has left.
@@ -301,7 +301,7 @@ impl World {
         if ticks {
             assert_moved("shared reader", self.now, reader.next_deadline());
         }
-        self.obey_reader(number, effects);
+        self.perform_reader(number, effects);
     }
 
     // ---- The shared reader ---------------------------------------------------------------------
@@ -318,32 +318,32 @@ impl World {
         let (number, mut effects) = (self.next_number(), Vec::new());
         let reader = SharedReader::start("Cart", self.profile.kind, settings(), self.now, &mut effects);
         self.reader = Some((number, reader));
-        self.obey_reader(number, effects);
+        self.perform_reader(number, effects);
         number
     }
 
-    fn obey_reader(&mut self, number: u64, effects: Vec<SharedReaderEffect>) {
+    fn perform_reader(&mut self, number: u64, effects: Vec<SharedReaderEffect>) {
         for effect in effects {
             match effect {
                 SharedReaderEffect::AskNewest => {
                     let newest = self.ask(Store::newest).map_err(ReadError::Unavailable);
-                    self.send_within(SLOW, Letter::Reader(number, SharedReaderInput::Newest(newest)));
+                    self.send_within(SLOW, Message::Reader(number, SharedReaderInput::Newest(newest)));
                 }
                 SharedReaderEffect::Query(query) => {
                     let page = self.page(&query);
-                    self.send_within(SLOW, Letter::Reader(number, SharedReaderInput::Page(page)));
+                    self.send_within(SLOW, Message::Reader(number, SharedReaderInput::Page(page)));
                 }
-                SharedReaderEffect::Tell(consumer, answer) => self.send(Letter::Consumer(consumer, answer)),
+                SharedReaderEffect::Tell(consumer, answer) => self.send(Message::Consumer(consumer, answer)),
                 SharedReaderEffect::Trouble(_) => {}
-                SharedReaderEffect::Idle if self.is_somebody_at_the_door(number) => {}
+                SharedReaderEffect::Idle if self.has_pending_join(number) => {}
                 SharedReaderEffect::Idle | SharedReaderEffect::Broken(_) => return self.end_reader(number),
             }
         }
     }
 
-    fn is_somebody_at_the_door(&self, number: u64) -> bool {
+    fn has_pending_join(&self, number: u64) -> bool {
         let joins =
-            |letter: &Letter| matches!(letter, Letter::Reader(to, SharedReaderInput::Join(..)) if *to == number);
+            |message: &Message| matches!(message, Message::Reader(to, SharedReaderInput::Join(..)) if *to == number);
         self.mail.values().any(joins)
     }
 
@@ -351,24 +351,24 @@ impl World {
         self.reader = None;
         let places = self.instances.iter().filter_map(|it| it.place).filter(|place| place.reader == number);
         for Place { consumer, .. } in places.collect::<Vec<_>>() {
-            self.send(Letter::Consumer(consumer, SharedAnswer::Dismissed(None)));
+            self.send(Message::Consumer(consumer, SharedAnswer::Dismissed(None)));
         }
     }
 
     // ---- The projections -----------------------------------------------------------------------
 
-    fn obey_projection(&mut self, number: usize, effects: Vec<ProjectionEffect>) {
+    fn perform_projection(&mut self, number: usize, effects: Vec<ProjectionEffect>) {
         for effect in effects {
             match effect {
                 ProjectionEffect::Join(run) => self.join(number, run),
                 ProjectionEffect::Pull => {
                     if let Some(Place { reader, consumer, .. }) = self.instances[number].place {
-                        self.send(Letter::Reader(reader, SharedReaderInput::Demand(consumer)));
+                        self.send(Message::Reader(reader, SharedReaderInput::Demand(consumer)));
                     }
                 }
                 ProjectionEffect::Leave => {
                     if let Some(Place { reader, consumer, .. }) = self.instances[number].place.take() {
-                        self.send(Letter::Reader(reader, SharedReaderInput::Leave(consumer)));
+                        self.send(Message::Reader(reader, SharedReaderInput::Leave(consumer)));
                     }
                 }
                 ProjectionEffect::Forget(..) | ProjectionEffect::Skipped(..) | ProjectionEffect::Trouble(_) => {}
@@ -377,7 +377,7 @@ impl World {
                     let handles = matches!(question, ProjectionEffect::Handle(..) | ProjectionEffect::Commit(..));
                     let longest = if handles { self.profile.handling[number] } else { QUICK };
                     let (run, answer) = self.answer(number, question);
-                    self.send_within(longest, Letter::Projection(number, ProjectionInput::Answer(run, answer)));
+                    self.send_within(longest, Message::Projection(number, ProjectionInput::Answer(run, answer)));
                 }
             }
         }
@@ -389,7 +389,7 @@ impl World {
         let instance = &mut self.instances[number];
         instance.place = Some(Place { reader, consumer, run });
         let slices = instance.id.slices.clone();
-        self.send(Letter::Reader(reader, SharedReaderInput::Join(consumer, slices)));
+        self.send(Message::Reader(reader, SharedReaderInput::Join(consumer, slices)));
     }
 
     /// Carries out an operation at once; only its answer is delayed.
@@ -452,7 +452,7 @@ impl World {
     // ---- The store -----------------------------------------------------------------------------
 
     fn ask<T>(&mut self, answer: impl FnOnce(&Store, Timestamp) -> T) -> Result<T, StoreFailure> {
-        self.questions += 1;
+        self.queries += 1;
         if self.fails_now() { Err(away()) } else { Ok(answer(&self.store, self.timestamp())) }
     }
 
@@ -492,8 +492,8 @@ fn unknown() -> HandleError {
 /// Shows the state of a run.
 impl fmt::Display for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let weather = if self.is_stormy { "storm" } else { "calm" };
-        writeln!(f, "{:?} after {:?}, in the {weather}", self.profile, self.now - self.start)?;
+        let phase = if self.injects_faults { "with faults" } else { "without faults" };
+        writeln!(f, "{:?} after {:?}, {phase}", self.profile, self.now - self.start)?;
         for (number, instance) in self.instances.iter().enumerate() {
             let due = instance.machine.next_deadline().map(|at| at.saturating_duration_since(self.now));
             writeln!(
@@ -507,8 +507,8 @@ impl fmt::Display for World {
             let due = reader.next_deadline().map(|at| at.saturating_duration_since(self.now));
             writeln!(f, "reader {number}: due in {due:?}")?;
         }
-        for ((at, _), letter) in self.mail.iter().take(5) {
-            writeln!(f, "in {:?}: {letter:?}", at.saturating_duration_since(self.now))?;
+        for ((at, _), message) in self.mail.iter().take(5) {
+            writeln!(f, "in {:?}: {message:?}", at.saturating_duration_since(self.now))?;
         }
         Ok(())
     }

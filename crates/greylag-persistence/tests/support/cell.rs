@@ -112,14 +112,14 @@ impl Cell {
     /// The entity with its id and its codecs.
     pub(crate) fn stored(self) -> Persisted<Self, StateCodec<Self>> {
         let id = self.id.clone();
-        StateCodec::new(Picky).of(id, self)
+        StateCodec::new(RefusingCodec).of(id, self)
     }
 }
 
 /// JSON that refuses to write 777.
-struct Picky;
+struct RefusingCodec;
 
-impl Codec<Content> for Picky {
+impl Codec<Content> for RefusingCodec {
     fn id(&self) -> CodecId {
         CodecId::JSON
     }

@@ -79,7 +79,7 @@ impl Counter {
 
 /// How counters store their events.
 pub(crate) fn event_codec() -> StoredCodec<String> {
-    StoredCodec::new(Picky).to_journal(as_written).from_journal(as_read)
+    StoredCodec::new(RefusingCodec).to_journal(as_written).from_journal(as_read)
 }
 
 impl EventSourced for Counter {
@@ -198,9 +198,9 @@ fn short(text: &str) -> &str {
 }
 
 /// JSON that refuses to write 777.
-struct Picky;
+struct RefusingCodec;
 
-impl Codec<String> for Picky {
+impl Codec<String> for RefusingCodec {
     fn id(&self) -> CodecId {
         CodecId::JSON
     }

@@ -78,7 +78,7 @@ mod tests {
 
     /// Scenario sharding 37: the decisions; the client and the nodes are left to the driver.
     #[test]
-    fn a_location_is_obeyed_once_its_node_is_there() {
+    fn a_desired_location_takes_effect_once_its_node_has_joined() {
         let mut view = view(&[0, 0]);
         let cats = ShardId::new("cats").unwrap();
         let asker = region(2);

@@ -46,11 +46,11 @@ impl Drop for Place {
     }
 }
 
-/// Kept by the entity that began a job; the pool does not start a job whose `Wanted` is dropped, since its result has no
-/// receiver.
-pub(crate) struct Wanted(Arc<()>);
+/// Kept by the entity that began a job; the pool does not start a job whose `JobHandle` is dropped, since its result has
+/// no receiver.
+pub(crate) struct JobHandle(Arc<()>);
 
-impl Wanted {
+impl JobHandle {
     /// Whether the work has run, or was dropped.
     pub(crate) fn is_over(&self) -> bool {
         Arc::weak_count(&self.0) == 0
@@ -74,16 +74,16 @@ impl BlockingPool {
     }
 
     /// Runs `job`, at once if a thread is free. The job must hold its [`Place`] itself.
-    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> Wanted {
-        let wanted = Arc::new(());
+    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> JobHandle {
+        let handle = Arc::new(());
         let mut state = self.shared.lock();
-        state.waiting.push_back((Arc::downgrade(&wanted), Box::new(job)));
+        state.waiting.push_back((Arc::downgrade(&handle), Box::new(job)));
         if state.running < self.shared.settings.threads {
             state.running += 1;
             let shared = self.shared.clone();
             self.runtime.spawn_blocking(move || shared.work());
         }
-        Wanted(wanted)
+        JobHandle(handle)
     }
 }
 
@@ -94,9 +94,9 @@ impl Shared {
 
     /// Runs waiting jobs until none is left. Called on a pool thread.
     fn work(&self) {
-        while let Some((wanted, job)) = self.next() {
-            // Hold `wanted` until the job is over: the entity sees its end by [`Wanted::is_over`].
-            if wanted.upgrade().is_some() {
+        while let Some((handle, job)) = self.next() {
+            // Hold `handle` until the job is over: the entity sees its end by [`JobHandle::is_over`].
+            if handle.upgrade().is_some() {
                 job();
             } else {
                 discard(job);
@@ -125,7 +125,7 @@ mod tests {
 
     /// A pool of one thread and one place: the first job runs, the second waits, the third is refused.
     #[tokio::test]
-    async fn so_many_run_so_many_wait_and_the_next_is_refused() {
+    async fn work_beyond_the_threads_and_the_queue_is_refused() {
         let pool = BlockingPool::new(BlockingPoolSettings { threads: 1, queue: 1 }, Handle::current());
         let (let_go, gate) = mpsc::channel::<()>();
         let (done, results) = mpsc::channel();

@@ -70,7 +70,7 @@ impl ControlLane {
             logged.insert(to.clone(), Instant::now());
             tracing::error!(
                 entity_type = %self.name, %to, message, %error,
-                "control message was not sent; it is said again, and shards wait for it meanwhile"
+                "control message was not sent; it will be repeated, shards may wait until then"
             );
         }
     }

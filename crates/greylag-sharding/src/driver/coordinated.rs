@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handoff_that_is_given_up_begins_anew_and_a_home_without_one_is_none() {
+    fn a_timed_out_handoff_is_measured_anew_and_a_home_without_a_handoff_is_not_measured() {
         let (told, mut watch, now) = (Coordinated::default(), HandoffWatch::default(), Instant::now());
         let given_up = CoordinatorEvent::HandOffTimedOut { shard: shard(), phase: HandOffPhase::AwaitAcks };
         let steps =

@@ -37,7 +37,9 @@ use crate::fingerprint::Fingerprint;
 use crate::ids::{EntityTypeName, RegionId, ShardId};
 use crate::machine::coordinator::{Coordinator, CoordinatorConfig, CoordinatorEvent, Effect, Input, StopReason};
 use crate::machine::membership::Members;
-use crate::machine::message::{CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, RegionMessage, Standing};
+use crate::machine::message::{
+    AgreementOutcome, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, RegionMessage,
+};
 use crate::machine::region::answer_without_region;
 use crate::parts::{Joiner, PART_MANIFEST};
 use crate::remember::RememberError;
@@ -349,7 +351,10 @@ impl Host {
                 Input::Read { state, wall_secs: since_1970.as_secs(), seen_epoch }
             }
             Err(error) => {
-                tracing::error!(entity_type = %self.name, %error, "new shards of this type get no home");
+                tracing::error!(
+                    entity_type = %self.name, %error,
+                    "the coordinator's state cannot be read; no new shard of this type can be allocated"
+                );
                 Input::Unreadable
             }
         }
@@ -360,7 +365,7 @@ impl Host {
         let Some(shards) = shards.cloned() else { return };
         let (name, inbox, patience) = (self.name.clone(), inbox.clone(), self.settings.updating_state_timeout);
         work.spawn(async move {
-            let mut failures = Failures::new(&name, patience, "is the store of remembered entities there?");
+            let mut failures = Failures::new(&name, patience, "is the store of remembered entities reachable?");
             loop {
                 let (what, done) = match &effect {
                     Effect::Remember { shards: added } => {
@@ -387,7 +392,7 @@ impl Host {
 
     fn send(&self, to: UniqueAddress, message: FromCoordinator, inbox: &Mailbox, work: &mut JoinSet<()>) {
         if to == *self.remoting.self_address() {
-            self.tell_region(to, message, 0);
+            self.send_to_region(to, message, 0);
             return;
         }
         let mut ask = None;
@@ -412,10 +417,10 @@ impl Host {
 
     /// Passes a coordinator's message of `bytes` bytes to the region that it addresses. For a region that is gone from
     /// this process, answers that it has stopped. False if too many messages wait for the region.
-    fn tell_region(&self, node: UniqueAddress, message: FromCoordinator, bytes: usize) -> bool {
+    fn send_to_region(&self, node: UniqueAddress, message: FromCoordinator, bytes: usize) -> bool {
         let region = self.lock().region(message.to.as_ref());
         if let Some(region) = region {
-            return region.tell_of_peer(crate::machine::region::Input::FromCoordinator { node, message }, bytes);
+            return region.offer_peer_input(crate::machine::region::Input::FromCoordinator { node, message }, bytes);
         }
         self.answer_for_stopped(node, &message);
         true
@@ -445,7 +450,10 @@ impl Host {
             let region = match tokio::time::timeout(self.settings.allocation_timeout, choice).await {
                 Ok(Ok(region)) => Some(region),
                 Ok(Err(error)) => {
-                    tracing::warn!(entity_type = %self.name, %shard, %error, "no home was chosen");
+                    tracing::warn!(
+                        entity_type = %self.name, %shard, %error,
+                        "allocation strategy failed; the shard is not allocated"
+                    );
                     None
                 }
                 Err(_) => None,
@@ -463,7 +471,7 @@ impl Host {
         match tokio::time::timeout(self.settings.allocation_timeout, choice).await {
             Ok(Ok(shards)) => shards,
             Ok(Err(error)) => {
-                tracing::warn!(entity_type = %self.name, %error, "nothing is moved");
+                tracing::warn!(entity_type = %self.name, %error, "rebalance strategy failed; no shard is moved");
                 BTreeSet::new()
             }
             Err(_) => BTreeSet::new(),
@@ -501,11 +509,11 @@ impl Coordination for Host {
         self.offer(node, message, 0);
     }
 
-    fn stand(&self, incarnation: Option<u64>, standing: Standing) {
+    fn on_agreement(&self, incarnation: Option<u64>, outcome: AgreementOutcome) {
         if let Some((own, running)) = &self.lock().running
             && incarnation == Some(*own)
         {
-            running.tell(Input::Standing(standing));
+            running.tell(Input::Agreement(outcome));
         }
     }
 
@@ -552,11 +560,11 @@ impl Receiver for ControlReceiver {
         let is_taken = match self.read(&frame) {
             Ok(None) => true,
             Ok(Some((Control::ToCoordinator(message), bytes))) => host.offer(node, message, bytes),
-            Ok(Some((Control::FromCoordinator(message), bytes))) => host.tell_region(node, message, bytes),
+            Ok(Some((Control::FromCoordinator(message), bytes))) => host.send_to_region(node, message, bytes),
             Ok(Some((Control::Peer(message), bytes))) => {
                 let region = host.lock().region(None);
                 let input = crate::machine::region::Input::FromPeer { node, message };
-                region.is_none_or(|region| region.tell_of_peer(input, bytes))
+                region.is_none_or(|region| region.offer_peer_input(input, bytes))
             }
             Ok(Some((Control::Inspection(message), _))) => {
                 let (region, is_member) = {

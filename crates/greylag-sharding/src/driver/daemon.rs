@@ -4,7 +4,7 @@
 
 mod command;
 pub(super) mod handle;
-mod keeping;
+mod manager_driver;
 mod returning;
 mod store;
 mod worker;
@@ -19,7 +19,7 @@ use greylag_core::DeadLetterReason;
 
 use self::command::{Command, CommandCodec};
 pub use self::handle::{DaemonError, DaemonProcesses};
-use self::keeping::Keeping;
+use self::manager_driver::ManagerDriver;
 use self::store::RecordStore;
 use self::worker::{Latest, Worker};
 use super::init_error::InitError;
@@ -29,7 +29,7 @@ use crate::entity_type::EntityType;
 use crate::extractor::Extractor;
 use crate::ids::{EntityId, EntityTypeName, ShardId, percent_encode};
 use crate::key::EntityKey;
-use crate::machine::daemon::{KeeperConfig, ProcessId};
+use crate::machine::daemon::{DaemonManagerConfig, ProcessId};
 use crate::passivation::Passivation;
 use crate::settings::DaemonProcessSettings;
 
@@ -132,7 +132,7 @@ where
     }
 
     /// Sets how failed workers are supervised. A worker that is stopped is started again by the next round of the
-    /// keeper.
+    /// manager.
     pub fn supervision(mut self, supervision: Supervision) -> Self {
         self.supervision = supervision;
         self
@@ -170,23 +170,23 @@ where
         let replicator = sharding.replicator_of(&self.role)?;
         let store = replicator.map(|replicator| RecordStore::new(replicator, &type_name, sharding.settings()));
         let latest = store.clone().map(|store| Latest::new(store, count, sharding.settings().retry_interval));
-        let (config, name, role) = (self.keeper_config(), self.name.clone(), self.role.clone());
+        let (config, name, role) = (self.manager_config(), self.name.clone(), self.role.clone());
         let region = sharding.init(self.workers(&type_name, latest.clone()))?;
-        let keeping = store.map(|store| Keeping::new(region.clone(), store, config, cluster.pulse()));
-        let keeper = cluster.singleton(keeper(&name, role, keeping));
-        let keeper =
-            keeper.map_err(|error| InitError::DaemonProcess { name: name.clone(), reason: error.to_string() })?;
+        let manager_driver = store.map(|store| ManagerDriver::new(region.clone(), store, config, cluster.pulse()));
+        let manager = cluster.singleton(manager(&name, role, manager_driver));
+        let manager =
+            manager.map_err(|error| InitError::DaemonProcess { name: name.clone(), reason: error.to_string() })?;
         if let Some(latest) = latest {
             sharding.spawn(returning::start_with_shards(Arc::downgrade(&region.0), region.subscribe(), latest));
         }
-        let handle = DaemonProcesses::new(keeper, sharding.settings());
+        let handle = DaemonProcesses::new(manager, sharding.settings());
         sharding.know_daemon(name, (count, handle.clone()));
         Ok(handle)
     }
 
-    fn keeper_config(&self) -> KeeperConfig {
+    fn manager_config(&self) -> DaemonManagerConfig {
         let settings = self.sharding.settings();
-        KeeperConfig {
+        DaemonManagerConfig {
             initial: self.count,
             most: settings.number_of_shards,
             keep_alive_interval: self.settings.keep_alive_interval,
@@ -219,11 +219,15 @@ where
 }
 
 /// The singleton that keeps the workers. On a node that does not run it, the singleton only passes questions on.
-fn keeper<M: Send + 'static>(name: &str, role: String, keeping: Option<Keeping<M>>) -> Singleton<Command> {
+fn manager<M: Send + 'static>(
+    name: &str,
+    role: String,
+    manager_driver: Option<ManagerDriver<M>>,
+) -> Singleton<Command> {
     let name = format!("sharded-daemon-process/{}", percent_encode(name));
-    let singleton = match keeping {
+    let singleton = match manager_driver {
         None => Singleton::proxy(name),
-        Some(keeping) => Singleton::new(name, move |_, mailbox| keeping.clone().run(mailbox)),
+        Some(manager_driver) => Singleton::new(name, move |_, mailbox| manager_driver.clone().run(mailbox)),
     };
     let role = Some(role).filter(|role| !role.is_empty());
     singleton.codec(CommandCodec).settings(SingletonSettings { role, ..SingletonSettings::default() })

@@ -40,7 +40,7 @@ pub(crate) enum Stamped {
     /// The message leaves the region it was submitted to, by its first route.
     Straight(Generation),
     /// The message came from another region, or is sent again.
-    Travelled(Box<Stamp>),
+    Forwarded(Box<Stamp>),
 }
 
 /// A message for another node, encoded by the lane writer.
@@ -57,7 +57,7 @@ impl<M: Send + 'static> PayloadValue for Outgoing<M> {
             Stamped::Straight(generation) => {
                 frame::put_straight(buffer, *generation, lane.id.incarnation, lane.digest, &parcel.id);
             }
-            Stamped::Travelled(stamp) => frame::put_header(buffer, stamp, lane.digest, &parcel.id),
+            Stamped::Forwarded(stamp) => frame::put_header(buffer, stamp, lane.digest, &parcel.id),
         }
         match (&parcel.content, &lane.codec) {
             (Content::Value { message, .. }, Some(codec)) => codec.encode(message, buffer),
@@ -135,7 +135,7 @@ impl<M: Send + 'static> DataLane<M> {
         }
         let stamp = match stamp {
             Stamped::Straight(generation) => Stamp::straight(lane.id.clone(), generation),
-            Stamped::Travelled(stamp) => *stamp,
+            Stamped::Forwarded(stamp) => *stamp,
         };
         Some((stamp, parcel))
     }

@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use futures::future::BoxFuture;
 use greylag_persistence::{
-    DurableState, EntityCounters, Input, Persisted, PersistenceId, Reopenings, Scope, StateAnswer, StateCall,
-    StateCodec, StateEntityCore, StateEntityInit, StatePhase, StatesInUse, Work, WorkNo,
+    DurableState, EntityCounters, Input, Persisted, PersistenceId, Scope, StateAnswer, StateCall, StateCodec,
+    StateEntityCore, StateEntityInit, StatePhase, StatesInUse, StoreReturns, Work, WorkNo,
 };
 
-use super::persistent::{Actions, HostedMachine, PersistentEntity, Standing};
+use super::persistent::{Actions, HostedMachine, MachineState, PersistentEntity};
 use crate::entity::{EntityInit, Failure};
 use crate::host::ShardCx;
 
@@ -39,8 +39,8 @@ impl<B: DurableState> HostedMachine for StateEntityCore<B> {
         selected.counters.clone()
     }
 
-    fn reopenings(selected: &StatesInUse) -> Reopenings {
-        selected.reopenings()
+    fn store_returns(selected: &StatesInUse) -> StoreReturns {
+        selected.store_returns()
     }
 
     fn start(
@@ -69,12 +69,12 @@ impl<B: DurableState> HostedMachine for StateEntityCore<B> {
         self.next_deadline()
     }
 
-    fn standing(&self) -> Standing {
+    fn machine_state(&self) -> MachineState {
         match self.phase() {
-            StatePhase::Running => Standing::Running,
-            StatePhase::Persisting => Standing::Persisting,
-            StatePhase::Failed | StatePhase::Stopped => Standing::Ended,
-            _ => Standing::Recovering,
+            StatePhase::Running => MachineState::Running,
+            StatePhase::Persisting => MachineState::Persisting,
+            StatePhase::Failed | StatePhase::Stopped => MachineState::Ended,
+            _ => MachineState::Recovering,
         }
     }
 
@@ -102,8 +102,8 @@ impl<B: DurableState> HostedMachine for StateEntityCore<B> {
         self.take_waiting()
     }
 
-    fn give_way(&mut self, actions: &mut Actions<Self>) -> Vec<Self::Command> {
-        self.give_way(actions)
+    fn stop_for_restart(&mut self, actions: &mut Actions<Self>) -> Vec<Self::Command> {
+        self.stop_for_restart(actions)
     }
 
     fn awaits(&self, _: &StateCall) -> bool {

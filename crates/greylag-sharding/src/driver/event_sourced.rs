@@ -5,10 +5,10 @@ use std::time::Instant;
 use futures::future::BoxFuture;
 use greylag_persistence::{
     EntityCore, EntityCounters, EntityInit as CoreInit, EventCodecs, EventSourced, Input, Marks, Persisted,
-    PersistenceId, PhaseName, Reopenings, StoreAnswer, StoreCall, Stores, Work, WorkNo,
+    PersistenceId, PhaseName, StoreAnswer, StoreCall, StoreReturns, Stores, Work, WorkNo,
 };
 
-use super::persistent::{Actions, HostedMachine, PersistentEntity, Standing};
+use super::persistent::{Actions, HostedMachine, MachineState, PersistentEntity};
 use crate::entity::{EntityInit, Failure};
 use crate::host::ShardCx;
 
@@ -46,8 +46,8 @@ impl<B: EventSourced> HostedMachine for EntityCore<B> {
         stores.counters().clone()
     }
 
-    fn reopenings(stores: &Stores) -> Reopenings {
-        stores.reopenings()
+    fn store_returns(stores: &Stores) -> StoreReturns {
+        stores.store_returns()
     }
 
     fn start(
@@ -76,12 +76,12 @@ impl<B: EventSourced> HostedMachine for EntityCore<B> {
         self.next_deadline()
     }
 
-    fn standing(&self) -> Standing {
+    fn machine_state(&self) -> MachineState {
         match self.phase() {
-            PhaseName::Running => Standing::Running,
-            PhaseName::Persisting => Standing::Persisting,
-            PhaseName::Failed | PhaseName::Stopped => Standing::Ended,
-            _ => Standing::Recovering,
+            PhaseName::Running => MachineState::Running,
+            PhaseName::Persisting => MachineState::Persisting,
+            PhaseName::Failed | PhaseName::Stopped => MachineState::Ended,
+            _ => MachineState::Recovering,
         }
     }
 
@@ -110,8 +110,8 @@ impl<B: EventSourced> HostedMachine for EntityCore<B> {
         self.take_waiting()
     }
 
-    fn give_way(&mut self, actions: &mut Actions<Self>) -> Vec<Self::Command> {
-        self.give_way(actions)
+    fn stop_for_restart(&mut self, actions: &mut Actions<Self>) -> Vec<Self::Command> {
+        self.stop_for_restart(actions)
     }
 
     fn awaits(&self, call: &StoreCall) -> bool {

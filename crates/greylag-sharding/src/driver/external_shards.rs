@@ -18,7 +18,7 @@ use crate::key::EntityKey;
 pub enum ExternalShardsError {
     /// Fewer nodes than necessary answered in time. The write may nevertheless have been made on this node, and then
     /// spreads.
-    #[error("the desired locations of {entity_type} did not answer within {timeout:?}")]
+    #[error("reading or writing the desired locations of {entity_type} timed out after {timeout:?}")]
     ClientTimeout {
         /// The entity type.
         entity_type: String,
@@ -28,7 +28,7 @@ pub enum ExternalShardsError {
     /// Nothing was written, because no coordinator on this node would read the locations.
     #[error(
         "{entity_type} is not set up with external allocation on this node, or this node lacks its role; \
-         say where its shards belong on a node that hosts it"
+         set shard locations on a node that hosts it"
     )]
     NotStarted {
         /// The entity type.
@@ -45,7 +45,7 @@ pub enum ExternalShardsError {
         number_of_shards: u32,
     },
     /// This node does not keep the locations any more, or refuses the write.
-    #[error("the desired locations of {entity_type} failed: {cause}")]
+    #[error("the replicator of the desired locations of {entity_type} failed: {cause}")]
     Failed {
         /// The entity type.
         entity_type: String,

@@ -18,7 +18,7 @@ const GROUP: usize = 32;
 /// From this mean run time on, handlers are measured one by one.
 const LONG: Duration = Duration::from_micros(6);
 /// Shortest time between two log lines about slow handlers of a shard.
-const SAY_EVERY: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Counters of one type on one node.
 #[derive(Debug, Default)]
@@ -59,7 +59,7 @@ pub(super) struct Slow {
     /// The entity; `None` if the group had several handlers.
     pub(super) slot: Option<SlotId>,
     /// Whether to log the handler.
-    pub(super) is_said: bool,
+    pub(super) is_logged: bool,
 }
 
 /// See the module's description.
@@ -74,7 +74,7 @@ pub(super) struct Handlers {
     group_began: Instant,
     group_size: usize,
     last: SlotId,
-    said_at: Option<Instant>,
+    logged_at: Option<Instant>,
 }
 
 impl Handlers {
@@ -88,7 +88,7 @@ impl Handlers {
             group_began: now,
             group_size: GROUP,
             last: SlotId(0),
-            said_at: None,
+            logged_at: None,
         }
     }
 
@@ -121,7 +121,7 @@ impl Handlers {
     }
 
     /// Ends the group at `now`, and returns it if it was slow.
-    pub(super) fn look(&mut self, now: Instant) -> Option<Slow> {
+    pub(super) fn end_group(&mut self, now: Instant) -> Option<Slow> {
         let took = now.saturating_duration_since(self.group_began);
         let handlers = (self.turn - self.group_from).div_ceil(2);
         self.begin(now);
@@ -135,11 +135,11 @@ impl Handlers {
             return None;
         }
         self.handled.slow.fetch_add(1, Ordering::Relaxed);
-        let is_said = self.said_at.is_none_or(|at| now.saturating_duration_since(at) >= SAY_EVERY);
-        if is_said {
-            self.said_at = Some(now);
+        let is_logged = self.logged_at.is_none_or(|at| now.saturating_duration_since(at) >= LOG_INTERVAL);
+        if is_logged {
+            self.logged_at = Some(now);
         }
-        Some(Slow { took, slot: (handlers == 1).then_some(self.last), is_said })
+        Some(Slow { took, slot: (handlers == 1).then_some(self.last), is_logged })
     }
 }
 
@@ -165,13 +165,13 @@ mod tests {
     fn short_handlers_are_measured_together_and_long_ones_alone() {
         let (mut handlers, handled, now) = handlers();
         run(&mut handlers, 32);
-        assert_eq!(handlers.look(now + Duration::from_micros(50)), None);
+        assert_eq!(handlers.end_group(now + Duration::from_micros(50)), None);
         assert_eq!(handlers.group_size(), GROUP);
         run(&mut handlers, 32);
-        assert_eq!(handlers.look(now + Duration::from_millis(5)), None);
+        assert_eq!(handlers.end_group(now + Duration::from_millis(5)), None);
         assert_eq!(handlers.group_size(), 1);
         run(&mut handlers, 1);
-        assert_eq!(handlers.look(now + Duration::from_micros(5_001)), None);
+        assert_eq!(handlers.end_group(now + Duration::from_micros(5_001)), None);
         assert_eq!((handlers.group_size(), handled.counts()), (GROUP, HandlerCounts::default()));
     }
 
@@ -180,14 +180,14 @@ mod tests {
         let (mut handlers, handled, now) = handlers();
         let at = |millis| now + Duration::from_millis(millis);
         run(&mut handlers, 20);
-        let first = handlers.look(at(30)).unwrap();
-        assert_eq!((first.slot, first.is_said), (None, true));
+        let first = handlers.end_group(at(30)).unwrap();
+        assert_eq!((first.slot, first.is_logged), (None, true));
         handlers.enter(SlotId(7));
         handlers.leave();
-        let second = handlers.look(at(40)).unwrap();
-        assert_eq!((second.slot, second.took, second.is_said), (Some(SlotId(7)), THRESHOLD, false));
+        let second = handlers.end_group(at(40)).unwrap();
+        assert_eq!((second.slot, second.took, second.is_logged), (Some(SlotId(7)), THRESHOLD, false));
         handlers.begin(at(90));
-        assert!(!handlers.is_open() && handlers.look(at(95)).is_none(), "time without handlers is nobody's");
+        assert!(!handlers.is_open() && handlers.end_group(at(95)).is_none(), "time without handlers is nobody's");
         assert_eq!(handled.counts().slow, 2);
         let times = handled.times();
         assert_eq!((times.count(), times.total()), (21, Duration::from_millis(40)), "each handler is in the histogram");

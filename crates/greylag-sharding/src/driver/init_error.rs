@@ -35,7 +35,7 @@ pub enum InitError {
     },
     /// A method about messages was called before a layer wraps the messages on their way to the entities. Call it after
     /// the method that adds the layer.
-    #[error("entity type {name} says {what} of messages that a layer wraps; say it after the layer is put there")]
+    #[error("entity type {name}: call {what} after the layer that wraps its messages is added")]
     OfWrappedMessages {
         /// The name.
         name: EntityTypeName,

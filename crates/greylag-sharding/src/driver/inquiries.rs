@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use greylag_core::UniqueAddress;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::inspection::Finding;
+use crate::inspection::InspectionResult;
 
 /// Questions of other nodes that one region answers at a time. Further questions are dropped, and their senders time
 /// out.
@@ -21,7 +21,7 @@ pub(crate) struct Inquiries {
 #[derive(Default)]
 struct Open {
     last: u64,
-    askers: BTreeMap<u64, (UniqueAddress, oneshot::Sender<Finding>)>,
+    askers: BTreeMap<u64, (UniqueAddress, oneshot::Sender<InspectionResult>)>,
 }
 
 impl Default for Inquiries {
@@ -34,7 +34,7 @@ impl Default for Inquiries {
 pub(crate) struct Asked<'a> {
     inquiries: &'a Inquiries,
     number: u64,
-    answer: oneshot::Receiver<Finding>,
+    answer: oneshot::Receiver<InspectionResult>,
 }
 
 impl Asked<'_> {
@@ -44,7 +44,7 @@ impl Asked<'_> {
     }
 
     /// Waits for the answer.
-    pub(crate) async fn answer(&mut self) -> Option<Finding> {
+    pub(crate) async fn answer(&mut self) -> Option<InspectionResult> {
         (&mut self.answer).await.ok()
     }
 }
@@ -68,7 +68,7 @@ impl Inquiries {
     }
 
     /// Passes an answer on, if the question was sent to that node.
-    pub(crate) fn tell(&self, node: &UniqueAddress, number: u64, finding: Finding) {
+    pub(crate) fn tell(&self, node: &UniqueAddress, number: u64, result: InspectionResult) {
         let mut open = self.lock();
         if open.askers.get(&number).is_none_or(|(asked, _)| asked != node) {
             return;
@@ -76,7 +76,7 @@ impl Inquiries {
         let asker = open.askers.remove(&number);
         drop(open);
         if let Some((_, sender)) = asker {
-            sender.send(finding).ok();
+            sender.send(result).ok();
         }
     }
 
@@ -99,13 +99,13 @@ mod tests {
     async fn an_answer_counts_only_from_the_node_that_was_asked_and_while_its_asker_waits() {
         let inquiries = Inquiries::default();
         let (one, other) = ("a:1#1".parse().unwrap(), "b:1#2".parse().unwrap());
-        let finding = || Finding::Stats(RegionStats::default());
+        let result = || InspectionResult::Stats(RegionStats::default());
         let mut asked = inquiries.ask(&one);
-        inquiries.tell(&other, asked.number(), finding());
-        inquiries.tell(&one, asked.number() + 1, finding());
+        inquiries.tell(&other, asked.number(), result());
+        inquiries.tell(&one, asked.number() + 1, result());
         assert_eq!(inquiries.lock().askers.len(), 1);
-        inquiries.tell(&one, asked.number(), finding());
-        assert_eq!(asked.answer().await, Some(finding()));
+        inquiries.tell(&one, asked.number(), result());
+        assert_eq!(asked.answer().await, Some(result()));
         drop(inquiries.ask(&one));
         assert!(inquiries.lock().askers.is_empty(), "a question that was given up is forgotten");
     }

@@ -20,11 +20,11 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::region::AnyRegion;
 use crate::ids::{EntityTypeName, ShardId};
 use crate::inspection::{
-    ClusterStats, CurrentRegions, ENTITIES_PER_PAGE, EntityLocation, Finding, Inquiry, InspectionMessage, Position,
-    RegionEntities, RegionStats,
+    ClusterStats, CurrentRegions, ENTITIES_PER_PAGE, EntityLocation, Inquiry, InspectionMessage, InspectionResult,
+    Position, RegionEntities, RegionStats,
 };
 use crate::machine::region::{Answer, Request};
-use crate::machine::shard::Census;
+use crate::machine::shard::EntityScan;
 
 /// Shards asked for their entities at a time.
 const SHARDS_AT_A_TIME: usize = 64;
@@ -93,8 +93,8 @@ impl Inspector {
     /// The shards of another node's region; `None` if it does not answer within `patience`.
     pub async fn stats_of(&self, node: &UniqueAddress, patience: Duration) -> Option<RegionStats> {
         match self.ask(node, Inquiry::Stats, patience).await? {
-            Finding::Stats(stats) => Some(stats),
-            Finding::Entities(_) => None,
+            InspectionResult::Stats(stats) => Some(stats),
+            InspectionResult::Entities(_) => None,
         }
     }
 
@@ -111,8 +111,8 @@ impl Inspector {
         patience: Duration,
     ) -> Option<RegionEntities> {
         match self.ask(node, Inquiry::Entities { from }, patience).await? {
-            Finding::Entities(entities) => Some(entities),
-            Finding::Stats(_) => None,
+            InspectionResult::Entities(entities) => Some(entities),
+            InspectionResult::Stats(_) => None,
         }
     }
 
@@ -124,10 +124,10 @@ impl Inspector {
         self.0.locate(id)
     }
 
-    async fn ask(&self, node: &UniqueAddress, inquiry: Inquiry, patience: Duration) -> Option<Finding> {
+    async fn ask(&self, node: &UniqueAddress, inquiry: Inquiry, patience: Duration) -> Option<InspectionResult> {
         let region = &self.0;
         if *node == region.id().node {
-            return Some(look(&**region, &inquiry, patience).await);
+            return Some(inspect(&**region, &inquiry, patience).await);
         }
         let patience_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
         let mut asked = region.inquiries().ask(node);
@@ -145,17 +145,20 @@ impl fmt::Debug for Inspector {
 /// Handles a question or an answer of another node.
 pub(crate) fn on_message(region: &Arc<dyn AnyRegion>, node: UniqueAddress, message: InspectionMessage) {
     match message {
-        InspectionMessage::Tell { request, finding } => region.inquiries().tell(&node, request, finding),
+        InspectionMessage::Tell { request, result } => region.inquiries().tell(&node, request, result),
         InspectionMessage::Ask { request, patience_ms, inquiry } => {
             let Some(permit) = region.inquiries().admit() else {
-                return tracing::debug!(entity_type = %region.name(), %node, "too many questions at a time");
+                return tracing::debug!(
+                    entity_type = %region.name(), %node,
+                    "too many concurrent inspection requests; request dropped"
+                );
             };
             let asked = region.clone();
             region.runtime().spawn(async move {
                 // Leave a fifth of the time for the way of the answer.
                 let patience = Duration::from_millis(patience_ms.into()) * 4 / 5;
-                let finding = look(&*asked, &inquiry, patience).await;
-                asked.send_inspection(&node, &InspectionMessage::Tell { request, finding });
+                let result = inspect(&*asked, &inquiry, patience).await;
+                asked.send_inspection(&node, &InspectionMessage::Tell { request, result });
                 drop(permit);
             });
         }
@@ -163,11 +166,11 @@ pub(crate) fn on_message(region: &Arc<dyn AnyRegion>, node: UniqueAddress, messa
 }
 
 /// Answers from this node's region. Shards get the time of the setting, but no more than the asking node waits.
-async fn look(region: &dyn AnyRegion, inquiry: &Inquiry, patience: Duration) -> Finding {
+async fn inspect(region: &dyn AnyRegion, inquiry: &Inquiry, patience: Duration) -> InspectionResult {
     let patience = patience.min(region.settings().shard_region_query_timeout);
     match inquiry {
-        Inquiry::Stats => Finding::Stats(stats(region, patience).await),
-        Inquiry::Entities { from } => Finding::Entities(entities(region, from.as_ref(), patience).await),
+        Inquiry::Stats => InspectionResult::Stats(stats(region, patience).await),
+        Inquiry::Entities { from } => InspectionResult::Entities(entities(region, from.as_ref(), patience).await),
     }
 }
 
@@ -175,9 +178,9 @@ async fn stats(region: &dyn AnyRegion, patience: Duration) -> RegionStats {
     let deadline = Instant::now() + patience;
     let asked: Vec<_> = region.hosted().into_iter().map(|shard| (count(region, &shard), shard)).collect();
     let mut stats = RegionStats::default();
-    for (census, shard) in asked {
-        match answer(census, deadline).await {
-            Some(census) => drop(stats.shards.insert(shard, census.counts())),
+    for (scan, shard) in asked {
+        match answer(scan, deadline).await {
+            Some(scan) => drop(stats.shards.insert(shard, scan.counts())),
             None => drop(stats.failed.insert(shard)),
         }
     }
@@ -185,13 +188,13 @@ async fn stats(region: &dyn AnyRegion, patience: Duration) -> RegionStats {
 }
 
 /// The pending answer of a shard; `None` if no task of it runs.
-type Asked = Option<oneshot::Receiver<Census>>;
+type Asked = Option<oneshot::Receiver<EntityScan>>;
 
 fn count(region: &dyn AnyRegion, shard: &ShardId) -> Asked {
-    region.count(shard, Census::of_counts())
+    region.count(shard, EntityScan::of_counts())
 }
 
-async fn answer(asked: Asked, deadline: Instant) -> Option<Census> {
+async fn answer(asked: Asked, deadline: Instant) -> Option<EntityScan> {
     timeout_at(deadline, asked?).await.ok()?.ok()
 }
 
@@ -209,18 +212,18 @@ async fn entities(region: &dyn AnyRegion, from: Option<&Position>, patience: Dur
             return page;
         }
         let deadline = Instant::now() + patience;
-        let ask = |shard: &ShardId| region.count(shard, Census::of_entities(behind(shard), room));
+        let ask = |shard: &ShardId| region.count(shard, EntityScan::of_entities(behind(shard), room));
         let asked: Vec<_> = together.iter().map(ask).collect();
-        for (shard, census) in together.iter().zip(asked) {
+        for (shard, scan) in together.iter().zip(asked) {
             if room == 0 {
                 page.next = Some(Position { shard: shard.clone(), after: None });
                 return page;
             }
-            let Some(census) = answer(census, deadline).await else {
+            let Some(scan) = answer(scan, deadline).await else {
                 page.failed.insert(shard.clone());
                 continue;
             };
-            let (found, is_cut) = census.into_entities();
+            let (found, is_cut) = scan.into_entities();
             let is_cut = is_cut || found.len() > room;
             let taken: BTreeSet<_> = found.into_iter().take(room).collect();
             room -= taken.len();

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_regions_say_is_bounded_and_what_the_node_knows_is_not() {
+    async fn messages_of_regions_are_bounded_and_inputs_of_the_node_are_not() {
         let (mailbox, mut inputs) = mailbox();
         let told = (0..MESSAGES + 10).filter(|_| mailbox.offer(Input::Tick, 1)).count();
         assert_eq!(told, MESSAGES);

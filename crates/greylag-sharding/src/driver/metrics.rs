@@ -118,13 +118,13 @@ impl EntityTally {
 }
 
 /// One shard's part of an [`EntityTally`], as last reported. Dropping it subtracts the shard's entities.
-pub(crate) struct Tallied {
+pub(crate) struct ShardTally {
     tally: Arc<EntityTally>,
     entities: u64,
     uses: Uses,
 }
 
-impl Tallied {
+impl ShardTally {
     pub(crate) fn new(tally: Arc<EntityTally>) -> Self {
         Self { tally, entities: 0, uses: Uses::default() }
     }
@@ -144,7 +144,7 @@ impl Tallied {
     }
 }
 
-impl Drop for Tallied {
+impl Drop for ShardTally {
     fn drop(&mut self) {
         self.tell(0, self.uses);
     }
@@ -183,7 +183,7 @@ impl FromIterator<ClaimState> for ShardsByState {
 }
 
 /// Dead letters reported one by one in a second. Further ones are only counted, to leave room for other events.
-const TOLD_IN_A_SECOND: u32 = 100;
+const REPORTED_PER_SECOND: u32 = 100;
 
 /// Numbers of dropped messages by reason, and how many were reported in this second.
 #[derive(Default)]
@@ -193,7 +193,7 @@ pub(crate) struct DeadLetters(Mutex<Counted>);
 struct Counted {
     by_reason: BTreeMap<DeadLetterReason, u64>,
     second: Option<Instant>,
-    told: u32,
+    reported: u32,
 }
 
 impl DeadLetters {
@@ -205,10 +205,10 @@ impl DeadLetters {
         let is_over = |began: Instant| now.saturating_duration_since(began) >= Duration::from_secs(1);
         if counted.second.is_none_or(is_over) {
             counted.second = Some(now);
-            counted.told = 0;
+            counted.reported = 0;
         }
-        counted.told = counted.told.saturating_add(1);
-        counted.told <= TOLD_IN_A_SECOND
+        counted.reported = counted.reported.saturating_add(1);
+        counted.reported <= REPORTED_PER_SECOND
     }
 
     pub(crate) fn counts(&self) -> BTreeMap<DeadLetterReason, u64> {
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn shards_tell_differences_and_take_their_entities_back() {
         let tally = Arc::<EntityTally>::default();
-        let (mut one, mut other) = (Tallied::new(tally.clone()), Tallied::new(tally.clone()));
+        let (mut one, mut other) = (ShardTally::new(tally.clone()), ShardTally::new(tally.clone()));
         one.tell(5, Uses { hits: 7, misses: 5, evicted: 0 });
         other.tell(2, Uses { hits: 1, misses: 2, evicted: 0 });
         one.tell(3, Uses { hits: 9, misses: 6, evicted: 3 });
@@ -240,11 +240,11 @@ mod tests {
     }
 
     #[test]
-    fn all_are_counted_and_a_hundred_in_a_second_are_told() {
+    fn all_dead_letters_are_counted_and_a_hundred_per_second_are_reported() {
         let (letters, now) = (DeadLetters::default(), Instant::now());
-        let told = |at: Instant| (0..1000).filter(|_| letters.count(at, DeadLetterReason::BufferFull)).count();
+        let reported = |at: Instant| (0..1000).filter(|_| letters.count(at, DeadLetterReason::BufferFull)).count();
         assert_eq!(
-            (told(now), told(now + Duration::from_millis(999)), told(now + Duration::from_secs(1))),
+            (reported(now), reported(now + Duration::from_millis(999)), reported(now + Duration::from_secs(1))),
             (100, 0, 100)
         );
         assert_eq!(letters.counts(), [(DeadLetterReason::BufferFull, 3000)].into());

@@ -13,7 +13,7 @@ use super::blocking::BlockingPool;
 use super::dispatchers::Dispatchers;
 use super::lease::NodeLeases;
 use super::sharding::{Sharding, SharedSharding};
-use super::watchable::Watchables;
+use super::watchable::NodeWatchables;
 use super::watchdog::Watchdog;
 use crate::extensions::Extensions;
 use crate::horizon::Horizon;
@@ -32,7 +32,7 @@ pub(crate) struct Node {
     pub(crate) dispatchers: Dispatchers,
     pub(crate) blocking: BlockingPool,
     pub(crate) watchdog: Watchdog,
-    pub(crate) watchables: Watchables,
+    pub(crate) watchables: NodeWatchables,
     /// Seed of the entity indices, so that ids aimed at one slot of one table do no harm elsewhere.
     pub(crate) hash_seed: u64,
     pub(crate) recoveries: RecoveryPermits,
@@ -68,7 +68,7 @@ impl Node {
             dispatchers: Dispatchers::new(runtime.clone(), settings.runtime.guardian_name.clone()),
             blocking: BlockingPool::new(settings.runtime.blocking_pool, runtime.clone()),
             watchdog: Watchdog::default(),
-            watchables: Watchables::default(),
+            watchables: NodeWatchables::default(),
             runtime,
             hash_seed: rand::random(),
             recoveries: RecoveryPermits::new(settings.max_concurrent_recoveries).warn_after(settings.permit_wait_warn),

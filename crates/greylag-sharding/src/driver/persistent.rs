@@ -25,7 +25,7 @@ use futures::future::BoxFuture;
 use greylag_core::TimerKey;
 use greylag_persistence::{
     Action, DroppedCommand, EntityCall, EntityCounters, EntityTally, Incarnation, Input, PersistenceId, RecoveryPermit,
-    RecoveryPermits, Reopenings, Work, WorkNo,
+    RecoveryPermits, StoreReturns, Work, WorkNo,
 };
 use tokio::sync::oneshot;
 
@@ -37,7 +37,7 @@ pub(super) type Actions<M> = Vec<Action<<M as HostedMachine>::Command, <M as Hos
 
 /// The state of a machine, as far as its mailbox is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum MachineState {
     /// Takes commands.
     Running,
     /// Has no state yet, and waits for a store, a permit or a deadline; no command reaches it.
@@ -71,7 +71,7 @@ pub trait HostedMachine: Sized + Send + 'static {
     fn counters(store: &Self::Store) -> EntityCounters;
 
     /// Counts how often breakers of this store have closed.
-    fn reopenings(store: &Self::Store) -> Reopenings;
+    fn store_returns(store: &Self::Store) -> StoreReturns;
 
     /// Starts the machine.
     ///
@@ -91,7 +91,7 @@ pub trait HostedMachine: Sized + Send + 'static {
     fn next_deadline(&self) -> Option<Instant>;
 
     /// The state of the machine.
-    fn standing(&self) -> Standing;
+    fn machine_state(&self) -> MachineState;
 
     /// Whether the entity must not be passivated for being idle.
     fn is_busy(&self) -> bool;
@@ -112,7 +112,7 @@ pub trait HostedMachine: Sized + Send + 'static {
     fn take_waiting(&mut self) -> Vec<Self::Command>;
 
     /// Ends the machine after a failure, for a successor to be made, and takes the waiting commands.
-    fn give_way(&mut self, actions: &mut Actions<Self>) -> Vec<Self::Command>;
+    fn stop_for_restart(&mut self, actions: &mut Actions<Self>) -> Vec<Self::Command>;
 
     /// Whether the machine can go on only with the answer to `call`.
     fn awaits(&self, call: &Self::Call) -> bool;
@@ -125,7 +125,7 @@ pub trait HostedMachine: Sized + Send + 'static {
 const WAKE: TimerKey = TimerKey::Name("greylag.persistence");
 
 /// The result of a suspension of the entity.
-enum Woken<A, C> {
+enum SuspensionResult<A, C> {
     /// A permit to recover was granted.
     Permit(Incarnation, RecoveryPermit),
     /// A store has answered.
@@ -137,11 +137,11 @@ enum Woken<A, C> {
     /// A breaker of the stores has closed.
     StoreBack,
     /// The machine's deadline came first; the answer is still awaited.
-    Deadline(Option<Waiting<A>>),
+    Deadline(Option<AwaitedEvent<A>>),
 }
 
 /// The event that a suspended machine waits for.
-enum Waiting<A> {
+enum AwaitedEvent<A> {
     Permit(Incarnation),
     /// A call made by the task that waits for it, so that an append takes one task and not two.
     Call(Incarnation, BoxFuture<'static, A>),
@@ -161,9 +161,9 @@ pub struct PersistentEntity<M: HostedMachine> {
     tally: Option<EntityTally>,
     init: EntityInit,
     permit: Option<RecoveryPermit>,
-    waiting: Option<Waiting<M::Answer>>,
+    waiting: Option<AwaitedEvent<M::Answer>>,
     /// How often breakers of the stores had closed when the incarnation began.
-    reopenings: u64,
+    store_returns: u64,
     /// The deadline of the running timer, while the entity is not suspended.
     timer: Option<Instant>,
     /// The last veto of automatic passivation told to the shard.
@@ -191,7 +191,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
             init: init.clone(),
             permit: None,
             waiting: None,
-            reopenings: 0,
+            store_returns: 0,
             timer: None,
             busy: false,
             vetoed: false,
@@ -211,7 +211,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
 
     /// Whether the state is complete and commands are taken.
     pub fn is_running(&self) -> bool {
-        self.core.as_ref().is_some_and(|core| core.standing() == Standing::Running)
+        self.core.as_ref().is_some_and(|core| core.machine_state() == MachineState::Running)
     }
 
     /// The machine; `None` before `on_start`.
@@ -253,40 +253,44 @@ impl<M: HostedMachine> PersistentEntity<M> {
     ) -> Result<(), Failure> {
         match action {
             Action::RequestPermit(incarnation) => {
-                self.reopenings = self.store.as_ref().map_or(0, |store| M::reopenings(store).count());
-                self.waiting = Some(Waiting::Permit(incarnation));
+                self.store_returns = self.store.as_ref().map_or(0, |store| M::store_returns(store).count());
+                self.waiting = Some(AwaitedEvent::Permit(incarnation));
             }
             Action::ReturnPermit(_) => self.permit = None,
             Action::Work { incarnation, work } => self.run_work(incarnation, work, cx),
             // Queue a turn behind the messages that are in the mailbox by then.
             Action::ToSelf { incarnation, work } => {
-                let turn = Some(Woken::<M::Answer, M::Command>::Worked(incarnation, work, None));
+                let turn = Some(SuspensionResult::<M::Answer, M::Command>::Worked(incarnation, work, None));
                 cx.spawn_for(std::future::ready(turn));
             }
             Action::Store { incarnation, call } => self.call_store(incarnation, call, cx)?,
             // The tally counts these.
             Action::Recovered { .. } | Action::Withheld(_) => {}
             Action::Passivate => cx.passivate(),
-            Action::Wish(wishes) => {
-                if wishes.touch {
+            Action::HostRequests(requests) => {
+                if requests.touch {
                     cx.touch();
                 }
-                if wishes.direct {
+                if requests.direct {
                     cx.direct_ref();
                 }
-                self.vetoed = wishes.veto.unwrap_or(self.vetoed);
-                self.stops |= wishes.stop;
+                self.vetoed = requests.veto.unwrap_or(self.vetoed);
+                self.stops |= requests.stop;
             }
             Action::Unhandled => {
                 tracing::debug!(entity_type = %cx.entity_type(), id = %cx.id(), "command unhandled");
             }
             Action::DeadLetter(dropped) => drop_command(dropped, cx),
             Action::Restarting(cause) => {
-                // Wishes of the failed incarnation end with it.
+                // Requests of the failed incarnation end with it.
                 (self.vetoed, self.stops) = (false, false);
-                tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), %cause, "entity recovers again");
+                tracing::warn!(
+                    entity_type = %cx.entity_type(), id = %cx.id(), %cause,
+                    "entity failed; it restarts its recovery"
+                );
                 if let Some(store) = &self.store {
-                    self.waiting = Some(Waiting::StoreBack(Box::pin(M::reopenings(store).beyond(self.reopenings))));
+                    self.waiting =
+                        Some(AwaitedEvent::StoreBack(Box::pin(M::store_returns(store).beyond(self.store_returns))));
                 }
             }
             Action::Fenced(by) => {
@@ -310,7 +314,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
     ) -> Result<(), Failure> {
         let Some(store) = self.store.clone() else { return Ok(()) };
         if self.core.as_ref().is_some_and(|core| core.awaits(&call)) {
-            self.waiting = Some(Waiting::Call(incarnation, M::perform(store, call)));
+            self.waiting = Some(AwaitedEvent::Call(incarnation, M::perform(store, call)));
             return Ok(());
         }
         let (answered, answer) = oneshot::channel();
@@ -320,7 +324,9 @@ impl<M: HostedMachine> PersistentEntity<M> {
         });
         cx.spawn_for(async move {
             match answer.await {
-                Ok((incarnation, answer)) => Some(Woken::<M::Answer, M::Command>::Answer(incarnation, answer)),
+                Ok((incarnation, answer)) => {
+                    Some(SuspensionResult::<M::Answer, M::Command>::Answer(incarnation, answer))
+                }
                 Err(_) => None,
             }
         });
@@ -330,10 +336,10 @@ impl<M: HostedMachine> PersistentEntity<M> {
     /// Runs the work that the behaviour began. The result waits in the mailbox, behind the messages that are there by
     /// then.
     fn run_work(&mut self, incarnation: Incarnation, no: WorkNo, cx: &mut ShardCx<'_, M::Command>) {
-        let woken = move |command| Some(Woken::<M::Answer, M::Command>::Worked(incarnation, no, command));
+        let result = move |command| Some(SuspensionResult::<M::Answer, M::Command>::Worked(incarnation, no, command));
         match self.core.as_mut().and_then(|core| core.take_work(no)) {
-            Some(Work::Future(future)) => cx.spawn_for(async move { woken(future.await) }),
-            Some(Work::Blocking(run)) => cx.blocking_for(move || woken(run())),
+            Some(Work::Future(future)) => cx.spawn_for(async move { result(future.await) }),
+            Some(Work::Blocking(run)) => cx.blocking_for(move || result(run())),
             None => {}
         }
     }
@@ -347,8 +353,8 @@ impl<M: HostedMachine> PersistentEntity<M> {
     fn suspend(&mut self, cx: &mut ShardCx<'_, M::Command>) -> Result<(), Failure> {
         let Some(core) = &self.core else { return Ok(()) };
         let deadline = core.next_deadline();
-        match core.standing() {
-            Standing::Running => {
+        match core.machine_state() {
+            MachineState::Running => {
                 let busy = core.is_busy() || self.vetoed;
                 if std::mem::replace(&mut self.busy, busy) != busy {
                     cx.veto_passivation(busy);
@@ -357,7 +363,7 @@ impl<M: HostedMachine> PersistentEntity<M> {
                     && self.timer.is_none_or(|timer| deadline < timer)
                 {
                     self.timer = Some(deadline);
-                    let due = Some(Woken::<M::Answer, M::Command>::Deadline(None));
+                    let due = Some(SuspensionResult::<M::Answer, M::Command>::Deadline(None));
                     if deadline <= cx.now() {
                         // Queue the tick behind the present messages, with no delay: the machine only paused for other
                         // entities.
@@ -368,12 +374,12 @@ impl<M: HostedMachine> PersistentEntity<M> {
                 }
                 Ok(())
             }
-            Standing::Ended => Ok(()),
+            MachineState::Ended => Ok(()),
             // Already suspended; do not suspend twice. A stop request may not have ended the entity.
-            Standing::Recovering | Standing::Persisting if self.suspended => Ok(()),
-            standing => {
-                let suspension = match standing {
-                    Standing::Recovering => Suspension::Stoppable,
+            MachineState::Recovering | MachineState::Persisting if self.suspended => Ok(()),
+            state => {
+                let suspension = match state {
+                    MachineState::Recovering => Suspension::Stoppable,
                     _ => Suspension::Closed,
                 };
                 self.suspended = true;
@@ -391,20 +397,22 @@ fn drop_command<C: 'static>(dropped: DroppedCommand<C>, cx: &ShardCx<'_, C>) {
 }
 
 async fn wait<A, C>(
-    mut waiting: Option<Waiting<A>>,
+    mut waiting: Option<AwaitedEvent<A>>,
     recoveries: RecoveryPermits,
     deadline: Option<Instant>,
-) -> Woken<A, C> {
-    let woken = async {
+) -> SuspensionResult<A, C> {
+    let result = async {
         match &mut waiting {
-            Some(Waiting::Permit(incarnation)) => Some(Woken::Permit(*incarnation, recoveries.acquire().await)),
-            Some(Waiting::Call(incarnation, call)) => {
-                let answer = AssertUnwindSafe(call).catch_unwind().await;
-                Some(answer.map_or(Woken::Lost, |answer| Woken::Answer(*incarnation, answer)))
+            Some(AwaitedEvent::Permit(incarnation)) => {
+                Some(SuspensionResult::Permit(*incarnation, recoveries.acquire().await))
             }
-            Some(Waiting::StoreBack(back)) => {
+            Some(AwaitedEvent::Call(incarnation, call)) => {
+                let answer = AssertUnwindSafe(call).catch_unwind().await;
+                Some(answer.map_or(SuspensionResult::Lost, |answer| SuspensionResult::Answer(*incarnation, answer)))
+            }
+            Some(AwaitedEvent::StoreBack(back)) => {
                 back.await;
-                Some(Woken::StoreBack)
+                Some(SuspensionResult::StoreBack)
             }
             None => None,
         }
@@ -417,8 +425,8 @@ async fn wait<A, C>(
     };
     tokio::select! {
         biased;
-        Some(woken) = woken => woken,
-        () = due => Woken::Deadline(waiting),
+        Some(result) = result => result,
+        () = due => SuspensionResult::Deadline(waiting),
     }
 }
 
@@ -440,7 +448,8 @@ impl<M: HostedMachine> HostedEntity for PersistentEntity<M> {
 
     fn on_stop(&mut self, stop: Option<M::Command>, cx: &mut ShardCx<'_, M::Command>) -> Result<(), Failure> {
         // An entity without a state ends at once, unless commands wait for the state.
-        let at_once = self.core.as_ref().is_some_and(|core| core.standing() == Standing::Recovering && core.is_idle());
+        let at_once =
+            self.core.as_ref().is_some_and(|core| core.machine_state() == MachineState::Recovering && core.is_idle());
         match stop.filter(|_| !at_once) {
             Some(command) => self.handle(Input::Command(command), cx),
             None => self.handle(Input::Stop, cx),
@@ -451,7 +460,7 @@ impl<M: HostedMachine> HostedEntity for PersistentEntity<M> {
         let Some(core) = &mut self.core else { return Ok(()) };
         let mut actions = Vec::new();
         let waiting = match signal {
-            Signal::PreRestart => core.give_way(&mut actions),
+            Signal::PreRestart => core.stop_for_restart(&mut actions),
             // An entity stopped by force drops its stashed commands; an entity that has ended has none left.
             Signal::PostStop => {
                 core.handle(cx.now(), Input::StopNow, &mut actions);
@@ -468,22 +477,24 @@ impl<M: HostedMachine> HostedEntity for PersistentEntity<M> {
     }
 
     fn on_resume(&mut self, value: Box<dyn Any + Send>, cx: &mut ShardCx<'_, M::Command>) -> Result<(), Failure> {
-        let Ok(woken) = value.downcast::<Option<Woken<M::Answer, M::Command>>>() else { return Ok(()) };
+        let Ok(result) = value.downcast::<Option<SuspensionResult<M::Answer, M::Command>>>() else { return Ok(()) };
         self.suspended = false;
-        match *woken {
+        match *result {
             None => Ok(()),
-            Some(Woken::Permit(incarnation, permit)) => {
+            Some(SuspensionResult::Permit(incarnation, permit)) => {
                 self.permit = Some(permit);
                 self.handle(Input::PermitGranted(incarnation), cx)
             }
-            Some(Woken::Answer(incarnation, answer)) => self.handle(Input::Answer { incarnation, answer }, cx),
-            Some(Woken::Worked(incarnation, work, command)) => {
+            Some(SuspensionResult::Answer(incarnation, answer)) => {
+                self.handle(Input::Answer { incarnation, answer }, cx)
+            }
+            Some(SuspensionResult::Worked(incarnation, work, command)) => {
                 self.handle(Input::Worked { incarnation, work, command }, cx)
             }
             // The store may have performed the call: only a new incarnation can find out.
-            Some(Woken::Lost) => Err(Failure::state_lost("a store call ended without an answer")),
-            Some(Woken::StoreBack) => self.handle(Input::StoreBack, cx),
-            Some(Woken::Deadline(waiting)) => {
+            Some(SuspensionResult::Lost) => Err(Failure::state_lost("a store call ended without an answer")),
+            Some(SuspensionResult::StoreBack) => self.handle(Input::StoreBack, cx),
+            Some(SuspensionResult::Deadline(waiting)) => {
                 self.timer = None;
                 if self.waiting.is_none() {
                     self.waiting = waiting;

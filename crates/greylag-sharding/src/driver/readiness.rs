@@ -9,7 +9,7 @@ use greylag_cluster::Readiness;
 
 use super::clock;
 use super::region::AnyRegion;
-use crate::healthcheck::{HealthCheck, Look};
+use crate::healthcheck::{HealthCheck, RegionStatus};
 use crate::ids::EntityTypeName;
 use crate::machine::region::RegionState;
 
@@ -20,13 +20,13 @@ pub(crate) fn readiness(
     check: &mut HealthCheck,
 ) -> Readiness {
     let mut not_ready: Vec<_> = regions.values().filter_map(|region| region.not_ready()).collect();
-    let look = |name: &str| {
+    let status = |name: &str| {
         let region = regions.get(name)?;
-        Some(Look { registered: region.state() == RegionState::Registered, answered: region.has_answered() })
+        Some(RegionStatus { registered: region.state() == RegionState::Registered, answered: region.has_answered() })
     };
-    not_ready.extend(check.check(clock::now(), is_up, look));
+    not_ready.extend(check.check(clock::now(), is_up, status));
     for region in check.names().iter().filter_map(|name| regions.get(name.as_str())) {
-        region.ask_whether_it_works();
+        region.ask_liveness();
     }
     Readiness { not_ready, ..Readiness::default() }
 }

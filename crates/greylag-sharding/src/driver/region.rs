@@ -28,7 +28,7 @@ use crate::fingerprint::Fingerprint;
 use crate::ids::{EntityTypeName, RegionId, ShardId};
 use crate::inspection::{EntityLocation, InspectionMessage};
 use crate::machine::region::{Input, Region as Machine, RegionConfig, RegionState, Request};
-use crate::machine::shard::Census;
+use crate::machine::shard::EntityScan;
 use crate::routes::Open;
 use crate::settings::ShardingSettings;
 use crate::wire::inspection::encode_inspection;
@@ -38,7 +38,7 @@ pub(crate) trait AnyRegion: Send + Sync {
     /// Passes an input to the machine.
     fn tell(&self, input: Input);
     /// Passes a member's message of `bytes` bytes to the machine. False if too many wait.
-    fn tell_of_peer(&self, input: Input, bytes: usize) -> bool;
+    fn offer_peer_input(&self, input: Input, bytes: usize) -> bool;
     /// Takes envelopes of the region back that were never written.
     fn hand_back(&self, node: UniqueAddress, envelopes: Vec<Envelope>);
     /// Publishes an event to the type's subscribers.
@@ -56,7 +56,7 @@ pub(crate) trait AnyRegion: Send + Sync {
     /// Whether its task has answered the last liveness question.
     fn has_answered(&self) -> bool;
     /// Sends its task a liveness question, unless one is open.
-    fn ask_whether_it_works(&self);
+    fn ask_liveness(&self);
     /// The entity type.
     fn name(&self) -> &EntityTypeName;
     /// The settings of the type.
@@ -68,7 +68,7 @@ pub(crate) trait AnyRegion: Send + Sync {
     /// The shards hosted here, by name.
     fn hosted(&self) -> Vec<ShardId>;
     /// Makes a shard count its entities. `None` if the shard has no task now, or its inbox is full.
-    fn count(&self, shard: &ShardId, census: Census) -> Option<oneshot::Receiver<Census>>;
+    fn count(&self, shard: &ShardId, scan: EntityScan) -> Option<oneshot::Receiver<EntityScan>>;
     /// Where an entity belongs, by the routes known here.
     fn locate(&self, id: &str) -> Result<EntityLocation, DeadLetterReason>;
     /// The questions to regions of other nodes.
@@ -79,11 +79,11 @@ pub(crate) trait AnyRegion: Send + Sync {
 
 impl<M: Send + 'static> AnyRegion for Region<M> {
     fn tell(&self, input: Input) {
-        self.0.tell_later(input);
+        self.0.defer_input(input);
     }
 
-    fn tell_of_peer(&self, input: Input, bytes: usize) -> bool {
-        self.0.tell_of_peer(input, bytes)
+    fn offer_peer_input(&self, input: Input, bytes: usize) -> bool {
+        self.0.offer_peer_input(input, bytes)
     }
 
     fn hand_back(&self, node: UniqueAddress, envelopes: Vec<Envelope>) {
@@ -116,11 +116,11 @@ impl<M: Send + 'static> AnyRegion for Region<M> {
     }
 
     fn has_answered(&self) -> bool {
-        self.0.answering.has_answered()
+        self.0.liveness.has_answered()
     }
 
-    fn ask_whether_it_works(&self) {
-        if let Some(number) = self.0.answering.ask() {
+    fn ask_liveness(&self) {
+        if let Some(number) = self.0.liveness.ask() {
             self.0.deferred.push_anyway(Deferred::Question(number));
         }
     }
@@ -145,8 +145,8 @@ impl<M: Send + 'static> AnyRegion for Region<M> {
         self.0.hosted_shards()
     }
 
-    fn count(&self, shard: &ShardId, census: Census) -> Option<oneshot::Receiver<Census>> {
-        self.0.count_shard(shard, census)
+    fn count(&self, shard: &ShardId, scan: EntityScan) -> Option<oneshot::Receiver<EntityScan>> {
+        self.0.count_shard(shard, scan)
     }
 
     fn locate(&self, id: &str) -> Result<EntityLocation, DeadLetterReason> {
@@ -231,12 +231,12 @@ pub(crate) async fn run<M: Send + 'static>(shared: Arc<Shared<M>>, _listed: Arc<
                         coordination.tell(shared.remoting().self_address().clone(), message);
                     }
                 }
-                Deferred::Standing(incarnation, standing) => {
+                Deferred::Agreement(incarnation, outcome) => {
                     if let Some(coordination) = shared.coordination.get() {
-                        coordination.stand(incarnation, standing);
+                        coordination.on_agreement(incarnation, outcome);
                     }
                 }
-                Deferred::Question(number) => shared.answering.answer(number),
+                Deferred::Question(number) => shared.liveness.answer(number),
                 Deferred::Divide => shared.divide_limit(),
                 Deferred::Rearm => {}
             }

@@ -75,11 +75,11 @@ pub(crate) struct Memory {
     name: EntityTypeName,
     fingerprint: Fingerprint,
     settings: ShardingSettings,
-    kept: Kept,
+    kind: StoreKind,
 }
 
 /// The kind of a store.
-pub(crate) enum Kept {
+pub(crate) enum StoreKind {
     /// Replicated among the nodes that may host the type, or coordinate it.
     Ddata {
         /// The replicator of the entities, if this node hosts the type.
@@ -98,39 +98,39 @@ impl Memory {
         name: &EntityTypeName,
         fingerprint: &Fingerprint,
         settings: &ShardingSettings,
-        kept: Kept,
+        kind: StoreKind,
     ) -> Self {
-        Self { name: name.clone(), fingerprint: fingerprint.clone(), settings: settings.clone(), kept }
+        Self { name: name.clone(), fingerprint: fingerprint.clone(), settings: settings.clone(), kind }
     }
 
     /// The memory of a shard under one allocation.
     pub(crate) fn shard(&self, shard: &ShardId, generation: Generation) -> Arc<dyn ShardMemory> {
         let term = ShardTerm { entity_type: self.name.clone(), shard: shard.clone(), generation };
-        match &self.kept {
-            Kept::Ddata { entities, .. } => {
+        match &self.kind {
+            StoreKind::Ddata { entities, .. } => {
                 let replicator = entities.clone().expect("shards run where the type is hosted");
                 let shard = ddata::DdataShard::new(&term, replicator, &self.settings);
                 Arc::new(shard.expect("checked before a shard is known"))
             }
-            Kept::Journal(stores) => {
+            StoreKind::Journal(stores) => {
                 let id = journal::shard_persistence_id(&self.name, shard).expect("checked before a shard is known");
                 Arc::new(journal::JournalShard::new(&term, id, stores, &self.settings))
             }
-            Kept::Custom(store) => Arc::new(custom::Shard { store: store.clone(), term }),
+            StoreKind::Custom(store) => Arc::new(custom::Shard { store: store.clone(), term }),
         }
     }
 
     /// The remembered shards, for a new incarnation of the coordinator.
     pub(crate) fn shards(&self) -> Arc<dyn ShardSet> {
-        match &self.kept {
-            Kept::Ddata { shards, .. } => {
+        match &self.kind {
+            StoreKind::Ddata { shards, .. } => {
                 let replicator = shards.clone().expect("asked for by coordinators, which run where their role is");
                 Arc::new(ddata::DdataShards::new(&self.name, replicator, &self.settings))
             }
-            Kept::Journal(stores) => {
+            StoreKind::Journal(stores) => {
                 Arc::new(journal::JournalShards::new(&self.name, stores, &self.fingerprint, &self.settings))
             }
-            Kept::Custom(store) => Arc::new(custom::Shards(store.clone())),
+            StoreKind::Custom(store) => Arc::new(custom::Shards(store.clone())),
         }
     }
 }

@@ -23,12 +23,12 @@ use super::clock;
 use super::event::Event;
 use super::handlers::Handlers;
 use super::lease::LeaseInUse;
-use super::letter::Letter;
-use super::metrics::Tallied;
+use super::metrics::ShardTally;
 use super::node::Node;
+use super::queued_message::QueuedMessage;
 use super::remember::{LoadError, StoreCalls};
 use super::shared::Shared;
-use super::watchable::Addressed;
+use super::watchable::ShardWatchables;
 use super::watchdog::Probe;
 use super::wire;
 use super::works::{Works, panic_text};
@@ -36,14 +36,14 @@ use crate::entity::{EntityInit, Failure, FailureCause, TimerKey};
 use crate::entity_type::BoxedEntity;
 use crate::held::{Held, discard};
 use crate::host::{
-    CtxScope, Fenced, MakeMessage, Requests, Resumption, ShardCx, Signal, TellSilence, TimerRequest, Work,
+    CtxScope, Fenced, MakeMessage, ReceiveTimeoutRequest, Requests, Resumption, ShardCx, Signal, TimerRequest, Work,
 };
 use crate::ids::{EntityId, ShardId};
 use crate::inbox::Inbox;
 use crate::machine::region::Input as RegionInput;
 use crate::machine::shard::{
-    Beat, Census, Effect, Ended, Fired, Guess, Input, Notice, Outcome, Overdue, Repeats, STOP_WARN_AFTER, Shard,
-    SlotId, TimerChange,
+    Effect, Ended, EntityScan, Fired, Guess, Input, Notice, Outcome, Overdue, RepeatSpec, Repeats, STOP_WARN_AFTER,
+    Shard, SlotId, TimerChange,
 };
 use crate::parcel::{Content, Parcel};
 use crate::remember::RememberError;
@@ -74,7 +74,7 @@ pub(crate) enum Control<M> {
     /// Handlers run again.
     Release,
     /// Count the entities.
-    Count(Census, oneshot::Sender<Census>),
+    Count(EntityScan, oneshot::Sender<EntityScan>),
     /// The result of loading the remembered entities.
     Loaded(Result<BTreeSet<EntityId>, LoadError>),
     /// The result of a write to the store of remembered entities.
@@ -88,17 +88,17 @@ pub(crate) struct ShardTask<M: Send + 'static> {
     shared: Arc<Shared<M>>,
     inbox: Arc<Inbox<Parcel<M>>>,
     control: Arc<Inbox<Control<M>>>,
-    shard: Shard<BoxedEntity<M>, Letter<M>>,
+    shard: Shard<BoxedEntity<M>, QueuedMessage<M>>,
     scope: Arc<CtxScope>,
     requests: Requests<M>,
     repeats: Repeats<Held<MakeMessage<M>>>,
     works: Works,
     handlers: Handlers,
-    tallied: Tallied,
-    addressed: Addressed,
+    shard_tally: ShardTally,
+    watchables: ShardWatchables,
     /// Whether the log already says that the extractor is inconsistent.
-    misplaced_is_said: bool,
-    spare: Vec<Effect<BoxedEntity<M>, Letter<M>>>,
+    misplaced_is_logged: bool,
+    spare: Vec<Effect<BoxedEntity<M>, QueuedMessage<M>>>,
     now: Instant,
     held: bool,
     /// Whether this node's tick was recent after the last batch was taken (cluster F9).
@@ -106,7 +106,7 @@ pub(crate) struct ShardTask<M: Send + 'static> {
     /// Control items that came while no handler may run.
     postponed: VecDeque<Control<M>>,
     /// Counts under way, each done some entities at a time.
-    counting: VecDeque<(Census, oneshot::Sender<Census>)>,
+    counting: VecDeque<(EntityScan, oneshot::Sender<EntityScan>)>,
     /// The error of the latest start, for the asker.
     start_failure: String,
     end: End<M>,
@@ -149,7 +149,7 @@ impl<M: Send + 'static> ShardTask<M> {
         if store.is_some() {
             shard = shard.remember();
         }
-        let addressed = Addressed::new(node.clone());
+        let watchables = ShardWatchables::new(node.clone());
         let scope = Arc::new(CtxScope { entity_type, shard: id, generation, node });
         Self {
             shared,
@@ -161,9 +161,9 @@ impl<M: Send + 'static> ShardTask<M> {
             repeats: Repeats::default(),
             works: Works::default(),
             handlers,
-            tallied: Tallied::new(tally),
-            addressed,
-            misplaced_is_said: false,
+            shard_tally: ShardTally::new(tally),
+            watchables,
+            misplaced_is_logged: false,
             spare: Vec::new(),
             now,
             held: false,
@@ -219,7 +219,7 @@ impl<M: Send + 'static> ShardTask<M> {
             if !self.counting.is_empty() {
                 self.control.take(&mut controls);
             } else if !self.awake {
-                sleep_on(&self.shared.node, &self.control, &mut controls).await;
+                wait_until_awake(&self.shared.node, &self.control, &mut controls).await;
             } else if !self.can_run(batch) {
                 let deadline = self.shard.next_deadline().filter(|_| !self.held);
                 if let Some(deadline) = deadline
@@ -261,7 +261,7 @@ impl<M: Send + 'static> ShardTask<M> {
                     self.input(Input::Tick);
                 }
             }
-            self.tallied.tell(self.shard.entity_count(), self.shard.uses());
+            self.shard_tally.tell(self.shard.entity_count(), self.shard.uses());
             if self.end.leftovers.is_some() {
                 self.postponed.extend(controls);
                 return;
@@ -275,12 +275,12 @@ impl<M: Send + 'static> ShardTask<M> {
 
     /// Continues the oldest count of the entities.
     fn count_some(&mut self) {
-        let Some((mut census, asker)) = self.counting.pop_front() else { return };
-        if self.shard.count_some(&mut census) {
+        let Some((mut scan, asker)) = self.counting.pop_front() else { return };
+        if self.shard.count_some(&mut scan) {
             // Sending fails if the asker has given up waiting.
-            asker.send(census).ok();
+            asker.send(scan).ok();
         } else if !asker.is_closed() {
-            self.counting.push_front((census, asker));
+            self.counting.push_front((scan, asker));
         }
     }
 
@@ -299,7 +299,7 @@ impl<M: Send + 'static> ShardTask<M> {
         self.handlers.begin(began);
         self.run_group(began, batch);
         if self.handlers.is_open() {
-            self.look();
+            self.measure_handlers();
         }
     }
 
@@ -331,14 +331,14 @@ impl<M: Send + 'static> ShardTask<M> {
     }
 
     fn out_of_time(&mut self, began: Instant) -> bool {
-        self.look();
+        self.measure_handlers();
         self.now.duration_since(began) >= RUN_TIME
     }
 
     /// Reads the clock, and reports the handlers since the last reading if they were slow.
-    fn look(&mut self) {
+    fn measure_handlers(&mut self) {
         self.now = clock::now();
-        let Some(slow) = self.handlers.look(self.now).filter(|slow| slow.is_said) else { return };
+        let Some(slow) = self.handlers.end_group(self.now).filter(|slow| slow.is_logged) else { return };
         let (entity_type, shard, took) = (&self.shared.name, &self.scope.shard, slow.took);
         let id = slow.slot.and_then(|slot| Some(self.shard.identity(slot)?.0.as_str()));
         tracing::warn!(%entity_type, %shard, id, ?took, "a slow handler delayed the other entities of its shard");
@@ -362,7 +362,7 @@ impl<M: Send + 'static> ShardTask<M> {
     }
 
     fn deliver_read(&mut self, parcel: Parcel<M>, guess: Guess) {
-        self.tell_verbosely(&parcel.id, "is sent a message");
+        self.log_verbosely(&parcel.id, "is sent a message");
         let Parcel { id, content, ask, origin, size } = parcel;
         match content {
             Content::Value { message, .. } => {
@@ -371,11 +371,11 @@ impl<M: Send + 'static> ShardTask<M> {
                 if let Some(slot) = self.shard.deliver_at_once(self.now, (&id, guess), activity) {
                     return self.run_message(slot, message);
                 }
-                let payload = Letter::User { message, ask, origin, size };
+                let payload = QueuedMessage::User { message, ask, origin, size };
                 self.input(Input::Deliver { id, payload, activity });
             }
             Content::Start(reply_to) => {
-                let payload = Letter::Start { reply_to, ask, origin, size };
+                let payload = QueuedMessage::Start { reply_to, ask, origin, size };
                 self.input(Input::Deliver { id, payload, activity: false });
             }
             Content::Bytes { .. } => {}
@@ -386,10 +386,11 @@ impl<M: Send + 'static> ShardTask<M> {
     /// another one. Taking the message could make the entity live twice. Source: sharding §8.
     fn drop_misplaced(&mut self, parcel: Parcel<M>) {
         let (entity, shard) = (parcel.id.clone(), self.scope.shard.clone());
-        if !std::mem::replace(&mut self.misplaced_is_said, true) {
+        if !std::mem::replace(&mut self.misplaced_is_logged, true) {
             tracing::error!(
                 entity_type = %self.shared.name, %shard, %entity,
-                "the extractor places an entity elsewhere now: one id must have one shard, always and on every node"
+                "the extractor is inconsistent: it placed the entity in another shard than before; \
+                 one id must have one shard, always and on every node"
             );
         }
         self.shared.events.send(Event::EntityMisplaced { shard, entity }).ok();
@@ -415,7 +416,7 @@ impl<M: Send + 'static> ShardTask<M> {
         }
         match control {
             Control::Resumed { slot, incarnation, resumption, suspension } => {
-                let payload = Letter::Resumption(Held::new(resumption));
+                let payload = QueuedMessage::Resumption(Held::new(resumption));
                 self.input(Input::Resumed { slot, incarnation, payload, suspension });
             }
             Control::Broken { slot, incarnation, reason } => {
@@ -424,7 +425,7 @@ impl<M: Send + 'static> ShardTask<M> {
                 }
             }
             Control::Direct { instance, message, size } => {
-                let payload = Letter::Direct { message: Held::new(message), size };
+                let payload = QueuedMessage::Direct { message: Held::new(message), size };
                 self.input(Input::Direct { incarnation: instance, payload });
             }
             Control::Stop => {
@@ -436,7 +437,7 @@ impl<M: Send + 'static> ShardTask<M> {
             Control::Kill => self.kill(batch),
             Control::LeaseLost(cause) => self.on_lease_lost(cause, batch),
             Control::Limit(entities) => self.input(Input::Limit { entities }),
-            Control::Count(census, asker) => self.counting.push_back((census, asker)),
+            Control::Count(scan, asker) => self.counting.push_back((scan, asker)),
             Control::Loaded(Ok(ids)) => {
                 self.input(Input::Loaded { ids: ids.into_iter().collect() });
                 self.count_remembered();
@@ -446,7 +447,7 @@ impl<M: Send + 'static> ShardTask<M> {
                 if let LoadError::Fenced { stored } = error {
                     // As for an entity's own journal, only the coordinator knows which region owns the shard.
                     let (shard, generation) = (self.scope.shard.clone(), self.scope.generation);
-                    self.shared.tell_later(RegionInput::Fenced { shard, generation, stored });
+                    self.shared.defer_input(RegionInput::Fenced { shard, generation, stored });
                 }
                 self.input(Input::LoadFailed);
             }
@@ -514,7 +515,7 @@ impl<M: Send + 'static> ShardTask<M> {
 
     // --- effects ---
 
-    fn input(&mut self, input: Input<Letter<M>>) {
+    fn input(&mut self, input: Input<QueuedMessage<M>>) {
         let mut effects = std::mem::take(&mut self.spare);
         self.shard.handle(self.now, input, &mut effects);
         for effect in effects.drain(..) {
@@ -523,15 +524,15 @@ impl<M: Send + 'static> ShardTask<M> {
         self.spare = effects;
     }
 
-    fn execute(&mut self, effect: Effect<BoxedEntity<M>, Letter<M>>) {
+    fn execute(&mut self, effect: Effect<BoxedEntity<M>, QueuedMessage<M>>) {
         match effect {
             Effect::Run { slot, payload } => self.run_handler(slot, payload),
-            Effect::TellSilence { slot } => self.tell_silence(slot),
+            Effect::NotifyReceiveTimeout { slot } => self.notify_receive_timeout(slot),
             Effect::Start { slot, payload } => self.start(slot, payload),
             Effect::Restart { slot } => {
                 self.cancel(slot);
                 let payloads = self.signal_slot(slot, Signal::PreRestart);
-                self.addressed.end(slot);
+                self.watchables.end(slot);
                 if !payloads.is_empty() {
                     self.input(Input::GivenBack { slot, payloads });
                 }
@@ -544,7 +545,7 @@ impl<M: Send + 'static> ShardTask<M> {
                 self.after(slot, result, true);
             }
             Effect::End { slot, id, incarnation, entity, why } => {
-                self.tell_verbosely(&id, "ends");
+                self.log_verbosely(&id, "ends");
                 self.cancel(slot);
                 if let Some(mut entity) = entity {
                     if why != Ended::Killed {
@@ -552,7 +553,7 @@ impl<M: Send + 'static> ShardTask<M> {
                     }
                     discard(entity);
                 }
-                self.addressed.end(slot);
+                self.watchables.end(slot);
                 if why == Ended::Forced {
                     tracing::warn!(entity_type = %self.shared.name, %id, "entity did not stop in time");
                 }
@@ -583,19 +584,19 @@ impl<M: Send + 'static> ShardTask<M> {
             }
             Effect::Notice(notice) => self.on_notice(notice),
             Effect::DropDirect { payload, reason } => {
-                if let Letter::Direct { message, .. } = payload {
+                if let QueuedMessage::Direct { message, .. } = payload {
                     self.shared.drop_direct(message.into_inner(), reason);
                 }
             }
             Effect::Stopped(leftovers) => {
-                let parcels = leftovers.into_iter().filter_map(|(id, letter)| letter.into_parcel(id));
+                let parcels = leftovers.into_iter().filter_map(|(id, queued)| queued.into_parcel(id));
                 self.end.leftovers = Some(parcels.collect());
             }
         }
     }
 
     /// Logs the lives of entities, if `verbose_debug_logging` is set.
-    fn tell_verbosely(&self, id: &EntityId, what: &str) {
+    fn log_verbosely(&self, id: &EntityId, what: &str) {
         if self.shared.settings.runtime.verbose_debug_logging {
             tracing::debug!(entity_type = %self.shared.name, shard = %self.scope.shard, %id, what, "entity");
         }
@@ -624,7 +625,7 @@ impl<M: Send + 'static> ShardTask<M> {
         let some: Vec<&str> = ids.iter().map(EntityId::as_str).collect();
         tracing::warn!(
             %entity_type, %shard, entities, ?some, message, after = ?STOP_WARN_AFTER,
-            "shard stops, and entities of it have not stopped yet"
+            "shard is stopping; some entities have not stopped yet"
         );
         if let Some(id) = ids.first() {
             self.shared.events.send(Event::StopIgnored { entity: id.clone(), after: STOP_WARN_AFTER }).ok();
@@ -639,7 +640,7 @@ impl<M: Send + 'static> ShardTask<M> {
         if !remembered.is_empty() {
             let (entity_type, entities) = (&self.shared.name, remembered.len());
             tracing::debug!(%entity_type, %shard, entities, "remembered entities start again");
-            self.shared.tell_starter(StarterInput::Loaded { shard, generation, ids: remembered });
+            self.shared.send_to_starter(StarterInput::Loaded { shard, generation, ids: remembered });
         }
     }
 
@@ -680,32 +681,34 @@ impl<M: Send + 'static> ShardTask<M> {
         self.shared.events.send(event).ok();
     }
 
-    fn dead_letter(&self, id: EntityId, letter: Letter<M>, reason: DeadLetterReason) {
+    fn dead_letter(&self, id: EntityId, queued: QueuedMessage<M>, reason: DeadLetterReason) {
         if reason == DeadLetterReason::EntityStartFailed {
             // The asker gets the cause and not only the reason.
             self.shared.report_dead_letter(reason, &id, "".into());
             let answer = EntityError::StartFailed(self.start_failure.clone());
-            return answer_dropped(answer, || drop(letter));
+            return answer_dropped(answer, || drop(queued));
         }
-        if let Some(parcel) = letter.into_parcel(id) {
+        if let Some(parcel) = queued.into_parcel(id) {
             self.shared.dead_letter(parcel, reason);
         }
     }
 
-    fn run_handler(&mut self, slot: SlotId, letter: Letter<M>) {
-        match letter {
-            Letter::User { message, .. } | Letter::Direct { message, .. } | Letter::Own(message) => {
+    fn run_handler(&mut self, slot: SlotId, queued: QueuedMessage<M>) {
+        match queued {
+            QueuedMessage::User { message, .. }
+            | QueuedMessage::Direct { message, .. }
+            | QueuedMessage::Own(message) => {
                 self.run_message(slot, message);
             }
-            Letter::Resumption(resumption) => {
+            QueuedMessage::Resumption(resumption) => {
                 let result = self.with_entity(slot, |entity, cx| match resumption.into_inner() {
                     Resumption::Message(message) => entity.receive(message, cx),
                     Resumption::Value(value) => entity.on_resume(value, cx),
                 });
                 self.after(slot, result, false);
             }
-            Letter::Start { reply_to, .. } => self.ack_start(slot, reply_to),
-            Letter::Repeat(key) => self.repeat(slot, key),
+            QueuedMessage::Start { reply_to, .. } => self.ack_start(slot, reply_to),
+            QueuedMessage::Repeat(key) => self.repeat(slot, key),
         }
     }
 
@@ -721,7 +724,7 @@ impl<M: Send + 'static> ShardTask<M> {
         match catch_unwind(AssertUnwindSafe(make.get_mut())) {
             Ok(message) => {
                 // Set the timer again before the handler runs, which may replace or cancel the timer, or fail.
-                let timers = vec![TimerChange::Set { key, at, payload: Letter::Repeat(key), influences }];
+                let timers = vec![TimerChange::Set { key, at, payload: QueuedMessage::Repeat(key), influences }];
                 self.input(Input::Done { slot, outcome: Outcome { timers, ..Outcome::default() } });
                 self.run_message(slot, Held::new(message));
             }
@@ -736,8 +739,8 @@ impl<M: Send + 'static> ShardTask<M> {
         }
     }
 
-    fn tell_silence(&mut self, slot: SlotId) {
-        let Some(make) = self.repeats.silence(slot) else { return };
+    fn notify_receive_timeout(&mut self, slot: SlotId) {
+        let Some(make) = self.repeats.receive_timeout(slot) else { return };
         match catch_unwind(AssertUnwindSafe(make.get_mut())) {
             Ok(message) => self.run_message(slot, Held::new(message)),
             Err(panic) => self.fail(slot, FailureCause::Panic(panic_text(&*panic)), None),
@@ -757,7 +760,7 @@ impl<M: Send + 'static> ShardTask<M> {
         self.handlers.leave();
         // Note the address also after a failure: a failed handler may have asked for it, and its requests are dropped.
         if self.requests.direct || !matches!(ended, Ok(Ok(()))) {
-            self.addressed.note(slot, incarnation);
+            self.watchables.note(slot, incarnation);
         }
         match ended {
             Ok(Ok(())) => Ok(()),
@@ -781,13 +784,13 @@ impl<M: Send + 'static> ShardTask<M> {
         }
     }
 
-    fn fail(&mut self, slot: SlotId, cause: FailureCause, payload: Option<Letter<M>>) {
+    fn fail(&mut self, slot: SlotId, cause: FailureCause, payload: Option<QueuedMessage<M>>) {
         self.input(Input::Failed { slot, cause, payload });
     }
 
-    fn start(&mut self, slot: SlotId, payload: Option<Letter<M>>) {
+    fn start(&mut self, slot: SlotId, payload: Option<QueuedMessage<M>>) {
         let Some((id, incarnation)) = self.shard.identity(slot) else { return };
-        self.tell_verbosely(id, "starts");
+        self.log_verbosely(id, "starts");
         let init = EntityInit {
             entity_type: self.scope.entity_type.clone(),
             id: id.clone(),
@@ -826,11 +829,11 @@ impl<M: Send + 'static> ShardTask<M> {
     }
 
     /// Returns the messages that the entity gave back; its other requests are ignored.
-    fn signal_slot(&mut self, slot: SlotId, signal: Signal) -> Vec<Letter<M>> {
+    fn signal_slot(&mut self, slot: SlotId, signal: Signal) -> Vec<QueuedMessage<M>> {
         self.with_entity(slot, |entity, cx| entity.on_signal(signal, cx)).ok();
         let give_back = std::mem::take(&mut self.requests.give_back);
         std::mem::take(&mut self.requests).discard();
-        give_back.into_iter().map(Letter::given_back).collect()
+        give_back.into_iter().map(QueuedMessage::given_back).collect()
     }
 
     fn signal(&mut self, slot: SlotId, entity: &mut BoxedEntity<M>, id: &EntityId, incarnation: u64) {
@@ -838,7 +841,7 @@ impl<M: Send + 'static> ShardTask<M> {
         // Ignore failures: the incarnation ends in any case, and no supervision applies.
         let _ = catch_unwind(AssertUnwindSafe(|| entity.on_signal(Signal::PostStop, &mut cx)));
         if self.requests.direct {
-            self.addressed.note(slot, incarnation);
+            self.watchables.note(slot, incarnation);
         }
         std::mem::take(&mut self.requests).discard();
     }
@@ -851,7 +854,7 @@ impl<M: Send + 'static> ShardTask<M> {
     // --- requests ---
 
     /// Starts the work that a handler requested, and returns the rest for the machine.
-    fn outcome(&mut self, slot: SlotId) -> Outcome<Letter<M>> {
+    fn outcome(&mut self, slot: SlotId) -> Outcome<QueuedMessage<M>> {
         if self.requests.is_empty() {
             return Outcome::default();
         }
@@ -876,33 +879,33 @@ impl<M: Send + 'static> ShardTask<M> {
             direct: requests.direct,
             veto: requests.veto,
             fenced: requests.fenced.is_some(),
-            to_self: requests.to_self.into_iter().map(Letter::own).collect(),
-            give_back: requests.give_back.into_iter().map(Letter::given_back).collect(),
+            to_self: requests.to_self.into_iter().map(QueuedMessage::own).collect(),
+            give_back: requests.give_back.into_iter().map(QueuedMessage::given_back).collect(),
             timers,
             receive_timeout,
         }
     }
 
     /// Sets the maker of a receive timeout's messages; returns the timeout, if any.
-    fn receive_timeout(&mut self, slot: SlotId, told: Option<TellSilence<M>>) -> Option<Duration> {
+    fn receive_timeout(&mut self, slot: SlotId, told: Option<ReceiveTimeoutRequest<M>>) -> Option<Duration> {
         let (after, make) = told.map(|told| (told.after, Held::new(told.make))).unzip();
-        discard(self.repeats.set_silence(slot, make));
+        discard(self.repeats.set_receive_timeout(slot, make));
         after
     }
 
-    fn timer_change(&mut self, slot: SlotId, request: TimerRequest<M>) -> TimerChange<Letter<M>> {
+    fn timer_change(&mut self, slot: SlotId, request: TimerRequest<M>) -> TimerChange<QueuedMessage<M>> {
         match request {
             TimerRequest::Once { key, at, message, influences } => {
                 self.repeats.cancel(slot, key);
-                TimerChange::Set { key, at, payload: Letter::own(message), influences }
+                TimerChange::Set { key, at, payload: QueuedMessage::own(message), influences }
             }
             TimerRequest::Every { key, period, pace, make, influences } => {
-                let beat = Beat { period, pace, influences };
-                let at = self.repeats.set(slot, key, beat, Held::new(make), self.now);
-                TimerChange::Set { key, at, payload: Letter::Repeat(key), influences }
+                let spec = RepeatSpec { period, pace, influences };
+                let at = self.repeats.set(slot, key, spec, Held::new(make), self.now);
+                TimerChange::Set { key, at, payload: QueuedMessage::Repeat(key), influences }
             }
             TimerRequest::Wake { key, at, value } => {
-                let payload = Letter::Resumption(Held::new(Resumption::Value(value)));
+                let payload = QueuedMessage::Resumption(Held::new(Resumption::Value(value)));
                 TimerChange::Set { key, at, payload, influences: false }
             }
             TimerRequest::Cancel(key) => {
@@ -917,7 +920,7 @@ impl<M: Send + 'static> ShardTask<M> {
         tracing::warn!(entity_type = %self.shared.name, %id, %fenced, "entity is fenced");
         self.shared.events.send(Event::EntityFenced { entity: id.clone(), fenced }).ok();
         // Defer to the region's task, as the effects of this input may call back into this shard.
-        self.shared.tell_later(RegionInput::Fenced {
+        self.shared.defer_input(RegionInput::Fenced {
             shard: self.scope.shard.clone(),
             generation: self.scope.generation,
             stored: fenced.stored,
@@ -934,7 +937,7 @@ impl<M: Send + 'static> ShardTask<M> {
 
 /// Waits while this process is not trusted after a sleep: only orders to end, or to hold, count until its node has
 /// ticked.
-async fn sleep_on<M>(node: &Node, control: &Inbox<Control<M>>, controls: &mut VecDeque<Control<M>>) {
+async fn wait_until_awake<M>(node: &Node, control: &Inbox<Control<M>>, controls: &mut VecDeque<Control<M>>) {
     tokio::select! {
         () = node.awake() => {}
         () = poll_fn(|cx| control.poll_take(cx, controls)) => {}

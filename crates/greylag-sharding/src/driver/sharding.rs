@@ -15,7 +15,6 @@ use greylag_persistence::{RecoveryPermits, Scope, SettingsError, Stores};
 use greylag_transport::{Envelope, Remoting, TransportEvent, TransportListener};
 use tokio::runtime::Handle;
 
-use super::alone::Alone;
 use super::clock;
 use super::coordinator;
 use super::daemon::handle::DaemonProcesses;
@@ -25,11 +24,12 @@ use super::handle::Region;
 use super::init_error::{InitError, NotStarted};
 use super::inspect::Inspector;
 use super::lease::NodeLeases;
+use super::local_coordinator::LocalCoordinator;
 use super::members::Tracker;
 use super::node::Node;
 use super::readiness::readiness;
 use super::region::{self, AnyRegion};
-use super::remember::{self, Kept, Memory, OpenDurable, StarterTask};
+use super::remember::{self, Memory, OpenDurable, StarterTask, StoreKind};
 use super::store::Backend;
 use super::strategy::{AllocationStrategy, StrategySetup, default_strategy};
 use crate::allocation::AllocationFailed;
@@ -51,7 +51,7 @@ use crate::remember::{InMemoryRememberStore, RememberStore};
 use crate::settings::{RememberSettings, ShardingSettings};
 use crate::start::START_MANIFEST;
 
-/// The node's sharding, lent to references that are read from messages: see [`greylag_core::ReplyScope::lent`].
+/// The node's sharding, lent to references that are read from messages: see [`greylag_core::ReplyScope::resource`].
 pub(crate) struct SharedSharding(Weak<Inner>);
 
 impl SharedSharding {
@@ -165,7 +165,7 @@ impl Sharding {
     /// Lends sharding to its entities, and to references that are read from messages.
     fn lend(inner: Arc<Inner>) -> Self {
         let shared = Arc::new(SharedSharding(Arc::downgrade(&inner)));
-        inner.node.remoting.lend(shared.clone());
+        inner.node.remoting.provide_resource(shared.clone());
         inner.node.lend(shared);
         Self(inner)
     }
@@ -295,7 +295,7 @@ impl Sharding {
     /// Access to the entities of a type that is set up here with this type of message.
     pub(crate) fn known_entities<M: Send + 'static>(&self, key: &EntityKey<M>) -> Option<Entities<M>> {
         let region = self.known_region(key).map(Entities::Of);
-        region.or_else(|| self.known_view(key).map(Entities::Seen))
+        region.or_else(|| self.known_view(key).map(Entities::View))
     }
 
     /// The desired locations of a type's shards; `None` if no strategy on this node uses them.
@@ -563,23 +563,25 @@ impl Inner {
         if !settings.remember.enabled || (proxy && !coordinates) {
             return Ok(None);
         }
-        let kept = match &settings.remember.store {
-            RememberStore::Custom(store) => Kept::Custom(store.clone()),
-            RememberStore::EventSourced => Kept::Journal(self.shared_journal(name, settings, "remembered entities")?),
+        let kind = match &settings.remember.store {
+            RememberStore::Custom(store) => StoreKind::Custom(store.clone()),
+            RememberStore::EventSourced => {
+                StoreKind::Journal(self.shared_journal(name, settings, "remembered entities")?)
+            }
             RememberStore::Ddata if self.cluster.is_some() => {
                 let mut replicator = |role: &str, is_needed: bool| {
                     is_needed.then(|| self.remembering(state, role, settings)).transpose()
                 };
                 let entities = replicator(&fingerprint.role, !proxy)?;
-                Kept::Ddata { entities, shards: replicator(coordinator_role, coordinates)? }
+                StoreKind::Ddata { entities, shards: replicator(coordinator_role, coordinates)? }
             }
             RememberStore::Ddata => {
                 // A node without a cluster has no replicas; memory at least outlives the shards' tasks.
                 let store = state.alone_memory.entry(name.clone()).or_default().clone();
-                Kept::Custom(Arc::new(store))
+                StoreKind::Custom(Arc::new(store))
             }
         };
-        Ok(Some(Arc::new(Memory::new(name, fingerprint, settings, kept))))
+        Ok(Some(Arc::new(Memory::new(name, fingerprint, settings, kind))))
     }
 
     /// The replicator of remembered entities on nodes of one role.
@@ -728,7 +730,11 @@ impl Inner {
             let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             // Number the shards of a region that follows another one within a second behind it nevertheless.
             state.alone_epoch = since_1970.as_secs().max(state.alone_epoch + 1).min(Generation::MAX_EPOCH);
-            region.0.coordination.set(Arc::new(Alone::new(state.alone_epoch, erased, memory, &self.node.runtime))).ok();
+            region
+                .0
+                .coordination
+                .set(Arc::new(LocalCoordinator::new(state.alone_epoch, erased, memory, &self.node.runtime)))
+                .ok();
             return Ok(());
         };
         if let Some(host) = state.hosts.get(&coordinated.0) {

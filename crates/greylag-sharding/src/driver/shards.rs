@@ -48,7 +48,7 @@ impl<T> Shards<T> {
                 let index = index.map_err(|_| DeadLetterReason::ExtractorPanicked)?;
                 index.ok_or(DeadLetterReason::InvalidShardId)?
             }
-            ShardNames::Free(_) => self.meet(&self.place(&id)?)?,
+            ShardNames::Free(_) => self.intern(&self.place(&id)?)?,
         };
         Ok((id, shard))
     }
@@ -65,14 +65,14 @@ impl<T> Shards<T> {
     }
 
     /// The number of a shard, assigned now if it is new.
-    pub(crate) fn meet(&self, shard: &ShardId) -> Result<u32, DeadLetterReason> {
+    pub(crate) fn intern(&self, shard: &ShardId) -> Result<u32, DeadLetterReason> {
         if let Some(number) = self.names.number(shard.as_str()) {
             return Ok(number);
         }
         if self.remembered.as_ref().is_some_and(|(name, store)| !store.has_room_for(name, shard)) {
             return Err(DeadLetterReason::InvalidShardId);
         }
-        let number = self.names.meet(shard)?;
+        let number = self.names.intern(shard)?;
         self.routes.grow(number);
         Ok(number)
     }

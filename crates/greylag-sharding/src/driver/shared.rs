@@ -20,7 +20,6 @@ use greylag_transport::{AskHeader, Destination, Envelope, Recipient, Remoting, S
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{broadcast, oneshot, watch};
 
-use super::answering::Answering;
 use super::clock;
 use super::control::ControlLane;
 use super::coordinated::CoordinatorMetrics;
@@ -30,6 +29,7 @@ use super::event::{self, Event};
 use super::inquiries::Inquiries;
 use super::lease::ShardLeases;
 use super::limit::EntityLimit;
+use super::liveness_probe::LivenessProbe;
 use super::metrics::{Counts, RegionMetrics};
 use super::node::Node;
 use super::remember::Memory;
@@ -45,11 +45,11 @@ use crate::held::discard;
 use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
 use crate::inbox::{Bound, Inbox, Refused};
 use crate::interned::Interned;
-use crate::machine::message::{Mark, PeerMessage, RegionMessage, Stamp, Standing};
+use crate::machine::message::{AgreementOutcome, Mark, PeerMessage, RegionMessage, Stamp};
 use crate::machine::region::{
     Effect, Input, MessageInfo, Provenance, Region as Machine, RegionState, Request, Returned, Route, Token,
 };
-use crate::machine::shard::Census;
+use crate::machine::shard::EntityScan;
 use crate::parcel::{AskTag, Content, FAR, Origin, Parcel};
 use crate::passivation::Passivation;
 use crate::remember::starter::Input as StarterInput;
@@ -71,7 +71,7 @@ pub(crate) enum Deferred {
     Coordinate(RegionMessage),
     /// The outcome of the type's comparison, for the coordinator incarnation on this very node; never passed on under
     /// the machine's lock.
-    Standing(Option<u64>, Standing),
+    Agreement(Option<u64>, AgreementOutcome),
     /// Divide the limit of active entities anew among the shards.
     Divide,
     /// A liveness question to the task, which answers with its number.
@@ -86,7 +86,7 @@ pub(crate) trait Coordination: Send + Sync {
     /// Takes a region's message, from the node at the other end of the link.
     fn tell(&self, node: UniqueAddress, message: RegionMessage);
     /// Takes the outcome of comparing the type's role with other members, for one incarnation of the coordinator.
-    fn stand(&self, incarnation: Option<u64>, standing: Standing);
+    fn on_agreement(&self, incarnation: Option<u64>, outcome: AgreementOutcome);
     /// Counters of the type's coordinators on this node; `None` if nothing is counted.
     fn metrics(&self) -> Option<CoordinatorMetrics> {
         None
@@ -115,7 +115,7 @@ pub(crate) struct Shared<M> {
     pub(crate) deferred: Arc<Inbox<Deferred>>,
     pub(crate) requests: Requests,
     pub(crate) inquiries: Inquiries,
-    pub(crate) answering: Answering,
+    pub(crate) liveness: LivenessProbe,
     /// Set right after the region was made.
     pub(crate) coordination: OnceLock<Arc<dyn Coordination>>,
     /// `Some` if the type remembers its entities; set right after the region was made.
@@ -208,7 +208,7 @@ impl<M: Send + 'static> Shared<M> {
             deferred: Arc::new(Inbox::new(OF_PEERS)),
             requests: Requests::default(),
             inquiries: Inquiries::default(),
-            answering: Answering::default(),
+            liveness: LivenessProbe::default(),
             coordination: OnceLock::new(),
             remember: OnceLock::new(),
             guarded: Mutex::new(Guarded {
@@ -530,13 +530,13 @@ impl<M: Send + 'static> Shared<M> {
     }
 
     /// Defers a member's message to the region's task. False if too many wait: the member repeats the message.
-    pub(crate) fn tell_of_peer(&self, input: Input, bytes: usize) -> bool {
+    pub(crate) fn offer_peer_input(&self, input: Input, bytes: usize) -> bool {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.deferred.push(Deferred::Input(input), bytes).is_ok()
     }
 
     /// Defers an input to the region's task.
-    pub(crate) fn tell_later(&self, input: Input) {
+    pub(crate) fn defer_input(&self, input: Input) {
         self.deferred.push_anyway(Deferred::Input(input));
     }
 
@@ -618,8 +618,8 @@ impl<M: Send + 'static> Shared<M> {
             Effect::SendMark { to, shard, mark } => self.send_mark(&to, &shard, &mark),
             Effect::SendPeer { to, message } => self.send_peer(to, message),
             Effect::SendCoordinator { to, message } => self.send_coordinator(to, message),
-            Effect::Standing { coordinator, standing } => {
-                self.deferred.push_anyway(Deferred::Standing(coordinator, standing));
+            Effect::Agreement { coordinator, outcome } => {
+                self.deferred.push_anyway(Deferred::Agreement(coordinator, outcome));
             }
             Effect::Continue { shard } => self.deferred.push_anyway(Deferred::Input(Input::Continue { shard })),
             Effect::StartShard { shard, generation } => self.start_shard(guarded, shard, generation),
@@ -646,7 +646,7 @@ impl<M: Send + 'static> Shared<M> {
     }
 
     fn publish(&self, guarded: &mut Guarded<M>, shard: ShardId, route: Route) {
-        let Some(cell) = self.shards.meet(&shard).ok().and_then(|number| self.shards.routes.cell(number)) else {
+        let Some(cell) = self.shards.intern(&shard).ok().and_then(|number| self.shards.routes.cell(number)) else {
             return;
         };
         let open = match route {
@@ -671,7 +671,7 @@ impl<M: Send + 'static> Shared<M> {
         };
         parcel.origin = match provenance {
             Provenance::Own => None,
-            Provenance::Travelled { origin, first } => Some(Arc::new(Origin { region: origin, first })),
+            Provenance::Received { origin, first } => Some(Arc::new(Origin { region: origin, first })),
         };
         // Leave decoding to the shard's task: this runs under the lock of all shards of the type.
         let size = parcel.size;
@@ -683,7 +683,7 @@ impl<M: Send + 'static> Shared<M> {
     fn send_data(&self, guarded: &mut Guarded<M>, to: RegionId, shard: ShardId, token: Token, stamp: Stamp) {
         let Some(parcel) = guarded.parcels.remove(&token) else { return };
         let (node, recipient) = (to.node.clone().into(), self.data_lane.recipient(shard.clone()));
-        match self.data_lane.put(&node, recipient, Stamped::Travelled(Box::new(stamp.clone())), parcel) {
+        match self.data_lane.put(&node, recipient, Stamped::Forwarded(Box::new(stamp.clone())), parcel) {
             Ok(()) => {}
             Err((Rejection::Quarantined, parcel)) => {
                 let frames = vec![(shard, stamp, guarded.keep(parcel))];
@@ -718,10 +718,10 @@ impl<M: Send + 'static> Shared<M> {
             self.counts.stale_routes.fetch_add(routes.len() as u64, Ordering::Relaxed);
         }
         if to == *self.remoting().self_address() {
-            return self.tell_later(Input::FromPeer { node: to, message });
+            return self.defer_input(Input::FromPeer { node: to, message });
         }
         let ask = match &message {
-            PeerMessage::AnnounceType { round, .. } => Some(self.expect_silence(&to, *round)),
+            PeerMessage::AnnounceType { round, .. } => Some(self.open_type_ask(&to, *round)),
             _ => None,
         };
         self.send_control(&to, crate::wire::encode_peer(&message), ask);
@@ -729,7 +729,7 @@ impl<M: Send + 'static> Shared<M> {
 
     /// Opens an ask that counts "no such recipient" as agreement: a node that runs nothing of the type, or is too old
     /// to know the question, agrees with everything. Other answers come as messages.
-    fn expect_silence(&self, to: &UniqueAddress, round: u64) -> AskHeader {
+    fn open_type_ask(&self, to: &UniqueAddress, round: u64) -> AskHeader {
         let budget = self.settings.retry_interval;
         let asked = self.remoting().open_ask(budget);
         let (deferred, node) = (self.deferred.clone(), to.clone());
@@ -759,9 +759,12 @@ impl<M: Send + 'static> Shared<M> {
     // --- shards ---
 
     fn start_shard(self: &Arc<Self>, guarded: &mut Guarded<M>, shard: ShardId, generation: Generation) {
-        if let Err(reason) = self.shards.meet(&shard) {
+        if let Err(reason) = self.shards.intern(&shard) {
             // No sender of this version asks for a home of such a shard.
-            return tracing::error!(entity_type = %self.name, %shard, %reason, "a shard that the type cannot have was given here");
+            return tracing::error!(
+                entity_type = %self.name, %shard, %reason,
+                "the coordinator allocated an invalid shard id to this region"
+            );
         }
         let bound = Bound { items: self.settings.shard_inbox_capacity, bytes: self.settings.shard_inbox_bytes };
         let (inbox, control) = (Arc::new(Inbox::new(bound)), Arc::new(Inbox::new(bound)));
@@ -819,7 +822,7 @@ impl<M: Send + 'static> Shared<M> {
     }
 
     /// Sends an input to the starter of remembered entities, if the type remembers them.
-    pub(crate) fn tell_starter(&self, input: StarterInput) {
+    pub(crate) fn send_to_starter(&self, input: StarterInput) {
         if let Some(remember) = self.remember.get() {
             remember.starter.send(input).ok();
         }
@@ -841,7 +844,7 @@ impl<M: Send + 'static> Shared<M> {
         unhandled: Vec<Parcel<M>>,
         failed: bool,
     ) {
-        self.tell_starter(StarterInput::Ended { shard: shard.clone(), generation });
+        self.send_to_starter(StarterInput::Ended { shard: shard.clone(), generation });
         let unhandled: Vec<_> = unhandled.into_iter().map(|parcel| self.named(parcel)).collect();
         let hosted = self.lock().hosted.get(shard).filter(|hosted| hosted.generation == generation).cloned();
         // Seal the inbox, then name the messages before the lock is taken, since that calls the user's codec. Senders
@@ -927,10 +930,10 @@ impl<M: Send + 'static> Shared<M> {
     }
 
     /// Makes a shard count its entities. `None` if the shard has no task now, or its inbox is full.
-    pub(crate) fn count_shard(&self, shard: &ShardId, census: Census) -> Option<oneshot::Receiver<Census>> {
+    pub(crate) fn count_shard(&self, shard: &ShardId, scan: EntityScan) -> Option<oneshot::Receiver<EntityScan>> {
         let control = self.lock().hosted.get(shard)?.control.clone();
         let (sender, answer) = oneshot::channel();
-        control.push(Control::Count(census, sender), 0).ok()?;
+        control.push(Control::Count(scan, sender), 0).ok()?;
         Some(answer)
     }
 }
@@ -949,7 +952,7 @@ impl<M> Guarded<M> {
     fn give_back(&mut self, mut parcel: Parcel<M>) -> Returned {
         let provenance = match parcel.origin.take() {
             None => Provenance::Own,
-            Some(origin) => Provenance::Travelled { origin: origin.region.clone(), first: origin.first },
+            Some(origin) => Provenance::Received { origin: origin.region.clone(), first: origin.first },
         };
         Returned { message: self.keep(parcel), provenance }
     }

@@ -37,7 +37,7 @@ use crate::{AskError, ByEvents, ByState, Directive, EntityKey, EntityType, SendE
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const COUNTER: EntityKey<Command> = EntityKey::new("Counter");
-const GAUGE: EntityKey<Command> = EntityKey::new("Gauge");
+const GAUGE: EntityKey<Command> = EntityKey::new("DurableCounter");
 
 fn remoting(network: &MemoryNetwork) -> Arc<dyn Remoting> {
     network.node("a:1#1".parse().unwrap(), Arc::new(Registry::new()))
@@ -321,7 +321,7 @@ async fn a_passivated_entity_comes_back_as_another_incarnation() {
 
 /// sharding 53: a message sent between the passivation and the end finds a new incarnation with the old value.
 #[tokio::test]
-async fn what_is_sent_in_the_window_of_a_passivation_is_answered_by_the_next_incarnation() {
+async fn messages_sent_during_a_passivation_are_answered_by_the_next_incarnation() {
     let sharding = alone_over(Some(Stores::in_memory()), ShardingSettings::test()).await;
     let made = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&made);
@@ -543,9 +543,9 @@ async fn a_fenced_entity_ends_and_says_so() {
 }
 
 /// A counter with a durable state: keeps only its newest count.
-struct Gauge;
+struct DurableCounter;
 
-impl DurableState for Gauge {
+impl DurableState for DurableCounter {
     type Command = Command;
     type State = i64;
 
@@ -564,12 +564,12 @@ impl DurableState for Gauge {
     }
 }
 
-fn gauges() -> EntityType<Command, ByState<Gauge>> {
-    EntityType::durable_state(GAUGE, |_| Ok(Gauge)).states(json("gauge.state")).local_only()
+fn gauges() -> EntityType<Command, ByState<DurableCounter>> {
+    EntityType::durable_state(GAUGE, |_| Ok(DurableCounter)).states(json("gauge.state")).local_only()
 }
 
 fn gauge_id() -> PersistenceId {
-    PersistenceId::of("Gauge", "one").unwrap()
+    PersistenceId::of("DurableCounter", "one").unwrap()
 }
 
 /// Gauges over `states`, in the only region.

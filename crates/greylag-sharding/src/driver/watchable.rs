@@ -17,22 +17,22 @@ use crate::machine::shard::SlotId;
 
 /// The registered incarnations of a node, with their paths.
 #[derive(Default)]
-pub(crate) struct Watchables(Mutex<BTreeMap<u64, Arc<str>>>);
+pub(crate) struct NodeWatchables(Mutex<BTreeMap<u64, Arc<str>>>);
 
-struct Deaf;
+struct DiscardReceiver;
 
-impl Receiver for Deaf {
+impl Receiver for DiscardReceiver {
     fn receive(&self, _: Inbound) {}
 }
 
-impl Watchables {
+impl NodeWatchables {
     /// Registers an incarnation, which can be watched from now on. Both `register` and `end` are called by its own
     /// shard.
     pub(crate) fn register(&self, remoting: &dyn Remoting, incarnation: &DirectRef) {
         let path = incarnation.recipient().path;
         let is_new = self.lock().insert(incarnation.instance, path.clone()).is_none();
         if is_new {
-            remoting.register(&path, Arc::new(Deaf));
+            remoting.register(&path, Arc::new(DiscardReceiver));
         }
     }
 
@@ -49,12 +49,12 @@ impl Watchables {
 }
 
 /// The incarnations of one shard that can be watched. Dropping this value ends them.
-pub(crate) struct Addressed {
+pub(crate) struct ShardWatchables {
     node: Arc<Node>,
     incarnations: BTreeMap<SlotId, u64>,
 }
 
-impl Addressed {
+impl ShardWatchables {
     pub(crate) fn new(node: Arc<Node>) -> Self {
         Self { node, incarnations: BTreeMap::new() }
     }
@@ -72,7 +72,7 @@ impl Addressed {
     }
 }
 
-impl Drop for Addressed {
+impl Drop for ShardWatchables {
     fn drop(&mut self) {
         for incarnation in std::mem::take(&mut self.incarnations).into_values() {
             self.node.watchables.end(&*self.node.remoting, incarnation);

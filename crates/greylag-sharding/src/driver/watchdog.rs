@@ -1,7 +1,7 @@
 //! Detects handlers that do not return: a thread beside the runtimes, since handlers that block may block all of those.
 //!
 //! ```text
-//! shard's task: counter + 1, handler, counter + 1        watchdog: now and then a look at each counter
+//! shard's task: counter + 1, handler, counter + 1        watchdog: now and then a sample of each counter
 //! ```
 //! Source: sharding §2.10, §6.5 (ShardStuck), §7.
 
@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::shard::Control;
-use crate::machine::shard::{Look, StuckHandler};
+use crate::machine::shard::{SampleOutcome, StuckHandler};
 use crate::settings::{RuntimeSettings, ShardingSettings, StuckShardAction};
 
 /// How long after its handoff timeout a stuck shard may end the process. Source: sharding §2.10.
@@ -110,7 +110,7 @@ impl Shared {
                 state.runs = false;
                 return;
             };
-            let told: Vec<_> = state.shards.iter_mut().filter_map(|shard| shard.look(now)).collect();
+            let told: Vec<_> = state.shards.iter_mut().filter_map(|shard| shard.sample(now)).collect();
             if told.is_empty() {
                 drop(self.changed.wait_timeout(state, interval));
                 continue;
@@ -123,18 +123,18 @@ impl Shared {
 }
 
 impl Watched {
-    fn look(&mut self, now: Instant) -> Option<(Report, Look)> {
+    fn sample(&mut self, now: Instant) -> Option<(Report, SampleOutcome)> {
         let probe = self.probe.upgrade()?;
-        let look = self.watch.look(now, probe.turn.load(Ordering::Relaxed), probe.stopping_since.get().copied());
-        (look != Look::Fine).then(|| (self.report.clone(), look))
+        let sample = self.watch.sample(now, probe.turn.load(Ordering::Relaxed), probe.stopping_since.get().copied());
+        (sample != SampleOutcome::Fine).then(|| (self.report.clone(), sample))
     }
 }
 
-fn act((report, look): (Report, Look)) {
-    match look {
-        Look::Fine => {}
-        Look::Stuck(running_for) => report(running_for),
-        Look::Abort(running_for) => {
+fn act((report, sample): (Report, SampleOutcome)) {
+    match sample {
+        SampleOutcome::Fine => {}
+        SampleOutcome::Stuck(running_for) => report(running_for),
+        SampleOutcome::Abort(running_for) => {
             tracing::error!(
                 ?running_for,
                 "a handler keeps its shard from stopping, and stuck_shard_action is \"abort_process\": the process ends"

@@ -78,7 +78,7 @@ fn shard_of<'a, M: Send + 'static>(
     let name = message.recipient.sub_path.as_ref().ok_or(DeadLetterReason::InvalidShardId)?;
     let number = match shared.shards.number(name) {
         Some(known) => known,
-        None => shared.shards.meet(&ShardId::new(name.clone())?)?,
+        None => shared.shards.intern(&ShardId::new(name.clone())?)?,
     };
     Ok((name, number))
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use tokio::task::AbortHandle;
 
-use super::blocking::Wanted;
+use super::blocking::JobHandle;
 use super::node::Node;
 use super::shard::Control;
 use crate::held::Held;
@@ -41,7 +41,7 @@ impl Works {
                 Ok(None) => return,
                 Ok(Some(resumption)) => Control::Resumed { slot, incarnation, resumption, suspension },
                 Err(reason) if suspension => Control::Broken { slot, incarnation, reason },
-                Err(reason) => return tracing::debug!(reason, "work of an entity ended without a result"),
+                Err(reason) => return tracing::debug!(reason, "spawned work of an entity failed"),
             };
             control.push_anyway(told);
         };
@@ -77,14 +77,14 @@ impl Works {
 enum Begun {
     Task(AbortHandle),
     /// On the blocking pool; given up when this is dropped.
-    Blocking(Wanted),
+    Blocking(JobHandle),
 }
 
 impl Begun {
     fn is_over(&self) -> bool {
         match self {
             Self::Task(task) => task.is_finished(),
-            Self::Blocking(wanted) => wanted.is_over(),
+            Self::Blocking(job) => job.is_over(),
         }
     }
 

@@ -131,7 +131,7 @@ impl<M: Send + 'static> EntityCtx<M> for Ctx<'_, M> {
         let direct = DirectRef::of(node.remoting.self_address(), host.entity_type(), host.shard(), host.incarnation());
         // Register before another part of the program has the address: an earlier watch would find nothing.
         node.watchables.register(&*node.remoting, &direct);
-        self.wishes_mut().direct = true;
+        self.host_requests_mut().direct = true;
         Some(direct)
     }
 }

@@ -20,7 +20,7 @@ impl<M> Serialize for EntityRef<M> {
 impl<'de, M: Send + 'static> Deserialize<'de> for EntityRef<M> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let (entity_type, id) = <(String, String)>::deserialize(deserializer)?;
-        let sharding = ReplyScope::lent::<SharedSharding>().and_then(|shared| shared.get());
+        let sharding = ReplyScope::resource::<SharedSharding>().and_then(|shared| shared.get());
         let sharding =
             sharding.ok_or_else(|| de::Error::custom("a reference to an entity was read outside of a node"))?;
         let key = EntityKey::<M>::named(entity_type);

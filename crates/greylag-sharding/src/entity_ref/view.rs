@@ -88,21 +88,21 @@ pub(crate) enum Entities<M> {
     /// By the type's region.
     Of(Region<M>),
     /// Through a layer.
-    Seen(Arc<dyn View<M>>),
+    View(Arc<dyn View<M>>),
 }
 
 impl<M: Send + 'static> Entities<M> {
     pub(super) fn target(&self, id: Arc<str>) -> Result<(EntityId, u32), DeadLetterReason> {
         match self {
             Self::Of(region) => region.target(id),
-            Self::Seen(view) => view.target(id),
+            Self::View(view) => view.target(id),
         }
     }
 
     pub(super) fn tell(&self, shard: u32, id: EntityId, message: M) -> Result<(), SendError> {
         match self {
             Self::Of(region) => region.tell(shard, id, message),
-            Self::Seen(view) => view.tell(shard, id, message),
+            Self::View(view) => view.tell(shard, id, message),
         }
     }
 
@@ -116,28 +116,28 @@ impl<M: Send + 'static> Entities<M> {
         let question = |address, port| question(ReplyTo::new(address, port));
         match self {
             Self::Of(region) => region.begin_ask(shard, id, question, timeout),
-            Self::Seen(view) => view.begin_ask(shard, id, Box::new(question), timeout),
+            Self::View(view) => view.begin_ask(shard, id, Box::new(question), timeout),
         }
     }
 
     pub(super) fn drop_unaddressed(&self, message: M, reason: DeadLetterReason) -> SendError {
         match self {
             Self::Of(region) => region.drop_unaddressed(message, reason),
-            Self::Seen(view) => view.drop_unaddressed(message, reason),
+            Self::View(view) => view.drop_unaddressed(message, reason),
         }
     }
 
     pub(super) fn ask_timeout(&self) -> Duration {
         match self {
             Self::Of(region) => region.ask_timeout(),
-            Self::Seen(view) => view.ask_timeout(),
+            Self::View(view) => view.ask_timeout(),
         }
     }
 
     pub(super) fn node(&self) -> UniqueAddress {
         match self {
             Self::Of(region) => region.id().node.clone(),
-            Self::Seen(view) => view.node(),
+            Self::View(view) => view.node(),
         }
     }
 }
@@ -146,7 +146,7 @@ impl<M> Entities<M> {
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Of(region) => region.0.name.as_str(),
-            Self::Seen(view) => view.name(),
+            Self::View(view) => view.name(),
         }
     }
 }
@@ -155,7 +155,7 @@ impl<M> Clone for Entities<M> {
     fn clone(&self) -> Self {
         match self {
             Self::Of(region) => Self::Of(region.clone()),
-            Self::Seen(view) => Self::Seen(view.clone()),
+            Self::View(view) => Self::View(view.clone()),
         }
     }
 }

@@ -232,7 +232,7 @@ impl<M: Send + 'static, B: EventSourced> EntityType<M, ByEvents<B>> {
         E: HostedEntity<Message = N>,
     {
         let key = EntityKey::named(self.key.name());
-        let too_early = self.common.said_of_messages().map(Incomplete::OfWrappedMessages);
+        let too_early = self.common.message_setting().map(Incomplete::OfWrappedMessages);
         let (parts, incomplete) = match self.kind.into_parts() {
             Ok(parts) => (Some(parts), too_early),
             Err(incomplete) => (None, Some(incomplete)),

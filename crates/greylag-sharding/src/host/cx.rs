@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_core::{Generation, TimerKey, UniqueAddress};
-use greylag_persistence::{BlockingPoolFull, Ctx, Host, Message, Pace, Request, SharedHost, Wishes};
+use greylag_persistence::{BlockingPoolFull, Ctx, Host, HostRequests, Message, Pace, Request, SharedHost};
 use greylag_transport::{Recipient, Remoting};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -104,7 +104,7 @@ pub(crate) enum TimerRequest<M> {
 }
 
 /// The receive timeout of an entity, and the maker of its messages.
-pub(crate) struct TellSilence<M> {
+pub(crate) struct ReceiveTimeoutRequest<M> {
     pub(crate) after: Duration,
     pub(crate) make: MakeMessage<M>,
 }
@@ -139,7 +139,7 @@ pub(crate) struct Requests<M> {
     pub(crate) spawn: Vec<Work<M>>,
     pub(crate) timers: Vec<TimerRequest<M>>,
     /// The latest request; `Some(None)` cancels the receive timeout.
-    pub(crate) receive_timeout: Option<Option<TellSilence<M>>>,
+    pub(crate) receive_timeout: Option<Option<ReceiveTimeoutRequest<M>>>,
     pub(crate) to_self: Vec<M>,
     pub(crate) give_back: Vec<M>,
 }
@@ -175,8 +175,10 @@ impl<M: 'static> Requests<M> {
             Request::Set { key, message: Message::Every { period, pace, make }, influences, .. } => {
                 self.timers.push(TimerRequest::Every { key, period, pace, make, influences });
             }
-            Request::ReceiveTimeout { after, make } => self.tell_silence(Some(TellSilence { after, make })),
-            Request::CancelReceiveTimeout => self.tell_silence(None),
+            Request::ReceiveTimeout { after, make } => {
+                self.set_receive_timeout(Some(ReceiveTimeoutRequest { after, make }))
+            }
+            Request::CancelReceiveTimeout => self.set_receive_timeout(None),
             Request::Cancel(key) => self.timers.push(TimerRequest::Cancel(key)),
             Request::Work(work) => self.spawn.push(Work::of(work)),
             Request::ToSelf(message) => self.to_self.push(message),
@@ -190,25 +192,25 @@ impl<M: 'static> Requests<M> {
 
 impl<M> Requests<M> {
     /// Replaces the receive timeout; the previous maker is a user value whose destructor may panic.
-    fn tell_silence(&mut self, latest: Option<TellSilence<M>>) {
+    fn set_receive_timeout(&mut self, latest: Option<ReceiveTimeoutRequest<M>>) {
         discard(self.receive_timeout.replace(latest));
     }
 
     /// The flags of the requests.
-    fn wishes(&self) -> Wishes {
-        let mut wishes = Wishes::default();
-        (wishes.stop, wishes.passivate, wishes.touch) = (self.stop, self.passivate, self.touch);
-        (wishes.direct, wishes.veto) = (self.direct, self.veto);
-        wishes
+    fn host_requests(&self) -> HostRequests {
+        let mut host_requests = HostRequests::default();
+        (host_requests.stop, host_requests.passivate, host_requests.touch) = (self.stop, self.passivate, self.touch);
+        (host_requests.direct, host_requests.veto) = (self.direct, self.veto);
+        host_requests
     }
 
     /// Adds flags; of two requests about passivation the later one holds.
-    fn wish(&mut self, wishes: &Wishes) {
-        self.stop |= wishes.stop;
-        self.passivate |= wishes.passivate;
-        self.touch |= wishes.touch;
-        self.direct |= wishes.direct;
-        self.veto = wishes.veto.or(self.veto);
+    fn merge(&mut self, host_requests: &HostRequests) {
+        self.stop |= host_requests.stop;
+        self.passivate |= host_requests.passivate;
+        self.touch |= host_requests.touch;
+        self.direct |= host_requests.direct;
+        self.veto = host_requests.veto.or(self.veto);
     }
 
     /// Drops all requests, one value after the other: each may have a destructor that panics.
@@ -403,8 +405,8 @@ impl<'a, M: 'static> ShardCx<'a, M> {
         let answer = catch_unwind(AssertUnwindSafe(|| handler(&mut cx)));
         // Take the requests also after a panic: a destructor that panics while the handler's panic unwinds would end
         // the process.
-        let (requests, wishes) = cx.into_requests();
-        self.requests.wish(&wishes);
+        let (requests, host_requests) = cx.into_requests();
+        self.requests.merge(&host_requests);
         for request in requests {
             self.requests.take(self.now, request);
         }
@@ -595,7 +597,7 @@ impl<'a, M: 'static> ShardCx<'a, M> {
         let mut cx = ShardCx::new(self.scope, self.id, self.incarnation, self.now, &mut inner);
         let result = catch_unwind(AssertUnwindSafe(|| f(&mut cx)));
         let outer = &mut *self.requests;
-        outer.wish(&inner.wishes());
+        outer.merge(&inner.host_requests());
         outer.fenced = inner.fenced.or(outer.fenced);
         if let Some((work, suspension)) = inner.suspend {
             outer.suspend = Some((work.map(wrap.clone()), suspension));
@@ -604,7 +606,7 @@ impl<'a, M: 'static> ShardCx<'a, M> {
         outer.timers.extend(inner.timers.into_iter().map(|timer| timer.map(wrap.clone())));
         if let Some(told) = inner.receive_timeout {
             let wrap = wrap.clone();
-            outer.tell_silence(told.map(|TellSilence { after, mut make }| TellSilence {
+            outer.set_receive_timeout(told.map(|ReceiveTimeoutRequest { after, mut make }| ReceiveTimeoutRequest {
                 after,
                 make: Box::new(move || wrap(make())) as MakeMessage<M>,
             }));

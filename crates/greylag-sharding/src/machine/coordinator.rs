@@ -15,43 +15,43 @@
 //! Source: sharding §2.7 to §2.16, §9. Differs: as tagged `[D]` there.
 
 mod allocate;
+mod cluster_view;
 mod decisions;
 mod drops;
+mod epoch_state;
 mod handoff;
 mod handoffs;
 mod inventory;
+mod journal_state;
 mod ledger;
 mod lifecycle;
 mod orders;
-mod outlook;
 mod placement;
 mod protocol;
 mod reconcile;
-mod recorded;
 mod registry;
 mod remember;
 pub mod replay;
 mod requests;
 mod stops;
 mod tables;
-mod term;
 
 use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
 
+use self::cluster_view::ClusterView;
 use self::decisions::Decisions;
+use self::epoch_state::EpochState;
 use self::handoffs::{Ack, HandOffs};
+use self::journal_state::JournalState;
 use self::ledger::{HomeEntry, Ledger};
 use self::orders::Orders;
-use self::outlook::Outlook;
 pub use self::protocol::{
     CoordinatorEvent, Effect, HandOffPhase, Input, Meta, StateEvent, StopReason, StoredHome, StoredState,
 };
-use self::recorded::Recorded;
 use self::registry::Registry;
 use self::stops::Stops;
-use self::term::Term;
 use crate::fingerprint::Fingerprint;
 use crate::ids::{RegionId, ShardId};
 use crate::machine::message::{CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, RegionMessage};
@@ -115,12 +115,12 @@ pub enum Sabotage {
 pub struct Coordinator {
     config: CoordinatorConfig,
     state: CoordinatorState,
-    term: Term,
-    outlook: Outlook,
+    epoch_state: EpochState,
+    cluster_view: ClusterView,
     registry: Registry,
     ledger: Ledger,
     /// Durable data besides homes, in mode persistence.
-    recorded: Recorded,
+    journal_state: JournalState,
     decisions: Decisions,
     handoffs: HandOffs,
     stops: Stops,
@@ -136,13 +136,13 @@ impl Coordinator {
     pub fn new(config: CoordinatorConfig, out: &mut Vec<Effect>) -> Self {
         out.push(Effect::Read);
         Self {
-            term: Term::new(config.fingerprint.clone()),
-            recorded: Recorded::new(config.settings.state_store_mode),
+            epoch_state: EpochState::new(config.fingerprint.clone()),
+            journal_state: JournalState::new(config.settings.state_store_mode),
             decisions: Decisions::new(&config.fingerprint),
             handoffs: HandOffs::new(&config.settings),
             config,
             state: CoordinatorState::Reading,
-            outlook: Outlook::default(),
+            cluster_view: ClusterView::default(),
             registry: Registry::default(),
             ledger: Ledger::default(),
             stops: Stops::default(),
@@ -163,14 +163,15 @@ impl Coordinator {
         if self.state == CoordinatorState::Stopped {
             return;
         }
-        if self.outlook.suspect && !matches!(input, Input::SelfTrusted | Input::Membership(_) | Input::SelfDowned) {
+        if self.cluster_view.suspect && !matches!(input, Input::SelfTrusted | Input::Membership(_) | Input::SelfDowned)
+        {
             // A suspect node decides and sends nothing.
-            return self.outlook.hold(input);
+            return self.cluster_view.hold(input);
         }
         self.orders.tables.on_input();
         self.dispatch(now, input, out);
-        if self.state != CoordinatorState::Stopped && !self.outlook.suspect {
-            self.pump(now, out);
+        if self.state != CoordinatorState::Stopped && !self.cluster_view.suspect {
+            self.process_pending(now, out);
         }
     }
 
@@ -182,15 +183,15 @@ impl Coordinator {
             Input::CommitFailed { batch, retryable } => self.on_commit_failed(batch, retryable, out),
             Input::FromRegion { node, message } => self.on_region(now, &node, message, out),
             Input::Membership(members) => self.on_membership(now, members, out),
-            Input::Standing(standing) => self.outlook.standing = standing,
+            Input::Agreement(outcome) => self.cluster_view.outcome = outcome,
             Input::RememberedShards(shards) => self.on_remembered(shards, out),
             Input::ShardsRemembered(shards) => self.on_shards_remembered(shards),
             Input::RememberStopped => self.on_remember_stopped(out),
             Input::Allocated { call, homes } => self.on_allocated(call, homes, out),
             Input::Rebalance { shards } => self.on_rebalance(now, shards, out),
-            Input::SelfSuspect => self.outlook.suspect = true,
+            Input::SelfSuspect => self.cluster_view.suspect = true,
             Input::SelfTrusted => {
-                for input in self.outlook.trust() {
+                for input in self.cluster_view.trust() {
                     self.handle(now, input, out);
                 }
             }
@@ -205,10 +206,10 @@ impl Coordinator {
     pub fn next_deadline(&self) -> Option<Instant> {
         let at = [self.orders.drops.next(), self.margin_deadline()].into_iter().flatten().min();
         match self.state {
-            _ if self.outlook.suspect => None,
+            _ if self.cluster_view.suspect => None,
             CoordinatorState::Stopped => None,
             CoordinatorState::Reconciling => {
-                [at, self.registry.inquire_at(), self.recorded.next()].into_iter().flatten().min()
+                [at, self.registry.inquire_at(), self.journal_state.next()].into_iter().flatten().min()
             }
             CoordinatorState::Active => [at, self.work_deadline()].into_iter().flatten().min(),
             _ => at,
@@ -219,7 +220,8 @@ impl Coordinator {
     /// goes on without this coordinator, whose timer its deadline would keep ready for ever.
     fn work_deadline(&self) -> Option<Instant> {
         let decisions = self.decisions.rebalance_at();
-        let by_time = [decisions, self.orders.unstarted.next(), self.handoffs.next_deadline(), self.recorded.next()];
+        let by_time =
+            [decisions, self.orders.unstarted.next(), self.handoffs.next_deadline(), self.journal_state.next()];
         by_time.into_iter().chain([self.stops.next()]).flatten().min()
     }
 
@@ -230,7 +232,7 @@ impl Coordinator {
 
     /// Its epoch; 0 before one is chosen.
     pub fn epoch(&self) -> Epoch {
-        self.term.epoch
+        self.epoch_state.epoch
     }
 
     /// The durable homes.
@@ -251,8 +253,8 @@ impl Coordinator {
             return;
         }
         if let RegionMessage::StaleEpoch { epoch, .. } = message {
-            self.term.see(epoch);
-            if self.is_fenced_by(epoch) && self.term.epoch != 0 {
+            self.epoch_state.see(epoch);
+            if self.is_fenced_by(epoch) && self.epoch_state.epoch != 0 {
                 self.stop(StopReason::Fenced { by: epoch }, out);
             }
             return;
@@ -300,7 +302,7 @@ impl Coordinator {
     fn send(&self, region: &RegionId, message: CoordinatorMessage, out: &mut Vec<Effect>) {
         let message = FromCoordinator {
             coordinator: self.config.id.clone(),
-            epoch: self.term.epoch,
+            epoch: self.epoch_state.epoch,
             to: Some(region.clone()),
             message,
         };
@@ -310,7 +312,7 @@ impl Coordinator {
     /// Sends a message to a node's sharding layer, for any region of this type.
     fn send_node(&self, node: &UniqueAddress, message: CoordinatorMessage, out: &mut Vec<Effect>) {
         let coordinator = self.config.id.clone();
-        let message = FromCoordinator { coordinator, epoch: self.term.epoch, to: None, message };
+        let message = FromCoordinator { coordinator, epoch: self.epoch_state.epoch, to: None, message };
         out.push(Effect::Send { to: node.clone(), message });
     }
 
@@ -331,15 +333,15 @@ impl Coordinator {
 
     /// Whether a coordinator of a larger epoch has taken over.
     fn is_fenced_by(&self, epoch: Epoch) -> bool {
-        epoch > self.term.epoch && self.sabotage != Some(Sabotage::EpochFence)
+        epoch > self.epoch_state.epoch && self.sabotage != Some(Sabotage::EpochFence)
     }
 
     /// Records a decision about a shard. Nothing is announced before it is durable.
     fn decide(&mut self, shard: &ShardId, home: StoredHome) {
         self.handoffs.end_given_up(shard);
         self.ledger.decide(shard, home);
-        self.decisions.requests.look_again(shard);
-        self.stops.look_again(shard);
+        self.decisions.requests.mark_fresh(shard);
+        self.stops.mark_fresh(shard);
     }
 
     /// Ends a home; the tombstone keeps the facts that the next allocation needs.

@@ -373,7 +373,7 @@ pub struct TypeClaim {
 
 /// The outcome of comparing a node's role for a type with the other members' claims. Source: sharding §1.5, point 4.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum AgreementOutcome {
     /// Not every reachable member has answered.
     Asking,
     /// All members have the same role for the type, or are refused.

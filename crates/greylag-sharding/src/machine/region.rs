@@ -22,6 +22,7 @@ mod homes;
 mod host_watch;
 mod hosting;
 mod keeping;
+mod message_counters;
 mod nodes;
 mod opening;
 mod orders;
@@ -33,7 +34,6 @@ mod requests;
 mod routing;
 mod shutdown;
 mod slot;
-mod tally;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -46,14 +46,14 @@ use greylag_transport::Lane;
 use self::agreement::Agreement;
 use self::buffer::Content;
 use self::host_watch::HostWatch;
+use self::message_counters::MessageCounters;
 pub use self::orders::answer_without_region;
 use self::place::{Place, Places};
 pub use self::protocol::{Effect, Input, MessageInfo, Provenance, Returned, Route, Token};
 use self::registration::Registration;
 pub use self::report::{Answer, Counters, Obstacle, RegionEvent, Request, RequestEnd};
 use self::requests::Requests;
-use self::slot::Left;
-use self::tally::Tally;
+use self::slot::LeftRoute;
 use crate::fingerprint::Fingerprint;
 use crate::ids::{RegionId, ShardId};
 use crate::machine::membership::Members;
@@ -126,7 +126,7 @@ const CHECKED_PLACES: usize = 1000;
 
 /// Messages collected while one input is handled, and sent at its end: one message for each receiver.
 #[derive(Debug, Default)]
-struct Collected {
+struct PendingMessages {
     /// Homes to ask the coordinator for.
     asks: Vec<ShardId>,
     /// `StaleRoute`s.
@@ -135,7 +135,7 @@ struct Collected {
 
 /// Settings that only a simulation changes.
 #[derive(Debug)]
-struct Trial {
+struct SimulationSettings {
     /// Messages that leave one buffer in one turn.
     flush_turn: usize,
     /// The rule that is left out.
@@ -152,17 +152,17 @@ pub struct Region {
     registration: Registration,
     requests: Requests,
     places: Places,
-    collected: Collected,
+    pending: PendingMessages,
     /// Members for which the transport has handed back all its frames and writes no more.
     dead_ends: BTreeSet<UniqueAddress>,
     host_watch: HostWatch,
     agreement: Agreement,
     /// Probes sent so far.
     nonce: u64,
-    tally: Tally,
+    message_counters: MessageCounters,
     /// Dead-letter reason for messages dropped once the region ends.
     end_reason: DeadLetterReason,
-    trial: Trial,
+    simulation: SimulationSettings,
 }
 
 impl Region {
@@ -178,30 +178,30 @@ impl Region {
             members: Arc::default(),
             suspect: false,
             places: Places::default(),
-            collected: Collected::default(),
+            pending: PendingMessages::default(),
             dead_ends: BTreeSet::new(),
             nonce: 0,
-            tally: Tally::default(),
+            message_counters: MessageCounters::default(),
             end_reason: DeadLetterReason::RegionStopped,
-            trial: Trial { flush_turn: opening::FLUSH_TURN, sabotage: None },
+            simulation: SimulationSettings { flush_turn: opening::FLUSH_TURN, sabotage: None },
         }
     }
 
     /// Empties a buffer in turns of `messages` messages. For simulations, whose buffers are small.
     #[doc(hidden)]
     pub fn flush_in_turns_of(&mut self, messages: usize) {
-        self.trial.flush_turn = messages;
+        self.simulation.flush_turn = messages;
     }
 
     /// Leaves a rule out. For simulations that prove their checkers.
     #[doc(hidden)]
     pub fn sabotage(&mut self, sabotage: Sabotage) {
-        self.trial.sabotage = Some(sabotage);
+        self.simulation.sabotage = Some(sabotage);
     }
 
     /// Whether the rule is left out.
     fn is_without(&self, rule: Sabotage) -> bool {
-        self.trial.sabotage == Some(rule)
+        self.simulation.sabotage == Some(rule)
     }
 
     /// Takes one input. Infallible: an input that makes no sense is dropped.
@@ -210,7 +210,7 @@ impl Region {
             Input::LocalSend { shard, message } => self.on_local_send(now, shard, message, out),
             Input::Frame { node, shard, stamp, message } => {
                 let content = Content::Message(message);
-                self.tally.counters.submitted += 1;
+                self.message_counters.counters.submitted += 1;
                 self.on_frame(now, node, &shard, stamp, content, out);
             }
             Input::Mark { node, shard, mark } => self.on_mark(now, node, &shard, mark, out),
@@ -266,7 +266,7 @@ impl Region {
 
     /// Counts of the messages that passed through the machine.
     pub fn counters(&self) -> Counters {
-        self.tally.counters
+        self.message_counters.counters
     }
 
     /// The shards hosted here, with their generations.
@@ -297,7 +297,7 @@ impl Region {
     /// Why this node is not ready for the type, as the rest of a sentence that begins with the type's name; `None` if
     /// ready.
     pub fn not_ready(&self) -> Option<String> {
-        if self.host_watch.is_told() {
+        if self.host_watch.is_reported() {
             return Some(format!("no member with role {:?}", self.config.fingerprint.role));
         }
         if let Some(mismatch) = self.agreement.dispute() {
@@ -313,9 +313,9 @@ impl Region {
             place.asking.at = None;
             self.ask_home(now, shard, place);
         }
-        let is_over = |left: &Left| match left {
-            Left::Path(path) => path.deadline.is_some_and(|at| at <= now),
-            Left::HandBack(_, until) => *until <= now,
+        let is_over = |left: &LeftRoute| match left {
+            LeftRoute::Path(path) => path.deadline.is_some_and(|at| at <= now),
+            LeftRoute::HandBack(_, until) => *until <= now,
         };
         if place.slot.left().is_some_and(is_over) {
             place.slot.forget_left();
@@ -335,10 +335,10 @@ impl Region {
 
     /// Sends the messages that were collected while the input was handled.
     fn finish(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        for (node, routes) in std::mem::take(&mut self.collected.stale) {
+        for (node, routes) in std::mem::take(&mut self.pending.stale) {
             out.push(Effect::SendPeer { to: node, message: PeerMessage::StaleRoute(routes) });
         }
-        let mut shards = std::mem::take(&mut self.collected.asks);
+        let mut shards = std::mem::take(&mut self.pending.asks);
         shards.sort();
         shards.dedup();
         if !shards.is_empty()
@@ -348,7 +348,7 @@ impl Region {
             let region = self.config.id.clone();
             out.push(Effect::SendCoordinator { to, message: RegionMessage::GetShardHome { region, shards } });
         }
-        if let Some(percent) = self.tally.fill_to_report(&self.config.settings) {
+        if let Some(percent) = self.message_counters.fill_to_report(&self.config.settings) {
             out.push(Effect::Event(RegionEvent::BufferFill { percent }));
         }
         self.try_finish_shutdown(now, out);
@@ -360,7 +360,7 @@ impl Region {
         if !place.wants_home() || place.asking.at.is_some() || self.registration.coordinator().is_none() {
             return;
         }
-        self.collected.asks.push(shard.clone());
+        self.pending.asks.push(shard.clone());
         place.asking.at = Some(now + self.config.settings.retry_interval);
     }
 
@@ -392,7 +392,7 @@ impl Region {
         if cfg!(debug_assertions) {
             let are_few = self.places.len() <= CHECKED_PLACES;
             let buffered = || self.places.iter().map(|(_, place)| place.buffer.messages()).sum();
-            self.tally.check_invariants(are_few.then(buffered));
+            self.message_counters.check_invariants(are_few.then(buffered));
             let is_closed = || self.places.iter().all(|(_, place)| !place.slot.is_open());
             assert!(!are_few || !self.suspect || is_closed(), "nothing passes by a node that is suspect");
         }

@@ -17,8 +17,8 @@
 //! Source: sharding §4, §9.
 
 mod ahead;
-mod census;
 mod ending;
+mod entity_scan;
 mod failures;
 mod idle;
 mod incarnation;
@@ -44,12 +44,12 @@ mod wheel;
 use std::time::Instant;
 
 pub use ahead::{AHEAD, Guess};
-pub(crate) use census::Census;
+pub(crate) use entity_scan::EntityScan;
 pub use lease::{LeaseEffect, LeaseInput, ShardLease};
 pub use protocol::{Effect, Ended, Input, Notice, Outcome, Overdue, SlotId, TimerChange, Weigh};
 pub use remembering::{InvalidTransition, Remembered, StoreUpdate};
-pub(crate) use repeats::{Beat, Fired, Repeats};
-pub(crate) use stuck::{Look, StuckHandler};
+pub(crate) use repeats::{Fired, RepeatSpec, Repeats};
+pub(crate) use stuck::{SampleOutcome, StuckHandler};
 pub use timers::STOP_WARN_AFTER;
 pub use uses::Uses;
 

@@ -12,8 +12,8 @@
 //!
 //! Source: sharding §4.10; "TinyLFU" and "Adaptive Software Cache Management", Einziger et al.
 
-use super::climber::Climber;
 use super::entries::{Area, Entries};
+use super::hill_climber::HillClimber;
 use super::order::{Order, order, share};
 use super::policy::{AdmissionWindow, FrequencySketch, ReplacementPolicy};
 use super::sketch::Sketch;
@@ -54,7 +54,7 @@ pub(super) struct Composite {
     proportion: f64,
     /// The smallest and the largest proportion.
     bounds: (f64, f64),
-    climber: Option<Climber>,
+    climber: Option<HillClimber>,
     main: Box<dyn Order>,
     main_limit: usize,
     filter: Option<Filter>,
@@ -77,7 +77,7 @@ impl Composite {
             window_limit: 0,
             proportion: window.map_or(0.0, |window| window.proportion),
             bounds: window.map_or((0.0, 0.0), |window| (window.minimum_proportion, window.maximum_proportion)),
-            climber: optimizer.map(|settings| Climber::new(settings, limit)),
+            climber: optimizer.map(|settings| HillClimber::new(settings, limit)),
             main: order(main),
             main_limit: 0,
             filter: filter.map(|settings| Filter {
@@ -122,7 +122,7 @@ impl Composite {
         self.area(entries, slot).readmit(entries, slot);
     }
 
-    /// Changes the limit; the caller must call [`Composite::settle`] afterwards.
+    /// Changes the limit; the caller must call [`Composite::enforce_limit`] afterwards.
     pub(super) fn set_limit(&mut self, entries: &mut Entries, limit: usize) {
         self.limit = limit;
         self.divide(entries);
@@ -135,7 +135,7 @@ impl Composite {
     }
 
     /// Passivates slots until the limit holds.
-    pub(super) fn settle(&mut self, entries: &mut Entries, out: &mut Vec<u32>) {
+    pub(super) fn enforce_limit(&mut self, entries: &mut Entries, out: &mut Vec<u32>) {
         while self.window.len() > self.window_limit {
             let Some(candidate) = self.window.victim(entries) else { break };
             self.window.evict(entries, candidate);
@@ -152,7 +152,7 @@ impl Composite {
                 self.put(entries, victim, Area::Window);
             }
         }
-        self.shed(entries, self.limit, out);
+        self.evict_to(entries, self.limit, out);
     }
 
     fn area(&mut self, entries: &Entries, slot: u32) -> &mut dyn Order {
@@ -171,14 +171,14 @@ impl Composite {
     fn enter(&mut self, entries: &mut Entries, slot: u32, out: &mut Vec<u32>) {
         if self.window_limit == 0 {
             self.compete(entries, slot, out);
-            return self.shed(entries, self.limit, out);
+            return self.evict_to(entries, self.limit, out);
         }
         while self.window.len() >= self.window_limit {
             let Some(candidate) = self.window.victim(entries) else { break };
             self.window.evict(entries, candidate);
             self.compete(entries, candidate, out);
         }
-        self.shed(entries, self.limit - 1, out);
+        self.evict_to(entries, self.limit - 1, out);
         self.put(entries, slot, Area::Window);
     }
 
@@ -203,7 +203,7 @@ impl Composite {
 
     /// Passivates slots without a competition until `most` are left. Only vetoes make this necessary: slots that stay
     /// although they should have left take the room of others.
-    fn shed(&mut self, entries: &mut Entries, most: usize, out: &mut Vec<u32>) {
+    fn evict_to(&mut self, entries: &mut Entries, most: usize, out: &mut Vec<u32>) {
         while self.len() > most {
             let (area, victim) = match self.main.victim(entries) {
                 Some(victim) => (&mut self.main, victim),

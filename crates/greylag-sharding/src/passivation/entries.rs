@@ -6,9 +6,9 @@
 /// No slot: the end of a list.
 pub(super) const NIL: u32 = u32::MAX;
 
-/// The standing of a slot in its order.
+/// The state of a slot in its order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum SlotState {
     /// In no order.
     #[default]
     Out,
@@ -39,13 +39,13 @@ pub(super) struct Entry {
     newer: u32,
     pub(super) level: u16,
     pub(super) area: Area,
-    pub(super) standing: Standing,
+    pub(super) state: SlotState,
     pub(super) veto: bool,
 }
 
 impl Default for Entry {
     fn default() -> Self {
-        Self { serial: 0, older: NIL, newer: NIL, level: 0, area: Area::Main, standing: Standing::Out, veto: false }
+        Self { serial: 0, older: NIL, newer: NIL, level: 0, area: Area::Main, state: SlotState::Out, veto: false }
     }
 }
 
@@ -73,7 +73,7 @@ impl Entries {
 
     /// Whether a slot is in an order.
     pub(super) fn is_live(&self, slot: u32) -> bool {
-        self.get(slot).standing != Standing::Out
+        self.get(slot).state != SlotState::Out
     }
 
     /// Gives a slot the latest serial.
@@ -88,25 +88,25 @@ impl Entries {
 
 /// A list through the table, from the earliest slot to the latest.
 #[derive(Debug, Clone)]
-pub(super) struct Line {
+pub(super) struct SlotList {
     pub(super) oldest: u32,
     pub(super) newest: u32,
     pub(super) len: usize,
 }
 
-impl Default for Line {
+impl Default for SlotList {
     fn default() -> Self {
         Self { oldest: NIL, newest: NIL, len: 0 }
     }
 }
 
-impl Line {
+impl SlotList {
     /// Appends a slot that is in no list.
     pub(super) fn push(&mut self, entries: &mut Entries, slot: u32) {
         let entry = entries.renew(slot);
         entry.older = self.newest;
         entry.newer = NIL;
-        entry.standing = Standing::Listed;
+        entry.state = SlotState::Listed;
         if self.newest == NIL {
             self.oldest = slot;
         } else {
@@ -144,14 +144,14 @@ mod tests {
 
     #[test]
     fn slots_leave_a_list_from_its_ends_and_its_middle() {
-        let (mut entries, mut line) = (Entries::default(), Line::default());
+        let (mut entries, mut list) = (Entries::default(), SlotList::default());
         for slot in [5, 3, 9, 1] {
-            line.push(&mut entries, slot);
+            list.push(&mut entries, slot);
         }
         for (gone, oldest, newest) in [(3, 5, 1), (5, 9, 1), (1, 9, 9), (9, NIL, NIL)] {
-            line.unlink(&mut entries, gone);
-            assert_eq!((line.oldest, line.newest), (oldest, newest));
+            list.unlink(&mut entries, gone);
+            assert_eq!((list.oldest, list.newest), (oldest, newest));
         }
-        assert_eq!(line.len, 0);
+        assert_eq!(list.len, 0);
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use super::entries::{Entries, Standing};
+use super::entries::{Entries, SlotState};
 use super::order::Order;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -44,14 +44,14 @@ impl Frequency {
         let priority = if self.dynamic_aging { count.saturating_add(self.age) } else { count };
         self.uses[at] = Use { count, priority };
         let entry = entries.renew(slot);
-        entry.standing = Standing::Listed;
+        entry.state = SlotState::Listed;
         self.ranked.insert((priority, entry.serial, slot));
     }
 
     fn detach(&mut self, entries: &Entries, slot: u32) {
         let entry = entries.get(slot);
-        match entry.standing {
-            Standing::Parked => self.parked -= 1,
+        match entry.state {
+            SlotState::Parked => self.parked -= 1,
             _ => {
                 self.ranked.remove(&(self.uses[slot as usize].priority, entry.serial, slot));
             }
@@ -76,7 +76,7 @@ impl Order for Frequency {
 
     fn remove(&mut self, entries: &mut Entries, slot: u32) {
         self.detach(entries, slot);
-        entries.get_mut(slot).standing = Standing::Out;
+        entries.get_mut(slot).state = SlotState::Out;
     }
 
     fn evict(&mut self, entries: &mut Entries, slot: u32) {
@@ -90,7 +90,7 @@ impl Order for Frequency {
             if !entry.veto {
                 return Some(slot);
             }
-            entry.standing = Standing::Parked;
+            entry.state = SlotState::Parked;
             self.ranked.pop_first();
             self.parked += 1;
         }
@@ -99,7 +99,7 @@ impl Order for Frequency {
 
     fn readmit(&mut self, entries: &mut Entries, slot: u32) {
         let entry = entries.get_mut(slot);
-        entry.standing = Standing::Listed;
+        entry.state = SlotState::Listed;
         self.ranked.insert((self.uses[slot as usize].priority, entry.serial, slot));
         self.parked -= 1;
     }

@@ -5,40 +5,40 @@
 
 use std::collections::BTreeSet;
 
-use super::entries::{Entries, Line, NIL, Standing};
+use super::entries::{Entries, NIL, SlotList, SlotState};
 use super::order::Order;
 
 /// The most-recently-used order.
 #[derive(Debug, Default)]
 pub(super) struct MostRecent {
-    line: Line,
+    list: SlotList,
     parked: usize,
-    /// Slots that were parked and whose veto was lifted, by serial. Some slots in `line` are older and some newer.
+    /// Slots that were parked and whose veto was lifted, by serial. Some slots in `list` are older and some newer.
     returned: BTreeSet<(u64, u32)>,
 }
 
 impl MostRecent {
     fn detach(&mut self, entries: &mut Entries, slot: u32) {
         let entry = entries.get(slot);
-        match entry.standing {
-            Standing::Listed => self.line.unlink(entries, slot),
-            Standing::Parked => self.parked -= 1,
-            Standing::Returned => {
+        match entry.state {
+            SlotState::Listed => self.list.unlink(entries, slot),
+            SlotState::Parked => self.parked -= 1,
+            SlotState::Returned => {
                 self.returned.remove(&(entry.serial, slot));
             }
-            Standing::Out => unreachable!("only slots of an order are detached from it"),
+            SlotState::Out => unreachable!("only slots of an order are detached from it"),
         }
     }
 
     fn newest_in_line(&mut self, entries: &mut Entries) -> Option<(u64, u32)> {
-        while self.line.newest != NIL {
-            let slot = self.line.newest;
+        while self.list.newest != NIL {
+            let slot = self.list.newest;
             let entry = entries.get_mut(slot);
             if !entry.veto {
                 return Some((entry.serial, slot));
             }
-            entry.standing = Standing::Parked;
-            self.line.unlink(entries, slot);
+            entry.state = SlotState::Parked;
+            self.list.unlink(entries, slot);
             self.parked += 1;
         }
         None
@@ -50,7 +50,7 @@ impl MostRecent {
             if !entry.veto {
                 return Some(newest);
             }
-            entry.standing = Standing::Parked;
+            entry.state = SlotState::Parked;
             self.returned.pop_last();
             self.parked += 1;
         }
@@ -60,21 +60,21 @@ impl MostRecent {
 
 impl Order for MostRecent {
     fn len(&self) -> usize {
-        self.line.len + self.parked + self.returned.len()
+        self.list.len + self.parked + self.returned.len()
     }
 
     fn insert(&mut self, entries: &mut Entries, slot: u32) {
-        self.line.push(entries, slot);
+        self.list.push(entries, slot);
     }
 
     fn touch(&mut self, entries: &mut Entries, slot: u32) {
         self.detach(entries, slot);
-        self.line.push(entries, slot);
+        self.list.push(entries, slot);
     }
 
     fn remove(&mut self, entries: &mut Entries, slot: u32) {
         self.detach(entries, slot);
-        entries.get_mut(slot).standing = Standing::Out;
+        entries.get_mut(slot).state = SlotState::Out;
     }
 
     fn victim(&mut self, entries: &mut Entries) -> Option<u32> {
@@ -84,7 +84,7 @@ impl Order for MostRecent {
 
     fn readmit(&mut self, entries: &mut Entries, slot: u32) {
         let entry = entries.get_mut(slot);
-        entry.standing = Standing::Returned;
+        entry.state = SlotState::Returned;
         self.returned.insert((entry.serial, slot));
         self.parked -= 1;
     }

@@ -27,7 +27,7 @@ impl Plain {
         if entries.is_live(slot) {
             return self.order.touch(entries, slot);
         }
-        self.shed(entries, self.limit - 1, out);
+        self.evict_to(entries, self.limit - 1, out);
         self.order.insert(entries, slot);
     }
 
@@ -41,18 +41,18 @@ impl Plain {
         self.order.readmit(entries, slot);
     }
 
-    /// Changes the limit; the caller must call [`Plain::settle`] afterwards.
+    /// Changes the limit; the caller must call [`Plain::enforce_limit`] afterwards.
     pub(super) fn set_limit(&mut self, entries: &mut Entries, limit: usize) {
         self.limit = limit;
         self.order.set_limit(entries, limit);
     }
 
     /// Passivates slots until the limit holds.
-    pub(super) fn settle(&mut self, entries: &mut Entries, out: &mut Vec<u32>) {
-        self.shed(entries, self.limit, out);
+    pub(super) fn enforce_limit(&mut self, entries: &mut Entries, out: &mut Vec<u32>) {
+        self.evict_to(entries, self.limit, out);
     }
 
-    fn shed(&mut self, entries: &mut Entries, most: usize, out: &mut Vec<u32>) {
+    fn evict_to(&mut self, entries: &mut Entries, most: usize, out: &mut Vec<u32>) {
         while self.order.len() > most {
             let Some(victim) = self.order.victim(entries) else { return };
             self.order.evict(entries, victim);

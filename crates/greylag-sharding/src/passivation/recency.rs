@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::entries::{Entries, Line, NIL, Standing};
+use super::entries::{Entries, NIL, SlotList, SlotState};
 use super::order::{Order, share};
 use super::policy::Segments;
 
@@ -15,16 +15,16 @@ type Rank = (u16, u64, u32);
 
 #[derive(Debug, Default)]
 struct Level {
-    line: Line,
+    list: SlotList,
     /// Most slots, including parked ones. Level 0 has the rest of the other levels, and needs no limit of its own.
     limit: usize,
-    /// Parked slots. All are older than the slots in `line`: they were its oldest when they were parked.
+    /// Parked slots. All are older than the slots in `list`: they were its oldest when they were parked.
     aside: usize,
 }
 
 impl Level {
     fn len(&self) -> usize {
-        self.line.len + self.aside
+        self.list.len + self.aside
     }
 }
 
@@ -51,7 +51,7 @@ impl Recency {
     }
 
     fn append(&mut self, entries: &mut Entries, slot: u32, level: u16) {
-        self.levels[usize::from(level)].line.push(entries, slot);
+        self.levels[usize::from(level)].list.push(entries, slot);
         entries.get_mut(slot).level = level;
     }
 
@@ -60,14 +60,14 @@ impl Recency {
         let entry = entries.get(slot);
         let rank = (entry.level, entry.serial, slot);
         let level = &mut self.levels[usize::from(entry.level)];
-        let aside = match entry.standing {
-            Standing::Listed => {
-                level.line.unlink(entries, slot);
+        let aside = match entry.state {
+            SlotState::Listed => {
+                level.list.unlink(entries, slot);
                 return entry.level;
             }
-            Standing::Parked => &mut self.parked,
-            Standing::Returned => &mut self.returned,
-            Standing::Out => unreachable!("only slots of an order are detached from it"),
+            SlotState::Parked => &mut self.parked,
+            SlotState::Returned => &mut self.returned,
+            SlotState::Out => unreachable!("only slots of an order are detached from it"),
         };
         aside.remove(&rank);
         level.aside -= 1;
@@ -80,7 +80,7 @@ impl Recency {
         while self.levels[usize::from(level)].len() > self.levels[usize::from(level)].limit {
             let aside = [first(&self.parked, level), first(&self.returned, level)];
             let oldest = aside.into_iter().flatten().min();
-            let slot = oldest.map_or(self.levels[usize::from(level)].line.oldest, |(_, _, slot)| slot);
+            let slot = oldest.map_or(self.levels[usize::from(level)].list.oldest, |(_, _, slot)| slot);
             self.detach(entries, slot);
             self.append(entries, slot, level - 1);
         }
@@ -93,20 +93,20 @@ impl Recency {
             if !entry.veto {
                 return Some(rank.2);
             }
-            entry.standing = Standing::Parked;
+            entry.state = SlotState::Parked;
             self.returned.remove(&rank);
             self.parked.insert(rank);
         }
         let within = &mut self.levels[usize::from(level)];
-        while within.line.oldest != NIL {
-            let slot = within.line.oldest;
+        while within.list.oldest != NIL {
+            let slot = within.list.oldest;
             let entry = entries.get_mut(slot);
             if !entry.veto {
                 return Some(slot);
             }
-            entry.standing = Standing::Parked;
+            entry.state = SlotState::Parked;
             self.parked.insert((level, entry.serial, slot));
-            within.line.unlink(entries, slot);
+            within.list.unlink(entries, slot);
             within.aside += 1;
         }
         None
@@ -137,7 +137,7 @@ impl Order for Recency {
 
     fn remove(&mut self, entries: &mut Entries, slot: u32) {
         self.detach(entries, slot);
-        entries.get_mut(slot).standing = Standing::Out;
+        entries.get_mut(slot).state = SlotState::Out;
     }
 
     fn victim(&mut self, entries: &mut Entries) -> Option<u32> {
@@ -146,7 +146,7 @@ impl Order for Recency {
 
     fn readmit(&mut self, entries: &mut Entries, slot: u32) {
         let entry = entries.get_mut(slot);
-        entry.standing = Standing::Returned;
+        entry.state = SlotState::Returned;
         let rank = (entry.level, entry.serial, slot);
         self.parked.remove(&rank);
         self.returned.insert(rank);

@@ -1,7 +1,7 @@
 //! The machine of one shard: keeps the number of its active entities within a limit.
 
 use super::composite::Composite;
-use super::entries::{Entries, Standing};
+use super::entries::{Entries, SlotState};
 use super::order::order;
 use super::plain::Plain;
 use super::settings::Passivation;
@@ -86,7 +86,7 @@ impl Strategy {
                 Kind::Composite(composite) => composite.set_limit(&mut limited.entries, limit),
             }
         }
-        limited.settle(out);
+        limited.enforce_limit(out);
     }
 
     /// Notes that an entity vetoes its passivation, or no longer does. An entity under a veto is not chosen: the next
@@ -98,16 +98,16 @@ impl Strategy {
             return;
         }
         limited.entries.get_mut(slot).veto = veto;
-        if veto || entry.standing == Standing::Out {
+        if veto || entry.state == SlotState::Out {
             return;
         }
-        if entry.standing == Standing::Parked {
+        if entry.state == SlotState::Parked {
             match &mut limited.kind {
                 Kind::Plain(plain) => plain.readmit(&mut limited.entries, slot),
                 Kind::Composite(composite) => composite.readmit(&mut limited.entries, slot),
             }
         }
-        limited.settle(out);
+        limited.enforce_limit(out);
     }
 
     /// Number of live slots.
@@ -120,10 +120,10 @@ impl Strategy {
 }
 
 impl Limited {
-    fn settle(&mut self, out: &mut Vec<u32>) {
+    fn enforce_limit(&mut self, out: &mut Vec<u32>) {
         match &mut self.kind {
-            Kind::Plain(plain) => plain.settle(&mut self.entries, out),
-            Kind::Composite(composite) => composite.settle(&mut self.entries, out),
+            Kind::Plain(plain) => plain.enforce_limit(&mut self.entries, out),
+            Kind::Composite(composite) => composite.enforce_limit(&mut self.entries, out),
         }
     }
 }

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_sense_passes() {
+    fn valid_strategies_pass_validation() {
         let second = Duration::from_secs(1);
         let good = [
             Passivation::none(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::InvalidSetting;
 
-/// How the keeper of a daemon process keeps its workers alive.
+/// How the manager of a daemon process keeps its workers alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DaemonProcessSettings {
     /// Time between two rounds in which each worker is asked to start. A worker that has ended is missing for at most
@@ -15,7 +15,7 @@ pub struct DaemonProcessSettings {
     /// Time between two workers of a round, so that many workers do not start at the same moment. Default 100 ms. Key:
     /// `keep_alive_throttle_interval`.
     pub keep_alive_throttle_interval: Duration,
-    /// Accepted and ignored: only the keeper's node sends requests. Default 3. Key: `keep_alive_from_number_of_nodes`.
+    /// Accepted and ignored: only the manager's node sends requests. Default 3. Key: `keep_alive_from_number_of_nodes`.
     pub keep_alive_from_number_of_nodes: usize,
 }
 

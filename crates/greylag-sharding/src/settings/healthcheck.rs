@@ -35,7 +35,7 @@ impl HealthCheckSettings {
         }
         match self.names.iter().find(|name| EntityTypeName::new(name).is_err()) {
             Some(name) => {
-                let (key, reason) = ("healthcheck.names", "it can be no entity type's name");
+                let (key, reason) = ("healthcheck.names", "it is not a valid entity type name");
                 Err(InvalidSetting { key, value: format!("{name:?}"), reason })
             }
             None => Ok(()),

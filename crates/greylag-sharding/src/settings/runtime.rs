@@ -101,7 +101,11 @@ impl RuntimeSettings {
         }
         if let Dispatcher::Dedicated(_) = self.use_dispatcher {
             let value = format!("{:?}", self.use_dispatcher.to_string());
-            return Err(InvalidSetting { key: "use_dispatcher", value, reason: "it names a runtime of the program's" });
+            return Err(InvalidSetting {
+                key: "use_dispatcher",
+                value,
+                reason: "it must name a runtime added by Sharding::add_dispatcher",
+            });
         }
         Ok(())
     }

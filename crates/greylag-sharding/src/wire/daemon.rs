@@ -1,4 +1,4 @@
-//! Encoding and decoding of the record of a daemon process, and of its keeper's answers.
+//! Encoding and decoding of the record of a daemon process, and of its manager's answers.
 
 use greylag_core::DecodeError;
 use prost::Message;
@@ -16,7 +16,7 @@ pub fn encode_daemon_record(record: &DaemonRecord) -> Vec<u8> {
 /// Reads what [`encode_daemon_record`] wrote, for a type with at most `most` workers.
 ///
 /// # Errors
-/// [`ReadError`], also for numbers that no keeper can write.
+/// [`ReadError`], also for numbers that no manager can write.
 pub fn decode_daemon_record(bytes: &[u8], most: u32) -> Result<DaemonRecord, ReadError> {
     const MANIFEST: &str = "greylag.sharding.daemon.record";
     let malformed = |reason: &dyn std::fmt::Display| DecodeError::malformed(MANIFEST, reason);

@@ -7,7 +7,9 @@ use super::{Fault, Invalid, names, read_names, read_shard};
 use crate::generated as proto;
 use crate::generated::inspection::{AskEntities, AskStats, Body, Entities, ShardCounts, ShardEntities, Stats};
 use crate::ids::EntityId;
-use crate::inspection::{EntityCounts, Finding, Inquiry, InspectionMessage, Position, RegionEntities, RegionStats};
+use crate::inspection::{
+    EntityCounts, Inquiry, InspectionMessage, InspectionResult, Position, RegionEntities, RegionStats,
+};
 
 /// Manifest of questions and answers between nodes about a type.
 pub const INSPECTION_MANIFEST: &str = "greylag.sharding.inspection";
@@ -16,8 +18,10 @@ pub const INSPECTION_MANIFEST: &str = "greylag.sharding.inspection";
 pub fn encode_inspection(message: &InspectionMessage) -> (&'static str, Bytes) {
     let (request, body) = match message {
         InspectionMessage::Ask { request, patience_ms, inquiry } => (request, ask(*patience_ms, inquiry)),
-        InspectionMessage::Tell { request, finding: Finding::Stats(found) } => (request, Body::Stats(stats(found))),
-        InspectionMessage::Tell { request, finding: Finding::Entities(found) } => {
+        InspectionMessage::Tell { request, result: InspectionResult::Stats(found) } => {
+            (request, Body::Stats(stats(found)))
+        }
+        InspectionMessage::Tell { request, result: InspectionResult::Entities(found) } => {
             (request, Body::Entities(entities(found)))
         }
     };
@@ -65,8 +69,10 @@ pub(super) fn read_inspection(read: proto::Inspection) -> Result<InspectionMessa
             let from = from.map(read_position).transpose()?;
             InspectionMessage::Ask { request, patience_ms, inquiry: Inquiry::Entities { from } }
         }
-        Body::Stats(read) => InspectionMessage::Tell { request, finding: Finding::Stats(read_stats(read)?) },
-        Body::Entities(read) => InspectionMessage::Tell { request, finding: Finding::Entities(read_entities(read)?) },
+        Body::Stats(read) => InspectionMessage::Tell { request, result: InspectionResult::Stats(read_stats(read)?) },
+        Body::Entities(read) => {
+            InspectionMessage::Tell { request, result: InspectionResult::Entities(read_entities(read)?) }
+        }
     })
 }
 
@@ -120,8 +126,9 @@ mod tests {
         let last = RegionEntities { next: None, ..page.clone() };
         let asks = [Inquiry::Stats, Inquiry::Entities { from: None }, Inquiry::Entities { from: next(None) }];
         let asks = asks.map(|inquiry| InspectionMessage::Ask { request: 7, patience_ms: 800, inquiry });
-        let tells = [Finding::Stats(stats), Finding::Entities(page), Finding::Entities(last)];
-        let tells = tells.map(|finding| InspectionMessage::Tell { request: u64::MAX, finding });
+        let tells =
+            [InspectionResult::Stats(stats), InspectionResult::Entities(page), InspectionResult::Entities(last)];
+        let tells = tells.map(|result| InspectionMessage::Tell { request: u64::MAX, result });
         for message in asks.into_iter().chain(tells) {
             let (manifest, bytes) = encode_inspection(&message);
             let read = decode(manifest, bytes, Horizon::after(1_800_000_000));

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_version_writes_and_nonsense_are_refused() {
+    fn records_of_a_later_version_and_invalid_bytes_are_refused() {
         for bytes in [&[][..], &[0x7a, 0x00], &[0x0a, 0x02, 0x0a, 0x00], &[0xff]] {
             assert!(decode_event(bytes).is_err(), "{bytes:?}");
         }

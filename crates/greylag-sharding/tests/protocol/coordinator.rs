@@ -16,7 +16,7 @@ use greylag_sharding::machine::coordinator::replay::Replay;
 use greylag_sharding::machine::coordinator::{Coordinator, CoordinatorConfig, Effect, Input, StateEvent, StoredState};
 use greylag_sharding::machine::membership::{MemberFacts, Members, Phase, Removal};
 use greylag_sharding::machine::message::{
-    Attempt, Claim, ClaimState, CoordinatorId, CoordinatorMessage, Home, RegionMessage, Register, Standing,
+    AgreementOutcome, Attempt, Claim, ClaimState, CoordinatorId, CoordinatorMessage, Home, RegionMessage, Register,
 };
 use greylag_sharding::settings::ShardingSettings;
 use greylag_testkit::deadlines::assert_moved;
@@ -110,7 +110,7 @@ impl CoordinatorWorld {
         let (max_batch, min_regions, remembers) = (usize::MAX, 1, false);
         let made = Made { node: "a", incarnation: 1, margin, mode, max_batch, min_regions, remembers };
         let mut machine = machine(&mut effects, &made);
-        machine.handle(start, Input::Standing(Standing::Agreed), &mut effects);
+        machine.handle(start, Input::Agreement(AgreementOutcome::Agreed), &mut effects);
         let (members, stored, serials) = (Members::default(), StoredState::default(), BTreeMap::new());
         let history = Replay::new(true);
         Self {
@@ -165,7 +165,7 @@ impl CoordinatorWorld {
                 self.incarnate("a", 1, usize::MAX);
             }
             "continue" => self.tell(Input::Continue),
-            "standing" => self.stands(case),
+            "standing" => self.agreement(case),
             "read" => {
                 if case.flag("lost") {
                     self.stored = StoredState::default();
@@ -212,15 +212,15 @@ impl CoordinatorWorld {
         let (margin, mode, min_regions) = (self.margin, self.mode, self.min_regions);
         let made = Made { node, incarnation, margin, mode, max_batch, min_regions, remembers: self.remembers };
         self.machine = machine(&mut self.effects, &made);
-        self.tell(Input::Standing(Standing::Agreed));
+        self.tell(Input::Agreement(AgreementOutcome::Agreed));
     }
 
-    fn stands(&mut self, case: &Case<'_>) {
+    fn agreement(&mut self, case: &Case<'_>) {
         let mismatch = Mismatch { field: "role".into(), expected: "b (on d:1)".into(), got: "a (on a:1)".into() };
-        self.tell(Input::Standing(match case.positional(0) {
-            Some("asking") => Standing::Asking,
-            Some("agreed") => Standing::Agreed,
-            Some("refused") => Standing::Refused(mismatch),
+        self.tell(Input::Agreement(match case.positional(0) {
+            Some("asking") => AgreementOutcome::Asking,
+            Some("agreed") => AgreementOutcome::Agreed,
+            Some("refused") => AgreementOutcome::Refused(mismatch),
             other => panic!("no standing {other:?}"),
         }));
     }

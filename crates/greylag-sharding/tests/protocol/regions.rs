@@ -504,7 +504,7 @@ impl RegionsWorld {
             Effect::SendCoordinator { to, message } => {
                 format!("-> coordinator at {}: {}", to.address().host(), show_told(&message))
             }
-            Effect::Standing { .. } => return,
+            Effect::Agreement { .. } => return,
             Effect::Continue { shard } => format!("continues {shard} later"),
             Effect::StartShard { shard, generation } => format!("starts {shard}@{}", show(generation)),
             Effect::StopShard { shard, generation } => format!("stops {shard}@{}", show(generation)),

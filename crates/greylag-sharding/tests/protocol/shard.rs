@@ -180,7 +180,7 @@ impl ShardWorld {
                 self.make(slot, None);
             }
             Effect::Run { slot, payload } => self.handled(slot, &payload.0),
-            Effect::TellSilence { slot } => self.handled(slot, "silence"),
+            Effect::NotifyReceiveTimeout { slot } => self.handled(slot, "silence"),
             Effect::SendStop { slot } => {
                 let name = self.name(slot);
                 self.say(&format!("{name} is asked to stop"));

@@ -643,7 +643,7 @@ impl<A: Application> World<A> {
                 };
                 let admitted = self.nodes[to].admitted.contains(&(shard.clone(), stamp.origin.clone()));
                 if stamp.hops == 0 && !stamp.leftover && local == Some(stamp.generation) && admitted {
-                    let provenance = Provenance::Travelled { origin: stamp.origin, first: stamp.generation };
+                    let provenance = Provenance::Received { origin: stamp.origin, first: stamp.generation };
                     A::push(self, to, &shard, stamp.generation, msg, provenance);
                 } else {
                     let token = self.keep(to, msg);
@@ -781,9 +781,9 @@ impl<A: Application> World<A> {
             }
             Effect::Event(event) => A::on_news(self, node, News::Event(event)),
             Effect::Continue { shard } => self.after(MS, Timer::Continue { node, shard }),
-            Effect::Standing { coordinator, standing } => {
+            Effect::Agreement { coordinator, outcome } => {
                 if let Some(incarnation) = coordinator {
-                    self.coordinate(node, incarnation, coordinator::Input::Standing(standing));
+                    self.coordinate(node, incarnation, coordinator::Input::Agreement(outcome));
                 }
             }
             Effect::Answer { number, answer } => self.on_request_answer(node, number, &answer),

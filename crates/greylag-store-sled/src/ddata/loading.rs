@@ -83,7 +83,7 @@ fn read_meta(reader: &Reader) -> Result<Option<StoreMeta>, StoreError> {
         },
     };
     found.or_else(|why| {
-        tracing::error!(why, "what the replicator remembered cannot be read; its store counts as very old");
+        tracing::error!(why, "the replicator's own record cannot be read; the store counts as very old");
         Ok(None)
     })
 }
@@ -115,7 +115,7 @@ fn size(record: &LoadedRecord) -> usize {
 fn sweep(shared: &Shared, orphans: Vec<Bytes>) {
     if let Some(store) = shared.opened().filter(|_| !orphans.is_empty()) {
         tracing::info!(count = orphans.len(), "removed the leftovers of stores that failed half-way");
-        drop(store.submit(Change::Sweep(orphans)));
+        drop(store.submit(Change::RemoveOrphans(orphans)));
     }
 }
 

@@ -48,20 +48,20 @@ pub(crate) enum Change {
     /// These changes, in this order.
     Ops(Vec<StoreOp>),
     /// Some pieces of a long record that is to become this snapshot; the first of them has number `first`.
-    Stage { id: KeyId, snapshot: u64, first: u32, pieces: Vec<Vec<u8>> },
+    WritePieces { id: KeyId, snapshot: u64, first: u32, pieces: Vec<Vec<u8>> },
     /// Writes the head of a long record whose pieces are stored.
-    Reveal { id: KeyId, snapshot: u64 },
+    WriteHead { id: KeyId, snapshot: u64 },
     /// Removes parts that no head names.
-    Sweep(Vec<Bytes>),
+    RemoveOrphans(Vec<Bytes>),
 }
 
 impl Request for Change {
     fn bytes(&self) -> usize {
         match self {
             Self::Ops(ops) => ops.iter().map(bytes_of).sum(),
-            Self::Stage { pieces, .. } => pieces.iter().map(Vec::len).sum(),
-            Self::Reveal { id, .. } => id.len() + 64,
-            Self::Sweep(keys) => keys.iter().map(Bytes::len).sum(),
+            Self::WritePieces { pieces, .. } => pieces.iter().map(Vec::len).sum(),
+            Self::WriteHead { id, .. } => id.len() + 64,
+            Self::RemoveOrphans(keys) => keys.iter().map(Bytes::len).sum(),
         }
     }
 }
@@ -295,17 +295,17 @@ impl Planner for Entries {
         for request in &requests {
             match request {
                 Change::Ops(ops) => ops.iter().try_for_each(|op| self.apply(op, &mut heads, reader, batch))?,
-                Change::Stage { id, snapshot, first, pieces } => {
+                Change::WritePieces { id, snapshot, first, pieces } => {
                     for (piece, bytes) in (*first..).zip(pieces) {
                         batch.put(&piece_key(id, *snapshot, piece), bytes);
                     }
                 }
-                Change::Reveal { id, snapshot } => {
+                Change::WriteHead { id, snapshot } => {
                     self.clear(reader, batch, id, Some(*snapshot))?;
                     Self::put_head(batch, id, *snapshot, &[]);
                     heads.set(id, Some(*snapshot));
                 }
-                Change::Sweep(keys) => {
+                Change::RemoveOrphans(keys) => {
                     keys.iter().try_for_each(|key| remove_unneeded(key, reader, batch).map(drop))?;
                 }
             }

@@ -42,12 +42,12 @@ pub(crate) enum Head {
 /// Why bytes are not a record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unreadable {
-    #[error("it ends too early")]
+    #[error("the record ends too early")]
     Short,
-    #[error("its format is {0}, which is unknown here")]
+    #[error("the record's format is {0}, which is unknown here")]
     Version(u8),
     #[error("{0}")]
-    Nonsense(String),
+    Malformed(String),
 }
 
 /// Decodes fields from the front of bytes.
@@ -84,7 +84,7 @@ impl<'a> Taking<'a> {
         match self.byte()? {
             0 => Ok(None),
             1 => self.i64().map(Some),
-            other => Err(Unreadable::Nonsense(format!("{other} is neither a time nor none"))),
+            other => Err(Unreadable::Malformed(format!("{other} is neither a time nor none"))),
         }
     }
 
@@ -98,7 +98,7 @@ impl<'a> Taking<'a> {
 
     fn end(&self) -> Result<(), Unreadable> {
         let is_over = self.0.is_empty();
-        is_over.then_some(()).ok_or_else(|| Unreadable::Nonsense("there is more than belongs to it".into()))
+        is_over.then_some(()).ok_or_else(|| Unreadable::Malformed("there is more than belongs to it".into()))
     }
 }
 
@@ -155,11 +155,11 @@ pub(crate) fn read_head(record: &Bytes) -> Result<Head, Unreadable> {
             return taking.end().map(|()| Head::Tombstone { deleted_at });
         }
         NOTHING => return taking.end().map(|()| Head::Nothing),
-        other => return Err(Unreadable::Nonsense(format!("{other} is no kind of record"))),
+        other => return Err(Unreadable::Malformed(format!("{other} is no kind of record"))),
     }
     let tag_bytes = taking.u16()?;
-    let tag =
-        std::str::from_utf8(taking.bytes(tag_bytes)?).map_err(|_| Unreadable::Nonsense("its tag is no text".into()))?;
+    let tag = std::str::from_utf8(taking.bytes(tag_bytes)?)
+        .map_err(|_| Unreadable::Malformed("its tag is no text".into()))?;
     let marker_bytes = taking.u32()?;
     let markers = read_markers(taking.bytes(marker_bytes)?)?;
     Ok(Head::Value { tag: tag.into(), bytes: record.slice(record.len() - taking.0.len()..), markers })
@@ -171,7 +171,7 @@ fn read_markers(bytes: &[u8]) -> Result<Markers, Unreadable> {
     }
     let mut inp = Decoder::new(bytes);
     let markers = Markers::decode(&mut inp).and_then(|markers| inp.finish().map(|()| markers));
-    markers.map_err(|error| Unreadable::Nonsense(format!("its markers cannot be read: {error}")))
+    markers.map_err(|error| Unreadable::Malformed(format!("its markers cannot be read: {error}")))
 }
 
 pub(crate) fn delta(wall_ms: i64, bytes: &[u8]) -> Vec<u8> {
@@ -220,7 +220,7 @@ pub(crate) fn read_meta(record: &[u8]) -> Result<StoreMeta, Unreadable> {
     let has_met_others = match taking.byte()? {
         0 => false,
         1 => true,
-        other => return Err(Unreadable::Nonsense(format!("{other} is neither yes nor no"))),
+        other => return Err(Unreadable::Malformed(format!("{other} is neither yes nor no"))),
     };
     let mut removed = BTreeSet::new();
     for _ in 0..taking.u32()? {
@@ -259,7 +259,7 @@ pub(crate) fn whole<'a>(pieces: impl IntoIterator<Item = &'a Bytes>) -> Result<B
     match record.len().cmp(&length) {
         std::cmp::Ordering::Equal => Ok(record),
         std::cmp::Ordering::Less => Err(Unreadable::Short),
-        std::cmp::Ordering::Greater => Err(Unreadable::Nonsense("it has too many pieces".into())),
+        std::cmp::Ordering::Greater => Err(Unreadable::Malformed("it has too many pieces".into())),
     }
 }
 
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_records_are_read() {
         for length in [0, 1, PIECE_BYTES - 30, PIECE_BYTES, PIECE_BYTES * 3 + 7] {
             let bytes = vec![7; length];
             let record = value(5, "gl.x/1", &bytes, &markers());

@@ -61,7 +61,7 @@ fn of_a_log_that_is_whole_nothing_is_lost_and_nothing_comes_back() {
 
 /// Holes of 4 KiB: sled opens over some of them and loses what follows; a rebuild loses only what lay in the hole.
 #[test]
-fn a_hole_costs_what_lies_in_it() {
+fn a_hole_costs_only_the_records_in_it() {
     let from = tempfile::tempdir().unwrap();
     let kept = fill(from.path(), 800, 2_000);
     let path = from.path().join("db");

@@ -10,7 +10,7 @@ use crate::batch::Batch;
 use crate::planner::{OnceDurable, Request};
 
 /// A request of the tests.
-enum Ask {
+enum TestRequest {
     Put(Vec<u8>, Vec<u8>),
     Get(Vec<u8>),
     Panic,
@@ -25,7 +25,7 @@ enum Ask {
     Remove,
 }
 
-impl Request for Ask {
+impl Request for TestRequest {
     fn bytes(&self) -> usize {
         match self {
             Self::Put(key, value) => key.len() + value.len(),
@@ -47,31 +47,36 @@ impl TestPlanner {
 }
 
 impl Planner for TestPlanner {
-    type Request = Ask;
+    type Request = TestRequest;
     type Answer = Option<Vec<u8>>;
 
     fn recover(&mut self, _: &Reader, _: &mut Batch) -> Result<(), StoreError> {
         Ok(())
     }
 
-    fn plan(&mut self, asks: Vec<Ask>, reader: &Reader, batch: &mut Batch) -> Result<Vec<Self::Answer>, StoreError> {
-        let _ = self.groups.send(asks.len());
+    fn plan(
+        &mut self,
+        requests: Vec<TestRequest>,
+        reader: &Reader,
+        batch: &mut Batch,
+    ) -> Result<Vec<Self::Answer>, StoreError> {
+        let _ = self.groups.send(requests.len());
         self.needs_durable = false;
         let mut answers = Vec::new();
-        for ask in asks {
-            answers.push(match ask {
-                Ask::Put(key, value) => {
+        for request in requests {
+            answers.push(match request {
+                TestRequest::Put(key, value) => {
                     batch.put(&key, &value);
                     None
                 }
-                Ask::Get(key) => reader.get(&key)?.map(|value| value.to_vec()),
-                Ask::Panic => panic!("planned panic"),
-                Ask::Fail => return Err(StoreError::corrupt("planned failure")),
-                Ask::Block(until) => {
+                TestRequest::Get(key) => reader.get(&key)?.map(|value| value.to_vec()),
+                TestRequest::Panic => panic!("planned panic"),
+                TestRequest::Fail => return Err(StoreError::corrupt("planned failure")),
+                TestRequest::Block(until) => {
                     let _ = until.recv();
                     None
                 }
-                Ask::Hold(reached, until) => {
+                TestRequest::Hold(reached, until) => {
                     batch.put(b"held", b"1");
                     self.once_durable.push(Box::new(move || {
                         let _ = reached.send(());
@@ -79,14 +84,14 @@ impl Planner for TestPlanner {
                     }));
                     None
                 }
-                Ask::PanicWhenDurable(until) => {
+                TestRequest::PanicWhenDurable(until) => {
                     self.once_durable.push(Box::new(move || {
                         let _ = until.recv();
                         panic!("planned panic")
                     }));
                     None
                 }
-                Ask::Remove => {
+                TestRequest::Remove => {
                     self.needs_durable = true;
                     None
                 }
@@ -123,11 +128,11 @@ fn world(settings: StoreSettings) -> World {
 
 impl World {
     fn put(&self, key: &str, value: &str) -> Result<Pending<Option<Vec<u8>>>, Refused> {
-        self.store.submit(Ask::Put(key.into(), value.into()))
+        self.store.submit(TestRequest::Put(key.into(), value.into()))
     }
 
     fn get(&self, key: &str) -> Option<Vec<u8>> {
-        self.store.submit(Ask::Get(key.into())).unwrap().wait().unwrap()
+        self.store.submit(TestRequest::Get(key.into())).unwrap().wait().unwrap()
     }
 
     fn until_up(&self) {
@@ -146,7 +151,7 @@ impl World {
 fn requests_that_wait_share_one_group() {
     let world = world(StoreSettings::test());
     let (release, until) = mpsc::channel();
-    let blocked = world.store.submit(Ask::Block(until)).unwrap();
+    let blocked = world.store.submit(TestRequest::Block(until)).unwrap();
     assert_eq!(world.groups.recv().unwrap(), 1);
     let waiting: Vec<_> = (0..100).map(|n| world.put(&format!("k{n}"), "v").unwrap()).collect();
     drop(release);
@@ -158,14 +163,15 @@ fn requests_that_wait_share_one_group() {
 
 /// Otherwise nothing could be planned while one large group is made durable and answered.
 #[test]
-fn where_work_takes_longer_than_syncs_a_group_takes_half_of_what_is_asked() {
+fn where_work_takes_longer_than_syncs_a_group_takes_half_of_the_requests() {
     let world = world(StoreSettings::test());
-    world.store.handle.shared.lock().pace.learn(1, Duration::from_millis(10), Duration::from_millis(1));
+    world.store.handle.shared.lock().sizing.learn(1, Duration::from_millis(10), Duration::from_millis(1));
     let ((release, until), (reached, _is_reached), gate) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
     let (unblock, blocked) = mpsc::channel();
-    let blocked = world.store.submit(Ask::Block(blocked)).unwrap();
+    let blocked = world.store.submit(TestRequest::Block(blocked)).unwrap();
     assert_eq!(world.groups.recv().unwrap(), 1);
-    let in_hand = [Ask::Hold(reached, until), Ask::Block(gate.1)].map(|ask| world.store.submit(ask).unwrap());
+    let in_hand =
+        [TestRequest::Hold(reached, until), TestRequest::Block(gate.1)].map(|ask| world.store.submit(ask).unwrap());
     drop(unblock);
     blocked.wait().unwrap();
     assert_eq!(world.groups.recv().unwrap(), 2);
@@ -177,7 +183,7 @@ fn where_work_takes_longer_than_syncs_a_group_takes_half_of_what_is_asked() {
 }
 
 #[test]
-fn what_was_answered_is_there_after_a_clean_close_and_after_a_drop() {
+fn answered_writes_are_there_after_a_clean_close_and_after_a_drop() {
     let world = world(StoreSettings::test());
     world.put("key", "value").unwrap().wait().unwrap();
     let world = world.reopen();
@@ -190,11 +196,11 @@ fn what_was_answered_is_there_after_a_clean_close_and_after_a_drop() {
 
 #[test]
 fn a_failure_leaves_pending_requests_unanswered_and_the_store_comes_back() {
-    for fault in [Ask::Panic, Ask::Fail] {
+    for fault in [TestRequest::Panic, TestRequest::Fail] {
         let world = world(StoreSettings::test());
         world.put("before", "1").unwrap().wait().unwrap();
         let (release, until) = mpsc::channel();
-        world.store.submit(Ask::Block(until)).unwrap();
+        world.store.submit(TestRequest::Block(until)).unwrap();
         let same_group = world.put("with", "1").unwrap();
         let failing = world.store.submit(fault).unwrap();
         drop(release);
@@ -211,7 +217,7 @@ fn a_failure_leaves_pending_requests_unanswered_and_the_store_comes_back() {
 fn a_stalled_commit_is_given_up_and_never_answered_afterwards() {
     let world = world(StoreSettings { commit_stall_timeout: Duration::from_millis(20), ..StoreSettings::test() });
     let (release, until) = mpsc::channel();
-    let stalled = world.store.submit(Ask::Block(until)).unwrap();
+    let stalled = world.store.submit(TestRequest::Block(until)).unwrap();
     assert_eq!(world.groups.recv().unwrap(), 1);
     let queued = world.put("queued", "1").unwrap();
     assert_eq!(stalled.wait(), Err(Unanswered));
@@ -229,7 +235,7 @@ fn a_stalled_commit_is_given_up_and_never_answered_afterwards() {
 fn a_full_queue_refuses_at_once() {
     let world = world(StoreSettings { max_pending_bytes: 10, ..StoreSettings::test() });
     let (release, until) = mpsc::channel();
-    world.store.submit(Ask::Block(until)).unwrap();
+    world.store.submit(TestRequest::Block(until)).unwrap();
     assert_eq!(world.groups.recv().unwrap(), 1);
     let large = world.put("large", "more than ten bytes: taken, because nothing else waits").unwrap();
     assert!(matches!(world.put("k", "v").unwrap_err(), Refused::Busy { .. }));
@@ -243,11 +249,11 @@ fn a_full_queue_refuses_at_once() {
 fn a_queue_more_than_half_full_degrades_health() {
     let world = world(StoreSettings { max_pending_bytes: 10, ..StoreSettings::test() });
     let (release, until) = mpsc::channel();
-    world.store.submit(Ask::Block(until)).unwrap();
+    world.store.submit(TestRequest::Block(until)).unwrap();
     assert_eq!(world.groups.recv().unwrap(), 1);
     let half = world.put("half", "5").unwrap();
     assert_eq!(world.store.health(), Health::Up, "half of it waits");
-    let more = world.store.submit(Ask::Get(b"key".to_vec())).unwrap();
+    let more = world.store.submit(TestRequest::Get(b"key".to_vec())).unwrap();
     assert_eq!(world.store.health(), Health::Degraded(vec!["6 bytes wait for the committer".into()]));
     drop(release);
     half.wait().unwrap();
@@ -267,12 +273,12 @@ fn a_group_is_planned_while_the_one_before_is_made_durable_and_answered_after_it
     let (release, until) = mpsc::channel();
     let (reached, is_reached) = mpsc::channel();
     let (unblock, blocked) = mpsc::channel();
-    world.store.submit(Ask::Block(blocked)).unwrap();
+    world.store.submit(TestRequest::Block(blocked)).unwrap();
     assert_eq!(world.groups.recv().unwrap(), 1);
-    let held = world.store.submit(Ask::Hold(reached, until)).unwrap();
+    let held = world.store.submit(TestRequest::Hold(reached, until)).unwrap();
     // Taken while a request waits, the group is finished on the finisher thread.
     let gate = mpsc::channel();
-    let gated = world.store.submit(Ask::Block(gate.1)).unwrap();
+    let gated = world.store.submit(TestRequest::Block(gate.1)).unwrap();
     drop(unblock);
     assert_eq!(world.groups.recv().unwrap(), 2);
     let after = [world.put("after", "1").unwrap(), world.put("after", "2").unwrap()];
@@ -286,7 +292,7 @@ fn a_group_is_planned_while_the_one_before_is_made_durable_and_answered_after_it
 }
 
 #[test]
-fn close_answers_what_waits_and_refuses_the_rest() {
+fn close_answers_waiting_requests_and_refuses_later_ones() {
     let world = world(StoreSettings::test());
     let pending: Vec<_> = (0..50).map(|n| world.put(&n.to_string(), "v").unwrap()).collect();
     world.store.close().unwrap();
@@ -309,8 +315,9 @@ fn a_store_in_use_is_locked() {
 fn large_values_stay_in_the_log() {
     let world = world(StoreSettings::test());
     let value = vec![7_u8; crate::MAX_VALUE_BYTES];
-    let pending: Vec<_> =
-        (0..400_u32).map(|n| world.store.submit(Ask::Put(n.to_be_bytes().to_vec(), value.clone())).unwrap()).collect();
+    let pending: Vec<_> = (0..400_u32)
+        .map(|n| world.store.submit(TestRequest::Put(n.to_be_bytes().to_vec(), value.clone())).unwrap())
+        .collect();
     assert!(pending.into_iter().all(|pending| pending.wait().is_ok()));
     let blobs = std::fs::read_dir(world.directory.path().join("blobs")).unwrap().count();
     assert_eq!(blobs, 0, "values in blobs/ are never synced");
@@ -323,11 +330,11 @@ fn a_group_is_applied_only_when_the_one_before_is_synced() {
     let world = world(StoreSettings::test());
     let unsynced = world.store.handle.shared.sync.lock().unwrap();
     let gate = mpsc::channel();
-    world.store.submit(Ask::Block(gate.1)).unwrap();
+    world.store.submit(TestRequest::Block(gate.1)).unwrap();
     assert_eq!(world.groups.recv().unwrap(), 1);
     let first = world.put("first", "1").unwrap();
     let (unblock, blocked) = mpsc::channel();
-    world.store.submit(Ask::Block(blocked)).unwrap();
+    world.store.submit(TestRequest::Block(blocked)).unwrap();
     drop(gate.0);
     assert_eq!(world.groups.recv().unwrap(), 2);
     let second = ["2", "3"].map(|value| world.put("second", value).unwrap());
@@ -349,10 +356,10 @@ fn a_group_is_applied_only_when_the_one_before_is_synced() {
 fn a_plan_that_removes_what_readers_still_need_waits_for_the_group_before() {
     let world = world(StoreSettings::test());
     let ((release, until), (reached, is_reached), gate) = (mpsc::channel(), mpsc::channel(), mpsc::channel());
-    world.store.submit(Ask::Block(gate.1)).unwrap();
+    world.store.submit(TestRequest::Block(gate.1)).unwrap();
     assert_eq!(world.groups.recv().unwrap(), 1);
     let (unblock, blocked) = mpsc::channel();
-    let group = [Ask::Hold(reached, until), Ask::Remove, Ask::Block(blocked)];
+    let group = [TestRequest::Hold(reached, until), TestRequest::Remove, TestRequest::Block(blocked)];
     let group = group.map(|ask| world.store.submit(ask).unwrap());
     drop(gate.0);
     assert_eq!(world.groups.recv().unwrap(), 3);
@@ -372,11 +379,11 @@ fn when_a_group_cannot_be_made_durable_the_ones_after_it_stay_unanswered() {
     world.put("before", "1").unwrap().wait().unwrap();
     assert_eq!(world.groups.recv().unwrap(), 1);
     let (unblock, blocked) = mpsc::channel();
-    world.store.submit(Ask::Block(blocked)).unwrap();
+    world.store.submit(TestRequest::Block(blocked)).unwrap();
     assert_eq!(world.groups.recv().unwrap(), 1);
     let ((release, until), gate) = (mpsc::channel(), mpsc::channel());
-    let failing = world.store.submit(Ask::PanicWhenDurable(until)).unwrap();
-    let gated = world.store.submit(Ask::Block(gate.1)).unwrap();
+    let failing = world.store.submit(TestRequest::PanicWhenDurable(until)).unwrap();
+    let gated = world.store.submit(TestRequest::Block(gate.1)).unwrap();
     drop(unblock);
     assert_eq!(world.groups.recv().unwrap(), 2);
     let after = [world.put("after", "1").unwrap(), world.put("after", "2").unwrap()];
@@ -398,7 +405,7 @@ fn stuck_process() {
     let stall = Duration::from_millis(20);
     let world = world(StoreSettings { commit_stall_timeout: stall, abort_when_stuck, ..StoreSettings::test() });
     let (release, until) = mpsc::channel();
-    let stalled = world.store.submit(Ask::Block(until)).unwrap();
+    let stalled = world.store.submit(TestRequest::Block(until)).unwrap();
     assert_eq!(stalled.wait(), Err(Unanswered));
     // Wait ten times as long as needed; without the setting the process must live on, and end well.
     thread::park_timeout(if abort_when_stuck { Duration::from_secs(60) } else { 10 * stall });

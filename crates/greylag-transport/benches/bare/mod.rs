@@ -67,12 +67,12 @@ impl BareBatch {
 }
 
 /// The message type of a bare stream.
-pub(crate) trait Cargo: Clone + Send + Sync + 'static {
+pub(crate) trait BenchFrame: Clone + Send + Sync + 'static {
     fn put(self, out: &mut EncodeBuf<'_>);
     fn take(from: &mut DecodeBuf<'_>) -> Self;
 }
 
-impl Cargo for Bytes {
+impl BenchFrame for Bytes {
     fn put(self, out: &mut EncodeBuf<'_>) {
         BufMut::put(out, self);
     }
@@ -82,7 +82,7 @@ impl Cargo for Bytes {
     }
 }
 
-impl Cargo for BareBatch {
+impl BenchFrame for BareBatch {
     fn put(self, out: &mut EncodeBuf<'_>) {
         prost::Message::encode(&self, out).expect("the buffer grows");
     }
@@ -108,7 +108,7 @@ impl<C> Default for Raw<C> {
     }
 }
 
-impl<C: Cargo> Codec for Raw<C> {
+impl<C: BenchFrame> Codec for Raw<C> {
     type Encode = C;
     type Decode = C;
     type Encoder = Self;
@@ -123,7 +123,7 @@ impl<C: Cargo> Codec for Raw<C> {
     }
 }
 
-impl<C: Cargo> Encoder for Raw<C> {
+impl<C: BenchFrame> Encoder for Raw<C> {
     type Item = C;
     type Error = Status;
 
@@ -133,7 +133,7 @@ impl<C: Cargo> Encoder for Raw<C> {
     }
 }
 
-impl<C: Cargo> Decoder for Raw<C> {
+impl<C: BenchFrame> Decoder for Raw<C> {
     type Item = C;
     type Error = Status;
 
@@ -145,7 +145,7 @@ impl<C: Cargo> Decoder for Raw<C> {
 #[derive(Clone)]
 struct Sink<C>(Raw<C>);
 
-impl<C: Cargo> Service<http::Request<Body>> for Sink<C> {
+impl<C: BenchFrame> Service<http::Request<Body>> for Sink<C> {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<Self::Response, Infallible>;
@@ -166,7 +166,7 @@ impl<C: Cargo> Service<http::Request<Body>> for Sink<C> {
     }
 }
 
-impl<C: Cargo> ClientStreamingService<C> for Sink<C> {
+impl<C: BenchFrame> ClientStreamingService<C> for Sink<C> {
     type Response = C;
     type Future = BoxFuture<Response<C>, Status>;
 
@@ -187,7 +187,7 @@ const ECHO: &str = "/bench/Echo";
 /// Sends back every frame it gets.
 struct Echo;
 
-impl<C: Cargo> StreamingService<C> for Echo {
+impl<C: BenchFrame> StreamingService<C> for Echo {
     type Response = C;
     type ResponseStream = Streaming<C>;
     type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
@@ -219,7 +219,7 @@ pub(crate) async fn bare_round_trips(count: u64, payload: usize) -> Vec<Duration
 }
 
 /// A client of a bare server with the windows that a transport has.
-async fn bare_pair<C: Cargo>(codec: Raw<C>) -> (Client<tonic::transport::Channel>, tokio::task::JoinHandle<()>) {
+async fn bare_pair<C: BenchFrame>(codec: Raw<C>) -> (Client<tonic::transport::Channel>, tokio::task::JoinHandle<()>) {
     const WINDOW: u32 = 1 << 20;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
@@ -237,7 +237,7 @@ async fn bare_pair<C: Cargo>(codec: Raw<C>) -> (Client<tonic::transport::Channel
 }
 
 /// Returns frames per second, and the processor time of each.
-pub(crate) async fn bare_stream<C: Cargo>(frames: u64, frame: C, codec: Raw<C>) -> (f64, f64) {
+pub(crate) async fn bare_stream<C: BenchFrame>(frames: u64, frame: C, codec: Raw<C>) -> (f64, f64) {
     let (mut client, server) = bare_pair(codec).await;
     let path = http::uri::PathAndQuery::from_static("/bench/Sink");
     let (start, before) = (Instant::now(), processor_time());

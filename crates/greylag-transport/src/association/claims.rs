@@ -64,7 +64,7 @@ impl Claims {
         if self.holders.is_empty() || self.is_holder(uid) {
             return Claim::Rightful;
         }
-        let irreplaceable = self.holders.iter().find(|holder| !holder.heirs.include(host_id));
+        let irreplaceable = self.holders.iter().find(|holder| !holder.replacers.include(host_id));
         irreplaceable.map_or(Claim::Heir, Claim::Held)
     }
 

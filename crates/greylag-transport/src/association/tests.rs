@@ -19,7 +19,7 @@ fn feed(machine: &mut Association, input: Input) -> Vec<Effect> {
 /// Cluster T15: in a crash loop the process that was replaced last must not come back, whatever uids were drawn; of
 /// more than `MAX_RETIRED` the oldest is forgotten first.
 #[test]
-fn of_the_dead_the_oldest_is_forgotten_first() {
+fn the_oldest_retired_process_is_forgotten_first() {
     let mut machine = association();
     let last = MAX_RETIRED as u64 + 3;
     // Later processes have smaller uids.
@@ -67,16 +67,16 @@ fn a_process_that_says_so_has_taken_leave() {
 
 /// A closed port is expected where the last process took leave, until another process is met there.
 #[test]
-fn an_address_is_vacated_by_leave_taken_and_taken_by_the_next_process() {
+fn leave_marks_the_address_vacant_until_the_next_process() {
     for harmless in [true, false] {
         let mut machine = association();
-        assert!(!machine.is_vacated(), "no process was met there");
+        assert!(!machine.is_vacant(), "no process was met there");
         feed(&mut machine, Input::Hello { uid: uid(1), host_id: None });
-        assert!(!machine.is_vacated());
+        assert!(!machine.is_vacant());
         let reason = QuarantineReason::RemovedFromMembership;
         feed(&mut machine, Input::Quarantine { uid: uid(1), reason, harmless });
-        assert_eq!(machine.is_vacated(), harmless);
+        assert_eq!(machine.is_vacant(), harmless);
         feed(&mut machine, Input::Hello { uid: uid(2), host_id: None });
-        assert!(!machine.is_vacated());
+        assert!(!machine.is_vacant());
     }
 }

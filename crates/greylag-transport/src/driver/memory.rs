@@ -77,13 +77,13 @@ struct Net {
 #[derive(Clone)]
 struct Port {
     address: UniqueAddress,
-    inbox: mpsc::Sender<Parcel>,
-    /// Set at once by a crash: parcels queued before are never delivered.
+    inbox: mpsc::Sender<NodeInput>,
+    /// Set at once by a crash: inputs queued before are never delivered.
     closed: Arc<AtomicBool>,
 }
 
 /// An item in the inbox of a node's thread.
-enum Parcel {
+enum NodeInput {
     Message { lane: Lane, target: Option<Uid>, message: Inbound },
     Reply { from: UniqueAddress, ask_id: u64, reply: Reply },
     Numbered { from: UniqueAddress, seq: u64, message: Option<Inbound> },
@@ -129,7 +129,7 @@ impl MemoryNetwork {
         if let Some(before) = before {
             self.crash(&before.address);
         }
-        let (inbox, parcels) = mpsc::channel();
+        let (inbox, inputs) = mpsc::channel();
         let endpoint = Arc::new(Endpoint::new(address.clone(), registry, 10, rand::random()));
         let closed = Arc::new(AtomicBool::new(false));
         let node = Arc::new_cyclic(|this| MemoryNode {
@@ -147,7 +147,7 @@ impl MemoryNetwork {
         let weak = Arc::downgrade(&node);
         std::thread::Builder::new()
             .name(format!("memory-{address}"))
-            .spawn(move || run(&weak, &endpoint, &parcels))
+            .spawn(move || run(&weak, &endpoint, &inputs))
             .expect("the system can start a thread");
         node
     }
@@ -163,10 +163,10 @@ impl MemoryNetwork {
         };
         let Some(port) = port else { return };
         port.closed.store(true, Ordering::Release);
-        port.inbox.send(Parcel::Stop).ok();
-        for peer in self.net.acquaintances(address) {
+        port.inbox.send(NodeInput::Stop).ok();
+        for peer in self.net.contacts(address) {
             for lane in [Lane::CONTROL, Lane::ordinary(0), Lane::LARGE] {
-                self.net.tell(&peer, Parcel::Event(TransportEvent::LinkLost { peer: address.clone(), lane }));
+                self.net.tell(&peer, NodeInput::Event(TransportEvent::LinkLost { peer: address.clone(), lane }));
             }
         }
     }
@@ -205,19 +205,19 @@ impl Net {
         !cuts.is_empty() && cuts.contains(&(from.clone(), to.clone()))
     }
 
-    fn tell(&self, to: &UniqueAddress, parcel: Parcel) {
+    fn tell(&self, to: &UniqueAddress, input: NodeInput) {
         if let Some(port) = self.port(to.address()).filter(|port| port.address == *to) {
-            port.inbox.send(parcel).ok();
+            port.inbox.send(input).ok();
         }
     }
 
-    fn acquaintances(&self, of: &UniqueAddress) -> Vec<UniqueAddress> {
+    fn contacts(&self, of: &UniqueAddress) -> Vec<UniqueAddress> {
         let pairs = self.acquainted.lock().expect(NO_PANIC);
         pairs.iter().filter_map(|(a, b)| if a == of { Some(b) } else { (b == of).then_some(a) }).cloned().collect()
     }
 
     /// Notes a handshake of the pair; true the first time.
-    fn acquaint(&self, one: &UniqueAddress, other: &UniqueAddress) -> bool {
+    fn record_contact(&self, one: &UniqueAddress, other: &UniqueAddress) -> bool {
         let pair = if one < other { (one.clone(), other.clone()) } else { (other.clone(), one.clone()) };
         self.acquainted.lock().expect(NO_PANIC).insert(pair)
     }
@@ -228,7 +228,7 @@ struct MemoryNode {
     this: Weak<Self>,
     net: Arc<Net>,
     endpoint: Arc<Endpoint>,
-    inbox: mpsc::Sender<Parcel>,
+    inbox: mpsc::Sender<NodeInput>,
     quarantined: Mutex<BTreeSet<UniqueAddress>>,
     numbered: Mutex<BTreeMap<NodeAddress, Numbered>>,
     settings: TransportSettings,
@@ -238,12 +238,12 @@ struct MemoryNode {
 impl Drop for MemoryNode {
     fn drop(&mut self) {
         MemoryNetwork { net: self.net.clone() }.crash(&self.endpoint.self_address);
-        self.inbox.send(Parcel::Stop).ok();
+        self.inbox.send(NodeInput::Stop).ok();
     }
 }
 
 /// The thread of a node: delivers, and ends asks whose time is over.
-fn run(node: &Weak<MemoryNode>, endpoint: &Endpoint, parcels: &mpsc::Receiver<Parcel>) {
+fn run(node: &Weak<MemoryNode>, endpoint: &Endpoint, inputs: &mpsc::Receiver<NodeInput>) {
     loop {
         let resend = node.upgrade().and_then(|node| node.resend_deadline());
         let wait = endpoint
@@ -253,16 +253,16 @@ fn run(node: &Weak<MemoryNode>, endpoint: &Endpoint, parcels: &mpsc::Receiver<Pa
             .chain(resend)
             .min()
             .map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
-        let parcel = match parcels.recv_timeout(wait) {
-            Ok(Parcel::Stop) | Err(RecvTimeoutError::Disconnected) => break,
-            Ok(parcel) => parcel,
-            Err(RecvTimeoutError::Timeout) => Parcel::Wake,
+        let input = match inputs.recv_timeout(wait) {
+            Ok(NodeInput::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+            Ok(input) => input,
+            Err(RecvTimeoutError::Timeout) => NodeInput::Wake,
         };
         let now = Instant::now();
         endpoint.asks.expire(now);
         match node.upgrade() {
             Some(node) if !node.closed.load(Ordering::Acquire) => {
-                node.take(now, parcel);
+                node.take(now, input);
                 node.resend(now);
             }
             _ => break,
@@ -272,13 +272,14 @@ fn run(node: &Weak<MemoryNode>, endpoint: &Endpoint, parcels: &mpsc::Receiver<Pa
 }
 
 impl MemoryNode {
-    fn take(&self, now: Instant, parcel: Parcel) {
-        match parcel {
-            Parcel::Message { lane, target, message } => {
+    fn take(&self, now: Instant, input: NodeInput) {
+        match input {
+            NodeInput::Message { lane, target, message } => {
                 let refusal = if self.is_quarantined(&message.from) {
                     self.endpoint.refuse(now, Some(lane), &message, DeadLetterReason::Quarantined);
                     None
-                } else if self.is_stranger(&message.from) && !self.endpoint.strangers.is_open(&message.recipient.path) {
+                } else if self.is_stranger(&message.from) && !self.endpoint.membership.is_open(&message.recipient.path)
+                {
                     self.endpoint.refuse(now, Some(lane), &message, DeadLetterReason::NotAMember)
                 } else {
                     let (mut refusal, mut message) = (None, Some(message));
@@ -293,17 +294,17 @@ impl MemoryNode {
                     self.carry_reply(&to, ask_id, Reply::Dropped(reason));
                 }
             }
-            Parcel::Reply { from, ask_id, reply } => {
+            NodeInput::Reply { from, ask_id, reply } => {
                 self.endpoint.accept_reply(now, &from, ask_id, reply, || self.reply_port());
             }
-            Parcel::Met(peer) => {
+            NodeInput::Met(peer) => {
                 let cluster_id = self.net.cluster_ids.lock().expect(NO_PANIC).get(&peer).copied();
                 let host_id = Some(HOST_ID.to_owned());
                 let info = self.endpoint.learn_peer(PeerInfo { peer, ip: NOWHERE, reached: true, host_id, cluster_id });
                 self.endpoint.publish(TransportEvent::PeerHandshake(info.clone()));
                 self.endpoint.publish(TransportEvent::DialAnswered(info));
             }
-            Parcel::Event(event) => {
+            NodeInput::Event(event) => {
                 if let TransportEvent::LinkLost { peer, .. } = &event
                     && self.is_quarantined(peer)
                 {
@@ -311,16 +312,16 @@ impl MemoryNode {
                 }
                 self.endpoint.publish(event);
             }
-            Parcel::Numbered { from, seq, message } => self.take_numbered(now, &from, seq, message),
-            Parcel::Acknowledged { from, seq, is_gap } => self.take_acknowledged(now, &from, seq, is_gap),
-            Parcel::Call(done) => drop(isolated("a flush", "its end", done)),
-            Parcel::HandBack(peer) => drop(self.endpoint.hand_back(&peer, Vec::new())),
-            Parcel::Wake | Parcel::Stop => {}
+            NodeInput::Numbered { from, seq, message } => self.take_numbered(now, &from, seq, message),
+            NodeInput::Acknowledged { from, seq, is_gap } => self.take_acknowledged(now, &from, seq, is_gap),
+            NodeInput::Call(done) => drop(isolated("a flush", "its end", done)),
+            NodeInput::HandBack(peer) => drop(self.endpoint.hand_back(&peer, Vec::new())),
+            NodeInput::Wake | NodeInput::Stop => {}
         }
     }
 
     fn is_stranger(&self, from: &UniqueAddress) -> bool {
-        *from != self.endpoint.self_address && self.endpoint.strangers.is_stranger(from)
+        *from != self.endpoint.self_address && self.endpoint.membership.is_stranger(from)
     }
 
     fn is_quarantined(&self, peer: &UniqueAddress) -> bool {
@@ -331,29 +332,29 @@ impl MemoryNode {
         self.quarantined.lock().expect(NO_PANIC)
     }
 
-    /// Puts a parcel into the inbox of the process that runs at the address, after a handshake if needed. A parcel that
+    /// Puts an input into the inbox of the process that runs at the address, after a handshake if needed. An input that
     /// a cut swallows counts as carried: its sender cannot know.
     fn carry(
         &self,
         to: &NodeAddress,
-        parcel: impl FnOnce(&UniqueAddress) -> Option<Parcel>,
+        input: impl FnOnce(&UniqueAddress) -> Option<NodeInput>,
     ) -> Result<(), DeadLetterReason> {
         let own = &self.endpoint.self_address;
         if self.net.is_cut(own.address(), to) {
             return Ok(());
         }
         let port = self.net.port(to).ok_or(DeadLetterReason::HandshakeTimeout)?;
-        let parcel = parcel(&port.address).ok_or(DeadLetterReason::StaleIncarnation)?;
-        if self.net.acquaint(own, &port.address) {
-            self.inbox.send(Parcel::Met(port.address.clone())).ok();
-            port.inbox.send(Parcel::Met(own.clone())).ok();
+        let input = input(&port.address).ok_or(DeadLetterReason::StaleIncarnation)?;
+        if self.net.record_contact(own, &port.address) {
+            self.inbox.send(NodeInput::Met(port.address.clone())).ok();
+            port.inbox.send(NodeInput::Met(own.clone())).ok();
         }
-        port.inbox.send(parcel).map_err(|_| DeadLetterReason::HandshakeTimeout)
+        port.inbox.send(input).map_err(|_| DeadLetterReason::HandshakeTimeout)
     }
 
     fn carry_reply(&self, to: &UniqueAddress, ask_id: u64, reply: Reply) {
         let from = self.endpoint.self_address.clone();
-        self.carry(to.address(), |runs| (runs == to).then_some(Parcel::Reply { from, ask_id, reply })).ok();
+        self.carry(to.address(), |runs| (runs == to).then_some(NodeInput::Reply { from, ask_id, reply })).ok();
     }
 
     fn send_checked(&self, now: Instant, to: &Destination, envelope: Envelope) -> Result<(), SendRejected> {
@@ -380,7 +381,7 @@ impl MemoryNode {
             Destination::Incarnation(peer) => Some(peer.uid()),
             Destination::Address(_) => envelope.target_uid,
         };
-        let parcel = |runs: &UniqueAddress| {
+        let input = |runs: &UniqueAddress| {
             if target.is_some_and(|uid| uid != runs.uid()) {
                 return None;
             }
@@ -395,14 +396,14 @@ impl MemoryNode {
                 payload,
                 ask: envelope.ask,
             };
-            Some(Parcel::Message { lane, target, message })
+            Some(NodeInput::Message { lane, target, message })
         };
         let carried = if to.address() == self.endpoint.self_address.address() {
-            parcel(&self.endpoint.self_address)
+            input(&self.endpoint.self_address)
                 .ok_or(DeadLetterReason::StaleIncarnation)
-                .map(|parcel| drop(self.inbox.send(parcel)))
+                .map(|input| drop(self.inbox.send(input)))
         } else {
-            self.carry(to.address(), parcel)
+            self.carry(to.address(), input)
         };
         if let Err(reason) = carried {
             drop_it(reason);
@@ -442,9 +443,9 @@ impl Remoting for MemoryNode {
 
     fn flush(&self, to: &UniqueAddress, done: Box<dyn FnOnce() + Send + Sync>) {
         if *to == self.endpoint.self_address {
-            self.inbox.send(Parcel::Call(done)).ok();
+            self.inbox.send(NodeInput::Call(done)).ok();
         } else {
-            self.carry(to.address(), |runs| (runs == to).then_some(Parcel::Call(done))).ok();
+            self.carry(to.address(), |runs| (runs == to).then_some(NodeInput::Call(done))).ok();
         }
     }
 
@@ -458,13 +459,13 @@ impl Remoting for MemoryNode {
 
     fn register(&self, path: &str, receiver: Arc<dyn Receiver>) -> u64 {
         let (instance, replaced) = self.endpoint.register(path, receiver);
-        replaced.into_iter().for_each(|event| drop(self.inbox.send(Parcel::Event(event))));
+        replaced.into_iter().for_each(|event| drop(self.inbox.send(NodeInput::Event(event))));
         instance
     }
 
     fn unregister(&self, path: &str) {
         let stopped = self.endpoint.unregister(path);
-        stopped.into_iter().for_each(|event| drop(self.inbox.send(Parcel::Event(event))));
+        stopped.into_iter().for_each(|event| drop(self.inbox.send(NodeInput::Event(event))));
     }
 
     fn listen(&self, hand_back_prefix: Option<&str>, listener: Arc<dyn TransportListener>) {
@@ -494,22 +495,22 @@ impl Remoting for MemoryNode {
         self.endpoint.asks.fail_peer(peer, &error);
         self.forget_numbered(peer);
         let event = TransportEvent::Quarantined { peer: peer.clone(), reason, harmless };
-        self.inbox.send(Parcel::Event(event)).ok();
-        self.inbox.send(Parcel::HandBack(peer.clone())).ok();
+        self.inbox.send(NodeInput::Event(event)).ok();
+        self.inbox.send(NodeInput::HandBack(peer.clone())).ok();
         let by = self.endpoint.self_address.clone();
         if !harmless && !self.net.is_cut(by.address(), peer.address()) {
-            self.net.tell(peer, Parcel::Event(TransportEvent::ThisNodeQuarantined { by, reason }));
+            self.net.tell(peer, NodeInput::Event(TransportEvent::ThisNodeQuarantined { by, reason }));
         }
     }
 
     fn set_tombstones(&self, _: &BTreeSet<UniqueAddress>) {}
 
     fn set_members(&self, members: &mut dyn Iterator<Item = &UniqueAddress>) {
-        self.endpoint.strangers.set_members(Some(members.cloned().collect()));
+        self.endpoint.membership.set_members(Some(members.cloned().collect()));
     }
 
     fn open_to_strangers(&self, path: &str, is_open: bool) {
-        self.endpoint.strangers.open(path, is_open);
+        self.endpoint.membership.open(path, is_open);
     }
 
     fn declare_chatter(&self, path_prefix: &str) {
@@ -528,9 +529,9 @@ impl Remoting for MemoryNode {
         let own = &self.endpoint.self_address;
         let before = self.net.cluster_ids.lock().expect(NO_PANIC).insert(own.clone(), cluster_id);
         if before != Some(cluster_id) {
-            for peer in self.net.acquaintances(own) {
+            for peer in self.net.contacts(own) {
                 if !self.net.is_cut(own.address(), peer.address()) {
-                    self.net.tell(&peer, Parcel::Met(own.clone()));
+                    self.net.tell(&peer, NodeInput::Met(own.clone()));
                 }
             }
         }
@@ -561,13 +562,13 @@ impl Remoting for MemoryNode {
     fn open_ask(&self, timeout: Duration) -> OpenAsk {
         let (ask, is_first) = self.endpoint.asks.open(Instant::now(), timeout);
         if is_first {
-            self.inbox.send(Parcel::Wake).ok();
+            self.inbox.send(NodeInput::Wake).ok();
         }
         ask
     }
 
-    fn lend(&self, what: Arc<dyn Any + Send + Sync>) {
-        self.endpoint.lend(what);
+    fn provide_resource(&self, what: Arc<dyn Any + Send + Sync>) {
+        self.endpoint.provide_resource(what);
     }
 
     fn fail_ask(&self, ask_id: u64, error: AskError) {
@@ -590,8 +591,8 @@ impl ReplyPort for MemoryNode {
         }
     }
 
-    fn lent(&self, what: TypeId) -> Option<Arc<dyn Any + Send + Sync>> {
-        self.endpoint.lent(what)
+    fn resource(&self, what: TypeId) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.endpoint.resource(what)
     }
 }
 

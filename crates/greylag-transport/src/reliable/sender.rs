@@ -179,7 +179,7 @@ impl<M: Clone> ReliableSender<M> {
             SenderInput::Quarantined { uid } => self.on_quarantined(uid, out),
             SenderInput::Tick => self.on_tick(now, out),
         }
-        self.settle(now);
+        self.update_deadlines(now);
     }
 
     /// When a `Tick` next has work to do.
@@ -231,7 +231,7 @@ impl<M: Clone> ReliableSender<M> {
         for (_, message) in self.unacked.drain(..) {
             out.push(SenderEffect::Drop { message, reason: DeadLetterReason::StaleIncarnation });
         }
-        self.come_back(uid, out);
+        self.resume_numbers(uid, out);
         for (target, message) in std::mem::take(&mut self.early) {
             if target == uid {
                 self.number(message, out);
@@ -243,7 +243,7 @@ impl<M: Clone> ReliableSender<M> {
     }
 
     /// Continues the numbers of an incarnation that was replaced in error, past those that were dropped.
-    fn come_back(&mut self, uid: Uid, out: &mut Vec<SenderEffect<M>>) {
+    fn resume_numbers(&mut self, uid: Uid, out: &mut Vec<SenderEffect<M>>) {
         let known = self.former.iter().position(|former| former.uid == uid);
         let Some(former) = known.and_then(|at| self.former.remove(at)) else { return };
         self.next_seq = former.next_seq;
@@ -362,7 +362,7 @@ impl<M: Clone> ReliableSender<M> {
     }
 
     /// Sets or clears the deadlines, depending on whether messages wait.
-    fn settle(&mut self, now: Instant) {
+    fn update_deadlines(&mut self, now: Instant) {
         if self.waiting() == 0 {
             self.waiting_since = None;
         } else {

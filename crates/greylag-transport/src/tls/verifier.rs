@@ -20,7 +20,7 @@ pub struct HostVerifier {
 
 impl HostVerifier {
     /// Accepts every server: the connection is encrypted, but it is not known to which server.
-    pub fn of_anybody(provider: Arc<CryptoProvider>) -> Self {
+    pub fn accept_any(provider: Arc<CryptoProvider>) -> Self {
         Self { chain: None, checks_host: false, provider }
     }
 

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_shrink_is_left_alone() {
+    fn incompressible_frames_stay_uncompressed() {
         assert_eq!(compress(b"abc"), None);
         let noise: Vec<u8> = (0..5000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         assert!(compress(&noise).is_none_or(|frame| frame.len() < noise.len()));
@@ -78,7 +78,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_packed_unpacks(piece in prop::collection::vec(any::<u8>(), 0..100), times in 1_usize..200) {
+        fn compressed_frames_decompress_to_the_same_bytes(piece in prop::collection::vec(any::<u8>(), 0..100), times in 1_usize..200) {
             let frame = piece.repeat(times);
             if let Some(packed) = compress(&frame) {
                 prop_assert!(packed.len() < frame.len());

@@ -237,8 +237,8 @@ pub(crate) struct Arrived {
 
 impl Arrived {
     /// A numbered message of `from`.
-    pub(crate) fn of(from: UniqueAddress, letter: Letter) -> Self {
-        let Letter { recipient, target_uid, codec, manifest, payload, ask } = letter;
+    pub(crate) fn of(from: UniqueAddress, message: EncodedMessage) -> Self {
+        let EncodedMessage { recipient, target_uid, codec, manifest, payload, ask } = message;
         let message = Inbound { from, recipient, codec, manifest, payload, ask };
         Self { target_uid, content: ArrivedContent::Message(message) }
     }
@@ -255,13 +255,13 @@ pub(crate) enum ArrivedContent {
 pub(crate) struct BatchReader<'a> {
     from: &'a UniqueAddress,
     batch: Bytes,
-    place: Place,
+    position: BatchPosition,
     names: &'a mut Names,
 }
 
 /// How far a batch was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Place {
+pub(crate) struct BatchPosition {
     /// Bytes read so far.
     at: usize,
     /// Envelopes read so far.
@@ -271,16 +271,21 @@ pub(crate) struct Place {
 impl<'a> BatchReader<'a> {
     /// Reads the envelopes that `from` sent, from the start of the batch.
     pub(crate) fn new(from: &'a UniqueAddress, batch: Bytes, names: &'a mut Names) -> Self {
-        Self::going_on(from, batch, names, Place::default())
+        Self::going_on(from, batch, names, BatchPosition::default())
     }
 
     /// Reads the envelopes from where another reader of the batch has stopped.
-    pub(crate) fn going_on(from: &'a UniqueAddress, batch: Bytes, names: &'a mut Names, place: Place) -> Self {
-        Self { from, batch, place, names }
+    pub(crate) fn going_on(
+        from: &'a UniqueAddress,
+        batch: Bytes,
+        names: &'a mut Names,
+        position: BatchPosition,
+    ) -> Self {
+        Self { from, batch, position, names }
     }
 
-    pub(crate) fn place(&self) -> Place {
-        self.place
+    pub(crate) fn position(&self) -> BatchPosition {
+        self.position
     }
 
     /// Returns `take` of the next envelope; `None` at the end. Every message passes here, so it is moved only once.
@@ -288,27 +293,27 @@ impl<'a> BatchReader<'a> {
     pub(crate) fn read_next<T>(&mut self, take: impl FnOnce(Arrived) -> T) -> Result<Option<T>, Malformed> {
         let read = self.try_next(take);
         if read.is_err() {
-            self.place.at = self.batch.len();
+            self.position.at = self.batch.len();
         }
         read
     }
 
     fn try_next<T>(&mut self, take: impl FnOnce(Arrived) -> T) -> Result<Option<T>, Malformed> {
-        let mut rest = &self.batch[self.place.at..];
+        let mut rest = &self.batch[self.position.at..];
         while !rest.is_empty() {
             let (field, wire) = read_key(&mut rest)?;
             if field == 1 && wire == WireType::LengthDelimited {
                 let envelope = read_bytes(&mut rest)?;
-                self.place.at = self.batch.len() - rest.len();
-                self.place.count += 1;
-                if self.place.count > MAX_BATCH_MESSAGES {
+                self.position.at = self.batch.len() - rest.len();
+                self.position.count += 1;
+                if self.position.count > MAX_BATCH_MESSAGES {
                     return Err(Malformed(format!("more than {MAX_BATCH_MESSAGES} envelopes in a frame")));
                 }
                 return read_envelope(self.from, &self.batch, envelope, self.names, take).map(Some);
             }
             skip(wire, field, &mut rest)?;
         }
-        self.place.at = self.batch.len();
+        self.position.at = self.batch.len();
         Ok(None)
     }
 }

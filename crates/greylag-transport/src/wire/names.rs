@@ -256,7 +256,7 @@ mod tests {
     proptest! {
         /// Cluster T37: whatever names are written, and whichever of them are taken back, they read back as they were.
         #[test]
-        fn what_is_spelled_is_read(max in 0_usize..6, uses in prop::collection::vec(("[a-h]?", any::<bool>(), prop::bool::weighted(0.2)), 0..80)) {
+        fn written_names_read_back(max in 0_usize..6, uses in prop::collection::vec(("[a-h]?", any::<bool>(), prop::bool::weighted(0.2)), 0..80)) {
             let (mut writer, mut reader) = (NameWriter::new(max), Names::new(max));
             for (name, is_path, is_dropped) in uses {
                 let mark = writer.mark();

@@ -5,8 +5,8 @@ use super::names::check_name;
 use super::*;
 
 /// The frame of a numbered message.
-pub(crate) fn write_reliable(seq: u64, letter: &Letter) -> Bytes {
-    let Letter { recipient, target_uid, codec, manifest, payload, ask } = letter;
+pub(crate) fn write_reliable(seq: u64, message: &EncodedMessage) -> Bytes {
+    let EncodedMessage { recipient, target_uid, codec, manifest, payload, ask } = message;
     let envelope = pb::Envelope {
         path: recipient.path.to_string(),
         sub_path: recipient.below().to_owned(),
@@ -32,7 +32,7 @@ fn frame(seq: u64, envelope: Option<pb::Envelope>) -> Bytes {
     pb::Frame { content: Some(content) }.encode_to_vec().into()
 }
 
-pub(super) fn read(envelope: Option<pb::Envelope>) -> Result<Option<Box<Letter>>, Malformed> {
+pub(super) fn read(envelope: Option<pb::Envelope>) -> Result<Option<Box<EncodedMessage>>, Malformed> {
     let Some(envelope) = envelope else { return Ok(None) };
     if envelope.path_id != 0 || envelope.manifest_id != 0 {
         return Err(Malformed("a numbered message with numbered names".to_owned()));
@@ -41,7 +41,7 @@ pub(super) fn read(envelope: Option<pb::Envelope>) -> Result<Option<Box<Letter>>
         check_name(name)?;
     }
     let ask_budget = Duration::from_millis(envelope.ask_budget_ms);
-    Ok(Some(Box::new(Letter {
+    Ok(Some(Box::new(EncodedMessage {
         recipient: Recipient::new(envelope.path).with_sub_path(envelope.sub_path).with_instance(envelope.instance),
         target_uid: Uid::new(envelope.target_uid),
         codec: CodecId::from_u32(envelope.codec_id),
@@ -60,10 +60,10 @@ mod tests {
     fn numbered_messages_are_what_the_format_says() {
         let recipient = Recipient::new("control/watch");
         let envelope = Envelope::new(recipient, CodecId::JSON, "w", &b"{}"[..]).to_uid(Uid::new(9).unwrap());
-        let letter = Letter::new(&envelope).unwrap();
-        let bytes = write_reliable(300, &letter);
+        let message = EncodedMessage::new(&envelope).unwrap();
+        let bytes = write_reliable(300, &message);
         assert_eq!(hex(&bytes), "222608ac0212210a0d636f6e74726f6c2f776174636821090000000000000028023201773a027b7d");
-        assert_eq!(read_frame(bytes), Ok(Frame::Reliable { seq: 300, message: Some(Box::new(letter)) }));
+        assert_eq!(read_frame(bytes), Ok(Frame::Reliable { seq: 300, message: Some(Box::new(message)) }));
         for (frame, expected) in [
             (Frame::Reliable { seq: 300, message: None }, "220308ac02"),
             (Frame::Ack(300), "2a0308ac02"),

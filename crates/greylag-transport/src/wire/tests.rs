@@ -314,7 +314,7 @@ proptest! {
     }
 
     #[test]
-    fn what_the_schema_writes_is_read(envelopes in prop::collection::vec(("[a-z]{1,9}", "[a-z]{0,3}", any::<u64>(), any::<u64>(), any::<u32>(), prop::collection::vec(any::<u8>(), 0..300)), 0..5)) {
+    fn batches_written_by_the_schema_are_read(envelopes in prop::collection::vec(("[a-z]{1,9}", "[a-z]{0,3}", any::<u64>(), any::<u64>(), any::<u32>(), prop::collection::vec(any::<u8>(), 0..300)), 0..5)) {
         let written: Vec<_> = envelopes.iter().map(|(path, sub_path, instance, uid, codec, payload)| pb::Envelope {
             path: format!("x{path}"), sub_path: sub_path.clone(), instance: *instance, target_uid: *uid,
             codec_id: *codec, payload: payload.clone().into(), ..pb::Envelope::default()

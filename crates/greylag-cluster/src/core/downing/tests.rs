@@ -188,7 +188,7 @@ fn a_warning_at_every_up_while_loss_is_found_in_stages() {
 /// cluster S19: a report that this node was quarantined counts only from a member that is not Down itself, only for the
 /// reason of removal, and not from a member that is about to end in order.
 #[test]
-fn scenario_54_who_is_believed_that_this_node_was_removed() {
+fn scenario_54_a_removal_is_believed_from_members_that_are_not_down() {
     use QuarantineReason::{DeliveryGaveUp, Manual, RemovedFromMembership};
     let cases = [
         ('b', RemovedFromMembership, MemberStatus::Up, true),
@@ -244,7 +244,7 @@ fn core_with(own: MemberStatus, of_b: MemberStatus) -> (ClusterCore, Instant) {
 /// cluster S20: an Exiting member keeps its status and is only marked dead; any other goes Down; a node that is Exiting
 /// or Down itself proves no death, and no node proves its own.
 #[test]
-fn what_a_proof_changes_and_who_proves_nothing() {
+fn a_proof_marks_exiting_members_dead_and_downs_others() {
     use MemberStatus::{Down, Exiting, Leaving, Up};
     for (own, of_b, expected) in [
         (Up, Up, (Down, true)),
@@ -293,7 +293,7 @@ fn the_closed_port_of_a_member_that_leaves_is_no_warning() {
 /// cluster S20: no dial of a member whose exit is confirmed or that is dead, none by a node that leaves for good, none
 /// with `off`; for any other watched member the loss of its control stream starts one.
 #[test]
-fn scenario_62_who_is_dialled() {
+fn scenario_62_members_without_a_confirmed_exit_are_dialled() {
     use MemberStatus::{Exiting, Up};
     let dials = |core: &mut ClusterCore, now| {
         let mut out = Vec::new();

@@ -95,7 +95,7 @@ fn a_status_of_the_same_state_costs_a_walk_along_its_version() {
 
 /// cluster C5: the members, and everything derived from them, are shared with the state before.
 #[test]
-fn who_has_seen_a_state_changes_without_a_copy_of_anything_else() {
+fn a_change_of_seen_copies_nothing_else() {
     let mut bench = Bench::new();
     let before = bench.core.gossip().clone();
     let taken = steps(|| {
@@ -106,7 +106,7 @@ fn who_has_seen_a_state_changes_without_a_copy_of_anything_else() {
     let after = bench.core.gossip();
     assert!(after.seen.contains(&node(7)) && !before.seen.contains(&node(7)));
     assert!(taken <= before.version.iter().len() + 1, "{taken} steps");
-    assert!(after.members.is(&before.members) && after.seen.stands_in(before.members.places()));
+    assert!(after.members.is(&before.members) && after.seen.uses_places(before.members.places()));
     assert!(Shared::is(&after.reachability, &before.reachability) && Shared::is(&after.version, &before.version));
     assert!(bench.core.view().members.is(&before.members));
 }
@@ -122,7 +122,7 @@ fn a_newer_state_shares_what_it_does_not_change() {
     });
     let after = bench.core.gossip();
     assert_eq!(after.reachability.status(&node(1), &node(2)), Status::Unreachable);
-    assert!(after.members.is(&before.members) && after.seen.stands_in(before.members.places()));
+    assert!(after.members.is(&before.members) && after.seen.uses_places(before.members.places()));
     assert!(Shared::is(&after.tombstones, &before.tombstones));
     assert!(Shared::is(&bench.core.view().unreachable, after.reachability.unreachable()), "derived once");
 }

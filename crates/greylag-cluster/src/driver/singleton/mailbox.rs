@@ -7,16 +7,16 @@ use greylag_core::DeadLetterReason;
 use tokio::sync::mpsc;
 
 use super::definition::StopToken;
-use super::port::{Parcel, Port};
+use super::port::{Port, QueuedMessage};
 use crate::driver::pulse::Pulse;
 
 /// The messages of one instance.
 ///
 /// Messages left when the mailbox is dropped are dead letters `NotSingletonHost`, and their asks fail.
 pub struct Mailbox<M: Send + 'static> {
-    pub(super) messages: mpsc::Receiver<Parcel<M>>,
+    pub(super) messages: mpsc::Receiver<QueuedMessage<M>>,
     /// A message that waits for a fresh tick.
-    pub(super) taken: Option<Parcel<M>>,
+    pub(super) taken: Option<QueuedMessage<M>>,
     pub(super) pulse: Pulse,
     pub(super) stop: StopToken,
     pub(super) port: Arc<Port<M>>,
@@ -45,7 +45,7 @@ impl<M: Send + 'static> Mailbox<M> {
                 return None;
             }
         }
-        if self.stop.is_stopped_at_once() { None } else { self.taken.take().map(|parcel| parcel.message) }
+        if self.stop.is_stopped_at_once() { None } else { self.taken.take().map(|queued| queued.message) }
     }
 
     /// A token that tells when the instance must end, for an instance that would rather not take all waiting messages.
@@ -57,11 +57,11 @@ impl<M: Send + 'static> Mailbox<M> {
 impl<M: Send + 'static> Drop for Mailbox<M> {
     fn drop(&mut self) {
         self.messages.close();
-        if let Some(parcel) = self.taken.take() {
-            self.port.bury(parcel, DeadLetterReason::NotSingletonHost);
+        if let Some(queued) = self.taken.take() {
+            self.port.drop_message(queued, DeadLetterReason::NotSingletonHost);
         }
-        while let Ok(parcel) = self.messages.try_recv() {
-            self.port.bury(parcel, DeadLetterReason::NotSingletonHost);
+        while let Ok(queued) = self.messages.try_recv() {
+            self.port.drop_message(queued, DeadLetterReason::NotSingletonHost);
         }
     }
 }

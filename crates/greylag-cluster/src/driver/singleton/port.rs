@@ -49,7 +49,7 @@ pub(super) struct AskTag {
 }
 
 /// A message for the instance.
-pub(super) struct Parcel<M> {
+pub(super) struct QueuedMessage<M> {
     pub(super) message: M,
     ask: Option<AskTag>,
     /// The message's share of the mailbox's room, if it came from another node.
@@ -61,13 +61,13 @@ const MAILBOX_BYTES: usize = 64 * 1024 * 1024;
 
 /// A message for another node, encoded by the lane writer.
 struct Outgoing<M> {
-    parcel: Parcel<M>,
+    queued: QueuedMessage<M>,
     codec: Arc<dyn Codec<M>>,
 }
 
 impl<M: Send + 'static> PayloadValue for Outgoing<M> {
     fn encode(&self, buffer: &mut BytesMut) -> Result<(), EncodeError> {
-        self.codec.encode(&self.parcel.message, buffer)
+        self.codec.encode(&self.queued.message, buffer)
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
@@ -100,14 +100,14 @@ pub(crate) struct Port<M: Send + 'static> {
 }
 
 struct Guarded<M> {
-    proxy: SingletonProxy<Parcel<M>>,
+    proxy: SingletonProxy<QueuedMessage<M>>,
     host: SingletonHost,
     /// The sender to the instance's mailbox, while the instance takes messages.
-    gate: Option<mpsc::Sender<Parcel<M>>>,
+    gate: Option<mpsc::Sender<QueuedMessage<M>>>,
 }
 
 /// Messages to be dropped once no lock is held, with the reasons.
-type Dropped<M> = Vec<(Parcel<M>, Loss)>;
+type Dropped<M> = Vec<(QueuedMessage<M>, Loss)>;
 
 #[derive(Clone, Copy)]
 enum Loss {
@@ -169,7 +169,7 @@ impl<M: Send + 'static> Port<M> {
     // --- sending --------------------------------------------------------------------------------
 
     pub(super) fn tell(&self, message: M) -> Result<(), SingletonSendError> {
-        self.send(Parcel { message, ask: None, _share: None })
+        self.send(QueuedMessage { message, ask: None, _share: None })
     }
 
     /// Starts an ask: the message is on its way, or kept, when this returns.
@@ -186,14 +186,14 @@ impl<M: Send + 'static> Port<M> {
         let deadline = now.checked_add(timeout).unwrap_or_else(|| now + FAR);
         let tag = AskTag { id: ask.address.ask_id, deadline };
         let message = message(ReplyTo::new(ask.address.clone(), self.remoting.reply_port()));
-        self.send(Parcel { message, ask: Some(tag), _share: None })?;
+        self.send(QueuedMessage { message, ask: Some(tag), _share: None })?;
         Ok(ask)
     }
 
-    fn send(&self, parcel: Parcel<M>) -> Result<(), SingletonSendError> {
+    fn send(&self, queued: QueuedMessage<M>) -> Result<(), SingletonSendError> {
         let mut dropped = Vec::new();
-        let outcome = self.proxy_input(&mut self.lock(), ProxyInput::Message(parcel), &mut dropped);
-        self.bury_all(dropped);
+        let outcome = self.proxy_input(&mut self.lock(), ProxyInput::Message(queued), &mut dropped);
+        self.drop_all(dropped);
         outcome.map_err(SingletonSendError::from)
     }
 
@@ -201,7 +201,7 @@ impl<M: Send + 'static> Port<M> {
     fn proxy_input(
         &self,
         guarded: &mut Guarded<M>,
-        input: ProxyInput<Parcel<M>>,
+        input: ProxyInput<QueuedMessage<M>>,
         dropped: &mut Dropped<M>,
     ) -> Result<(), DeadLetterReason> {
         let mut effects = Vec::new();
@@ -209,17 +209,17 @@ impl<M: Send + 'static> Port<M> {
         let mut outcome = Ok(());
         for effect in effects {
             match effect {
-                ProxyEffect::Identify(host) => self.say(&host, ProxyMessage::Identify),
-                ProxyEffect::Forward(host, parcel) => {
-                    if let Err((parcel, loss)) = self.forward(guarded, &host, parcel) {
+                ProxyEffect::Identify(host) => self.send_control(&host, ProxyMessage::Identify),
+                ProxyEffect::Forward(host, queued) => {
+                    if let Err((queued, loss)) = self.forward(guarded, &host, queued) {
                         outcome = Err(loss.reason());
-                        dropped.push((parcel, loss));
+                        dropped.push((queued, loss));
                     }
                 }
-                ProxyEffect::Drop(parcel, reason) => dropped.push((parcel, Loss::Uncounted(reason))),
-                ProxyEffect::Refuse(parcel, reason) => {
+                ProxyEffect::Drop(queued, reason) => dropped.push((queued, Loss::Uncounted(reason))),
+                ProxyEffect::Refuse(queued, reason) => {
                     outcome = Err(reason);
-                    dropped.push((parcel, Loss::Uncounted(reason)));
+                    dropped.push((queued, Loss::Uncounted(reason)));
                 }
             }
         }
@@ -231,19 +231,19 @@ impl<M: Send + 'static> Port<M> {
         &self,
         guarded: &mut Guarded<M>,
         host: &UniqueAddress,
-        parcel: Parcel<M>,
-    ) -> Result<(), (Parcel<M>, Loss)> {
-        if parcel.ask.is_some_and(|ask| ask.deadline <= self.clock.now()) {
-            return Err((parcel, Loss::Uncounted(DeadLetterReason::Expired)));
+        queued: QueuedMessage<M>,
+    ) -> Result<(), (QueuedMessage<M>, Loss)> {
+        if queued.ask.is_some_and(|ask| ask.deadline <= self.clock.now()) {
+            return Err((queued, Loss::Uncounted(DeadLetterReason::Expired)));
         }
         if host == self.remoting.self_address() {
-            return guarded.deliver(parcel).map_err(|(parcel, reason)| (parcel, Loss::Uncounted(reason)));
+            return guarded.deliver(queued).map_err(|(queued, reason)| (queued, Loss::Uncounted(reason)));
         }
         let Some(codec) = self.codec.clone() else {
-            return Err((parcel, Loss::Uncounted(DeadLetterReason::SerializeFailed)));
+            return Err((queued, Loss::Uncounted(DeadLetterReason::SerializeFailed)));
         };
-        let (codec_id, manifest, ask) = (codec.id(), codec.manifest(&parcel.message), parcel.ask);
-        let payload = Payload::Value(Box::new(Outgoing { parcel, codec }));
+        let (codec_id, manifest, ask) = (codec.id(), codec.manifest(&queued.message), queued.ask);
+        let payload = Payload::Value(Box::new(Outgoing { queued, codec }));
         let mut envelope = Envelope::with_payload(Recipient::new(self.path.clone()), codec_id, manifest, payload);
         if let Some(ask) = ask {
             envelope = envelope.asking(ask.id, ask.deadline.saturating_duration_since(self.clock.now()));
@@ -260,7 +260,7 @@ impl<M: Send + 'static> Port<M> {
                 unreachable!("the envelope comes back as it was sent")
             };
             let outgoing = value.into_any().downcast::<Outgoing<M>>().expect("the envelope comes back as it was sent");
-            (outgoing.parcel, Loss::Counted(reason))
+            (outgoing.queued, Loss::Counted(reason))
         })
     }
 
@@ -287,7 +287,7 @@ impl<M: Send + 'static> Port<M> {
             self.host_input(&mut guarded, HostInput::Ended(instance), &mut dropped);
         }
         drop(guarded);
-        self.bury_all(dropped);
+        self.drop_all(dropped);
     }
 
     fn host_input(&self, guarded: &mut Guarded<M>, input: HostInput, dropped: &mut Dropped<M>) {
@@ -295,7 +295,7 @@ impl<M: Send + 'static> Port<M> {
         guarded.host.handle(input, &mut effects);
         for effect in effects {
             match effect {
-                HostEffect::Tell { to, message } => self.say(&to, message),
+                HostEffect::Tell { to, message } => self.send_control(&to, message),
                 HostEffect::Retract { to, instance } => {
                     let message = ProxyMessage::NotHere { instance: Some(instance) };
                     if to == *self.remoting.self_address() {
@@ -311,7 +311,7 @@ impl<M: Send + 'static> Port<M> {
     }
 
     /// Sends a message to the other half of this singleton's port on a node, which may be this one.
-    fn say(&self, to: &UniqueAddress, message: ProxyMessage) {
+    fn send_control(&self, to: &UniqueAddress, message: ProxyMessage) {
         if to == self.remoting.self_address() {
             let _full_and_repeated = self.inbox.try_send(PortInput::Said { from: to.clone(), message });
         } else if let Err(rejected) = self.remoting.send(&to.clone().into(), self.envelope(to, message)) {
@@ -328,27 +328,27 @@ impl<M: Send + 'static> Port<M> {
 
     // --- dropping -------------------------------------------------------------------------------
 
-    fn bury_all(&self, dropped: Dropped<M>) {
-        for (parcel, loss) in dropped {
-            self.lose(parcel, loss);
+    fn drop_all(&self, dropped: Dropped<M>) {
+        for (queued, loss) in dropped {
+            self.drop_with_reason(queued, loss);
         }
     }
 
     /// Drops a message; its ask fails with the reason at once.
-    pub(super) fn bury(&self, parcel: Parcel<M>, reason: DeadLetterReason) {
-        self.lose(parcel, Loss::Uncounted(reason));
+    pub(super) fn drop_message(&self, queued: QueuedMessage<M>, reason: DeadLetterReason) {
+        self.drop_with_reason(queued, Loss::Uncounted(reason));
     }
 
-    fn lose(&self, parcel: Parcel<M>, loss: Loss) {
+    fn drop_with_reason(&self, queued: QueuedMessage<M>, loss: Loss) {
         if let Loss::Uncounted(reason) = loss {
-            let manifest = self.codec.as_ref().map_or_else(Manifest::default, |codec| codec.manifest(&parcel.message));
+            let manifest = self.codec.as_ref().map_or_else(Manifest::default, |codec| codec.manifest(&queued.message));
             self.remoting.dead_letter(reason, &self.path, &manifest);
         }
-        if let Some(ask) = parcel.ask {
+        if let Some(ask) = queued.ask {
             self.remoting.fail_ask(ask.id, AskError::Dropped(loss.reason()));
         }
         // Dropping the message answers a question from another node by the token in it.
-        answer_dropped(EntityError::Stopped, || drop(parcel.message));
+        answer_dropped(EntityError::Stopped, || drop(queued.message));
     }
 
     // --- the task -------------------------------------------------------------------------------
@@ -386,27 +386,27 @@ impl<M: Send + 'static> Port<M> {
         self.remoting.unregister(&self.control);
     }
 
-    fn input(&self, input: ProxyInput<Parcel<M>>) {
+    fn input(&self, input: ProxyInput<QueuedMessage<M>>) {
         let mut dropped = Vec::new();
         let _each_loss_is_in_the_list = self.proxy_input(&mut self.lock(), input, &mut dropped);
-        self.bury_all(dropped);
+        self.drop_all(dropped);
     }
 
     fn host(&self, input: HostInput) {
         let mut dropped = Vec::new();
         self.host_input(&mut self.lock(), input, &mut dropped);
-        self.bury_all(dropped);
+        self.drop_all(dropped);
     }
 }
 
 impl<M> Guarded<M> {
     /// Puts a message into the mailbox of this node's instance.
-    fn deliver(&mut self, parcel: Parcel<M>) -> Result<(), (Parcel<M>, DeadLetterReason)> {
+    fn deliver(&mut self, queued: QueuedMessage<M>) -> Result<(), (QueuedMessage<M>, DeadLetterReason)> {
         use mpsc::error::TrySendError;
-        let Some(gate) = &self.gate else { return Err((parcel, DeadLetterReason::NotSingletonHost)) };
-        gate.try_send(parcel).map_err(|refused| match refused {
-            TrySendError::Full(parcel) => (parcel, DeadLetterReason::MailboxFull),
-            TrySendError::Closed(parcel) => (parcel, DeadLetterReason::NotSingletonHost),
+        let Some(gate) = &self.gate else { return Err((queued, DeadLetterReason::NotSingletonHost)) };
+        gate.try_send(queued).map_err(|refused| match refused {
+            TrySendError::Full(queued) => (queued, DeadLetterReason::MailboxFull),
+            TrySendError::Closed(queued) => (queued, DeadLetterReason::NotSingletonHost),
         })
     }
 }
@@ -456,16 +456,16 @@ impl<M: Send + 'static> Port<M> {
             Ok(_) if share.is_none() => Err((None, DeadLetterReason::MailboxFull)),
             Ok(message) => self
                 .lock()
-                .deliver(Parcel { message, ask: None, _share: share })
+                .deliver(QueuedMessage { message, ask: None, _share: share })
                 .map_err(|(p, reason)| (Some(p), reason)),
             Err(reason) => Err((None, reason)),
         };
-        let Err((parcel, reason)) = delivered else { return };
+        let Err((queued, reason)) = delivered else { return };
         self.remoting.refuse(message, reason);
         if reason == DeadLetterReason::NotSingletonHost {
             self.host(HostInput::Bounced(message.from.clone()));
         }
-        answer_dropped(EntityError::Stopped, || drop(parcel));
+        answer_dropped(EntityError::Stopped, || drop(queued));
     }
 
     fn read(&self, message: &Inbound) -> Result<M, DeadLetterReason> {

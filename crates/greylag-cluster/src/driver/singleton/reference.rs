@@ -18,7 +18,7 @@ use crate::settings::SingletonSettings;
 pub enum SingletonSendError {
     /// This node does not know where the instance runs, and the settings keep no messages
     /// (`singleton_proxy.buffer_size` = 0). Send again later.
-    #[error("the singleton is not found, and no messages are kept for it")]
+    #[error("the singleton's node is unknown and the proxy buffer is disabled")]
     NotFound,
     /// The instance runs on this node, and too many messages wait for it. Send slower.
     #[error("the singleton's mailbox is full")]

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::definition::{JobFactory, SingletonContext, Stop, StopToken};
 use crate::driver::DriverInput;
-use crate::driver::lease_in_use::{LeaseInUse, LeaseNews};
+use crate::driver::lease_in_use::{LeaseEvent, LeaseInUse};
 use crate::settings::SingletonSettings;
 use crate::singleton::manager::{ManagerInput, SingletonManager};
 
@@ -20,12 +20,12 @@ pub(crate) struct StartSingleton {
 }
 
 /// Converts lease events into inputs of the manager.
-pub(crate) fn lease_news(name: Arc<str>) -> impl Fn(LeaseNews) -> Option<DriverInput> + Send + Sync {
-    move |news| {
-        let input = match news {
-            LeaseNews::Result(outcome) => ManagerInput::LeaseResult(outcome),
-            LeaseNews::Released => ManagerInput::LeaseReleased,
-            LeaseNews::Lost => ManagerInput::LeaseLost,
+pub(crate) fn lease_input(name: Arc<str>) -> impl Fn(LeaseEvent) -> Option<DriverInput> + Send + Sync {
+    move |event| {
+        let input = match event {
+            LeaseEvent::Result(outcome) => ManagerInput::LeaseResult(outcome),
+            LeaseEvent::Released => ManagerInput::LeaseReleased,
+            LeaseEvent::Lost => ManagerInput::LeaseLost,
         };
         Some(DriverInput::Manager { name: name.clone(), input })
     }

@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back_and_nonsense_is_nothing() {
+    fn watch_messages_read_back_and_nonsense_is_ignored() {
         for message in messages() {
             assert_eq!(decode(&encode(&message)), Some(message));
         }

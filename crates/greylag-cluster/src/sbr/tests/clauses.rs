@@ -17,7 +17,7 @@ fn a_dead_member_that_answers_makes_nobody_indirectly_connected() {
 
 /// cluster S20, S3: the accusations of an Exiting member are void once it is dead.
 #[test]
-fn whom_only_the_dead_accuse_is_measured_no_more() {
+fn accusations_by_dead_members_end_the_measurement() {
     let mut bench = Bench::new();
     bench.status('d', MemberStatus::Exiting);
     bench.unreachable("d", "c");

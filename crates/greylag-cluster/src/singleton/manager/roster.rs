@@ -169,7 +169,7 @@ impl SingletonManager {
 
     /// Answers that no instance runs here. From now on the claimant must clear this node, and its earlier answers, and
     /// requests to it under way, are void.
-    pub(super) fn clear(&mut self, claimant: UniqueAddress, attempt: u64, out: &mut Vec<ManagerEffect>) {
+    pub(super) fn answer_cleared(&mut self, claimant: UniqueAddress, attempt: u64, out: &mut Vec<ManagerEffect>) {
         self.send(Kind::HandOverDone, claimant.clone(), attempt, out);
         self.cleared.remove(&claimant);
         self.asked.remove(&claimant);

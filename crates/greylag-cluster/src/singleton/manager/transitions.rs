@@ -18,13 +18,13 @@ impl SingletonManager {
         loop {
             let before = self.state;
             match self.state {
-                ManagerState::Start => self.judge_start(now, out),
-                ManagerState::Younger => self.judge_younger(now, out),
-                ManagerState::BecomingOldest => self.judge_becoming_oldest(now, out),
-                ManagerState::AcquiringLease => self.judge_acquiring_lease(now, out),
-                ManagerState::Oldest => self.judge_oldest(now, out),
-                ManagerState::WasOldest => self.judge_was_oldest(now, out),
-                ManagerState::HandingOver | ManagerState::Stopping => self.judge_ending(out),
+                ManagerState::Start => self.step_start(now, out),
+                ManagerState::Younger => self.step_younger(now, out),
+                ManagerState::BecomingOldest => self.step_becoming_oldest(now, out),
+                ManagerState::AcquiringLease => self.step_acquiring_lease(now, out),
+                ManagerState::Oldest => self.step_oldest(now, out),
+                ManagerState::WasOldest => self.step_was_oldest(now, out),
+                ManagerState::HandingOver | ManagerState::Stopping => self.step_ending(out),
                 ManagerState::End => {}
             }
             if self.state == before {
@@ -33,7 +33,7 @@ impl SingletonManager {
         }
     }
 
-    pub(super) fn judge_start(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
+    pub(super) fn step_start(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
         let is_up = self.list.contains_key(&self.node);
         if !is_up || self.self_status().is_none_or(|status| status >= MemberStatus::Leaving) {
             return;
@@ -55,7 +55,7 @@ impl SingletonManager {
         self.noted.extend(oldest);
     }
 
-    pub(super) fn judge_younger(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
+    pub(super) fn step_younger(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
         if self.is_oldest() && !self.exiting_phase {
             self.begin_clearance(now, out);
         } else {
@@ -104,13 +104,13 @@ impl SingletonManager {
     }
 
     /// Handles the state in which all nodes are settled and only the lease is missing. Source: cluster P4.
-    fn judge_acquiring_lease(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
+    fn step_acquiring_lease(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
         if self.self_exits() {
             self.give_lease_back(out);
             self.state = ManagerState::End;
         } else if !self.is_oldest() {
             self.give_lease_back(out);
-            self.judge_oldest(now, out);
+            self.step_oldest(now, out);
         } else if !self.unsettled().is_empty() {
             // A predecessor appeared while this node waited for the lease.
             self.give_lease_back(out);
@@ -132,7 +132,7 @@ impl SingletonManager {
 
     /// Hands over once the instance has ended and its lease is released: a claimant that was told before would be
     /// denied the lease, and try again only much later.
-    fn judge_ending(&mut self, out: &mut Vec<ManagerEffect>) {
+    fn step_ending(&mut self, out: &mut Vec<ManagerEffect>) {
         if self.running {
             return;
         }
@@ -142,7 +142,7 @@ impl SingletonManager {
         }
     }
 
-    pub(super) fn judge_becoming_oldest(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
+    pub(super) fn step_becoming_oldest(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
         if self.downed || self.self_exits() {
             self.state = ManagerState::End;
             self.retry_at = None;
@@ -177,7 +177,7 @@ impl SingletonManager {
         }
     }
 
-    pub(super) fn judge_oldest(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
+    pub(super) fn step_oldest(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
         if self.is_oldest() || (self.prepares_shutdown() && !self.exiting_phase) {
             return;
         }
@@ -193,7 +193,7 @@ impl SingletonManager {
         self.state = ManagerState::WasOldest;
         self.retries = 0;
         self.offered = None;
-        self.judge_was_oldest(now, out);
+        self.step_was_oldest(now, out);
     }
 
     /// The next oldest that still serves: the node to ask to take over.
@@ -204,7 +204,7 @@ impl SingletonManager {
         others.min_by(|a, b| a.age_order(b)).map(|member| member.address.clone())
     }
 
-    pub(super) fn judge_was_oldest(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
+    pub(super) fn step_was_oldest(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
         if self.is_oldest() {
             self.retry_at = None;
             self.state = ManagerState::Oldest;
@@ -269,7 +269,7 @@ impl SingletonManager {
 
     pub(super) fn finish_hand_over(&mut self, out: &mut Vec<ManagerEffect>) {
         for (claimant, attempt) in std::mem::take(&mut self.claimants) {
-            self.clear(claimant, attempt, out);
+            self.answer_cleared(claimant, attempt, out);
         }
         let leaves = self.exiting_phase || self.self_status().is_none_or(|status| status >= MemberStatus::Leaving);
         if leaves || self.downed || self.state == ManagerState::Stopping {

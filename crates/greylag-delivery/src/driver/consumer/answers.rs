@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use greylag_core::UniqueAddress;
 use greylag_transport::Remoting;
 
-use crate::driver::sending::{say_far, say_near};
+use crate::driver::sending::{send_upstream_local, send_upstream_remote};
 use crate::message::UpstreamMessage;
 
 /// Limit of waiting answers; an answer beyond the limit is dropped, and its entity repeats it.
@@ -24,14 +24,14 @@ pub(super) struct Answers(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    waiting: BTreeMap<Way, Group>,
+    waiting: BTreeMap<BatchKey, Group>,
     count: usize,
     /// An answer was sent, and a spawned task will send the answers that arise before that task runs.
     is_leaving: bool,
 }
 
 /// Key of a batch: sending node, receiving node, recipient path there.
-type Way = (UniqueAddress, UniqueAddress, Arc<str>);
+type BatchKey = (UniqueAddress, UniqueAddress, Arc<str>);
 
 struct Group {
     remoting: Arc<dyn Remoting>,
@@ -45,10 +45,10 @@ impl Answers {
 
     /// Sends an answer to a producer: at once if the producer is on this node, otherwise possibly batched with other
     /// answers.
-    pub(super) fn say(self: &Arc<Self>, remoting: &Arc<dyn Remoting>, message: UpstreamMessage) {
-        let Some(message) = say_near(&**remoting, message) else { return };
+    pub(super) fn enqueue(self: &Arc<Self>, remoting: &Arc<dyn Remoting>, message: UpstreamMessage) {
+        let Some(message) = send_upstream_local(&**remoting, message) else { return };
         let Some(first) = self.hold(remoting, message) else { return };
-        say_far(&**remoting, &[first]);
+        send_upstream_remote(&**remoting, &[first]);
         let answers = self.clone();
         tokio::spawn(async move {
             loop {
@@ -70,9 +70,9 @@ impl Answers {
         }
         if state.count < MAX_WAITING {
             state.count += 1;
-            let way = (message.from.node.clone(), message.to.node.clone(), message.to.path.clone());
+            let key = (message.from.node.clone(), message.to.node.clone(), message.to.path.clone());
             let new = || Group { remoting: remoting.clone(), messages: Vec::new() };
-            state.waiting.entry(way).or_insert_with(new).messages.push(message);
+            state.waiting.entry(key).or_insert_with(new).messages.push(message);
         }
         None
     }
@@ -87,7 +87,7 @@ impl Answers {
             waiting
         };
         let has_sent = !waiting.is_empty();
-        waiting.into_values().for_each(|group| say_far(&*group.remoting, &group.messages));
+        waiting.into_values().for_each(|group| send_upstream_remote(&*group.remoting, &group.messages));
         has_sent
     }
 }
@@ -129,7 +129,7 @@ mod tests {
         _there: Arc<dyn Remoting>,
         /// Two producers on the other node.
         producers: [ControllerRef; 2],
-        heard: mpsc::UnboundedReceiver<Vec<UpstreamMessage>>,
+        received: mpsc::UnboundedReceiver<Vec<UpstreamMessage>>,
         answers: Arc<Answers>,
     }
 
@@ -137,9 +137,9 @@ mod tests {
         fn new(network: &MemoryNetwork) -> Self {
             let node = |name: &str| network.node(name.parse().unwrap(), Arc::new(Registry::new()));
             let (here, there) = (node("a:1#1"), node("b:1#2"));
-            let (to, heard) = mpsc::unbounded_channel();
+            let (to, received) = mpsc::unbounded_channel();
             let producers = [(); 2].map(|()| register(&there, Arc::new(Listener(to.clone()))));
-            Self { here, _there: there, producers, heard, answers: Arc::default() }
+            Self { here, _there: there, producers, received, answers: Arc::default() }
         }
 
         /// An answer of entity number `entity` to a link of a producer.
@@ -156,51 +156,51 @@ mod tests {
             }
         }
 
-        async fn hear(&mut self) -> Vec<UpstreamMessage> {
-            tokio::time::timeout(Duration::from_secs(20), self.heard.recv()).await.expect("it arrives").unwrap()
+        async fn receive_batch(&mut self) -> Vec<UpstreamMessage> {
+            tokio::time::timeout(Duration::from_secs(20), self.received.recv()).await.expect("it arrives").unwrap()
         }
     }
 
     #[tokio::test]
-    async fn answers_of_one_moment_leave_together_for_each_producer_in_order() {
+    async fn answers_of_one_moment_are_batched_by_producer_in_order() {
         let mut world = World::new(&MemoryNetwork::new());
         for entity in 0..6 {
             let message = world.answer(entity, entity as usize % 2);
-            world.answers.say(&world.here.clone(), message);
+            world.answers.enqueue(&world.here.clone(), message);
         }
-        assert_eq!(world.hear().await, [world.answer(0, 0)], "the first waits for no other");
-        let mut heard = vec![world.hear().await, world.hear().await];
-        heard.sort_by_key(|messages| messages[0].from.instance);
+        assert_eq!(world.receive_batch().await, [world.answer(0, 0)], "the first waits for no other");
+        let mut received = vec![world.receive_batch().await, world.receive_batch().await];
+        received.sort_by_key(|messages| messages[0].from.instance);
         let to_second = [1, 3, 5].map(|entity| world.answer(entity, 1));
-        assert_eq!(heard, [to_second.to_vec(), vec![world.answer(2, 0), world.answer(4, 0)]]);
+        assert_eq!(received, [to_second.to_vec(), vec![world.answer(2, 0), world.answer(4, 0)]]);
         // Once no answer waits, the next answer is sent at once again.
         while world.answers.lock().is_leaving {
             tokio::task::yield_now().await;
         }
         let message = world.answer(7, 0);
-        world.answers.say(&world.here.clone(), message.clone());
-        assert_eq!(world.hear().await, [message]);
-        assert!(world.heard.is_empty());
+        world.answers.enqueue(&world.here.clone(), message.clone());
+        assert_eq!(world.receive_batch().await, [message]);
+        assert!(world.received.is_empty());
     }
 
     #[tokio::test]
-    async fn more_than_a_lane_takes_is_said_in_several_messages() {
+    async fn answers_beyond_the_lane_limit_are_split() {
         let network = MemoryNetwork::new();
         network.limit_ordinary_lanes(LANE_MARGIN + 1_000);
         let mut world = World::new(&network);
-        let said: Vec<_> = (0..100).map(|entity| world.answer(entity, 0)).collect();
-        said.iter().for_each(|message| world.answers.say(&world.here.clone(), message.clone()));
-        let mut heard: Vec<Vec<UpstreamMessage>> = Vec::new();
-        while heard.concat().len() < said.len() {
-            heard.push(world.hear().await);
+        let sent: Vec<_> = (0..100).map(|entity| world.answer(entity, 0)).collect();
+        sent.iter().for_each(|message| world.answers.enqueue(&world.here.clone(), message.clone()));
+        let mut received: Vec<Vec<UpstreamMessage>> = Vec::new();
+        while received.concat().len() < sent.len() {
+            received.push(world.receive_batch().await);
         }
-        assert!(heard.iter().all(|messages| wire::write_upstream(messages).len() <= 1_000));
-        assert!(heard.len() < 15, "{} messages for 100 answers of 60 bytes", heard.len());
-        assert_eq!(heard.concat(), said);
+        assert!(received.iter().all(|messages| wire::write_upstream(messages).len() <= 1_000));
+        assert!(received.len() < 15, "{} messages for 100 answers of 60 bytes", received.len());
+        assert_eq!(received.concat(), sent);
     }
 
     #[tokio::test]
-    async fn so_many_wait_at_most_and_the_rest_is_dropped() {
+    async fn answers_beyond_the_queue_limit_are_dropped() {
         let world = World::new(&MemoryNetwork::new());
         let all = 0..MAX_WAITING as u64 + 2;
         let returned: Vec<_> =

@@ -44,7 +44,7 @@ pub(crate) struct Controller<T> {
     waiting: Vec<MessageId>,
     /// Nodes whose removal from the cluster is watched for this entity.
     watched: Vec<UniqueAddress>,
-    links: LinksSeen,
+    links: ReportedLinks,
     vetoes: Vetoes,
     me: Option<ControllerRef>,
     timer: Option<Instant>,
@@ -55,7 +55,7 @@ pub(crate) struct Controller<T> {
 
 /// The link totals and the version that were last reported.
 #[derive(Default)]
-struct LinksSeen {
+struct ReportedLinks {
     version: u64,
     totals: LinkTotals,
 }
@@ -66,14 +66,14 @@ struct LinksSeen {
 struct Vetoes {
     entity: bool,
     links: bool,
-    told: bool,
+    reported: bool,
 }
 
 impl<T: Send + Sync + 'static> Controller<T> {
     pub(crate) fn new(delivery: ConsumerDelivery, entity: &str, outcomes: Outcomes) -> Self {
         let mut machine = ShardingConsumer::new(Arc::clone(&delivery.settings));
-        if let Some(legacy) = delivery.inherit(entity) {
-            machine.take_over(legacy);
+        if let Some(handover) = delivery.take_handover(entity) {
+            machine.take_over(handover);
         }
         Self {
             machine,
@@ -84,7 +84,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
             unreadable: VecDeque::new(),
             waiting: Vec::new(),
             watched: Vec::new(),
-            links: LinksSeen::default(),
+            links: ReportedLinks::default(),
             vetoes: Vetoes::default(),
             me: None,
             timer: None,
@@ -114,7 +114,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
     /// Whether bypass messages may reach the entity; otherwise the message becomes a dead letter.
     pub(crate) fn admits_bypass<Q: 'static>(&self, cx: &ShardCx<'_, WithDelivery<T, Q>>) -> bool {
         if !self.delivery.allow_bypass {
-            tracing::debug!(entity_type = %cx.entity_type(), id = %cx.id(), "a message beside the deliveries is refused");
+            tracing::debug!(entity_type = %cx.entity_type(), id = %cx.id(), "bypass message refused (allow_bypass = false)");
             cx.remoting().dead_letter(DeadLetterReason::UnexpectedMessage, cx.id().as_str(), wire::BYPASS);
         }
         self.delivery.allow_bypass
@@ -140,7 +140,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         self.collect(cx);
         self.take_back(cx);
         if replaced {
-            self.delivery.leave(&self.entity, self.machine.legacy(cx.now()));
+            self.delivery.store_handover(&self.entity, self.machine.handover_state(cx.now()));
         }
         let starts_over = replaced || self.machine.has_unconfirmed();
         self.handle(if starts_over { Input::StartOver } else { Input::Stop }, cx);
@@ -174,7 +174,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         let mut effects = std::mem::take(&mut self.effects);
         self.machine.handle(cx.now(), input, &mut effects);
         for effect in effects.drain(..) {
-            self.carry_out(effect, cx);
+            self.apply_effect(effect, cx);
         }
         if self.effects.capacity() == 0 {
             self.effects = effects;
@@ -195,14 +195,14 @@ impl<T: Send + Sync + 'static> Controller<T> {
                 continue;
             }
             self.confirm(std::mem::take(&mut confirmed), cx);
-            self.take_in(outcome, cx);
+            self.on_outcome(outcome, cx);
         }
         self.confirm(confirmed, cx);
         self.news = news;
         any
     }
 
-    fn take_in<Q: 'static>(&mut self, outcome: Outcome, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
+    fn on_outcome<Q: 'static>(&mut self, outcome: Outcome, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
         match outcome {
             Outcome::Confirmed(handle) => self.confirm(vec![handle], cx),
             Outcome::Abandoned(handle, pause) => {
@@ -238,11 +238,11 @@ impl<T: Send + Sync + 'static> Controller<T> {
     fn forget_waiting(&mut self, id: &MessageId) {
         if let Some(index) = self.waiting.iter().position(|waiting| waiting == id) {
             self.waiting.swap_remove(index);
-            self.delivery.shown().forget(&self.entity, id);
+            self.delivery.operator_state().forget(&self.entity, id);
         }
     }
 
-    fn carry_out<Q: 'static>(&mut self, effect: Effect<Payload<T>>, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
+    fn apply_effect<Q: 'static>(&mut self, effect: Effect<Payload<T>>, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
         let entity = || self.entity.clone();
         match effect {
             Effect::Deliver { handle, parts } => {
@@ -251,7 +251,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
             }
             Effect::Reply { to, epoch, message } => {
                 let from = self.me(cx);
-                self.delivery.answers().say(cx.remoting(), UpstreamMessage { from, to, epoch, message });
+                self.delivery.answers().enqueue(cx.remoting(), UpstreamMessage { from, to, epoch, message });
             }
             Effect::Suppressed(id) => {
                 self.outcomes.close(&id);
@@ -262,22 +262,22 @@ impl<T: Send + Sync + 'static> Controller<T> {
                 // persisted nor confirmed, and holds back later ones.
                 self.outcomes.close(&id);
                 self.delivery.counters.poisoned();
-                tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), message = ?id, attempts, "poisoned");
+                tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), message = ?id, attempts, "last permitted attempt at a message failed");
                 cx.remoting().dead_letter(DeadLetterReason::Poisoned, cx.id().as_str(), wire::BATCH);
                 self.announce(DeliveryEvent::Poisoned { entity: entity(), id, attempts });
             }
             // Open the message, so that no later message of its stream is persisted before it.
             Effect::Held(id) => self.outcomes.open(&id),
             Effect::Overdue(id) => {
-                tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), message = ?id, "not confirmed for long");
+                tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), message = ?id, "delivery unconfirmed for longer than confirm_warn_after");
                 self.announce(DeliveryEvent::Overdue { entity: entity(), id });
             }
             Effect::Replaced { producer, former, by } => {
                 self.announce(DeliveryEvent::ProducerReplaced { entity: entity(), producer, former, by });
             }
             Effect::SameProducer(producer) => {
-                if self.delivery.shown().is_to_warn(cx.now()) {
-                    tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), %producer, "two streams of one producer id");
+                if self.delivery.operator_state().is_to_warn(cx.now()) {
+                    tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), %producer, "two producers may use the same producer id (two streams active)");
                 }
                 self.announce(DeliveryEvent::SameProducer { entity: entity(), producer });
             }
@@ -290,7 +290,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
     }
 
     fn announce(&self, event: DeliveryEvent) {
-        self.delivery.shown().announce(event);
+        self.delivery.operator_state().announce(event);
     }
 
     fn deliver<Q: 'static>(
@@ -304,7 +304,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
             Ok(message) => self.ready.push_back(Delivery::new(message, handle, self.outcomes.clone())),
             Err(Unreadable { error, .. }) => {
                 self.delivery.counters.undecodable();
-                tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), message = ?handle.id, %error, "undecodable");
+                tracing::warn!(entity_type = %cx.entity_type(), id = %cx.id(), message = ?handle.id, %error, "message cannot be decoded");
                 let (entity, id) = (self.entity.clone(), handle.id.clone());
                 self.announce(DeliveryEvent::Undecodable { entity, id, error: error.clone() });
                 let bytes = move || Payload::bytes(&parts);
@@ -326,7 +326,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         match self.delivery.on_undecodable {
             OnUndecodable::Surface => {
                 self.waiting.push(handle.id.clone());
-                self.delivery.shown().wait(undecodable.clone());
+                self.delivery.operator_state().wait(undecodable.clone());
                 self.unreadable.push_back(undecodable);
                 self.handle(Input::Unreadable(handle), cx);
             }
@@ -367,25 +367,25 @@ impl<T: Send + Sync + 'static> Controller<T> {
         }
         self.links.version = self.machine.links_version();
         self.outcomes.set_streams(self.machine.streams());
-        let departures = self.delivery.departures();
+        let node_removals = self.delivery.node_removals();
         let nodes: Vec<UniqueAddress> = self.machine.producer_nodes().cloned().collect();
         for node in &nodes {
             if !self.watched.contains(node) && node != cx.node() {
-                departures.watch(&**cx.remoting(), node, &self.outcomes);
+                node_removals.watch(&**cx.remoting(), node, &self.outcomes);
                 self.watched.push(node.clone());
             }
         }
         let outcomes = &self.outcomes;
         self.watched
             .extract_if(.., |watched| !nodes.contains(watched))
-            .for_each(|gone| departures.forget(&gone, outcomes));
+            .for_each(|gone| node_removals.forget(&gone, outcomes));
     }
 
     /// Called at the end of each handler: passivation is vetoed while the entity or its links veto it.
     pub(crate) fn settle_vetoes<Q: 'static>(&mut self, cx: &mut ShardCx<'_, WithDelivery<T, Q>>) {
         self.vetoes.entity = cx.take_veto().unwrap_or(self.vetoes.entity);
         let veto = self.vetoes.entity || self.vetoes.links;
-        if std::mem::replace(&mut self.vetoes.told, veto) != veto {
+        if std::mem::replace(&mut self.vetoes.reported, veto) != veto {
             cx.veto_passivation(veto);
         }
     }
@@ -412,10 +412,10 @@ impl<T> Drop for Controller<T> {
         let ended = LinkTotals { overdue: 0, links: 0, ..self.links.totals };
         self.delivery.counters.links(&self.links.totals, &ended);
         for id in &self.waiting {
-            self.delivery.shown().forget(&self.entity, id);
+            self.delivery.operator_state().forget(&self.entity, id);
         }
         for node in &self.watched {
-            self.delivery.departures().forget(node, &self.outcomes);
+            self.delivery.node_removals().forget(node, &self.outcomes);
         }
     }
 }

@@ -107,15 +107,15 @@ pub enum DeliveryHealth {
 
 /// Broadcasts events to the subscribers.
 #[derive(Debug)]
-pub(super) struct Announcements(broadcast::Sender<DeliveryEvent>);
+pub(super) struct EventBus(broadcast::Sender<DeliveryEvent>);
 
-impl Default for Announcements {
+impl Default for EventBus {
     fn default() -> Self {
         Self(broadcast::channel(CAPACITY).0)
     }
 }
 
-impl Announcements {
+impl EventBus {
     pub(super) fn subscribe(&self) -> DeliveryEvents {
         DeliveryEvents { receiver: self.0.subscribe(), missed: 0 }
     }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::answers::Answers;
-use super::departures::Departures;
-use super::{DeliveryEvents, DeliveryHealth, Shown, Undecodable};
+use super::node_removals::NodeRemovals;
+use super::{DeliveryEvents, DeliveryHealth, OperatorState, Undecodable};
 use crate::counters::DeliveryCounters;
-use crate::machine::sharding_consumer::{Legacy, ShardingConsumerSettings};
+use crate::machine::sharding_consumer::{HandoverState, ShardingConsumerSettings};
 use crate::settings::{DeliverySettings, OnUndecodable, SettingsError};
 
 /// Settings, counters and events of the entities of one type on this node that take deliveries. Clones share their
@@ -24,16 +24,16 @@ pub struct ConsumerDelivery {
 /// State that the entities of one type share.
 #[derive(Debug, Default)]
 struct Shared {
-    shown: Shown,
-    departures: Arc<Departures>,
+    operator_state: OperatorState,
+    node_removals: Arc<NodeRemovals>,
     answers: Arc<Answers>,
     /// Attempts at unconfirmed messages of failed entities, by entity id, until the successor starts.
-    legacies: Mutex<BTreeMap<Arc<str>, Legacy>>,
+    handovers: Mutex<BTreeMap<Arc<str>, HandoverState>>,
 }
 
-/// Limit of legacies kept; beyond the limit a legacy is lost, so a message that the failed entity gave up may be
+/// Limit of the stored states; beyond the limit a state is lost, so a message that the failed entity gave up may be
 /// delivered again.
-const MAX_LEGACIES: usize = 10_000;
+const MAX_HANDOVERS: usize = 10_000;
 
 impl ConsumerDelivery {
     /// Checks the settings.
@@ -56,18 +56,18 @@ impl ConsumerDelivery {
     /// Subscribes to events of deliveries, for operators: messages that failed or cannot be decoded, and producers that
     /// were replaced.
     pub fn events(&self) -> DeliveryEvents {
-        self.shared.shown.events()
+        self.shared.operator_state.events()
     }
 
     /// Degraded while links are blocked by undecodable messages, until an operator acts.
     pub fn health(&self) -> DeliveryHealth {
-        self.shared.shown.health()
+        self.shared.operator_state.health()
     }
 
     /// The undecodable messages that are not confirmed yet, at entities of this type on this node
     /// ([`OnUndecodable::Surface`]).
     pub fn undecodable(&self) -> Vec<Undecodable> {
-        self.shared.shown.undecodable()
+        self.shared.operator_state.undecodable()
     }
 
     /// The number of streams whose marks are kept for ever, and the retention of the other marks.
@@ -77,32 +77,32 @@ impl ConsumerDelivery {
         greylag_persistence::MarkLimits { max_streams, retention }
     }
 
-    pub(super) fn shown(&self) -> &Shown {
-        &self.shared.shown
+    pub(super) fn operator_state(&self) -> &OperatorState {
+        &self.shared.operator_state
     }
 
-    pub(super) fn departures(&self) -> &Arc<Departures> {
-        &self.shared.departures
+    pub(super) fn node_removals(&self) -> &Arc<NodeRemovals> {
+        &self.shared.node_removals
     }
 
     pub(super) fn answers(&self) -> &Arc<Answers> {
         &self.shared.answers
     }
 
-    fn legacies(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Legacy>> {
-        self.shared.legacies.lock().unwrap_or_else(PoisonError::into_inner)
+    fn handovers(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, HandoverState>> {
+        self.shared.handovers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores the legacy of an entity that failed, for its successor.
-    pub(super) fn leave(&self, entity: &Arc<str>, legacy: Legacy) {
-        let mut legacies = self.legacies();
-        if !legacy.is_empty() && legacies.len() < MAX_LEGACIES {
-            legacies.insert(entity.clone(), legacy);
+    /// Stores the state that an entity leaves to its successor after it failed.
+    pub(super) fn store_handover(&self, entity: &Arc<str>, handover: HandoverState) {
+        let mut handovers = self.handovers();
+        if !handover.is_empty() && handovers.len() < MAX_HANDOVERS {
+            handovers.insert(entity.clone(), handover);
         }
     }
 
-    /// Takes the legacy of an entity's predecessor, if there is one.
-    pub(super) fn inherit(&self, entity: &str) -> Option<Legacy> {
-        self.legacies().remove(entity)
+    /// Takes the state that the entity's predecessor left, if there is one.
+    pub(super) fn take_handover(&self, entity: &str) -> Option<HandoverState> {
+        self.handovers().remove(entity)
     }
 }

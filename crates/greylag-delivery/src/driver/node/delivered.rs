@@ -5,11 +5,11 @@ use greylag_persistence::EventSourced;
 use greylag_sharding::{ByEvents, EntityType};
 use std::convert::Infallible;
 
-use super::Kept;
-use super::layer::{layered_codec, noting};
+use super::NodeState;
+use super::layer::{layered_codec, register_type};
 use crate::command::{Beside, UnderDelivery};
 use crate::driver::entity::is_activity;
-use crate::driver::event_sourced::hosted;
+use crate::driver::event_sourced::delivery_host;
 use crate::with_delivery::{NoBypass, WithDelivery};
 
 /// Puts delivery in front of the entities of an event-sourced type, in the type's description.
@@ -87,10 +87,10 @@ where
     fn with_delivery_and(self, bypass: impl Codec<Beside<B>>) -> EntityType<WithDelivery<T, Beside<B>>> {
         let mut deliveries = None;
         let layered = self.hosted_by(layered_codec(&mut deliveries, bypass), |parts, init| {
-            let consumers = Kept::of(init.extensions()).consumers(init.entity_type.as_str());
+            let consumers = NodeState::of(init.extensions()).consumers(init.entity_type.as_str());
             let (behavior, persistence_id) = (parts.behavior(init)?, parts.persistence_id(init)?);
-            Ok(hosted(behavior, persistence_id, &parts.codecs().of_wrapper(), consumers, init))
+            Ok(delivery_host(behavior, persistence_id, &parts.codecs().of_wrapper(), consumers, init))
         });
-        layered.is_activity(is_activity).on_set_up(noting(deliveries))
+        layered.is_activity(is_activity).on_set_up(register_type(deliveries))
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use greylag_core::Codec;
 use greylag_sharding::{EntityType, Failure, Proxy, Region, Sharding};
 
-use super::Kept;
+use super::NodeState;
 use crate::settings::DeliverySettings;
 use crate::with_delivery::{DeliveryCodec, NoBypass, WithDelivery};
 
@@ -36,7 +36,7 @@ impl<T: Send + Sync + 'static> ProxyDelivery<T> for EntityType<T, Proxy> {
     fn with_delivery_and<Q: Send + 'static>(self, bypass: impl Codec<Q>) -> EntityType<WithDelivery<T, Q>, Proxy> {
         let mut deliveries = None;
         let layered = self.carried_as(layered_codec(&mut deliveries, bypass));
-        layered.on_set_up(noting(deliveries))
+        layered.on_set_up(register_type(deliveries))
     }
 }
 
@@ -74,7 +74,7 @@ where
     fn delivery_settings(self, change: impl Fn(&mut DeliverySettings) + Send + Sync + 'static) -> Self {
         let name = self.name().to_owned();
         self.before_set_up(move |sharding| {
-            let changed = Kept::of(sharding.extensions()).change_settings(&name, &change);
+            let changed = NodeState::of(sharding.extensions()).change_settings(&name, &change);
             changed.map_err(|error| Failure::new(error.to_string()))
         })
     }
@@ -99,7 +99,7 @@ where
 }
 
 /// Registers the type where producers find it, and adds a view of its region that sends bypass messages.
-pub(super) fn noting<T, Q>(
+pub(super) fn register_type<T, Q>(
     deliveries: Option<SharedCodec<T>>,
 ) -> impl Fn(&Sharding, &Region<WithDelivery<T, Q>>) + Send + Sync
 where
@@ -107,7 +107,7 @@ where
     Q: Send + 'static,
 {
     move |sharding, region| {
-        Kept::of(sharding.extensions()).add::<T, Q>(region.name().as_str(), deliveries.clone());
+        NodeState::of(sharding.extensions()).add::<T, Q>(region.name().as_str(), deliveries.clone());
         sharding.add_view(region, WithDelivery::<T, Q>::Bypass);
     }
 }

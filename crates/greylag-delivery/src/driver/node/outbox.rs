@@ -4,10 +4,10 @@ use std::any::type_name;
 
 use greylag_sharding::{EntityInit, EntityKey};
 
-use super::Kept;
-use super::watched::Watched;
+use super::NodeState;
+use super::producer_reporter::ProducerReporter;
 use crate::driver::queue::EVENT_OVERHEAD;
-use crate::driver::{EntityOutbox, Keeping, ShardingProducer};
+use crate::driver::{EntityOutbox, MessageStorage, ShardingProducer};
 use crate::error::StartError;
 use crate::ids::ProducerId;
 
@@ -43,20 +43,21 @@ impl EntityOutbox {
     #[allow(clippy::needless_pass_by_value, reason = "keys are constants, and are named as such elsewhere")]
     pub fn open<T: Send + Sync + 'static>(init: &EntityInit, key: EntityKey<T>) -> Result<Self, StartError> {
         let sharding = init.sharding().ok_or(StartError::NodeEnded)?;
-        let kept = Kept::of(init.extensions());
+        let state = NodeState::of(init.extensions());
         let not_set_up = || StartError::NotSetUp { entity_type: key.name().to_owned(), message: type_name::<T>() };
-        let producing = kept.producing::<T>(key.name()).ok_or_else(not_set_up)?;
-        let region = producing.region(&sharding).ok_or_else(not_set_up)?;
+        let producer_target = state.producer_target::<T>(key.name()).ok_or_else(not_set_up)?;
+        let region = producer_target.region(&sharding).ok_or_else(not_set_up)?;
         let no_codec = || StartError::NoCodec { entity_type: key.name().to_owned() };
-        let codec = producing.codec.clone().ok_or_else(no_codec)?;
+        let codec = producer_target.codec.clone().ok_or_else(no_codec)?;
         let stores = init.stores().ok_or(StartError::NoStores)?;
         let (outbox, queue) = Self::new(stores.journal.caps().max_event_bytes.saturating_sub(EVENT_OVERHEAD));
         let id = ProducerId::new(format!("{}/{}", init.entity_type, init.id))?;
-        let keeping = Keeping::Durable(id.clone(), Box::new(queue));
-        let settings = kept.settings();
-        let producer = ShardingProducer::open(sharding.remoting().clone(), keeping, region, codec, settings)?;
-        let watched = Watched::new(producer.sending(), id, key.name().to_owned(), settings.producer.drain_on_drop);
-        kept.outboxes().add(init.entity_type.as_str(), key.name(), Box::new(watched));
+        let storage = MessageStorage::Durable(id.clone(), Box::new(queue));
+        let settings = state.settings();
+        let producer = ShardingProducer::open(sharding.remoting().clone(), storage, region, codec, settings)?;
+        let reporter =
+            ProducerReporter::new(producer.sending(), id, key.name().to_owned(), settings.producer.drain_on_drop);
+        state.outboxes().add(init.entity_type.as_str(), key.name(), Box::new(reporter));
         Ok(outbox.with_producer(producer))
     }
 }

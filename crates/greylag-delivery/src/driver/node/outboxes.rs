@@ -12,10 +12,10 @@ const FIRST_SWEEP: usize = 64;
 
 /// See the module's documentation.
 #[derive(Default)]
-pub(super) struct Outboxes(Mutex<BTreeMap<Ways, Group>>);
+pub(super) struct Outboxes(Mutex<BTreeMap<TypePair, Group>>);
 
 /// The sending type, and the receiving type.
-type Ways = (String, String);
+type TypePair = (String, String);
 
 struct Group {
     producers: Vec<Box<dyn Reporting>>,
@@ -38,7 +38,7 @@ impl Group {
     }
 
     /// The sum over the group's running producers; `None` if none runs.
-    fn report(&self, (from, to): &Ways) -> Option<ProducerReport> {
+    fn report(&self, (from, to): &TypePair) -> Option<ProducerReport> {
         let running = self.producers.iter().filter_map(|producer| producer.report());
         let all = running.reduce(|all, one| ProducerReport {
             trouble: all.trouble.or(one.trouble),
@@ -60,7 +60,7 @@ impl Outboxes {
     /// One report per group with a running producer.
     pub(super) fn report(&self) -> Vec<ProducerReport> {
         let groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        groups.iter().filter_map(|(ways, group)| group.report(ways)).collect()
+        groups.iter().filter_map(|(types, group)| group.report(types)).collect()
     }
 }
 
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_ended_are_forgotten_in_time() {
+    fn ended_producers_are_removed_from_the_report() {
         let (outboxes, kept) = (Outboxes::default(), || {
             let (runs, ended) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
             [runs, ended].map(|runs| Producer { runs, report: report(1, None, None) })

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use greylag_core::Codec;
 use greylag_sharding::{EntityInit, EntityKey, EntityType, Failure};
 
-use super::Kept;
-use super::layer::noting;
-use crate::driver::entity::{DeliveryEntity, DeliveryType, Factory, Hosted, is_activity};
+use super::NodeState;
+use super::layer::register_type;
+use crate::driver::entity::{DeliveryEntity, DeliveryHost, DeliveryType, Factory, is_activity};
 use crate::with_delivery::{DeliveryCodec, NoBypass, WithDelivery};
 
 impl DeliveryType {
@@ -77,10 +77,10 @@ impl DeliveryType {
     {
         let (codec, factory): (Arc<dyn Codec<T>>, Arc<Factory<E>>) = (Arc::new(codec), Arc::new(factory));
         let hosting = EntityType::hosting(EntityKey::named(key.name()), move |init| {
-            let consumers = Kept::of(init.extensions()).consumers(init.entity_type.as_str());
-            Hosted::new(&factory, consumers, init)
+            let consumers = NodeState::of(init.extensions()).consumers(init.entity_type.as_str());
+            DeliveryHost::new(&factory, consumers, init)
         });
         let hosting = hosting.codec(DeliveryCodec::new(codec.clone(), bypass));
-        hosting.is_activity(is_activity).on_set_up(noting(Some(codec)))
+        hosting.is_activity(is_activity).on_set_up(register_type(Some(codec)))
     }
 }

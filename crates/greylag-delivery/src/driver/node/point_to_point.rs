@@ -6,8 +6,8 @@ use std::sync::Arc;
 use greylag_core::{Codec, Encoded};
 
 use super::NodeDelivery;
+use super::producer_reporter::ProducerReporter;
 use super::start_producer::{Durability, ProducerName};
-use super::watched::Watched;
 use crate::driver::DurableProducerQueue;
 use crate::driver::point_to_point::{ConsumerController, ProducerController};
 use crate::error::StartError;
@@ -94,11 +94,11 @@ impl<T: Send + Sync + 'static> StartProducerController<T> {
         let Self { node, name, codec, settings, durability } = self;
         let remoting = node.sharding.remoting().clone();
         let id = name.on(remoting.self_address())?;
-        let keeping = durability.keeping(&node.sharding, id.clone(), &settings)?;
+        let storage = durability.storage(&node.sharding, id.clone(), &settings)?;
         let drain_on_drop = settings.producer.drain_on_drop;
         let builder = ProducerController::builder(id.clone(), codec).settings(settings);
-        let controller = builder.keeping(keeping).spawn(&remoting)?;
-        node.kept.watch(Box::new(Watched::new(controller.sending(), id, String::new(), drain_on_drop)));
+        let controller = builder.storage(storage).spawn(&remoting)?;
+        node.state.watch(Box::new(ProducerReporter::new(controller.sending(), id, String::new(), drain_on_drop)));
         Ok(controller)
     }
 }
@@ -132,7 +132,7 @@ impl<T: Send + Sync + 'static> StartConsumerController<T> {
     pub async fn start(self) -> Result<ConsumerController<T>, StartError> {
         let Self { node, name, codec, settings } = self;
         let controller = ConsumerController::builder(codec).settings(settings).spawn(node.sharding.remoting())?;
-        node.kept.attended().add(name, controller.counters().clone(), controller.ending());
+        node.state.consumer_registry().add(name, controller.counters().clone(), controller.shutdown_handle());
         Ok(controller)
     }
 }

@@ -10,10 +10,10 @@ use greylag_persistence::PersistenceId;
 use greylag_sharding::{EntityKey, Sharding};
 
 use super::NodeDelivery;
-use super::watched::Watched;
+use super::producer_reporter::ProducerReporter;
 #[cfg(feature = "persistence")]
 use crate::driver::EventSourcedProducerQueue;
-use crate::driver::{DurableProducerQueue, Keeping, ShardingProducer};
+use crate::driver::{DurableProducerQueue, MessageStorage, ShardingProducer};
 use crate::error::StartError;
 use crate::ids::{InvalidProducerId, ProducerId};
 use crate::settings::DeliverySettings;
@@ -131,15 +131,15 @@ impl<T: Send + Sync + 'static> StartProducer<T> {
     pub async fn start(self) -> Result<ShardingProducer<T>, StartError> {
         let Self { node, entity_type, name, settings, durability, .. } = self;
         let not_set_up = || StartError::NotSetUp { entity_type: entity_type.clone(), message: type_name::<T>() };
-        let producing = node.kept.producing::<T>(&entity_type).ok_or_else(not_set_up)?;
-        let region = producing.region(&node.sharding).ok_or_else(not_set_up)?;
-        let codec = producing.codec.clone().ok_or(StartError::NoCodec { entity_type: entity_type.clone() })?;
+        let producer_target = node.state.producer_target::<T>(&entity_type).ok_or_else(not_set_up)?;
+        let region = producer_target.region(&node.sharding).ok_or_else(not_set_up)?;
+        let codec = producer_target.codec.clone().ok_or(StartError::NoCodec { entity_type: entity_type.clone() })?;
         let remoting = node.sharding.remoting().clone();
         let id = name.on(remoting.self_address())?;
-        let keeping = durability.keeping(&node.sharding, id.clone(), &settings)?;
-        let producer = ShardingProducer::open(remoting, keeping, region, codec, &settings)?;
-        let watched = Watched::new(producer.sending(), id, entity_type, settings.producer.drain_on_drop);
-        node.kept.watch(Box::new(watched));
+        let storage = durability.storage(&node.sharding, id.clone(), &settings)?;
+        let producer = ShardingProducer::open(remoting, storage, region, codec, &settings)?;
+        let reporter = ProducerReporter::new(producer.sending(), id, entity_type, settings.producer.drain_on_drop);
+        node.state.watch(Box::new(reporter));
         Ok(producer)
     }
 }
@@ -157,15 +157,15 @@ pub(super) enum Durability {
 
 impl Durability {
     #[cfg_attr(not(feature = "persistence"), allow(unused_variables, clippy::unnecessary_wraps))]
-    pub(super) fn keeping(
+    pub(super) fn storage(
         self,
         sharding: &Sharding,
         id: ProducerId,
         settings: &DeliverySettings,
-    ) -> Result<Keeping, StartError> {
+    ) -> Result<MessageStorage, StartError> {
         match self {
-            Self::None => Ok(Keeping::fresh(id)),
-            Self::In(queue) => Ok(Keeping::Durable(id, queue)),
+            Self::None => Ok(MessageStorage::fresh(id)),
+            Self::In(queue) => Ok(MessageStorage::Durable(id, queue)),
             #[cfg(feature = "persistence")]
             Self::Journal => {
                 let stores = sharding.stores().ok_or(StartError::NoStores)?.clone();
@@ -173,7 +173,7 @@ impl Durability {
                 let permits = sharding.recovery_permits().clone();
                 let queue =
                     EventSourcedProducerQueue::open(history, stores, permits, settings.event_sourced_queue.clone())?;
-                Ok(Keeping::Durable(id, Box::new(queue)))
+                Ok(MessageStorage::Durable(id, Box::new(queue)))
             }
         }
     }

@@ -56,7 +56,7 @@ async fn node() -> Sharding {
 /// The codec of deliveries is named once, in the type's description; bypass messages are sent by a key of their own
 /// type.
 #[tokio::test]
-async fn what_is_described_is_all_that_a_producer_and_an_asker_need() {
+async fn described_entity_type_serves_producers_and_asks() {
     let sharding = node().await;
     let delivery = NodeDelivery::of(&sharding, DeliverySettings::test()).unwrap();
     sharding.init(sums().with_delivery_and(json("sum.get"))).unwrap();
@@ -138,11 +138,11 @@ async fn a_producer_of_other_messages_and_a_type_without_a_codec_are_refused_by_
 async fn an_outbox_to_a_type_that_is_not_set_up_is_refused_by_name() {
     let sharding = node().await;
     NodeDelivery::of(&sharding, DeliverySettings::test()).unwrap();
-    let (told, mut outcomes) = tokio::sync::mpsc::unbounded_channel();
+    let (to_test, mut outcomes) = tokio::sync::mpsc::unbounded_channel();
     let orders = EntityType::event_sourced(SUM, move |init| {
-        told.send(EntityOutbox::open(init, EntityKey::<u32>::new("Card")).map(drop)).unwrap();
-        told.send(EntityOutbox::open(init, EntityKey::<u32>::new("Sum")).map(drop)).unwrap();
-        told.send(EntityOutbox::open(init, SUM).map(drop)).unwrap();
+        to_test.send(EntityOutbox::open(init, EntityKey::<u32>::new("Card")).map(drop)).unwrap();
+        to_test.send(EntityOutbox::open(init, EntityKey::<u32>::new("Sum")).map(drop)).unwrap();
+        to_test.send(EntityOutbox::open(init, SUM).map(drop)).unwrap();
         Ok(Sum)
     });
     let orders = orders.commands(json("sum.add")).events(json("sum.added")).with_delivery_and(json("sum.get"));
@@ -161,9 +161,9 @@ async fn an_outbox_to_a_type_that_is_not_set_up_is_refused_by_name() {
 async fn outboxes_are_reported_by_type() {
     let sharding = node().await;
     let delivery = NodeDelivery::of(&sharding, DeliverySettings::test()).unwrap();
-    let (told, mut outboxes) = tokio::sync::mpsc::unbounded_channel();
+    let (to_test, mut outboxes) = tokio::sync::mpsc::unbounded_channel();
     let sums = EntityType::event_sourced(SUM, move |init| {
-        told.send(EntityOutbox::open(init, SUM).unwrap()).unwrap();
+        to_test.send(EntityOutbox::open(init, SUM).unwrap()).unwrap();
         Ok(Sum)
     });
     let sums = sums.commands(json("sum.add")).events(json("sum.added")).with_delivery_and(json("sum.get"));
@@ -188,7 +188,7 @@ async fn outboxes_are_reported_by_type() {
 
 /// Parts of a description that delivery would ignore are refused.
 #[tokio::test]
-async fn what_is_said_of_messages_before_delivery_is_put_there_is_refused() {
+async fn message_settings_before_with_delivery_are_refused() {
     let sharding = node().await;
     let early = |what| Err(InitError::OfWrappedMessages { name: EntityTypeName::new("Sum").unwrap(), what });
     let init = |described: EntityType<u64, greylag_sharding::ByEvents<Sum>>| {
@@ -254,7 +254,7 @@ async fn a_durable_producer_goes_on_in_the_nodes_journal() {
 
 /// The report has the number and the age of unconfirmed messages, and the consumer whose demand is missing.
 #[tokio::test]
-async fn what_waits_is_reported() {
+async fn waiting_messages_are_reported() {
     const STUCK: EntityKey<u64> = EntityKey::new("Stuck");
 
     struct Stuck(Arc<std::sync::Mutex<Vec<Delivery<u64>>>>);

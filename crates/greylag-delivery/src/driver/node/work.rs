@@ -7,8 +7,8 @@ use std::sync::Arc;
 use greylag_core::{Codec, Encoded};
 
 use super::NodeDelivery;
+use super::producer_reporter::ProducerReporter;
 use super::start_producer::{Durability, ProducerName};
-use super::watched::Watched;
 use crate::delivery::Delivery;
 use crate::driver::DurableProducerQueue;
 use crate::driver::work_pulling::{WorkPullingProducer, WorkerDirectory, WorkerHandle};
@@ -96,7 +96,7 @@ impl NodeDelivery {
     /// Sets the directory by which producers and workers of this node find each other; `open` is called when the first
     /// of them starts. Without a directory, they find only those of this node.
     pub fn find_workers_by(&self, open: impl FnOnce() -> Result<Arc<dyn WorkerDirectory>, String> + Send + 'static) {
-        self.kept.find_workers_by(Box::new(open));
+        self.state.find_workers_by(Box::new(open));
     }
 }
 
@@ -136,13 +136,13 @@ impl<T: Send + Sync + 'static> StartWorkProducer<T> {
         let Self { node, key, name, settings, durability } = self;
         let remoting = node.sharding.remoting().clone();
         let id = name.on(remoting.self_address())?;
-        let (service, directory) = (ServiceKey::new(key.name)?, node.kept.workers()?);
-        let keeping = durability.keeping(&node.sharding, id.clone(), &settings)?;
+        let (service, directory) = (ServiceKey::new(key.name)?, node.state.workers()?);
+        let storage = durability.storage(&node.sharding, id.clone(), &settings)?;
         let drain_on_drop = settings.producer.drain_on_drop;
         let builder =
             WorkPullingProducer::builder(id.clone(), key.codec, service.clone(), directory).settings(settings);
-        let producer = builder.keeping(keeping).spawn(&remoting)?;
-        node.kept.watch(Box::new(Watched::new(producer.sending(), id, service.to_string(), drain_on_drop)));
+        let producer = builder.storage(storage).spawn(&remoting)?;
+        node.state.watch(Box::new(ProducerReporter::new(producer.sending(), id, service.to_string(), drain_on_drop)));
         Ok(producer)
     }
 }
@@ -187,10 +187,10 @@ where
     /// [`StartError`]; nothing was started.
     pub async fn start(self) -> Result<WorkerHandle, StartError> {
         let Self { node, key, settings, parallel, handler } = self;
-        let (service, directory) = (ServiceKey::new(key.name)?, node.kept.workers()?);
+        let (service, directory) = (ServiceKey::new(key.name)?, node.state.workers()?);
         let builder = WorkerHandle::builder(key.codec, service.clone(), directory, handler);
         let worker = builder.settings(settings).parallel(parallel).spawn(node.sharding.remoting())?;
-        node.kept.attended().add(service.to_string(), worker.counters().clone(), worker.stopping());
+        node.state.consumer_registry().add(service.to_string(), worker.counters().clone(), worker.shutdown_handle());
         Ok(worker)
     }
 }

@@ -14,7 +14,7 @@ use super::deliveries::Deliveries;
 use super::downstream::Downstream;
 use crate::counters::DeliveryCounters;
 use crate::dedupe::Dedupe;
-use crate::driver::consumer::{DeliveryEvents, DeliveryHealth, Shown, Undecodable};
+use crate::driver::consumer::{DeliveryEvents, DeliveryHealth, OperatorState, Undecodable};
 use crate::driver::sending::register;
 use crate::driver::work_pulling::WorkerDirectory;
 use crate::error::StartError;
@@ -35,7 +35,7 @@ pub struct ConsumerController<T> {
     reference: ControllerRef,
     consumers: AtomicU64,
     counters: DeliveryCounters,
-    shown: Arc<Shown>,
+    operator_state: Arc<OperatorState>,
 }
 
 /// Makes a [`ConsumerController`].
@@ -91,21 +91,21 @@ impl<T: Send + Sync + 'static> ConsumerController<T> {
     /// Subscribes to events of deliveries, for operators: messages that failed or cannot be decoded, and producers that
     /// were replaced.
     pub fn events(&self) -> DeliveryEvents {
-        self.shown.events()
+        self.operator_state.events()
     }
 
     /// Degraded while links are blocked by undecodable messages, until an operator acts.
     pub fn health(&self) -> DeliveryHealth {
-        self.shown.health()
+        self.operator_state.health()
     }
 
-    pub(crate) fn shown(&self) -> &Arc<Shown> {
-        &self.shown
+    pub(crate) fn operator_state(&self) -> &Arc<OperatorState> {
+        &self.operator_state
     }
 
     /// A handle that ends the controller in order, but does not keep it alive.
-    pub(crate) fn ending(&self) -> Ending<T> {
-        Ending(self.commands.clone())
+    pub(crate) fn shutdown_handle(&self) -> ConsumerShutdown<T> {
+        ConsumerShutdown(self.commands.clone())
     }
 
     /// Counters of the deliveries since the controller's start.
@@ -115,9 +115,9 @@ impl<T: Send + Sync + 'static> ConsumerController<T> {
 }
 
 /// Ends a consumer controller in order; does not keep the controller alive.
-pub(crate) struct Ending<T>(mpsc::UnboundedSender<Command<T>>);
+pub(crate) struct ConsumerShutdown<T>(mpsc::UnboundedSender<Command<T>>);
 
-impl<T> Ending<T> {
+impl<T> ConsumerShutdown<T> {
     /// Whether the controller has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.0.is_closed()
@@ -130,7 +130,7 @@ impl<T> Ending<T> {
     }
 }
 
-impl<T> Clone for Ending<T> {
+impl<T> Clone for ConsumerShutdown<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
@@ -188,9 +188,9 @@ impl<T: Send + Sync + 'static> ConsumerBuilder<T> {
         let (commands, inbox) = mpsc::unbounded_channel();
         let registered = self.work.map(|(key, directory)| directory.register(&key, reference.clone()));
         let task = Task::new(machine, remoting.clone(), reference.clone(), on_undecodable, max_message_bytes);
-        let (counters, shown) = (task.counters.clone(), task.shown.clone());
+        let (counters, operator_state) = (task.counters.clone(), task.operator_state.clone());
         tokio::spawn(task.run(inbox, from_producers, registered));
-        Ok(ConsumerController { commands, reference, consumers: AtomicU64::new(0), counters, shown })
+        Ok(ConsumerController { commands, reference, consumers: AtomicU64::new(0), counters, operator_state })
     }
 }
 

@@ -12,8 +12,8 @@ use super::downstream::FromProducer;
 use crate::counters::{DeliveryCounters, LinkTotals};
 use crate::dedupe::Dedupe;
 use crate::delivery::{Delivery, Outcome, Outcomes};
-use crate::driver::consumer::{DeliveryEvent, Shown, Undecodable, changed};
-use crate::driver::sending::{now, say};
+use crate::driver::consumer::{DeliveryEvent, OperatorState, Undecodable, changed};
+use crate::driver::sending::{now, send_upstream};
 use crate::driver::work_pulling::RegisteredWorker;
 use crate::ids::{ControllerRef, Epoch, MessageId};
 use crate::machine::consumer_controller::{ConsumerController as Machine, Input};
@@ -53,7 +53,7 @@ pub(super) struct Task<T> {
     on_undecodable: OnUndecodable,
     max_message_bytes: u64,
     pub(super) counters: DeliveryCounters,
-    pub(super) shown: Arc<Shown>,
+    pub(super) operator_state: Arc<OperatorState>,
     /// The link totals already added to `counters`.
     links: LinkTotals,
     outcomes: Arc<Outcomes>,
@@ -83,7 +83,7 @@ impl<T: Send + Sync + 'static> Task<T> {
             on_undecodable,
             max_message_bytes,
             counters: DeliveryCounters::default(),
-            shown: Arc::default(),
+            operator_state: Arc::default(),
             links: LinkTotals::default(),
             outcomes: Arc::default(),
             unreadable: BTreeSet::new(),
@@ -109,7 +109,7 @@ impl<T: Send + Sync + 'static> Task<T> {
                 timer.as_mut().reset(deadline.into());
             }
             tokio::select! {
-                () = timer.as_mut(), if deadline.is_some() => self.tell(Input::Tick),
+                () = timer.as_mut(), if deadline.is_some() => self.handle_input(Input::Tick),
                 () = changed(self.outcomes.clone()) => {
                     // Handle commands first, so that a stop requested before a confirmation is handled before it.
                     while let Ok(command) = commands.try_recv() {
@@ -139,14 +139,14 @@ impl<T: Send + Sync + 'static> Task<T> {
         let ended = LinkTotals { overdue: 0, links: 0, ..self.links };
         self.counters.links(&std::mem::replace(&mut self.links, ended), &ended);
         for id in std::mem::take(&mut self.unreadable) {
-            self.shown.forget(&self.name, &id);
+            self.operator_state.forget(&self.name, &id);
         }
     }
 
     fn take(&mut self, message: FromProducer<T>) {
         match message {
-            FromProducer::Batch(batch) => self.tell(Input::Batch(batch)),
-            FromProducer::Stopped(stopped) => self.tell(Input::ProducerStopped(stopped)),
+            FromProducer::Batch(batch) => self.handle_input(Input::Batch(batch)),
+            FromProducer::Stopped(stopped) => self.handle_input(Input::ProducerStopped(stopped)),
         }
     }
 
@@ -156,15 +156,15 @@ impl<T: Send + Sync + 'static> Task<T> {
                 // Deliveries queued in the former consumer's stream are dropped with the stream; they are handed out
                 // again.
                 self.consumer = Some(Consumer { number: consumer, to });
-                self.tell(Input::Start(dedupe));
+                self.handle_input(Input::Start(dedupe));
             }
             Command::WatchUndecodable(watcher) => {
-                if self.shown.undecodable().into_iter().all(|undecodable| watcher.send(undecodable).is_ok()) {
+                if self.operator_state.undecodable().into_iter().all(|undecodable| watcher.send(undecodable).is_ok()) {
                     self.watchers.push(watcher);
                 }
             }
-            Command::RegisterTo(producer) => self.tell(Input::RegisterTo(producer)),
-            Command::DeliverThenStop => self.tell(Input::DeliverThenStop),
+            Command::RegisterTo(producer) => self.handle_input(Input::RegisterTo(producer)),
+            Command::DeliverThenStop => self.handle_input(Input::DeliverThenStop),
             Command::ConsumerEnded(number) => {
                 if self.consumer.as_ref().is_some_and(|consumer| consumer.number == number) {
                     self.stop();
@@ -181,7 +181,7 @@ impl<T: Send + Sync + 'static> Task<T> {
     /// Stops the links (C15), after handling earlier confirmations so that they are sent first.
     fn stop(&mut self) {
         self.collect();
-        self.tell(Input::Stop);
+        self.handle_input(Input::Stop);
     }
 
     /// Handles the queued outcomes of deliveries.
@@ -194,7 +194,7 @@ impl<T: Send + Sync + 'static> Task<T> {
                 Outcome::Abandoned(handle, pause) => {
                     self.confirm(std::mem::take(&mut confirmed));
                     self.counters.abandoned();
-                    self.tell(Input::Abandon(handle, pause));
+                    self.handle_input(Input::Abandon(handle, pause));
                 }
                 // Only entities produce these outcomes.
                 Outcome::Recovered(_) | Outcome::Suppressed | Outcome::NodeGone(_) | Outcome::Deferred(_) => {}
@@ -207,18 +207,18 @@ impl<T: Send + Sync + 'static> Task<T> {
         if !handles.is_empty() {
             for handle in &handles {
                 if self.unreadable.remove(&handle.id) {
-                    self.shown.forget(&self.name, &handle.id);
+                    self.operator_state.forget(&self.name, &handle.id);
                 }
             }
             self.counters.confirmed(handles.len() as u64);
-            self.tell(Input::ConfirmAll(handles));
+            self.handle_input(Input::ConfirmAll(handles));
         }
     }
 
-    fn tell(&mut self, input: Input<Payload<T>>) {
+    fn handle_input(&mut self, input: Input<Payload<T>>) {
         self.machine.handle(now(), input, &mut self.effects);
         for effect in std::mem::take(&mut self.effects) {
-            self.carry_out(effect);
+            self.apply_effect(effect);
         }
         let links = LinkTotals {
             counters: self.machine.counters(),
@@ -232,10 +232,10 @@ impl<T: Send + Sync + 'static> Task<T> {
     }
 
     fn announce(&self, event: impl FnOnce(Arc<str>) -> DeliveryEvent) {
-        self.shown.announce(event(self.name.clone()));
+        self.operator_state.announce(event(self.name.clone()));
     }
 
-    fn carry_out(&mut self, effect: Effect<Payload<T>>) {
+    fn apply_effect(&mut self, effect: Effect<Payload<T>>) {
         match effect {
             Effect::Deliver { handle, parts } => self.deliver(handle, parts),
             Effect::Reply { to, epoch, message } => self.reply(to, epoch, message),
@@ -246,27 +246,27 @@ impl<T: Send + Sync + 'static> Task<T> {
             Effect::Poisoned { id, attempts } => {
                 self.outcomes.close(&id);
                 self.counters.poisoned();
-                tracing::warn!(consumer = %self.me, message = ?id, attempts, "poisoned");
+                tracing::warn!(consumer = %self.me, message = ?id, attempts, "last permitted attempt at a message failed");
                 self.remoting.dead_letter(DeadLetterReason::Poisoned, &self.me.path, wire::BATCH);
                 self.announce(|entity| DeliveryEvent::Poisoned { entity, id, attempts });
             }
             Effect::Held(id) => self.outcomes.open(&id),
             Effect::Overdue(id) => {
-                tracing::warn!(consumer = %self.me, message = ?id, "not confirmed for long");
+                tracing::warn!(consumer = %self.me, message = ?id, "delivery unconfirmed for longer than confirm_warn_after");
                 self.announce(|entity| DeliveryEvent::Overdue { entity, id });
             }
             Effect::Replaced { producer, former, by } => {
-                tracing::info!(consumer = %self.me, %producer, %former, %by, "another controller is listened to");
+                tracing::info!(consumer = %self.me, %producer, %former, %by, "link switched to another producer controller");
                 self.announce(|entity| DeliveryEvent::ProducerReplaced { entity, producer, former, by });
             }
             Effect::SameProducer(producer) => {
-                if self.shown.is_to_warn(now()) {
-                    tracing::warn!(consumer = %self.me, %producer, "two streams of one producer id");
+                if self.operator_state.is_to_warn(now()) {
+                    tracing::warn!(consumer = %self.me, %producer, "two producers may use the same producer id (two streams active)");
                 }
                 self.announce(|entity| DeliveryEvent::SameProducer { entity, producer });
             }
             Effect::Refused(producer) => {
-                tracing::warn!(consumer = %self.me, %producer, "there are too many producers");
+                tracing::warn!(consumer = %self.me, %producer, "producer refused: max_producers_per_entity reached");
                 self.announce(|entity| DeliveryEvent::TooManyProducers { entity, producer });
             }
             Effect::Busy(_) => {}
@@ -275,7 +275,7 @@ impl<T: Send + Sync + 'static> Task<T> {
     }
 
     fn reply(&self, to: ControllerRef, epoch: Option<Epoch>, message: Upstream) {
-        say(&*self.remoting, UpstreamMessage { from: self.me.clone(), to, epoch, message });
+        send_upstream(&*self.remoting, UpstreamMessage { from: self.me.clone(), to, epoch, message });
     }
 
     fn deliver(&mut self, handle: DeliveryHandle, parts: Frames<Payload<T>>) {
@@ -293,7 +293,7 @@ impl<T: Send + Sync + 'static> Task<T> {
 
     fn undecodable(&mut self, handle: DeliveryHandle, error: UnreadableError, parts: Frames<Payload<T>>) {
         self.counters.undecodable();
-        tracing::warn!(consumer = %self.me, message = ?handle.id, %error, "undecodable");
+        tracing::warn!(consumer = %self.me, message = ?handle.id, %error, "message cannot be decoded");
         let (id, why) = (handle.id.clone(), error.clone());
         self.announce(|entity| DeliveryEvent::Undecodable { entity, id, error: why });
         match self.on_undecodable {
@@ -302,14 +302,14 @@ impl<T: Send + Sync + 'static> Task<T> {
                 let undecodable = Undecodable::new(me, handle.clone(), error, bytes, self.outcomes.clone());
                 self.watchers.retain(|watcher| watcher.send(undecodable.clone()).is_ok());
                 self.unreadable.insert(handle.id.clone());
-                self.shown.wait(undecodable);
-                self.tell(Input::Unreadable(handle));
+                self.operator_state.wait(undecodable);
+                self.handle_input(Input::Unreadable(handle));
             }
             OnUndecodable::Skip => {
                 self.remoting.dead_letter(DeadLetterReason::Undecodable, &self.me.path, wire::BATCH);
                 self.outcomes.confirm([handle]);
             }
-            OnUndecodable::Stop => self.tell(Input::Stop),
+            OnUndecodable::Stop => self.handle_input(Input::Stop),
         }
     }
 }

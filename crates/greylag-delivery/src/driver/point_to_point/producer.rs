@@ -9,7 +9,7 @@ use greylag_transport::Remoting;
 use tokio::sync::watch;
 
 use crate::driver::queue::{DurableProducerQueue, now_ms};
-use crate::driver::sending::{Base, Keeping, Links, ProducerSink, RequestNext, Sending, Sent, now};
+use crate::driver::sending::{Base, Links, MessageStorage, ProducerSink, RequestNext, Sending, Sent, now};
 use crate::error::{ProducerError, SendError, StartError, TrySendError, Undelivered};
 use crate::ids::{ControllerRef, ProducerId, ProducerIdentity, SeqNr};
 use crate::machine::controller::ControllerStats;
@@ -32,7 +32,7 @@ pub struct ProducerController<T> {
 
 /// Makes a [`ProducerController`].
 pub struct ProducerBuilder<T> {
-    keeping: Keeping,
+    storage: MessageStorage,
     codec: Arc<dyn Codec<T>>,
     settings: DeliverySettings,
 }
@@ -42,7 +42,7 @@ impl<T: Send + Sync + 'static> ProducerController<T> {
     /// codec.
     pub fn builder(producer_id: ProducerId, codec: impl Codec<T>) -> ProducerBuilder<T> {
         let (codec, settings) = (Arc::new(codec), DeliverySettings::default());
-        ProducerBuilder { keeping: Keeping::fresh(producer_id), codec, settings }
+        ProducerBuilder { storage: MessageStorage::fresh(producer_id), codec, settings }
     }
 
     /// The reference at which consumers register: a value that may be sent to other nodes.
@@ -63,12 +63,12 @@ impl<T: Send + Sync + 'static> ProducerController<T> {
 
     /// Counters since the start, and the number of messages held now.
     pub fn stats(&self) -> ControllerStats {
-        self.sending.seen(|seen| seen.stats)
+        self.sending.published(|published| published.stats)
     }
 
     /// State of the queue; [`StoringState::Degraded`] if the queue does not answer.
     pub fn storing_state(&self) -> StoringState {
-        self.sending.seen(|seen| seen.store)
+        self.sending.published(|published| published.store)
     }
 
     /// The handle from which the node's report reads.
@@ -99,21 +99,21 @@ impl<T: Send + Sync + 'static> ProducerBuilder<T> {
     /// identity, each start begins a new stream.
     #[must_use]
     pub fn identity(self, identity: ProducerIdentity) -> Self {
-        let keeping = self.keeping.identified_by(identity);
-        Self { keeping, ..self }
+        let storage = self.storage.identified_by(identity);
+        Self { storage, ..self }
     }
 
     /// Stores every message in `queue` before it is sent. The queue's unconfirmed messages are sent first; senders wait
     /// while the queue is loaded, and whenever it does not answer. Stream and epoch are those of the queue.
     #[must_use]
     pub fn durable(self, queue: impl DurableProducerQueue<Encoded> + 'static) -> Self {
-        let keeping = self.keeping.in_queue(queue);
-        Self { keeping, ..self }
+        let storage = self.storage.in_queue(queue);
+        Self { storage, ..self }
     }
 
     /// Sets where messages are kept; overrides [`identity`](Self::identity) and [`durable`](Self::durable).
-    pub(crate) fn keeping(self, keeping: Keeping) -> Self {
-        Self { keeping, ..self }
+    pub(crate) fn storage(self, storage: MessageStorage) -> Self {
+        Self { storage, ..self }
     }
 
     /// Starts the controller, on the tokio runtime of the caller.
@@ -121,8 +121,8 @@ impl<T: Send + Sync + 'static> ProducerBuilder<T> {
     /// # Errors
     /// [`StartError`]; nothing was started.
     pub fn spawn(self, remoting: &Arc<dyn Remoting>) -> Result<ProducerController<T>, StartError> {
-        self.keeping.refuse_outbox()?;
-        let base = Base::open(remoting, self.keeping, self.codec, &self.settings)?;
+        self.storage.refuse_outbox()?;
+        let base = Base::open(remoting, self.storage, self.codec, &self.settings)?;
         let (now, mut effects) = (now(), Vec::new());
         let settings = machine_settings(&self.settings, &base, now);
         let machine = PointToPoint::new(settings, base.storing(&self.settings), now, &mut effects);
@@ -145,7 +145,7 @@ fn machine_settings<T>(settings: &DeliverySettings, base: &Base<T>, now: Instant
 
 impl<T> fmt::Debug for ProducerBuilder<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProducerBuilder").field("producer_id", self.keeping.producer_id()).finish_non_exhaustive()
+        f.debug_struct("ProducerBuilder").field("producer_id", self.storage.producer_id()).finish_non_exhaustive()
     }
 }
 
@@ -163,7 +163,7 @@ impl<T: Send + Sync + 'static> Producer<T> {
     /// # Errors
     /// [`SendError`]; the message was not sent, except perhaps after [`SendError::StoreUnknown`].
     pub async fn send(&self, message: T) -> Result<Sent, SendError<T>> {
-        self.sending.send(self.sending.letter((), message, false)?).await
+        self.sending.send(self.sending.prepare((), message, false)?).await
     }
 
     /// Sends a message, and waits until it is stored if the producer is durable, and otherwise until it is confirmed.
@@ -171,7 +171,7 @@ impl<T: Send + Sync + 'static> Producer<T> {
     /// # Errors
     /// [`SendError`]; after [`SendError::Unconfirmed`] the message may have been processed.
     pub async fn ask(&self, message: T) -> Result<SeqNr, SendError<T>> {
-        self.sending.ask(self.sending.letter((), message, true)?).await
+        self.sending.ask(self.sending.prepare((), message, true)?).await
     }
 
     /// Sends a message, and waits until its consumer has confirmed it.
@@ -179,7 +179,7 @@ impl<T: Send + Sync + 'static> Producer<T> {
     /// # Errors
     /// [`SendError`]; after [`SendError::Unconfirmed`] the message may have been processed.
     pub async fn send_confirmed(&self, message: T) -> Result<SeqNr, SendError<T>> {
-        self.sending.send_confirmed(self.sending.letter((), message, true)?).await
+        self.sending.send_confirmed(self.sending.prepare((), message, true)?).await
     }
 
     /// Sends a message if there is room for it now.
@@ -205,7 +205,7 @@ impl<T: Send + Sync + 'static> Producer<T> {
 
     /// Counters since the start, and the number of messages held now.
     pub fn stats(&self) -> ControllerStats {
-        self.sending.seen(|seen| seen.stats)
+        self.sending.published(|published| published.stats)
     }
 
     /// The producer as a sink: ready while the consumer has room for a message; flushed when all messages are accepted,
@@ -237,6 +237,8 @@ impl<T> Clone for Producer<T> {
 
 impl<T> fmt::Debug for Producer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Producer").field("stats", &self.sending.seen(|seen| seen.stats)).finish_non_exhaustive()
+        f.debug_struct("Producer")
+            .field("stats", &self.sending.published(|published| published.stats))
+            .finish_non_exhaustive()
     }
 }

@@ -57,7 +57,7 @@ async fn refused(from: &Arc<dyn Remoting>, at: &Arc<dyn Remoting>, to: &Controll
 }
 
 #[tokio::test]
-async fn nobody_speaks_for_a_controller_of_another_node() {
+async fn messages_in_the_name_of_another_nodes_controller_are_refused() {
     let network = MemoryNetwork::new();
     let node = |name: &str| network.node(name.parse().unwrap(), Arc::new(Registry::new()));
     let (a, b, c) = (node("a:1#1"), node("b:1#2"), node("c:1#3"));
@@ -93,7 +93,7 @@ async fn nobody_speaks_for_a_controller_of_another_node() {
 
 /// An undecodable message blocks its link, is skipped, or ends the controller, depending on the setting.
 #[tokio::test]
-async fn what_cannot_be_read_is_dealt_with_as_the_consumer_says() {
+async fn undecodable_messages_follow_the_consumers_policy() {
     use crate::settings::OnUndecodable;
     for policy in [OnUndecodable::Surface, OnUndecodable::Skip, OnUndecodable::Stop] {
         let network = MemoryNetwork::new();

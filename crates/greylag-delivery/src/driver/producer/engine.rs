@@ -8,12 +8,16 @@ use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use greylag_core::Encoded;
 
-use crate::driver::region::{Downstream, Home, Homes, NotTaken, RouteNews};
-use crate::driver::sending::{Address, Addressed, Base, Batches, Encoding, Engine, Granted, Input, Outcome, Seen, now};
+use crate::driver::region::{Downstream, Home, KnownShardHomes, RouteEvent, SendRefusal};
+use crate::driver::sending::{
+    Address, Addressed, Base, Batches, Encoding, Engine, Granted, Input, Outcome, PublishedState, now,
+};
 use crate::error::ProducerError;
 use crate::ids::SeqNr;
 use crate::machine::controller::{Failure, Refusal};
-use crate::machine::sharding_producer::{self, DemandSets, Effect, Parcel, ProducerStats, ShardingProducer as Machine};
+use crate::machine::sharding_producer::{
+    self, DemandSets, Effect, ProducerStats, RoutedMessage, ShardingProducer as Machine,
+};
 use crate::machine::storing::StoringState;
 use crate::payload::Payload;
 use crate::queue::{MessageSent, QueueError};
@@ -31,12 +35,12 @@ pub(in crate::driver) struct Entity {
 }
 
 impl Address for Entity {
-    type Seen = EntitiesSeen;
+    type State = PublishedEntities;
     type Demand = DemandSets;
 
-    fn has_room(&self, seen: &mut EntitiesSeen) -> bool {
-        seen.wants_demand = true;
-        seen.demand.buffered(&self.id) < seen.buffer_size_per_entity
+    fn has_room(&self, published: &mut PublishedEntities) -> bool {
+        published.wants_demand = true;
+        published.demand.buffered(&self.id) < published.buffer_size_per_entity
     }
 
     fn stays(&self) -> bool {
@@ -46,7 +50,7 @@ impl Address for Entity {
 
 /// The state of a sharding producer as its handles see it.
 #[derive(Debug)]
-pub(in crate::driver) struct EntitiesSeen {
+pub(in crate::driver) struct PublishedEntities {
     pub(in crate::driver) stats: ProducerStats,
     pub(in crate::driver) store: StoringState,
     demand: DemandSets,
@@ -55,7 +59,7 @@ pub(in crate::driver) struct EntitiesSeen {
     buffer_size_per_entity: usize,
 }
 
-impl Default for EntitiesSeen {
+impl Default for PublishedEntities {
     fn default() -> Self {
         Self {
             stats: ProducerStats::default(),
@@ -67,7 +71,7 @@ impl Default for EntitiesSeen {
     }
 }
 
-impl Seen for EntitiesSeen {
+impl PublishedState for PublishedEntities {
     fn undelivered(&self) -> u64 {
         self.stats.unconfirmed + self.stats.storing + self.stats.waiting
     }
@@ -80,10 +84,10 @@ pub(super) struct Entities<T> {
     downstream: Arc<dyn Downstream<T>>,
     /// Empty after each round of effects.
     batches: Batches<Arc<str>, T>,
-    news: BoxStream<'static, RouteNews>,
+    route_events: BoxStream<'static, RouteEvent>,
     /// A region event that is not handled yet.
-    heard: Option<RouteNews>,
-    homes: Homes,
+    next_event: Option<RouteEvent>,
+    homes: KnownShardHomes,
     effects: Vec<Effect<Payload<T>>>,
 }
 
@@ -91,9 +95,9 @@ impl<T: Send + Sync + 'static> Entities<T> {
     /// An engine around a machine that has not started.
     pub(super) fn new(base: &Base<T>, machine: Machine<Payload<T>>, downstream: Arc<dyn Downstream<T>>) -> Self {
         let (encoding, batches) = (base.encoding.clone(), Batches::new(&*base.remoting));
-        let (news, homes) = (downstream.news(), Homes::default());
-        let (heard, effects) = (None, Vec::new());
-        let mut entities = Self { machine, encoding, downstream, batches, news, heard, homes, effects };
+        let (route_events, homes) = (downstream.route_events(), KnownShardHomes::default());
+        let (next_event, effects) = (None, Vec::new());
+        let mut entities = Self { machine, encoding, downstream, batches, route_events, next_event, homes, effects };
         entities.handle(sharding_producer::Input::Start);
         entities
     }
@@ -105,25 +109,25 @@ impl<T: Send + Sync + 'static> Entities<T> {
     // ---- region events ------------------------------------------------------------------------------
 
     /// Handles one event. Returns whether events were lost, so that every route must be looked up.
-    fn on_news(&mut self, news: RouteNews) -> bool {
+    fn on_route_event(&mut self, event: RouteEvent) -> bool {
         use sharding_producer::Input;
 
-        match news {
-            RouteNews::Moved(shard) => {
-                self.settle_at(&shard, self.downstream.home_of(&shard));
+        match event {
+            RouteEvent::Moved(shard) => {
+                self.set_home(&shard, self.downstream.home_of(&shard));
                 self.handle(Input::ShardMoved(shard));
             }
-            RouteNews::Routed(shard, routed) => {
+            RouteEvent::Routed(shard, routed) => {
                 self.handle(Input::RouteChanged { shard: shard.clone(), routed });
-                self.settle_at(&shard, self.downstream.home_of(&shard));
+                self.set_home(&shard, self.downstream.home_of(&shard));
             }
-            RouteNews::Dropped(entity) => self.handle(Input::NotKept(entity)),
-            RouteNews::DroppedMany => {
+            RouteEvent::Dropped(entity) => self.handle(Input::NotKept(entity)),
+            RouteEvent::DroppedMany => {
                 for shard in self.homes.retain(self.machine.shards()) {
                     self.handle(Input::NotBuffered(shard));
                 }
             }
-            RouteNews::LookAtUnrouted => {
+            RouteEvent::RefreshUnrouted => {
                 for shard in self.homes.retain(self.machine.shards()) {
                     if self.downstream.home_of(&shard).is_none() {
                         self.handle(Input::RouteChanged { shard: shard.clone(), routed: false });
@@ -131,13 +135,13 @@ impl<T: Send + Sync + 'static> Entities<T> {
                     }
                 }
             }
-            RouteNews::LookAtAll => return true,
+            RouteEvent::RefreshAll => return true,
         }
         false
     }
 
     /// Tells the machine the home of a shard. Returns whether the home is another node than before.
-    fn settle_at(&mut self, shard: &Arc<str>, home: Option<Home>) -> bool {
+    fn set_home(&mut self, shard: &Arc<str>, home: Option<Home>) -> bool {
         let Some(Home { node, hands_over }) = home else { return false };
         self.handle(sharding_producer::Input::Homed { shard: shard.clone(), is_here: hands_over });
         self.homes.note(shard, node)
@@ -145,13 +149,13 @@ impl<T: Send + Sync + 'static> Entities<T> {
 
     /// Looks up the route of every shard, since events were lost. Links of a shard that has not moved go on: an entity
     /// that has forgotten its links meanwhile asks its producer to start over.
-    fn look_at_all(&mut self) {
+    fn refresh_routes(&mut self) {
         use sharding_producer::Input;
 
         for shard in self.homes.retain(self.machine.shards()) {
             let home = self.downstream.home_of(&shard);
             self.handle(Input::RouteChanged { shard: shard.clone(), routed: home.is_some() });
-            let has_moved = self.settle_at(&shard, home);
+            let has_moved = self.set_home(&shard, home);
             self.handle(Input::NotBuffered(shard.clone()));
             if has_moved {
                 self.handle(Input::ShardMoved(shard));
@@ -162,15 +166,15 @@ impl<T: Send + Sync + 'static> Entities<T> {
     // ---- the queue ----------------------------------------------------------------------------------
 
     /// Prepares a message of the queue for sending: cuts it into chunks, and adds the shard of its entity.
-    fn parcel(&self, sent: MessageSent<Encoded>) -> Result<MessageSent<Parcel<Payload<T>>>, QueueError> {
+    fn routed(&self, sent: MessageSent<Encoded>) -> Result<MessageSent<RoutedMessage<Payload<T>>>, QueueError> {
         let shard = self.downstream.shard_of(&sent.qualifier).map_err(|reason| {
-            let error = format!("no entity can have the id {}: {reason}", sent.qualifier);
+            let error = format!("invalid entity id {}: {reason}", sent.qualifier);
             tracing::warn!(%error, "a producer's queue has a message that cannot be sent");
             QueueError::Closed(error)
         })?;
         Ok(sent.map(|encoded| {
             let bytes = encoded.payload.len();
-            Parcel { shard, bytes, frames: self.encoding.frames_of(encoded) }
+            RoutedMessage { shard, bytes, frames: self.encoding.frames_of(encoded) }
         }))
     }
 
@@ -188,9 +192,9 @@ impl<T: Send + Sync + 'static> Entities<T> {
             return;
         }
         match self.downstream.send(entity.clone(), batch) {
-            Ok(()) | Err(NotTaken::Otherwise) => {}
-            Err(NotTaken::NoRoom) => drop(refused.insert(instance, (from, to))),
-            Err(NotTaken::NotBuffered) => self.handle(sharding_producer::Input::NotKept(entity)),
+            Ok(()) | Err(SendRefusal::Otherwise) => {}
+            Err(SendRefusal::NoRoom) => drop(refused.insert(instance, (from, to))),
+            Err(SendRefusal::NotBuffered) => self.handle(sharding_producer::Input::NotKept(entity)),
         }
     }
 
@@ -205,7 +209,7 @@ impl<T: Send + Sync + 'static> Entities<T> {
                 confirmed_seq_nr: self.machine.highest_confirmed(),
                 demand: self.machine.demand().clone(),
             }),
-            Effect::Queue { id, call } => Outcome::Call { id, call: call.map(|parcel| parcel.frames.encoded()) },
+            Effect::Queue { id, call } => Outcome::Call { id, call: call.map(|routed| routed.frames.encoded()) },
             Effect::Confirmed { ticket, total } => Outcome::Confirmed { ticket, total },
             Effect::StoreUnknown { ticket, total } => Outcome::Unknown { ticket, total },
             Effect::Unavailable { ticket, frames } => {
@@ -230,7 +234,7 @@ impl<T: Send + Sync + 'static> Entities<T> {
 impl<T: Send + Sync + 'static> Engine<T> for Entities<T> {
     type To = Entity;
 
-    fn tell(&mut self, input: Input<T, Entity>) {
+    fn handle_input(&mut self, input: Input<T, Entity>) {
         use sharding_producer::Input as To;
 
         let input = match input {
@@ -242,10 +246,10 @@ impl<T: Send + Sync + 'static> Engine<T> for Entities<T> {
                     self.handle(To::UsePermit { permit, ticket });
                 }
                 let Entity { id: entity, shard, .. } = to;
-                if self.homes.meet(&shard) {
+                if self.homes.add_if_new(&shard) {
                     let home = self.downstream.home_of(&shard);
                     self.handle(To::RouteChanged { shard: shard.clone(), routed: home.is_some() });
-                    self.settle_at(&shard, home);
+                    self.set_home(&shard, home);
                 }
                 let (frames, bytes, ack) = (message.frames, message.bytes, message.ack);
                 To::Admit { ticket, entity, shard, frames, bytes, ack }
@@ -254,14 +258,14 @@ impl<T: Send + Sync + 'static> Engine<T> for Entities<T> {
             Input::Reserve { permit, .. } => To::RequestPermit { permit },
             Input::Release { permit } => To::ReleasePermit { permit },
             Input::Received(message) => To::Received(message),
-            Input::Answered { call, answer } => To::Queue { call, answer: answer.try_map(|sent| self.parcel(sent)) },
+            Input::Answered { call, answer } => To::Queue { call, answer: answer.try_map(|sent| self.routed(sent)) },
             Input::Close => To::Close,
             Input::Tick => To::Tick,
         };
         self.handle(input);
     }
 
-    fn carry_out(&mut self, out: &mut Vec<Outcome<T, Entity>>) {
+    fn apply_effects(&mut self, out: &mut Vec<Outcome<T, Entity>>) {
         while !self.effects.is_empty() {
             let mut refused = BTreeMap::new();
             for effect in std::mem::take(&mut self.effects) {
@@ -292,23 +296,23 @@ impl<T: Send + Sync + 'static> Engine<T> for Entities<T> {
     }
 
     /// Waits for an event of the region.
-    async fn happens(&mut self) {
-        match self.news.next().await {
-            Some(news) => self.heard = Some(news),
+    async fn next_event(&mut self) {
+        match self.route_events.next().await {
+            Some(event) => self.next_event = Some(event),
             None => std::future::pending().await,
         }
     }
 
     /// Handles up to `RUN` events; one look-up of all routes replaces every event that was lost.
-    fn take_in(&mut self) {
+    fn handle_events(&mut self) {
         let mut missed = false;
         for _ in 0..RUN {
-            let next = self.heard.take().or_else(|| self.news.next().now_or_never().flatten());
-            let Some(news) = next else { break };
-            missed |= self.on_news(news);
+            let next = self.next_event.take().or_else(|| self.route_events.next().now_or_never().flatten());
+            let Some(event) = next else { break };
+            missed |= self.on_route_event(event);
         }
         if missed {
-            self.look_at_all();
+            self.refresh_routes();
         }
     }
 
@@ -324,16 +328,16 @@ impl<T: Send + Sync + 'static> Engine<T> for Entities<T> {
         self.machine.storing_state()
     }
 
-    fn owes_recovered(&self) -> bool {
-        self.machine.owes_recovered()
+    fn has_unconfirmed_recovered(&self) -> bool {
+        self.machine.has_unconfirmed_recovered()
     }
 
-    fn show(&self, seen: &mut EntitiesSeen) {
-        seen.stats = self.machine.stats(now());
-        seen.store = self.machine.storing_state();
-        seen.buffer_size_per_entity = self.machine.settings().buffer_size_per_entity;
-        if seen.wants_demand {
-            seen.demand = self.machine.demand().clone();
+    fn publish(&self, published: &mut PublishedEntities) {
+        published.stats = self.machine.stats(now());
+        published.store = self.machine.storing_state();
+        published.buffer_size_per_entity = self.machine.settings().buffer_size_per_entity;
+        if published.wants_demand {
+            published.demand = self.machine.demand().clone();
         }
     }
 }

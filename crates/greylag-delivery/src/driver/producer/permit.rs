@@ -71,8 +71,8 @@ impl<T: Send + Sync + 'static> ShardingRequestNext<'_, T> {
     /// # Errors
     /// [`SendError`] with the message; the room is given back, so another permit is needed.
     pub fn send(self, entity: impl Into<Arc<str>>, message: T) -> Result<Sent, SendError<T>> {
-        let letter = self.producer.letter(entity.into(), message, false)?;
-        self.producer.sending.redeem(self.permit, letter)
+        let outgoing = self.producer.prepare(entity.into(), message, false)?;
+        self.producer.sending.redeem(self.permit, outgoing)
     }
 
     /// As [`send`](Self::send), but waits until the message is stored if the producer is durable, and otherwise until

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use futures::Sink;
 
 use super::{Entity, ShardingProducer};
-use crate::driver::sending::Sinking;
+use crate::driver::sending::SinkState;
 use crate::error::SendError;
 
 /// A sink of messages with their entities; made by [`ShardingProducer::into_sink`].
@@ -17,13 +17,13 @@ use crate::error::SendError;
 /// closed when all messages are confirmed and the producer has ended. Source: delivery §6.
 pub struct ShardingSink<T: Send + Sync + 'static> {
     producer: ShardingProducer<T>,
-    sinking: Sinking<T, Entity>,
+    state: SinkState<T, Entity>,
 }
 
 impl<T: Send + Sync + 'static> ShardingSink<T> {
     pub(super) fn new(producer: ShardingProducer<T>) -> Self {
-        let sinking = Sinking::new(producer.sending().clone());
-        Self { producer, sinking }
+        let state = SinkState::new(producer.sending().clone());
+        Self { producer, state }
     }
 
     /// The producer of this sink.
@@ -36,20 +36,20 @@ impl<T: Send + Sync + 'static> Sink<(Arc<str>, T)> for ShardingSink<T> {
     type Error = SendError<T>;
 
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.sinking.poll_ready(cx)
+        self.state.poll_ready(cx)
     }
 
     fn start_send(mut self: Pin<&mut Self>, (entity, message): (Arc<str>, T)) -> Result<(), Self::Error> {
         let (entity, message) = self.producer.entity(entity, message)?;
-        self.sinking.start_send(entity, message)
+        self.state.start_send(entity, message)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.sinking.poll_flush(cx)
+        self.state.poll_flush(cx)
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.sinking.poll_close(cx)
+        self.state.poll_close(cx)
     }
 }
 

@@ -11,7 +11,7 @@ use super::ShardingProducer;
 use super::engine::Entities;
 use crate::driver::queue::{DurableProducerQueue, now_ms};
 use crate::driver::region::Downstream;
-use crate::driver::sending::{Base, Keeping, now};
+use crate::driver::sending::{Base, MessageStorage, now};
 use crate::error::StartError;
 use crate::ids::{ProducerId, ProducerIdentity};
 use crate::machine::sharding_producer::ShardingProducer as Machine;
@@ -32,8 +32,8 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
         codec: impl Codec<T>,
         settings: DeliverySettings,
     ) -> Result<Self, StartError> {
-        let keeping = Keeping::InMemory(identity);
-        Self::open(sharding.remoting().clone(), keeping, Arc::new(region), Arc::new(codec), &settings)
+        let storage = MessageStorage::InMemory(identity);
+        Self::open(sharding.remoting().clone(), storage, Arc::new(region), Arc::new(codec), &settings)
     }
 
     /// Starts a producer for the entities of `region` that stores every message in `queue` before sending it. `codec`
@@ -54,20 +54,20 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
         queue: impl DurableProducerQueue<Encoded> + 'static,
         settings: DeliverySettings,
     ) -> Result<Self, StartError> {
-        let keeping = Keeping::Durable(producer_id, Box::new(queue));
-        Self::open(sharding.remoting().clone(), keeping, Arc::new(region), Arc::new(codec), &settings)
+        let storage = MessageStorage::Durable(producer_id, Box::new(queue));
+        Self::open(sharding.remoting().clone(), storage, Arc::new(region), Arc::new(codec), &settings)
     }
 
     /// Starts a producer for the entities of a region; the type of bypass messages is erased.
     pub(in crate::driver) fn open(
         remoting: Arc<dyn Remoting>,
-        keeping: Keeping,
+        storage: MessageStorage,
         downstream: Arc<dyn Downstream<T>>,
         codec: Arc<dyn Codec<T>>,
         settings: &DeliverySettings,
     ) -> Result<Self, StartError> {
-        let polls = keeping.poll_interval();
-        let base = Base::open(&remoting, keeping, codec, settings)?;
+        let polls = storage.poll_interval();
+        let base = Base::open(&remoting, storage, codec, settings)?;
         let engine = Entities::new(&base, machine(&base, settings, polls), downstream.clone());
         Ok(Self { sending: base.spawn(engine), downstream })
     }

@@ -12,8 +12,8 @@ use futures::{FutureExt, SinkExt, poll};
 use greylag_codec::json;
 
 use super::ShardingProducer;
-use crate::driver::region::RouteNews;
-use crate::driver::sending::Keeping;
+use crate::driver::region::RouteEvent;
+use crate::driver::sending::MessageStorage;
 use crate::error::{ProducerError, SendError, StartError, TrySendError};
 use crate::ids::{Epoch, ProducerId, ProducerIdentity, SeqNr, StreamId};
 use crate::settings::DeliverySettings;
@@ -42,15 +42,15 @@ fn identity() -> ProducerIdentity {
 }
 
 fn start(region: &Arc<TestRegion>, settings: &DeliverySettings) -> ShardingProducer<i64> {
-    open(region, Keeping::InMemory(identity()), settings).unwrap()
+    open(region, MessageStorage::InMemory(identity()), settings).unwrap()
 }
 
 fn open(
     region: &Arc<TestRegion>,
-    keeping: Keeping,
+    storage: MessageStorage,
     settings: &DeliverySettings,
 ) -> Result<ShardingProducer<i64>, StartError> {
-    ShardingProducer::open(region.remoting.clone(), keeping, region.clone(), Arc::new(json::<i64>("n")), settings)
+    ShardingProducer::open(region.remoting.clone(), storage, region.clone(), Arc::new(json::<i64>("n")), settings)
 }
 
 async fn until(what: &str, holds: impl Fn() -> bool) {
@@ -130,13 +130,13 @@ async fn scenario_97_lagging_events_start_nothing_over_that_has_not_moved() {
     }
     until("everything is there", || region.frames() == 200).await;
     for _ in 0..1000 {
-        region.tell(RouteNews::LookAtAll);
+        region.tell(RouteEvent::RefreshAll);
     }
-    region.tell(RouteNews::Moved("7".into()));
+    region.tell(RouteEvent::Moved("7".into()));
     until("the link of a shard that moved starts over", || region.frames_to("7") == 4).await;
     assert_eq!(region.frames(), 202, "and no other");
     region.moves("42");
-    region.tell(RouteNews::LookAtAll);
+    region.tell(RouteEvent::RefreshAll);
     until("a move that was missed is noticed", || region.frames_to("42") == 4).await;
     assert_eq!(region.frames(), 204);
 }
@@ -153,22 +153,22 @@ async fn scenario_93_one_copy_waits_for_a_route() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(region.frames(), 200, "ten times the pace of repeats have passed");
     // A copy that the region has dropped is sent again, since the copy makes the region ask for the home.
-    region.tell(RouteNews::Dropped("3".into()));
+    region.tell(RouteEvent::Dropped("3".into()));
     until("a copy that was dropped is replaced", || region.frames_to("3") == 2).await;
     region.answer_all(Answers::Confirm);
     region.has_routes(true);
     for number in 0..200 {
-        region.tell(RouteNews::Routed(format!("{number}").into(), true));
+        region.tell(RouteEvent::Routed(format!("{number}").into(), true));
     }
     producer.drain(PATIENCE).await.unwrap();
 }
 
 /// delivery 69: a copy that the region did not take is sent again at the interval of the probe.
 #[tokio::test]
-async fn scenario_69_a_copy_that_was_not_taken_comes_again() {
+async fn scenario_69_refused_frames_are_sent_again() {
     let region = TestRegion::new(Answers::Silent);
     region.has_routes(false);
-    region.takes(crate::driver::region::NotTaken::NotBuffered, 3);
+    region.takes(crate::driver::region::SendRefusal::NotBuffered, 3);
     let producer = start(&region, &with_quick_repeats());
     producer.send("a", 1).await.unwrap();
     until("the copy is taken in the end", || region.frames() == 1).await;
@@ -183,7 +183,7 @@ async fn scenario_94_a_full_lane_is_tried_again_soon() {
     let producer = start(&region, &without_repeats());
     for number in 1..=300 {
         if number % 10 == 0 {
-            region.takes(crate::driver::region::NotTaken::NoRoom, 2);
+            region.takes(crate::driver::region::SendRefusal::NoRoom, 2);
         }
         producer.send(format!("e{}", number % 7), number).await.unwrap();
     }
@@ -196,14 +196,14 @@ async fn scenario_94_a_full_lane_is_tried_again_soon() {
 /// delivery 88: messages sent while the producer's task does not run leave in batches within the limits, each message
 /// once.
 #[tokio::test]
-async fn scenario_88_what_is_sent_at_once_travels_in_few_batches() {
+async fn scenario_88_concurrent_sends_share_batches() {
     let region = TestRegion::new(Answers::Grant);
     let codec = Arc::new(json::<String>("text"));
     let mut settings = without_repeats();
     settings.sharding.buffer_size_per_entity = 100;
     settings.producer.chunk_large_messages = 0;
-    let keeping = Keeping::InMemory(identity());
-    let producer = ShardingProducer::open(region.remoting.clone(), keeping, region.clone(), codec, &settings).unwrap();
+    let storage = MessageStorage::InMemory(identity());
+    let producer = ShardingProducer::open(region.remoting.clone(), storage, region.clone(), codec, &settings).unwrap();
     producer.send("a", "first".to_owned()).await.unwrap();
     while !producer.request_next().await.unwrap().entities_with_demand().contains("a") {
         tokio::task::yield_now().await;
@@ -223,8 +223,8 @@ async fn scenario_88_too_large_for_the_lane_without_chunks() {
     let mut settings = without_repeats();
     settings.producer.chunk_large_messages = 0;
     let codec = Arc::new(json::<String>("text"));
-    let keeping = Keeping::InMemory(identity());
-    let producer = ShardingProducer::open(region.remoting.clone(), keeping, region.clone(), codec, &settings).unwrap();
+    let storage = MessageStorage::InMemory(identity());
+    let producer = ShardingProducer::open(region.remoting.clone(), storage, region.clone(), codec, &settings).unwrap();
     let refused = producer.send("a", "x".repeat(100_000)).await.unwrap_err();
     let SendError::MessageTooLarge { message, size: 100_002, max: 61_440 } = refused else {
         panic!("{refused:?}");
@@ -258,7 +258,7 @@ async fn scenario_7_and_54_started_again() {
 
 /// Of delivery S4: permits are reserved room, given back when dropped; their numbers are those of the reservation.
 #[tokio::test]
-async fn permits_are_room_that_is_set_aside() {
+async fn permits_reserve_room() {
     let region = TestRegion::new(Answers::Grant);
     region.answer("stuck", Answers::Silent);
     let mut settings = without_repeats();

@@ -93,7 +93,7 @@ impl EventSourcedProducerQueue {
     ) -> Result<Self, SettingsError> {
         settings.validate()?;
         if settings.snapshot_max_bytes > stores.snapshots.caps().max_bytes {
-            let why = "must be at most what the snapshot store takes";
+            let why = "must not exceed the snapshot store's limit";
             return Err(SettingsError { field: "event_sourced_queue.snapshot_max_bytes", why });
         }
         let max_message_bytes = stores.journal.caps().max_event_bytes.saturating_sub(EVENT_OVERHEAD);
@@ -155,8 +155,8 @@ impl EventSourcedProducerQueue {
         match &self.ended {
             Some(Ended::Fenced(_)) => QueueError::Fenced { by: None },
             Some(Ended::Failed(failure)) => QueueError::Closed(failure.to_string()),
-            Some(Ended::Stopped) => QueueError::Closed("it was stopped".to_owned()),
-            None => QueueError::Closed("its runtime is gone".to_owned()),
+            Some(Ended::Stopped) => QueueError::Closed("the queue was stopped".to_owned()),
+            None => QueueError::Closed("the queue's runtime has ended".to_owned()),
         }
     }
 }

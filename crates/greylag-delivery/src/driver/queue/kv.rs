@@ -57,13 +57,13 @@ const CLAIMS: usize = 16;
 pub struct KvProducerQueue<S> {
     name: Arc<str>,
     max_message_bytes: usize,
-    turn: Turn<S>,
+    core_state: CoreState<S>,
     /// The error of the last call, which is the answer to writes until the next load.
     unloaded: Option<QueueError>,
 }
 
 /// Owner of the rules and the store.
-enum Turn<S> {
+enum CoreState<S> {
     Idle(Box<Core<S>>),
     /// A call under way has them, even if its caller has dropped the future.
     Busy(JoinHandle<Box<Core<S>>>),
@@ -89,8 +89,8 @@ impl<S: QueueStore> KvProducerQueue<S> {
         settings.validate()?;
         let (name, max_message_bytes) = (name.into(), store.max_message_bytes());
         let rules = KvQueue::new(settings.cleanup_unused_after);
-        let turn = Turn::Idle(Box::new(Core { store, name: name.clone(), rules, numbered: Vec::new() }));
-        Ok(Self { name, max_message_bytes, turn, unloaded: Some(QueueError::NotLoaded) })
+        let core_state = CoreState::Idle(Box::new(Core { store, name: name.clone(), rules, numbered: Vec::new() }));
+        Ok(Self { name, max_message_bytes, core_state, unloaded: Some(QueueError::NotLoaded) })
     }
 
     /// The queue with messages of type `T`, which `codec` encodes and decodes.
@@ -105,12 +105,14 @@ impl<S: QueueStore> KvProducerQueue<S> {
 
     /// Waits until the previous call has ended, and takes rules and store.
     async fn core(&mut self) -> Result<Box<Core<S>>, QueueError> {
-        if let Turn::Busy(call) = &mut self.turn {
-            self.turn = call.await.map_or(Turn::Lost, Turn::Idle);
+        if let CoreState::Busy(call) = &mut self.core_state {
+            self.core_state = call.await.map_or(CoreState::Lost, CoreState::Idle);
         }
-        match std::mem::replace(&mut self.turn, Turn::Lost) {
-            Turn::Idle(core) => Ok(core),
-            Turn::Busy(_) | Turn::Lost => Err(QueueError::Closed("its store panicked, or its runtime is gone".into())),
+        match std::mem::replace(&mut self.core_state, CoreState::Lost) {
+            CoreState::Idle(core) => Ok(core),
+            CoreState::Busy(_) | CoreState::Lost => {
+                Err(QueueError::Closed("the queue's store panicked, or its runtime has ended".into()))
+            }
         }
     }
 
@@ -121,12 +123,12 @@ impl<S: QueueStore> KvProducerQueue<S> {
     ) -> Result<R, QueueError> {
         let mut core = self.core().await?;
         let (answer, answered) = oneshot::channel();
-        self.turn = Turn::Busy(tokio::spawn(async move {
+        self.core_state = CoreState::Busy(tokio::spawn(async move {
             let done = work(&mut core).await;
             let _nobody_waits_any_more = answer.send(done);
             core
         }));
-        let lost = || QueueError::Closed("its store panicked, or its runtime is gone".into());
+        let lost = || QueueError::Closed("the queue's store panicked, or its runtime has ended".into());
         let done = answered.await.unwrap_or_else(|_| Err(lost()));
         if let Err(error) = &done
             && !matches!(error, QueueError::OutOfOrder { .. })
@@ -169,7 +171,7 @@ impl<S: QueueStore> Core<S> {
     async fn read(&mut self, epoch: Epoch) -> Result<QueueState<Encoded>, QueueError> {
         self.numbered.clear();
         let rows = self.store.read(&self.name).await.map_err(failed)?;
-        let rows = rows.ok_or_else(|| QueueError::Closed("its head row was removed".into()))?;
+        let rows = rows.ok_or_else(|| QueueError::Closed("the queue's head row was removed".into()))?;
         let mut state = self.rules.loaded(rows, epoch)?;
         if let Some(change) = self.rules.clean_up(now_ms())? {
             self.write(&change).await?;
@@ -207,7 +209,7 @@ impl<S: QueueStore> Core<S> {
                 self.rules.written(change);
                 return Ok(());
             }
-            Err(QueueStoreError::Changed) => self.overtaken().await,
+            Err(QueueStoreError::Changed) => self.change_error().await,
             Err(error) => failed(error),
         };
         self.rules.unload();
@@ -215,7 +217,7 @@ impl<S: QueueStore> Core<S> {
     }
 
     /// The error of a write that the store refused because the queue has changed.
-    pub(super) async fn overtaken(&self) -> QueueError {
+    pub(super) async fn change_error(&self) -> QueueError {
         let head = self.store.head(&self.name).await.ok().flatten();
         match (head.as_ref().map(|head| head.epoch), self.rules.epoch()) {
             (Some(stored), Some(loaded)) if stored == loaded => QueueError::NotStored(

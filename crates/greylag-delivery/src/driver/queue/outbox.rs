@@ -87,7 +87,7 @@ impl<S: OutboxStore> Core<S> {
         if room > 0 {
             let new = match self.store.number(&self.name, epoch, room).await {
                 Ok(new) => self.rules.numbered(&new).map(|()| new),
-                Err(QueueStoreError::Changed) => Err(self.overtaken().await),
+                Err(QueueStoreError::Changed) => Err(self.change_error().await),
                 Err(error) => Err(failed(error)),
             };
             match new {

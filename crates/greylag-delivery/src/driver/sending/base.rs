@@ -19,7 +19,7 @@ use crate::message::UpstreamMessage;
 use crate::settings::DeliverySettings;
 
 /// Where a producer keeps its messages.
-pub(crate) enum Keeping {
+pub(crate) enum MessageStorage {
     /// In memory alone, under this identity.
     InMemory(ProducerIdentity),
     /// In a queue, which has stream and epoch.
@@ -33,7 +33,7 @@ impl ProducerIdentity {
     }
 }
 
-impl Keeping {
+impl MessageStorage {
     /// In memory, as a fresh stream.
     pub(crate) fn fresh(producer_id: ProducerId) -> Self {
         Self::InMemory(ProducerIdentity::in_memory(producer_id))
@@ -76,7 +76,7 @@ impl Keeping {
 /// See the module's documentation.
 pub(crate) struct Base<T> {
     pub(crate) remoting: Arc<dyn Remoting>,
-    near: upstream::Near,
+    registration: upstream::LocalRegistration,
     pub(crate) producer_id: ProducerId,
     /// Stream and epoch of a producer that stores nothing.
     pub(crate) stream: Option<(StreamId, Epoch)>,
@@ -89,7 +89,7 @@ pub(crate) struct Base<T> {
 impl<T> Base<T> {
     /// The reference to which consumers send their answers.
     pub(crate) fn reference(&self) -> &ControllerRef {
-        self.near.reference()
+        self.registration.reference()
     }
 }
 
@@ -100,23 +100,23 @@ impl<T: Send + Sync + 'static> Base<T> {
     /// [`StartError::Settings`]; nothing was opened.
     pub(crate) fn open(
         remoting: &Arc<dyn Remoting>,
-        keeping: Keeping,
+        storage: MessageStorage,
         codec: Arc<dyn Codec<T>>,
         settings: &DeliverySettings,
     ) -> Result<Self, StartError> {
         settings.validate()?;
         settings.validate_for_lane(remoting.maximum_message_size(LaneKind::Ordinary))?;
-        let (producer_id, stream, queue) = match keeping {
-            Keeping::InMemory(ProducerIdentity { producer_id, stream_id, epoch }) => {
+        let (producer_id, stream, queue) = match storage {
+            MessageStorage::InMemory(ProducerIdentity { producer_id, stream_id, epoch }) => {
                 (producer_id, Some((stream_id, epoch)), None)
             }
-            Keeping::Durable(producer_id, queue) => (producer_id, None, Some(queue)),
+            MessageStorage::Durable(producer_id, queue) => (producer_id, None, Some(queue)),
         };
         let encoding = Arc::new(Encoding::new(codec, settings, remoting, queue.as_deref()));
-        let (near, upstream) = upstream::open(remoting);
-        let store = queue.map(|queue| Store::open(queue, near.reference().clone()));
+        let (registration, upstream) = upstream::open(remoting);
+        let store = queue.map(|queue| Store::open(queue, registration.reference().clone()));
         let (remoting, drain_on_drop) = (remoting.clone(), settings.producer.drain_on_drop);
-        Ok(Self { remoting, near, producer_id, stream, encoding, store, upstream, drain_on_drop })
+        Ok(Self { remoting, registration, producer_id, stream, encoding, store, upstream, drain_on_drop })
     }
 
     /// The storing machine for a producer with these settings.
@@ -130,9 +130,9 @@ impl<T: Send + Sync + 'static> Base<T> {
     /// Starts the task; it runs until the returned handle and all its clones are dropped and drained, or until one of
     /// them closes the producer.
     pub(crate) fn spawn<E: Engine<T>>(self, engine: E) -> Sending<T, E::To> {
-        let mut seen = Default::default();
-        engine.show(&mut seen);
-        let (sending, inbox) = Sending::open(self.encoding.clone(), engine.room(), seen);
+        let mut published = Default::default();
+        engine.publish(&mut published);
+        let (sending, inbox) = Sending::open(self.encoding.clone(), engine.room(), published);
         tokio::spawn(Task::new(engine, self, inbox).run());
         sending
     }

@@ -22,21 +22,21 @@ pub(crate) trait Engine<T>: Send + 'static {
     type To: Address;
 
     /// Gives the machine an input.
-    fn tell(&mut self, input: Input<T, Self::To>);
+    fn handle_input(&mut self, input: Input<T, Self::To>);
 
     /// Sends the frames that the machine has asked for since the last call, and appends the other effects to `out`, in
     /// order. Inputs that follow may cause more effects; if `out` stays empty, no effect is left.
-    fn carry_out(&mut self, out: &mut Vec<Outcome<T, Self::To>>);
+    fn apply_effects(&mut self, out: &mut Vec<Outcome<T, Self::To>>);
 
     /// The next time at which a tick has an effect.
     fn next_deadline(&self) -> Option<Instant>;
 
     /// Waits for an event of the engine's own, such as room in a lane. Cancel safe; pending if no event can come.
-    fn happens(&mut self) -> impl Future<Output = ()> + Send;
+    fn next_event(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Handles the events that [`happens`](Self::happens) set aside; called after the engine was told every consumer
+    /// Handles the events that [`next_event`](Self::next_event) set aside; called after the engine was told every consumer
     /// message that had arrived before them.
-    fn take_in(&mut self) {}
+    fn handle_events(&mut self) {}
 
     /// Number of messages without waiting for which there is room.
     fn room(&self) -> u64;
@@ -48,10 +48,10 @@ pub(crate) trait Engine<T>: Send + 'static {
     fn storing_state(&self) -> StoringState;
 
     /// Whether messages of the queue are unconfirmed, or not loaded yet.
-    fn owes_recovered(&self) -> bool;
+    fn has_unconfirmed_recovered(&self) -> bool;
 
     /// Publishes the state to the handles.
-    fn show(&self, seen: &mut <Self::To as Address>::Seen);
+    fn publish(&self, published: &mut <Self::To as Address>::State);
 }
 
 /// An input from the task to an engine.

@@ -68,7 +68,7 @@ impl<T: 'static> Outgoing<T> {
                 self.waiting.push(self.remoting.send_async(&node, *rejected.envelope, None));
             }
             Err(rejected) => {
-                tracing::debug!(to = %to, error = %rejected.error, "frames were not taken; they come again");
+                tracing::debug!(to = %to, error = %rejected.error, "frames refused; the protocol will resend them");
             }
         }
     }

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::entrance::{Entrance, NotEntered, NotSubmitted, Room, WeakEntrance};
+use super::command_sender::{CommandSender, NotEntered, NotSubmitted, Room, WeakCommandSender};
 use super::permit::{Asking, Permit};
 use super::replies::Accepted;
-use super::{Address, Admit, Command, Encoding, Letter, Seen, Sent, Shared, lock};
+use super::{Address, Admit, Command, Encoding, OutgoingMessage, PublishedState, Sent, Shared, lock};
 use crate::error::{ProducerError, SendError, SentError, TrySendError, Undelivered};
 use crate::ids::{ControllerRef, SeqNr};
 use crate::machine::controller::Message;
 
 /// Clones are the same producer. When the last one is dropped, the task delivers the accepted messages, and ends.
 pub(crate) struct Sending<T, A: Address> {
-    entrance: Entrance<Command<T, A>>,
+    sender: CommandSender<Command<T, A>>,
     shared: Arc<Shared<T, A>>,
 }
 
@@ -28,44 +28,44 @@ pub(super) struct Inbox<T, A: Address> {
 
 impl<T, A: Address> Clone for Sending<T, A> {
     fn clone(&self) -> Self {
-        Self { entrance: self.entrance.clone(), shared: self.shared.clone() }
+        Self { sender: self.sender.clone(), shared: self.shared.clone() }
     }
 }
 
 /// A reference to a producer that does not keep it alive.
 pub(crate) struct WeakSending<T, A: Address> {
-    entrance: WeakEntrance<Command<T, A>>,
+    sender: WeakCommandSender<Command<T, A>>,
     shared: Weak<Shared<T, A>>,
 }
 
 impl<T, A: Address> WeakSending<T, A> {
     /// The newest handle of the producer, if there is one left.
     pub(crate) fn upgrade(&self) -> Option<Sending<T, A>> {
-        let (entrance, shared) = (self.entrance.upgrade()?, self.shared.upgrade()?);
-        Some(Sending { entrance, shared })
+        let (sender, shared) = (self.sender.upgrade()?, self.shared.upgrade()?);
+        Some(Sending { sender, shared })
     }
 
     /// Reads the state published by the task; `None` once the task has ended.
-    pub(crate) fn seen<V>(&self, see: impl FnOnce(&A::Seen) -> V) -> Option<V> {
+    pub(crate) fn published<V>(&self, read: impl FnOnce(&A::State) -> V) -> Option<V> {
         let shared = self.shared.upgrade().filter(|shared| shared.is_running())?;
-        let seen = lock(&shared.seen);
-        Some(see(&seen))
+        let published = lock(&shared.published);
+        Some(read(&published))
     }
 }
 
 impl<T, A: Address> Sending<T, A> {
     /// A handle that supersedes all earlier ones (P13).
     pub(crate) fn start_again(&self) -> Self {
-        let entrance = self.entrance.start_again(|session| Command::Start { session });
-        Self { entrance, shared: self.shared.clone() }
+        let sender = self.sender.start_again(|session| Command::Start { session });
+        Self { sender, shared: self.shared.clone() }
     }
 
     pub(crate) fn register(&self, consumer: &ControllerRef) {
-        self.entrance.tell(Command::Register(consumer.clone()));
+        self.sender.send(Command::Register(consumer.clone()));
     }
 
     pub(crate) fn downgrade(&self) -> WeakSending<T, A> {
-        WeakSending { entrance: self.entrance.downgrade(), shared: Arc::downgrade(&self.shared) }
+        WeakSending { sender: self.sender.downgrade(), shared: Arc::downgrade(&self.shared) }
     }
 
     pub(crate) fn is_durable(&self) -> bool {
@@ -83,40 +83,40 @@ impl<T, A: Address> Sending<T, A> {
     }
 
     /// Reads the state published by the task.
-    pub(crate) fn seen<V>(&self, see: impl FnOnce(&A::Seen) -> V) -> V {
-        see(&lock(&self.shared.seen))
+    pub(crate) fn published<V>(&self, read: impl FnOnce(&A::State) -> V) -> V {
+        read(&lock(&self.shared.published))
     }
 }
 
 impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
     /// The first handle of a producer with room for `free` messages, and the task's end of it.
-    pub(super) fn open(encoding: Arc<Encoding<T>>, free: u64, seen: A::Seen) -> (Self, Inbox<T, A>) {
-        let (entrance, commands, room) = Entrance::new(free);
-        let shared = Arc::new(Shared::new(encoding, seen));
-        (Self { entrance, shared: shared.clone() }, Inbox { commands, room, shared })
+    pub(super) fn open(encoding: Arc<Encoding<T>>, free: u64, published: A::State) -> (Self, Inbox<T, A>) {
+        let (sender, commands, room) = CommandSender::new(free);
+        let shared = Arc::new(Shared::new(encoding, published));
+        (Self { sender, shared: shared.clone() }, Inbox { commands, room, shared })
     }
 
     // ---- messages -------------------------------------------------------------------------------
 
-    /// Encodes a message and adds its target.
-    pub(crate) fn letter(&self, to: A, message: T, ack: bool) -> Result<Letter<T, A>, SendError<T>> {
+    /// Encodes a message, unless its target is on this node, and adds the target.
+    pub(crate) fn prepare(&self, to: A, message: T, ack: bool) -> Result<OutgoingMessage<T, A>, SendError<T>> {
         let Encoding { format, is_durable } = &*self.shared.encoding;
         // A durable producer encodes every message, also for an entity of this node, since its queue stores bytes.
         let payload = if to.stays() && !is_durable { format.keep(message)? } else { format.encode(message)? };
         let bytes = payload.size();
-        Ok(Letter { to, message: Message { frames: format.frames(payload), bytes, ack } })
+        Ok(OutgoingMessage { to, message: Message { frames: format.frames(payload), bytes, ack } })
     }
 
     /// Sends a message, and waits until it is accepted.
-    pub(crate) async fn send(&self, letter: Letter<T, A>) -> Result<Sent, SendError<T>> {
+    pub(crate) async fn send(&self, outgoing: OutgoingMessage<T, A>) -> Result<Sent, SendError<T>> {
         let ((accepted, answer), (confirmed, confirmation)) = (oneshot::channel(), oneshot::channel());
-        let (session, to) = (self.entrance.generation(), letter.to.clone());
-        let entered = self.entrance.submit(true, letter, |ticket, letter| {
+        let (session, to) = (self.sender.generation(), outgoing.to.clone());
+        let entered = self.sender.submit(true, outgoing, |ticket, outgoing| {
             let accepted = Accepted::Returning(accepted);
-            Command::Admit(Box::new(Admit { session, ticket, letter, permit: None, accepted, confirmed }))
+            Command::Admit(Box::new(Admit { session, ticket, outgoing, permit: None, accepted, confirmed }))
         });
-        let ticket = entered.map_err(|not| waited(self.not_sent(not)))?;
-        let withdraw = self.entrance.on_drop(Command::Withdraw { ticket, to });
+        let ticket = entered.map_err(|not| into_send_error(self.not_sent(not)))?;
+        let withdraw = self.sender.on_drop(Command::Withdraw { ticket, to });
         let answer = answer.await;
         withdraw.disarm();
         match answer {
@@ -128,40 +128,45 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
 
     /// P12: sends a message, and waits until it is stored if the producer is durable, and otherwise until it is
     /// confirmed.
-    pub(crate) async fn ask(&self, letter: Letter<T, A>) -> Result<SeqNr, SendError<T>> {
-        let sent = self.send(letter).await?;
-        safe(sent, self.is_durable()).await.map_err(|error| SendError::of(error, None))
+    pub(crate) async fn ask(&self, outgoing: OutgoingMessage<T, A>) -> Result<SeqNr, SendError<T>> {
+        let sent = self.send(outgoing).await?;
+        stored_or_confirmed(sent, self.is_durable()).await.map_err(|error| SendError::of(error, None))
     }
 
     /// Sends a message, and waits until it is confirmed.
-    pub(crate) async fn send_confirmed(&self, letter: Letter<T, A>) -> Result<SeqNr, SendError<T>> {
-        self.send(letter).await?.confirmed().await.map_err(|error| SendError::of(error, None))
+    pub(crate) async fn send_confirmed(&self, outgoing: OutgoingMessage<T, A>) -> Result<SeqNr, SendError<T>> {
+        self.send(outgoing).await?.confirmed().await.map_err(|error| SendError::of(error, None))
     }
 
     /// Sends a message if there is room now.
     pub(crate) fn try_send(&self, to: A, message: T) -> Result<Sent, TrySendError<T>> {
-        let has_room = || self.entrance.has_room() && to.has_room(&mut lock(&self.shared.seen));
-        if !self.entrance.is_over() && !has_room() {
+        let has_room = || self.sender.has_room() && to.has_room(&mut lock(&self.shared.published));
+        if !self.sender.is_over() && !has_room() {
             return Err(TrySendError::Full(message));
         }
-        let letter = self.letter(to, message, false).map_err(TrySendError::Refused)?;
-        self.enter(false, letter, None)
+        let outgoing = self.prepare(to, message, false).map_err(TrySendError::Refused)?;
+        self.enter(false, outgoing, None)
     }
 
     /// Sends a message in the room of a permit.
-    pub(crate) fn redeem(&self, permit: Permit<T, A>, letter: Letter<T, A>) -> Result<Sent, SendError<T>> {
-        let sent = self.enter(true, letter, Some(permit.granted.permit)).map_err(waited)?;
+    pub(crate) fn redeem(&self, permit: Permit<T, A>, outgoing: OutgoingMessage<T, A>) -> Result<Sent, SendError<T>> {
+        let sent = self.enter(true, outgoing, Some(permit.granted.permit)).map_err(into_send_error)?;
         permit.release.disarm();
         Ok(sent)
     }
 
     /// Sends a message to the task, without waiting for an answer.
-    fn enter(&self, waits: bool, letter: Letter<T, A>, permit: Option<u64>) -> Result<Sent, TrySendError<T>> {
+    fn enter(
+        &self,
+        waits: bool,
+        outgoing: OutgoingMessage<T, A>,
+        permit: Option<u64>,
+    ) -> Result<Sent, TrySendError<T>> {
         let ((accepted, answer), (confirmed, confirmation)) = (oneshot::channel(), oneshot::channel());
-        let session = self.entrance.generation();
-        let entered = self.entrance.submit(waits, letter, |ticket, letter| {
+        let session = self.sender.generation();
+        let entered = self.sender.submit(waits, outgoing, |ticket, outgoing| {
             let accepted = Accepted::Plain(accepted);
-            Command::Admit(Box::new(Admit { session, ticket, letter, permit, accepted, confirmed }))
+            Command::Admit(Box::new(Admit { session, ticket, outgoing, permit, accepted, confirmed }))
         });
         match entered {
             Ok(_) => Ok(Sent::on_its_way(answer, confirmation)),
@@ -169,17 +174,17 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
         }
     }
 
-    fn not_sent(&self, not: NotSubmitted<Letter<T, A>, Command<T, A>>) -> TrySendError<T> {
-        let (error, letter) = match not {
-            NotSubmitted::Superseded(letter) => (SentError::Superseded, Some(letter)),
-            NotSubmitted::Ended(Command::Admit(unsent)) => (self.shared.end(), Some(unsent.letter)),
+    fn not_sent(&self, not: NotSubmitted<OutgoingMessage<T, A>, Command<T, A>>) -> TrySendError<T> {
+        let (error, outgoing) = match not {
+            NotSubmitted::Superseded(outgoing) => (SentError::Superseded, Some(outgoing)),
+            NotSubmitted::Ended(Command::Admit(unsent)) => (self.shared.end(), Some(unsent.outgoing)),
             NotSubmitted::Ended(_) => (self.shared.end(), None),
-            NotSubmitted::Full(letter) => match letter.message.frames.into_value() {
+            NotSubmitted::Full(outgoing) => match outgoing.message.frames.into_value() {
                 Some(message) => return TrySendError::Full(message),
                 None => (SentError::Unavailable, None),
             },
         };
-        match (error, letter.and_then(|letter| letter.message.frames.into_value())) {
+        match (error, outgoing.and_then(|outgoing| outgoing.message.frames.into_value())) {
             (SentError::Closed, Some(message)) => TrySendError::Closed(message),
             (error, message) => TrySendError::Refused(SendError::of(error, message)),
         }
@@ -190,13 +195,13 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
     /// Requests a permit; the returned future resolves to it.
     pub(super) fn ask_for_room(&self) -> Result<Asking<T, A>, ProducerError> {
         let (granted, answer) = oneshot::channel();
-        let session = self.entrance.generation();
-        let entered = self.entrance.call(|permit| Command::Reserve { session, permit, granted });
+        let session = self.sender.generation();
+        let entered = self.sender.call(|permit| Command::Reserve { session, permit, granted });
         let permit = entered.map_err(|not| match not {
             NotEntered::Superseded => ProducerError::Superseded,
             NotEntered::Ended => self.shared.error(),
         })?;
-        let release = self.entrance.on_drop(Command::Release { permit });
+        let release = self.sender.on_drop(Command::Release { permit });
         Ok(Asking::new(self.clone(), answer, release))
     }
 
@@ -206,7 +211,7 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
 
     /// Why a request for a permit failed.
     pub(super) fn no_permit(&self) -> ProducerError {
-        if self.entrance.is_superseded() { ProducerError::Superseded } else { self.shared.error() }
+        if self.sender.is_superseded() { ProducerError::Superseded } else { self.shared.error() }
     }
 
     // ---- the end --------------------------------------------------------------------------------
@@ -214,32 +219,32 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
     /// Waits until every message sent before is confirmed. Returns false if the producer ends first.
     pub(super) async fn drained(&self) -> bool {
         let (done, drained) = oneshot::channel();
-        self.entrance.tell(Command::Drain(done));
+        self.sender.send(Command::Drain(done));
         drained.await.is_ok()
     }
 
     pub(crate) async fn drain(&self, patience: Duration) -> Result<(), Undelivered> {
         match tokio::time::timeout(patience, self.drained()).await {
             Ok(true) => Ok(()),
-            _ => Err(Undelivered { unconfirmed: self.seen(Seen::undelivered) }),
+            _ => Err(Undelivered { unconfirmed: self.published(PublishedState::undelivered) }),
         }
     }
 
     pub(crate) async fn close(&self) {
         let (done, closed) = oneshot::channel();
-        if self.entrance.tell(Command::Close(done)) {
+        if self.sender.send(Command::Close(done)) {
             closed.await.ok();
         }
     }
 }
 
 /// Waits until a message is stored if `is_durable`, and otherwise until it is confirmed.
-pub(super) async fn safe(mut sent: Sent, is_durable: bool) -> Result<SeqNr, SentError> {
+pub(super) async fn stored_or_confirmed(mut sent: Sent, is_durable: bool) -> Result<SeqNr, SentError> {
     if is_durable { sent.seq_nr().await } else { sent.confirmed().await }
 }
 
 /// The error of a send that waits for room, from that of a send that does not.
-fn waited<T>(error: TrySendError<T>) -> SendError<T> {
+fn into_send_error<T>(error: TrySendError<T>) -> SendError<T> {
     match error {
         TrySendError::Full(message) => SendError::Unavailable(Some(message)),
         TrySendError::Closed(message) => SendError::Closed(Some(message)),

@@ -7,7 +7,7 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 
 use super::frames::Outgoing;
-use super::{Address, Base, Encoding, Engine, Granted, Input, Outcome, Seen, now};
+use super::{Address, Base, Encoding, Engine, Granted, Input, Outcome, PublishedState, now};
 use crate::error::ProducerError;
 use crate::ids::{ControllerRef, ProducerId, SeqNr};
 use crate::machine::controller::{self, Controller, ControllerStats, Effect};
@@ -17,13 +17,13 @@ use crate::payload::Payload;
 
 /// The target of producers without entities: the engine chooses the consumer.
 impl Address for () {
-    type Seen = LinksSeen;
+    type State = PublishedLinks;
     type Demand = ();
 }
 
 /// The state of a producer without entities as its handles see it.
 #[derive(Debug)]
-pub(crate) struct LinksSeen {
+pub(crate) struct PublishedLinks {
     pub(crate) stats: ControllerStats,
     pub(crate) store: StoringState,
     /// When the oldest unconfirmed message was accepted.
@@ -34,14 +34,14 @@ pub(crate) struct LinksSeen {
     pub(crate) consumer: Option<ControllerRef>,
 }
 
-impl Default for LinksSeen {
+impl Default for PublishedLinks {
     fn default() -> Self {
         let (stats, store) = (ControllerStats::default(), StoringState::InMemory);
         Self { stats, store, oldest_unconfirmed: None, workers: None, consumer: None }
     }
 }
 
-impl Seen for LinksSeen {
+impl PublishedState for PublishedLinks {
     fn undelivered(&self) -> u64 {
         self.stats.unconfirmed + self.stats.waiting
     }
@@ -79,7 +79,7 @@ where
     }
 
     /// Sends frames; returns any other effect as an outcome for the task.
-    fn carry_out_one(&mut self, effect: Effect<Payload<T>>) -> Option<Outcome<T, ()>> {
+    fn apply_effect(&mut self, effect: Effect<Payload<T>>) -> Option<Outcome<T, ()>> {
         Some(match effect {
             Effect::Transmit { to, header, message } => {
                 self.outgoing.push(to, header, message);
@@ -111,7 +111,7 @@ where
 {
     type To = ();
 
-    fn tell(&mut self, input: Input<T, ()>) {
+    fn handle_input(&mut self, input: Input<T, ()>) {
         self.handle(match input {
             Input::Start { session } => controller::Input::Start { session },
             Input::Register(consumer) => controller::Input::RegisterConsumer(consumer),
@@ -134,9 +134,9 @@ where
         });
     }
 
-    fn carry_out(&mut self, out: &mut Vec<Outcome<T, ()>>) {
+    fn apply_effects(&mut self, out: &mut Vec<Outcome<T, ()>>) {
         for effect in std::mem::take(&mut self.effects) {
-            out.extend(self.carry_out_one(effect));
+            out.extend(self.apply_effect(effect));
         }
         self.outgoing.flush();
     }
@@ -146,7 +146,7 @@ where
     }
 
     /// Waits for room in a lane, or for the next listing of workers.
-    async fn happens(&mut self) {
+    async fn next_event(&mut self) {
         let listing = tokio::select! {
             () = self.outgoing.room() => return,
             listing = listing_of(&mut self.listings) => listing,
@@ -170,17 +170,17 @@ where
         self.machine.storing_state()
     }
 
-    fn owes_recovered(&self) -> bool {
-        self.machine.owes_recovered()
+    fn has_unconfirmed_recovered(&self) -> bool {
+        self.machine.has_unconfirmed_recovered()
     }
 
-    fn show(&self, seen: &mut LinksSeen) {
-        seen.stats = self.machine.stats();
-        seen.store = self.machine.storing_state();
-        seen.oldest_unconfirmed = self.machine.oldest_unconfirmed();
-        seen.workers = self.machine.worker_stats();
-        if seen.consumer.as_ref() != self.machine.consumer() {
-            seen.consumer = self.machine.consumer().cloned();
+    fn publish(&self, published: &mut PublishedLinks) {
+        published.stats = self.machine.stats();
+        published.store = self.machine.storing_state();
+        published.oldest_unconfirmed = self.machine.oldest_unconfirmed();
+        published.workers = self.machine.worker_stats();
+        if published.consumer.as_ref() != self.machine.consumer() {
+            published.consumer = self.machine.consumer().cloned();
         }
     }
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::sync::oneshot;
 
-use super::handle::safe;
+use super::handle::stored_or_confirmed;
 use super::{Address, Command, OnDrop, Sending, Sent};
 use crate::error::{ProducerError, SendError};
 use crate::ids::SeqNr;
@@ -66,8 +66,8 @@ impl<T: Send + Sync + 'static, A: Address> Permit<T, A> {
         message: T,
     ) -> impl Future<Output = Result<SeqNr, SendError<T>>> + Send + use<T, A> {
         let is_durable = sending.is_durable();
-        let sent = sending.letter(to, message, true).and_then(|letter| sending.redeem(self, letter));
-        async move { safe(sent?, is_durable).await.map_err(|error| SendError::of(error, None)) }
+        let sent = sending.prepare(to, message, true).and_then(|outgoing| sending.redeem(self, outgoing));
+        async move { stored_or_confirmed(sent?, is_durable).await.map_err(|error| SendError::of(error, None)) }
     }
 }
 
@@ -100,8 +100,8 @@ impl<'a, T: Send + Sync + 'static> RequestNext<'a, T> {
     /// # Errors
     /// [`SendError`] with the message; nothing was sent, and the next sender gets the room.
     pub fn send(self, message: T) -> Result<Sent, SendError<T>> {
-        let letter = self.sending.letter((), message, false)?;
-        self.sending.redeem(self.permit, letter)
+        let outgoing = self.sending.prepare((), message, false)?;
+        self.sending.redeem(self.permit, outgoing)
     }
 
     /// Sends a message, and waits as [`Producer::ask`](crate::Producer::ask) does. The message is sent even if the

@@ -65,7 +65,7 @@ impl<M> Replies<M> {
     }
 
     /// Settles a number of the ticket sequence that belongs to no message.
-    pub(crate) fn pass(&mut self, ticket: u64) {
+    pub(crate) fn skip_ticket(&mut self, ticket: u64) {
         self.last_ticket = self.last_ticket.max(ticket);
         self.settled.insert(ticket);
     }

@@ -15,7 +15,7 @@ use super::{Address, Sending, Sent};
 use crate::error::{ProducerError, SendError};
 
 /// The sink of a producer of any kind.
-pub(crate) struct Sinking<T: Send + Sync + 'static, A: Address> {
+pub(crate) struct SinkState<T: Send + Sync + 'static, A: Address> {
     sending: Sending<T, A>,
     room: Room<T, A>,
     /// Messages not yet known to be accepted, in order.
@@ -30,7 +30,7 @@ enum Room<T, A: Address> {
     Held(Permit<T, A>),
 }
 
-impl<T: Send + Sync + 'static, A: Address> Sinking<T, A> {
+impl<T: Send + Sync + 'static, A: Address> SinkState<T, A> {
     pub(crate) fn new(sending: Sending<T, A>) -> Self {
         Self { sending, room: Room::Unasked, unflushed: VecDeque::new(), closing: None }
     }
@@ -56,14 +56,14 @@ impl<T: Send + Sync + 'static, A: Address> Sinking<T, A> {
         let Room::Held(permit) = std::mem::replace(&mut self.room, Room::Unasked) else {
             return Err(SendError::Unavailable(Some(message)));
         };
-        let letter = match self.sending.letter(to, message, false) {
-            Ok(letter) => letter,
+        let outgoing = match self.sending.prepare(to, message, false) {
+            Ok(outgoing) => outgoing,
             Err(error) => {
                 self.room = Room::Held(permit);
                 return Err(error);
             }
         };
-        let sent = self.sending.redeem(permit, letter)?;
+        let sent = self.sending.redeem(permit, outgoing)?;
         // Remove the messages known to be accepted; otherwise the list would grow with every send.
         while self.unflushed.front_mut().is_some_and(Sent::is_accepted) {
             self.unflushed.pop_front();
@@ -115,11 +115,11 @@ fn no_room<T>(error: ProducerError) -> SendError<T> {
 }
 
 /// Made by `into_sink` of a producer. See [`Producer::into_sink`](crate::Producer::into_sink).
-pub struct ProducerSink<T: Send + Sync + 'static>(Sinking<T, ()>);
+pub struct ProducerSink<T: Send + Sync + 'static>(SinkState<T, ()>);
 
 impl<T: Send + Sync + 'static> ProducerSink<T> {
     pub(crate) fn new(sending: Sending<T, ()>) -> Self {
-        Self(Sinking::new(sending))
+        Self(SinkState::new(sending))
     }
 }
 

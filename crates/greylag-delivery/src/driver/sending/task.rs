@@ -9,10 +9,10 @@ use std::time::Instant;
 use greylag_core::{DeadLetterReason, Encoded};
 use tokio::sync::{mpsc, oneshot};
 
-use super::entrance::Room;
+use super::command_sender::Room;
 use super::handle::Inbox;
 use super::replies::Replies;
-use super::{Admit, Base, Command, Engine, Granted, Input, Letter, Outcome, Shared, lock, now};
+use super::{Admit, Base, Command, Engine, Granted, Input, Outcome, OutgoingMessage, Shared, lock, now};
 use crate::driver::storing::Store;
 use crate::error::{ProducerError, SentError};
 use crate::ids::SeqNr;
@@ -70,7 +70,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
         let mut timer = std::pin::pin!(tokio::time::sleep_until(now().into()));
         let mut has_handles = true;
         loop {
-            self.carry_out();
+            self.apply_effects();
             self.end_if_drained();
             if self.is_closed {
                 break;
@@ -82,14 +82,14 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
                 timer.as_mut().reset(deadline.into());
             }
             tokio::select! {
-                () = timer.as_mut(), if deadline.is_some() => self.engine.tell(Input::Tick),
+                () = timer.as_mut(), if deadline.is_some() => self.engine.handle_input(Input::Tick),
                 (call, answer) = answer_of(&mut self.base.store) => self.on_answer(call, answer),
                 Some(message) = self.base.upstream.recv() => self.receive(message),
-                () = self.engine.happens() => {
+                () = self.engine.next_event() => {
                     // Handle consumer messages that arrived before a move first: a link that starts over ignores
                     // answers to its former frames.
                     self.receive_waiting();
-                    self.engine.take_in();
+                    self.engine.handle_events();
                 }
                 command = self.commands.recv(), if has_handles => match command {
                     Some(command) => self.take(command),
@@ -104,14 +104,14 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
     }
 
     fn receive(&mut self, message: UpstreamMessage) {
-        self.engine.tell(Input::Received(message));
+        self.engine.handle_input(Input::Received(message));
         self.receive_waiting();
     }
 
     fn receive_waiting(&mut self) {
         for _ in 0..RUN {
             let Ok(message) = self.base.upstream.try_recv() else { break };
-            self.engine.tell(Input::Received(message));
+            self.engine.handle_input(Input::Received(message));
         }
     }
 
@@ -127,11 +127,11 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
     /// `drain_on_drop`.
     fn end_if_drained(&mut self) {
         let Some(gives_up_at) = self.gives_up_at else { return };
-        let is_drained = self.replies.is_settled() && !self.engine.owes_recovered();
+        let is_drained = self.replies.is_settled() && !self.engine.has_unconfirmed_recovered();
         if is_drained || gives_up_at <= now() {
             self.gives_up_at = None;
-            self.engine.tell(Input::Close);
-            self.carry_out();
+            self.engine.handle_input(Input::Close);
+            self.apply_effects();
         }
     }
 
@@ -141,41 +141,41 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
         match command {
             Command::Start { session } => {
                 for permit in std::mem::take(&mut self.permits).into_keys() {
-                    self.engine.tell(Input::Release { permit });
+                    self.engine.handle_input(Input::Release { permit });
                 }
-                self.engine.tell(Input::Start { session });
+                self.engine.handle_input(Input::Start { session });
             }
-            Command::Register(consumer) => self.engine.tell(Input::Register(consumer)),
+            Command::Register(consumer) => self.engine.handle_input(Input::Register(consumer)),
             Command::Admit(admit) => self.on_admit(*admit),
             Command::Withdraw { ticket, to } => {
                 // A message accepted meanwhile keeps its number, and is delivered.
                 if self.replies.withdraw(ticket) {
-                    self.engine.tell(Input::Withdraw { ticket, to });
+                    self.engine.handle_input(Input::Withdraw { ticket, to });
                 }
             }
             Command::Reserve { session, permit, granted } => {
-                self.replies.pass(permit);
+                self.replies.skip_ticket(permit);
                 if !self.is_closed {
                     self.permits.insert(permit, Some(granted));
-                    self.engine.tell(Input::Reserve { session, permit });
+                    self.engine.handle_input(Input::Reserve { session, permit });
                 }
             }
             Command::Release { permit } => {
                 if self.permits.remove(&permit).is_some() {
-                    self.engine.tell(Input::Release { permit });
+                    self.engine.handle_input(Input::Release { permit });
                 }
             }
             Command::Drain(done) => self.replies.drain(done),
             Command::Close(done) => {
                 self.closers.push(done);
-                self.engine.tell(Input::Close);
+                self.engine.handle_input(Input::Close);
             }
         }
     }
 
     fn on_admit(&mut self, admit: Admit<T, E::To>) {
-        let Admit { session, ticket, letter, permit, accepted, confirmed } = admit;
-        let Letter { to, message } = letter;
+        let Admit { session, ticket, outgoing, permit, accepted, confirmed } = admit;
+        let OutgoingMessage { to, message } = outgoing;
         self.arrived += 1;
         // Enter the message even if its sender has gone away, since it may get a number; the sender's `Withdraw`
         // follows.
@@ -183,7 +183,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
         if let Some(permit) = permit {
             self.permits.remove(&permit);
         }
-        self.engine.tell(Input::Admit { session, ticket, to, message, permit });
+        self.engine.handle_input(Input::Admit { session, ticket, to, message, permit });
     }
 
     // ---- answers of the queue -----------------------------------------------------------------------
@@ -198,7 +198,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
             tracing::warn!(%producer, %error, "a call of a producer's queue failed");
         }
         let before = self.engine.storing_state();
-        self.engine.tell(Input::Answered { call, answer });
+        self.engine.handle_input(Input::Answered { call, answer });
         if before == StoringState::Degraded && self.engine.storing_state() == StoringState::Open {
             tracing::info!(%producer, "a producer's queue is open again");
         }
@@ -206,22 +206,22 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
 
     // ---- effects of the engine ----------------------------------------------------------------------
 
-    fn carry_out(&mut self) {
+    fn apply_effects(&mut self) {
         loop {
-            self.engine.carry_out(&mut self.outcomes);
+            self.engine.apply_effects(&mut self.outcomes);
             if self.outcomes.is_empty() {
                 break;
             }
             let mut outcomes = std::mem::take(&mut self.outcomes);
             for outcome in outcomes.drain(..) {
-                self.carry_out_one(outcome);
+                self.apply_outcome(outcome);
             }
             self.outcomes = outcomes;
         }
         self.publish();
     }
 
-    fn carry_out_one(&mut self, outcome: Outcome<T, E::To>) {
+    fn apply_outcome(&mut self, outcome: Outcome<T, E::To>) {
         match outcome {
             Outcome::Permitted(granted) => self.grant(granted),
             Outcome::Accepted { ticket, total } => self.replies.accept(ticket, total),
@@ -244,7 +244,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
                 }
                 self.base.remoting.dead_letter(DeadLetterReason::ProducerClosed, &to, wire::BATCH);
             }
-            Outcome::Unsendable { ticket, to, total, error } => self.cannot_follow(ticket, &to, total, error),
+            Outcome::Unsendable { ticket, to, total, error } => self.on_unsendable(ticket, &to, total, error),
             Outcome::Call { id, call } => {
                 if let Some(store) = &self.base.store {
                     store.call(id, call);
@@ -267,14 +267,14 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
         };
         if !is_wanted {
             self.permits.remove(&permit);
-            self.engine.tell(Input::Release { permit });
+            self.engine.handle_input(Input::Release { permit });
         }
     }
 
     /// Gives up a message that was handed to an entity of this node and cannot be sent to the entity's new node.
-    fn cannot_follow(&mut self, ticket: Option<u64>, entity: &str, seq_nr: SeqNr, error: UnsendableError) {
+    fn on_unsendable(&mut self, ticket: Option<u64>, entity: &str, seq_nr: SeqNr, error: UnsendableError) {
         let producer = &self.base.producer_id;
-        tracing::error!(%producer, entity, %seq_nr, %error, "a message cannot follow its entity to another node, and is given up");
+        tracing::error!(%producer, entity, %seq_nr, %error, "message cannot be sent to its entity's new node; dropped");
         let reason = match &error {
             UnsendableError::Encode(_) => DeadLetterReason::SerializeFailed,
             UnsendableError::TooLarge { .. } => DeadLetterReason::TooLarge,
@@ -286,16 +286,16 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
     }
 
     fn fail(&self, error: ProducerError) {
-        tracing::error!(producer = %self.base.producer_id, %error, "the producer ends");
+        tracing::error!(producer = %self.base.producer_id, %error, "producer failed and ends");
         *lock(&self.shared.end) = Some(error);
     }
 
     fn publish(&mut self) {
-        self.engine.show(&mut lock(&self.shared.seen));
+        self.engine.publish(&mut lock(&self.shared.published));
         self.room.publish(std::mem::take(&mut self.arrived), self.engine.room());
         let confirmed = self.engine.confirmed();
         self.shared.confirmed.send_if_modified(|known| std::mem::replace(known, confirmed) != confirmed);
-        if !self.engine.owes_recovered() {
+        if !self.engine.has_unconfirmed_recovered() {
             self.replies.answer_drains();
         }
     }
@@ -306,7 +306,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
         self.commands.close();
         while let Ok(command) = self.commands.try_recv() {
             self.on_command(command);
-            self.carry_out();
+            self.apply_effects();
         }
         self.shared.is_running.store(false, Ordering::Relaxed);
         self.closers.clear();

@@ -25,7 +25,8 @@ const MAX_BYTES: usize = 64 << 10;
 const MAX_WORD_BYTES: usize = 80;
 
 /// The inboxes of all producers of this process, by path. Nodes of one process share the map, since paths are unique.
-static NEAR: LazyLock<RwLock<HashMap<Arc<str>, mpsc::Sender<UpstreamMessage>>>> = LazyLock::new(RwLock::default);
+static LOCAL_INBOXES: LazyLock<RwLock<HashMap<Arc<str>, mpsc::Sender<UpstreamMessage>>>> =
+    LazyLock::new(RwLock::default);
 
 /// Registers `receiver` under a fresh path, which no other controller ever gets. The returned reference has the path
 /// and the node.
@@ -40,46 +41,46 @@ pub(crate) fn register(remoting: &Arc<dyn Remoting>, receiver: Arc<dyn Receiver>
 }
 
 /// Registers a producer controller: its reference, and the upstream messages to it.
-pub(super) fn open(remoting: &Arc<dyn Remoting>) -> (Near, mpsc::Receiver<UpstreamMessage>) {
+pub(super) fn open(remoting: &Arc<dyn Remoting>) -> (LocalRegistration, mpsc::Receiver<UpstreamMessage>) {
     let (inbox, upstream) = mpsc::channel(INBOX);
     let receiver = Upstream { inbox: inbox.clone(), remoting: remoting.clone() };
     let reference = register(remoting, Arc::new(receiver));
-    NEAR.write().unwrap_or_else(PoisonError::into_inner).insert(reference.path.clone(), inbox);
-    (Near(reference), upstream)
+    LOCAL_INBOXES.write().unwrap_or_else(PoisonError::into_inner).insert(reference.path.clone(), inbox);
+    (LocalRegistration(reference), upstream)
 }
 
 /// Registration of a producer controller: consumers on its node reach it without the transport, until this value is
 /// dropped.
-pub(crate) struct Near(ControllerRef);
+pub(crate) struct LocalRegistration(ControllerRef);
 
-impl Near {
+impl LocalRegistration {
     /// The reference to which consumers send their answers.
     pub(crate) fn reference(&self) -> &ControllerRef {
         &self.0
     }
 }
 
-impl Drop for Near {
+impl Drop for LocalRegistration {
     fn drop(&mut self) {
-        NEAR.write().unwrap_or_else(PoisonError::into_inner).remove(&self.0.path);
+        LOCAL_INBOXES.write().unwrap_or_else(PoisonError::into_inner).remove(&self.0.path);
     }
 }
 
 /// Sends an upstream message. A message without room is lost, and its consumer repeats it.
-pub(crate) fn say(remoting: &dyn Remoting, message: UpstreamMessage) {
-    if let Some(message) = say_near(remoting, message) {
-        say_far(remoting, &[message]);
+pub(crate) fn send_upstream(remoting: &dyn Remoting, message: UpstreamMessage) {
+    if let Some(message) = send_upstream_local(remoting, message) {
+        send_upstream_remote(remoting, &[message]);
     }
 }
 
 /// Hands the message to a producer of this node. Returns the message if there is no such producer, or no room, so that
 /// the transport reports it.
-pub(crate) fn say_near(remoting: &dyn Remoting, message: UpstreamMessage) -> Option<UpstreamMessage> {
+pub(crate) fn send_upstream_local(remoting: &dyn Remoting, message: UpstreamMessage) -> Option<UpstreamMessage> {
     if message.to.node != *remoting.self_address() {
         return Some(message);
     }
-    let near = NEAR.read().unwrap_or_else(PoisonError::into_inner);
-    match near.get(&message.to.path) {
+    let local = LOCAL_INBOXES.read().unwrap_or_else(PoisonError::into_inner);
+    match local.get(&message.to.path) {
         Some(inbox) => inbox.try_send(message).err().map(mpsc::error::TrySendError::into_inner),
         None => Some(message),
     }
@@ -87,7 +88,7 @@ pub(crate) fn say_near(remoting: &dyn Remoting, message: UpstreamMessage) -> Opt
 
 /// Sends upstream messages of this node's consumers to one recipient path, in as few transport messages as the lane
 /// permits.
-pub(crate) fn say_far(remoting: &dyn Remoting, messages: &[UpstreamMessage]) {
+pub(crate) fn send_upstream_remote(remoting: &dyn Remoting, messages: &[UpstreamMessage]) {
     let lane = remoting.maximum_message_size(LaneKind::Ordinary).saturating_sub(LANE_MARGIN).min(MAX_BYTES);
     let mut rest = messages;
     while let Some(UpstreamMessage { to, .. }) = rest.first() {
@@ -145,21 +146,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_producer_of_the_same_node_hears_without_the_transport() {
+    async fn upstream_messages_to_a_local_producer_bypass_the_transport() {
         let network = MemoryNetwork::new();
         let node = |name: &str| network.node(name.parse().unwrap(), Arc::new(Registry::new()));
         let (a, b) = (node("a:1#1"), node("b:1#2"));
-        let (near, mut upstream) = open(&a);
-        let to = near.reference().clone();
+        let (local, mut upstream) = open(&a);
+        let to = local.reference().clone();
         let from = |node: &Arc<dyn Remoting>| ControllerRef { node: node.self_address().clone(), ..to.clone() };
         // The producer is unregistered, so the transport cannot reach it: a message that arrives came without the
         // transport.
         a.unregister(&to.path);
-        say(&*a, word(&from(&a), &to));
+        send_upstream(&*a, word(&from(&a), &to));
         assert_eq!(upstream.try_recv(), Ok(word(&from(&a), &to)));
 
         // A consumer of another node must use the transport, even if both nodes share a process.
-        say(&*b, word(&from(&b), &to));
+        send_upstream(&*b, word(&from(&b), &to));
         tokio::time::timeout(std::time::Duration::from_secs(20), async {
             while a.dead_letter_totals().is_empty() {
                 tokio::time::sleep(std::time::Duration::from_millis(2)).await;
@@ -171,16 +172,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_finds_no_room_or_no_producer_goes_by_the_transport() {
+    async fn upstream_messages_without_room_or_local_producer_use_the_transport() {
         let network = MemoryNetwork::new();
         let a = network.node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
-        let (near, mut upstream) = open(&a);
-        let to = near.reference().clone();
-        (0..INBOX).for_each(|_| assert!(say_near(&*a, word(&to, &to)).is_none()));
-        assert_eq!(say_near(&*a, word(&to, &to)), Some(word(&to, &to)), "there is no room");
+        let (local, mut upstream) = open(&a);
+        let to = local.reference().clone();
+        (0..INBOX).for_each(|_| assert!(send_upstream_local(&*a, word(&to, &to)).is_none()));
+        assert_eq!(send_upstream_local(&*a, word(&to, &to)), Some(word(&to, &to)), "there is no room");
         upstream.try_recv().unwrap();
-        assert!(say_near(&*a, word(&to, &to)).is_none());
-        drop(near);
-        assert_eq!(say_near(&*a, word(&to, &to)), Some(word(&to, &to)), "the producer has ended");
+        assert!(send_upstream_local(&*a, word(&to, &to)).is_none());
+        drop(local);
+        assert_eq!(send_upstream_local(&*a, word(&to, &to)), Some(word(&to, &to)), "the producer has ended");
     }
 }

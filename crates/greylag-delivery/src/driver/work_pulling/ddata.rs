@@ -43,20 +43,20 @@ impl WorkerDirectory for DdataWorkerDirectory {
         let workers = match self.workers(key) {
             Ok(workers) => workers,
             Err(error) => {
-                tracing::error!(%key, %error, "the workers of this work cannot be found");
+                tracing::error!(%key, %error, "cannot subscribe to the worker directory");
                 return stream::pending().boxed();
             }
         };
-        let watched = Watched {
+        let subscription = WorkerSubscription {
             changes: workers.subscribe(),
             replicas: self.replicator.replicas(),
             listed: BTreeSet::new(),
             own: self.own.clone(),
             workers,
         };
-        stream::unfold(watched, |mut watched| async move {
-            let listing = watched.next().await?;
-            Some((listing, watched))
+        stream::unfold(subscription, |mut subscription| async move {
+            let listing = subscription.next().await?;
+            Some((listing, subscription))
         })
         .boxed()
     }
@@ -65,7 +65,7 @@ impl WorkerDirectory for DdataWorkerDirectory {
         let workers = match self.workers(key) {
             Ok(workers) => workers,
             Err(error) => {
-                tracing::error!(%key, %error, "a worker cannot be listed");
+                tracing::error!(%key, %error, "cannot register worker in the directory");
                 return RegisteredWorker::new(|| {});
             }
         };
@@ -74,7 +74,7 @@ impl WorkerDirectory for DdataWorkerDirectory {
         let add = tokio::spawn(async move {
             let outcome = adding.update(move |workers: &mut OrSet<String>, cx| workers.add(cx, added)).await;
             if let Err(error) = outcome {
-                tracing::error!(%error, "a worker could not be listed");
+                tracing::error!(%error, "cannot register worker in the directory");
             }
         });
         let runtime = tokio::runtime::Handle::current();
@@ -95,12 +95,12 @@ async fn remove(workers: &Workers, gone: impl IntoIterator<Item = String> + Send
         }
     });
     if let Err(error) = outcome.await {
-        tracing::warn!(%error, "a worker that is gone could not be taken out of its directory");
+        tracing::warn!(%error, "cannot remove ended worker from the directory");
     }
 }
 
 /// Subscriptions to the set and to the members.
-struct Watched {
+struct WorkerSubscription {
     workers: Workers,
     changes: Subscription<OrSet<String>>,
     replicas: watch::Receiver<Arc<Replicas>>,
@@ -108,7 +108,7 @@ struct Watched {
     own: UniqueAddress,
 }
 
-impl Watched {
+impl WorkerSubscription {
     /// The workers after the next change of the set or of the members.
     async fn next(&mut self) -> Option<Vec<ListedWorker>> {
         tokio::select! {

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::directory::WorkerDirectory;
 use crate::driver::queue::{DurableProducerQueue, now_ms};
-use crate::driver::sending::{Base, Keeping, Links, ProducerSink, RequestNext, Sending, Sent, now};
+use crate::driver::sending::{Base, Links, MessageStorage, ProducerSink, RequestNext, Sending, Sent, now};
 use crate::error::{ProducerError, SendError, StartError, TrySendError, Undelivered};
 use crate::ids::{ProducerId, ProducerIdentity, SeqNr, ServiceKey};
 use crate::machine::controller::ControllerStats;
@@ -66,7 +66,7 @@ pub struct WorkPullingProducer<T> {
 
 /// Makes a [`WorkPullingProducer`].
 pub struct WorkPullingBuilder<T> {
-    keeping: Keeping,
+    storage: MessageStorage,
     codec: Arc<dyn Codec<T>>,
     key: ServiceKey,
     directory: Arc<dyn WorkerDirectory>,
@@ -82,7 +82,7 @@ impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
         directory: Arc<dyn WorkerDirectory>,
     ) -> WorkPullingBuilder<T> {
         let (codec, settings) = (Arc::new(codec), DeliverySettings::default());
-        WorkPullingBuilder { keeping: Keeping::fresh(producer_id), codec, key, directory, settings }
+        WorkPullingBuilder { storage: MessageStorage::fresh(producer_id), codec, key, directory, settings }
     }
 
     pub(crate) fn sending(&self) -> &Sending<T, ()> {
@@ -95,7 +95,7 @@ impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
     /// # Errors
     /// [`SendError`]; the message was not sent, except perhaps after [`SendError::StoreUnknown`].
     pub async fn send(&self, message: T) -> Result<Sent, SendError<T>> {
-        self.sending.send(self.sending.letter((), message, false)?).await
+        self.sending.send(self.sending.prepare((), message, false)?).await
     }
 
     /// Sends a message, and waits until it is stored if the producer is durable, and otherwise until it is confirmed.
@@ -103,7 +103,7 @@ impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
     /// # Errors
     /// [`SendError`]; after [`SendError::Unconfirmed`] the message may have been processed.
     pub async fn ask(&self, message: T) -> Result<SeqNr, SendError<T>> {
-        self.sending.ask(self.sending.letter((), message, true)?).await
+        self.sending.ask(self.sending.prepare((), message, true)?).await
     }
 
     /// Sends a message, and waits until a worker has confirmed it.
@@ -111,7 +111,7 @@ impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
     /// # Errors
     /// [`SendError`]; after [`SendError::Unconfirmed`] the message may have been processed.
     pub async fn send_confirmed(&self, message: T) -> Result<SeqNr, SendError<T>> {
-        self.sending.send_confirmed(self.sending.letter((), message, true)?).await
+        self.sending.send_confirmed(self.sending.prepare((), message, true)?).await
     }
 
     /// Sends a message if there is room for it now.
@@ -132,17 +132,17 @@ impl<T: Send + Sync + 'static> WorkPullingProducer<T> {
 
     /// Numbers of workers, and of messages with and without a worker.
     pub fn stats(&self) -> WorkerStats {
-        self.sending.seen(|seen| seen.workers).unwrap_or_default()
+        self.sending.published(|published| published.workers).unwrap_or_default()
     }
 
     /// Counters since the start, and the number of messages held now.
     pub fn counters(&self) -> ControllerStats {
-        self.sending.seen(|seen| seen.stats)
+        self.sending.published(|published| published.stats)
     }
 
     /// State of the queue; [`StoringState::Degraded`] if the queue does not answer.
     pub fn storing_state(&self) -> StoringState {
-        self.sending.seen(|seen| seen.store)
+        self.sending.published(|published| published.store)
     }
 
     /// The highest number up to which all messages are confirmed.
@@ -185,7 +185,7 @@ impl<T> Clone for WorkPullingProducer<T> {
 impl<T> fmt::Debug for WorkPullingProducer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WorkPullingProducer")
-            .field("stats", &self.sending.seen(|seen| seen.workers))
+            .field("stats", &self.sending.published(|published| published.workers))
             .finish_non_exhaustive()
     }
 }
@@ -201,21 +201,21 @@ impl<T: Send + Sync + 'static> WorkPullingBuilder<T> {
     /// identity, each start begins a new stream.
     #[must_use]
     pub fn identity(self, identity: ProducerIdentity) -> Self {
-        let keeping = self.keeping.identified_by(identity);
-        Self { keeping, ..self }
+        let storage = self.storage.identified_by(identity);
+        Self { storage, ..self }
     }
 
     /// Stores every message in `queue` before a worker is chosen for it. The queue's unconfirmed messages get workers
     /// first.
     #[must_use]
     pub fn durable(self, queue: impl DurableProducerQueue<Encoded> + 'static) -> Self {
-        let keeping = self.keeping.in_queue(queue);
-        Self { keeping, ..self }
+        let storage = self.storage.in_queue(queue);
+        Self { storage, ..self }
     }
 
     /// Sets where messages are kept; overrides [`identity`](Self::identity) and [`durable`](Self::durable).
-    pub(crate) fn keeping(self, keeping: Keeping) -> Self {
-        Self { keeping, ..self }
+    pub(crate) fn storage(self, storage: MessageStorage) -> Self {
+        Self { storage, ..self }
     }
 
     /// Starts the producer, on the tokio runtime of the caller.
@@ -223,8 +223,8 @@ impl<T: Send + Sync + 'static> WorkPullingBuilder<T> {
     /// # Errors
     /// [`StartError`]; nothing was started.
     pub fn spawn(self, remoting: &Arc<dyn Remoting>) -> Result<WorkPullingProducer<T>, StartError> {
-        self.keeping.refuse_outbox()?;
-        let base = Base::open(remoting, self.keeping, self.codec, &self.settings)?;
+        self.storage.refuse_outbox()?;
+        let base = Base::open(remoting, self.storage, self.codec, &self.settings)?;
         let (now, mut effects) = (now(), Vec::new());
         let settings = machine_settings(&self.settings, &base, now);
         let machine = WorkPulling::new(settings, base.storing(&self.settings), now, &mut effects);
@@ -253,6 +253,6 @@ fn machine_settings<T>(settings: &DeliverySettings, base: &Base<T>, now: Instant
 
 impl<T> fmt::Debug for WorkPullingBuilder<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WorkPullingBuilder").field("producer_id", self.keeping.producer_id()).finish_non_exhaustive()
+        f.debug_struct("WorkPullingBuilder").field("producer_id", self.storage.producer_id()).finish_non_exhaustive()
     }
 }

@@ -14,7 +14,7 @@ use super::directory::WorkerDirectory;
 use crate::counters::DeliveryCounters;
 use crate::dedupe::Dedupe;
 use crate::delivery::Delivery;
-use crate::driver::consumer::{DeliveryEvents, DeliveryHealth, Shown, Undecodable};
+use crate::driver::consumer::{DeliveryEvents, DeliveryHealth, OperatorState, Undecodable};
 use crate::driver::point_to_point::{ConsumerBuilder, ConsumerController, Deliveries};
 use crate::error::StartError;
 use crate::ids::ServiceKey;
@@ -22,9 +22,9 @@ use crate::settings::DeliverySettings;
 
 /// A worker that runs on this node until it is stopped; dropping the handle does not stop it.
 pub struct WorkerHandle {
-    stopping: Stopping,
+    shutdown: WorkerShutdown,
     counters: DeliveryCounters,
-    shown: Arc<Shown>,
+    operator_state: Arc<OperatorState>,
 }
 
 /// Makes a worker of a function. See [`WorkerHandle::builder`].
@@ -64,36 +64,36 @@ impl WorkerHandle {
     /// Subscribes to events of jobs, for operators: messages that failed or cannot be decoded, and producers that were
     /// replaced.
     pub fn events(&self) -> DeliveryEvents {
-        self.shown.events()
+        self.operator_state.events()
     }
 
     /// Degraded while links are blocked by undecodable messages, until an operator acts.
     pub fn health(&self) -> DeliveryHealth {
-        self.shown.health()
+        self.operator_state.health()
     }
 
     /// Undecodable jobs that are not confirmed yet; confirming a job skips it.
     pub fn undecodable(&self) -> Vec<Undecodable> {
-        self.shown.undecodable()
+        self.operator_state.undecodable()
     }
 
     /// Stops the worker in order: it gets no more jobs, and the call returns when the jobs in hand are done. Other
     /// workers get the rest.
     pub async fn stop(self) {
-        self.stopping.stop().await;
+        self.shutdown.stop().await;
     }
 
     /// A handle that stops the worker, but does not keep it alive.
-    pub(crate) fn stopping(&self) -> Stopping {
-        self.stopping.clone()
+    pub(crate) fn shutdown_handle(&self) -> WorkerShutdown {
+        self.shutdown.clone()
     }
 }
 
 /// Stops a worker in order.
 #[derive(Debug, Clone)]
-pub(crate) struct Stopping(mpsc::UnboundedSender<oneshot::Sender<()>>);
+pub(crate) struct WorkerShutdown(mpsc::UnboundedSender<oneshot::Sender<()>>);
 
-impl Stopping {
+impl WorkerShutdown {
     /// Whether the worker has stopped.
     pub(crate) fn has_stopped(&self) -> bool {
         self.0.is_closed()
@@ -145,10 +145,10 @@ where
         settings.work_pulling.worker_window = settings.work_pulling.worker_window.max(self.parallel);
         let controller = self.builder.settings(settings).spawn(remoting)?;
         let (stop, stopping) = mpsc::unbounded_channel();
-        let (counters, shown) = (controller.counters().clone(), controller.shown().clone());
+        let (counters, operator_state) = (controller.counters().clone(), controller.operator_state().clone());
         let deliveries = controller.start(Dedupe::none());
         tokio::spawn(run(controller, deliveries, self.parallel as usize, Arc::new(self.handler), stopping));
-        Ok(WorkerHandle { stopping: Stopping(stop), counters, shown })
+        Ok(WorkerHandle { shutdown: WorkerShutdown(stop), counters, operator_state })
     }
 }
 
@@ -181,7 +181,7 @@ async fn run<T, F, Fut, E>(
             },
             Some(done) = jobs.join_next() => {
                 if let Err(error) = done {
-                    tracing::error!(worker = %controller.reference(), %error, "a job failed; it comes again");
+                    tracing::error!(worker = %controller.reference(), %error, "job failed; it will be redelivered");
                 }
             }
             Some(done) = stopping.recv() => {
@@ -202,6 +202,6 @@ where
 {
     let id = delivery.id().clone();
     if let Err(error) = handler(delivery).await {
-        tracing::warn!(message = ?id, %error, "a job failed; it comes again");
+        tracing::warn!(message = ?id, %error, "job failed; it will be redelivered");
     }
 }

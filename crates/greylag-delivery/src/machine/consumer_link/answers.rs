@@ -44,15 +44,15 @@ impl Answers {
 
     /// The current producer sent a frame, or another one is registered to: restarts the retry timer with its first
     /// interval.
-    pub(super) fn heard(&mut self, now: Instant, misses_frames: bool, settings: &ConsumerLinkSettings) {
+    pub(super) fn on_frame(&mut self, now: Instant, misses_frames: bool, settings: &ConsumerLinkSettings) {
         self.retry_interval = settings.resend_interval_min;
-        self.put_off(now, misses_frames);
+        self.postpone_retry(now, misses_frames);
     }
 
     /// Postpones the retry timer, since the producer was heard or has been told everything. If frames are missing, an
     /// earlier deadline stands: on a busy link, arriving frames would otherwise postpone the resend request for ever
     /// (I7).
-    pub(super) fn put_off(&mut self, now: Instant, misses_frames: bool) {
+    pub(super) fn postpone_retry(&mut self, now: Instant, misses_frames: bool) {
         let at = now + self.retry_interval;
         let is_due_earlier = self.retry_at.is_some_and(|due| due < at);
         if !(is_due_earlier && misses_frames) {
@@ -62,26 +62,33 @@ impl Answers {
 
     /// Resets the timers for another producer, which has been told nothing yet.
     pub(super) fn start_over(&mut self, now: Instant, settings: &ConsumerLinkSettings) {
-        self.heard(now, false, settings);
-        self.told();
+        self.on_frame(now, false, settings);
+        self.ack_sent();
         self.duplicate_ack_at = None;
     }
 
     /// A request was sent: it includes everything that an ack would say, and postpones the retry timer (C9).
     pub(super) fn requested(&mut self, now: Instant, misses_frames: bool) {
-        self.told();
-        self.put_off(now, misses_frames);
+        self.ack_sent();
+        self.postpone_retry(now, misses_frames);
     }
 
     /// A message with the present confirmations was sent, so no ack is due.
-    pub(super) fn told(&mut self) {
+    pub(super) fn ack_sent(&mut self) {
         self.held_ack = None;
         self.delayed_ack_at = None;
     }
 
     /// Messages were confirmed whose senders asked for an ack. Returns whether to send the ack now; it is held back
     /// only while further frames are ready, for at most `most` confirmations and `delay`.
-    pub(super) fn asked(&mut self, now: Instant, count: u64, most: u64, is_next_here: bool, delay: Duration) -> bool {
+    pub(super) fn confirmed_with_ack(
+        &mut self,
+        now: Instant,
+        count: u64,
+        most: u64,
+        is_next_here: bool,
+        delay: Duration,
+    ) -> bool {
         let held = self.held_ack.unwrap_or(HeldAck { until: now + delay, confirmations: 0 });
         let confirmations = held.confirmations + count;
         if delay.is_zero() || !is_next_here || confirmations > most {
@@ -92,7 +99,7 @@ impl Answers {
     }
 
     /// Messages were confirmed whose senders did not ask for an ack.
-    pub(super) fn unasked(&mut self, now: Instant, delay: Option<Duration>) {
+    pub(super) fn confirmed_without_ack(&mut self, now: Instant, delay: Option<Duration>) {
         if let (None, Some(delay)) = (self.delayed_ack_at, delay) {
             self.delayed_ack_at = Some(now + delay);
         }

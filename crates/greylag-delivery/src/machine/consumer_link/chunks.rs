@@ -93,7 +93,7 @@ mod tests {
 
     /// delivery 101: the bytes kept of a message follow the chunks that arrived, not the size that the peer declared.
     #[test]
-    fn no_more_is_kept_than_was_said_and_than_is_taken() {
+    fn chunk_buffer_stays_within_the_declared_length_and_the_limit() {
         let of = |declared, sizes: &[u64]| {
             let mut assembly = Assembly::begin(true, frame(1, Some(declared), 10), 100);
             sizes.iter().for_each(|size| assembly.add(frame(1, None, *size)));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_has_so_many_chunks_at_most() {
+    fn number_of_chunks_is_limited() {
         let of = |count: usize| {
             let mut assembly = Assembly::begin(true, frame(1, Some(1 << 40), 1), 1 << 40);
             (1..count).for_each(|_| assembly.add(frame(1, None, 1)));

@@ -72,7 +72,7 @@ impl<P: Content> ConsumerLink<P> {
             self.counters.unexpected += 1;
             return;
         }
-        self.senders.pardon(header);
+        self.senders.undo_displacement(header);
         answer(header, Upstream::Resend { from: 0, to: 0 }, out);
     }
 
@@ -142,8 +142,8 @@ impl<P: Content> ConsumerLink<P> {
         out: &mut Vec<Effect<P>>,
     ) {
         let missed_frames = self.arrivals.misses_frames();
-        self.answers.heard(now, missed_frames, &self.settings);
-        self.window.heard(now);
+        self.answers.on_frame(now, missed_frames, &self.settings);
+        self.window.on_frame(now);
         if header.lowest > self.arrivals.received() + 1 {
             self.skip_to(now, header.lowest, out);
         }
@@ -162,7 +162,7 @@ impl<P: Content> ConsumerLink<P> {
         }
         self.deliver(now, watermarks, out);
         if missed_frames {
-            self.answers.put_off(now, self.arrivals.misses_frames());
+            self.answers.postpone_retry(now, self.arrivals.misses_frames());
         }
     }
 
@@ -194,7 +194,7 @@ impl<P: Content> ConsumerLink<P> {
     pub(super) fn on_register_to(&mut self, now: Instant, controller: ControllerRef, out: &mut Vec<Effect<P>>) {
         if self.senders.register_to(&controller) {
             self.arrivals.start_after_delivered();
-            self.answers.heard(now, false, &self.settings);
+            self.answers.on_frame(now, false, &self.settings);
             out.push(Effect::Reply { to: controller, epoch: None, message: Upstream::RegisterConsumer });
         }
     }

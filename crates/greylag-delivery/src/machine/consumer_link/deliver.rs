@@ -190,11 +190,11 @@ impl<P: Content> ConsumerLink<P> {
             self.send_request(now, out);
         } else if advance.had_ack || self.answers.is_held() {
             let (most, is_next_here) = (window / 4, self.arrivals.is_next_here());
-            if self.answers.asked(now, advance.count, most, is_next_here, self.settings.ack_max_delay) {
+            if self.answers.confirmed_with_ack(now, advance.count, most, is_next_here, self.settings.ack_max_delay) {
                 self.send_ack(out);
             }
         } else {
-            self.answers.unasked(now, self.settings.delayed_ack_timeout);
+            self.answers.confirmed_without_ack(now, self.settings.delayed_ack_timeout);
         }
     }
 

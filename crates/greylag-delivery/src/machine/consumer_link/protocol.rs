@@ -53,7 +53,7 @@ pub struct ConsumerLinkSettings {
     /// A longer message is not joined; it becomes an undecodable delivery (K3).
     pub max_message_bytes: u64,
     /// Whether retries go on at the longest interval (point to point), or end after it.
-    pub keeps_asking: bool,
+    pub retries_forever: bool,
     /// For simulations: a clause of the protocol to omit, as a test of the checkers.
     #[doc(hidden)]
     pub sabotage: Option<Sabotage>,

@@ -103,7 +103,7 @@ impl<P> Senders<P> {
     }
 
     /// Removes the sender from the list of producers displaced by a `first` frame.
-    pub(super) fn pardon(&mut self, header: &BatchHeader) {
+    pub(super) fn undo_displacement(&mut self, header: &BatchHeader) {
         self.replaced.retain(|replaced| !matches!(replaced, Replaced::ByFirst(sender) if sender.sent(header)));
     }
 

@@ -44,7 +44,7 @@ impl Window {
     }
 
     /// Notes a frame of the producer.
-    pub(super) fn heard(&mut self, now: Instant) {
+    pub(super) fn on_frame(&mut self, now: Instant) {
         let idle = self.heard_at.is_some_and(|at| now.saturating_duration_since(at) >= IDLE);
         if idle {
             self.size = self.base;
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_producer_does_not_grow_it() {
+    fn slow_producer_does_not_grow_the_window() {
         let mut window = begun(1024);
         (11..20).for_each(|confirmed| window.confirmed(confirmed, true));
         assert_eq!(turn(&mut window, 20, 40), 20);
@@ -129,12 +129,12 @@ mod tests {
     fn an_idle_link_goes_back_to_its_base() {
         let now = Instant::now();
         let mut window = begun(1024);
-        window.heard(now);
+        window.on_frame(now);
         turn(&mut window, 20, 40);
         assert_eq!(turn(&mut window, 30, 70), 40);
-        window.heard(now + IDLE - Duration::from_millis(1));
+        window.on_frame(now + IDLE - Duration::from_millis(1));
         assert_eq!(window.size(), 40);
-        window.heard(now + IDLE * 2);
+        window.on_frame(now + IDLE * 2);
         assert_eq!(window.size(), 20);
     }
 }

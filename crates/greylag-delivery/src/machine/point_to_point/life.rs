@@ -29,11 +29,11 @@ impl<P: Clone> PointToPoint<P> {
         let tickets = self.unconfirmed.start_again(self.recovered.first().map(|(total, ..)| *total));
         if let Some(from) = self.consumer.clone() {
             let message = Upstream::RegisterConsumer;
-            self.tell(now, producer_link::Input::Received { from, epoch: None, message }, out);
+            self.handle_input(now, producer_link::Input::Received { from, epoch: None, message }, out);
         }
         for (total, frames, ack) in std::mem::take(&mut self.recovered) {
             self.unconfirmed.add(now, Sent { total, ticket: tickets.get(&total).copied() });
-            self.tell(now, producer_link::Input::Accept { total, frames, ack }, out);
+            self.handle_input(now, producer_link::Input::Accept { total, frames, ack }, out);
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use crate::ids::SeqNr;
-use crate::machine::ages::Ages;
+use crate::machine::ages::AgeSamples;
 
 /// An unconfirmed message.
 #[derive(Debug, Clone, Copy)]
@@ -20,7 +20,7 @@ pub(super) struct Unconfirmed {
     messages: VecDeque<Sent>,
     /// Number of messages that came from the loaded queue and thus have no waiting sender.
     owed: usize,
-    ages: Ages,
+    ages: AgeSamples,
 }
 
 impl Unconfirmed {
@@ -29,7 +29,7 @@ impl Unconfirmed {
     }
 
     /// Whether there are messages without a waiting sender.
-    pub(super) fn owes_recovered(&self) -> bool {
+    pub(super) fn has_unconfirmed_recovered(&self) -> bool {
         self.owed > 0
     }
 

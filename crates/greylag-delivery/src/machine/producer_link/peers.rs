@@ -52,7 +52,7 @@ impl Peers {
     /// messages count (those of a displaced one do not). If the repeats after a start-over were left `unanswered`, a
     /// displaced controller becomes the present one again: the event of a move may arrive after the new consumer
     /// attached, and a late message of a dead consumer may have displaced a living one.
-    pub(super) fn heard(&mut self, from: &ControllerRef, unanswered: bool) -> (bool, bool) {
+    pub(super) fn on_message(&mut self, from: &ControllerRef, unanswered: bool) -> (bool, bool) {
         if unanswered && self.former.as_ref() == Some(from) {
             std::mem::swap(&mut self.consumer, &mut self.former);
         }

@@ -150,7 +150,7 @@ impl Repeats {
 
     /// A message of a consumer arrived. The present consumer's inbox has thus moved on, which ends a refusal.
     /// `is_known`: the consumer is not the displaced one.
-    pub(super) fn heard(&mut self, now: Instant, is_present: bool, is_known: bool) {
+    pub(super) fn on_consumer_message(&mut self, now: Instant, is_present: bool, is_known: bool) {
         self.answered |= is_known;
         if is_present {
             self.unanswered = 0;

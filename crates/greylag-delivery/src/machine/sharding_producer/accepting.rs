@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::admission::Next;
-use super::out_state::{Accepted, BeingStored, Buffered, Waiter};
-use super::{Effect, Life, Parcel, ShardingProducer};
+use super::entity_state::{Accepted, BeingStored, Buffered, Waiter};
+use super::{Effect, Life, RoutedMessage, ShardingProducer};
 use crate::machine::portable::Portable;
 use crate::machine::storing::{self, Unstored};
 use crate::queue::MessageSent;
@@ -20,7 +20,7 @@ impl<P: Portable> ShardingProducer<P> {
         };
         if let Some(state) = self.links.get_mut(instance) {
             state.waiters.push_back(waiter);
-            self.tally.stats.waiting += 1;
+            self.counters.stats.waiting += 1;
         }
         self.refresh(instance);
     }
@@ -28,7 +28,7 @@ impl<P: Portable> ShardingProducer<P> {
     pub(super) fn on_withdraw(&mut self, now: Instant, ticket: u64, entity: &str) {
         if let Some(index) = self.early.iter().position(|(.., waiter)| waiter.ticket == ticket) {
             self.early.remove(index);
-            self.tally.stats.waiting -= 1;
+            self.counters.stats.waiting -= 1;
             self.admission.forget(ticket);
         }
         let Some(instance) = self.links.instance_of(entity) else { return };
@@ -39,7 +39,7 @@ impl<P: Portable> ShardingProducer<P> {
             self.contiguous.insert(number.get());
         }
         state.used_at = now;
-        self.tally.stats.waiting -= 1;
+        self.counters.stats.waiting -= 1;
         self.admission.forget(ticket);
         self.refresh(instance);
     }
@@ -63,14 +63,14 @@ impl<P: Portable> ShardingProducer<P> {
         let Some(state) = self.links.get_mut(instance) else { return };
         let Some(waiter) = state.waiters.pop_front() else { return };
         let Waiter { ticket, reserved, frames, bytes, ack } = waiter;
-        self.tally.stats.waiting -= 1;
+        self.counters.stats.waiting -= 1;
         self.admission.take(bytes, false);
         state.bytes += bytes;
         state.used_at = now;
         state.being_stored.push_back(BeingStored { bytes, accepted_at: now });
         let ack = ack || self.admission.is_short(state.bytes);
         let (qualifier, shard) = (state.entity.clone(), state.shard.clone());
-        let message = Parcel { shard, bytes, frames };
+        let message = RoutedMessage { shard, bytes, frames };
         let message = Unstored { ticket, qualifier, message, bytes, ack, timestamp_ms };
         self.refresh(instance);
         self.tell_store(now, storing::Input::Accept { message, reserved }, out);
@@ -79,7 +79,12 @@ impl<P: Portable> ShardingProducer<P> {
     // ---- effects of the store -----------------------------------------------------------------------
 
     /// Gives the storing machine an input, and carries out its effects.
-    pub(super) fn tell_store(&mut self, now: Instant, input: storing::Input<Parcel<P>>, out: &mut Vec<Effect<P>>) {
+    pub(super) fn tell_store(
+        &mut self,
+        now: Instant,
+        input: storing::Input<RoutedMessage<P>>,
+        out: &mut Vec<Effect<P>>,
+    ) {
         let mut effects = std::mem::take(&mut self.stored);
         self.storing.has_room_for(self.admission.room());
         self.storing.handle(now, input, &mut effects);
@@ -112,7 +117,13 @@ impl<P: Portable> ShardingProducer<P> {
     }
 
     /// Gives a message that is stored, or needs no store, to its link, or into the entity's buffer.
-    fn on_released(&mut self, now: Instant, ticket: u64, sent: MessageSent<Parcel<P>>, out: &mut Vec<Effect<P>>) {
+    fn on_released(
+        &mut self,
+        now: Instant,
+        ticket: u64,
+        sent: MessageSent<RoutedMessage<P>>,
+        out: &mut Vec<Effect<P>>,
+    ) {
         let MessageSent { seq_nr: total, message, ack, qualifier, .. } = sent;
         out.push(Effect::Admitted { ticket, total });
         let Some(instance) = self.links.instance_of(&qualifier) else { return };
@@ -122,8 +133,8 @@ impl<P: Portable> ShardingProducer<P> {
         state.unconfirmed.push_back(Accepted { total, ticket: Some(ticket), bytes, accepted_at });
         state.last_total = total;
         state.used_at = now;
-        self.tally.stats.sent += 1;
-        self.tally.accepted(now, total);
+        self.counters.stats.sent += 1;
+        self.counters.accepted(now, total);
         state.buffered.push_back(Buffered { total, frames: message.frames, ack, is_recovered: false });
         self.feed(now, instance, out);
     }
@@ -140,7 +151,7 @@ impl<P: Portable> ShardingProducer<P> {
         self.refresh(instance);
     }
 
-    fn on_given_back(&mut self, now: Instant, message: Unstored<Parcel<P>>, out: &mut Vec<Effect<P>>) {
+    fn on_given_back(&mut self, now: Instant, message: Unstored<RoutedMessage<P>>, out: &mut Vec<Effect<P>>) {
         let Unstored { ticket, qualifier, message, .. } = message;
         self.give_up_first(now, &qualifier);
         out.push(match self.life {

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::out_state::OutState;
+use super::entity_state::EntityState;
 
 /// Limits of the room.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl Admission {
     }
 
     /// Puts an entity's first waiter into the right queue, or removes it if the entity has no room.
-    pub(super) fn place<P: Clone>(&mut self, instance: u64, state: &OutState<P>) {
+    pub(super) fn place<P: Clone>(&mut self, instance: u64, state: &EntityState<P>) {
         let Some(first) = state.waiters.front() else { return };
         self.unplace(first.ticket);
         if self.permits.used.contains(&first.ticket) {
@@ -175,7 +175,7 @@ impl Admission {
 
     // ---- permits --------------------------------------------------------------------------------
 
-    pub(super) fn want(&mut self, permit: u64) {
+    pub(super) fn request_permit(&mut self, permit: u64) {
         self.permits.wanted.insert(permit);
     }
 
@@ -243,7 +243,7 @@ impl Admission {
     }
 
     /// Whether messages from the loaded queue are unconfirmed.
-    pub(super) fn owes_recovered(&self) -> bool {
+    pub(super) fn has_unconfirmed_recovered(&self) -> bool {
         self.recovered.messages > 0
     }
 

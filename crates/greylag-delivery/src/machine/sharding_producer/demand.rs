@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_stays_as_it_was_taken() {
+    fn demand_copy_is_unaffected_by_later_changes() {
         let mut demand = DemandSets::default();
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
         demand.set(&a, None);

@@ -23,7 +23,7 @@ impl<P: Portable> ShardingProducer<P> {
             if is_here {
                 self.links.get_mut(instance).into_iter().for_each(|state| state.is_here = true);
             } else {
-                self.leave(now, instance, out);
+                self.make_portable(now, instance, out);
             }
         }
     }
@@ -32,25 +32,25 @@ impl<P: Portable> ShardingProducer<P> {
     pub(super) fn on_moved(&mut self, now: Instant, shard: &str, out: &mut Vec<Effect<P>>) {
         for instance in self.links.of_shard(shard) {
             let Some(state) = self.links.get_mut(instance) else { continue };
-            if !std::mem::take(&mut state.began_anew) {
-                self.tell(now, instance, producer_link::Input::Reassociate, out);
+            if !std::mem::take(&mut state.was_replaced) {
+                self.handle_input(now, instance, producer_link::Input::Reassociate, out);
             }
         }
     }
 
     /// After an answer: checks whether the attached consumer is on another node, or again on this node.
-    pub(super) fn look_at_consumer(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
+    pub(super) fn check_consumer_node(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
         let Some(state) = self.links.get(instance) else { return };
         let Some(consumer) = state.link.attached() else { return };
         if consumer.node != *self.links.node() {
-            self.leave(now, instance, out);
+            self.make_portable(now, instance, out);
         } else if !state.is_here && !self.links.is_away(&state.shard) {
             self.links.get_mut(instance).into_iter().for_each(|state| state.is_here = true);
         }
     }
 
     /// The link's frames leave the node from here on. A link with a message that is not encoded is replaced.
-    fn leave(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
+    fn make_portable(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
         let Some(state) = self.links.get_mut(instance) else { return };
         if !std::mem::take(&mut state.is_here) || state.link.frames().all(Portable::is_portable) {
             return;
@@ -59,7 +59,7 @@ impl<P: Portable> ShardingProducer<P> {
         let link = self.new_link(now, &shard);
         let Some((instance, former)) = self.links.renew(instance, link) else { return };
         let Some(state) = self.links.get_mut(instance) else { return };
-        state.began_anew = true;
+        state.was_replaced = true;
         let mut unsendable = Vec::new();
         for (total, frames, ack) in former.into_messages() {
             if let Err(error) = state.accept(now, total, frames, ack, &mut self.scratch) {
@@ -88,7 +88,7 @@ impl<P: Portable> ShardingProducer<P> {
             self.admission.give_back(message.bytes, message.ticket.is_none());
             // The number counts as settled, as after a withdrawal.
             self.contiguous.insert(total.get());
-            self.tally.given_up(self.contiguous.last());
+            self.counters.given_up(self.contiguous.last());
             let (ticket, entity) = (message.ticket.unwrap_or_default(), state.entity.clone());
             out.push(Effect::Unsendable { ticket, entity, total, error });
         }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::out_state::{Buffered, Waiter};
+use super::entity_state::{Buffered, Waiter};
 use super::{Effect, Life, ShardingProducer};
 use crate::ids::SeqNr;
 use crate::machine::portable::Portable;
@@ -40,20 +40,20 @@ impl<P: Portable> ShardingProducer<P> {
 
     pub(super) fn on_received(&mut self, now: Instant, message: UpstreamMessage, out: &mut Vec<Effect<P>>) {
         let UpstreamMessage { from, to, epoch, message } = message;
-        self.tally.heard(now);
+        self.counters.on_consumer_message(now);
         let instance = to.instance;
         if let Some(state) = self.links.get_mut(instance).filter(|state| state.controller == to) {
-            state.began_anew = false;
+            state.was_replaced = false;
             let violations = state.link.violations();
-            self.tell(now, instance, producer_link::Input::Received { from, epoch, message }, out);
+            self.handle_input(now, instance, producer_link::Input::Received { from, epoch, message }, out);
             let now_counted = self.links.get(instance).map_or(violations, |state| state.link.violations());
-            self.tally.stats.ignored += now_counted - violations;
+            self.counters.stats.ignored += now_counted - violations;
             self.answered(now, instance, out);
-            self.look_at_consumer(now, instance, out);
+            self.check_consumer_node(now, instance, out);
         } else {
-            self.tally.stats.ignored += 1;
+            self.counters.stats.ignored += 1;
         }
-        self.tally.settle();
+        self.counters.end_silence();
     }
 
     pub(super) fn tell_shard(
@@ -64,7 +64,7 @@ impl<P: Portable> ShardingProducer<P> {
         out: &mut Vec<Effect<P>>,
     ) {
         for instance in self.links.of_shard(shard) {
-            self.tell(now, instance, input.clone(), out);
+            self.handle_input(now, instance, input.clone(), out);
         }
     }
 
@@ -75,7 +75,7 @@ impl<P: Portable> ShardingProducer<P> {
             if state.is_unused() && unused_for >= self.settings.cleanup_unused_after {
                 self.drop_link(instance, out);
             } else {
-                self.tell(now, instance, producer_link::Input::Tick, out);
+                self.handle_input(now, instance, producer_link::Input::Tick, out);
             }
         }
     }
@@ -111,7 +111,7 @@ impl<P: Portable> ShardingProducer<P> {
     }
 
     /// Gives a link an input, then buffered messages while it has demand, and carries out its effects.
-    pub(super) fn tell(
+    pub(super) fn handle_input(
         &mut self,
         now: Instant,
         instance: u64,
@@ -146,7 +146,7 @@ impl<P: Portable> ShardingProducer<P> {
             match effect {
                 producer_link::Effect::Transmit { frame, first, lowest, again } => {
                     let Some(state) = self.links.get(instance) else { break };
-                    self.tally.stats.resent += u64::from(again);
+                    self.counters.stats.resent += u64::from(again);
                     let header = BatchHeader {
                         producer_id: self.identity.producer_id.clone(),
                         stream_id: self.identity.stream_id,
@@ -181,7 +181,7 @@ impl<P: Portable> ShardingProducer<P> {
             state.used_at = now;
             self.admission.give_back(done.bytes, done.ticket.is_none());
             self.contiguous.insert(done.total.get());
-            self.tally.confirmed(now, done.accepted_at, self.contiguous.last());
+            self.counters.confirmed(now, done.accepted_at, self.contiguous.last());
             self.highest_confirmed = self.highest_confirmed.max(done.total);
             out.push(Effect::Confirmed { ticket: done.ticket.unwrap_or_default(), total: done.total });
         }
@@ -194,10 +194,10 @@ impl<P: Portable> ShardingProducer<P> {
     /// Updates all values derived from one entity's state: demand sets, admission queues, deadline.
     pub(super) fn refresh(&mut self, instance: u64) {
         let Some(state) = self.links.get_mut(instance) else { return };
-        let shown = (!state.has_demand()).then_some(state.buffered.len());
-        if shown != state.shown {
-            state.shown = shown;
-            self.demand.set(&state.entity, shown);
+        let demand_entry = (!state.has_demand()).then_some(state.buffered.len());
+        if demand_entry != state.demand_entry {
+            state.demand_entry = demand_entry;
+            self.demand.set(&state.entity, demand_entry);
         }
         self.admission.place(instance, state);
         let cleanup_at = state.is_unused().then(|| state.used_at + self.settings.cleanup_unused_after);

@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use greylag_core::UniqueAddress;
 
-use super::out_state::OutState;
+use super::entity_state::EntityState;
 use crate::ids::ControllerRef;
-use crate::machine::deadlines::{Armed, Deadlines};
+use crate::machine::deadlines::{ArmedTimer, Deadlines};
 use crate::machine::producer_link::ProducerLink;
 
 /// See the module's documentation.
@@ -20,7 +20,7 @@ pub(super) struct Links<P> {
     path: Arc<str>,
     last_instance: u64,
     by_entity: BTreeMap<Arc<str>, u64>,
-    states: BTreeMap<u64, Box<OutState<P>>>,
+    states: BTreeMap<u64, Box<EntityState<P>>>,
     shards: BTreeMap<Arc<str>, ShardLinks>,
     deadlines: Deadlines<u64>,
 }
@@ -64,11 +64,11 @@ impl<P: Clone> Links<P> {
         self.by_entity.get(entity).copied()
     }
 
-    pub(super) fn get(&self, instance: u64) -> Option<&OutState<P>> {
+    pub(super) fn get(&self, instance: u64) -> Option<&EntityState<P>> {
         self.states.get(&instance).map(|state| &**state)
     }
 
-    pub(super) fn get_mut(&mut self, instance: u64) -> Option<&mut OutState<P>> {
+    pub(super) fn get_mut(&mut self, instance: u64) -> Option<&mut EntityState<P>> {
         self.states.get_mut(&instance).map(|state| &mut **state)
     }
 
@@ -89,12 +89,12 @@ impl<P: Clone> Links<P> {
         let is_here = !links.away;
         let controller = ControllerRef { node: self.node.clone(), path: self.path.clone(), instance };
         self.by_entity.insert(entity.clone(), instance);
-        let state = OutState::new(now, entity, shard, controller, link);
-        self.states.insert(instance, Box::new(OutState { is_here, ..state }));
+        let state = EntityState::new(now, entity, shard, controller, link);
+        self.states.insert(instance, Box::new(EntityState { is_here, ..state }));
         instance
     }
 
-    pub(super) fn remove(&mut self, instance: u64) -> Option<Box<OutState<P>>> {
+    pub(super) fn remove(&mut self, instance: u64) -> Option<Box<EntityState<P>>> {
         let state = self.states.remove(&instance)?;
         self.by_entity.remove(&state.entity);
         if let Some(links) = self.shards.get_mut(&state.shard) {
@@ -116,7 +116,7 @@ impl<P: Clone> Links<P> {
         links.instances.insert(renewed);
         self.by_entity.insert(state.entity.clone(), renewed);
         state.controller.instance = renewed;
-        state.armed = Armed::default();
+        state.armed = ArmedTimer::default();
         let former = std::mem::replace(&mut state.link, link);
         self.states.insert(renewed, state);
         Some((renewed, former))

@@ -34,7 +34,7 @@ pub struct ShardingProducerSettings {
 
 /// A message on its way through the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Parcel<P> {
+pub struct RoutedMessage<P> {
     /// The shard of the message's entity.
     pub shard: Arc<str>,
     /// Size of the message in bytes.
@@ -92,7 +92,7 @@ pub enum Input<P> {
         /// The call of [`Effect::Queue`].
         call: u64,
         /// The answer.
-        answer: storing::Answer<Parcel<P>>,
+        answer: storing::Answer<RoutedMessage<P>>,
     },
     /// A message of a consumer controller arrived.
     Received(UpstreamMessage),
@@ -162,7 +162,7 @@ pub enum Effect<P> {
         /// The id of the call, to be returned with the answer.
         id: u64,
         /// The call.
-        call: storing::Call<Parcel<P>>,
+        call: storing::Call<RoutedMessage<P>>,
     },
     /// A message was confirmed by its entity.
     Confirmed {

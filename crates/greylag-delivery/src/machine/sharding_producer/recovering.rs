@@ -4,8 +4,8 @@
 
 use std::time::Instant;
 
-use super::out_state::{Accepted, Buffered};
-use super::{Effect, Life, Parcel, ShardingProducer};
+use super::entity_state::{Accepted, Buffered};
+use super::{Effect, Life, RoutedMessage, ShardingProducer};
 use crate::ids::SeqNr;
 use crate::machine::contiguous::Contiguous;
 use crate::machine::portable::Portable;
@@ -15,14 +15,14 @@ use crate::queue::{MessageSent, QueueState};
 
 impl<P: Portable> ShardingProducer<P> {
     /// Takes the loaded state: later frames are sent under its epoch, and its unconfirmed messages are sent again.
-    pub(super) fn on_opened(&mut self, now: Instant, state: QueueState<Parcel<P>>, out: &mut Vec<Effect<P>>) {
+    pub(super) fn on_opened(&mut self, now: Instant, state: QueueState<RoutedMessage<P>>, out: &mut Vec<Effect<P>>) {
         self.identity.stream_id = state.stream_id;
         self.identity.epoch = state.epoch;
         if self.life == Life::Loading {
             self.life = Life::Running;
             self.contiguous = confirmed_in(&state);
             self.highest_confirmed = state.highest_confirmed_seq_nr;
-            self.tally.stats.recovered = state.unconfirmed.len() as u64;
+            self.counters.stats.recovered = state.unconfirmed.len() as u64;
         } else {
             self.start_over(now, out);
         }
@@ -30,7 +30,7 @@ impl<P: Portable> ShardingProducer<P> {
             self.recover(now, message, out);
         }
         for (entity, shard, waiter) in std::mem::take(&mut self.early) {
-            self.tally.stats.waiting -= 1;
+            self.counters.stats.waiting -= 1;
             self.on_admit(now, entity, shard, waiter);
         }
     }
@@ -42,13 +42,14 @@ impl<P: Portable> ShardingProducer<P> {
             if !state.link.is_settled() {
                 self.hold(now, instance, out);
             }
-            self.tell(now, instance, producer_link::Input::NewEpoch(self.identity.epoch), out);
+            self.handle_input(now, instance, producer_link::Input::NewEpoch(self.identity.epoch), out);
         }
     }
 
     /// Puts a message of the queue into its entity's buffer, until its link's turn, unless the link has it already.
-    fn recover(&mut self, now: Instant, message: MessageSent<Parcel<P>>, out: &mut Vec<Effect<P>>) {
-        let MessageSent { seq_nr: total, message: Parcel { shard, bytes, frames }, ack, qualifier, .. } = message;
+    fn recover(&mut self, now: Instant, message: MessageSent<RoutedMessage<P>>, out: &mut Vec<Effect<P>>) {
+        let MessageSent { seq_nr: total, message: RoutedMessage { shard, bytes, frames }, ack, qualifier, .. } =
+            message;
         let instance = match self.links.instance_of(&qualifier) {
             Some(instance) => instance,
             None => self.open(now, qualifier, shard),
@@ -62,13 +63,14 @@ impl<P: Portable> ShardingProducer<P> {
         state.unconfirmed.push_back(Accepted { total, ticket: None, bytes, accepted_at: now });
         state.buffered.push_back(Buffered { total, frames, ack, is_recovered: true });
         self.admission.take(bytes, true);
-        self.tally.accepted(now, total);
+        self.counters.accepted(now, total);
         self.hold(now, instance, out);
     }
 
     /// Gives a message that others wrote into the queue's store to its link, or into its entity's buffer.
-    pub(super) fn on_found(&mut self, now: Instant, found: Found<Parcel<P>>, out: &mut Vec<Effect<P>>) {
-        let MessageSent { seq_nr: total, message: Parcel { shard, bytes, frames }, ack, qualifier, .. } = found.sent;
+    pub(super) fn on_found(&mut self, now: Instant, found: Found<RoutedMessage<P>>, out: &mut Vec<Effect<P>>) {
+        let MessageSent { seq_nr: total, message: RoutedMessage { shard, bytes, frames }, ack, qualifier, .. } =
+            found.sent;
         self.contiguous.insert_range(found.after.get().saturating_add(1), total.get().saturating_sub(1));
         if self.life != Life::Running {
             return; // the message is stored, and the next load finds it
@@ -86,14 +88,14 @@ impl<P: Portable> ShardingProducer<P> {
         state.used_at = now;
         state.unconfirmed.push_back(Accepted { total, ticket: None, bytes, accepted_at: now });
         self.admission.take(bytes, true);
-        self.tally.stats.sent += 1;
-        self.tally.accepted(now, total);
+        self.counters.stats.sent += 1;
+        self.counters.accepted(now, total);
         state.buffered.push_back(Buffered { total, frames, ack, is_recovered: true });
         self.feed(now, instance, out);
     }
 
     fn hold(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
-        self.tell(now, instance, producer_link::Input::Hold(true), out);
+        self.handle_input(now, instance, producer_link::Input::Hold(true), out);
         self.recovery.queue_up(instance);
     }
 
@@ -103,20 +105,20 @@ impl<P: Portable> ShardingProducer<P> {
             self.hold(now, instance, out);
         }
         while let Some(instance) = self.recovery.begin(now) {
-            self.tell(now, instance, producer_link::Input::Hold(false), out);
+            self.handle_input(now, instance, producer_link::Input::Hold(false), out);
         }
     }
 
     /// The link was answered: it takes no more turns, and is released if it was waiting.
     pub(super) fn answered(&mut self, now: Instant, instance: u64, out: &mut Vec<Effect<P>>) {
         if self.recovery.forget(instance) {
-            self.tell(now, instance, producer_link::Input::Hold(false), out);
+            self.handle_input(now, instance, producer_link::Input::Hold(false), out);
         }
     }
 }
 
 /// The settled numbers: all below the next one that are not unconfirmed.
-fn confirmed_in<P>(state: &QueueState<Parcel<P>>) -> Contiguous {
+fn confirmed_in<P>(state: &QueueState<RoutedMessage<P>>) -> Contiguous {
     let end = state.current_seq_nr.get().saturating_sub(1);
     let mut run = Contiguous::up_to(0);
     let mut from = 1;

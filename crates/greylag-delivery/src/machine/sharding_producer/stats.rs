@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::ids::SeqNr;
-use crate::machine::ages::Ages;
+use crate::machine::ages::AgeSamples;
 
 /// Counters of the controller, and gauges.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,13 +41,13 @@ pub struct ProducerStats {
 
 /// The counters, with the data needed to update them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Tally {
+pub(super) struct Counters {
     pub(super) stats: ProducerStats,
     silent_since: Option<Instant>,
-    ages: Ages,
+    ages: AgeSamples,
 }
 
-impl Tally {
+impl Counters {
     /// Counts a message that was accepted, or found in the queue.
     pub(super) fn accepted(&mut self, now: Instant, total: SeqNr) {
         self.ages.accept(total.get(), now);
@@ -68,11 +68,11 @@ impl Tally {
     pub(super) fn given_up(&mut self, contiguous: u64) {
         self.ages.confirm_below(contiguous.saturating_add(1));
         self.stats.unconfirmed -= 1;
-        self.settle();
+        self.end_silence();
     }
 
     /// Notes a message of a consumer.
-    pub(super) fn heard(&mut self, now: Instant) {
+    pub(super) fn on_consumer_message(&mut self, now: Instant) {
         if let Some(since) = self.silent_since.replace(now) {
             let silence = now.saturating_duration_since(since);
             self.stats.longest_silence = self.stats.longest_silence.max(silence);
@@ -80,7 +80,7 @@ impl Tally {
     }
 
     /// Ends the measurement of silence if no message is unconfirmed; called after a consumer's message was handled.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn end_silence(&mut self) {
         if self.stats.unconfirmed == 0 {
             self.silent_since = None;
         }

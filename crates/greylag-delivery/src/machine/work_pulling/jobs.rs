@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::ids::SeqNr;
-use crate::machine::ages::Ages;
+use crate::machine::ages::AgeSamples;
 use crate::machine::producer_link::Frames;
 use crate::queue::QueueState;
 
@@ -27,7 +27,7 @@ pub(super) struct Jobs<P> {
     all: BTreeMap<SeqNr, Job<P>>,
     /// Number of messages that came from the loaded queue and thus have no waiting sender.
     owed: usize,
-    ages: Ages,
+    ages: AgeSamples,
     pending: BTreeSet<SeqNr>,
     /// The highest number ever added.
     last: SeqNr,
@@ -39,7 +39,7 @@ pub(super) struct Jobs<P> {
 impl<P: Clone> Jobs<P> {
     pub(super) fn new(work_timeout: Option<Duration>) -> Self {
         let (all, pending, given_out) = (BTreeMap::new(), BTreeSet::new(), VecDeque::new());
-        Self { all, owed: 0, ages: Ages::default(), pending, last: SeqNr::NONE, work_timeout, given_out }
+        Self { all, owed: 0, ages: AgeSamples::default(), pending, last: SeqNr::NONE, work_timeout, given_out }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -47,7 +47,7 @@ impl<P: Clone> Jobs<P> {
     }
 
     /// Whether there are messages without a waiting sender.
-    pub(super) fn owes_recovered(&self) -> bool {
+    pub(super) fn has_unconfirmed_recovered(&self) -> bool {
         self.owed > 0
     }
 

@@ -9,7 +9,7 @@ use super::jobs::Jobs;
 use super::{ListedWorker, WorkPulling, WorkerSelection};
 use crate::ids::{ControllerRef, SeqNr};
 use crate::machine::controller::{Effect, Failure};
-use crate::machine::deadlines::{Armed, Deadlines};
+use crate::machine::deadlines::{ArmedTimer, Deadlines};
 use crate::machine::producer_link::{self, LinkMode, ProducerLink, ProducerLinkSettings};
 use crate::message::{BatchHeader, ProducerStopped, SequencedMessage, Upstream};
 use crate::sabotage::Sabotage;
@@ -28,19 +28,19 @@ struct Worker<P> {
     /// Whether the worker's node is reachable.
     reachable: bool,
     /// The worker did not answer, and gets no messages until it sends one (W6).
-    suspect: bool,
-    heard: bool,
+    suspected: bool,
+    has_answered: bool,
     /// When the worker got its first message.
     first_sent_at: Option<Instant>,
-    armed: Armed,
+    armed: ArmedTimer,
 }
 
 impl<P: Clone> Worker<P> {
     fn is_selectable(&self) -> bool {
-        self.reachable && !self.suspect
+        self.reachable && !self.suspected
     }
 
-    fn asks(&self) -> bool {
+    fn has_demand(&self) -> bool {
         self.is_selectable() && self.link.demand() > 0
     }
 }
@@ -54,7 +54,7 @@ pub(super) struct Workers<P> {
     former: BTreeMap<u64, Box<Worker<P>>>,
     next_instance: u64,
     deadlines: Deadlines<u64>,
-    chance: u64,
+    random_state: u64,
     scratch: Vec<producer_link::Effect<P>>,
 }
 
@@ -66,7 +66,7 @@ impl<P: Clone> Workers<P> {
             former: BTreeMap::new(),
             next_instance: 1,
             deadlines: Deadlines::new(),
-            chance: seed,
+            random_state: seed,
             scratch: Vec::new(),
         }
     }
@@ -99,14 +99,14 @@ impl<P: Clone> Workers<P> {
     }
 
     /// Notes that a message of the worker arrived, so that it is alive.
-    pub(super) fn heard(&mut self, instance: u64) {
+    pub(super) fn on_message(&mut self, instance: u64) {
         if let Some(worker) = self.links.get_mut(&instance) {
-            (worker.heard, worker.suspect) = (true, false);
+            (worker.has_answered, worker.suspected) = (true, false);
         }
     }
 
     fn has(&self, instance: u64) -> bool {
-        self.links.get(&instance).is_some_and(|worker| !worker.suspect)
+        self.links.get(&instance).is_some_and(|worker| !worker.suspected)
     }
 
     /// W3: chooses a worker with demand that does not hold this message.
@@ -114,7 +114,7 @@ impl<P: Clone> Workers<P> {
         let mut least = usize::MAX;
         let mut equals = Vec::new();
         for (instance, worker) in &self.links {
-            if !worker.asks() || jobs.is_held_by(total, *instance) {
+            if !worker.has_demand() || jobs.is_held_by(total, *instance) {
                 continue;
             }
             let in_hand = match selection {
@@ -129,16 +129,16 @@ impl<P: Clone> Workers<P> {
                 equals.push(*instance);
             }
         }
-        let chosen = splitmix(&mut self.chance).checked_rem(equals.len() as u64)?;
+        let chosen = splitmix(&mut self.random_state).checked_rem(equals.len() as u64)?;
         equals.get(chosen as usize).copied()
     }
 
-    pub(super) fn asking(&self) -> usize {
-        self.links.values().filter(|worker| worker.asks()).count()
+    pub(super) fn with_demand(&self) -> usize {
+        self.links.values().filter(|worker| worker.has_demand()).count()
     }
 
-    fn anybody_asks(&self) -> bool {
-        self.links.values().any(|worker| worker.asks())
+    fn any_has_demand(&self) -> bool {
+        self.links.values().any(|worker| worker.has_demand())
     }
 
     pub(super) fn check_invariants(&self, jobs: &Jobs<P>) {
@@ -205,9 +205,10 @@ impl<P: Clone> WorkPulling<P> {
         let (node, path) = (self.settings.node.clone(), self.settings.path.clone());
         let controller = ControllerRef { node, path, instance };
         self.workers.by_worker.insert(worker.clone(), instance);
-        let (unconfirmed, armed) = (VecDeque::new(), Armed::default());
-        let (suspect, heard, first_sent_at) = (false, false, None);
-        let worker = Worker { worker, controller, link, unconfirmed, reachable, suspect, heard, first_sent_at, armed };
+        let (unconfirmed, armed) = (VecDeque::new(), ArmedTimer::default());
+        let (suspected, has_answered, first_sent_at) = (false, false, None);
+        let worker =
+            Worker { worker, controller, link, unconfirmed, reachable, suspected, has_answered, first_sent_at, armed };
         self.workers.links.insert(instance, Box::new(worker));
     }
 
@@ -234,16 +235,16 @@ impl<P: Clone> WorkPulling<P> {
 
     /// Handles a message of a worker that is gone: a stopping worker reports its confirmed prefix, which may arrive
     /// after its removal from the listing, so that its jobs are not done again.
-    pub(super) fn on_last_words(
+    pub(super) fn on_message_from_removed_worker(
         &mut self,
         now: Instant,
         instance: u64,
-        said: producer_link::Input<P>,
+        input: producer_link::Input<P>,
         out: &mut Vec<Effect<P>>,
     ) {
         let Some(mut gone) = self.workers.former.remove(&instance) else { return };
         let mut effects = Vec::new();
-        gone.link.handle(now, said, &mut effects);
+        gone.link.handle(now, input, &mut effects);
         for effect in effects {
             let producer_link::Effect::ConfirmedUpTo(last) = effect else { continue };
             while let Some(total) = gone.unconfirmed.pop_front() {
@@ -267,9 +268,9 @@ impl<P: Clone> WorkPulling<P> {
     }
 
     /// W6: a silent worker keeps its link, for a late confirmation; other workers get its messages.
-    pub(super) fn suspect(&mut self, instance: u64) {
+    pub(super) fn mark_suspected(&mut self, instance: u64) {
         let Some(worker) = self.workers.links.get_mut(&instance) else { return };
-        worker.suspect = true;
+        worker.suspected = true;
         for total in worker.unconfirmed.clone() {
             self.jobs.take_back(total, instance, true, |holder| self.workers.has(holder));
         }
@@ -281,7 +282,7 @@ impl<P: Clone> WorkPulling<P> {
             return;
         }
         let mut from = SeqNr::NONE;
-        while self.workers.anybody_asks()
+        while self.workers.any_has_demand()
             && let Some(total) = self.jobs.next_waiting(from)
         {
             from = SeqNr(total.get().saturating_add(1));
@@ -292,7 +293,7 @@ impl<P: Clone> WorkPulling<P> {
                 worker.unconfirmed.push_back(total);
                 worker.first_sent_at.get_or_insert(now);
             }
-            self.tell(now, instance, producer_link::Input::Accept { total, frames, ack }, out);
+            self.handle_input(now, instance, producer_link::Input::Accept { total, frames, ack }, out);
         }
     }
 
@@ -304,18 +305,18 @@ impl<P: Clone> WorkPulling<P> {
             }
             let is_due = worker.link.next_deadline().is_some_and(|deadline| deadline <= now);
             let first_answer_by = worker.first_sent_at.map(|at| at + self.settings.worker_first_timeout);
-            let is_late = !worker.heard && first_answer_by.is_some_and(|deadline| deadline <= now);
+            let is_late = !worker.has_answered && first_answer_by.is_some_and(|deadline| deadline <= now);
             // The second repeat has been unanswered for as long as a whole repeat interval.
-            let is_silent = worker.heard && is_due && worker.link.is_silent();
-            if !worker.suspect && !worker.unconfirmed.is_empty() && (is_late || is_silent) {
-                self.suspect(instance);
+            let is_silent = worker.has_answered && is_due && worker.link.is_silent();
+            if !worker.suspected && !worker.unconfirmed.is_empty() && (is_late || is_silent) {
+                self.mark_suspected(instance);
             }
-            self.tell(now, instance, producer_link::Input::Tick, out);
+            self.handle_input(now, instance, producer_link::Input::Tick, out);
         }
     }
 
     /// Gives a worker's link an input, and carries out its effects.
-    pub(super) fn tell(
+    pub(super) fn handle_input(
         &mut self,
         now: Instant,
         instance: u64,
@@ -372,7 +373,7 @@ impl<P: Clone> WorkPulling<P> {
     fn arm(&mut self, instance: u64) {
         let timeout = self.settings.worker_first_timeout;
         let Some(worker) = self.workers.links.get_mut(&instance) else { return };
-        let waits_for_first = !worker.heard && !worker.suspect && !worker.unconfirmed.is_empty();
+        let waits_for_first = !worker.has_answered && !worker.suspected && !worker.unconfirmed.is_empty();
         let first_answer_by = worker.first_sent_at.filter(|_| waits_for_first).map(|at| at + timeout);
         let deadline = [worker.link.next_deadline(), first_answer_by].into_iter().flatten().min();
         self.workers.deadlines.arm(instance, &mut worker.armed, deadline);

@@ -74,7 +74,7 @@ fn scenario_40_a_batch_is_stored_once() {
 /// Scenario delivery 64: a number that this controller neither assigned nor loaded belongs to another controller's
 /// message.
 #[test]
-fn scenario_64_a_number_of_somebody_else_is_fenced_not_acknowledged() {
+fn scenario_64_number_of_another_controller_is_fenced_not_acknowledged() {
     let queue = queue(&[(1, ""), (2, "")]);
     let fenced = Err(QueueError::Fenced { by: None });
     assert_eq!(judged(&queue, &[1], 0), fenced);

@@ -73,14 +73,15 @@ fn scenario_60_every_event_comes_back() {
     assert!(matches!(unknown, Err(DecodeError::UnknownManifest { .. })));
 }
 
-fn queue(kept: impl Fn(u64, &'static [u8]) -> Option<Encoded>) -> KeptQueue {
-    let kept = |seq_nr: u64, payload| {
+fn queue(encoded_of: impl Fn(u64, &'static [u8]) -> Option<Encoded>) -> PersistentQueue {
+    let message = |seq_nr: u64, payload| {
         let sent = sent(seq_nr, payload);
-        let message = Kept { event: EventNr::saturating(seq_nr + 1), encoded: kept(seq_nr, payload) };
+        let message =
+            UnconfirmedMessage { event: EventNr::saturating(seq_nr + 1), encoded: encoded_of(seq_nr, payload) };
         MessageSent { message, seq_nr: sent.seq_nr, ack: sent.ack, qualifier: sent.qualifier, timestamp_ms: 77 }
     };
     let confirmed = BTreeMap::from([("".into(), (SeqNr(3), 5)), ("b".into(), (SeqNr(1), 6))]);
-    let unconfirmed = [kept(2, &b"{}"[..]), kept(4, &[b'x'; 3000][..])];
+    let unconfirmed = [message(2, &b"{}"[..]), message(4, &[b'x'; 3000][..])];
     StoredQueue::restored(Some(started()), SeqNr(7), SeqNr(5), confirmed, unconfirmed)
 }
 
@@ -88,7 +89,7 @@ fn queue(kept: impl Fn(u64, &'static [u8]) -> Option<Encoded>) -> KeptQueue {
 #[test]
 fn scenario_60_every_snapshot_comes_back() {
     let codec = SnapshotCodec { max_bytes: 1 << 20 };
-    for queue in [KeptQueue::default(), queue(|seq_nr, payload| Some(sent(seq_nr, payload).message))] {
+    for queue in [PersistentQueue::default(), queue(|seq_nr, payload| Some(sent(seq_nr, payload).message))] {
         let bytes = bytes_of(&codec, &queue);
         assert_eq!(codec.decode(SNAPSHOT, bytes.clone()).as_ref(), Ok(&queue));
         for end in 0..bytes.len() {
@@ -110,7 +111,7 @@ fn a_snapshot_that_would_be_too_large_has_numbers_in_place_of_messages() {
 /// A snapshot that fits by the estimate also fits by its bytes.
 #[test]
 fn the_size_of_a_snapshot_is_never_underestimated() {
-    for queue in [KeptQueue::default(), queue(|seq_nr, payload| Some(sent(seq_nr, payload).message))] {
+    for queue in [PersistentQueue::default(), queue(|seq_nr, payload| Some(sent(seq_nr, payload).message))] {
         let bytes = bytes_of(&SnapshotCodec { max_bytes: usize::MAX }, &queue).len();
         assert!(!fits(&queue, bytes.saturating_sub(1)), "an estimate below {bytes} bytes");
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use greylag_persistence::{
     AdvanceError, Append, AppendError, Appended, Caps, Claim, ClaimError, CloseError, DeleteError, Head, Health,
-    Journal, Page, PersistenceId, ReadError, ReadRange, RejectReason, Reopenings, SeqNr, StoreFailure, Timestamp,
+    Journal, Page, PersistenceId, ReadError, ReadRange, RejectReason, SeqNr, StoreFailure, StoreReturns, Timestamp,
     Under, WriterEpoch, WriterUuid,
 };
 
@@ -139,8 +139,8 @@ impl Journal for ServiceJournal {
         self.inner.state.health()
     }
 
-    fn reopenings(&self) -> Option<&Reopenings> {
-        Some(&self.inner.state.reopenings)
+    fn store_returns(&self) -> Option<&StoreReturns> {
+        Some(&self.inner.state.store_returns)
     }
 
     /// Ends this client, for all its stores; the served journal goes on.

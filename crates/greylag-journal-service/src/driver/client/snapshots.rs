@@ -6,8 +6,8 @@ use std::time::Instant;
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use greylag_persistence::{
-    CloseError, Health, NewSnapshot, PersistenceId, Reopenings, SeqNr, Snapshot, SnapshotCaps, SnapshotCriteria,
-    SnapshotError, SnapshotStore, Timestamp,
+    CloseError, Health, NewSnapshot, PersistenceId, SeqNr, Snapshot, SnapshotCaps, SnapshotCriteria, SnapshotError,
+    SnapshotStore, StoreReturns, Timestamp,
 };
 use prost::Message;
 use tonic::transport::Channel;
@@ -129,8 +129,8 @@ impl SnapshotStore for ServiceSnapshots {
         self.inner.state.health()
     }
 
-    fn reopenings(&self) -> Option<&Reopenings> {
-        Some(&self.inner.state.reopenings)
+    fn store_returns(&self) -> Option<&StoreReturns> {
+        Some(&self.inner.state.store_returns)
     }
 
     /// Ends this client, for all its stores; the served store goes on.

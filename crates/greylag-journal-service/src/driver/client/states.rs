@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use greylag_persistence::{
-    ChangesOf, CloseError, EncodedValue, Health, Offset, PersistenceId, QueryError, ReadError, Reopenings, Revision,
-    StateCaps, StateChange, StateRejectReason, StateStore, StateWrite, StateWriteError, StoreFailure, StoredState,
+    ChangesOf, CloseError, EncodedValue, Health, Offset, PersistenceId, QueryError, ReadError, Revision, StateCaps,
+    StateChange, StateRejectReason, StateStore, StateWrite, StateWriteError, StoreFailure, StoreReturns, StoredState,
 };
 
 use super::{Answered, Inner};
@@ -126,8 +126,8 @@ impl StateStore for ServiceStates {
         self.inner.state.health()
     }
 
-    fn reopenings(&self) -> Option<&Reopenings> {
-        Some(&self.inner.state.reopenings)
+    fn store_returns(&self) -> Option<&StoreReturns> {
+        Some(&self.inner.state.store_returns)
     }
 
     /// Ends this client, for all its stores; the served store goes on.

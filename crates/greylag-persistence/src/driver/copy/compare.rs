@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Counts, Top};
+use super::{Counts, HistoryFacts};
 use crate::driver::stores::{Journal, SnapshotStore};
 use crate::driver::transfer::Export;
 use crate::error::{Corrupt, CorruptKind, ReadError, SnapshotError, StoreFailure};
@@ -173,7 +173,7 @@ fn generation(generation: Option<greylag_core::Generation>) -> u64 {
 }
 
 /// The differences between the heads of two histories.
-pub(super) fn tops(id: &PersistenceId, first: &Top, second: &Top) -> Vec<Difference> {
+pub(super) fn differing_facts(id: &PersistenceId, first: &HistoryFacts, second: &HistoryFacts) -> Vec<Difference> {
     let (a, b) = (&first.head, &second.head);
     Fields::new(id, Place::Head)
         .text("epoch", &a.epoch, &b.epoch)
@@ -232,12 +232,12 @@ pub(super) fn states(id: &PersistenceId, first: &StoredState, second: &StoredSta
 }
 
 /// Why a record was not compared.
-pub(super) enum Differs {
+pub(super) enum CompareError {
     Damaged(Corrupt),
     Unreadable(StoreFailure),
 }
 
-impl From<ReadError> for Differs {
+impl From<ReadError> for CompareError {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Corrupt(corrupt) => Self::Damaged(corrupt),
@@ -247,9 +247,9 @@ impl From<ReadError> for Differs {
 }
 
 /// The facts that a store keeps about a history besides its events.
-pub(super) async fn top(store: &dyn Export, id: &PersistenceId) -> Result<Top, Differs> {
+pub(super) async fn history_facts(store: &dyn Export, id: &PersistenceId) -> Result<HistoryFacts, CompareError> {
     let head = store.stores().journal.head(id).await?;
-    Ok(Top { head, last_append: store.last_append(id).await? })
+    Ok(HistoryFacts { head, last_append: store.last_append(id).await? })
 }
 
 /// The row of a state; absent in a store without states.
@@ -288,13 +288,13 @@ impl<'a> Comparison<'a> {
     /// Compares all records of one id.
     pub(super) async fn id(&mut self, id: &PersistenceId) -> Result<(), StoreFailure> {
         let counted = self.counts;
-        let first = self.top(Side::First, id).await?;
+        let first = self.history_facts(Side::First, id).await?;
         let second = match self.second {
-            Some(_) => self.top(Side::Second, id).await?,
+            Some(_) => self.history_facts(Side::Second, id).await?,
             None => first,
         };
         if let (Some(first), Some(second)) = (first, second) {
-            self.note(tops(id, &first, &second));
+            self.note(differing_facts(id, &first, &second));
             self.events(id, &first.head, &second.head).await?;
         }
         if !self.is_full() {
@@ -303,7 +303,7 @@ impl<'a> Comparison<'a> {
         if !self.is_full() {
             self.state(id).await?;
         }
-        let is_empty = first.is_some_and(|first| first == Top::default()) && counted == self.counts;
+        let is_empty = first.is_some_and(|first| first == HistoryFacts::default()) && counted == self.counts;
         self.counts.ids += u64::from(!is_empty);
         Ok(())
     }
@@ -315,14 +315,14 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    async fn top(&mut self, side: Side, id: &PersistenceId) -> Result<Option<Top>, StoreFailure> {
-        match top(self.store(side), id).await {
-            Ok(top) => Ok(Some(top)),
-            Err(Differs::Damaged(corrupt)) => {
+    async fn history_facts(&mut self, side: Side, id: &PersistenceId) -> Result<Option<HistoryFacts>, StoreFailure> {
+        match history_facts(self.store(side), id).await {
+            Ok(facts) => Ok(Some(facts)),
+            Err(CompareError::Damaged(corrupt)) => {
                 self.note([Difference::damaged(side, Place::head, corrupt)]);
                 Ok(None)
             }
-            Err(Differs::Unreadable(cause)) => Err(cause),
+            Err(CompareError::Unreadable(cause)) => Err(cause),
         }
     }
 

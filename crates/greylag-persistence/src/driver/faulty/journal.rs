@@ -33,14 +33,14 @@ pub enum JournalOp {
 /// A journal with scripted faults around another.
 #[derive(Debug)]
 pub struct FaultyJournal {
-    inner: super::Hidden<Arc<dyn Journal>>,
+    inner: super::Opaque<Arc<dyn Journal>>,
     plans: Plans<JournalOp>,
 }
 
 impl FaultyJournal {
     /// A wrapper of `inner`, without faults until one is planned.
     pub fn new(inner: Arc<dyn Journal>) -> Self {
-        Self { inner: super::Hidden(inner), plans: Plans::new("faulty journal") }
+        Self { inner: super::Opaque(inner), plans: Plans::new("faulty journal") }
     }
 
     /// Plans `fault` for one call of `op` on `id` (on any id, if none), after `passing` calls

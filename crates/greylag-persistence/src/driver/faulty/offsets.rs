@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{Hidden, Plans, StoreFault};
+use super::{Opaque, Plans, StoreFault};
 use crate::driver::offset_store::OffsetStore;
 use crate::error::{CloseError, CorruptKind, OffsetError};
 use crate::journal::Health;
@@ -27,14 +27,14 @@ pub enum OffsetOp {
 /// An offset store with scripted faults around another.
 #[derive(Debug)]
 pub struct FaultyOffsets {
-    inner: Hidden<Arc<dyn OffsetStore>>,
+    inner: Opaque<Arc<dyn OffsetStore>>,
     plans: Plans<OffsetOp>,
 }
 
 impl FaultyOffsets {
     /// A wrapper of `inner`, without faults until one is planned.
     pub fn new(inner: Arc<dyn OffsetStore>) -> Self {
-        Self { inner: Hidden(inner), plans: Plans::new("faulty offset store") }
+        Self { inner: Opaque(inner), plans: Plans::new("faulty offset store") }
     }
 
     /// Plans `fault` for one call of `op` for `projection` (for any, if none), after `passing` calls

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{Hidden, Plans, StoreFault};
+use super::{Opaque, Plans, StoreFault};
 use crate::driver::stores::SnapshotStore;
 use crate::error::{CloseError, Corrupt, CorruptKind, SnapshotError};
 use crate::event::{SeqNr, Timestamp};
@@ -26,14 +26,14 @@ pub enum SnapshotOp {
 /// A snapshot store with scripted faults around another.
 #[derive(Debug)]
 pub struct FaultySnapshots {
-    inner: Hidden<Arc<dyn SnapshotStore>>,
+    inner: Opaque<Arc<dyn SnapshotStore>>,
     plans: Plans<SnapshotOp>,
 }
 
 impl FaultySnapshots {
     /// A wrapper of `inner`, without faults until one is planned.
     pub fn new(inner: Arc<dyn SnapshotStore>) -> Self {
-        Self { inner: Hidden(inner), plans: Plans::new("faulty snapshot store") }
+        Self { inner: Opaque(inner), plans: Plans::new("faulty snapshot store") }
     }
 
     /// Plans `fault` for one call of `op` on `id` (on any id, if none), after `passing` calls

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{Hidden, Plans, StoreFault};
+use super::{Opaque, Plans, StoreFault};
 use crate::codec::EncodedValue;
 use crate::driver::state_store::StateStore;
 use crate::error::{
@@ -30,14 +30,14 @@ pub enum StateOp {
 /// A state store with scripted faults around another.
 #[derive(Debug)]
 pub struct FaultyStates {
-    inner: Hidden<Arc<dyn StateStore>>,
+    inner: Opaque<Arc<dyn StateStore>>,
     plans: Plans<StateOp>,
 }
 
 impl FaultyStates {
     /// A wrapper of `inner`, without faults until one is planned.
     pub fn new(inner: Arc<dyn StateStore>) -> Self {
-        Self { inner: Hidden(inner), plans: Plans::new("faulty state store") }
+        Self { inner: Opaque(inner), plans: Plans::new("faulty state store") }
     }
 
     /// Plans `fault` for one call of `op` on `id` (on any id, if none), after `passing` calls

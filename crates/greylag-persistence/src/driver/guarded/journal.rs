@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::{Attempt, Direction, Guard, Guarded, NoAnswer, of_read, reserved_id};
 use crate::breaker::Breakers;
-use crate::driver::reopenings::Reopenings;
+use crate::driver::store_returns::StoreReturns;
 use crate::driver::stores::Journal;
 use crate::error::{AdvanceError, AppendError, ClaimError, CloseError, DeleteError, ReadError, StoreFailure};
 use crate::event::{SeqNr, WriterEpoch, WriterUuid};
@@ -15,7 +15,7 @@ impl<J: Journal + ?Sized> Guarded<J> {
     fn of_journal(&self) -> &Guard {
         self.probed_by(
             |journal| Box::pin(async move { journal.head(&reserved_id()).await.err().as_ref().and_then(of_read) }),
-            J::reopenings,
+            J::store_returns,
         )
     }
 }
@@ -54,25 +54,25 @@ impl<J: Journal + ?Sized> Journal for Guarded<J> {
         };
         let answer =
             self.of_journal().run(Direction::Write, Some(attempt), self.inner.append(append), failure_of).await;
-        let doubtful = self.guard.is_doubtful(attempt);
+        let in_doubt = self.guard.is_in_doubt(attempt);
         match answer {
             Ok(Err(AppendError::Unknown(failure))) | Err(NoAnswer::TimedOut(failure)) => {
                 self.guard.note(attempt);
                 Err(AppendError::Unknown(failure))
             }
-            Err(NoAnswer::NotSent(failure)) if doubtful => Err(AppendError::Unknown(failure)),
+            Err(NoAnswer::NotSent(failure)) if in_doubt => Err(AppendError::Unknown(failure)),
             Err(NoAnswer::NotSent(failure)) => Err(AppendError::NotStored(failure)),
             Ok(Ok(appended)) => {
                 self.guard.settle(&id);
                 Ok(appended)
             }
             // The head proves that the append is not stored, whatever the outcome of an earlier try.
-            Ok(Err(AppendError::Fenced { current })) if current.would_show(last) => {
+            Ok(Err(AppendError::Fenced { current })) if current.retains(last) => {
                 self.guard.settle(&id);
                 Err(AppendError::Fenced { current })
             }
-            Ok(Err(refusal)) if doubtful => {
-                let cause = format!("an earlier try went unanswered; then: {refusal}");
+            Ok(Err(refusal)) if in_doubt => {
+                let cause = format!("an earlier try was not answered, this one was refused: {refusal}");
                 Err(AppendError::Unknown(StoreFailure::new("journal", cause)))
             }
             Ok(refusal) => refusal,
@@ -106,8 +106,8 @@ impl<J: Journal + ?Sized> Journal for Guarded<J> {
         Some(self.breakers())
     }
 
-    fn reopenings(&self) -> Option<&Reopenings> {
-        Some(&self.guard.reopenings)
+    fn store_returns(&self) -> Option<&StoreReturns> {
+        Some(&self.guard.store_returns)
     }
 
     async fn close(&self) -> Result<(), CloseError> {

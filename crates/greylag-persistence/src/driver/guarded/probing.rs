@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 
 use super::{lock, now};
 use crate::breaker::{Breaker, BreakerEffect, BreakerInput, CallOutcome};
-use crate::driver::reopenings::Reopenings;
+use crate::driver::store_returns::StoreReturns;
 
 /// The way to probe a store.
 #[derive(Clone)]
@@ -20,13 +20,13 @@ pub(super) struct Probe {
     /// Reads a reserved id. `None` once the store is dropped.
     pub(super) call: Arc<dyn Fn() -> Option<BoxFuture<'static, CallOutcome>> + Send + Sync>,
     /// The store's own count of returns, if it keeps one.
-    pub(super) reached: Reopenings,
+    pub(super) reached: StoreReturns,
 }
 
 /// One breaker, and the task that probes for it.
-pub(super) struct Side {
+pub(super) struct ProbedBreaker {
     pub(super) breaker: Mutex<Breaker>,
-    reopenings: Reopenings,
+    store_returns: StoreReturns,
     task: Mutex<ProbeTask>,
 }
 
@@ -38,9 +38,9 @@ enum ProbeTask {
     Over,
 }
 
-impl Side {
-    pub(super) fn new(breaker: Breaker, reopenings: Reopenings) -> Self {
-        Self { breaker: Mutex::new(breaker), reopenings, task: Mutex::new(ProbeTask::Absent) }
+impl ProbedBreaker {
+    pub(super) fn new(breaker: Breaker, store_returns: StoreReturns) -> Self {
+        Self { breaker: Mutex::new(breaker), store_returns, task: Mutex::new(ProbeTask::Absent) }
     }
 
     /// Passes an input to the breaker, notes a return of the store, and answers whether the breaker wants a probe.
@@ -48,13 +48,13 @@ impl Side {
         let mut effects = Vec::new();
         lock(&self.breaker).handle(now(), input, &mut effects);
         if effects.contains(&BreakerEffect::StoreBack) {
-            self.reopenings.note();
+            self.store_returns.note();
         }
         effects.contains(&BreakerEffect::Probe)
     }
 
     /// Starts a probe task if probes are due and none runs.
-    pub(super) fn see_to_probes(self: &Arc<Self>, probe: &Probe) {
+    pub(super) fn ensure_probe_task(self: &Arc<Self>, probe: &Probe) {
         let mut task = lock(&self.task);
         let runs = match &*task {
             ProbeTask::Absent => false,
@@ -78,15 +78,15 @@ impl Side {
     }
 }
 
-impl Drop for Side {
+impl Drop for ProbedBreaker {
     fn drop(&mut self) {
         self.end_probes();
     }
 }
 
-async fn run(side: Weak<Side>, probe: Probe) {
+async fn run(probed: Weak<ProbedBreaker>, probe: Probe) {
     let mut seen = probe.reached.count();
-    while let Some(deadline) = next_probe(&side) {
+    while let Some(deadline) = next_probe(&probed) {
         let input = tokio::select! {
             () = tokio::time::sleep_until(deadline.into()) => BreakerInput::Tick,
             () = probe.reached.clone().beyond(seen) => {
@@ -94,26 +94,26 @@ async fn run(side: Weak<Side>, probe: Probe) {
                 BreakerInput::Reachable
             }
         };
-        let Some(call_timeout) = side.upgrade().and_then(|side| {
-            let timeout = lock(&side.breaker).call_timeout();
-            side.tell(input).then_some(timeout)
+        let Some(call_timeout) = probed.upgrade().and_then(|probed| {
+            let timeout = lock(&probed.breaker).call_timeout();
+            probed.tell(input).then_some(timeout)
         }) else {
             continue;
         };
-        let mut under_way = UnderWay { side: side.clone(), outcome: CallOutcome::Abandoned };
+        let mut in_flight = ProbeInFlight { probed: probed.clone(), outcome: CallOutcome::Abandoned };
         let Some(call) = (probe.call)() else { return };
-        under_way.outcome = tokio::time::timeout(call_timeout, call)
+        in_flight.outcome = tokio::time::timeout(call_timeout, call)
             .await
             .unwrap_or_else(|_| CallOutcome::Failed(format!("no answer within {call_timeout:?}")));
     }
 }
 
 /// When the next probe is due. If none is due, marks the task as ended; the task then returns.
-fn next_probe(side: &Weak<Side>) -> Option<Instant> {
-    let side = side.upgrade()?;
+fn next_probe(probed: &Weak<ProbedBreaker>) -> Option<Instant> {
+    let probed = probed.upgrade()?;
     // The lock makes the task's end and the start of a new one exclusive, so that due probes always have a task.
-    let mut task = lock(&side.task);
-    let deadline = lock(&side.breaker).next_deadline();
+    let mut task = lock(&probed.task);
+    let deadline = lock(&probed.breaker).next_deadline();
     if deadline.is_none() && matches!(*task, ProbeTask::Runs(_)) {
         *task = ProbeTask::Absent;
     }
@@ -121,15 +121,15 @@ fn next_probe(side: &Weak<Side>) -> Option<Instant> {
 }
 
 /// A probe under way; its drop reports the outcome to the breaker, also when the task was aborted.
-struct UnderWay {
-    side: Weak<Side>,
+struct ProbeInFlight {
+    probed: Weak<ProbedBreaker>,
     outcome: CallOutcome,
 }
 
-impl Drop for UnderWay {
+impl Drop for ProbeInFlight {
     fn drop(&mut self) {
-        if let Some(side) = self.side.upgrade() {
-            side.tell(BreakerInput::Probed(self.outcome.clone()));
+        if let Some(probed) = self.probed.upgrade() {
+            probed.tell(BreakerInput::Probed(self.outcome.clone()));
         }
     }
 }

@@ -5,8 +5,8 @@ use async_trait::async_trait;
 use super::{Attempt, Direction, Guard, Guarded, NoAnswer, of_read, reserved_id};
 use crate::breaker::Breakers;
 use crate::codec::EncodedValue;
-use crate::driver::reopenings::Reopenings;
 use crate::driver::state_store::StateStore;
+use crate::driver::store_returns::StoreReturns;
 use crate::error::{CloseError, QueryError, ReadError, StateWriteError, StoreFailure};
 use crate::journal::Health;
 use crate::offset::Offset;
@@ -17,7 +17,7 @@ impl<S: StateStore + ?Sized> Guarded<S> {
     fn of_states(&self) -> &Guard {
         self.probed_by(
             |states| Box::pin(async move { states.get(&reserved_id()).await.err().as_ref().and_then(of_read) }),
-            S::reopenings,
+            S::store_returns,
         )
     }
 
@@ -33,13 +33,13 @@ impl<S: StateStore + ?Sized> Guarded<S> {
             StateWriteError::Rejected(_) | StateWriteError::RevisionMismatch { .. } => None,
         };
         let answer = self.of_states().run(Direction::Write, Some(attempt), call, failure_of).await;
-        let doubtful = self.guard.is_doubtful(attempt);
+        let in_doubt = self.guard.is_in_doubt(attempt);
         match answer {
             Ok(Err(StateWriteError::Unknown(failure))) | Err(NoAnswer::TimedOut(failure)) => {
                 self.guard.note(attempt);
                 Err(StateWriteError::Unknown(failure))
             }
-            Err(NoAnswer::NotSent(failure)) if doubtful => Err(StateWriteError::Unknown(failure)),
+            Err(NoAnswer::NotSent(failure)) if in_doubt => Err(StateWriteError::Unknown(failure)),
             Err(NoAnswer::NotSent(failure)) => Err(StateWriteError::NotStored(failure)),
             Ok(Ok(())) => {
                 self.guard.settle(id);
@@ -47,13 +47,13 @@ impl<S: StateStore + ?Sized> Guarded<S> {
             }
             // The stored revision proves that another write made this revision, or none did: ours is not stored.
             Ok(Err(StateWriteError::RevisionMismatch { current }))
-                if !doubtful || current.revision <= write.revision =>
+                if !in_doubt || current.revision <= write.revision =>
             {
                 self.guard.settle(id);
                 Err(StateWriteError::RevisionMismatch { current })
             }
-            Ok(Err(refusal)) if doubtful => {
-                let cause = format!("an earlier try went unanswered; then: {refusal}");
+            Ok(Err(refusal)) if in_doubt => {
+                let cause = format!("an earlier try was not answered, this one was refused: {refusal}");
                 Err(StateWriteError::Unknown(StoreFailure::new("state store", cause)))
             }
             Ok(refusal) => refusal,
@@ -100,8 +100,8 @@ impl<S: StateStore + ?Sized> StateStore for Guarded<S> {
         Some(self.breakers())
     }
 
-    fn reopenings(&self) -> Option<&Reopenings> {
-        Some(&self.guard.reopenings)
+    fn store_returns(&self) -> Option<&StoreReturns> {
+        Some(&self.guard.store_returns)
     }
 
     async fn close(&self) -> Result<(), CloseError> {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use super::{Direction, Guard, Guarded, reserved_id};
 use crate::breaker::Breakers;
 use crate::driver::offset_store::OffsetStore;
-use crate::driver::reopenings::Reopenings;
+use crate::driver::store_returns::StoreReturns;
 use crate::driver::stores::SnapshotStore;
 use crate::error::{CloseError, OffsetError, SnapshotError, StoreFailure};
 use crate::event::{SeqNr, Timestamp};
@@ -42,7 +42,7 @@ impl<S: SnapshotStore + ?Sized> Guarded<S> {
                     answer.err().as_ref().and_then(of_snapshot)
                 })
             },
-            S::reopenings,
+            S::store_returns,
         )
     }
 }
@@ -94,8 +94,8 @@ impl<S: SnapshotStore + ?Sized> SnapshotStore for Guarded<S> {
         Some(self.breakers())
     }
 
-    fn reopenings(&self) -> Option<&Reopenings> {
-        Some(&self.guard.reopenings)
+    fn store_returns(&self) -> Option<&StoreReturns> {
+        Some(&self.guard.store_returns)
     }
 
     async fn close(&self) -> Result<(), CloseError> {

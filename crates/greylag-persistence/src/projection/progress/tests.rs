@@ -1,6 +1,6 @@
 //! The gap rules one by one.
 
-use super::super::own_rows::confirmed;
+use super::super::control_rows::confirmed;
 use super::*;
 use crate::StoredEvent;
 use crate::offset::OffsetKind;
@@ -51,8 +51,8 @@ fn saved(id: PersistenceId, seq_nr: u32, at: u64) -> Processed {
     Processed { id, seq_nr: SeqNr::from(seq_nr), position: seconds(at) }
 }
 
-fn fetch(from: u32, to: u32) -> Judgement {
-    Judgement::Fetch { from: SeqNr::from(from), to: SeqNr::from(to) }
+fn fetch(from: u32, to: u32) -> GapDecision {
+    GapDecision::Fetch { from: SeqNr::from(from), to: SeqNr::from(to) }
 }
 
 /// Rule persistence §5 (gap handling at the consumer), clause by clause.
@@ -61,40 +61,40 @@ fn an_envelope_is_judged_by_its_number_and_how_it_came() {
     let (mut progress, _) = Progress::resume(Shows::Every, 0..=1023, TIMES, Vec::new());
     progress.track(&id("known"), SeqNr::from(5), seconds(1000));
     for (what, envelope, judgement) in [
-        ("the next", live("known", 6, 1001), Judgement::Accept),
-        ("the last again", live("known", 5, 1000), Judgement::Duplicate),
-        ("an old one, found going back", back("known", 3, 990), Judgement::Duplicate),
-        ("one too far, read on", live("known", 8, 1002), Judgement::Leave),
-        ("one too far, heard of", heard("known", 8, 1002), Judgement::Leave),
+        ("the next", live("known", 6, 1001), GapDecision::Accept),
+        ("the last again", live("known", 5, 1000), GapDecision::Duplicate),
+        ("an old one, found going back", back("known", 3, 990), GapDecision::Duplicate),
+        ("one too far, read on", live("known", 8, 1002), GapDecision::Leave),
+        ("one too far, heard of", heard("known", 8, 1002), GapDecision::Leave),
         ("one too far, found going back", back("known", 8, 1002), fetch(6, 8)),
         ("the next, found going back without its record", back("known", 6, 1001), fetch(6, 6)),
-        ("the first of an id", live("new", 1, 1001), Judgement::Accept),
+        ("the first of an id", live("new", 1, 1001), GapDecision::Accept),
         ("the first of an id, found going back", back("new", 1, 1001), fetch(1, 1)),
-        ("a later one of a new id", live("new", 4, 1001), Judgement::Look { at: SeqNr::from(3) }),
-        ("a later one of a new id, found going back", back("new", 4, 1001), Judgement::Look { at: SeqNr::from(3) }),
+        ("a later one of a new id", live("new", 4, 1001), GapDecision::Look { at: SeqNr::from(3) }),
+        ("a later one of a new id, found going back", back("new", 4, 1001), GapDecision::Look { at: SeqNr::from(3) }),
     ] {
         assert_eq!(progress.judge(&envelope), judgement, "{what}");
     }
 }
 
 #[test]
-fn what_is_too_old_to_be_remembered_was_processed() {
+fn events_before_the_kept_span_count_as_processed() {
     let all = marker(&(0..=1023), 0);
     let (mut progress, offset) = Progress::resume(Shows::Every, 0..=1023, TIMES, vec![saved(all, 1, 1000)]);
     assert_eq!(offset, Offset::Timestamp { timestamp: Timestamp::from_micros(1_000_000_000), seen: Vec::new() });
-    assert_eq!(progress.judge(&live("forgotten", 1, 699)), Judgement::Duplicate);
-    assert_eq!(progress.judge(&live("late", 1, 701)), Judgement::Accept);
+    assert_eq!(progress.judge(&live("forgotten", 1, 699)), GapDecision::Duplicate);
+    assert_eq!(progress.judge(&live("late", 1, 701)), GapDecision::Accept);
     // The event before is older than the span that is kept, so its successor is next.
     let at = |seconds: u64| Timestamp::from_micros(seconds * 1_000_000);
-    assert!(progress.is_before_memory(&id("quiet"), at(699)));
-    assert!(!progress.is_before_memory(&id("quiet"), at(701)));
+    assert!(progress.is_before_retention(&id("quiet"), at(699)));
+    assert!(!progress.is_before_retention(&id("quiet"), at(701)));
     // An id whose events were not reread is kept, however far reading on has come.
     progress.reach(seconds(2000));
     progress.track(&id("met again"), SeqNr::from(1), seconds(1001));
     assert_eq!((progress.forget(), progress.remembered()), (Some(seconds(0)), 1));
-    assert!(!progress.is_before_memory(&id("quiet"), at(1699)));
+    assert!(!progress.is_before_retention(&id("quiet"), at(1699)));
     progress.reread(at(2000));
-    assert!(progress.is_before_memory(&id("quiet"), at(1699)));
+    assert!(progress.is_before_retention(&id("quiet"), at(1699)));
     // An id whose events are before the span is forgotten, here and in the store.
     progress.track(&id("old"), SeqNr::from(1), seconds(1600));
     progress.track(&id("young"), SeqNr::from(1), seconds(1800));
@@ -136,10 +136,10 @@ fn ranges_are_cut_anew_without_loss() {
         Times { remember: Duration::from_secs(10), ..TIMES },
         [halves, vec![row]].concat(),
     );
-    assert_eq!(progress.judge(&live("1", 7, 90)), Judgement::Duplicate);
+    assert_eq!(progress.judge(&live("1", 7, 90)), GapDecision::Duplicate);
     let half = |upper: bool| (0..).map(|n: u32| n.to_string()).find(|n| (id(n).slice() >= 512) == upper).unwrap();
-    assert_eq!(progress.judge(&live(&half(false), 1, 60)), Judgement::Duplicate, "its half was past that");
-    assert_eq!(progress.judge(&live(&half(true), 1, 60)), Judgement::Accept);
+    assert_eq!(progress.judge(&live(&half(false), 1, 60)), GapDecision::Duplicate, "its half was past that");
+    assert_eq!(progress.judge(&live(&half(true), 1, 60)), GapDecision::Accept);
 }
 
 #[test]
@@ -149,8 +149,8 @@ fn ordinals_need_no_memory() {
     let (mut progress, offset) = Progress::resume(Shows::Every, slices, TIMES, vec![mark.clone()]);
     assert_eq!(offset, Offset::Ordinal(7));
     let at = |ordinal| Envelope::of_record(record(&id("a"), 9), Position::Ordinal(ordinal), EventSource::Live);
-    assert_eq!(progress.judge(&at(7)), Judgement::Duplicate);
-    assert_eq!(progress.judge(&at(8)), Judgement::Accept, "gap-free up to what is durable");
+    assert_eq!(progress.judge(&at(7)), GapDecision::Duplicate);
+    assert_eq!(progress.judge(&at(8)), GapDecision::Accept, "gap-free up to what is durable");
     assert_eq!(progress.mark(None), Some(mark));
     progress.track(&id("a"), SeqNr::from(9), Position::Ordinal(8));
     progress.reach(Position::Ordinal(8));
@@ -159,7 +159,7 @@ fn ordinals_need_no_memory() {
 
 /// A projection that resumes reads on at the mark, and the mark stays before events that were left or not reread.
 #[test]
-fn what_is_saved_of_ids_takes_nobody_past_the_mark() {
+fn id_rows_never_advance_the_resume_offset_past_the_mark() {
     let slices = id("a").slice()..=id("a").slice();
     let (mut progress, _) = Progress::resume(Shows::Every, slices.clone(), TIMES, Vec::new());
     progress.reread(Timestamp::from_micros(100_000_000));
@@ -169,9 +169,9 @@ fn what_is_saved_of_ids_takes_nobody_past_the_mark() {
     assert_eq!(mark.position, seconds(230));
     let (progress, offset) = Progress::resume(Shows::Every, slices, TIMES, vec![mark, saved(id("a"), 1, 1000)]);
     assert_eq!(offset, Offset::Timestamp { timestamp: Timestamp::from_micros(230_000_000), seen: Vec::new() });
-    assert_eq!(progress.judge(&live("a", 1, 1000)), Judgement::Duplicate);
+    assert_eq!(progress.judge(&live("a", 1, 1000)), GapDecision::Duplicate);
     let late = (0_u32..).map(|n| n.to_string()).find(|n| id(n).slice() == id("a").slice()).unwrap();
-    assert_eq!(progress.judge(&live(&late, 1, 240)), Judgement::Accept, "it was never handled");
+    assert_eq!(progress.judge(&live(&late, 1, 240)), GapDecision::Accept, "it was never handled");
 }
 
 /// Marks that are kept under other slices survive a reset; only marks of instances that knew of the reset count.

@@ -2,7 +2,7 @@
 
 use greylag_core::CodecId;
 
-use super::ledger::Ledger;
+use super::answers::RecordedAnswers;
 use super::{CrashStores, Load, Round};
 use crate::codec::EncodedValue;
 use crate::driver::offset_store::OffsetStore;
@@ -40,7 +40,7 @@ pub(super) struct Worker {
     pub(super) id: PersistenceId,
     /// An id of another slice.
     pub(super) second_id: PersistenceId,
-    pub(super) ledger: Ledger,
+    pub(super) answers: RecordedAnswers,
     attempts: u64,
     uuids: u128,
 }
@@ -65,7 +65,7 @@ impl Worker {
         let own = id(number.to_string());
         let mut others = (0..).map(|other: u32| id(format!("{number}-{other}")));
         let second_id = others.find(|other| other.slice() != own.slice()).expect("ids fall into every slice");
-        Self { number, id: own, second_id, ledger: Ledger::default(), attempts: 0, uuids: 0 }
+        Self { number, id: own, second_id, answers: RecordedAnswers::default(), attempts: 0, uuids: 0 }
     }
 
     fn failed<T>(&self, what: &str, error: impl std::fmt::Display) -> Checked<T> {
@@ -84,12 +84,12 @@ impl Worker {
                 return Ok(());
             }
             if round.load == Load::Everything
-                && let After::Stop = self.besides(stores, &mut held).await?
+                && let After::Stop = self.other_writes(stores, &mut held).await?
             {
                 return Ok(());
             }
             // Yield: with a store that never waits, the killing task would not run.
-            breathe().await;
+            yield_once().await;
         }
         Ok(())
     }
@@ -100,7 +100,7 @@ impl Worker {
         let uuid = WriterUuid::from_u128(u128::from(self.number) << 64 | self.uuids);
         match stores.journal.claim(&self.id, uuid, Under::Seen(head.epoch)).await {
             Ok(claim) => {
-                self.ledger.claimed(&self.id, claim)?;
+                self.answers.claimed(&self.id, claim)?;
                 Ok(Some(Held { claim, uuid, highest: claim.highest, owned: None }))
             }
             // A claim of the store's last life, whose answer was lost, came in between.
@@ -119,14 +119,14 @@ impl Worker {
         let append = Append { id, epoch: held.claim.epoch, writer_uuid: held.uuid, first, events };
         match stores.journal.append(append).await {
             Ok(appended) => {
-                self.ledger.appended(&self.id, first, contents, appended.timestamp)?;
+                self.answers.appended(&self.id, first, contents, appended.timestamp)?;
                 held.highest = SeqNr::saturating(first.as_u64() + count - 1);
                 round.acknowledge();
                 Ok(After::GoOn)
             }
             Err(AppendError::Unknown(_)) => Ok(After::Stop),
             Err(AppendError::NotStored(_)) => {
-                self.ledger.refused.extend(contents);
+                self.answers.refused.extend(contents);
                 Ok(After::Stop)
             }
             Err(error) => self.failed("append", error),
@@ -134,7 +134,7 @@ impl Worker {
     }
 
     /// Writes other than appends, from time to time.
-    async fn besides(&mut self, stores: &CrashStores, held: &mut Held) -> Checked<After> {
+    async fn other_writes(&mut self, stores: &CrashStores, held: &mut Held) -> Checked<After> {
         let turn = self.attempts;
         let mut after = After::GoOn;
         if turn.is_multiple_of(5) {
@@ -160,10 +160,10 @@ impl Worker {
 
     async fn delete(&mut self, stores: &CrashStores, held: &Held) -> Checked<After> {
         let to = SeqNr::saturating(held.highest.as_u64().saturating_sub(20));
-        self.ledger.deleting = self.ledger.deleting.max(to);
+        self.answers.deleting = self.answers.deleting.max(to);
         match stores.journal.delete_to(&self.id, held.claim.epoch, to).await {
             Ok(effective) => {
-                self.ledger.deleted(effective);
+                self.answers.deleted(effective);
                 Ok(After::GoOn)
             }
             Err(DeleteError::Unavailable(_)) => Ok(After::Stop),
@@ -181,7 +181,7 @@ impl Worker {
             payload: vec![fill(held.highest); SNAPSHOT_BYTES].into(),
             metadata: Metadata::new(),
         };
-        let saved = stores.snapshots.save(snapshot).await.map(|_| self.ledger.snapshot = held.highest);
+        let saved = stores.snapshots.save(snapshot).await.map(|_| self.answers.snapshot = held.highest);
         let older = SeqNr::saturating(held.highest.as_u64().saturating_sub(30));
         let forgotten = match saved {
             Ok(()) => stores.snapshots.delete_matching(&self.id, SnapshotCriteria::up_to(older)).await,
@@ -189,7 +189,7 @@ impl Worker {
         };
         match forgotten {
             Ok(()) => {
-                self.ledger.snapshots_deleted_to = self.ledger.snapshots_deleted_to.max(older);
+                self.answers.snapshots_deleted_to = self.answers.snapshots_deleted_to.max(older);
                 Ok(After::GoOn)
             }
             Err(SnapshotError::Unavailable(_)) => Ok(After::Stop),
@@ -200,11 +200,11 @@ impl Worker {
     async fn write_state(&mut self, stores: &CrashStores, held: &Held) -> Checked<After> {
         let Some(states) = &stores.states else { return Ok(After::GoOn) };
         let Ok(row) = states.get(&self.id).await else { return Ok(After::Stop) };
-        self.ledger.check_state(&row)?;
+        self.answers.check_state(&row)?;
         let Some(revision) = row.revision.next() else { return Ok(After::Stop) };
         let write = StateWrite { id: self.id.clone(), revision, generation: None, writer_uuid: held.uuid };
         let content = format!("{revision}:{}", self.attempts);
-        self.ledger.writing = self.ledger.writing.max(revision);
+        self.answers.writing = self.answers.writing.max(revision);
         let written = if is_deletion(revision) {
             states.delete(write).await
         } else {
@@ -214,11 +214,11 @@ impl Worker {
         };
         match written {
             Ok(()) => {
-                self.ledger.revision = revision;
+                self.answers.revision = revision;
                 Ok(After::GoOn)
             }
             Err(StateWriteError::NotStored(_)) => {
-                self.ledger.refused_states.insert(content);
+                self.answers.refused_states.insert(content);
                 Ok(After::Stop)
             }
             // A mismatch: a write of the store's last life, whose answer was lost, came in between.
@@ -236,8 +236,8 @@ impl Worker {
             };
         }
         let Some(owned) = &held.owned else { return Ok(After::Stop) };
-        let number = self.ledger.saving + 1;
-        self.ledger.saving = number;
+        let number = self.answers.saving + 1;
+        self.answers.saving = number;
         let position = match offsets.caps().kind {
             OffsetKind::Ordinal => Position::Ordinal(number),
             OffsetKind::Timestamp => Position::Timestamp(Timestamp::from_micros(number)),
@@ -247,7 +247,7 @@ impl Worker {
         let processed = ids.map(|id| Processed { id, seq_nr: SeqNr::saturating(number), position });
         match offsets.save(owned, &processed).await {
             Ok(()) => {
-                self.ledger.saved = number;
+                self.answers.saved = number;
                 Ok(After::GoOn)
             }
             // Stale: a claim of the store's last life, whose answer was lost, came in between.
@@ -266,7 +266,7 @@ impl Worker {
                 Err(error) => return self.failed("slices", error),
             }
         }
-        self.ledger.owned(&both)?;
+        self.answers.owned(&both)?;
         Ok(Some(both))
     }
 }
@@ -284,7 +284,7 @@ pub(super) fn is_deletion(revision: Revision) -> bool {
 }
 
 /// Yields once, so that other tasks run.
-async fn breathe() {
+async fn yield_once() {
     let mut waited = false;
     std::future::poll_fn(|context| {
         if std::mem::replace(&mut waited, true) {

@@ -7,27 +7,27 @@ use crate::journal::{Append, Head, Under};
 
 /// One event that was stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct ModelEvent {
     pub(super) text: String,
     pub(super) writer: WriterUuid,
 }
 
 /// The answer that an append must get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum ExpectedAnswer {
     Ok,
     Fenced,
     Conflict,
     /// The append was stored and is deleted. A journal that still finds it (deleted events may be removed later, J9)
     /// answers Ok, since it was stored (J10); another journal cannot tell. No journal stores it again.
-    Gone,
+    StoredAndDeleted,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Model {
     pub(super) head: Head,
     /// Every event ever stored, deleted or not.
-    pub(super) taken: Vec<Taken>,
+    pub(super) events: Vec<ModelEvent>,
     pub(super) snapshots: BTreeMap<u64, String>,
 }
 
@@ -51,24 +51,28 @@ impl Model {
         granted
     }
 
-    pub(super) fn append(&mut self, append: &Append, texts: &[String]) -> Verdict {
+    pub(super) fn append(&mut self, append: &Append, texts: &[String]) -> ExpectedAnswer {
         let (first, last) = (append.first.as_u64(), append.first.as_u64() + texts.len() as u64 - 1);
-        let before = |number: u64| self.taken.get(number as usize - 1);
+        let before = |number: u64| self.events.get(number as usize - 1);
         let is_repeat = (first..).zip(texts).all(|(number, text)| {
-            before(number).is_some_and(|taken| taken.writer == append.writer_uuid && taken.text == *text)
+            before(number).is_some_and(|event| event.writer == append.writer_uuid && event.text == *text)
         });
         if is_repeat {
-            return if last > self.head.deleted_to.as_u64() { Verdict::Ok } else { Verdict::Gone };
+            return if last > self.head.deleted_to.as_u64() {
+                ExpectedAnswer::Ok
+            } else {
+                ExpectedAnswer::StoredAndDeleted
+            };
         }
         if (append.epoch, append.writer_uuid) != (self.head.epoch, self.head.writer_uuid) {
-            return Verdict::Fenced;
+            return ExpectedAnswer::Fenced;
         }
         if first != self.head.highest.as_u64() + 1 {
-            return Verdict::Conflict;
+            return ExpectedAnswer::Conflict;
         }
-        self.taken.extend(texts.iter().map(|text| Taken { text: text.clone(), writer: append.writer_uuid }));
+        self.events.extend(texts.iter().map(|text| ModelEvent { text: text.clone(), writer: append.writer_uuid }));
         self.head.highest = SeqNr::saturating(last);
-        Verdict::Ok
+        ExpectedAnswer::Ok
     }
 
     /// The answer to a deletion, if its epoch is the stored one.
@@ -82,12 +86,12 @@ impl Model {
 
     /// The events up to `highest`, as a snapshot has them.
     pub(super) fn text_to(&self, highest: u64) -> String {
-        let texts: Vec<&str> = self.taken.iter().take(highest as usize).map(|taken| taken.text.as_str()).collect();
+        let texts: Vec<&str> = self.events.iter().take(highest as usize).map(|event| event.text.as_str()).collect();
         texts.join(" ")
     }
 
     /// The events that are not deleted.
-    pub(super) fn live(&self) -> impl Iterator<Item = (u64, &Taken)> {
-        (1..).zip(&self.taken).skip(self.head.deleted_to.as_u64() as usize)
+    pub(super) fn live(&self) -> impl Iterator<Item = (u64, &ModelEvent)> {
+        (1..).zip(&self.events).skip(self.head.deleted_to.as_u64() as usize)
     }
 }

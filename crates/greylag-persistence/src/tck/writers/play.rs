@@ -6,7 +6,7 @@ use greylag_core::{CodecId, Generation};
 use super::super::harness::{Checked, Stop, ensure, equal, must};
 use super::super::writer::{event, read_all};
 use super::Stores;
-use super::model::{Model, Verdict};
+use super::model::{ExpectedAnswer, Model};
 use super::script::{Right, Script, Step};
 use crate::error::{AppendError, ClaimError, DeleteError};
 use crate::event::{Metadata, SeqNr, WriterEpoch, WriterUuid};
@@ -174,21 +174,21 @@ impl<'a> Play<'a> {
     async fn append(&mut self, who: usize, hears: bool) -> Checked {
         let Some((append, texts, heard)) = self.writers[who].append.clone() else { return Ok(()) };
         let answer = self.stores.journal.append(append.clone()).await;
-        let verdict = self.model.append(&append, &texts);
+        let expected = self.model.append(&append, &texts);
         let agrees = match &answer {
-            Ok(_) => matches!(verdict, Verdict::Ok | Verdict::Gone),
+            Ok(_) => matches!(expected, ExpectedAnswer::Ok | ExpectedAnswer::StoredAndDeleted),
             Err(AppendError::Fenced { current }) => {
                 equal("head told with the fence", *current, self.model.head)?;
-                matches!(verdict, Verdict::Fenced | Verdict::Gone)
+                matches!(expected, ExpectedAnswer::Fenced | ExpectedAnswer::StoredAndDeleted)
             }
             Err(AppendError::Conflict { highest }) => {
                 equal("highest of a conflict", *highest, self.model.head.highest)?;
-                matches!(verdict, Verdict::Conflict | Verdict::Gone)
+                matches!(expected, ExpectedAnswer::Conflict | ExpectedAnswer::StoredAndDeleted)
             }
-            Err(AppendError::Unknown(_)) => verdict == Verdict::Gone,
+            Err(AppendError::Unknown(_)) => expected == ExpectedAnswer::StoredAndDeleted,
             Err(_) => false,
         };
-        ensure(agrees, || format!("the append of {texts:?} must be {verdict:?}, but: {answer:?}"))?;
+        ensure(agrees, || format!("the append of {texts:?} must be {expected:?}, but: {answer:?}"))?;
         let writer = &mut self.writers[who];
         if hears && !heard && writer.uuid == append.writer_uuid {
             writer.append = Some((append, texts.clone(), true));
@@ -245,7 +245,7 @@ impl<'a> Play<'a> {
             })
             .collect();
         let live: Vec<_> =
-            self.model.live().map(|(number, taken)| (number, taken.text.clone(), taken.writer)).collect();
+            self.model.live().map(|(number, event)| (number, event.text.clone(), event.writer)).collect();
         equal("history", found, live)?;
         let fell = records.windows(2).any(|pair| pair[0].writer_epoch > pair[1].writer_epoch);
         ensure(!fell, || "epochs fall along the history".to_owned())?;

@@ -1,4 +1,4 @@
-//! Questions to the keeper from every node, and the codecs of questions and answers.
+//! Questions to the manager from every node, and the codecs of questions and answers.
 
 use std::sync::LazyLock;
 

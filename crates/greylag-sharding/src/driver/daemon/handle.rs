@@ -19,30 +19,30 @@ pub enum DaemonError {
     OutOfRange {
         /// The requested number.
         asked: u32,
-        /// The setting `number_of_shards` of the keeper's node.
+        /// The setting `number_of_shards` of the manager's node.
         most: u32,
     },
-    /// Too many questions wait for a keeper that has just begun. Nothing was done; ask again later.
-    #[error("too many questions wait for the keeper of the processes")]
+    /// Too many questions wait for a manager that has just begun. Nothing was done; ask again later.
+    #[error("too many questions wait for the manager of the processes")]
     Busy,
-    /// The keeper did not answer. A change may have begun, and is then completed, even if the keeper fails.
+    /// The manager did not answer. A change may have begun, and is then completed, even if the manager fails.
     #[error(transparent)]
-    Keeper(#[from] SingletonAskError),
+    Manager(#[from] SingletonAskError),
 }
 
 /// A handle to a daemon process. Cheap to clone; dropping it stops nothing.
 #[derive(Debug, Clone)]
 pub struct DaemonProcesses {
-    keeper: SingletonRef<Command>,
+    manager: SingletonRef<Command>,
     patience: Duration,
     rescale_patience: Duration,
 }
 
 impl DaemonProcesses {
-    pub(super) fn new(keeper: SingletonRef<Command>, settings: &ShardingSettings) -> Self {
+    pub(super) fn new(manager: SingletonRef<Command>, settings: &ShardingSettings) -> Self {
         // The previous workers may take as long as a handoff to stop, and the record is written and read twice.
         let record = settings.updating_state_timeout + settings.waiting_for_state_timeout;
-        Self { keeper, patience: settings.ask_timeout, rescale_patience: settings.handoff_timeout + 2 * record }
+        Self { manager, patience: settings.ask_timeout, rescale_patience: settings.handoff_timeout + 2 * record }
     }
 
     /// Changes the number of workers. Completes once the previous workers have stopped; the new workers start after
@@ -71,6 +71,6 @@ impl DaemonProcesses {
     }
 
     async fn ask(&self, question: Question, patience: Duration) -> Result<Answer, SingletonAskError> {
-        self.keeper.ask(|reply_to| Command { question, reply_to }, patience).await
+        self.manager.ask(|reply_to| Command { question, reply_to }, patience).await
     }
 }

@@ -1,4 +1,4 @@
-//! Starts a worker as soon as its shard is hosted here, instead of waiting for the keeper's next round.
+//! Starts a worker as soon as its shard is hosted here, instead of waiting for the manager's next round.
 
 use std::sync::Weak;
 
@@ -21,7 +21,7 @@ pub(super) async fn start_with_shards<M: Send + 'static>(
     }
 }
 
-/// Starts the worker of a shard, if the latest revision has one. Failures are left to the keeper's next round.
+/// Starts the worker of a shard, if the latest revision has one. Failures are left to the manager's next round.
 async fn start<M: Send + 'static>(region: Weak<Shared<M>>, shard: ShardId, latest: Latest) {
     let record = latest.record().await;
     let id = shard.index().map(|index| ProcessId { revision: record.revision, count: record.count, index });

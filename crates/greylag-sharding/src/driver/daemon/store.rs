@@ -1,8 +1,8 @@
 //! The record of a daemon process as replicated data.
 //!
 //! The record is a register clocked by the record's own order, never by the wall clock. A commit is made only on top of
-//! the record that its keeper knew, and counts only if a read made after it shows the same record: either a later
-//! keeper sees this write, or this keeper sees the later keeper's record.
+//! the record that its manager knew, and counts only if a read made after it shows the same record: either a later
+//! manager sees this write, or this manager sees the later manager's record.
 
 use std::convert::Infallible;
 use std::fmt;

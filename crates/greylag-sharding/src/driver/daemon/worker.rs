@@ -79,7 +79,7 @@ where
 
     fn on_verdict(&mut self, may_live: bool, cx: &mut ShardCx<'_, E::Message>) -> Result<(), Failure> {
         let Some(ProcessId { revision, count, index }) = self.id.filter(|_| may_live) else {
-            tracing::info!(worker = %self.entity.id, "a worker of a revision that is over ends before it begins");
+            tracing::info!(worker = %self.entity.id, "worker of an old revision is stopped before its user code runs");
             cx.stop();
             return Ok(());
         };

@@ -21,7 +21,7 @@ pub(crate) struct StoreCalls<M> {
     load: Option<AbortHandle>,
     update: Option<AbortHandle>,
     /// Whether it was reported that another kind of store would be better.
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl<M: Send + 'static> StoreCalls<M> {
@@ -31,7 +31,7 @@ impl<M: Send + 'static> StoreCalls<M> {
         runtime: Handle,
         writes: Arc<WriteRecorder>,
     ) -> Self {
-        Self { store, control, runtime, writes, load: None, update: None, is_told: false }
+        Self { store, control, runtime, writes, load: None, update: None, is_reported: false }
     }
 
     /// Reads all remembered entities; gives up a read under way.
@@ -47,7 +47,7 @@ impl<M: Send + 'static> StoreCalls<M> {
 
     /// Whether to report now that another kind of store is better for so many entities. True once.
     pub(crate) fn is_too_small_for(&mut self, entities: usize) -> bool {
-        entities > self.store.many() && !std::mem::replace(&mut self.is_told, true)
+        entities > self.store.many() && !std::mem::replace(&mut self.is_reported, true)
     }
 
     /// Writes a change; the previous change must have been answered.

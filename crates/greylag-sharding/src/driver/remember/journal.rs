@@ -11,7 +11,7 @@ use greylag_persistence::{AppendError, PersistenceId, Stores};
 use tokio::sync::Mutex;
 
 use super::{LoadError, ShardMemory, ShardSet};
-use crate::driver::store::log::{Claimed, Fold, Format, Log, Trouble};
+use crate::driver::store::log::{Claimed, Fold, Format, Log, RecoverError};
 use crate::driver::store::{NotCommitted, PersistenceStore};
 use crate::fingerprint::Fingerprint;
 use crate::ids::{EntityId, EntityTypeName, ShardId, percent_encode};
@@ -126,11 +126,11 @@ impl ShardMemory for JournalShard {
     }
 }
 
-fn unread(trouble: Trouble) -> LoadError {
-    match trouble {
-        Trouble::Unavailable(failure) => RememberError::Unavailable(failure.to_string()).into(),
-        Trouble::Fenced(current) => LoadError::Fenced { stored: current.generation },
-        Trouble::Unreadable(unreadable) => RememberError::Stopped(unreadable.to_string()).into(),
+fn unread(error: RecoverError) -> LoadError {
+    match error {
+        RecoverError::Unavailable(failure) => RememberError::Unavailable(failure.to_string()).into(),
+        RecoverError::Fenced(current) => LoadError::Fenced { stored: current.generation },
+        RecoverError::Unreadable(unreadable) => RememberError::Stopped(unreadable.to_string()).into(),
     }
 }
 

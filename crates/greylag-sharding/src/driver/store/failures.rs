@@ -18,18 +18,18 @@ pub(crate) struct Failures {
     /// Hint for an operator during a long outage.
     hint: &'static str,
     since: Option<Instant>,
-    told: u32,
+    reported: u32,
 }
 
 impl Failures {
     /// No failure yet. `patience`: timeout of one attempt.
     pub(crate) fn new(name: &EntityTypeName, patience: Duration, hint: &'static str) -> Self {
-        Self { name: name.clone(), patience, hint, since: None, told: 0 }
+        Self { name: name.clone(), patience, hint, since: None, reported: 0 }
     }
 
     /// An attempt has succeeded: the next failure counts as the first.
     pub(crate) fn end(&mut self) {
-        (self.since, self.told) = (None, 0);
+        (self.since, self.reported) = (None, 0);
     }
 
     /// Logs a failed attempt, and pauses.
@@ -40,11 +40,14 @@ impl Failures {
             None => {}
             Some(1) => tracing::info!(entity_type = %name, %error, "coordinator state: {what} failed, trying again"),
             Some(n) if n < FAILURES_BEFORE_ERROR => {
-                tracing::warn!(entity_type = %name, %error, "coordinator state: {what} fails for {lasting:?}");
+                tracing::warn!(entity_type = %name, %error, "coordinator state: {what} has been failing for {lasting:?}");
             }
             Some(_) => {
                 let hint = self.hint;
-                tracing::error!(entity_type = %name, %error, "coordinator state: {what} fails for {lasting:?}; {hint}");
+                tracing::error!(
+                    entity_type = %name, %error,
+                    "coordinator state: {what} has been failing for {lasting:?}; {hint}"
+                );
             }
         }
         // Pause, since a request that fails at once (a replicator that still starts) must not spin.
@@ -55,8 +58,8 @@ impl Failures {
     fn next(&mut self) -> Option<u32> {
         let since = *self.since.get_or_insert_with(Instant::now);
         let number = 1 + (since.elapsed().as_secs_f64() / self.patience.as_secs_f64()) as u32;
-        let tell = number > self.told && (number <= FAILURES_BEFORE_ERROR || number.is_power_of_two());
-        self.told = number;
-        tell.then_some(number)
+        let is_logged = number > self.reported && (number <= FAILURES_BEFORE_ERROR || number.is_power_of_two());
+        self.reported = number;
+        is_logged.then_some(number)
     }
 }

@@ -72,7 +72,7 @@ pub(crate) struct Claimed {
 }
 
 /// Why a history was not read.
-pub(crate) enum Trouble {
+pub(crate) enum RecoverError {
     /// The store does not answer; to be repeated.
     Unavailable(StoreFailure),
     /// The claimed generation, or the known head, is older than the journal's.
@@ -127,7 +127,11 @@ impl Log {
     }
 
     /// Claims the history, under a generation or as its next writer, and reads it whole.
-    pub(crate) async fn recover(&self, under: Option<Generation>, fold: &mut dyn Fold) -> Result<Claimed, Trouble> {
+    pub(crate) async fn recover(
+        &self,
+        under: Option<Generation>,
+        fold: &mut dyn Fold,
+    ) -> Result<Claimed, RecoverError> {
         let claim = self.claim(under).await?;
         let covered = self.load_snapshot(&claim, fold).await?;
         if covered > claim.highest {
@@ -138,7 +142,7 @@ impl Log {
         Ok(Claimed { epoch: claim.epoch, last, read: last.as_u64() - covered.as_u64() })
     }
 
-    async fn claim(&self, under: Option<Generation>) -> Result<Claim, Trouble> {
+    async fn claim(&self, under: Option<Generation>) -> Result<Claim, RecoverError> {
         let under = match under {
             Some(generation) => Under::Generation(generation),
             None => Under::Seen(self.call(self.journal.head(&self.id)).await?.epoch),
@@ -147,7 +151,7 @@ impl Log {
     }
 
     /// Begins with the newest readable snapshot. Returns the number of the last event that it contains.
-    async fn load_snapshot(&self, claim: &Claim, fold: &mut dyn Fold) -> Result<SeqNr, Trouble> {
+    async fn load_snapshot(&self, claim: &Claim, fold: &mut dyn Fold) -> Result<SeqNr, RecoverError> {
         let mut criteria = SnapshotCriteria::LATEST;
         let mut cause = "there is none".to_owned();
         for _ in 0..SNAPSHOT_ATTEMPTS {
@@ -185,25 +189,28 @@ impl Log {
 
     /// Continues a removed history behind its numbers. A snapshot must record that the history is empty there, since
     /// later events do not prove it.
-    async fn begin_anew(&self, claim: &Claim, empty: Vec<u8>) -> Result<(), Trouble> {
+    async fn begin_anew(&self, claim: &Claim, empty: Vec<u8>) -> Result<(), RecoverError> {
         if claim.highest.is_zero() {
             return Ok(());
         }
         match tokio::time::timeout(self.patience.1, self.snapshots.save(claim.highest, empty)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(Trouble::Unavailable(StoreFailure::new("snapshot store", error))),
-            Err(_) => Err(Trouble::Unavailable(self.late(self.patience.1))),
+            Ok(Err(error)) => Err(RecoverError::Unavailable(StoreFailure::new("snapshot store", error))),
+            Err(_) => Err(RecoverError::Unavailable(self.late(self.patience.1))),
         }
     }
 
     /// The newest snapshot that matches: its number, and its content or damage.
-    async fn newest(&self, criteria: SnapshotCriteria) -> Result<Option<(SeqNr, Result<Snapshot, String>)>, Trouble> {
+    async fn newest(
+        &self,
+        criteria: SnapshotCriteria,
+    ) -> Result<Option<(SeqNr, Result<Snapshot, String>)>, RecoverError> {
         match tokio::time::timeout(self.patience.0, self.snapshots.load(criteria)).await {
             Ok(Ok(found)) => Ok(found.map(|snapshot| (snapshot.seq_nr, Ok(snapshot)))),
             Ok(Err(SnapshotError::Corrupt(corrupt))) => Ok(Some((corrupt.seq_nr, Err(corrupt.to_string())))),
-            Ok(Err(SnapshotError::Unavailable(failure))) => Err(Trouble::Unavailable(failure)),
+            Ok(Err(SnapshotError::Unavailable(failure))) => Err(RecoverError::Unavailable(failure)),
             Ok(Err(error @ SnapshotError::TooLarge { .. })) => Err(self.refuse(&error)),
-            Err(_) => Err(Trouble::Unavailable(self.late(self.patience.0))),
+            Err(_) => Err(RecoverError::Unavailable(self.late(self.patience.0))),
         }
     }
 
@@ -216,7 +223,7 @@ impl Log {
 
     /// Continues the numbers behind a snapshot without its journal, if nothing was ever written. Source: persistence
     /// §2.5.
-    async fn advance(&self, claim: &Claim, covered: SeqNr) -> Result<(), Trouble> {
+    async fn advance(&self, claim: &Claim, covered: SeqNr) -> Result<(), RecoverError> {
         if !claim.highest.is_zero() {
             let highest = claim.highest;
             return Err(
@@ -227,7 +234,7 @@ impl Log {
     }
 
     /// Takes the events behind `covered`, page by page.
-    async fn replay(&self, fold: &mut dyn Fold, covered: SeqNr, last: SeqNr) -> Result<(), Trouble> {
+    async fn replay(&self, fold: &mut dyn Fold, covered: SeqNr, last: SeqNr) -> Result<(), RecoverError> {
         let mut next = Some(covered).filter(|covered| *covered < last).and_then(SeqNr::next);
         let mut expected = next;
         while let Some(from) = next {
@@ -247,7 +254,7 @@ impl Log {
         }
     }
 
-    fn take(&self, fold: &mut dyn Fold, record: &StoredEvent) -> Result<(), Trouble> {
+    fn take(&self, fold: &mut dyn Fold, record: &StoredEvent) -> Result<(), RecoverError> {
         let seq_nr = record.seq_nr;
         if record.kind == EventKind::Filtered {
             return Ok(());
@@ -258,7 +265,7 @@ impl Log {
         }
         fold.take(&record.payload).map_err(|(cause, advice)| {
             let advice = advice.unwrap_or(self.format.advice);
-            Trouble::Unreadable(self.unreadable(&format!("event {seq_nr}: {cause}"), advice))
+            RecoverError::Unreadable(self.unreadable(&format!("event {seq_nr}: {cause}"), advice))
         })
     }
 
@@ -266,8 +273,8 @@ impl Log {
         Unreadable { what: self.format.what, id: self.id.to_string(), cause: cause.to_string(), advice }
     }
 
-    fn refuse(&self, cause: &dyn std::fmt::Display) -> Trouble {
-        Trouble::Unreadable(self.unreadable(cause, self.format.advice))
+    fn refuse(&self, cause: &dyn std::fmt::Display) -> RecoverError {
+        RecoverError::Unreadable(self.unreadable(cause, self.format.advice))
     }
 
     fn late(&self, patience: Duration) -> StoreFailure {
@@ -275,15 +282,15 @@ impl Log {
     }
 
     /// Runs a call that reads or claims, with its timeout.
-    async fn call<T, E: Refusal>(&self, call: impl Future<Output = Result<T, E>> + Send) -> Result<T, Trouble> {
+    async fn call<T, E: Refusal>(&self, call: impl Future<Output = Result<T, E>> + Send) -> Result<T, RecoverError> {
         match tokio::time::timeout(self.patience.0, call).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(match error.kind() {
                 RefusalKind::Final => self.refuse(&error),
-                RefusalKind::Fenced(current) => Trouble::Fenced(current),
-                RefusalKind::ForNow => Trouble::Unavailable(StoreFailure::new("journal", error)),
+                RefusalKind::Fenced(current) => RecoverError::Fenced(current),
+                RefusalKind::ForNow => RecoverError::Unavailable(StoreFailure::new("journal", error)),
             }),
-            Err(_) => Err(Trouble::Unavailable(self.late(self.patience.0))),
+            Err(_) => Err(RecoverError::Unavailable(self.late(self.patience.0))),
         }
     }
 

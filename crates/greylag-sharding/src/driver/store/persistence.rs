@@ -21,7 +21,7 @@ use greylag_persistence::{AppendError, PersistenceId, SeqNr, StoreFailure, Store
 use tokio::sync::Mutex;
 
 use super::failures::Failures;
-use super::log::{Claimed, Fold, Format, Log, Trouble};
+use super::log::{Claimed, Fold, Format, Log, RecoverError};
 use super::{NotCommitted, StateStore, Unreadable};
 use crate::driver::coordinated::Coordinated;
 use crate::driver::node::horizon;
@@ -51,7 +51,7 @@ const FORMAT: Format = Format {
 
 /// Homes were moved to replicated data by an earlier run: the journal does not know any more where shards live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("MigratedStore: homes of shards are not kept in it any more, but as replicated data")]
+#[error("MigratedStore: homes of shards were migrated to replicated data")]
 struct MigratedStore;
 
 /// The persistence id of the coordinator of a type.
@@ -123,11 +123,11 @@ impl PersistenceStore {
     }
 
     /// Claims the history and reads it whole.
-    async fn recover(&self) -> Result<(History, StoredState), Trouble> {
+    async fn recover(&self) -> Result<(History, StoredState), RecoverError> {
         let mut reading = Reading { replay: Replay::new(self.strict), strict: self.strict };
         let claimed = self.log.recover(None, &mut reading).await?;
         let mut replay = reading.replay;
-        let strict = |contradiction| Trouble::Unreadable(self.log.unreadable(&contradiction, ADVICE_STRICT));
+        let strict = |contradiction| RecoverError::Unreadable(self.log.unreadable(&contradiction, ADVICE_STRICT));
         let state = replay.state(&self.fingerprint).map_err(strict)?;
         if let Some(first) = replay.first_repair() {
             let (name, recovery_repairs) = (&self.name, replay.repairs());
@@ -155,12 +155,12 @@ impl PersistenceStore {
                     *history = Some(read);
                     return Ok(state);
                 }
-                Err(Trouble::Unavailable(failure)) => failures.report("read", &failure).await,
-                Err(Trouble::Fenced(current)) => {
+                Err(RecoverError::Unavailable(failure)) => failures.report("read", &failure).await,
+                Err(RecoverError::Fenced(current)) => {
                     let reason = format!("another coordinator has claimed it as {}", current.epoch);
                     failures.report("read", &StoreFailure::new("journal", reason)).await;
                 }
-                Err(Trouble::Unreadable(unreadable)) => return Err(unreadable),
+                Err(RecoverError::Unreadable(unreadable)) => return Err(unreadable),
             }
         }
     }
@@ -184,7 +184,7 @@ impl PersistenceStore {
             }
             Err(error) => error,
         };
-        tracing::warn!(entity_type = %self.name, %error, "coordinator state: a write failed, it is read anew");
+        tracing::warn!(entity_type = %self.name, %error, "coordinator state: a write failed; the history is read again");
         Err(NotCommitted::Lost)
     }
 

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kept_snapshots_need_stays() {
+    fn events_needed_by_kept_snapshots_are_retained() {
         let behind = |at: u32| Retention::behind(SeqNr::from(at), &settings(), false);
         let goes = |events: u32, snapshots: u32| {
             Some(Retention { events_to: events.into(), snapshots_to: Some(snapshots.into()) })

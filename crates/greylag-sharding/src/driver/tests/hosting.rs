@@ -14,15 +14,15 @@ use super::*;
 use crate::{Directive, Supervision};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kept {
+enum StoreKind {
     History,
     State,
 }
 
-const BOTH: [Kept; 2] = [Kept::History, Kept::State];
+const BOTH: [StoreKind; 2] = [StoreKind::History, StoreKind::State];
 
 enum Request {
-    /// Answered with its number once the keeper is open; stashed until then.
+    /// Answered with its number once the entity is open; stashed until then.
     Keep(u32, ReplyTo<u32>),
     /// Persists an event or state, then answers.
     Open(ReplyTo<u32>),
@@ -33,21 +33,21 @@ enum Request {
     Said(&'static str),
 }
 
-/// The number for which an open keeper persists again.
+/// The number for which an open entity persists again.
 const AGAIN: u32 = 0;
 
 /// Notes its inputs, in order: signals by their names, `put aside n`, `keep n`.
-struct Keeper {
-    diary: UnboundedSender<String>,
+struct TestEntity {
+    notes: UnboundedSender<String>,
     on_failure: OnFailure,
-    /// Whether the keeper passivates as soon as it is open.
+    /// Whether the entity passivates as soon as it is open.
     passivates: bool,
 }
 
-impl Keeper {
+impl TestEntity {
     fn note(&self, line: impl Into<String>) {
         // Sending fails if the test has stopped listening.
-        self.diary.send(line.into()).ok();
+        self.notes.send(line.into()).ok();
     }
 
     /// Notes the name of a signal, without its content.
@@ -96,21 +96,21 @@ macro_rules! on_request {
     };
 }
 
-struct Historian(Keeper);
-struct Statesman(Keeper);
+struct EventSourcedTestEntity(TestEntity);
+struct DurableStateTestEntity(TestEntity);
 
-impl std::ops::Deref for Historian {
-    type Target = Keeper;
+impl std::ops::Deref for EventSourcedTestEntity {
+    type Target = TestEntity;
 
-    fn deref(&self) -> &Keeper {
+    fn deref(&self) -> &TestEntity {
         &self.0
     }
 }
 
-impl std::ops::Deref for Statesman {
-    type Target = Keeper;
+impl std::ops::Deref for DurableStateTestEntity {
+    type Target = TestEntity;
 
-    fn deref(&self) -> &Keeper {
+    fn deref(&self) -> &TestEntity {
         &self.0
     }
 }
@@ -118,7 +118,7 @@ impl std::ops::Deref for Statesman {
 mod history {
     use super::*;
 
-    impl EventSourced for Historian {
+    impl EventSourced for EventSourcedTestEntity {
         type Command = Request;
         type Event = ();
         type State = bool;
@@ -142,7 +142,7 @@ mod history {
 mod state {
     use super::*;
 
-    impl DurableState for Statesman {
+    impl DurableState for DurableStateTestEntity {
         type Command = Request;
         type State = bool;
 
@@ -158,18 +158,18 @@ mod state {
     }
 }
 
-/// One keeper in a region of its own, over stores with planned faults.
-struct House {
-    kept: Kept,
-    /// Keeps sharding alive as long as the house.
+/// One entity in a region of its own, over stores with planned faults.
+struct Harness {
+    kind: StoreKind,
+    /// Keeps sharding alive as long as the harness.
     _sharding: Sharding,
-    keepers: Region<Request>,
+    entities: Region<Request>,
     journal: Arc<FaultyJournal>,
     states: Arc<FaultyStates>,
-    diary: UnboundedReceiver<String>,
+    notes: UnboundedReceiver<String>,
 }
 
-/// Variations of a house.
+/// Variations of a harness.
 struct Plan {
     on_failure: OnFailure,
     supervision: Supervision,
@@ -186,21 +186,21 @@ impl Default for Plan {
     }
 }
 
-const KEEPER: EntityKey<Request> = EntityKey::new("Keeper");
+const TEST_ENTITY: EntityKey<Request> = EntityKey::new("TestEntity");
 
-fn house_of<K: crate::Kind<Request>>(
+fn start_region<K: crate::Kind<Request>>(
     sharding: &Sharding,
-    keepers: EntityType<Request, K>,
+    entities: EntityType<Request, K>,
     supervision: Supervision,
     stop_message: bool,
 ) -> Region<Request> {
-    let keepers = keepers.supervision(supervision);
-    let keepers = if stop_message { keepers.stop_message(|| Request::Panic) } else { keepers };
-    sharding.init(keepers).unwrap()
+    let entities = entities.supervision(supervision);
+    let entities = if stop_message { entities.stop_message(|| Request::Panic) } else { entities };
+    sharding.init(entities).unwrap()
 }
 
-impl House {
-    async fn build(kept: Kept, plan: Plan) -> Self {
+impl Harness {
+    async fn build(kind: StoreKind, plan: Plan) -> Self {
         let memory = Stores::in_memory();
         let journal = Arc::new(FaultyJournal::new(memory.journal));
         let states = Arc::new(FaultyStates::new(Arc::new(InMemoryStates::default())));
@@ -213,43 +213,50 @@ impl House {
         // With this timeout, a stop that waited for its deadline would take most of a minute.
         let settings = ShardingSettings { handoff_timeout: Duration::from_secs(60), ..ShardingSettings::test() };
         let sharding = Sharding::alone(remoting(&MemoryNetwork::new()), Some(stores), settings).await.unwrap();
-        let (diary, lines) = unbounded_channel();
+        let (notes, lines) = unbounded_channel();
         let Plan { on_failure, passivates, .. } = plan;
-        let keeper = move || Keeper { diary: diary.clone(), on_failure, passivates };
-        let keepers = match kept {
-            Kept::History => {
-                let historians = EntityType::event_sourced(KEEPER, move |_| Ok(Historian(keeper())));
-                house_of(&sharding, historians.events(json("keeper.opened")), plan.supervision, plan.stop_message)
+        let entity = move || TestEntity { notes: notes.clone(), on_failure, passivates };
+        let entities = match kind {
+            StoreKind::History => {
+                let event_sourced =
+                    EntityType::event_sourced(TEST_ENTITY, move |_| Ok(EventSourcedTestEntity(entity())));
+                start_region(
+                    &sharding,
+                    event_sourced.events(json("entity.opened")),
+                    plan.supervision,
+                    plan.stop_message,
+                )
             }
-            Kept::State => {
-                let statesmen = EntityType::durable_state(KEEPER, move |_| Ok(Statesman(keeper())));
-                house_of(&sharding, statesmen.states(json("keeper.open")), plan.supervision, plan.stop_message)
+            StoreKind::State => {
+                let durable_state =
+                    EntityType::durable_state(TEST_ENTITY, move |_| Ok(DurableStateTestEntity(entity())));
+                start_region(&sharding, durable_state.states(json("entity.open")), plan.supervision, plan.stop_message)
             }
         };
-        Self { kept, _sharding: sharding, keepers, journal, states, diary: lines }
+        Self { kind, _sharding: sharding, entities, journal, states, notes: lines }
     }
 
     fn tell(&self, request: Request) {
-        self.keepers.entity_ref("one").tell(request).unwrap();
+        self.entities.entity_ref("one").tell(request).unwrap();
     }
 
     async fn open(&self) -> Result<u32, AskError> {
-        self.keepers.entity_ref("one").ask(Request::Open).timeout(PATIENCE).await
+        self.entities.entity_ref("one").ask(Request::Open).timeout(PATIENCE).await
     }
 
-    /// Asks, and returns once the keeper has stashed the question.
+    /// Asks, and returns once the entity has stashed the question.
     async fn put_aside(&mut self, number: u32) -> JoinHandle<Result<u32, AskError>> {
-        let keeper = self.keepers.entity_ref("one");
-        let asking = tokio::spawn(async move { keeper.ask(|to| Request::Keep(number, to)).timeout(PATIENCE).await });
+        let entity = self.entities.entity_ref("one");
+        let asking = tokio::spawn(async move { entity.ask(|to| Request::Keep(number, to)).timeout(PATIENCE).await });
         self.until(&format!("put aside {number}")).await;
         asking
     }
 
-    /// The keeper's notes, up to this line.
+    /// The entity's notes, up to this line.
     async fn until(&mut self, line: &str) -> Vec<String> {
         let mut read = Vec::new();
         while read.last().is_none_or(|last| last != line) {
-            let next = tokio::time::timeout(PATIENCE, self.diary.recv()).await;
+            let next = tokio::time::timeout(PATIENCE, self.notes.recv()).await;
             read.push(next.unwrap_or_else(|_| panic!("{line} after {read:?}")).expect("the type keeps a sender"));
         }
         read
@@ -261,52 +268,52 @@ impl House {
 
     /// Plans a fault of a write, after `passing` writes.
     fn plan_write(&self, passing: u32, fault: StoreFault) {
-        match self.kept {
-            Kept::History => self.journal.plan(None, JournalOp::Append, passing, fault),
-            Kept::State => self.states.plan(None, StateOp::Upsert, passing, fault),
+        match self.kind {
+            StoreKind::History => self.journal.plan(None, JournalOp::Append, passing, fault),
+            StoreKind::State => self.states.plan(None, StateOp::Upsert, passing, fault),
         }
     }
 
     fn fail_recoveries(&self) {
         for _ in 0..10_000 {
-            match self.kept {
-                Kept::History => self.journal.plan(None, JournalOp::Claim, 0, StoreFault::Unavailable),
-                Kept::State => self.states.plan(None, StateOp::Get, 0, StoreFault::Unavailable),
+            match self.kind {
+                StoreKind::History => self.journal.plan(None, JournalOp::Claim, 0, StoreFault::Unavailable),
+                StoreKind::State => self.states.plan(None, StateOp::Get, 0, StoreFault::Unavailable),
             }
         }
     }
 
-    /// Simulates another writer that takes over the keeper's history or state.
+    /// Simulates another writer that takes over the entity's history or state.
     async fn fence(&self) {
         use greylag_persistence::Journal as _;
-        let (id, writer_uuid) = (PersistenceId::of("Keeper", "one").unwrap(), WriterUuid::from_u128(1));
-        match self.kept {
-            Kept::History => {
+        let (id, writer_uuid) = (PersistenceId::of("TestEntity", "one").unwrap(), WriterUuid::from_u128(1));
+        match self.kind {
+            StoreKind::History => {
                 let generation = self.journal.head(&id).await.unwrap().generation.unwrap();
                 self.journal.claim(&id, writer_uuid, Under::Generation(generation)).await.unwrap();
             }
-            Kept::State => {
+            StoreKind::State => {
                 let row = self.states.get(&id).await.unwrap();
                 let write =
                     StateWrite { id, revision: row.revision.next().unwrap(), generation: row.generation, writer_uuid };
-                let value = StoredCodec::new(json("keeper.open")).encode(&false).unwrap();
+                let value = StoredCodec::new(json("entity.open")).encode(&false).unwrap();
                 self.states.upsert(write, value, None).await.unwrap();
             }
         }
     }
 
-    /// Stops the region and returns the keeper's notes from here on.
+    /// Stops the region and returns the entity's notes from here on.
     async fn shut_down(&mut self) -> Vec<String> {
-        let (keepers, kept) = (self.keepers.clone(), self.kept);
-        let stopped = tokio::time::timeout(PATIENCE, keepers.graceful_shutdown()).await;
-        stopped.unwrap_or_else(|_| panic!("the stop of a {kept:?} waits for what cannot come"));
+        let (entities, kind) = (self.entities.clone(), self.kind);
+        let stopped = tokio::time::timeout(PATIENCE, entities.graceful_shutdown()).await;
+        stopped.unwrap_or_else(|_| panic!("the stop of a {kind:?} waits for what cannot come"));
         self.until("PostStop").await
     }
 }
 
-async fn for_both(test: impl AsyncFn(Kept)) {
-    for kept in BOTH {
-        test(kept).await;
+async fn for_both(test: impl AsyncFn(StoreKind)) {
+    for kind in BOTH {
+        test(kind).await;
     }
 }
 
@@ -317,16 +324,16 @@ fn answered(error: EntityError) -> Result<u32, AskError> {
 /// persistence §2.7, sharding §4.3: before Running, with nothing queued, a stop ends the entity at once.
 /// During an outage of the store a handoff would otherwise take all its time.
 #[tokio::test]
-async fn a_stop_does_not_wait_for_a_recovery_that_nobody_needs() {
-    for_both(async |kept| {
-        let mut house = House::build(kept, Plan::default()).await;
-        assert_eq!(house.open().await, Ok(0));
-        house.fail_recoveries();
-        house.fail_write(StoreFault::Unavailable);
-        assert!(house.open().await.is_err());
-        house.until("RecoveryFailed").await;
-        let diary = house.shut_down().await;
-        assert!(!diary.contains(&"RecoveryCompleted".to_owned()), "{kept:?}: {diary:?}");
+async fn a_stop_does_not_wait_for_a_recovery_that_no_command_waits_for() {
+    for_both(async |kind| {
+        let mut harness = Harness::build(kind, Plan::default()).await;
+        assert_eq!(harness.open().await, Ok(0));
+        harness.fail_recoveries();
+        harness.fail_write(StoreFault::Unavailable);
+        assert!(harness.open().await.is_err());
+        harness.until("RecoveryFailed").await;
+        let notes = harness.shut_down().await;
+        assert!(!notes.contains(&"RecoveryCompleted".to_owned()), "{kind:?}: {notes:?}");
     })
     .await;
 }
@@ -334,15 +341,15 @@ async fn a_stop_does_not_wait_for_a_recovery_that_nobody_needs() {
 /// persistence §4.1 (breaker): an entity that backs off because of its store goes on as soon as the breaker closes.
 #[tokio::test]
 async fn a_back_off_ends_with_the_outage_that_it_waits_for() {
-    for_both(async |kept| {
+    for_both(async |kind| {
         let hour = Duration::from_secs(3600);
         let on_failure = OnFailure::RestartBackoff(Backoff { min: hour, max: hour, jitter: 0.0 });
-        let mut house = House::build(kept, Plan { on_failure, guarded: true, ..Plan::default() }).await;
-        assert_eq!(house.open().await, Ok(0));
-        house.fail_write(StoreFault::Unavailable);
-        assert!(house.open().await.is_err());
-        assert_eq!(house.open().await, Ok(0), "{kept:?} does not wait for an hour");
-        house.shut_down().await;
+        let mut harness = Harness::build(kind, Plan { on_failure, guarded: true, ..Plan::default() }).await;
+        assert_eq!(harness.open().await, Ok(0));
+        harness.fail_write(StoreFault::Unavailable);
+        assert!(harness.open().await.is_err());
+        assert_eq!(harness.open().await, Ok(0), "{kind:?} does not wait for an hour");
+        harness.shut_down().await;
     })
     .await;
 }
@@ -351,20 +358,20 @@ async fn a_back_off_ends_with_the_outage_that_it_waits_for() {
 /// without a state ignores the stop message.
 #[tokio::test]
 async fn scenario_48_a_stop_before_the_grant_leaks_no_permit() {
-    for (kept, stop_message) in
-        [(Kept::History, false), (Kept::History, true), (Kept::State, false), (Kept::State, true)]
+    for (kind, stop_message) in
+        [(StoreKind::History, false), (StoreKind::History, true), (StoreKind::State, false), (StoreKind::State, true)]
     {
-        let mut house = House::build(kept, Plan { stop_message, ..Plan::default() }).await;
-        assert_eq!(house.open().await, Ok(0));
-        let permits = house.keepers.0.node.recoveries.clone();
+        let mut harness = Harness::build(kind, Plan { stop_message, ..Plan::default() }).await;
+        assert_eq!(harness.open().await, Ok(0));
+        let permits = harness.entities.0.node.recoveries.clone();
         let (most, mut all) = (permits.available(), Vec::new());
         while permits.available() > 0 {
             all.push(permits.acquire().await);
         }
-        house.fail_write(StoreFault::Unavailable);
-        assert!(house.open().await.is_err());
-        house.until("PreRestart").await;
-        assert_eq!(house.shut_down().await, ["PostStop"], "{kept:?}, with a stop message: {stop_message}");
+        harness.fail_write(StoreFault::Unavailable);
+        assert!(harness.open().await.is_err());
+        harness.until("PreRestart").await;
+        assert_eq!(harness.shut_down().await, ["PostStop"], "{kind:?}, with a stop message: {stop_message}");
         drop(all);
         assert_eq!(permits.available(), most);
     }
@@ -373,18 +380,18 @@ async fn scenario_48_a_stop_before_the_grant_leaks_no_permit() {
 /// persistence §2.7: if commands wait in the entity, it recovers, handles them, and stops.
 #[tokio::test]
 async fn a_stop_waits_for_a_recovery_that_commands_wait_for() {
-    for_both(async |kept| {
-        let mut house = House::build(kept, Plan { passivates: true, ..Plan::default() }).await;
-        let asked = [house.put_aside(AGAIN).await, house.put_aside(1).await];
+    for_both(async |kind| {
+        let mut harness = Harness::build(kind, Plan { passivates: true, ..Plan::default() }).await;
+        let asked = [harness.put_aside(AGAIN).await, harness.put_aside(1).await];
         // The second write is made in the middle of an unstash-all, which recovery keeps.
-        house.plan_write(1, StoreFault::Unavailable);
-        assert_eq!(house.open().await, Ok(0));
-        let diary = house.until("PostStop").await;
+        harness.plan_write(1, StoreFault::Unavailable);
+        assert_eq!(harness.open().await, Ok(0));
+        let notes = harness.until("PostStop").await;
         let expected = ["stores again", "PersistFailed", "PreRestart", "RecoveryCompleted", "keep 1", "PostStop"];
-        assert_eq!(diary, expected, "{kept:?}");
+        assert_eq!(notes, expected, "{kind:?}");
         let [again, one] = asked;
-        assert!(again.await.unwrap().is_err(), "{kept:?}: its write failed");
-        assert_eq!(one.await.unwrap(), Ok(1), "{kept:?}");
+        assert!(again.await.unwrap().is_err(), "{kind:?}: its write failed");
+        assert_eq!(one.await.unwrap(), Ok(1), "{kind:?}");
     })
     .await;
 }
@@ -392,19 +399,19 @@ async fn a_stop_waits_for_a_recovery_that_commands_wait_for() {
 /// persistence §2.4, §2.6: a replaced entity gets `PreRestart`, and its stash goes to its successor in order.
 #[tokio::test]
 async fn a_replaced_entity_hears_so_and_its_stash_goes_to_its_successor() {
-    for_both(async |kept| {
-        let mut house = House::build(kept, Plan { on_failure: OnFailure::Stop, ..Plan::default() }).await;
-        let asked = [house.put_aside(1).await, house.put_aside(2).await];
-        house.fail_write(StoreFault::Unavailable);
-        assert!(house.open().await.is_err());
-        let diary = house.until("put aside 2").await;
+    for_both(async |kind| {
+        let mut harness = Harness::build(kind, Plan { on_failure: OnFailure::Stop, ..Plan::default() }).await;
+        let asked = [harness.put_aside(1).await, harness.put_aside(2).await];
+        harness.fail_write(StoreFault::Unavailable);
+        assert!(harness.open().await.is_err());
+        let notes = harness.until("put aside 2").await;
         let expected = ["PersistFailed", "PreRestart", "RecoveryCompleted", "put aside 1", "put aside 2"];
-        assert_eq!(diary, expected, "{kept:?}");
-        assert_eq!(house.open().await, Ok(0));
+        assert_eq!(notes, expected, "{kind:?}");
+        assert_eq!(harness.open().await, Ok(0));
         for (asked, number) in asked.into_iter().zip(1..) {
-            assert_eq!(asked.await.unwrap(), Ok(number), "{kept:?}");
+            assert_eq!(asked.await.unwrap(), Ok(number), "{kind:?}");
         }
-        assert_eq!(house.until("keep 2").await, ["keep 1", "keep 2"], "{kept:?}");
+        assert_eq!(harness.until("keep 2").await, ["keep 1", "keep 2"], "{kind:?}");
     })
     .await;
 }
@@ -412,12 +419,12 @@ async fn a_replaced_entity_hears_so_and_its_stash_goes_to_its_successor() {
 /// persistence §2.4: after a panic the user stash is dead letters, since it depends on the lost state.
 #[tokio::test]
 async fn a_panic_costs_an_entity_what_it_put_aside() {
-    for_both(async |kept| {
-        let mut house = House::build(kept, Plan::default()).await;
-        let asked = house.put_aside(1).await;
-        house.tell(Request::Panic);
-        assert_eq!(asked.await.unwrap(), answered(EntityError::Stopped), "{kept:?}");
-        assert_eq!(house.until("RecoveryCompleted").await, ["PreRestart", "RecoveryCompleted"], "{kept:?}");
+    for_both(async |kind| {
+        let mut harness = Harness::build(kind, Plan::default()).await;
+        let asked = harness.put_aside(1).await;
+        harness.tell(Request::Panic);
+        assert_eq!(asked.await.unwrap(), answered(EntityError::Stopped), "{kind:?}");
+        assert_eq!(harness.until("RecoveryCompleted").await, ["PreRestart", "RecoveryCompleted"], "{kind:?}");
     })
     .await;
 }
@@ -425,19 +432,19 @@ async fn a_panic_costs_an_entity_what_it_put_aside() {
 /// persistence §2.6: a write that ended without an answer may have been stored.
 #[tokio::test]
 async fn a_write_that_ends_without_an_answer_has_an_unknown_outcome() {
-    for_both(async |kept| {
+    for_both(async |kind| {
         for directive in [Directive::Restart, Directive::Stop] {
-            let mut house =
-                House::build(kept, Plan { supervision: Supervision::always(directive), ..Plan::default() }).await;
-            let asked = house.put_aside(1).await;
-            house.fail_write(StoreFault::Panic);
-            assert_eq!(house.open().await, answered(EntityError::OutcomeUnknown), "{kept:?}");
+            let mut harness =
+                Harness::build(kind, Plan { supervision: Supervision::always(directive), ..Plan::default() }).await;
+            let asked = harness.put_aside(1).await;
+            harness.fail_write(StoreFault::Panic);
+            assert_eq!(harness.open().await, answered(EntityError::OutcomeUnknown), "{kind:?}");
             if directive == Directive::Stop {
-                assert_eq!(asked.await.unwrap(), answered(EntityError::Stopped), "{kept:?}");
-                assert_eq!(house.until("PostStop").await, ["PostStop"], "{kept:?}");
+                assert_eq!(asked.await.unwrap(), answered(EntityError::Stopped), "{kind:?}");
+                assert_eq!(harness.until("PostStop").await, ["PostStop"], "{kind:?}");
             } else {
-                assert_eq!(house.open().await, Ok(0));
-                assert_eq!(asked.await.unwrap(), Ok(1), "{kept:?}");
+                assert_eq!(harness.open().await, Ok(0));
+                assert_eq!(asked.await.unwrap(), Ok(1), "{kind:?}");
             }
         }
     })
@@ -447,18 +454,18 @@ async fn a_write_that_ends_without_an_answer_has_an_unknown_outcome() {
 /// persistence §2.4, §2.6, sharding §4.6: the stash of a fenced entity waits for the home to be confirmed, and goes to
 /// the successor, in order.
 #[tokio::test]
-async fn what_a_fenced_entity_put_aside_goes_to_its_successor() {
-    for_both(async |kept| {
-        let mut house = House::build(kept, Plan::default()).await;
-        let asked = [house.put_aside(1).await, house.put_aside(2).await];
-        house.fence().await;
-        assert_eq!(house.open().await, answered(EntityError::NotStored(NotStoredReason::Fenced)), "{kept:?}");
-        let diary = house.until("put aside 2").await;
+async fn the_stash_of_a_fenced_entity_goes_to_its_successor() {
+    for_both(async |kind| {
+        let mut harness = Harness::build(kind, Plan::default()).await;
+        let asked = [harness.put_aside(1).await, harness.put_aside(2).await];
+        harness.fence().await;
+        assert_eq!(harness.open().await, answered(EntityError::NotStored(NotStoredReason::Fenced)), "{kind:?}");
+        let notes = harness.until("put aside 2").await;
         let expected = ["Fenced", "PostStop", "RecoveryCompleted", "put aside 1", "put aside 2"];
-        assert_eq!(diary, expected, "{kept:?}");
-        assert_eq!(house.open().await, Ok(0));
+        assert_eq!(notes, expected, "{kind:?}");
+        assert_eq!(harness.open().await, Ok(0));
         for (asked, number) in asked.into_iter().zip(1..) {
-            assert_eq!(asked.await.unwrap(), Ok(number), "{kept:?}");
+            assert_eq!(asked.await.unwrap(), Ok(number), "{kind:?}");
         }
     })
     .await;
@@ -467,16 +474,17 @@ async fn what_a_fenced_entity_put_aside_goes_to_its_successor() {
 /// persistence §2.6: `Resume` is not offered, because the state is lost with the failure.
 #[tokio::test]
 async fn a_failed_machine_is_replaced_where_the_decider_says_resume() {
-    for_both(async |kept| {
+    for_both(async |kind| {
         let supervision = Supervision::always(Directive::Resume);
-        let mut house = House::build(kept, Plan { supervision, on_failure: OnFailure::Stop, ..Plan::default() }).await;
-        house.tell(Request::Panic);
-        assert_eq!(house.open().await, Ok(0), "{kept:?}");
-        house.fail_write(StoreFault::Unavailable);
-        assert!(house.open().await.is_err());
-        assert_eq!(house.open().await, Ok(0), "{kept:?}");
-        let diary = house.until("PersistFailed").await;
-        assert!(diary.contains(&"PreRestart".to_owned()), "{kept:?}: {diary:?}");
+        let mut harness =
+            Harness::build(kind, Plan { supervision, on_failure: OnFailure::Stop, ..Plan::default() }).await;
+        harness.tell(Request::Panic);
+        assert_eq!(harness.open().await, Ok(0), "{kind:?}");
+        harness.fail_write(StoreFault::Unavailable);
+        assert!(harness.open().await.is_err());
+        assert_eq!(harness.open().await, Ok(0), "{kind:?}");
+        let notes = harness.until("PersistFailed").await;
+        assert!(notes.contains(&"PreRestart".to_owned()), "{kind:?}: {notes:?}");
     })
     .await;
 }
@@ -485,45 +493,45 @@ async fn a_failed_machine_is_replaced_where_the_decider_says_resume() {
 /// machine, and end with the entity.
 #[tokio::test]
 async fn scenario_77_entities_that_persist_begin_what_plain_ones_do() {
-    for_both(async |kept| {
-        let mut house = House::build(kept, Plan::default()).await;
+    for_both(async |kind| {
+        let mut harness = Harness::build(kind, Plan::default()).await;
         let all = ["timer", "future", "blocking", "to itself"];
         for restart in [false, true] {
             if restart {
-                house.fail_write(StoreFault::Unavailable);
-                assert!(house.open().await.is_err(), "{kept:?}");
+                harness.fail_write(StoreFault::Unavailable);
+                assert!(harness.open().await.is_err(), "{kind:?}");
             }
-            house.tell(Request::Begin);
+            harness.tell(Request::Begin);
             let mut left = all.to_vec();
             while !left.is_empty() {
-                let next = tokio::time::timeout(PATIENCE, house.diary.recv()).await;
-                let line = next.unwrap_or_else(|_| panic!("{kept:?}: {left:?} never comes")).unwrap();
+                let next = tokio::time::timeout(PATIENCE, harness.notes.recv()).await;
+                let line = next.unwrap_or_else(|_| panic!("{kind:?}: {left:?} never comes")).unwrap();
                 left.retain(|what| *what != line);
             }
         }
-        let diary = house.shut_down().await;
-        assert_eq!(diary, ["PostStop"], "{kept:?}");
+        let notes = harness.shut_down().await;
+        assert_eq!(notes, ["PostStop"], "{kind:?}");
     })
     .await;
 }
 
 /// Scenario persistence 77: results of a replaced entity's work never come; a command to itself depends on the lost
-/// state. (Results during a write: greylag-persistence, tests/errands.rs.)
+/// state. (Results during a write: greylag-persistence, tests/background_work.rs.)
 #[tokio::test]
-async fn scenario_77_what_a_replaced_entity_began_never_comes() {
-    for_both(async |kept| {
-        let mut house = House::build(kept, Plan::default()).await;
-        house.tell(Request::Begin);
-        house.tell(Request::Panic);
-        assert_eq!(house.open().await, Ok(0), "{kept:?}");
-        let asking = house.keepers.entity_ref("one");
+async fn scenario_77_results_of_work_of_a_replaced_entity_never_come() {
+    for_both(async |kind| {
+        let mut harness = Harness::build(kind, Plan::default()).await;
+        harness.tell(Request::Begin);
+        harness.tell(Request::Panic);
+        assert_eq!(harness.open().await, Ok(0), "{kind:?}");
+        let asking = harness.entities.entity_ref("one");
         assert_eq!(asking.ask(|to| Request::Keep(7, to)).timeout(PATIENCE).await, Ok(7));
-        let diary = house.until("keep 7").await;
-        let restarted = diary.iter().position(|line| line == "PreRestart").expect("it was replaced");
-        let late = diary[restarted..]
+        let notes = harness.until("keep 7").await;
+        let restarted = notes.iter().position(|line| line == "PreRestart").expect("it was replaced");
+        let late = notes[restarted..]
             .iter()
             .filter(|line| ["timer", "future", "blocking", "to itself"].contains(&line.as_str()));
-        assert_eq!(late.count(), 0, "{kept:?}: {diary:?}");
+        assert_eq!(late.count(), 0, "{kind:?}: {notes:?}");
     })
     .await;
 }

@@ -9,15 +9,15 @@ const TICK: Duration = Duration::from_millis(20);
 
 enum Word {
     /// Sets a receive timeout.
-    Listen,
+    SetTimeout,
     /// Cancels the receive timeout.
-    Deaf,
+    CancelTimeout,
     /// Adds one, persisted if the entity persists, and answers the sum and the incarnation.
     Add(ReplyTo<(u64, u64)>),
     /// Begins a timer that does not influence the silence.
     Tick,
     Ticked,
-    Silence,
+    TimedOut,
     /// Asks for the entity's end, which follows a while later: messages in between wait for the next incarnation.
     Stop,
     End,
@@ -32,12 +32,12 @@ struct Listener {
 }
 
 impl Listener {
-    fn hear(&self, word: &Word, cx: &mut Ctx<'_, Word>) {
+    fn handle_word(&self, word: &Word, cx: &mut Ctx<'_, Word>) {
         match word {
-            Word::Listen => cx.set_receive_timeout(SHORT, || Word::Silence),
-            Word::Deaf => cx.cancel_receive_timeout(),
+            Word::SetTimeout => cx.set_receive_timeout(SHORT, || Word::TimedOut),
+            Word::CancelTimeout => cx.cancel_receive_timeout(),
             Word::Tick => cx.fixed_rate(NotInfluence("tick"), TICK, || Word::Ticked),
-            Word::Silence => {
+            Word::TimedOut => {
                 self.told.send("silence").ok();
                 if self.passivates {
                     cx.cancel_receive_timeout();
@@ -60,7 +60,7 @@ impl Entity for Plainly {
     type Message = Word;
 
     fn receive(&mut self, word: Word, cx: &mut Ctx<'_, Word>) -> Result<(), Failure> {
-        self.0.hear(&word, cx);
+        self.0.handle_word(&word, cx);
         if let Word::Add(reply_to) = word {
             self.1 += 1;
             reply_to.reply((self.1, cx.incarnation().unwrap()));
@@ -81,7 +81,7 @@ impl EventSourced for ByHistory {
     }
 
     fn on_command(&mut self, cx: &mut Ctx<'_, Word>, _: &u64, word: Word) -> Effect<Self> {
-        self.0.hear(&word, cx);
+        self.0.handle_word(&word, cx);
         let incarnation = cx.incarnation().unwrap();
         match word {
             Word::Add(reply_to) => Effect::persist(1).then_reply(reply_to, move |count: &u64| (*count, incarnation)),
@@ -101,7 +101,7 @@ impl DurableState for InState {
     type State = u64;
 
     fn on_command(&mut self, cx: &mut Ctx<'_, Word>, count: &u64, word: Word) -> StateEffect<Self> {
-        self.0.hear(&word, cx);
+        self.0.handle_word(&word, cx);
         let incarnation = cx.incarnation().unwrap();
         match word {
             Word::Add(reply_to) => {
@@ -145,12 +145,12 @@ async fn scenario_62_a_receive_timeout_repeats_until_it_is_cancelled() {
     for (kind, region) in &regions {
         let one = region.entity_ref("one");
         one.tell(Word::Tick).unwrap();
-        one.tell(Word::Listen).unwrap();
+        one.tell(Word::SetTimeout).unwrap();
         for turn in 0..3 {
             let heard = tokio::time::timeout(PATIENCE, silences.recv()).await;
             assert_eq!(heard, Ok(Some("silence")), "{kind}, {turn}");
         }
-        one.tell(Word::Deaf).unwrap();
+        one.tell(Word::CancelTimeout).unwrap();
         add(region).await;
         while silences.try_recv().is_ok() {}
         tokio::time::sleep(SHORT * 2).await;
@@ -171,7 +171,7 @@ async fn scenario_53_a_receive_timeout_passivates_and_the_next_message_starts_a_
             assert_eq!(sum, count, "{kind}");
             first = incarnation;
         }
-        region.entity_ref("one").tell(Word::Listen).unwrap();
+        region.entity_ref("one").tell(Word::SetTimeout).unwrap();
         for word in ["silence", "stop"] {
             assert_eq!(tokio::time::timeout(PATIENCE, ends.recv()).await, Ok(Some(word)), "{kind}");
         }

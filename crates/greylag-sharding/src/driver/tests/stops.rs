@@ -6,7 +6,7 @@ use super::*;
 use crate::machine::region::Input as RegionInput;
 use crate::machine::shard::STOP_WARN_AFTER;
 
-const DIARIST: EntityKey<Word> = EntityKey::new("Diarist");
+const SIGNAL_RECORDER: EntityKey<Word> = EntityKey::new("SignalRecorder");
 
 enum Word {
     /// Answers how often the entity was asked, and the incarnation.
@@ -18,20 +18,20 @@ enum Word {
     Stop,
 }
 
-struct Diarist {
-    diary: UnboundedSender<String>,
+struct SignalRecorder {
+    notes: UnboundedSender<String>,
     count: u64,
     ignores_stops: bool,
 }
 
-impl Diarist {
+impl SignalRecorder {
     fn note(&self, word: impl Into<String>) {
         // Sending fails if the test has stopped listening.
-        self.diary.send(word.into()).ok();
+        self.notes.send(word.into()).ok();
     }
 }
 
-impl Entity for Diarist {
+impl Entity for SignalRecorder {
     type Message = Word;
 
     fn receive(&mut self, word: Word, cx: &mut Ctx<'_, Word>) -> Result<(), Failure> {
@@ -58,7 +58,7 @@ impl Entity for Diarist {
     }
 }
 
-impl Drop for Diarist {
+impl Drop for SignalRecorder {
     fn drop(&mut self) {
         self.note("dropped");
     }
@@ -77,10 +77,11 @@ impl Diary {
     }
 }
 
-async fn diarists(ignores_stops: bool, with_stop_message: bool) -> (Region<Word>, Diary) {
-    let (diary, pages) = unbounded_channel();
+async fn signal_recorders(ignores_stops: bool, with_stop_message: bool) -> (Region<Word>, Diary) {
+    let (notes, pages) = unbounded_channel();
     let sharding = alone(ShardingSettings { number_of_shards: 1, ..ShardingSettings::test() }).await;
-    let made = EntityType::new(DIARIST, move |_| Ok(Diarist { diary: diary.clone(), count: 0, ignores_stops }));
+    let made =
+        EntityType::new(SIGNAL_RECORDER, move |_| Ok(SignalRecorder { notes: notes.clone(), count: 0, ignores_stops }));
     let made = if with_stop_message { made.stop_message(|| Word::Stop) } else { made };
     (sharding.init(made).unwrap(), Diary(pages))
 }
@@ -96,24 +97,24 @@ async fn scenario_56_an_entity_sees_its_stop_message_once_and_then_post_stop() {
     for (with_stop_message, words) in
         [(true, &["1: stop", "1: PostStop", "dropped"][..]), (false, &["1: PostStop", "dropped"])]
     {
-        let (region, mut diary) = diarists(false, with_stop_message).await;
+        let (region, mut notes) = signal_recorders(false, with_stop_message).await;
         let (_, first) = count(&region, "1").await;
         region.entity_ref("1").tell(Word::Passivate).unwrap();
         // The second request is ignored, since a passivation is under way.
         region.entity_ref("1").tell(Word::Passivate).unwrap();
         for word in words {
-            assert_eq!(diary.next().await, *word);
+            assert_eq!(notes.next().await, *word);
         }
         let (counted, second) = count(&region, "1").await;
         // The second request to passivate was for a new incarnation, if it came behind the end of the first.
         assert!(counted == 1 && second != first);
-        let (region, mut diary) = diarists(false, with_stop_message).await;
+        let (region, mut notes) = signal_recorders(false, with_stop_message).await;
         count(&region, "1").await;
         tokio::time::timeout(PATIENCE, region.graceful_shutdown()).await.unwrap();
         for word in words {
-            assert_eq!(diary.next().await, *word);
+            assert_eq!(notes.next().await, *word);
         }
-        diary.is_empty();
+        notes.is_empty();
     }
 }
 
@@ -121,23 +122,23 @@ async fn scenario_56_an_entity_sees_its_stop_message_once_and_then_post_stop() {
 /// lives on.
 #[tokio::test]
 async fn scenario_57_an_entity_that_ends_by_itself_is_not_started_again() {
-    let (region, mut diary) = diarists(false, false).await;
+    let (region, mut notes) = signal_recorders(false, false).await;
     for id in ["ends", "stays"] {
         assert_eq!(count(&region, id).await.0, 1);
     }
     region.entity_ref("ends").tell(Word::End).unwrap();
-    assert_eq!([diary.next().await, diary.next().await], ["ends: PostStop", "dropped"]);
+    assert_eq!([notes.next().await, notes.next().await], ["ends: PostStop", "dropped"]);
     for counted in 2..20 {
         assert_eq!(count(&region, "stays").await.0, counted, "its state is kept");
     }
-    diary.is_empty();
+    notes.is_empty();
     assert_eq!(count(&region, "ends").await.0, 1, "a new one, for a message");
 }
 
 /// sharding 31: an entity that ignores its stop message is ended by force, and its shard stops nevertheless.
 #[tokio::test]
 async fn scenario_31_an_entity_that_ignores_its_stop_message_is_ended_by_force() {
-    let (region, mut diary) = diarists(true, true).await;
+    let (region, mut notes) = signal_recorders(true, true).await;
     count(&region, "1").await;
     let mut events = region.subscribe();
     let began = std::time::Instant::now();
@@ -146,7 +147,7 @@ async fn scenario_31_an_entity_that_ignores_its_stop_message_is_ended_by_force()
     let took = began.elapsed();
     assert!(took >= Duration::from_secs(1), "{took:?}");
     for word in ["1: stop", "1: PostStop", "dropped"] {
-        assert_eq!(diary.next().await, word);
+        assert_eq!(notes.next().await, word);
     }
     loop {
         match events.next().await.expect("the shard stops") {
@@ -160,7 +161,7 @@ async fn scenario_31_an_entity_that_ignores_its_stop_message_is_ended_by_force()
 /// sharding 83: while its node is suspect, no message reaches a handler; trusted again, they are handled in order.
 #[tokio::test]
 async fn scenario_83_a_suspect_node_holds_its_messages_until_it_is_trusted() {
-    let (region, mut diary) = diarists(false, false).await;
+    let (region, mut notes) = signal_recorders(false, false).await;
     let (_, incarnation) = count(&region, "1").await;
     region.0.input(RegionInput::SelfSuspect);
     let one = region.entity_ref("1");
@@ -176,13 +177,13 @@ async fn scenario_83_a_suspect_node_holds_its_messages_until_it_is_trusted() {
         assert_eq!(answer.await.unwrap(), (counted, incarnation));
     }
     assert_eq!(started.await.unwrap().0, 1);
-    diary.is_empty();
+    notes.is_empty();
 }
 
 /// sharding 83: a suspect node that turns out to be downed kills its shards; no handler sees the waiting messages.
 #[tokio::test]
 async fn scenario_83_a_suspect_node_that_is_downed_kills_its_shards_without_a_handler() {
-    let (region, mut diary) = diarists(false, true).await;
+    let (region, mut notes) = signal_recorders(false, true).await;
     count(&region, "1").await;
     region.0.input(RegionInput::SelfSuspect);
     let held: Vec<_> = (0..3).map(|_| region.entity_ref("1").ask(Word::Count).timeout(PATIENCE).send()).collect();
@@ -190,30 +191,30 @@ async fn scenario_83_a_suspect_node_that_is_downed_kills_its_shards_without_a_ha
     for answer in held {
         assert!(matches!(answer.await, Err(AskError::Dropped(_))));
     }
-    assert_eq!(diary.next().await, "dropped", "neither a stop message nor a signal");
-    diary.is_empty();
+    assert_eq!(notes.next().await, "dropped", "neither a stop message nor a signal");
+    notes.is_empty();
     assert!(region.entity_ref("1").tell(Word::Passivate).is_err());
 }
 
 /// An event-sourced sum, which ends on its stop message.
 struct Sum;
 
-enum Told {
+enum SumCommand {
     /// Adds one; answers the sum and the incarnation.
     Add(ReplyTo<(u64, u64)>),
     Stop,
 }
 
 impl EventSourced for Sum {
-    type Command = Told;
+    type Command = SumCommand;
     type Event = u8;
     type State = u64;
 
-    fn on_command(&mut self, cx: &mut Ctx<'_, Told>, _: &u64, told: Told) -> Effect<Self> {
+    fn on_command(&mut self, cx: &mut Ctx<'_, SumCommand>, _: &u64, command: SumCommand) -> Effect<Self> {
         let incarnation = cx.incarnation().unwrap();
-        match told {
-            Told::Add(reply_to) => Effect::persist(1).then_reply(reply_to, move |sum: &u64| (*sum, incarnation)),
-            Told::Stop => Effect::stop(),
+        match command {
+            SumCommand::Add(reply_to) => Effect::persist(1).then_reply(reply_to, move |sum: &u64| (*sum, incarnation)),
+            SumCommand::Stop => Effect::stop(),
         }
     }
 
@@ -225,17 +226,17 @@ impl EventSourced for Sum {
 /// sharding 55: of a queue [add, stop, add] the first is handled before the stop and the last by the next incarnation,
 /// even if all three wait for its recovery.
 #[tokio::test]
-async fn scenario_55_what_stands_behind_a_stop_is_for_the_next_incarnation() {
+async fn scenario_55_messages_behind_a_stop_go_to_the_next_incarnation() {
     let sharding = alone_over(Some(Stores::in_memory()), ShardingSettings::test()).await;
     let sums = EntityType::event_sourced(EntityKey::new("Sum"), |_| Ok(Sum)).events(json("sum.added")).local_only();
     let one = sharding.init(sums).unwrap().entity_ref("1");
-    let add = || one.ask(Told::Add).timeout(PATIENCE).send();
+    let add = || one.ask(SumCommand::Add).timeout(PATIENCE).send();
     let mut last = 0;
     for cycle in 0..10 {
         let before = add();
-        one.tell(Told::Stop).unwrap();
+        one.tell(SumCommand::Stop).unwrap();
         let after = add();
-        one.tell(Told::Stop).unwrap();
+        one.tell(SumCommand::Stop).unwrap();
         let (sum, first) = before.await.unwrap();
         assert_eq!(sum, cycle * 2 + 1);
         let (sum, second) = after.await.unwrap();

@@ -185,7 +185,7 @@ impl std::io::Write for Log {
 
 /// sharding §7: `verbose_debug_logging`.
 #[tokio::test]
-async fn what_entities_do_is_in_the_log_if_so_set() {
+async fn verbose_debug_logging_logs_starts_ends_and_messages_of_entities() {
     for verbose_debug_logging in [false, true] {
         let log = Log::default();
         let writer = log.clone();

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::*;
 use crate::settings::RuntimeSettings;
 
-const FORGETFUL: EntityKey<Note> = EntityKey::new("Forgetful");
+const NOTES: EntityKey<Note> = EntityKey::new("NoteEntity");
 
 #[derive(Serialize, Deserialize)]
 enum Note {
@@ -21,9 +21,9 @@ enum Note {
 }
 
 #[derive(Default)]
-struct Forgetful(String, String);
+struct NoteEntity(String, String);
 
-impl Entity for Forgetful {
+impl Entity for NoteEntity {
     type Message = Note;
 
     fn receive(&mut self, note: Note, _: &mut Ctx<'_, Note>) -> Result<(), Failure> {
@@ -66,16 +66,16 @@ impl Codec<Note> for Broken {
     }
 }
 
-async fn forgetful(serialize_messages: bool, codec: impl Codec<Note>) -> Region<Note> {
+async fn note_region(serialize_messages: bool, codec: impl Codec<Note>) -> Region<Note> {
     let runtime = RuntimeSettings { serialize_messages, ..RuntimeSettings::default() };
     let sharding = alone(ShardingSettings { runtime, ..ShardingSettings::test() }).await;
-    sharding.init(EntityType::new(FORGETFUL, |_| Ok(Forgetful::default())).codec(codec)).unwrap()
+    sharding.init(EntityType::new(NOTES, |_| Ok(NoteEntity::default())).codec(codec)).unwrap()
 }
 
 #[tokio::test]
-async fn what_a_codec_loses_is_lost_on_one_node_too_if_so_set() {
+async fn fields_lost_by_a_codec_are_lost_on_one_node_with_serialize_messages() {
     for (serialize_messages, forgotten) in [(false, "secret"), (true, "")] {
-        let region = forgetful(serialize_messages, json("note")).await;
+        let region = note_region(serialize_messages, json("note")).await;
         let one = region.entity_ref("1");
         one.tell(Note::Keep { text: "a".to_owned(), forgotten: "secret".to_owned() }).unwrap();
         let read = one.ask(Note::Read).timeout(PATIENCE).await.unwrap();
@@ -84,9 +84,9 @@ async fn what_a_codec_loses_is_lost_on_one_node_too_if_so_set() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_or_read_ends_at_once() {
+async fn asks_that_cannot_be_encoded_or_decoded_fail_at_once() {
     let question = async |writes| {
-        let region = forgetful(true, Broken { writes }).await;
+        let region = note_region(true, Broken { writes }).await;
         region.entity_ref("1").ask(Note::Read).timeout(PATIENCE).await.unwrap_err()
     };
     let error = question(false).await;

@@ -82,7 +82,7 @@ impl HostedShard {
     }
 
     /// A message that must go through the machine.
-    fn travelled(&self) -> Inbound {
+    fn forwarded(&self) -> Inbound {
         let stamp = Stamp { hops: 1, ..Stamp::straight(self.origin.clone(), self.generation) };
         self.message(|buffer, digest, id| frame::put_header(buffer, &stamp, digest, id))
     }
@@ -118,9 +118,9 @@ async fn a_mark_never_overtakes_the_messages_of_its_own_frame() {
 
 /// Sharding §2.1: messages of one sender keep their order, whichever way each of them takes.
 #[tokio::test]
-async fn a_message_that_the_machine_looks_at_never_overtakes_those_that_go_past_it() {
+async fn messages_through_the_machine_never_overtake_messages_pushed_directly() {
     let shard = HostedShard::new().await;
-    let lengths = shard.receive(vec![shard.straight(), shard.travelled(), shard.straight()]);
+    let lengths = shard.receive(vec![shard.straight(), shard.forwarded(), shard.straight()]);
     assert_eq!(lengths, [0, 2, 2]);
     assert_eq!(shard.inbox.len(), 3);
 }

@@ -18,34 +18,35 @@ use crate::machine::message::CoordinatorMessage;
 
 impl Coordinator {
     pub(super) fn on_get_shard_home(&mut self, region: &RegionId, shards: Vec<ShardId>, out: &mut Vec<Effect>) {
-        let (told, open): (Vec<_>, Vec<_>) = shards.into_iter().partition(|shard| self.is_told(shard));
-        self.tell_homes(region, &told, CoordinatorMessage::ShardHomes, out);
+        let (sendable, open): (Vec<_>, Vec<_>) = shards.into_iter().partition(|shard| self.may_send_home(shard));
+        self.send_homes(region, &sendable, CoordinatorMessage::ShardHomes, out);
         for shard in open {
             self.decisions.requests.ask(region, shard);
         }
     }
 
     /// Whether a shard's home may be sent now: the home is durable, lives on a member, and is not moving.
-    pub(super) fn is_told(&self, shard: &ShardId) -> bool {
+    pub(super) fn may_send_home(&self, shard: &ShardId) -> bool {
         let Some(entry) = self.ledger.durable(shard) else { return false };
         !entry.stored.deallocated
             && (self.state == CoordinatorState::Active || entry.confirmed)
             && !self.ledger.is_pending(shard)
             && !self.handoffs.contains(shard)
-            && self.outlook.members.contains(&entry.stored.region.node)
+            && self.cluster_view.members.contains(&entry.stored.region.node)
     }
 
     /// Answers the regions that wait for homes that may be sent now.
     pub(super) fn answer_requests(&mut self, out: &mut Vec<Effect>) {
-        let told: Vec<_> = self.decisions.requests.awaited().filter(|shard| self.is_told(shard)).cloned().collect();
+        let sendable: Vec<_> =
+            self.decisions.requests.awaited().filter(|shard| self.may_send_home(shard)).cloned().collect();
         let mut answers: BTreeMap<RegionId, Vec<ShardId>> = BTreeMap::new();
-        for shard in told {
+        for shard in sendable {
             for region in self.decisions.requests.answer(&shard) {
                 answers.entry(region).or_default().push(shard.clone());
             }
         }
         for (region, shards) in answers {
-            self.tell_homes(&region, &shards, CoordinatorMessage::ShardHomes, out);
+            self.send_homes(&region, &shards, CoordinatorMessage::ShardHomes, out);
         }
     }
 
@@ -59,8 +60,8 @@ impl Coordinator {
     }
 
     /// Whether no entity of the shard lives anywhere, by the decisions so far: the shard may be given a home.
-    pub(super) fn is_nowhere(&self, shard: &ShardId) -> bool {
-        is_nowhere(&self.ledger, &self.handoffs, &self.orders, shard)
+    pub(super) fn is_unallocated(&self, shard: &ShardId) -> bool {
+        is_unallocated(&self.ledger, &self.handoffs, &self.orders, shard)
     }
 
     /// Asks the strategy for homes of all shards that need one, in one call.
@@ -76,14 +77,14 @@ impl Coordinator {
             return;
         }
         let Self { decisions, ledger, handoffs, orders, .. } = self;
-        decisions.call(view, |shard| is_nowhere(ledger, handoffs, orders, shard), out);
+        decisions.call(view, |shard| is_unallocated(ledger, handoffs, orders, shard), out);
     }
 
     pub(super) fn on_allocated(&mut self, call: u64, homes: Vec<(ShardId, Option<RegionId>)>, out: &mut Vec<Effect>) {
         let Some(mut asked) = self.decisions.requests.end_call(call) else { return };
         let candidates: BTreeSet<_> = self.allocation_view().regions.into_iter().map(|view| view.region).collect();
         for (shard, region) in homes {
-            if !asked.remove(&shard) || !self.is_nowhere(&shard) {
+            if !asked.remove(&shard) || !self.is_unallocated(&shard) {
                 continue;
             }
             let Some(region) = region.filter(|region| candidates.contains(region)) else {
@@ -92,24 +93,24 @@ impl Coordinator {
                 }
                 continue;
             };
-            let Some(generation) = self.decisions.next_generation(self.term.epoch) else {
+            let Some(generation) = self.decisions.next_generation(self.epoch_state.epoch) else {
                 return self.stop(StopReason::GenerationsUsedUp, out);
             };
-            if self.decisions.initialize() && self.recorded.is_kept() {
+            if self.decisions.initialize() && self.journal_state.is_kept() {
                 self.ledger.record(StateEvent::Initialized);
             }
             self.decisions.requests.decided(&shard);
             let ended = self.ledger.decided(&shard);
             // Without a record the shard never had a home, or the record was lost: then nothing that left under an
             // earlier epoch may be taken, since later messages may have been handled.
-            let unknown = || Generation::new(self.term.epoch, 0).ok();
+            let unknown = || Generation::new(self.epoch_state.epoch, 0).ok();
             let previous = ended.map(|home| home.generation).or_else(unknown);
             let leftovers_from = ended.and_then(|home| home.leftovers_from.clone());
             let leftovers_from = leftovers_from.filter(|from| !self.registry.is_gone(from));
             self.decide(&shard, StoredHome { region, generation, deallocated: false, previous, leftovers_from });
         }
         // Ask again for shards that the answer did not name.
-        asked.iter().for_each(|shard| self.decisions.requests.look_again(shard));
+        asked.iter().for_each(|shard| self.decisions.requests.mark_fresh(shard));
     }
 
     /// The regions that can be given a shard: on members that stay and are reachable, if there is one.
@@ -123,7 +124,7 @@ impl Coordinator {
     fn view(&self) -> View {
         let hosting = self.registry.regions().filter(|(_, e)| !e.proxy && !e.refused && !e.shutting_down);
         let regions = hosting.filter_map(|(region, _)| {
-            let member = self.outlook.members.members.get(&region.node)?;
+            let member = self.cluster_view.members.members.get(&region.node)?;
             Some(RegionView {
                 region: region.clone(),
                 shards: self.ledger.shards_of(region),
@@ -132,14 +133,14 @@ impl Coordinator {
                 app_version: member.app_version.clone(),
             })
         });
-        let mut members = self.outlook.members.members.values();
+        let mut members = self.cluster_view.members.members.values();
         let unsettled = members.any(|member| !member.reachable || member.phase == Phase::Joining);
         View { regions: regions.collect(), unsettled }
     }
 
     pub(super) fn call_rebalance(&mut self, out: &mut Vec<Effect>) {
         let view = self.view();
-        if self.outlook.members.is_preparing()
+        if self.cluster_view.members.is_preparing()
             || self.decisions.is_rebalancing()
             || self.terminating
             || view.regions.is_empty()
@@ -153,7 +154,7 @@ impl Coordinator {
 }
 
 /// Whether no entity of the shard lives anywhere, by the decisions so far.
-fn is_nowhere(ledger: &Ledger, handoffs: &HandOffs, orders: &Orders, shard: &ShardId) -> bool {
+fn is_unallocated(ledger: &Ledger, handoffs: &HandOffs, orders: &Orders, shard: &ShardId) -> bool {
     ledger.decided(shard).is_none_or(|home| home.deallocated)
         && !handoffs.contains(shard)
         && !orders.drops.waits_for(shard)

@@ -56,11 +56,11 @@ impl Decisions {
 
     /// Asks the strategy for homes of all shards that need one and live nowhere, in one call; shards that must be
     /// remembered first are added to their store instead.
-    pub(super) fn call(&mut self, view: View, is_nowhere: impl Fn(&ShardId) -> bool, out: &mut Vec<Effect>) {
-        let wanted = self.requests.wanted(&is_nowhere);
+    pub(super) fn call(&mut self, view: View, is_unallocated: impl Fn(&ShardId) -> bool, out: &mut Vec<Effect>) {
+        let wanted = self.requests.wanted(&is_unallocated);
         self.remembered.add(wanted, out);
         let remembered = &self.remembered;
-        let call = self.requests.begin_call(|shard| is_nowhere(shard) && remembered.allows(shard));
+        let call = self.requests.begin_call(|shard| is_unallocated(shard) && remembered.allows(shard));
         out.extend(call.map(|(call, shards)| Effect::CallAllocate { call, shards, view }));
     }
 

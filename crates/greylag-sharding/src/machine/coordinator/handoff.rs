@@ -18,7 +18,7 @@ use crate::machine::message::CoordinatorMessage;
 impl Coordinator {
     pub(super) fn on_rebalance(&mut self, now: Instant, shards: BTreeSet<ShardId>, out: &mut Vec<Effect>) {
         self.decisions.set_rebalancing(false);
-        if self.state != CoordinatorState::Active || self.outlook.members.is_preparing() {
+        if self.state != CoordinatorState::Active || self.cluster_view.members.is_preparing() {
             return;
         }
         let started: BTreeSet<_> = shards.into_iter().filter(|shard| self.begin_handoff(now, shard, out)).collect();
@@ -43,7 +43,7 @@ impl Coordinator {
         self.orders.unstarted.remove(shard);
         let to_move = Move { owner, generation, participants, hosting };
         let mut effects = Vec::new();
-        self.handoffs.begin(now, self.term.epoch, shard, to_move, &mut effects);
+        self.handoffs.begin(now, self.epoch_state.epoch, shard, to_move, &mut effects);
         self.carry_out(effects, out);
         true
     }
@@ -51,7 +51,7 @@ impl Coordinator {
     /// Waits for an owner that stops the shard already, by the order of a predecessor of this incarnation.
     pub(super) fn await_stopped(&mut self, now: Instant, shard: &ShardId, owner: &RegionId, generation: Generation) {
         if !self.handoffs.contains(shard) {
-            self.handoffs.await_stopped(now, self.term.epoch, shard, owner, generation);
+            self.handoffs.await_stopped(now, self.epoch_state.epoch, shard, owner, generation);
         }
     }
 
@@ -101,7 +101,7 @@ impl Coordinator {
             entry.shutting_down = false;
         }
         for region in participants.iter().filter(|region| *region != owner) {
-            self.tell_homes(region, std::slice::from_ref(shard), CoordinatorMessage::ShardHomes, out);
+            self.send_homes(region, std::slice::from_ref(shard), CoordinatorMessage::ShardHomes, out);
         }
         self.answer_requests(out);
     }
@@ -123,8 +123,8 @@ impl Coordinator {
         leftovers: bool,
     ) {
         if self.orders.drops.stopped(shard, region, generation) {
-            self.decisions.requests.look_again(shard);
-            self.stops.look_again(shard);
+            self.decisions.requests.mark_fresh(shard);
+            self.stops.mark_fresh(shard);
         }
         let unchecked = self.sabotage == Some(Sabotage::GenerationCheck);
         let ended = self.ledger.decided(shard).is_some_and(|home| {
@@ -146,7 +146,7 @@ impl Coordinator {
             return;
         }
         let takes = |node: &UniqueAddress| *node != region.node && self.can_host(node);
-        let others = !self.outlook.members.is_preparing() && self.outlook.members.members.keys().any(takes);
+        let others = !self.cluster_view.members.is_preparing() && self.cluster_view.members.members.keys().any(takes);
         if let Some(entry) = self.registry.get_mut(region) {
             entry.shutting_down = true;
         }
@@ -162,7 +162,7 @@ impl Coordinator {
 
     /// Whether a shard could be given to this node: it stays, and a hosting region is registered or may still register.
     fn can_host(&self, node: &UniqueAddress) -> bool {
-        let stays = self.outlook.members.members.get(node).is_some_and(|member| {
+        let stays = self.cluster_view.members.members.get(node).is_some_and(|member| {
             matches!(member.phase, Phase::Up | Phase::Preparing) && member.has_role(&self.config.role)
         });
         let goes = |(region, entry): (&RegionId, &RegionEntry)| {

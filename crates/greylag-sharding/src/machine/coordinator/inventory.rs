@@ -10,15 +10,15 @@ use greylag_core::UniqueAddress;
 use super::{Coordinator, Sabotage};
 use crate::ids::RegionId;
 use crate::machine::membership::Phase;
-use crate::machine::message::Standing;
+use crate::machine::message::AgreementOutcome;
 
 impl Coordinator {
     /// Members that may host, or may still be hosting, and have not reported to this incarnation.
-    pub(super) fn silent_nodes(&self) -> Vec<UniqueAddress> {
-        if self.recorded.is_kept() {
+    pub(super) fn unreported_nodes(&self) -> Vec<UniqueAddress> {
+        if self.journal_state.is_kept() {
             return self.unregistered_nodes();
         }
-        let members = self.outlook.members.members.iter();
+        let members = self.cluster_view.members.members.iter();
         let may_host =
             members.filter(|(_, member)| member.phase != Phase::Joining && member.has_role(&self.config.role));
         may_host.map(|(node, _)| node).filter(|node| !self.has_spoken(node)).cloned().collect()
@@ -27,11 +27,11 @@ impl Coordinator {
     /// In mode persistence: nodes of recorded regions that could register, and have not registered again.
     fn unregistered_nodes(&self) -> Vec<UniqueAddress> {
         let can_register = |node: &UniqueAddress| {
-            let member = self.outlook.members.members.get(node);
+            let member = self.cluster_view.members.members.get(node);
             member.is_some_and(|member| member.reachable && !matches!(member.phase, Phase::Joining | Phase::Down))
         };
         let silent =
-            self.recorded.regions().filter(|region| !self.registry.contains(region)).map(|region| &region.node);
+            self.journal_state.regions().filter(|region| !self.registry.contains(region)).map(|region| &region.node);
         silent.filter(|node| can_register(node)).cloned().collect::<BTreeSet<_>>().into_iter().collect()
     }
 
@@ -48,7 +48,7 @@ impl Coordinator {
     /// Whether all members agree about the type: a side that another role's coordinator does not know of could give an
     /// entity a second home.
     pub(super) fn all_agree(&self) -> bool {
-        self.sabotage == Some(Sabotage::Agreement) || self.outlook.standing == Standing::Agreed
+        self.sabotage == Some(Sabotage::Agreement) || self.cluster_view.outcome == AgreementOutcome::Agreed
     }
 
     /// Whether every node has reported or is gone: then an unknown shard runs nowhere. A journal has recorded all
@@ -57,17 +57,14 @@ impl Coordinator {
         if self.sabotage == Some(Sabotage::Inventory) {
             return true;
         }
-        if self.recorded.is_kept() {
-            return self.recorded.is_overdue() || self.silent_nodes().is_empty();
+        if self.journal_state.is_kept() {
+            return self.journal_state.is_overdue() || self.unreported_nodes().is_empty();
         }
-        let running = self
-            .outlook
-            .members
-            .removed
-            .iter()
-            .filter(|(node, removal)| !self.outlook.members.contains(node) && !self.is_over(node, removal.at, now));
+        let running = self.cluster_view.members.removed.iter().filter(|(node, removal)| {
+            !self.cluster_view.members.contains(node) && !self.is_over(node, removal.at, now)
+        });
         let margin_at = running.map(|(_, removal)| removal.at + self.config.down_removal_margin).min();
         self.registry.wait_for_margin(margin_at);
-        self.silent_nodes().is_empty() && margin_at.is_none()
+        self.unreported_nodes().is_empty() && margin_at.is_none()
     }
 }

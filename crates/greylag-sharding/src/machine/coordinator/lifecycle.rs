@@ -24,7 +24,7 @@ impl Coordinator {
         seen_epoch: Epoch,
         out: &mut Vec<Effect>,
     ) {
-        self.term.see(seen_epoch);
+        self.epoch_state.see(seen_epoch);
         match self.state {
             CoordinatorState::Reading => self.choose_epoch(state, wall_secs),
             CoordinatorState::ReadingAgain => self.take_over(now, state, out),
@@ -33,33 +33,33 @@ impl Coordinator {
     }
 
     fn choose_epoch(&mut self, state: StoredState, wall_secs: u64) {
-        self.term.choose(&state, wall_secs);
+        self.epoch_state.choose(&state, wall_secs);
         self.state = CoordinatorState::CommittingEpoch;
         let recorded = state.meta.as_ref().map(|meta| &meta.fingerprint);
-        if self.recorded.is_kept() && recorded != Some(&self.term.fingerprint) {
-            self.ledger.record(StateEvent::FingerprintRecorded(self.term.fingerprint.clone()));
+        if self.journal_state.is_kept() && recorded != Some(&self.epoch_state.fingerprint) {
+            self.ledger.record(StateEvent::FingerprintRecorded(self.epoch_state.fingerprint.clone()));
         }
-        self.ledger.record(StateEvent::EpochStarted(self.term.meta(&self.config.id)));
-        self.recorded.keep(state);
+        self.ledger.record(StateEvent::EpochStarted(self.epoch_state.meta(&self.config.id)));
+        self.journal_state.keep(state);
     }
 
     /// Takes over unless a rival has chosen the same epoch or a larger one. The epoch is durable: either this read
     /// shows the rival's write, or the rival's read shows ours.
     fn take_over(&mut self, now: Instant, state: StoredState, out: &mut Vec<Effect>) {
-        if let Some(by) = self.term.rival(&state, &self.config.id) {
+        if let Some(by) = self.epoch_state.rival(&state, &self.config.id) {
             return self.stop(StopReason::Fenced { by }, out);
         }
-        self.take_stock(now, state, out);
+        self.begin_inventory(now, state, out);
     }
 
     /// Goes on with the durable epoch. A journal's write is fenced by the state read before, so no rival can have
     /// written since; replicated data must be read again.
     fn on_epoch_durable(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        match self.recorded.take() {
-            Some(_) if self.term.seen_rival().is_some() => {
-                self.stop(StopReason::Fenced { by: self.term.seen_epoch }, out);
+        match self.journal_state.take() {
+            Some(_) if self.epoch_state.seen_rival().is_some() => {
+                self.stop(StopReason::Fenced { by: self.epoch_state.seen_epoch }, out);
             }
-            Some(state) => self.take_stock(now, state, out),
+            Some(state) => self.begin_inventory(now, state, out),
             None => {
                 self.state = CoordinatorState::ReadingAgain;
                 out.push(Effect::Read);
@@ -67,12 +67,12 @@ impl Coordinator {
         }
     }
 
-    fn take_stock(&mut self, now: Instant, state: StoredState, out: &mut Vec<Effect>) {
+    fn begin_inventory(&mut self, now: Instant, state: StoredState, out: &mut Vec<Effect>) {
         self.ledger.load(state.homes);
         if self.decisions.remembered.is_in_store() {
             out.push(Effect::ReadRemembered);
         }
-        self.recorded.load(state.regions, now + self.config.settings.journal.recovery_timeout);
+        self.journal_state.load(state.regions, now + self.config.settings.journal.recovery_timeout);
         if state.initialized {
             self.decisions.initialize();
         }
@@ -83,8 +83,8 @@ impl Coordinator {
     }
 
     /// Carries out everything that follows from the decisions and inputs so far, in the order of dependency.
-    pub(super) fn pump(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        self.end_what_is_gone(now);
+    pub(super) fn process_pending(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        self.terminate_removed(now);
         self.go_on_without_gone(now, out);
         if self.state == CoordinatorState::Reconciling && self.inventory_is_complete(now) && self.all_agree() {
             self.become_active(now, out);
@@ -100,7 +100,7 @@ impl Coordinator {
         self.call_strategy(out);
         let batch = self.ledger.next_batch(self.config.max_batch);
         out.extend(batch.map(|(batch, events)| Effect::Commit { batch, events }));
-        self.tell_tables(out);
+        self.send_tables(out);
     }
 
     pub(super) fn on_committed(&mut self, now: Instant, batch: u64, out: &mut Vec<Effect>) {
@@ -108,16 +108,16 @@ impl Coordinator {
         if events.iter().any(|event| matches!(event, StateEvent::EpochStarted(_))) {
             match self.state {
                 CoordinatorState::CommittingEpoch => return self.on_epoch_durable(now, out),
-                _ => self.recorded.refreshed(now),
+                _ => self.journal_state.refreshed(now),
             }
         }
-        let mut told = Announcements::default();
+        let mut announcements = Announcements::default();
         for event in events {
             if let StateEvent::Home { shard, home } = event {
-                self.apply(now, shard, home, &mut told, out);
+                self.apply(now, shard, home, &mut announcements, out);
             }
         }
-        self.announce(told, out);
+        self.announce(announcements, out);
     }
 
     pub(super) fn on_commit_failed(&mut self, batch: u64, retryable: bool, out: &mut Vec<Effect>) {
@@ -134,7 +134,7 @@ impl Coordinator {
         now: Instant,
         shard: ShardId,
         home: StoredHome,
-        told: &mut Announcements,
+        announcements: &mut Announcements,
         out: &mut Vec<Effect>,
     ) {
         let adopted = self.ledger.adopted(&shard, home.generation);
@@ -143,7 +143,7 @@ impl Coordinator {
         let flushed = flush.map(|flush| (flush.attempt, flush.flush_from.clone()));
         let entry = HomeEntry { stored: home.clone(), confirmed: adopted.is_some(), flushed };
         let is_latest = self.ledger.apply(&shard, entry);
-        self.stops.look_again(&shard);
+        self.stops.mark_fresh(&shard);
         if home.deallocated || !is_latest {
             // Announce nothing for a tombstone, or for a home that the next decision replaces.
             return;
@@ -161,29 +161,29 @@ impl Coordinator {
             return;
         } else {
             self.orders.unstarted.set(&shard, now + self.config.settings.shard_start_timeout);
-            told.hosts.entry(owner.clone()).or_default().push(shard.clone());
+            announcements.hosts.entry(owner.clone()).or_default().push(shard.clone());
             let (region, generation) = (owner.clone(), home.generation);
             out.push(Effect::Event(CoordinatorEvent::ShardAllocated { shard: shard.clone(), region, generation }));
         }
         let waiting = self.decisions.requests.answer(&shard);
         for region in participants.into_iter().chain(waiting).collect::<BTreeSet<_>>() {
             if region != owner && self.registry.contains(&region) {
-                told.homes.entry(region).or_default().push(shard.clone());
+                announcements.homes.entry(region).or_default().push(shard.clone());
             }
         }
     }
 
-    pub(super) fn announce(&self, told: Announcements, out: &mut Vec<Effect>) {
-        for (region, shards) in told.hosts {
-            self.tell_homes(&region, &shards, CoordinatorMessage::HostShard, out);
+    pub(super) fn announce(&self, announcements: Announcements, out: &mut Vec<Effect>) {
+        for (region, shards) in announcements.hosts {
+            self.send_homes(&region, &shards, CoordinatorMessage::HostShard, out);
         }
-        for (region, shards) in told.homes {
-            self.tell_homes(&region, &shards, CoordinatorMessage::ShardHomes, out);
+        for (region, shards) in announcements.homes {
+            self.send_homes(&region, &shards, CoordinatorMessage::ShardHomes, out);
         }
     }
 
     /// Sends homes to a region, in frames of bounded size.
-    pub(super) fn tell_homes(
+    pub(super) fn send_homes(
         &self,
         region: &RegionId,
         shards: &[ShardId],
@@ -200,9 +200,9 @@ impl Coordinator {
     }
 
     pub(super) fn on_membership(&mut self, now: Instant, members: Arc<Members>, out: &mut Vec<Effect>) {
-        self.outlook.members = members;
+        self.cluster_view.members = members;
         self.note_missing(now);
-        if self.outlook.members.is_preparing() {
+        if self.cluster_view.members.is_preparing() {
             self.abandon_unacked(out);
         }
     }
@@ -210,20 +210,20 @@ impl Coordinator {
     /// Starts the removal margin of nodes that own something and are no members.
     fn note_missing(&mut self, now: Instant) {
         let regions = self.registry.regions().map(|(region, _)| region);
-        let named = self.ledger.owners().chain(self.recorded.regions()).chain(regions).map(|region| &region.node);
-        let missing: BTreeSet<_> = named.filter(|node| !self.outlook.members.contains(node)).cloned().collect();
-        let members = &self.outlook.members;
+        let named = self.ledger.owners().chain(self.journal_state.regions()).chain(regions).map(|region| &region.node);
+        let missing: BTreeSet<_> = named.filter(|node| !self.cluster_view.members.contains(node)).cloned().collect();
+        let members = &self.cluster_view.members;
         self.registry.note_missing(missing, |node| members.removed.get(node).map_or(now, |removal| removal.at));
     }
 
     /// Whether a process that is no member must have ended: it left in order, or its margin is over.
     pub(super) fn is_over(&self, node: &UniqueAddress, since: Instant, now: Instant) -> bool {
-        let clean = self.outlook.members.removed.get(node).is_some_and(|removal| removal.clean);
+        let clean = self.cluster_view.members.removed.get(node).is_some_and(|removal| removal.clean);
         let unwaited = self.sabotage == Some(Sabotage::Margin);
         clean || unwaited || since + self.config.down_removal_margin <= now
     }
 
-    fn end_what_is_gone(&mut self, now: Instant) {
+    fn terminate_removed(&mut self, now: Instant) {
         let over = self.registry.missing().filter(|(node, since)| self.is_over(node, *since, now));
         for node in over.map(|(node, _)| node.clone()).collect::<Vec<_>>() {
             self.registry.end_missing(&node);
@@ -238,7 +238,7 @@ impl Coordinator {
     /// Terminates all known regions of a process that has ended.
     pub(super) fn terminate_node(&mut self, node: &UniqueAddress) {
         let registered = self.registry.regions().map(|(region, _)| region);
-        let named = self.ledger.named().chain(self.recorded.regions()).chain(registered);
+        let named = self.ledger.named().chain(self.journal_state.regions()).chain(registered);
         let regions: BTreeSet<_> = named.filter(|region| region.node == *node).cloned().collect();
         for region in regions {
             self.terminate(&region);
@@ -257,12 +257,12 @@ impl Coordinator {
             self.lost_home(&shard);
             self.deallocate(&shard, None);
         }
-        if self.recorded.remove(region) {
+        if self.journal_state.remove(region) {
             self.ledger.record(StateEvent::RegionTerminated(region.clone()));
         }
         for shard in self.orders.drops.forget(region) {
-            self.decisions.requests.look_again(&shard);
-            self.stops.look_again(&shard);
+            self.decisions.requests.mark_fresh(&shard);
+            self.stops.mark_fresh(&shard);
         }
         self.handoffs.forget(region);
         self.decisions.requests.forget(region);
@@ -273,20 +273,20 @@ impl Coordinator {
     fn become_active(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.state = CoordinatorState::Active;
         self.registry.inquire_again_at(None);
-        self.recorded.refreshed(now);
+        self.journal_state.refreshed(now);
         if self.ledger.all_durable().next().is_some() {
             self.decisions.initialize();
         }
         self.decisions.schedule_rebalance(now, self.config.settings.rebalance_interval);
         let shards = self.homes().count();
-        out.push(Effect::Event(CoordinatorEvent::Active { epoch: self.term.epoch, shards }));
+        out.push(Effect::Event(CoordinatorEvent::Active { epoch: self.epoch_state.epoch, shards }));
         for region in self.hosting_regions().cloned().collect::<Vec<_>>() {
             self.host_absent(now, &region, out);
         }
         self.handoffs.resend_now(now);
         // Send the table to all: a route older than the inventory would cost its first message a gap (sharding §2.6).
         for region in self.registry.regions().map(|(region, _)| region.clone()).collect::<Vec<_>>() {
-            self.tell_table(&region, out);
+            self.begin_table(&region, out);
         }
         self.answer_requests(out);
         self.want_remembered(out);
@@ -295,12 +295,12 @@ impl Coordinator {
 
     pub(super) fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let retry = self.config.settings.retry_interval;
-        if self.recorded.tick(now) {
-            self.ledger.record(StateEvent::EpochStarted(self.term.meta(&self.config.id)));
+        if self.journal_state.tick(now) {
+            self.ledger.record(StateEvent::EpochStarted(self.epoch_state.meta(&self.config.id)));
         }
         if self.state == CoordinatorState::Reconciling && self.registry.inquire_at().is_some_and(|at| at <= now) {
             self.registry.inquire_again_at(Some(now + retry));
-            for node in self.silent_nodes() {
+            for node in self.unreported_nodes() {
                 self.send_node(&node, CoordinatorMessage::RegionInquiry, out);
             }
         }
@@ -308,18 +308,18 @@ impl Coordinator {
         if self.state != CoordinatorState::Active {
             return;
         }
-        let mut told = Announcements::default();
+        let mut announcements = Announcements::default();
         let again = now + self.config.settings.shard_start_timeout;
         for shard in self.orders.unstarted.due(now) {
             match self.ledger.durable(&shard) {
                 Some(entry) if !entry.stored.deallocated => {
                     self.orders.unstarted.set(&shard, again);
-                    told.hosts.entry(entry.stored.region.clone()).or_default().push(shard);
+                    announcements.hosts.entry(entry.stored.region.clone()).or_default().push(shard);
                 }
                 _ => self.orders.unstarted.remove(&shard),
             }
         }
-        self.announce(told, out);
+        self.announce(announcements, out);
         self.stops.end_due(now);
         self.tick_handoffs(now, out);
         if self.decisions.is_rebalance_due(now, self.config.settings.rebalance_interval) {

@@ -9,7 +9,7 @@ use crate::allocation::View;
 use crate::fingerprint::Fingerprint;
 use crate::ids::{RegionId, ShardId};
 use crate::machine::membership::Members;
-use crate::machine::message::{CoordinatorId, Epoch, FromCoordinator, RegionMessage, Standing};
+use crate::machine::message::{AgreementOutcome, CoordinatorId, Epoch, FromCoordinator, RegionMessage};
 
 /// The durable record of one shard: a home, or its tombstone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,7 +126,7 @@ pub enum Input {
     Membership(Arc<Members>),
     /// How the type's role compares with the claims of other members: this incarnation decides nothing before all
     /// agree.
-    Standing(Standing),
+    Agreement(AgreementOutcome),
     /// Answer to [`Effect::ReadRemembered`].
     RememberedShards(BTreeSet<ShardId>),
     /// Answer to [`Effect::Remember`].

@@ -15,17 +15,17 @@ use super::registry::RegionEntry;
 use super::{Coordinator, CoordinatorState};
 use crate::ids::{RegionId, ShardId};
 use crate::machine::membership::Phase;
-use crate::machine::message::{Claim, ClaimState, CoordinatorMessage, Epoch, Register, Standing};
+use crate::machine::message::{AgreementOutcome, Claim, ClaimState, CoordinatorMessage, Epoch, Register};
 
 impl Coordinator {
     pub(super) fn on_register(&mut self, now: Instant, register: Register, out: &mut Vec<Effect>) {
         let Register { region, proxy, serial, fingerprint, highest_epoch, hosted } = register;
-        self.term.see(highest_epoch);
+        self.epoch_state.see(highest_epoch);
         if !matches!(self.state, CoordinatorState::Reconciling | CoordinatorState::Active) {
             return;
         }
         // The region's node has obeyed a newer coordinator, or another one with the same epoch.
-        let foreign = highest_epoch == self.term.epoch && !self.registry.is_answered(&region.node);
+        let foreign = highest_epoch == self.epoch_state.epoch && !self.registry.is_answered(&region.node);
         if self.is_fenced_by(highest_epoch) || foreign {
             return self.stop(StopReason::Fenced { by: highest_epoch }, out);
         }
@@ -36,12 +36,12 @@ impl Coordinator {
         if is_new && !proxy {
             self.end_predecessors(&region);
         }
-        let other_side = match &self.outlook.standing {
-            Standing::Refused(mismatch) => Some(mismatch.clone()),
-            Standing::Asking | Standing::Agreed => None,
+        let other_side = match &self.cluster_view.outcome {
+            AgreementOutcome::Refused(mismatch) => Some(mismatch.clone()),
+            AgreementOutcome::Asking | AgreementOutcome::Agreed => None,
         };
-        let mismatch = other_side.or_else(|| self.term.fingerprint.mismatch(&fingerprint, proxy));
-        let current = highest_epoch == self.term.epoch;
+        let mismatch = other_side.or_else(|| self.epoch_state.fingerprint.mismatch(&fingerprint, proxy));
+        let current = highest_epoch == self.epoch_state.epoch;
         let shutting_down = self.registry.get(&region).is_some_and(|entry| entry.shutting_down);
         let claims: BTreeMap<_, _> =
             hosted.iter().map(|claim| (claim.shard.clone(), (claim.generation, claim.state))).collect();
@@ -56,7 +56,7 @@ impl Coordinator {
             }
             None => {
                 self.send(&region, CoordinatorMessage::RegisterAck { serial }, out);
-                if !proxy && self.recorded.add(&region) {
+                if !proxy && self.journal_state.add(&region) {
                     self.ledger.record(StateEvent::RegionRegistered(region.clone()));
                 }
                 for claim in hosted {
@@ -67,7 +67,7 @@ impl Coordinator {
                 }
                 // Send the table also to a region that registers again: an earlier table may have been lost with its
                 // link.
-                self.tell_table(&region, out);
+                self.begin_table(&region, out);
                 self.answer_requests(out);
             }
         }
@@ -79,7 +79,7 @@ impl Coordinator {
     /// Whether the region may register: its member counts, no newer region of its process is known, and the message is
     /// not a late copy of an earlier `Register`.
     fn may_register(&self, region: &RegionId, serial: u64) -> bool {
-        let phase = self.outlook.members.members.get(&region.node).map(|member| member.phase);
+        let phase = self.cluster_view.members.members.get(&region.node).map(|member| member.phase);
         if matches!(phase, None | Some(Phase::Joining | Phase::Down)) || self.registry.is_gone(region) {
             return false;
         }
@@ -93,7 +93,7 @@ impl Coordinator {
     /// the margin are over.
     fn end_predecessors(&mut self, region: &RegionId) {
         let registered = self.registry.regions().map(|(region, _)| region);
-        let owners = self.ledger.named().chain(self.recorded.regions()).chain(registered);
+        let owners = self.ledger.named().chain(self.journal_state.regions()).chain(registered);
         let before = owners.filter(|r| r.node == region.node && r.incarnation < region.incarnation);
         for older in before.cloned().collect::<BTreeSet<_>>() {
             self.terminate(&older);
@@ -116,7 +116,7 @@ impl Coordinator {
                     }
                 }
                 self.handoffs.end(&shard);
-                if self.recorded.is_kept() {
+                if self.journal_state.is_kept() {
                     // Record the end of the former home first: a history in which a home follows another without an end
                     // is contradictory.
                     self.deallocate(&shard, None);
@@ -190,26 +190,26 @@ impl Coordinator {
         absent.sort();
         let again = now + self.config.settings.shard_start_timeout;
         absent.iter().for_each(|shard| self.orders.unstarted.set(shard, again));
-        self.tell_homes(region, &absent, CoordinatorMessage::HostShard, out);
+        self.send_homes(region, &absent, CoordinatorMessage::HostShard, out);
     }
 
     /// Sends the whole table, so that the first message to any shard costs no round trip; a long table takes several
     /// turns.
-    pub(super) fn tell_table(&mut self, region: &RegionId, out: &mut Vec<Effect>) {
+    pub(super) fn begin_table(&mut self, region: &RegionId, out: &mut Vec<Effect>) {
         self.orders.tables.begin(region);
-        self.tell_tables(out);
+        self.send_tables(out);
     }
 
     /// Sends the next parts of the tables, as far as this turn allows.
-    pub(super) fn tell_tables(&mut self, out: &mut Vec<Effect>) {
+    pub(super) fn send_tables(&mut self, out: &mut Vec<Effect>) {
         while let Some((region, after, count)) = self.orders.tables.next(super::HOMES_PER_FRAME) {
             let part: Vec<_> = self.ledger.durable_after(after.as_ref()).take(count).collect();
-            let (looked_at, last) = (part.len(), part.last().map(|(shard, _)| (*shard).clone()));
+            let (visited, last) = (part.len(), part.last().map(|(shard, _)| (*shard).clone()));
             let elsewhere =
-                part.into_iter().filter(|(shard, entry)| entry.stored.region != region && self.is_told(shard));
+                part.into_iter().filter(|(shard, entry)| entry.stored.region != region && self.may_send_home(shard));
             let known: Vec<_> = elsewhere.map(|(shard, _)| shard.clone()).collect();
-            self.tell_homes(&region, &known, CoordinatorMessage::ShardHomes, out);
-            self.orders.tables.looked_at(region, looked_at, last.filter(|_| looked_at == count));
+            self.send_homes(&region, &known, CoordinatorMessage::ShardHomes, out);
+            self.orders.tables.visited(region, visited, last.filter(|_| visited == count));
         }
         if self.orders.tables.asks_for_turn() {
             out.push(Effect::Continue);
@@ -219,14 +219,14 @@ impl Coordinator {
     pub(super) fn on_no_region(&mut self, node: &UniqueAddress, epoch: Epoch) {
         let registered = self.registry.regions().any(|(region, entry)| region.node == *node && !entry.proxy);
         // A late answer must not end a region that was started since.
-        if epoch == self.term.epoch && !registered && self.outlook.members.contains(node) {
+        if epoch == self.epoch_state.epoch && !registered && self.cluster_view.members.contains(node) {
             self.registry.note_without_region(node);
             self.terminate_hosting(node);
         }
     }
 
     fn terminate_hosting(&mut self, node: &UniqueAddress) {
-        let owners = self.ledger.owners().chain(self.recorded.regions());
+        let owners = self.ledger.owners().chain(self.journal_state.regions());
         let named: BTreeSet<_> = owners.filter(|region| region.node == *node).cloned().collect();
         for region in named {
             self.terminate(&region);

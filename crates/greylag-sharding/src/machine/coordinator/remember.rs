@@ -20,7 +20,7 @@ use crate::remember::RememberStore;
 
 /// Where the remembered shards are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kept {
+enum StoreLocation {
     /// The type does not remember its entities.
     Nowhere,
     /// A shard that ever had a home is remembered.
@@ -32,7 +32,7 @@ enum Kept {
 /// See the module's description.
 #[derive(Debug)]
 pub(super) struct RememberedShards {
-    kept: Kept,
+    location: StoreLocation,
     known: BTreeSet<ShardId>,
     /// Shards being added to the store.
     under_way: BTreeSet<ShardId>,
@@ -44,32 +44,37 @@ impl RememberedShards {
     pub(super) fn new(fingerprint: &Fingerprint) -> Self {
         let with_homes = fingerprint.state_store_mode == StateStoreMode::Persistence
             && fingerprint.remember_entities_store == RememberStore::EventSourced.name();
-        let kept = match fingerprint.remember_entities {
-            false => Kept::Nowhere,
-            true if with_homes => Kept::WithHomes,
-            true => Kept::InStore,
+        let location = match fingerprint.remember_entities {
+            false => StoreLocation::Nowhere,
+            true if with_homes => StoreLocation::WithHomes,
+            true => StoreLocation::InStore,
         };
-        Self { kept, known: BTreeSet::new(), under_way: BTreeSet::new(), is_read: kept != Kept::InStore }
+        Self {
+            location,
+            known: BTreeSet::new(),
+            under_way: BTreeSet::new(),
+            is_read: location != StoreLocation::InStore,
+        }
     }
 
     /// Whether the type remembers its entities.
     pub(super) fn is_on(&self) -> bool {
-        self.kept != Kept::Nowhere
+        self.location != StoreLocation::Nowhere
     }
 
     /// Whether a separate store must be read.
     pub(super) fn is_in_store(&self) -> bool {
-        self.kept == Kept::InStore
+        self.location == StoreLocation::InStore
     }
 
     /// Whether a shard may have a home.
     pub(super) fn allows(&self, shard: &ShardId) -> bool {
-        self.kept != Kept::InStore || self.known.contains(shard)
+        self.location != StoreLocation::InStore || self.known.contains(shard)
     }
 
     /// Adds those shards to the store that are not in it yet.
     pub(super) fn add(&mut self, shards: Vec<ShardId>, out: &mut Vec<Effect>) {
-        if self.kept != Kept::InStore || !self.is_read {
+        if self.location != StoreLocation::InStore || !self.is_read {
             return;
         }
         let new = |shard: &ShardId| !self.known.contains(shard) && !self.under_way.contains(shard);
@@ -88,7 +93,7 @@ impl Coordinator {
         self.decisions.remembered.is_read = true;
         // Shards requested before the read could not be added.
         let awaited: Vec<_> = self.decisions.requests.awaited().cloned().collect();
-        awaited.iter().for_each(|shard| self.decisions.requests.look_again(shard));
+        awaited.iter().for_each(|shard| self.decisions.requests.mark_fresh(shard));
         self.want_remembered(out);
     }
 
@@ -96,7 +101,7 @@ impl Coordinator {
     pub(super) fn on_shards_remembered(&mut self, shards: Vec<ShardId>) {
         for shard in shards {
             self.decisions.remembered.under_way.remove(&shard);
-            self.decisions.requests.look_again(&shard);
+            self.decisions.requests.mark_fresh(&shard);
             self.decisions.remembered.known.insert(shard);
         }
     }
@@ -108,7 +113,7 @@ impl Coordinator {
 
     /// Updates the remembered shards from the homes, if homes are in a journal.
     pub(super) fn note_homes(&mut self) {
-        if self.decisions.remembered.kept == Kept::WithHomes {
+        if self.decisions.remembered.location == StoreLocation::WithHomes {
             self.decisions.remembered.known = self.ledger.all_durable().map(|(shard, _)| shard.clone()).collect();
         }
     }

@@ -103,7 +103,7 @@ pub enum Contradiction {
     #[error("region {0} registered twice")]
     RegisteredTwice(RegionId),
     /// An unregistered region ended. Nothing changes.
-    #[error("region {0} ended and had not registered")]
+    #[error("region {0} ended without having registered")]
     UnknownRegionTerminated(RegionId),
     /// An unregistered region got a shard. The region counts as registered.
     #[error("shard {shard} was allocated to region {region}, which had not registered")]
@@ -124,7 +124,7 @@ pub enum Contradiction {
         known: Generation,
     },
     /// A home ended that did not exist. Nothing changes.
-    #[error("generation {generation} of shard {shard} ended and was not its home")]
+    #[error("generation {generation} of shard {shard} ended, but was not the shard's home")]
     UnknownHomeEnded {
         /// Which shard.
         shard: ShardId,

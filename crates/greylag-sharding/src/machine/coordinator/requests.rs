@@ -39,7 +39,7 @@ impl Requests {
     }
 
     /// Marks the shard as fresh: something has changed, and it may need a home now.
-    pub(super) fn look_again(&mut self, shard: &ShardId) {
+    pub(super) fn mark_fresh(&mut self, shard: &ShardId) {
         if self.waiting.contains_key(shard) || self.eager.contains(shard) {
             self.fresh.insert(shard.clone());
         }
@@ -109,7 +109,7 @@ impl Requests {
         let failures = self.failures.entry(shard.clone()).or_default();
         *failures += 1;
         if *failures < STRATEGY_TRIES {
-            self.look_again(shard);
+            self.mark_fresh(shard);
             return false;
         }
         self.failures.remove(shard);

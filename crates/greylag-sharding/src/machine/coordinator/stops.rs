@@ -61,7 +61,7 @@ impl Stops {
     }
 
     /// Marks the shard as fresh: something about it has changed.
-    pub(super) fn look_again(&mut self, shard: &ShardId) {
+    pub(super) fn mark_fresh(&mut self, shard: &ShardId) {
         if self.by_shard.contains_key(shard) {
             self.fresh.insert(shard.clone());
         }
@@ -121,7 +121,7 @@ impl Coordinator {
         if self.state != CoordinatorState::Active || is_refused {
             return;
         }
-        if self.term.fingerprint.remember_entities {
+        if self.epoch_state.fingerprint.remember_entities {
             return self.send(region, CoordinatorMessage::StopShardsRefused { request }, out);
         }
         let end = now + self.config.settings.handoff_timeout;
@@ -133,11 +133,11 @@ impl Coordinator {
 
     /// Begins the requested handoffs, and tells regions which shards have stopped.
     pub(super) fn settle_stops(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let mut told: BTreeMap<Key, Vec<ShardId>> = BTreeMap::new();
+        let mut stopped: BTreeMap<Key, Vec<ShardId>> = BTreeMap::new();
         for shard in std::mem::take(&mut self.stops.fresh) {
-            if self.is_nowhere(&shard) {
+            if self.is_unallocated(&shard) {
                 for key in self.stops.stopped(&shard) {
-                    told.entry(key).or_default().push(shard.clone());
+                    stopped.entry(key).or_default().push(shard.clone());
                 }
                 continue;
             }
@@ -145,7 +145,7 @@ impl Coordinator {
             self.begin_handoff(now, &shard, out);
             self.handoffs.only_stop(&shard);
         }
-        for ((region, request), shards) in told {
+        for ((region, request), shards) in stopped {
             self.send(&region, CoordinatorMessage::ShardsStopped { request, shards }, out);
         }
     }

@@ -67,7 +67,7 @@ impl Tables {
     }
 
     /// Counts visited homes; there may be more behind `last`.
-    pub(super) fn looked_at(&mut self, region: RegionId, count: usize, last: Option<ShardId>) {
+    pub(super) fn visited(&mut self, region: RegionId, count: usize, last: Option<ShardId>) {
         self.left -= count;
         if last.is_some() {
             self.queue.push_back((region, last));

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_worker_is_refused() {
+    fn ids_that_name_no_worker_are_refused() {
         for id in ["", "3", "-1", "+1", "01", "a", "1|3", "1|3|3", "0|3|1", "1|3|0|", "1|03|0", "1|3|x", "|||"] {
             assert_eq!(ProcessId::read(id, 3), None, "{id}");
         }

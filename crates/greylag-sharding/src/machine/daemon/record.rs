@@ -37,8 +37,8 @@ impl DaemonRecord {
         Self { is_complete: true, ..*self }
     }
 
-    /// Whether a keeper may write this record over `current`: the same record, the next change, or the end of the
-    /// change under way. Otherwise, of two keepers that change the number at the same moment, the later one would stop
+    /// Whether a manager may write this record over `current`: the same record, the next change, or the end of the
+    /// change under way. Otherwise, of two managers that change the number at the same moment, the later one would stop
     /// and start workers by a record that has lost.
     pub fn follows(&self, current: Option<&Self>) -> bool {
         match current {
@@ -72,13 +72,13 @@ impl DaemonRecord {
     }
 }
 
-/// The number of workers, as the keeper knows it.
+/// The number of workers, as the manager knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NumberOfProcesses {
     /// Number of workers.
     pub count: u32,
     /// When the number was decided, wall clock in milliseconds since 1970: the latest change or, without any change,
-    /// the start of the keeper that answers.
+    /// the start of the manager that answers.
     pub started_ms: u64,
     /// Whether a change is under way, so that not all of them run yet.
     pub rescale_in_progress: bool,
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_follows_what_its_keeper_knew_and_nothing_else() {
+    fn a_record_follows_the_one_its_manager_knew_and_no_other() {
         let first = DaemonRecord::initial(4, 0);
         let (begun, rival) = (first.change(2, 0), first.change(3, 0));
         assert!(begun.follows(None) && begun.follows(Some(&begun)), "the first change, and the same again");

@@ -27,7 +27,7 @@ use super::protocol::Effect;
 use super::report::RegionEvent;
 use crate::fingerprint::{Fingerprint, Mismatch};
 use crate::machine::membership::{Members, Phase};
-use crate::machine::message::{PeerMessage, Standing, TypeClaim};
+use crate::machine::message::{AgreementOutcome, PeerMessage, TypeClaim};
 
 /// How often a member with another role is asked again: a rollback can heal the conflict.
 const CONFLICT_RETRY: Duration = Duration::from_secs(30);
@@ -50,7 +50,7 @@ pub(super) struct Agreement {
     is_up: bool,
     round: u64,
     peers: BTreeMap<UniqueAddress, Peer>,
-    standing: Standing,
+    outcome: AgreementOutcome,
     /// The dispute reported last, if it still stands.
     dispute: Option<Mismatch>,
 }
@@ -90,14 +90,14 @@ impl Agreement {
             // Rounds of two regions of one process must not share numbers.
             round: config.id.incarnation.rotate_left(32),
             peers: BTreeMap::new(),
-            standing: Standing::Asking,
+            outcome: AgreementOutcome::Asking,
             dispute: None,
         }
     }
 
     /// The conclusion drawn from the answers so far.
-    pub(super) fn standing(&self) -> &Standing {
-        &self.standing
+    pub(super) fn outcome(&self) -> &AgreementOutcome {
+        &self.outcome
     }
 
     /// A member that has another role and is as active as this node: neither side is refused.
@@ -145,7 +145,7 @@ impl Agreement {
             peer.counts = is_up(member.phase) && member.reachable;
         }
         self.on_tick(now, out);
-        self.settle(now, out);
+        self.update_outcome(now, out);
     }
 
     /// A coordinator incarnation of this node has started (`Some`) or ended.
@@ -156,7 +156,7 @@ impl Agreement {
             self.begin_round(now);
             self.on_tick(now, out);
         }
-        self.settle(now, out);
+        self.update_outcome(now, out);
     }
 
     /// A coordinator has sent this node a home: its side is active.
@@ -186,7 +186,7 @@ impl Agreement {
                 // could decide.
                 let Some(peer) = self.peers.get_mut(node) else { return };
                 peer.note(now, conflict);
-                self.settle(now, out);
+                self.update_outcome(now, out);
                 let message = if differs {
                     PeerMessage::TypeConflict { round, claim: self.claim() }
                 } else {
@@ -215,24 +215,24 @@ impl Agreement {
         peer.answered = true;
         peer.ask_at = None;
         peer.note(now, conflict);
-        self.settle(now, out);
+        self.update_outcome(now, out);
     }
 
     /// Draws the conclusion, and reports it if it has changed.
-    fn settle(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let was_refused = matches!(self.standing, Standing::Refused(_));
+    fn update_outcome(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let was_refused = matches!(self.outcome, AgreementOutcome::Refused(_));
         let verdict = self.verdict();
-        if was_refused && !matches!(verdict, Standing::Refused(_)) {
+        if was_refused && !matches!(verdict, AgreementOutcome::Refused(_)) {
             // Ask again: other sides may have become active because this side was refused.
             self.begin_round(now);
             self.on_tick(now, out);
-            return self.tell(self.verdict(), out);
+            return self.report(self.verdict(), out);
         }
-        self.tell(verdict, out);
+        self.report(verdict, out);
     }
 
-    fn tell(&mut self, verdict: Standing, out: &mut Vec<Effect>) {
-        if verdict == Standing::Agreed && self.coordinator.is_some() {
+    fn report(&mut self, verdict: AgreementOutcome, out: &mut Vec<Effect>) {
+        if verdict == AgreementOutcome::Agreed && self.coordinator.is_some() {
             // From here on the coordinator may decide at any moment.
             self.granted = true;
         }
@@ -241,24 +241,24 @@ impl Agreement {
             self.dispute.clone_from(&dispute);
             out.extend(dispute.map(|mismatch| Effect::Event(RegionEvent::Disputed(mismatch))));
         }
-        if verdict == self.standing {
+        if verdict == self.outcome {
             return;
         }
-        self.standing = verdict.clone();
-        out.push(Effect::Standing { coordinator: self.coordinator, standing: verdict });
+        self.outcome = verdict.clone();
+        out.push(Effect::Agreement { coordinator: self.coordinator, outcome: verdict });
     }
 
-    fn verdict(&self) -> Standing {
+    fn verdict(&self) -> AgreementOutcome {
         let mut conflicts = self.peers.iter().filter_map(|(node, peer)| Some((node, peer.conflict.as_ref()?)));
         let own_role = self.fingerprint.role.as_bytes();
         let stays = |conflict: &Conflict| conflict.active || (!conflict.refused && conflict.role.as_bytes() < own_role);
         if !self.is_active()
             && let Some((node, conflict)) = conflicts.find(|(_, conflict)| stays(conflict))
         {
-            return Standing::Refused(self.mismatch(node, conflict));
+            return AgreementOutcome::Refused(self.mismatch(node, conflict));
         }
         let waits = self.peers.values().any(|peer| peer.counts && !peer.answered);
-        if waits || !self.asks() { Standing::Asking } else { Standing::Agreed }
+        if waits || !self.asks() { AgreementOutcome::Asking } else { AgreementOutcome::Agreed }
     }
 
     fn find_dispute(&self) -> Option<Mismatch> {
@@ -270,7 +270,7 @@ impl Agreement {
     /// Discards all answers and asks every member again.
     fn begin_round(&mut self, now: Instant) {
         self.round = self.round.wrapping_add(1);
-        self.standing = Standing::Asking;
+        self.outcome = AgreementOutcome::Asking;
         for peer in self.peers.values_mut() {
             peer.answered = false;
             peer.ask_at = Some(now);
@@ -289,7 +289,7 @@ impl Agreement {
         TypeClaim {
             fingerprint: self.fingerprint.clone(),
             active: self.is_active(),
-            refused: matches!(self.standing, Standing::Refused(_)),
+            refused: matches!(self.outcome, AgreementOutcome::Refused(_)),
         }
     }
 

@@ -324,11 +324,11 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_generation_that_ends_goes_ahead() {
+    fn entries_for_an_ended_generation_go_first() {
         for (is_path_open, expected) in [(false, vec![1, 2, 3, 1_001]), (true, vec![1, 3, 1_001, 2])] {
             let mut buffer = Buffer::default();
-            let travelled = Waiting { first: Some(generation(1)), ..entry(3, Rank::Plain) };
-            [entry(1, Rank::Back), probe(1), entry(2, Rank::Plain), travelled]
+            let forwarded = Waiting { first: Some(generation(1)), ..entry(3, Rank::Plain) };
+            [entry(1, Rank::Back), probe(1), entry(2, Rank::Plain), forwarded]
                 .into_iter()
                 .enumerate()
                 .map(|(at, waiting)| if at == 0 { Waiting { first: Some(generation(1)), ..waiting } } else { waiting })

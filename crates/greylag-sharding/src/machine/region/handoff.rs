@@ -14,7 +14,7 @@ use greylag_core::Generation;
 
 use super::place::{Acked, Place};
 use super::protocol::Effect;
-use super::slot::{Ending, HandOffWait, Remote, Served, Slot, Table, Task, Then};
+use super::slot::{AfterDrain, Ending, HandOffWait, Remote, Served, Slot, Table, Task};
 use super::{Region, RegionState, Sabotage};
 use crate::ids::{RegionId, ShardId};
 use crate::machine::message::{Attempt, Home, Mark, RegionMessage};
@@ -47,7 +47,7 @@ impl Region {
         });
         let shard = shard.clone();
         let ack = RegionMessage::BeginHandOffAck { region, shard, generation, attempt, flushed };
-        self.tell_coordinator(ack, out);
+        self.send_to_coordinator(ack, out);
     }
 
     /// Forgets the home that is being handed off; returns whether a flush mark follows the messages sent to it.
@@ -59,7 +59,7 @@ impl Region {
         (generation, attempt, owner): (Generation, Attempt, &RegionId),
         out: &mut Vec<Effect>,
     ) -> bool {
-        place.hear(generation);
+        place.note_generation(generation);
         place.slot.unplan_if(|next| next.generation <= generation);
         match &place.slot {
             Slot::Remote(Remote { generation: known, .. }) if *known > generation => return false,
@@ -102,7 +102,7 @@ impl Region {
                 }
                 if !region.may_own(place, generation) {
                     place.end(generation);
-                    return region.tell_stopped(shard, place, generation, out);
+                    return region.report_stopped(shard, place, generation, out);
                 }
                 // Own the shard although the order to host was lost: other regions know this home and mark what they
                 // have sent here.
@@ -118,9 +118,9 @@ impl Region {
             }
             Some(hosted) if hosted < generation => {
                 place.end(generation);
-                region.kill(now, shard, place, Ending::Dropped, Then::Ask, out);
+                region.kill(now, shard, place, Ending::Dropped, AfterDrain::Ask, out);
             }
-            Some(_) => region.tell_stopped(shard, place, generation, out),
+            Some(_) => region.report_stopped(shard, place, generation, out),
         });
     }
 
@@ -217,7 +217,7 @@ impl Region {
         if !was_open {
             self.make_leftovers(shard, place, out);
         }
-        place.slot.become_draining(Ending::HandOff, Then::Ask);
+        place.slot.become_draining(Ending::HandOff, AfterDrain::Ask);
         if matches!(task, Task::Failed(_) | Task::Absent) {
             self.end_hosting(now, shard, place, Vec::new(), out);
         }
@@ -233,7 +233,7 @@ impl Region {
             if waiting.becomes_leftover(is_path_open)
                 && let Err(reason) = self.check_floor(hosting, &waiting)
             {
-                self.tally.count_out(&waiting.content);
+                self.message_counters.count_out(&waiting.content);
                 self.drop_waiting(shard, &waiting, reason, out);
             } else {
                 buffer.push_back(waiting);
@@ -252,18 +252,18 @@ impl Region {
         self.with_place(shard, |region, place| match place.slot.hosted() {
             Some(hosted) if hosted <= generation => {
                 place.end(generation);
-                region.kill(now, shard, place, Ending::Dropped, Then::Ask, out);
+                region.kill(now, shard, place, Ending::Dropped, AfterDrain::Ask, out);
             }
             _ => {
                 place.end(generation);
-                region.tell_stopped(shard, place, generation, out);
+                region.report_stopped(shard, place, generation, out);
             }
         });
     }
 
-    pub(super) fn tell_stopped(&self, shard: &ShardId, place: &Place, generation: Generation, out: &mut Vec<Effect>) {
+    pub(super) fn report_stopped(&self, shard: &ShardId, place: &Place, generation: Generation, out: &mut Vec<Effect>) {
         let (region, shard) = (self.config.id.clone(), shard.clone());
         let leftovers = place.buffer.has_leftovers();
-        self.tell_coordinator(RegionMessage::ShardStopped { region, shard, generation, leftovers }, out);
+        self.send_to_coordinator(RegionMessage::ShardStopped { region, shard, generation, leftovers }, out);
     }
 }

@@ -12,7 +12,7 @@ use greylag_core::{Generation, UniqueAddress};
 use super::place::Place;
 use super::protocol::Effect;
 use super::report::RegionEvent;
-use super::slot::{Ending, Left, Next, OldPath, Remote, Slot, Then};
+use super::slot::{AfterDrain, Ending, LeftRoute, Next, OldPath, Remote, Slot};
 use super::{Region, RegionState, Sabotage};
 use crate::ids::ShardId;
 use crate::machine::message::{Home, Mark, Stamp};
@@ -37,7 +37,7 @@ impl Region {
         if self.is_from_before_ack(place, &home) {
             return;
         }
-        place.hear(home.generation);
+        place.note_generation(home.generation);
         place.slot.unplan_host();
         if self.is_gone(&home.region.node) {
             return;
@@ -52,7 +52,7 @@ impl Region {
         if !reachable && place.wants_home() {
             place.asking.later(now, self.config.settings.retry_interval);
         }
-        self.prove_old_path(now, shard, place, out);
+        self.probe_old_path(now, shard, place, out);
         self.try_open(now, shard, place, out);
     }
 
@@ -78,8 +78,8 @@ impl Region {
             Slot::LocalStarting(_) | Slot::Local(_) => {
                 if let Some(generation) = place.slot.hosted().filter(|hosted| *hosted < home.generation) {
                     out.push(Effect::Event(RegionEvent::OwnershipConflict { shard: shard.clone(), generation }));
-                    let then = next.map_or(Then::Ask, Then::Route);
-                    self.kill(now, shard, place, Ending::Dropped, then, out);
+                    let after_drain = next.map_or(AfterDrain::Ask, AfterDrain::Route);
+                    self.kill(now, shard, place, Ending::Dropped, after_drain, out);
                 }
             }
             Slot::Draining(_) => place.slot.plan(next),
@@ -112,7 +112,7 @@ impl Region {
 
     /// Probes the old path unless a probe is under way, and sets, once the new home is known, the deadline after which
     /// the new route opens without an echo.
-    pub(super) fn prove_old_path(&mut self, now: Instant, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
+    pub(super) fn probe_old_path(&mut self, now: Instant, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
         let due = place.slot.next().is_some() || place.slot.hosting().is_some();
         let Some(path) = place.slot.old_path_mut() else { return };
         if path.probe.is_none() {
@@ -148,9 +148,9 @@ impl Region {
             return;
         }
         self.close(shard, place, out);
-        place.slot.leave_remote(|left| Some(Left::Path(OldPath::new(left.region, left.generation))));
+        place.slot.leave_remote(|left| Some(LeftRoute::Path(OldPath::new(left.region, left.generation))));
         if probe {
-            self.prove_old_path(now, shard, place, out);
+            self.probe_old_path(now, shard, place, out);
         }
         self.ask_home(now, shard, place);
     }
@@ -168,7 +168,7 @@ impl Region {
         generation: Generation,
         out: &mut Vec<Effect>,
     ) {
-        place.hear(generation);
+        place.note_generation(generation);
         match &place.slot {
             Slot::Remote(remote) => {
                 // Only the owner reports its own generation as stale: the owner has stopped.
@@ -178,7 +178,7 @@ impl Region {
                 }
             }
             slot if slot.hosting().is_some_and(|hosting| hosting.generation < generation) => {
-                self.collected.asks.push(shard.clone());
+                self.pending.asks.push(shard.clone());
             }
             _ => {}
         }

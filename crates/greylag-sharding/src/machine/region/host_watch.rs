@@ -21,7 +21,7 @@ pub(super) struct HostWatch {
     /// Since when this node is a member and no member of the cluster has the role.
     absent_since: Option<Instant>,
     /// Whether the absence was reported.
-    told: bool,
+    is_absence_reported: bool,
     /// When the longest-waiting message of a shard expires while no member has the role: one entry for each shard.
     due: BTreeSet<(Instant, ShardId)>,
     watched: BTreeSet<ShardId>,
@@ -38,7 +38,7 @@ pub(super) struct Due {
 
 impl HostWatch {
     pub(super) fn new(timeout: Duration) -> Self {
-        Self { timeout, absent_since: None, told: false, due: BTreeSet::new(), watched: BTreeSet::new() }
+        Self { timeout, absent_since: None, is_absence_reported: false, due: BTreeSet::new(), watched: BTreeSet::new() }
     }
 
     /// Takes the members' view. `waiting` lists the shards in which messages wait; called only when the last host goes.
@@ -48,7 +48,7 @@ impl HostWatch {
             self.absent_since = None;
             self.due.clear();
             self.watched.clear();
-            return std::mem::take(&mut self.told);
+            return std::mem::take(&mut self.is_absence_reported);
         }
         if self.absent_since.is_none() {
             self.absent_since = Some(now);
@@ -75,8 +75,8 @@ impl HostWatch {
     }
 
     /// Whether the absence of hosts was reported.
-    pub(super) fn is_told(&self) -> bool {
-        self.told
+    pub(super) fn is_reported(&self) -> bool {
+        self.is_absence_reported
     }
 
     /// How long a message may wait while no member hosts.
@@ -87,14 +87,14 @@ impl HostWatch {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let since = self.absent_since?;
         let first = self.due.first().map(|(at, _)| *at);
-        if self.told { first } else { Some(since + self.timeout) }
+        if self.is_absence_reported { first } else { Some(since + self.timeout) }
     }
 
     pub(super) fn tick(&mut self, now: Instant) -> Due {
         if self.next_deadline().is_none_or(|deadline| deadline > now) {
             return Due::default();
         }
-        let mut due = Due { tell: !std::mem::replace(&mut self.told, true), shards: Vec::new() };
+        let mut due = Due { tell: !std::mem::replace(&mut self.is_absence_reported, true), shards: Vec::new() };
         while self.due.first().is_some_and(|(at, _)| *at <= now) {
             let (_, shard) = self.due.pop_first().expect("just seen");
             self.watched.remove(&shard);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_once_and_what_waits_ends_after_its_own_time() {
+    fn the_absence_of_hosts_is_reported_once_and_shards_end_after_their_own_timeout() {
         let (start, mut watch) = (Instant::now(), HostWatch::new(TIMEOUT));
         assert!(!watch.observe(start, false, || unreachable!("no host has gone")));
         watch.kept(start, &shard(9));
@@ -145,11 +145,11 @@ mod tests {
         assert_eq!(watch.tick(start + TIMEOUT - Duration::from_millis(1)), due(false, &[]));
         assert_eq!(watch.next_deadline(), Some(start + TIMEOUT));
         assert_eq!(watch.tick(start + TIMEOUT), due(true, &[1]));
-        assert!(watch.is_told());
+        assert!(watch.is_reported());
         assert_eq!(watch.next_deadline(), Some(start + TIMEOUT * 3 / 2));
         assert_eq!(watch.tick(start + TIMEOUT * 3 / 2), due(false, &[2]));
         assert_eq!(watch.next_deadline(), None);
         assert!(watch.observe(start + TIMEOUT * 2, false, || unreachable!("it has come")), "healed");
-        assert!(!watch.is_told() && !watch.observe(start + TIMEOUT * 2, false, Vec::new));
+        assert!(!watch.is_reported() && !watch.observe(start + TIMEOUT * 2, false, Vec::new));
     }
 }

@@ -11,7 +11,7 @@ use super::buffer::{Content, Rank, Waiting};
 use super::place::Place;
 use super::protocol::{Effect, Provenance, Returned};
 use super::report::RegionEvent;
-use super::slot::{Ending, Slot, Task, Then};
+use super::slot::{AfterDrain, Ending, Slot, Task};
 use super::{Region, RegionState, Sabotage};
 use crate::entity::Failures;
 use crate::ids::ShardId;
@@ -45,7 +45,7 @@ impl Region {
         }
         if place.slot.hosted() == Some(generation) {
             if let Some(task) = place.slot.task().filter(|_| place.slot.handoff().is_none()) {
-                self.tell_accepted(shard, generation, task, out);
+                self.report_accepted(shard, generation, task, out);
             }
             return;
         }
@@ -54,13 +54,13 @@ impl Region {
         let checked = !self.is_without(Sabotage::GenerationCheck);
         if checked && (Some(generation) <= place.ended || Some(generation) < place.heard) {
             place.end(generation);
-            return self.tell_stopped(shard, place, generation, out);
+            return self.report_stopped(shard, place, generation, out);
         }
-        place.hear(generation);
+        place.note_generation(generation);
         match &place.slot {
             Slot::Draining(_) => place.slot.plan_host(home),
             Slot::LocalStarting(_) | Slot::Local(_) => {
-                self.kill(now, shard, place, Ending::Dropped, Then::Host(home), out);
+                self.kill(now, shard, place, Ending::Dropped, AfterDrain::Host(home), out);
             }
             Slot::Remote(_) => {
                 self.leave_remote(now, shard, place, false, out);
@@ -78,8 +78,8 @@ impl Region {
         if !is_leaving {
             out.push(Effect::StartShard { shard: shard.clone(), generation: home.generation });
         }
-        self.tell_accepted(shard, home.generation, task, out);
-        self.prove_old_path(now, shard, place, out);
+        self.report_accepted(shard, home.generation, task, out);
+        self.probe_old_path(now, shard, place, out);
     }
 
     /// Owns the shard until a handoff ends the hosting, even if it is not started: other regions send messages to this
@@ -100,12 +100,15 @@ impl Region {
 
     /// Tells the coordinator that the shard is accepted; a region that does not start the shard asks for its handoff
     /// instead.
-    fn tell_accepted(&self, shard: &ShardId, generation: Generation, task: Task, out: &mut Vec<Effect>) {
+    fn report_accepted(&self, shard: &ShardId, generation: Generation, task: Task, out: &mut Vec<Effect>) {
         let region = self.config.id.clone();
         if task == Task::Absent {
-            return self.tell_coordinator(RegionMessage::GracefulShutdownReq { region }, out);
+            return self.send_to_coordinator(RegionMessage::GracefulShutdownReq { region }, out);
         }
-        self.tell_coordinator(RegionMessage::ShardStarted { region, shards: vec![(shard.clone(), generation)] }, out);
+        self.send_to_coordinator(
+            RegionMessage::ShardStarted { region, shards: vec![(shard.clone(), generation)] },
+            out,
+        );
     }
 
     pub(super) fn on_initialized(
@@ -133,13 +136,13 @@ impl Region {
         shard: &ShardId,
         place: &mut Place,
         ending: Ending,
-        then: Then,
+        after_drain: AfterDrain,
         out: &mut Vec<Effect>,
     ) {
         let Some(generation) = place.slot.hosted() else { return };
         let is_absent = matches!(place.slot.task(), Some(Task::Failed(_) | Task::Absent));
         self.close(shard, place, out);
-        place.slot.become_draining(ending, then);
+        place.slot.become_draining(ending, after_drain);
         if is_absent {
             self.end_hosting(now, shard, place, Vec::new(), out);
         } else {
@@ -155,7 +158,7 @@ impl Region {
         leftovers: Vec<Returned>,
         out: &mut Vec<Effect>,
     ) {
-        self.tally.counters.submitted += leftovers.len() as u64;
+        self.message_counters.counters.submitted += leftovers.len() as u64;
         self.with_place(shard, |region, place| {
             if place.slot.hosted() != Some(generation) {
                 return region.drop_returned(shard, leftovers, DeadLetterReason::RegionStopped, out);
@@ -179,7 +182,7 @@ impl Region {
         unprocessed: Vec<Returned>,
         out: &mut Vec<Effect>,
     ) {
-        self.tally.counters.submitted += unprocessed.len() as u64;
+        self.message_counters.counters.submitted += unprocessed.len() as u64;
         self.with_place(shard, |region, place| {
             if place.slot.hosted() != Some(generation) {
                 return region.drop_returned(shard, unprocessed, DeadLetterReason::RegionStopped, out);
@@ -235,10 +238,10 @@ impl Region {
     fn take_back(&mut self, place: &mut Place, returned: Vec<Returned>, generation: Generation, rank: &Rank) {
         for returned in returned.into_iter().rev() {
             let content = Content::Message(returned.message);
-            self.tally.count_in(&content);
+            self.message_counters.count_in(&content);
             let (origin, first) = match returned.provenance {
                 Provenance::Own => (self.config.id.clone(), generation),
-                Provenance::Travelled { origin, first } => (origin, first),
+                Provenance::Received { origin, first } => (origin, first),
             };
             place.buffer.push_front(Waiting {
                 content,
@@ -259,7 +262,7 @@ impl Region {
         reason: DeadLetterReason,
         out: &mut Vec<Effect>,
     ) {
-        self.tally.counters.dead_lettered += returned.len() as u64;
+        self.message_counters.counters.dead_lettered += returned.len() as u64;
         let dead =
             |returned: Returned| Effect::DeadLetter { shard: shard.clone(), token: returned.message.token, reason };
         out.extend(returned.into_iter().map(dead));
@@ -287,14 +290,14 @@ impl Region {
         place.owes_leftover_mark = place.buffer.has_leftovers();
         self.registration.hosted_changed();
         let ended = place.ended.unwrap_or(generation);
-        self.tell_stopped(shard, place, ended, out);
+        self.report_stopped(shard, place, ended, out);
         if ended != generation {
-            self.tell_stopped(shard, place, generation, out);
+            self.report_stopped(shard, place, generation, out);
         }
         if let Some(home) = home.filter(|home| Some(home.generation) > place.ended) {
             self.accept(now, shard, place, &home, out);
         } else {
-            self.prove_old_path(now, shard, place, out);
+            self.probe_old_path(now, shard, place, out);
             self.ask_home(now, shard, place);
         }
         self.try_open(now, shard, place, out);
@@ -352,7 +355,7 @@ impl Region {
                 return;
             }
             if stored.is_none_or(|stored| stored <= generation) {
-                return region.collected.asks.push(shard.clone());
+                return region.pending.asks.push(shard.clone());
             }
             // End the shard, so that the coordinator allocates it anew: under this generation no owner can claim again.
             // The coordinator may know this very generation, since a claim after numbering was lost keeps it through
@@ -360,10 +363,10 @@ impl Region {
             if let Some(stored) = stored.filter(|stored| stored.epoch() > region.registration.highest_epoch()) {
                 out.push(Effect::Event(RegionEvent::GenerationBehind { stored, own: generation }));
                 if !region.registration.adopt_epoch(now, stored.epoch()) {
-                    return region.collected.asks.push(shard.clone());
+                    return region.pending.asks.push(shard.clone());
                 }
             }
-            region.kill(now, shard, place, Ending::Fenced, Then::Ask, out);
+            region.kill(now, shard, place, Ending::Fenced, AfterDrain::Ask, out);
         });
     }
 }

@@ -30,7 +30,7 @@ impl Region {
         }
         self.host_watch.kept(now, shard);
         let waiting = Waiting { kept_at: Some(now), ..waiting };
-        self.tally.count_in(&waiting.content);
+        self.message_counters.count_in(&waiting.content);
         place.buffer.insert(waiting);
         self.hasten_restart(now, place);
         self.ask_home(now, shard, place);
@@ -43,16 +43,16 @@ impl Region {
             return true;
         }
         let drops_old = self.config.settings.buffer_overflow == BufferOverflow::DropOld;
-        while self.tally.is_full(size, &self.config.settings) {
-            if self.tally.overflow() {
-                let buffered = self.tally.counters.buffered;
+        while self.message_counters.is_full(size, &self.config.settings) {
+            if self.message_counters.overflow() {
+                let buffered = self.message_counters.counters.buffered;
                 out.push(Effect::Event(RegionEvent::BufferFull { buffered }));
             }
             let Some(dropped) = drops_old.then(|| place.buffer.take_oldest_plain()).flatten() else {
                 self.drop_waiting(shard, waiting, DeadLetterReason::BufferFull, out);
                 return false;
             };
-            self.tally.count_out(&dropped.content);
+            self.message_counters.count_out(&dropped.content);
             self.drop_waiting(shard, &dropped, DeadLetterReason::BufferFull, out);
         }
         true
@@ -68,7 +68,7 @@ impl Region {
         out: &mut Vec<Effect>,
     ) {
         if let Content::Message(message) = waiting.content {
-            self.tally.counters.dead_lettered += 1;
+            self.message_counters.counters.dead_lettered += 1;
             out.push(Effect::DeadLetter { shard: shard.clone(), token: message.token, reason });
         }
     }
@@ -82,7 +82,7 @@ impl Region {
         out: &mut Vec<Effect>,
     ) {
         for waiting in place.buffer.take() {
-            self.tally.count_out(&waiting.content);
+            self.message_counters.count_out(&waiting.content);
             self.drop_waiting(shard, &waiting, reason, out);
         }
         place.owes_leftover_mark = false;
@@ -98,7 +98,7 @@ impl Region {
         for shard in due.shards {
             self.with_place(&shard, |region, place| {
                 for waiting in place.buffer.take_older(cutoff) {
-                    region.tally.count_out(&waiting.content);
+                    region.message_counters.count_out(&waiting.content);
                     region.drop_waiting(&shard, &waiting, DeadLetterReason::NoHost, out);
                 }
                 if let Some(since) = place.buffer.oldest() {

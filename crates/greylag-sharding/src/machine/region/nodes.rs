@@ -14,7 +14,7 @@ use super::buffer::{Content, Rank, Waiting};
 use super::place::Place;
 use super::protocol::{Effect, MessageInfo};
 use super::report::RegionEvent;
-use super::slot::Left;
+use super::slot::LeftRoute;
 use super::{Region, RegionState};
 use crate::ids::ShardId;
 use crate::machine::membership::{Members, Phase};
@@ -122,8 +122,8 @@ impl Region {
 
     /// The state that makes a new route wait until `hold` for the frames that the transport still holds for a removed
     /// node. `None` if the transport handed its frames back before the removal: no more will come.
-    fn awaited_hand_back(&self, node: &UniqueAddress, hold: Instant) -> Option<Left> {
-        (!self.dead_ends.contains(node)).then(|| Left::HandBack(node.clone(), hold))
+    fn awaited_hand_back(&self, node: &UniqueAddress, hold: Instant) -> Option<LeftRoute> {
+        (!self.dead_ends.contains(node)).then(|| LeftRoute::HandBack(node.clone(), hold))
     }
 
     /// Leaves every route to a node to which the transport writes nothing any more.
@@ -156,7 +156,7 @@ impl Region {
     ) {
         self.leave_dead_end(now, node, out);
         for (shard, stamp, message) in frames {
-            self.tally.counters.submitted += 1;
+            self.message_counters.counters.submitted += 1;
             let has_left = stamp.hops > 0 || stamp.origin != self.config.id;
             // A handed-back leftover loses that rank: the owner that it was kept for is gone.
             let waiting = Waiting {

@@ -55,7 +55,7 @@ impl Region {
         let Slot::Remote(Remote { region, generation, .. }) = &place.slot else { return };
         let (region, generation) = (region.clone(), *generation);
         self.send_leftovers(now, shard, place, &region, generation, out);
-        self.flush_remote(now, shard, place, self.trial.flush_turn, out);
+        self.flush_remote(now, shard, place, self.simulation.flush_turn, out);
         if !place.buffer.is_empty() {
             return Self::continue_later(shard, place, out);
         }
@@ -121,7 +121,7 @@ impl Region {
         // not kill it.
         place.slot.become_local();
         let Some(generation) = place.slot.hosted() else { return };
-        for _ in 0..self.trial.flush_turn {
+        for _ in 0..self.simulation.flush_turn {
             let Some(waiting) = place.buffer.pop_for(generation) else { break };
             self.empty(now, shard, waiting, out, |this, waiting, out| this.deliver(shard, place, waiting, out));
         }
@@ -156,7 +156,7 @@ impl Region {
         pass: impl FnOnce(&mut Self, Waiting, &mut Vec<Effect>),
     ) {
         if let Content::Message(message) = waiting.content {
-            self.tally.count_out(&waiting.content);
+            self.message_counters.count_out(&waiting.content);
             if message.expires_at.is_some_and(|at| at <= now) {
                 return self.drop_waiting(shard, &waiting, DeadLetterReason::Expired, out);
             }

@@ -38,10 +38,10 @@ impl Region {
             return;
         }
         match message {
-            CoordinatorMessage::RegisterAck { .. } if self.believe(&coordinator, epoch) => {
+            CoordinatorMessage::RegisterAck { .. } if self.accept_coordinator(&coordinator, epoch) => {
                 self.on_register_ack(now, node, epoch, out);
             }
-            CoordinatorMessage::RegisterRefused { mismatch, .. } if self.believe(&coordinator, epoch) => {
+            CoordinatorMessage::RegisterRefused { mismatch, .. } if self.accept_coordinator(&coordinator, epoch) => {
                 self.on_refused(now, node, mismatch, out);
             }
             CoordinatorMessage::RegisterAck { .. } | CoordinatorMessage::RegisterRefused { .. } => {}

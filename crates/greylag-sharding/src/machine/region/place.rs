@@ -74,7 +74,7 @@ pub(super) struct Acked {
 impl Place {
     /// Notes that a home of this generation exists or existed. An older home that waits to be opened is forgotten:
     /// waiting messages may be meant for the newer home, and would come back behind messages that were sent after them.
-    pub(super) fn hear(&mut self, generation: Generation) {
+    pub(super) fn note_generation(&mut self, generation: Generation) {
         self.heard = self.heard.max(Some(generation));
         self.slot.unplan_if(|next| next.generation < generation);
     }
@@ -82,7 +82,7 @@ impl Place {
     /// Notes that no generation up to this one lives here, or will.
     pub(super) fn end(&mut self, generation: Generation) {
         self.ended = self.ended.max(Some(generation));
-        self.hear(generation);
+        self.note_generation(generation);
     }
 
     /// Whether the coordinator has to be asked: something waits and no home is in sight.

@@ -47,7 +47,7 @@ use greylag_transport::Lane;
 use super::report::{Answer, RegionEvent, Request};
 use crate::ids::{RegionId, ShardId};
 use crate::machine::membership::Members;
-use crate::machine::message::{FromCoordinator, Mark, PeerMessage, RegionMessage, Stamp, Standing};
+use crate::machine::message::{AgreementOutcome, FromCoordinator, Mark, PeerMessage, RegionMessage, Stamp};
 
 /// Stands for one message that the driver keeps. A driver never uses a token twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,7 +78,7 @@ pub enum Provenance {
     /// Submitted here, and handed to the shard without having left. Messages pushed by a sender itself are `Own`.
     Own,
     /// Came over the wire, or left this region and came back.
-    Travelled {
+    Received {
         /// Where it was submitted.
         origin: RegionId,
         /// Under which generation it first left there.
@@ -255,7 +255,7 @@ pub enum Effect {
     },
     /// From now on a frame of this origin needs no check by the machine if `hops == 0`, `!leftover`, the digest agrees
     /// and `stamp.generation` equals the generation of the `Route::Local` now published: the decode worker may push the
-    /// frame to the shard's inbox (as `Travelled { origin, first: generation }`). The next `RouteChange` of the shard
+    /// frame to the shard's inbox (as `Received { origin, first: generation }`). The next `RouteChange` of the shard
     /// ends the admission.
     Admit {
         /// Which shard.
@@ -310,11 +310,11 @@ pub enum Effect {
         message: RegionMessage,
     },
     /// For the coordinator of this node: how the type's role compares with the claims of other members.
-    Standing {
+    Agreement {
         /// The incarnation that asked; another incarnation asks anew.
         coordinator: Option<u64>,
         /// The outcome of the comparison.
-        standing: Standing,
+        outcome: AgreementOutcome,
     },
     /// More messages wait for the shard's route than one turn empties: answered by [`Input::Continue`], queued behind
     /// the inputs that wait for the machine by then.

@@ -17,7 +17,7 @@ use super::{Region, RegionState};
 use crate::fingerprint::Mismatch;
 use crate::ids::ShardId;
 use crate::machine::membership::{Members, Phase};
-use crate::machine::message::{Claim, CoordinatorId, Epoch, RegionMessage, Register, Standing};
+use crate::machine::message::{AgreementOutcome, Claim, CoordinatorId, Epoch, RegionMessage, Register};
 
 /// How often a refused region tries again: a rollback can heal it.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
@@ -31,7 +31,7 @@ const RETRIES_BEFORE_WARNING: u32 = 5;
 pub(super) struct Registration {
     coordinator: Option<CoordinatorId>,
     /// The coordinator last reported to subscribers.
-    told: Option<CoordinatorId>,
+    reported: Option<CoordinatorId>,
     highest_epoch: Epoch,
     /// When an epoch was last adopted from a journal.
     adopted_at: Option<Instant>,
@@ -56,7 +56,7 @@ impl Registration {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             coordinator: None,
-            told: None,
+            reported: None,
             highest_epoch: 0,
             adopted_at: None,
             highest_by: None,
@@ -172,9 +172,9 @@ impl Region {
     }
 
     fn warn_if_unregistered(&self, candidates: &[UniqueAddress], out: &mut Vec<Effect>) {
-        let waiting = self.tally.counters.buffered > 0 && self.state == RegionState::Unregistered;
+        let waiting = self.message_counters.counters.buffered > 0 && self.state == RegionState::Unregistered;
         if waiting && self.registration.tries == RETRIES_BEFORE_WARNING {
-            let buffered = self.tally.counters.buffered as usize;
+            let buffered = self.message_counters.counters.buffered as usize;
             let (candidates, obstacle) = (candidates.to_vec(), self.obstacle(candidates));
             out.push(Effect::Event(RegionEvent::StillUnregistered { buffered, candidates, obstacle }));
         }
@@ -196,7 +196,7 @@ impl Region {
     }
 
     /// Sends a message to the coordinator, if one is known; a lost message is repeated or asked for again.
-    pub(super) fn tell_coordinator(&self, message: RegionMessage, out: &mut Vec<Effect>) {
+    pub(super) fn send_to_coordinator(&self, message: RegionMessage, out: &mut Vec<Effect>) {
         if let Some(coordinator) = &self.registration.coordinator {
             out.push(Effect::SendCoordinator { to: coordinator.node.clone(), message });
         }
@@ -235,7 +235,7 @@ impl Region {
     }
 
     /// Takes `coordinator` as the coordinator to obey, unless another one holds the same epoch.
-    pub(super) fn believe(&mut self, coordinator: &CoordinatorId, epoch: Epoch) -> bool {
+    pub(super) fn accept_coordinator(&mut self, coordinator: &CoordinatorId, epoch: Epoch) -> bool {
         if !self.may_coordinate(&coordinator.node) {
             return false;
         }
@@ -254,7 +254,7 @@ impl Region {
 
     pub(super) fn on_register_ack(&mut self, now: Instant, node: UniqueAddress, epoch: Epoch, out: &mut Vec<Effect>) {
         // The coordinator may not know yet that this side was refused in favour of another side.
-        let refused = matches!(self.agreement.standing(), Standing::Refused(_));
+        let refused = matches!(self.agreement.outcome(), AgreementOutcome::Refused(_));
         let begins = matches!(self.state, RegionState::Unregistered | RegionState::Refused) && !refused;
         if begins {
             self.state = RegionState::Registered;
@@ -262,9 +262,9 @@ impl Region {
             self.registration.delay = Duration::ZERO;
         }
         // After a handover the new coordinator asks the regions itself: they change over without being unregistered.
-        let is_other = self.registration.told != self.registration.coordinator;
+        let is_other = self.registration.reported != self.registration.coordinator;
         if begins || (is_other && self.state == RegionState::Registered) {
-            self.registration.told.clone_from(&self.registration.coordinator);
+            self.registration.reported.clone_from(&self.registration.coordinator);
             out.push(Effect::Event(RegionEvent::Registered { coordinator: node.clone(), epoch }));
         }
         // No acked `Register` can contain changes made after the last one was sent.
@@ -312,12 +312,14 @@ impl Region {
     /// Acts on the outcome of the members' comparison of roles.
     pub(super) fn follow_agreement(&mut self, now: Instant, out: &mut Vec<Effect>) {
         let is_known = |refused: &Option<Mismatch>, mismatch: &Mismatch| refused.as_ref() == Some(mismatch);
-        match self.agreement.standing().clone() {
-            Standing::Refused(mismatch) if !is_known(&self.registration.conflict, &mismatch) => {
+        match self.agreement.outcome().clone() {
+            AgreementOutcome::Refused(mismatch) if !is_known(&self.registration.conflict, &mismatch) => {
                 self.registration.conflict = Some(mismatch.clone());
                 self.refuse_sends(now, mismatch, out);
             }
-            Standing::Agreed if self.registration.conflict.take().is_some() && self.state == RegionState::Refused => {
+            AgreementOutcome::Agreed
+                if self.registration.conflict.take().is_some() && self.state == RegionState::Refused =>
+            {
                 self.state = RegionState::Unregistered;
                 self.try_now(now, out);
             }

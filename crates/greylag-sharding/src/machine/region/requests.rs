@@ -60,7 +60,7 @@ impl Region {
         }
         let deadline = now.checked_add(timeout).unwrap_or(now + FAR);
         self.requests.open.insert(number, Open { request, deadline });
-        self.say_request(now, number, out);
+        self.send_request(now, number, out);
     }
 
     /// Why a request is answered without the coordinator, if so.
@@ -79,7 +79,7 @@ impl Region {
     }
 
     /// Sends the request to the coordinator, if one is known, and schedules its repetition.
-    fn say_request(&mut self, now: Instant, number: u64, out: &mut Vec<Effect>) {
+    fn send_request(&mut self, now: Instant, number: u64, out: &mut Vec<Effect>) {
         let Some(open) = self.requests.open.get(&number) else { return };
         let again = now + self.config.settings.retry_interval;
         self.requests.due.set(&number, again.min(open.deadline));
@@ -90,13 +90,13 @@ impl Region {
             }
             Request::CurrentRegions => RegionMessage::GetCurrentRegions { region, request: number },
         };
-        self.tell_coordinator(message, out);
+        self.send_to_coordinator(message, out);
     }
 
     pub(super) fn on_requests_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
         for number in self.requests.due.due(now) {
             match self.requests.open.get(&number) {
-                Some(open) if open.deadline > now => self.say_request(now, number, out),
+                Some(open) if open.deadline > now => self.send_request(now, number, out),
                 _ => self.requests.end(number, RequestEnd::TimedOut, out),
             }
         }
@@ -105,7 +105,7 @@ impl Region {
     /// Sends all open requests to a coordinator that has taken this region.
     pub(super) fn repeat_requests(&mut self, now: Instant, out: &mut Vec<Effect>) {
         for number in self.requests.open.keys().copied().collect::<Vec<_>>() {
-            self.say_request(now, number, out);
+            self.send_request(now, number, out);
         }
     }
 

@@ -22,7 +22,7 @@ const MAX_HOPS: u8 = 8;
 
 impl Region {
     pub(super) fn on_local_send(&mut self, now: Instant, shard: ShardId, message: MessageInfo, out: &mut Vec<Effect>) {
-        self.tally.counters.submitted += 1;
+        self.message_counters.counters.submitted += 1;
         let waiting = Waiting {
             content: Content::Message(message),
             origin: self.config.id.clone(),
@@ -87,9 +87,9 @@ impl Region {
         }
         let provenance = match waiting.first {
             None if own => Provenance::Own,
-            first => Provenance::Travelled { origin: waiting.origin.clone(), first: first.unwrap_or(generation) },
+            first => Provenance::Received { origin: waiting.origin.clone(), first: first.unwrap_or(generation) },
         };
-        self.tally.counters.delivered += 1;
+        self.message_counters.counters.delivered += 1;
         out.push(Effect::Deliver { shard: shard.clone(), generation, token, provenance });
         let straight = waiting.hops == 1 && waiting.first == Some(generation) && waiting.rank == Rank::Plain;
         if let Table::Open { admitted } = table
@@ -152,7 +152,7 @@ impl Region {
         let (to, shard) = (to.clone(), shard.clone());
         match waiting.content {
             Content::Message(MessageInfo { token, .. }) => {
-                self.tally.counters.forwarded += 1;
+                self.message_counters.counters.forwarded += 1;
                 out.push(Effect::SendData { to, shard, token, stamp });
             }
             Content::Probe { nonce } => {
@@ -199,7 +199,7 @@ impl Region {
             if let Some(reason) = region.refusal(place, stamp.hops, &waiting) {
                 return region.refuse(node, shard, stamp.generation, &waiting, reason, out);
             }
-            place.hear(stamp.generation);
+            place.note_generation(stamp.generation);
             // A probe that comes back to its sender counts as its echo.
             if let (Content::Probe { nonce }, true) = (&waiting.content, own) {
                 Self::on_own_echo(place, *nonce);
@@ -283,7 +283,7 @@ impl Region {
     }
 
     fn note_stale(&mut self, node: UniqueAddress, shard: &ShardId, generation: Generation) {
-        let routes = self.collected.stale.entry(node).or_default();
+        let routes = self.pending.stale.entry(node).or_default();
         if routes.last() != Some(&(shard.clone(), generation)) {
             routes.push((shard.clone(), generation));
         }

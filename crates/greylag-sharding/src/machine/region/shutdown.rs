@@ -8,7 +8,7 @@ use greylag_core::DeadLetterReason;
 
 use super::place::Place;
 use super::protocol::Effect;
-use super::slot::{Ending, Served, Slot, Task, Then};
+use super::slot::{AfterDrain, Ending, Served, Slot, Task};
 use super::{Region, RegionState};
 use crate::ids::ShardId;
 
@@ -34,7 +34,7 @@ impl Region {
     }
 
     fn is_idle(&self) -> bool {
-        self.tally.counters.buffered == 0 && self.hosted().next().is_none()
+        self.message_counters.counters.buffered == 0 && self.hosted().next().is_none()
     }
 
     /// Stops all shards here, since no other region can host: entities get their stop message, and waiting messages
@@ -69,7 +69,7 @@ impl Region {
                 region.close(&shard, place, out);
                 region.drop_buffer(&shard, place, reason, out);
                 if kill || !Self::stop_in_order(&shard, place, out) {
-                    region.kill(now, &shard, place, Ending::RegionEnds, Then::Ask, out);
+                    region.kill(now, &shard, place, Ending::RegionEnds, AfterDrain::Ask, out);
                 }
             });
         }
@@ -90,7 +90,7 @@ impl Region {
             out.push(Effect::StopShard { shard: shard.clone(), generation });
         }
         if serves || ends {
-            place.slot.become_draining(Ending::RegionEnds, Then::Ask);
+            place.slot.become_draining(Ending::RegionEnds, AfterDrain::Ask);
         }
         serves || ends
     }

@@ -51,7 +51,7 @@ pub(super) struct Resolving {
 /// See [`Slot::Buffering`].
 #[derive(Debug)]
 pub(super) struct Buffering {
-    pub(super) left: Left,
+    pub(super) left: LeftRoute,
     /// The home that waits until the route that was left is empty.
     pub(super) next: Option<Next>,
 }
@@ -72,7 +72,7 @@ pub(super) struct LocalStarting {
     pub(super) task: Task,
     pub(super) served: Served,
     /// The route that this region left before it became the owner.
-    pub(super) left: Option<Left>,
+    pub(super) left: Option<LeftRoute>,
     /// Until when the former owner's mark is awaited.
     pub(super) leftover_deadline: Option<Instant>,
     pub(super) handoff: Option<HandOffWait>,
@@ -92,8 +92,8 @@ pub(super) struct Draining {
     pub(super) generation: Generation,
     pub(super) ending: Ending,
     /// The route that this region left before it became the owner.
-    pub(super) left: Option<Left>,
-    pub(super) then: Then,
+    pub(super) left: Option<LeftRoute>,
+    pub(super) after_drain: AfterDrain,
 }
 
 /// The state of a hosted shard, from the order to host until the shard ends.
@@ -159,7 +159,7 @@ pub(super) enum Ending {
 
 /// The step that a region takes once the task of a draining shard has ended.
 #[derive(Debug, Default)]
-pub(super) enum Then {
+pub(super) enum AfterDrain {
     /// Ask the coordinator, if something waits.
     #[default]
     Ask,
@@ -178,7 +178,7 @@ pub(super) struct Next {
 
 /// The route last left, on which messages of this region may still be.
 #[derive(Debug)]
-pub(super) enum Left {
+pub(super) enum LeftRoute {
     /// A route to an owner that is a member.
     Path(OldPath),
     /// A route to a removed node: the transport may still hold frames for it, awaited until the instant.

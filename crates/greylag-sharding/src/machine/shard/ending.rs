@@ -30,7 +30,7 @@ impl<E, P: Weigh> Shard<E, P> {
             let slot = self.table.get(at);
             match slot.phase {
                 _ if slot.id.is_none() => {}
-                Phase::Absent | Phase::Held | Phase::Storing => self.abandon(at),
+                Phase::Absent | Phase::Held | Phase::Storing => self.make_leftovers(at),
                 Phase::Active if !slot.stop_requested && !slot.has_queue() => {
                     self.table.get_mut(at).stop_requested = true;
                     self.begin_stop(now, at, out);
@@ -48,13 +48,13 @@ impl<E, P: Weigh> Shard<E, P> {
             slot.ready = false;
             match slot.phase {
                 _ if slot.id.is_none() => {}
-                Phase::Absent | Phase::Held | Phase::Storing => self.abandon(at),
+                Phase::Absent | Phase::Held | Phase::Storing => self.make_leftovers(at),
                 _ => {
-                    self.bury(at, why, out);
+                    self.end_incarnation(at, why, out);
                     if why != Ended::Killed {
                         self.note_end_of_passivation(now, at, out);
                     }
-                    self.abandon(at);
+                    self.make_leftovers(at);
                 }
             }
         }

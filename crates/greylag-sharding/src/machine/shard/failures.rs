@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use greylag_core::DeadLetterReason;
 
 use super::protocol::{Effect, Ended, SlotId, Weigh};
-use super::slab::{Hold, Phase, Slot};
+use super::slab::{Phase, Slot, StartDelay};
 use super::stopping::stale;
 use super::{Life, Shard};
 use crate::entity::{Backoff, Directive, FailureCause, Failures, Verdict};
@@ -53,9 +53,9 @@ impl<E, P: Weigh> Shard<E, P> {
             Directive::Backoff(backoff) if goes_on && self.life == Life::Serving => {
                 let wait = self.next_wait(now, at, &backoff);
                 out.extend(verdict(self.table.get(at), cause, Verdict::BacksOff(wait)));
-                self.bury(at, Ended::Failed, out);
+                self.end_incarnation(at, Ended::Failed, out);
                 let until = now.checked_add(wait).unwrap_or(now + FAR);
-                self.hold(at, until, Hold::Backoff);
+                self.hold(at, until, StartDelay::Backoff);
             }
             Directive::Escalate if self.life == Life::Serving => {
                 out.extend(verdict(self.table.get(at), cause, Verdict::Escalated));
@@ -99,13 +99,13 @@ impl<E, P: Weigh> Shard<E, P> {
         if self.life != Life::Serving || self.is_passivating(at) {
             return self.end(now, at, Ended::Fenced, out);
         }
-        self.bury(at, Ended::Fenced, out);
+        self.end_incarnation(at, Ended::Fenced, out);
         let until = now + self.settings.retry_interval;
-        self.hold(at, until, Hold::Fenced);
+        self.hold(at, until, StartDelay::Fenced);
     }
 
     /// Starts no incarnation before `until`.
-    pub(super) fn hold(&mut self, at: u32, until: Instant, why: Hold) {
+    pub(super) fn hold(&mut self, at: u32, until: Instant, why: StartDelay) {
         let slot = self.table.get_mut(at);
         slot.phase = Phase::Held;
         slot.extra().held = Some((until, why));

@@ -82,7 +82,7 @@ impl<E, P: Weigh> Shard<E, P> {
         }
         if outcome.touch {
             slot.touched = tick;
-            slot.hear(now);
+            slot.restart_receive_timeout(now);
             if !slot.stop_requested {
                 self.touch(at);
             }

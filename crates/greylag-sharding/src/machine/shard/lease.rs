@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_that_was_lost_before_it_was_heard_of_starts_nothing() {
+    fn a_lease_lost_before_its_grant_is_processed_does_not_start_the_shard() {
         let mut play = Play::new();
         play.gives(Begin, &[Acquire]);
         play.gives(Lost, &[]);

@@ -47,7 +47,7 @@ impl<E, P: Weigh> Shard<E, P> {
         let slot = self.table.get_mut(at);
         slot.touched = tick;
         if idle {
-            slot.hear(now);
+            slot.restart_receive_timeout(now);
         }
         // Messages behind a stop request are for the next incarnation, whose use counts when it starts.
         if !slot.stop_requested {
@@ -175,13 +175,13 @@ impl<E, P: Weigh> Shard<E, P> {
             match item {
                 Item::User { payload, activity } => {
                     if activity {
-                        slot.hear(now);
+                        slot.restart_receive_timeout(now);
                     }
                     out.push(Effect::Run { slot: SlotId(at), payload });
                     break;
                 }
                 Item::Direct(payload) => {
-                    slot.hear(now);
+                    slot.restart_receive_timeout(now);
                     out.push(Effect::Run { slot: SlotId(at), payload });
                     break;
                 }
@@ -194,8 +194,8 @@ impl<E, P: Weigh> Shard<E, P> {
                         break;
                     }
                 }
-                Item::Silence => {
-                    if self.tell_silence(now, at, out) {
+                Item::ReceiveTimeout => {
+                    if self.notify_receive_timeout(now, at, out) {
                         break;
                     }
                 }
@@ -205,7 +205,7 @@ impl<E, P: Weigh> Shard<E, P> {
                 }
             }
         }
-        self.table.get_mut(at).tidy();
+        self.table.get_mut(at).drop_empty_extra();
     }
 
     /// Notes a use of the entity: other entities may have to end for it.

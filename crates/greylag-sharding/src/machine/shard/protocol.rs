@@ -270,7 +270,7 @@ pub enum Effect<E, P> {
         payload: P,
     },
     /// Tell the entity that it has handled no message for its receive timeout; answer as to [`Effect::Run`].
-    TellSilence {
+    NotifyReceiveTimeout {
         /// The entity's slot.
         slot: SlotId,
     },

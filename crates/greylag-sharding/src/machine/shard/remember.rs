@@ -13,7 +13,7 @@ use greylag_core::DeadLetterReason;
 use super::passivating::Passivating;
 use super::protocol::{Effect, Ended, Notice, Weigh};
 use super::remembering::{Remembered, Remembering};
-use super::slab::{Extra, Hold, Item, Phase};
+use super::slab::{Extra, Item, Phase, StartDelay};
 use super::{Life, Shard};
 use crate::entity::Backoff;
 use crate::ids::EntityId;
@@ -152,7 +152,7 @@ impl<E, P: Weigh> Shard<E, P> {
     /// Gives up all changes that are not stored yet.
     pub(super) fn abandon_store(&mut self) {
         if let Some(remembering) = &mut self.remembering {
-            remembering.abandon();
+            remembering.drop_unstored();
         }
     }
 
@@ -285,7 +285,7 @@ impl<E, P: Weigh> Shard<E, P> {
         match why {
             Ended::Failed => self.wait_after_failure(now, at, out),
             _ if self.table.get(at).has_queue() => self.make_ready(at),
-            _ => self.hold(at, now + self.settings.remember.entity_restart_backoff, Hold::Stopped),
+            _ => self.hold(at, now + self.settings.remember.entity_restart_backoff, StartDelay::Stopped),
         }
     }
 
@@ -313,7 +313,7 @@ impl<E, P: Weigh> Shard<E, P> {
         }
         let wait = self.next_wait(now, at, &backoff);
         let until = now.checked_add(wait).unwrap_or(now + FAR);
-        self.hold(at, until, if is_given_up { Hold::GivenUp } else { Hold::Backoff });
+        self.hold(at, until, if is_given_up { StartDelay::GivenUp } else { StartDelay::Backoff });
     }
 
     /// Starts a held entity for a message, if the hold allows it.
@@ -323,7 +323,7 @@ impl<E, P: Weigh> Shard<E, P> {
             return;
         }
         let held = slot.existing().and_then(|extra| extra.held);
-        if matches!(held, Some((_, Hold::Stopped)) | None) {
+        if matches!(held, Some((_, StartDelay::Stopped)) | None) {
             slot.phase = Phase::Absent;
             if let Some((until, _)) = slot.existing().and_then(|extra| extra.held.take()) {
                 self.timers.end_deadline(until, at);

@@ -36,7 +36,7 @@ pub enum Remembered {
 
 /// A change of state that no rule allows: a bug of this crate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("remembered entity {id} was to go from {from:?} to {to:?}")]
+#[error("invalid state change of remembered entity {id}: {from:?} to {to:?}")]
 pub struct InvalidTransition {
     /// The entity.
     pub id: EntityId,
@@ -242,7 +242,7 @@ impl Remembering {
     }
 
     /// Drops all changes that are not stored.
-    pub(super) fn abandon(&mut self) {
+    pub(super) fn drop_unstored(&mut self) {
         self.next.clear();
         self.under_way = None;
         self.give_up_at = None;
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_during_a_write_is_one_write_in_which_the_last_change_counts() {
+    fn changes_during_a_write_become_one_write_of_the_last_changes() {
         let (mut remembering, now) = (empty(), Instant::now());
         remembering.change(&id("a"), Some(RememberingStart)).unwrap();
         let (first, update) = remembering.next_write(now).unwrap();

@@ -19,7 +19,7 @@ use crate::parcel::FAR;
 /// The repeating timers of a shard's entities. `F` makes the messages of one timer.
 pub(crate) struct Repeats<F> {
     by_slot: BTreeMap<SlotId, Vec<Repeat<F>>>,
-    silences: BTreeMap<SlotId, F>,
+    receive_timeouts: BTreeMap<SlotId, F>,
 }
 
 struct Repeat<F> {
@@ -42,7 +42,7 @@ pub(crate) struct Fired<'a, F> {
 }
 
 /// The period of a timer, the instant from which a period counts, and whether the messages end a silence of the entity.
-pub(crate) struct Beat {
+pub(crate) struct RepeatSpec {
     pub(crate) period: Duration,
     pub(crate) pace: Pace,
     pub(crate) influences: bool,
@@ -50,31 +50,31 @@ pub(crate) struct Beat {
 
 impl<F> Default for Repeats<F> {
     fn default() -> Self {
-        Self { by_slot: BTreeMap::new(), silences: BTreeMap::new() }
+        Self { by_slot: BTreeMap::new(), receive_timeouts: BTreeMap::new() }
     }
 }
 
 impl<F> Repeats<F> {
     /// Sets a timer in place of any other of its key; returns when it is first due.
-    pub(crate) fn set(&mut self, slot: SlotId, key: TimerKey, beat: Beat, make: F, now: Instant) -> Instant {
+    pub(crate) fn set(&mut self, slot: SlotId, key: TimerKey, spec: RepeatSpec, make: F, now: Instant) -> Instant {
         self.cancel(slot, key);
-        let Beat { period, pace, influences } = beat;
+        let RepeatSpec { period, pace, influences } = spec;
         let due_at = now.checked_add(period).unwrap_or(now + FAR);
         self.by_slot.entry(slot).or_default().push(Repeat { key, due_at, period, pace, influences, make });
         due_at
     }
 
     /// Sets or removes the maker of the messages of an entity's receive timeout; returns the previous one.
-    pub(crate) fn set_silence(&mut self, slot: SlotId, make: Option<F>) -> Option<F> {
+    pub(crate) fn set_receive_timeout(&mut self, slot: SlotId, make: Option<F>) -> Option<F> {
         match make {
-            Some(make) => self.silences.insert(slot, make),
-            None => self.silences.remove(&slot),
+            Some(make) => self.receive_timeouts.insert(slot, make),
+            None => self.receive_timeouts.remove(&slot),
         }
     }
 
     /// The maker of the message that tells an entity of a silence.
-    pub(crate) fn silence(&mut self, slot: SlotId) -> Option<&mut F> {
-        self.silences.get_mut(&slot)
+    pub(crate) fn receive_timeout(&mut self, slot: SlotId) -> Option<&mut F> {
+        self.receive_timeouts.get_mut(&slot)
     }
 
     /// Forgets a timer.
@@ -90,7 +90,7 @@ impl<F> Repeats<F> {
     /// Forgets all timers of an incarnation that has ended.
     pub(crate) fn end(&mut self, slot: SlotId) {
         self.by_slot.remove(&slot);
-        self.silences.remove(&slot);
+        self.receive_timeouts.remove(&slot);
     }
 
     /// Schedules the next period of a timer whose turn has come. `None` if the timer was forgotten.
@@ -115,8 +115,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn every(period: Duration, pace: Pace) -> Beat {
-        Beat { period, pace, influences: true }
+    fn every(period: Duration, pace: Pace) -> RepeatSpec {
+        RepeatSpec { period, pace, influences: true }
     }
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_is_on_time_keeps_its_step() {
+    fn a_fixed_rate_timer_on_time_keeps_its_period() {
         let (start, mut repeats) = (Instant::now(), Repeats::default());
         repeats.set(SlotId(1), "tick".into(), every(SECOND, Pace::Rate), (), start);
         for turn in 1..=3 {
@@ -148,13 +148,13 @@ mod tests {
         repeats.set(SlotId(1), tick, every(SECOND, Pace::Rate), 1, start);
         repeats.set(SlotId(1), tick, every(SECOND * 2, Pace::Rate), 2, start);
         repeats.set(SlotId(1), tock, every(SECOND, Pace::Rate), 3, start);
-        repeats.set_silence(SlotId(1), Some(4));
+        repeats.set_receive_timeout(SlotId(1), Some(4));
         assert_eq!(repeats.fire(SlotId(1), tick, start + SECOND * 2).map(|fired| *fired.make), Some(2));
         repeats.cancel(SlotId(1), tick);
         assert!(repeats.fire(SlotId(1), tick, start + SECOND * 4).is_none());
         assert!(repeats.fire(SlotId(2), tock, start + SECOND).is_none(), "of another entity");
         repeats.end(SlotId(1));
         assert!(repeats.fire(SlotId(1), tock, start + SECOND).is_none());
-        assert!(repeats.by_slot.is_empty() && repeats.silence(SlotId(1)).is_none());
+        assert!(repeats.by_slot.is_empty() && repeats.receive_timeout(SlotId(1)).is_none());
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use greylag_persistence::Silence;
+use greylag_persistence::IdleTimer;
 
 use super::protocol::Weigh;
 use super::wheel::Place;
@@ -27,7 +27,7 @@ pub(super) enum Phase {
     Active,
     /// The entity waits for asynchronous work; messages wait behind it.
     Suspended(Suspension),
-    /// No start before a time, or before a message: see [`Hold`].
+    /// No start before a time, or before a message: see [`StartDelay`].
     Held,
     /// A write under way stores that the entity is remembered, or forgotten; messages wait for the write.
     Storing,
@@ -51,7 +51,7 @@ pub(super) enum Item<P> {
     /// A timer fell due; its message stays with the timer until it is handled.
     Timer(u64),
     /// The entity has handled no message for its receive timeout.
-    Silence,
+    ReceiveTimeout,
     /// The stop request.
     Stop,
 }
@@ -71,7 +71,7 @@ pub(super) struct Timer<P> {
 /// The receive timeout of one entity.
 #[derive(Debug)]
 pub(super) struct ReceiveTimeout {
-    pub(super) silence: Silence,
+    pub(super) idle: IdleTimer,
     /// When the silence is checked. Messages put the silence off but leave the place as it is, so that they cost
     /// nothing here; `None` while the silence is paused, or queued to be reported.
     pub(super) place: Option<Place>,
@@ -79,7 +79,7 @@ pub(super) struct ReceiveTimeout {
 
 /// Why no incarnation starts for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hold {
+pub(super) enum StartDelay {
     /// The journal knows a newer owner; the region asks who owns the shard. Once the wait is over, a message starts the
     /// entity; a remembered entity starts without one.
     Fenced,
@@ -106,7 +106,7 @@ pub(super) struct Extra<P> {
     /// When to warn that the entity takes long to stop.
     pub(super) stop_warning: Option<Place>,
     /// Until when no incarnation starts, and why.
-    pub(super) held: Option<(Instant, Hold)>,
+    pub(super) held: Option<(Instant, StartDelay)>,
     /// Recent failures, which determine the wait after the next one.
     pub(super) failures: Option<Failures>,
     /// Times of the latest restarts.
@@ -139,7 +139,7 @@ impl<P> Item<P> {
             Self::User { payload, .. } | Self::Internal(payload) | Self::Direct(payload) | Self::Result(payload) => {
                 Some(payload)
             }
-            Self::Timer(_) | Self::Silence | Self::Stop => None,
+            Self::Timer(_) | Self::ReceiveTimeout | Self::Stop => None,
         }
     }
 }
@@ -277,9 +277,9 @@ impl<E, P> Slot<E, P> {
     }
 
     /// Notes a message that ends a silence, if the entity has a receive timeout.
-    pub(super) fn hear(&mut self, now: Instant) {
+    pub(super) fn restart_receive_timeout(&mut self, now: Instant) {
         if let Some(receive) = self.extra.as_mut().and_then(|extra| extra.receive_timeout.as_mut()) {
-            receive.silence.begin(now);
+            receive.idle.restart(now);
         }
     }
 
@@ -298,7 +298,7 @@ impl<E, P> Slot<E, P> {
     }
 
     /// Drops the box once it is empty.
-    pub(super) fn tidy(&mut self) {
+    pub(super) fn drop_empty_extra(&mut self) {
         if self.extra.as_ref().is_some_and(|extra| extra.is_empty()) {
             self.extra = None;
         }

@@ -34,7 +34,7 @@ impl<E, P: Weigh> Shard<E, P> {
         }
         let Some(extra) = slot.existing() else { return };
         // The stop request overtakes results, timers and silences: only messages from outside are waited for.
-        let own = |item: &Item<P>| matches!(item, Item::Result(_) | Item::Timer(_) | Item::Silence);
+        let own = |item: &Item<P>| matches!(item, Item::Result(_) | Item::Timer(_) | Item::ReceiveTimeout);
         let first = extra.queue.iter().position(|item| !own(item));
         if let Some(first) = first.filter(|first| matches!(extra.queue[*first], Item::Stop)) {
             extra.queue.remove(first);
@@ -61,10 +61,10 @@ impl<E, P: Weigh> Shard<E, P> {
 
     /// Ends an incarnation; waiting user messages start the next incarnation, or become leftovers if the shard stops.
     pub(super) fn end(&mut self, now: Instant, at: u32, why: Ended, out: &mut Vec<Effect<E, P>>) {
-        self.bury(at, why, out);
+        self.end_incarnation(at, why, out);
         if self.life != Life::Serving {
             self.note_end_of_passivation(now, at, out);
-            self.abandon(at);
+            self.make_leftovers(at);
             self.check_stopped(now, out);
         } else if self.remembering.is_some() {
             self.end_remembered(now, at, why, out);
@@ -76,7 +76,7 @@ impl<E, P: Weigh> Shard<E, P> {
     }
 
     /// Ends an incarnation and keeps waiting messages for the next one.
-    pub(super) fn bury(&mut self, at: u32, why: Ended, out: &mut Vec<Effect<E, P>>) {
+    pub(super) fn end_incarnation(&mut self, at: u32, why: Ended, out: &mut Vec<Effect<E, P>>) {
         self.passivating.terminated(at);
         let incarnation = self.table.number(at);
         self.table.end_address(at);
@@ -104,7 +104,7 @@ impl<E, P: Weigh> Shard<E, P> {
     }
 
     /// Turns waiting messages into leftovers, since no entity starts here any more.
-    pub(super) fn abandon(&mut self, at: u32) {
+    pub(super) fn make_leftovers(&mut self, at: u32) {
         self.cancel_storing(at);
         let slot = self.table.get_mut(at);
         let Some(id) = slot.id.clone() else { return };

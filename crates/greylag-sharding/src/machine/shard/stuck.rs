@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// The finding of one sample of a shard's handlers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum SampleOutcome {
     /// Nothing new.
     Fine,
     /// A handler has run for this long; reported once for each handler run.
@@ -24,14 +24,14 @@ pub(crate) struct StuckHandler {
     /// How long after its stop request a stuck shard ends the process; `None` for never.
     abort_after: Option<Duration>,
     turn: u64,
-    looked_at: Instant,
+    sampled_at: Instant,
     running_for: Duration,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl StuckHandler {
     pub(crate) fn new(threshold: Duration, abort_after: Option<Duration>, now: Instant) -> Self {
-        Self { threshold, abort_after, turn: 0, looked_at: now, running_for: Duration::ZERO, is_told: false }
+        Self { threshold, abort_after, turn: 0, sampled_at: now, running_for: Duration::ZERO, is_reported: false }
     }
 
     /// Time between two samples.
@@ -40,22 +40,26 @@ impl StuckHandler {
     }
 
     /// Takes a sample: the counter, which is odd while a handler runs, and the time of the shard's stop request.
-    pub(crate) fn look(&mut self, now: Instant, turn: u64, stopping_since: Option<Instant>) -> Look {
-        let since = now.saturating_duration_since(self.looked_at).min(self.interval() * 2);
-        self.looked_at = now;
+    pub(crate) fn sample(&mut self, now: Instant, turn: u64, stopping_since: Option<Instant>) -> SampleOutcome {
+        let since = now.saturating_duration_since(self.sampled_at).min(self.interval() * 2);
+        self.sampled_at = now;
         if turn.is_multiple_of(2) || turn != self.turn {
-            (self.turn, self.running_for, self.is_told) = (turn, Duration::ZERO, false);
-            return Look::Fine;
+            (self.turn, self.running_for, self.is_reported) = (turn, Duration::ZERO, false);
+            return SampleOutcome::Fine;
         }
         self.running_for = self.running_for.saturating_add(since);
         if self.running_for < self.threshold {
-            return Look::Fine;
+            return SampleOutcome::Fine;
         }
         let stopping_for = stopping_since.map(|since| now.saturating_duration_since(since));
         if self.abort_after.is_some_and(|after| stopping_for >= Some(after)) {
-            return Look::Abort(self.running_for);
+            return SampleOutcome::Abort(self.running_for);
         }
-        if std::mem::replace(&mut self.is_told, true) { Look::Fine } else { Look::Stuck(self.running_for) }
+        if std::mem::replace(&mut self.is_reported, true) {
+            SampleOutcome::Fine
+        } else {
+            SampleOutcome::Stuck(self.running_for)
+        }
     }
 }
 
@@ -66,27 +70,31 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     /// Takes a sample at each of `seconds`; returns the findings that were reported.
-    fn looks(
+    fn samples(
         watch: &mut StuckHandler,
         start: Instant,
         seconds: std::ops::RangeInclusive<u32>,
         turn: u64,
         stop: Option<Instant>,
-    ) -> Vec<(u32, Look)> {
-        let looks = seconds.map(|second| (second, watch.look(start + SECOND * second, turn, stop)));
-        looks.filter(|(_, look)| *look != Look::Fine).collect()
+    ) -> Vec<(u32, SampleOutcome)> {
+        let samples = seconds.map(|second| (second, watch.sample(start + SECOND * second, turn, stop)));
+        samples.filter(|(_, sample)| *sample != SampleOutcome::Fine).collect()
     }
 
     #[test]
-    fn a_handler_that_does_not_return_is_told_of_once() {
+    fn a_handler_that_does_not_return_is_reported_once() {
         let start = Instant::now();
         let mut watch = StuckHandler::new(SECOND * 10, None, start);
-        assert_eq!(looks(&mut watch, start, 1..=30, 2, None), [], "no handler runs");
-        assert_eq!(looks(&mut watch, start, 31..=60, 3, None), [(41, Look::Stuck(SECOND * 10))]);
-        assert_eq!(looks(&mut watch, start, 61..=80, 5, None), [(71, Look::Stuck(SECOND * 10))], "another one");
+        assert_eq!(samples(&mut watch, start, 1..=30, 2, None), [], "no handler runs");
+        assert_eq!(samples(&mut watch, start, 31..=60, 3, None), [(41, SampleOutcome::Stuck(SECOND * 10))]);
+        assert_eq!(
+            samples(&mut watch, start, 61..=80, 5, None),
+            [(71, SampleOutcome::Stuck(SECOND * 10))],
+            "another one"
+        );
         for turn in 6..100 {
             let at = start + SECOND * (80 + u32::try_from(turn).unwrap());
-            assert_eq!(watch.look(at, turn, None), Look::Fine, "many short ones");
+            assert_eq!(watch.sample(at, turn, None), SampleOutcome::Fine, "many short ones");
         }
     }
 
@@ -94,9 +102,9 @@ mod tests {
     fn a_process_that_slept_has_no_stuck_handler() {
         let start = Instant::now();
         let mut watch = StuckHandler::new(SECOND * 10, None, start);
-        watch.look(start + SECOND, 1, None);
-        assert_eq!(watch.look(start + SECOND * 600, 1, None), Look::Fine);
-        assert_eq!(looks(&mut watch, start, 601..=620, 1, None), [(608, Look::Stuck(SECOND * 10))]);
+        watch.sample(start + SECOND, 1, None);
+        assert_eq!(watch.sample(start + SECOND * 600, 1, None), SampleOutcome::Fine);
+        assert_eq!(samples(&mut watch, start, 601..=620, 1, None), [(608, SampleOutcome::Stuck(SECOND * 10))]);
     }
 
     #[test]
@@ -104,11 +112,15 @@ mod tests {
         let start = Instant::now();
         let stop = Some(start + SECOND * 5);
         let mut watch = StuckHandler::new(SECOND * 10, Some(SECOND * 70), start);
-        let told = looks(&mut watch, start, 1..=75, 1, stop);
-        assert_eq!(told, [(11, Look::Stuck(SECOND * 10)), (75, Look::Abort(SECOND * 74))]);
+        let told = samples(&mut watch, start, 1..=75, 1, stop);
+        assert_eq!(told, [(11, SampleOutcome::Stuck(SECOND * 10)), (75, SampleOutcome::Abort(SECOND * 74))]);
         let mut watch = StuckHandler::new(SECOND * 10, Some(SECOND * 70), start);
-        assert_eq!(looks(&mut watch, start, 1..=200, 1, None), [(11, Look::Stuck(SECOND * 10))], "it serves");
+        assert_eq!(
+            samples(&mut watch, start, 1..=200, 1, None),
+            [(11, SampleOutcome::Stuck(SECOND * 10))],
+            "it serves"
+        );
         let mut watch = StuckHandler::new(SECOND * 10, Some(SECOND * 70), start);
-        assert_eq!(looks(&mut watch, start, 1..=200, 2, stop), [], "its entities take long, and no handler is stuck");
+        assert_eq!(samples(&mut watch, start, 1..=200, 2, stop), [], "its entities take long, and no handler is stuck");
     }
 }

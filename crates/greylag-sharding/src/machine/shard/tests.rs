@@ -141,7 +141,7 @@ impl World {
                 self.input(Input::Started { slot, outcome: Outcome::default(), payload: None });
             }
             Effect::Run { slot, payload } => self.run(slot, &payload),
-            Effect::TellSilence { slot } => self.run(slot, "silence"),
+            Effect::NotifyReceiveTimeout { slot } => self.run(slot, "silence"),
             Effect::StopOverdue { entities, ids } => {
                 let ids: Vec<&str> = ids.iter().map(EntityId::as_str).collect();
                 self.log.push(format!("{entities} overdue: {}", ids.join(", ")));
@@ -591,7 +591,7 @@ fn each_directive_keeps_and_drops_what_the_table_says() {
 
 /// sharding 58: an entity that cannot start is stopped whatever the decider says; each attempt loses one message.
 #[test]
-fn no_directive_makes_an_entity_start_that_cannot() {
+fn an_entity_whose_start_fails_is_stopped_whatever_the_directive() {
     for directive in [Directive::Resume, Directive::Restart, Directive::Stop] {
         let mut world = World::supervised(Supervision::always(directive), |_| {});
         world.broken.push("1");
@@ -636,7 +636,7 @@ fn a_restart_window_that_has_passed_allows_the_next_restart() {
 
 /// persistence §2.4: messages that a replaced entity took and did not handle go to its successor, first and once.
 #[test]
-fn what_a_replaced_entity_gives_back_is_handled_first() {
+fn messages_given_back_by_a_replaced_entity_are_handled_first() {
     let mut world = World::new(|_| {});
     world.given_back = vec!["g1", "g2"];
     world.send("1", "suspend");
@@ -671,7 +671,7 @@ fn an_entity_that_cannot_start_costs_one_message_each_time() {
 
 /// sharding §4.5: the messages that wait for passivated entities have one bound for the whole shard.
 #[test]
-fn what_waits_for_passivated_entities_has_a_bound() {
+fn messages_for_passivated_entities_are_bounded() {
     let mut world = World::new(|settings| settings.buffer_size = 3);
     world.stubborn.extend(["1", "2"]);
     for id in ["1", "2"] {
@@ -729,7 +729,7 @@ fn a_fenced_entity_keeps_its_messages_until_the_home_is_confirmed() {
 /// persistence §2.6, sharding §4.6: messages that a fenced entity gives back wait before the rest, here or in the new
 /// home.
 #[test]
-fn what_a_fenced_entity_gives_back_goes_to_its_successor() {
+fn messages_given_back_by_a_fenced_entity_go_to_its_successor() {
     let mut world = World::new(|_| {});
     world.send("1", "suspend");
     world.send("1", "a");

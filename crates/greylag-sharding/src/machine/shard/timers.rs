@@ -5,10 +5,10 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use greylag_persistence::Silence;
+use greylag_persistence::IdleTimer;
 
 use super::protocol::{Effect, Ended, Overdue, SlotId, TimerChange, Weigh};
-use super::slab::{Hold, Item, Phase, ReceiveTimeout, Timer};
+use super::slab::{Item, Phase, ReceiveTimeout, StartDelay, Timer};
 use super::wheel::Wheel;
 use super::{Life, Shard};
 use crate::host::Suspension;
@@ -31,7 +31,7 @@ pub(super) enum Due {
         serial: u64,
     },
     /// Check whether the entity has handled no message for its receive timeout.
-    Silence(u32),
+    ReceiveTimeout(u32),
     /// Warn that the entity has been suspended for long.
     Suspension(u32),
     /// Warn that the entity takes long to stop.
@@ -136,7 +136,7 @@ impl<E, P: Weigh> Shard<E, P> {
     fn on_due(&mut self, now: Instant, due: Due, out: &mut Vec<Effect<E, P>>) {
         let (at, what) = match due {
             Due::Timer { slot, serial } => return self.on_timer(slot, serial),
-            Due::Silence(slot) => return self.on_silence(now, slot),
+            Due::ReceiveTimeout(slot) => return self.on_receive_timeout(now, slot),
             Due::Suspension(slot) => {
                 self.table.get_mut(slot).suspended = None;
                 (slot, Overdue::Suspension)
@@ -187,7 +187,7 @@ impl<E, P: Weigh> Shard<E, P> {
         let Some(of) = timers.iter().position(|timer| timer.serial == serial) else { return false };
         let timer = timers.swap_remove(of);
         if timer.influences {
-            slot.hear(now);
+            slot.restart_receive_timeout(now);
         }
         out.push(Effect::Run { slot: SlotId(at), payload: timer.payload });
         self.count_internal(at);
@@ -216,47 +216,47 @@ impl<E, P: Weigh> Shard<E, P> {
             self.timers.wheel.remove(place);
         }
         if let Some(after) = after {
-            slot.extra().receive_timeout = Some(ReceiveTimeout { silence: Silence::new(after, now), place: None });
-            self.watch_silence(at);
+            slot.extra().receive_timeout = Some(ReceiveTimeout { idle: IdleTimer::new(after, now), place: None });
+            self.schedule_receive_timeout(at);
         }
     }
 
     /// Schedules a check of the entity's silence.
-    fn watch_silence(&mut self, at: u32) {
+    fn schedule_receive_timeout(&mut self, at: u32) {
         let Some(extra) = self.table.get_mut(at).existing() else { return };
         if let Some(receive) = &mut extra.receive_timeout
-            && let Some(due_at) = receive.silence.due_at()
+            && let Some(due_at) = receive.idle.due_at()
         {
-            receive.place = Some(self.timers.wheel.insert(due_at, Due::Silence(at)));
+            receive.place = Some(self.timers.wheel.insert(due_at, Due::ReceiveTimeout(at)));
         }
     }
 
-    fn on_silence(&mut self, now: Instant, at: u32) {
+    fn on_receive_timeout(&mut self, now: Instant, at: u32) {
         let Some(extra) = self.table.get_mut(at).existing() else { return };
         let Some(receive) = &mut extra.receive_timeout else { return };
         receive.place = None;
-        if receive.silence.is_due(now) {
-            self.enqueue_internal(at, Item::Silence);
+        if receive.idle.is_due(now) {
+            self.enqueue_internal(at, Item::ReceiveTimeout);
         } else {
-            self.watch_silence(at);
+            self.schedule_receive_timeout(at);
         }
     }
 
     /// Tells an entity of a silence whose turn has come, and begins the next silence. False if the receive timeout was
     /// cancelled, or a message was handled meanwhile.
-    pub(super) fn tell_silence(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) -> bool {
+    pub(super) fn notify_receive_timeout(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) -> bool {
         let Some(extra) = self.table.get_mut(at).existing() else { return false };
         // A receive timeout that is watched was set after this silence was queued.
         let Some(receive) = extra.receive_timeout.as_mut().filter(|receive| receive.place.is_none()) else {
             return false;
         };
-        let is_due = receive.silence.is_due(now);
+        let is_due = receive.idle.is_due(now);
         if is_due {
-            receive.silence.begin(now);
-            out.push(Effect::TellSilence { slot: SlotId(at) });
+            receive.idle.restart(now);
+            out.push(Effect::NotifyReceiveTimeout { slot: SlotId(at) });
             self.count_internal(at);
         }
-        self.watch_silence(at);
+        self.schedule_receive_timeout(at);
         is_due
     }
 
@@ -271,7 +271,7 @@ impl<E, P: Weigh> Shard<E, P> {
             self.timers.wheel.remove(before);
         }
         if let Some(receive) = slot.existing().and_then(|extra| extra.receive_timeout.as_mut()) {
-            receive.silence.pause(now);
+            receive.idle.pause(now);
             if let Some(place) = receive.place.take() {
                 self.timers.wheel.remove(place);
             }
@@ -285,8 +285,8 @@ impl<E, P: Weigh> Shard<E, P> {
             self.timers.wheel.remove(place);
         }
         if let Some(receive) = slot.existing().and_then(|extra| extra.receive_timeout.as_mut()) {
-            receive.silence.go_on(now);
-            self.watch_silence(at);
+            receive.idle.resume(now);
+            self.schedule_receive_timeout(at);
         }
     }
 
@@ -326,9 +326,9 @@ impl<E, P: Weigh> Shard<E, P> {
                 self.make_ready(at);
             } else if self.life != Life::Serving {
                 self.free(at);
-            } else if why == Hold::GivenUp {
+            } else if why == StartDelay::GivenUp {
                 self.table.get_mut(at).phase = Phase::Held;
-            } else if why == Hold::Backoff || self.remembers() {
+            } else if why == StartDelay::Backoff || self.remembers() {
                 self.begin_start(now, at, None, out);
             } else {
                 self.free(at);

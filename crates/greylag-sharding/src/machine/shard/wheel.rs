@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_at_once_comes_with_the_next_tick() {
+    fn items_due_at_once_come_with_the_next_tick() {
         let start = Instant::now();
         let mut wheel = Wheel::new(TICK, start);
         wheel.take_due(start + SECOND);
@@ -255,7 +255,7 @@ mod tests {
 
     /// Against a sorted map of the same things.
     #[test]
-    fn it_gives_out_what_a_sorted_map_would() {
+    fn wheel_yields_items_in_the_order_of_a_sorted_map() {
         for seed in 0..200 {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
             let start = Instant::now();

@@ -75,7 +75,7 @@ impl Model {
         }
     }
 
-    fn shed(&mut self, most: usize) -> Vec<u32> {
+    fn evict_to(&mut self, most: usize) -> Vec<u32> {
         let mut victims = Vec::new();
         while self.len() > most {
             let Some(victim) = self.victim() else { break };
@@ -98,7 +98,7 @@ impl Model {
 
     fn touch(&mut self, id: u32) -> Vec<u32> {
         let level = self.levels.iter().position(|level| level.contains(&id));
-        let victims = if level.is_none() { self.shed(self.limit - 1) } else { vec![] };
+        let victims = if level.is_none() { self.evict_to(self.limit - 1) } else { vec![] };
         let count = if level.is_none() { 1 } else { self.uses[&id].0 + 1 };
         let age = if matches!(self.kind, Kind::Frequency { aging: true }) { self.age } else { 0 };
         self.uses.insert(id, (count, count + age));
@@ -120,7 +120,7 @@ impl Model {
             Step::Limit(limit) => {
                 self.limit = limit;
                 self.trim();
-                self.shed(limit)
+                self.evict_to(limit)
             }
             Step::Veto(id, true) => {
                 self.vetoes.insert(id);
@@ -128,7 +128,7 @@ impl Model {
             }
             Step::Veto(id, false) => {
                 let live = self.levels.iter().flatten().any(|other| *other == id);
-                if self.vetoes.remove(&id) && live { self.shed(self.limit) } else { vec![] }
+                if self.vetoes.remove(&id) && live { self.evict_to(self.limit) } else { vec![] }
             }
         }
     }

@@ -82,7 +82,7 @@ fn a_veto_keeps_the_place_among_the_most_recent() {
 
 /// The veto of an entity ends with it, and an ended entity is not counted.
 #[test]
-fn an_end_lifts_the_veto() {
+fn the_end_of_an_entity_lifts_its_veto() {
     let mut shard = filled(&Passivation::least_recently_used(4));
     assert_eq!((shard.veto(1, true), shard.touch(5)), (vec![], vec![2]));
     shard.end(1);

@@ -88,7 +88,7 @@ fn scenario_73_two_shards_share_one_limiter_in_the_order_of_their_loads() {
 }
 
 #[test]
-fn scenario_73_what_other_shards_ack_is_taken_out_of_the_store_of_the_old_one() {
+fn scenario_73_entities_acked_by_other_shards_are_removed_from_the_store_of_the_old_one() {
     let (mut starter, now) = (starter(EntityRecovery::All, 1, RETRY), Instant::now());
     starts(&mut starter, now, loaded(1, 1..=3));
     starts(&mut starter, now, acked(1, 1, 2));

@@ -106,11 +106,12 @@ impl Listening {
                         if said_at.is_none_or(|at| at.elapsed() >= SAY_AGAIN) {
                             said_at = Some(Instant::now());
                             let most = limits.connections;
-                            tracing::warn!(service, %address, most, "a caller is refused: so many connections are open");
+                            tracing::warn!(service, %address, most, "caller refused: connection limit reached");
                         }
                         continue;
                     };
-                    if let Some(oldest) = handshakes.begin(tasks.spawn(self.clone().welcome(socket, address, place))) {
+                    if let Some(oldest) = handshakes.begin(tasks.spawn(self.clone().handshake(socket, address, place)))
+                    {
                         tracing::debug!(service, "the oldest of too many handshakes gives way");
                         oldest.abort();
                     }
@@ -123,7 +124,7 @@ impl Listening {
         }
     }
 
-    async fn welcome(self, socket: TcpStream, address: SocketAddr, place: OwnedSemaphorePermit) {
+    async fn handshake(self, socket: TcpStream, address: SocketAddr, place: OwnedSemaphorePermit) {
         let Self { service, tls, callers, limits } = self;
         socket.set_nodelay(true).ok();
         let info = socket.connect_info();

@@ -50,7 +50,7 @@ mod tests {
 
     /// An ended handshake frees its place; the next one that gives way is the oldest of those that are left.
     #[test]
-    fn what_has_ended_makes_room() {
+    fn an_ended_handshake_frees_its_place() {
         let mut handshakes = Handshakes::new(3);
         assert!([0, 1, 2].into_iter().all(|number| handshakes.begin(number).is_none()));
         handshakes.forget(|number| *number == 0);

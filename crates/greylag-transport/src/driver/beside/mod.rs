@@ -3,12 +3,12 @@
 
 mod accept;
 mod handshakes;
-mod line;
+mod probed_connection;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use accept::{Accepted, accept, accept_at_most};
-pub use line::Line;
+pub use probed_connection::ProbedConnection;
 
 /// A byte stream: TCP, or TLS on it.
 trait Io: AsyncRead + AsyncWrite + Send {}

@@ -23,11 +23,11 @@ use tokio::sync::{Notify, oneshot, watch};
 use tonic::body::Body;
 use tonic::codegen::http;
 
+use super::connection_guard::{ConnectionGuard, Guarded};
 use super::server;
 use super::shared::Shared;
 use super::tls::{ALPN, Certificate};
-use super::visit::{Guarded, Visit};
-use crate::doorkeeper::Intrusion;
+use crate::admission_control::Intrusion;
 
 /// Pause after a failed accept: the process may lack descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
@@ -40,12 +40,12 @@ const MAX_HEADERS: u32 = 16 * 1024;
 
 /// The runtime that drives one connection: the control runtime, until the connection moves.
 #[derive(Debug, Default)]
-pub(super) struct Home {
+pub(super) struct ConnectionRuntime {
     moves: Notify,
     has_moved: AtomicBool,
 }
 
-impl Home {
+impl ConnectionRuntime {
     /// Moves the connection, which carries a data lane, to the data runtime.
     pub(super) fn move_to_data(&self) {
         self.moves.notify_one();
@@ -55,10 +55,10 @@ impl Home {
 /// The caller at the other end of an accepted connection.
 #[derive(Clone)]
 pub(super) struct Caller {
-    pub(super) visit: Arc<Visit>,
+    pub(super) guard: Arc<ConnectionGuard>,
     /// `None` without TLS, or where callers need not show a certificate.
     pub(super) certificate: Option<Arc<Certificate>>,
-    pub(super) home: Arc<Home>,
+    pub(super) runtime: Arc<ConnectionRuntime>,
 }
 
 /// Accepts connections once `opened` resolves, until told to stop; then waits until the connections have ended.
@@ -85,9 +85,9 @@ pub(super) async fn serve(
         match accepted {
             Ok((socket, address)) => {
                 pause = Duration::ZERO;
-                if let Some(visit) = Visit::begin(&shared, address.ip().to_canonical()) {
+                if let Some(guard) = ConnectionGuard::begin(&shared, address.ip().to_canonical()) {
                     socket.set_nodelay(true).ok();
-                    tokio::spawn(begin(shared.clone(), socket, visit, watcher.clone()));
+                    tokio::spawn(begin(shared.clone(), socket, guard, watcher.clone()));
                 }
             }
             Err(error) if is_lost(&error) => lost(&error),
@@ -121,11 +121,11 @@ fn lost(error: &io::Error) -> ! {
 }
 
 /// Drives a connection on the control runtime until its lane is known, then on the runtime of the lane.
-async fn begin(shared: Arc<Shared>, socket: TcpStream, visit: Arc<Visit>, closing: watch::Receiver<()>) {
-    let (home, data) = (Arc::new(Home::default()), shared.data.clone());
-    let socket = Socket { stream: Some(socket), home: home.clone(), is_moved: false };
-    let connection = Box::pin(welcome(shared.clone(), socket, visit, home.clone(), closing));
-    if drive(connection, home, &data).await {
+async fn begin(shared: Arc<Shared>, socket: TcpStream, guard: Arc<ConnectionGuard>, closing: watch::Receiver<()>) {
+    let (runtime, data) = (Arc::new(ConnectionRuntime::default()), shared.data.clone());
+    let socket = Socket { stream: Some(socket), runtime: runtime.clone(), is_moved: false };
+    let connection = Box::pin(handshake(shared.clone(), socket, guard, runtime.clone(), closing));
+    if drive(connection, runtime, &data).await {
         shared.counters.moved_connections.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -134,53 +134,53 @@ async fn begin(shared: Arc<Shared>, socket: TcpStream, visit: Arc<Visit>, closin
 /// connection moved.
 async fn drive(
     mut connection: Pin<Box<impl Future<Output = ()> + Send + 'static>>,
-    home: Arc<Home>,
+    runtime: Arc<ConnectionRuntime>,
     data: &Handle,
 ) -> bool {
     tokio::select! {
         () = &mut connection => return false,
-        () = home.moves.notified() => {}
+        () = runtime.moves.notified() => {}
     }
     data.spawn(async move {
-        home.has_moved.store(true, Ordering::Relaxed);
+        runtime.has_moved.store(true, Ordering::Relaxed);
         connection.await;
     });
     true
 }
 
 /// Performs the TLS handshake, if TLS is on, and then speaks HTTP/2 unless the caller's certificate is refused.
-async fn welcome(
+async fn handshake(
     shared: Arc<Shared>,
     socket: Socket,
-    visit: Arc<Visit>,
-    home: Arc<Home>,
+    guard: Arc<ConnectionGuard>,
+    runtime: Arc<ConnectionRuntime>,
     closing: watch::Receiver<()>,
 ) {
     let Some(files) = shared.tls.clone() else {
-        let caller = Caller { visit, certificate: None, home };
-        return converse(shared, socket, caller, closing).await;
+        let caller = Caller { guard, certificate: None, runtime };
+        return serve_http2(shared, socket, caller, closing).await;
     };
     let handshake = files.current().acceptor.accept(socket);
     let tls = match tokio::time::timeout(shared.settings.handshake_timeout, handshake).await {
         Ok(Ok(tls)) => tls,
         Ok(Err(error)) => {
             if let Some(intrusion) = classify(&error) {
-                visit.report(intrusion, &error.to_string());
+                guard.report(intrusion, &error.to_string());
             }
             return;
         }
-        Err(_) => return visit.report(Intrusion::NoHello, "no TLS handshake came about in time"),
+        Err(_) => return guard.report(Intrusion::NoHello, "no TLS handshake came about in time"),
     };
     let session = tls.get_ref().1;
     if session.alpn_protocol() != Some(ALPN) {
-        return visit.report(Intrusion::NotGrpc, "it does not want to speak HTTP/2");
+        return guard.report(Intrusion::NotGrpc, "it does not want to speak HTTP/2");
     }
     match files.judge(session.peer_certificates()) {
         Ok(certificate) => {
-            let caller = Caller { visit, certificate: certificate.map(Arc::new), home };
-            converse(shared, tls, caller, closing).await;
+            let caller = Caller { guard, certificate: certificate.map(Arc::new), runtime };
+            serve_http2(shared, tls, caller, closing).await;
         }
-        Err(error) => visit.report(Intrusion::Certificate, &error.to_string()),
+        Err(error) => guard.report(Intrusion::Certificate, &error.to_string()),
     }
 }
 
@@ -196,7 +196,7 @@ fn classify(error: &io::Error) -> Option<Intrusion> {
 }
 
 /// Speaks HTTP/2 on one connection until it ends.
-async fn converse<S>(shared: Arc<Shared>, stream: S, caller: Caller, mut closing: watch::Receiver<()>)
+async fn serve_http2<S>(shared: Arc<Shared>, stream: S, caller: Caller, mut closing: watch::Receiver<()>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -213,8 +213,8 @@ where
         .max_header_list_size(MAX_HEADERS)
         .keep_alive_interval(settings.http2_keepalive_interval)
         .keep_alive_timeout(settings.http2_keepalive_timeout);
-    let visit = caller.visit.clone();
-    let stream = Guarded::new(stream, visit.clone());
+    let guard = caller.guard.clone();
+    let stream = Guarded::new(stream, guard.clone());
     let service = service_fn(move |request: http::Request<Incoming>| {
         let (shared, caller) = (shared.clone(), caller.clone());
         async move { Ok::<_, std::convert::Infallible>(server::answer(shared, caller, request.map(Body::new)).await) }
@@ -224,7 +224,7 @@ where
         tokio::select! {
             end = &mut connection => {
                 if let Err(error) = end {
-                    tracing::debug!(ip = %visit.ip, %error, "a connection ended");
+                    tracing::debug!(ip = %guard.ip, %error, "a connection ended");
                 }
                 return;
             }
@@ -243,13 +243,13 @@ pub(super) fn window(largest: usize) -> u32 {
 struct Socket {
     /// `None` only while the socket changes pollers.
     stream: Option<TcpStream>,
-    home: Arc<Home>,
+    runtime: Arc<ConnectionRuntime>,
     is_moved: bool,
 }
 
 impl Socket {
     fn stream(&mut self) -> io::Result<Pin<&mut TcpStream>> {
-        if !self.is_moved && self.home.has_moved.load(Ordering::Relaxed) {
+        if !self.is_moved && self.runtime.has_moved.load(Ordering::Relaxed) {
             self.is_moved = true;
             self.change_poller()?;
         }
@@ -319,7 +319,7 @@ mod tests {
     use crate::settings::TransportSettings;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    fn runtime(name: &str) -> tokio::runtime::Runtime {
+    fn start_runtime(name: &str) -> tokio::runtime::Runtime {
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name(name).enable_all().build().unwrap()
     }
 
@@ -331,25 +331,25 @@ mod tests {
     /// control runtime has ended by then.
     #[test]
     fn a_connection_moves_with_its_socket() {
-        let (control, data) = (runtime("control"), runtime("data"));
+        let (control, data) = (start_runtime("control"), start_runtime("data"));
         let (said, heard) = std::sync::mpsc::channel();
         let mut peer = control.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap().into_std().unwrap();
             let (accepted, _) = listener.accept().await.unwrap();
-            let home = Arc::new(Home::default());
-            let mut socket = Socket { stream: Some(accepted), home: home.clone(), is_moved: false };
-            let (lane, data) = (home.clone(), data.handle().clone());
+            let runtime = Arc::new(ConnectionRuntime::default());
+            let mut socket = Socket { stream: Some(accepted), runtime: runtime.clone(), is_moved: false };
+            let (moving, data) = (runtime.clone(), data.handle().clone());
             let connection = Box::pin(async move {
                 for _ in 0..2 {
                     let byte = socket.read_u8().await.unwrap();
                     said.send((byte, thread())).unwrap();
-                    lane.move_to_data();
+                    moving.move_to_data();
                     tokio::task::yield_now().await;
                 }
                 socket.write_u8(3).await.unwrap();
             });
-            control.spawn(async move { drive(connection, home, &data).await });
+            control.spawn(async move { drive(connection, runtime, &data).await });
             peer
         });
         use std::io::{Read, Write};

@@ -14,7 +14,7 @@ use tonic::codegen::http::Uri;
 use tonic::codegen::{BoxFuture, Service};
 
 use super::HandshakeError;
-use super::failure::{self, Heard};
+use super::failure::{self, FirstRead};
 use super::shared::Shared;
 use super::tls::ALPN;
 use crate::dial_failure::DialFailure;
@@ -29,7 +29,7 @@ pub(super) struct Connector {
     pub(super) host: String,
     pub(super) lane: Lane,
     /// Records the listener's first bytes, or how the connection broke.
-    pub(super) heard: Heard,
+    pub(super) first_read: FirstRead,
 }
 
 impl Service<Uri> for Connector {
@@ -42,11 +42,11 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let Self { shared, target, host, lane, heard } = self.clone();
+        let Self { shared, target, host, lane, first_read } = self.clone();
         Box::pin(async move {
             let tcp = TcpStream::connect(target).await.map_err(|error| failure::of_socket(&error))?;
             prepare(&tcp, lane, &shared.settings).map_err(|error| failure::of_socket(&error))?;
-            let Some(files) = &shared.tls else { return Ok(TokioIo::new(Io::new(Carrier::Plain(tcp), heard))) };
+            let Some(files) = &shared.tls else { return Ok(TokioIo::new(Io::new(Carrier::Plain(tcp), first_read))) };
             let name = files.server_name(&host).map_err(|error| DialFailure::Tls(error.to_string()))?;
             let shaken = files.current().connector.connect(name, tcp).await;
             let tls = shaken.map_err(|error| failure::of_handshake(error.into()))?;
@@ -56,7 +56,7 @@ impl Service<Uri> for Connector {
             }
             let judged = files.judge(session.peer_certificates());
             judged.map_err(|error| DialFailure::Tls(error.to_string()))?;
-            Ok(TokioIo::new(Io::new(Carrier::Tls(Box::new(tls)), heard)))
+            Ok(TokioIo::new(Io::new(Carrier::Tls(Box::new(tls)), first_read)))
         })
     }
 }
@@ -84,12 +84,12 @@ enum Carrier {
 pub(super) struct Io {
     carrier: Carrier,
     /// `Some` until the listener has sent something.
-    heard: Option<Heard>,
+    first_read: Option<FirstRead>,
 }
 
 impl Io {
-    fn new(carrier: Carrier, heard: Heard) -> Self {
-        Self { carrier, heard: Some(heard) }
+    fn new(carrier: Carrier, first_read: FirstRead) -> Self {
+        Self { carrier, first_read: Some(first_read) }
     }
 }
 
@@ -108,9 +108,9 @@ impl AsyncRead for Io {
         let this = &mut *self;
         let before = buf.filled().len();
         let polled = each!(this, io => Pin::new(io).poll_read(cx, buf));
-        if let (Some(heard), Poll::Ready(read)) = (&this.heard, &polled) {
-            heard.note(read.as_ref().map(|()| &buf.filled()[before..]));
-            this.heard = None;
+        if let (Some(first_read), Poll::Ready(read)) = (&this.first_read, &polled) {
+            first_read.note(read.as_ref().map(|()| &buf.filled()[before..]));
+            this.first_read = None;
         }
         polled
     }

@@ -12,7 +12,7 @@ use crate::dial_failure::DialFailure;
 /// The first event of a connection: the listener's first bytes, which tell another protocol, or how the connection
 /// broke.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Heard(Arc<OnceLock<First>>);
+pub(super) struct FirstRead(Arc<OnceLock<First>>);
 
 #[derive(Debug)]
 enum First {
@@ -24,7 +24,7 @@ enum First {
 /// First bytes kept: enough to tell protocols apart.
 const LOOKED_AT: usize = 16;
 
-impl Heard {
+impl FirstRead {
     /// Records the result of the first read.
     pub(super) fn note(&self, read: Result<&[u8], &io::Error>) {
         let first = match read {
@@ -89,7 +89,7 @@ pub(super) fn of_handshake(error: HandshakeError) -> DialFailure {
 }
 
 /// Classifies an error of the connection: by our own error among its causes, or by the first bytes read.
-pub(super) fn of_connection(error: &(dyn Error + 'static), heard: &Heard) -> DialFailure {
+pub(super) fn of_connection(error: &(dyn Error + 'static), first_read: &FirstRead) -> DialFailure {
     let mut cause = Some(error);
     while let Some(error) = cause {
         if let Some(found) = error.downcast_ref::<DialFailure>() {
@@ -100,16 +100,16 @@ pub(super) fn of_connection(error: &(dyn Error + 'static), heard: &Heard) -> Dia
         }
         cause = error.source();
     }
-    heard.failure().unwrap_or_else(|| {
-        let hint = if heard.0.get().is_none() { "; is transport.tls on at one end only?" } else { "" };
+    first_read.failure().unwrap_or_else(|| {
+        let hint = if first_read.0.get().is_none() { "; is transport.tls on at one end only?" } else { "" };
         DialFailure::Broken(format!("{}{hint}", causes(error)))
     })
 }
 
 /// Classifies the answer to the call that opens a stream.
-pub(super) fn of_status(status: &Status, heard: &Heard) -> DialFailure {
+pub(super) fn of_status(status: &Status, first_read: &FirstRead) -> DialFailure {
     if status.source().is_some() {
-        return of_connection(status, heard);
+        return of_connection(status, first_read);
     }
     match (status.code(), status.message()) {
         (Code::Unimplemented, "") => {
@@ -118,7 +118,7 @@ pub(super) fn of_status(status: &Status, heard: &Heard) -> DialFailure {
         (Code::Unimplemented, said) => DialFailure::OtherService(said.to_owned()),
         // tonic's text for an HTTP answer that is not gRPC.
         _ if status.message().contains("HTTP status code") => DialFailure::OtherProtocol(status.message().to_owned()),
-        _ => heard.failure().unwrap_or_else(|| DialFailure::Broken(status.message().to_owned())),
+        _ => first_read.failure().unwrap_or_else(|| DialFailure::Broken(status.message().to_owned())),
     }
 }
 

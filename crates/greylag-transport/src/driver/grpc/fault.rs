@@ -86,11 +86,11 @@ impl FaultCell {
         (delay != 0).then_some((delay >> 32, delay & u64::from(u32::MAX)))
     }
 
-    pub(super) fn is_deaf(&self) -> bool {
+    pub(super) fn drops_inbound(&self) -> bool {
         f64::from_bits(self.inbound.load(Ordering::Relaxed)) >= 1.0
     }
 
-    pub(super) fn is_mute(&self) -> bool {
+    pub(super) fn drops_outbound(&self) -> bool {
         self.outbound() >= 1.0
     }
 }
@@ -160,14 +160,14 @@ impl<S: Stream<Item = OutFrame> + Unpin> Stream for Delayed<S> {
 
 /// Decides for each message whether the fault drops it.
 #[derive(Debug)]
-pub(super) struct Gremlin(ChaCha8Rng);
+pub(super) struct DropFault(ChaCha8Rng);
 
-impl Gremlin {
+impl DropFault {
     pub(super) fn new(seed: u64) -> Self {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }
 
-    pub(super) fn swallows(&mut self, probability: f64) -> bool {
+    pub(super) fn drops(&mut self, probability: f64) -> bool {
         probability > 0.0 && (probability >= 1.0 || self.0.random_bool(probability))
     }
 }

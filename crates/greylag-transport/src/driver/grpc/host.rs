@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_strangers_may_reach() {
+    fn addresses_are_public_by_their_range() {
         let public = |bound: &str, host| is_public(bound.parse().unwrap(), host);
         for private in ["127.0.0.1", "10.1.2.3", "192.168.0.9", "172.31.0.1", "100.127.0.1", "fd00::1", "::1"] {
             assert!(!public(private, "db.example.com"), "{private}");

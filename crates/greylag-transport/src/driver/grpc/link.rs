@@ -18,15 +18,15 @@ use tonic::{Status, Streaming};
 use super::accept;
 use super::codec::FrameCodec;
 use super::connector::Connector;
-use super::failure::{self, Heard};
+use super::failure::{self, FirstRead};
 use super::fault::Delayed;
-use super::outbound::{Agreed, Line, Outbound};
+use super::outbound::{Agreed, Outbound, StreamState};
 use super::peer::{LinkEnd, Peer};
 use super::resolve;
 use super::shared::{Announcement, Shared};
 use crate::association::Input;
-use crate::complaints::Complaints;
 use crate::dial_failure::DialFailure;
+use crate::dial_warnings::DialWarnings;
 use crate::endpoint::shortened;
 use crate::hello::{Accepted, Features, Hello, HelloReply, MIN_SUPPORTED, PROTOCOL_VERSION, Rejected};
 use crate::lane::Lane;
@@ -51,8 +51,8 @@ struct Opened {
 
 /// Dials, and returns when the stream has ended.
 pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u64, end: Arc<LinkEnd>) {
-    let line = Arc::new(Line::default());
-    let dial = open(&shared, &peer, lane, seq, line.clone());
+    let stream_state = Arc::new(StreamState::default());
+    let dial = open(&shared, &peer, lane, seq, stream_state.clone());
     let opened = tokio::select! {
         opened = tokio::time::timeout(shared.settings.connection_timeout, dial) => opened,
         () = end.closed.notified() => return,
@@ -69,7 +69,7 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
             let Rejected { code, reason, holder, detail, .. } = rejected;
             if code == RejectCode::Terminating || !code.is_retryable() {
                 // Count the last word as ended: the peer reads nothing on this lane.
-                shared.farewell_ended(&peer.address, lane);
+                shared.terminating_done(&peer.address, lane);
             }
             if code.is_retryable() && holder.is_none() {
                 tell_failure(&shared, &peer, lane, DialFailure::NotNow(shortened(detail.clone())));
@@ -79,26 +79,26 @@ pub(super) async fn run(shared: Arc<Shared>, peer: Arc<Peer>, lane: Lane, seq: u
         }
         HelloReply::Accepted(Accepted { from, host_id, cluster_id, features, max_names, .. }) => {
             // Before the gate of the queue opens, so that the first frame is written by this agreement.
-            line.agree(Agreed { max_names: max_names as usize, zstd: features.zstd });
-            lock(&peer.complaints).reached();
+            stream_state.agree(Agreed { max_names: max_names as usize, zstd: features.zstd });
+            lock(&peer.dial_warnings).reached();
             peer.input(&shared, Input::Accepted { lane, seq, uid: from.uid(), host_id: host_id.clone() });
             let info = PeerInfo { peer: from.clone(), ip, reached: true, host_id, cluster_id };
             if peer.introduce(&shared, info.clone()) {
                 shared.announce(Announcement::Event(TransportEvent::DialAnswered(info)));
             }
-            // Free the caller's seat: the peer is proven to run at the address that it names.
+            // Free the caller's slot: the peer is proven to run at the address that it names.
             shared.callers().vacate(&peer.address);
             if said != shared.cluster_id() {
                 // Repeat the Hello with what became known during the handshake; later news goes through the open gate.
                 peer.greet_again(&shared, lane);
             }
             let received = listen(&shared, &peer, lane, &from, replies, &end).await;
-            let lost = line.written.load(Ordering::Relaxed).saturating_sub(received);
+            let lost = stream_state.written.load(Ordering::Relaxed).saturating_sub(received);
             count_lost(&shared, &peer, lane, &from, lost);
             peer.input(&shared, Input::Failed { lane, seq });
             // Only after the machine has closed the lane: a later last word then finds the lane closed.
             if peer.has_taken_leave(from.uid()) {
-                shared.farewell_ended(&peer.address, lane);
+                shared.terminating_done(&peer.address, lane);
             }
         }
     }
@@ -127,23 +127,23 @@ fn failed(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, failure:
     // Warn once failures last longer than messages wait for the peer: beyond that messages are lost.
     let patience = shared.settings.handshake_timeout;
     // A node that left in order closed its port, and seeds are dialled for other clusters (cluster M25) even when gone.
-    let is_expected = failure == DialFailure::Refused && peer.is_vacated();
-    if !is_expected && lock(&peer.complaints).failed(Instant::now(), failure.may_pass(), patience) {
+    let is_expected = failure == DialFailure::Refused && peer.is_vacant();
+    if !is_expected && lock(&peer.dial_warnings).failed(Instant::now(), failure.may_pass(), patience) {
         tracing::warn!(peer = %peer.address, %lane, error = %failure, "a dial failed{hint}; it is repeated, and further failures are logged at debug");
     } else {
         tracing::debug!(peer = %peer.address, %lane, error = %failure, "a dial failed{hint}");
     }
     if failure == DialFailure::Refused && shared.is_shutting_down.load(Ordering::Acquire) {
         // Count the last word as ended: no process listens there any more.
-        shared.farewell_ended(&peer.address, lane);
+        shared.terminating_done(&peer.address, lane);
     }
     tell_failure(shared, peer, lane, failure);
     peer.queue(lane).end(seq);
     peer.input(shared, Input::Failed { lane, seq });
 }
 
-fn lock(complaints: &Mutex<Complaints>) -> MutexGuard<'_, Complaints> {
-    complaints.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(dial_warnings: &Mutex<DialWarnings>) -> MutexGuard<'_, DialWarnings> {
+    dial_warnings.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reports the failure to the layers above, once for all lanes of a peer.
@@ -159,9 +159,9 @@ async fn open(
     peer: &Arc<Peer>,
     lane: Lane,
     seq: u64,
-    line: Arc<Line>,
+    stream_state: Arc<StreamState>,
 ) -> Result<Opened, DialFailure> {
-    if peer.fault.is_mute() {
+    if peer.fault.drops_outbound() {
         return Err(DialFailure::Broken("blackholed on purpose".to_owned()));
     }
     let mut last = DialFailure::UnknownHost("the name has no address".to_owned());
@@ -169,12 +169,14 @@ async fn open(
     let found = found.map_err(|error| DialFailure::UnknownHost(error.to_string()))?;
     let (targets, patience) = resolve::in_turn(found, seq, shared.settings.connection_timeout);
     for target in targets {
-        let heard = Heard::default();
+        let first_read = FirstRead::default();
         let host = peer.address.host().to_owned();
-        let connector = Connector { shared: shared.clone(), target, host, lane, heard: heard.clone() };
+        let connector = Connector { shared: shared.clone(), target, host, lane, first_read: first_read.clone() };
         match channel(shared, target, lane, patience).connect_with_connector(connector).await {
-            Ok(channel) => return greet(shared, peer, (lane, seq), line, channel, target.ip(), &heard).await,
-            Err(error) => last = failure::of_connection(&error, &heard),
+            Ok(channel) => {
+                return greet(shared, peer, (lane, seq), stream_state, channel, target.ip(), &first_read).await;
+            }
+            Err(error) => last = failure::of_connection(&error, &first_read),
         }
     }
     Err(last)
@@ -185,19 +187,19 @@ async fn greet(
     shared: &Arc<Shared>,
     peer: &Arc<Peer>,
     (lane, seq): (Lane, u64),
-    line: Arc<Line>,
+    stream_state: Arc<StreamState>,
     channel: Channel,
     ip: IpAddr,
-    heard: &Heard,
+    first_read: &FirstRead,
 ) -> Result<Opened, DialFailure> {
-    let refused = |status: Status| failure::of_status(&status, heard);
+    let refused = |status: Status| failure::of_status(&status, first_read);
     let max = shared.settings.maximum_message_size(lane.kind()) + FRAME_OVERHEAD;
     let mut client = Grpc::new(channel).max_decoding_message_size(max).max_encoding_message_size(max);
-    client.ready().await.map_err(|error| failure::of_connection(&error, heard))?;
+    client.ready().await.map_err(|error| failure::of_connection(&error, first_read))?;
     let hello = hello(shared, peer, lane, seq);
     let said = hello.cluster_id;
     let hello = wire::write_frame(&Frame::Hello(hello));
-    let outbound = Outbound::new(shared.clone(), peer.clone(), lane, seq, hello, line);
+    let outbound = Outbound::new(shared.clone(), peer.clone(), lane, seq, hello, stream_state);
     let outbound = Delayed::new(peer.clone(), outbound);
     let method = PathAndQuery::from_static(METHOD);
     let response = client.streaming(tonic::Request::new(outbound), method, FrameCodec).await;
@@ -258,7 +260,7 @@ async fn listen(
     // after a while.
     let given_up = async {
         end.closed.notified().await;
-        tokio::time::sleep(LAST_WORDS).await;
+        tokio::time::sleep(CLOSE_TIMEOUT).await;
     };
     tokio::pin!(given_up);
     loop {
@@ -274,11 +276,11 @@ async fn listen(
         match frame {
             Ok(Frame::Received(count)) => received = count,
             // Ignore the frame: the fault swallows what arrives.
-            Ok(_) if peer.fault.is_deaf() => {}
+            Ok(_) if peer.fault.drops_inbound() => {}
             Ok(Frame::Ack(seq)) => peer.numbered_input(shared, SenderInput::Ack { from: from.uid(), seq }),
             Ok(Frame::Nack(seq)) => peer.numbered_input(shared, SenderInput::Nack { from: from.uid(), seq }),
             Ok(Frame::FlushAck(id)) => shared.flushes.acked(from, lane, id),
-            Ok(Frame::TerminatingAck) => shared.farewell_ended(&peer.address, lane),
+            Ok(Frame::TerminatingAck) => shared.terminating_done(&peer.address, lane),
             Ok(Frame::Quarantined { from, to, reason }) => {
                 // Only a process at the peer's address speaks for the peer; the machine judges which incarnation.
                 if to == shared.endpoint.self_address && from.address() == &peer.address {
@@ -299,4 +301,4 @@ async fn listen(
 }
 
 /// How long a stream that we ended may take to end on the other side.
-const LAST_WORDS: Duration = Duration::from_secs(3);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);

@@ -7,12 +7,13 @@
 //! [`GrpcTransport::shutdown`] is the orderly way.
 
 mod accept;
+mod caller_slots;
 mod codec;
+mod connection_guard;
 mod connector;
 mod failure;
 mod fault;
 mod flushes;
-mod graveyard;
 mod holders;
 mod host;
 mod link;
@@ -21,7 +22,7 @@ mod outbound;
 mod peer;
 mod reliable;
 mod resolve;
-mod seats;
+mod retired_uids;
 mod sending;
 mod server;
 mod shared;
@@ -29,7 +30,6 @@ mod sorting;
 mod streams;
 mod table;
 mod tls;
-mod visit;
 mod workers;
 
 use std::any::Any;
@@ -47,8 +47,8 @@ use tokio::sync::{mpsc, oneshot};
 pub use fault::Fault;
 pub use tls::{HandshakeError, TlsDialer, TlsFiles};
 
+use crate::admission_control::Intrusion;
 use crate::dead_letters::{DeadLetterEvents, DeadLetterKey};
-use crate::doorkeeper::Intrusion;
 use crate::endpoint::Endpoint;
 use crate::envelope::{Envelope, Inbound, Recipient};
 use crate::error::{BindError, TlsError};
@@ -212,20 +212,20 @@ impl GrpcTransport {
     ) -> Arc<Self> {
         tracing::info!(%address, cluster = settings.cluster_name, "listening");
         let endpoint = Endpoint::new(address, registry, settings.dead_letter_log_rate, rand::random());
-        let (workers, desks) = Workers::new(settings.inbound_lanes, settings.outbound_queue_bytes);
+        let (workers, receivers) = Workers::new(settings.inbound_lanes, settings.outbound_queue_bytes);
         let (announce, announcements) = mpsc::unbounded_channel();
         let handles = (control.handle().clone(), data.handle().clone());
         let shared =
             Arc::new(Shared::new(settings, endpoint, host::host_id(), tls, handles.0, handles.1, workers, announce));
-        desks.open(&shared);
+        receivers.open(&shared);
         control.spawn(shared::announce_all(shared.clone(), announcements));
         control.spawn(shared::expire_asks(shared.clone()));
         if let Some(files) = shared.tls.clone() {
             control.spawn(files.keep_reading());
         }
         control.spawn(shared::log_suppressed(shared.clone()));
-        control.spawn(shared::let_go_of_the_spent(shared.clone()));
-        control.spawn(seats::let_go_of_callers(shared.clone()));
+        control.spawn(shared::drop_idle_peers(shared.clone()));
+        control.spawn(caller_slots::drop_callers(shared.clone()));
         let ((open, opened), (stop_listening, stop)) = (oneshot::channel(), oneshot::channel());
         let port = Arc::new(listener);
         let server = control.spawn(accept::serve(shared.clone(), port.clone(), opened, stop));
@@ -270,7 +270,7 @@ impl GrpcTransport {
             skipped_frames: counters.skipped_frames.load(Ordering::Relaxed),
             malformed_frames: counters.malformed_frames.load(Ordering::Relaxed),
             inbound_streams: self.shared.streams.count(),
-            intrusions: self.shared.door().counts(),
+            intrusions: self.shared.admission_control().counts(),
             tls_reloads: tls(|files| &files.reloads),
             tls_reload_failures: tls(|files| &files.failures),
             certificate_days_left: self.shared.tls.as_ref().map(|files| files.days_left()),
@@ -326,10 +326,10 @@ impl GrpcTransport {
         let Some(running) = self.running.lock().expect(NO_PANIC).take() else { return };
         let shared = &self.shared;
         shared.is_shutting_down.store(true, Ordering::Release);
-        self.say_farewell();
-        let flushed = tokio::time::timeout(shared.settings.shutdown_flush_timeout, shared.all_farewells_ended()).await;
+        self.send_terminating();
+        let flushed = tokio::time::timeout(shared.settings.shutdown_flush_timeout, shared.all_terminating_done()).await;
         if flushed.is_err() {
-            tracing::warn!("not every peer has read everything before this node ended");
+            tracing::warn!("shutdown timed out before all peers had read their queued messages");
         }
         let now = Instant::now();
         for peer in shared.peers() {
@@ -357,16 +357,16 @@ impl GrpcTransport {
 
     /// Queues the last word behind the items of every lane that is in use. A peer that is itself ending gets the last
     /// word on its open lanes, and accepts no stream for the others.
-    fn say_farewell(&self) {
+    fn send_terminating(&self) {
         for peer in self.shared.peers() {
             for lane in peer.lanes() {
                 let queue = peer.queue(lane);
                 if queue.is_open() || !(queue.is_empty() || peer.is_terminating()) {
-                    self.shared.farewell_said(&peer.address, lane);
+                    self.shared.terminating_sent(&peer.address, lane);
                     peer.push(&self.shared, lane, Item::Terminating, true).ok();
                     // The stream, or the peer, may have ended before the last word was counted as said.
                     if peer.is_terminating() && !queue.is_open() {
-                        self.shared.farewell_ended(&peer.address, lane);
+                        self.shared.terminating_done(&peer.address, lane);
                     }
                 }
             }
@@ -452,7 +452,7 @@ impl Remoting for GrpcTransport {
     }
 
     fn set_tombstones(&self, tombstones: &BTreeSet<UniqueAddress>) {
-        self.shared.entomb(tombstones);
+        self.shared.set_tombstones(tombstones);
     }
 
     fn declare_chatter(&self, path_prefix: &str) {
@@ -481,7 +481,7 @@ impl Remoting for GrpcTransport {
     }
 
     fn open_to_strangers(&self, path: &str, is_open: bool) {
-        self.shared.endpoint.strangers.open(path, is_open);
+        self.shared.endpoint.membership.open(path, is_open);
     }
 
     fn set_holders(&self, holders: Vec<Holder>) {
@@ -532,8 +532,8 @@ impl Remoting for GrpcTransport {
         ask
     }
 
-    fn lend(&self, what: Arc<dyn Any + Send + Sync>) {
-        self.shared.endpoint.lend(what);
+    fn provide_resource(&self, what: Arc<dyn Any + Send + Sync>) {
+        self.shared.endpoint.provide_resource(what);
     }
 
     fn fail_ask(&self, ask_id: u64, error: AskError) {

@@ -16,7 +16,7 @@ use greylag_core::{DeadLetterReason, Uid, UniqueAddress};
 use tokio_stream::Stream;
 
 use super::codec::OutFrame;
-use super::fault::Gremlin;
+use super::fault::DropFault;
 use super::link::FRAME_OVERHEAD;
 use super::peer::Peer;
 use super::shared::Shared;
@@ -30,7 +30,7 @@ const KEPT_ROOM: usize = 64 * 1024;
 
 /// The state shared by the task that listens on a stream and the writer of the stream.
 #[derive(Default)]
-pub(super) struct Line {
+pub(super) struct StreamState {
     /// Envelopes written, to count those that a break loses.
     pub(super) written: AtomicU64,
     agreed: OnceLock<Agreed>,
@@ -43,7 +43,7 @@ pub(super) struct Agreed {
     pub(super) zstd: bool,
 }
 
-impl Line {
+impl StreamState {
     pub(super) fn agree(&self, agreed: Agreed) {
         self.agreed.set(agreed).ok();
     }
@@ -57,7 +57,7 @@ pub(super) struct Outbound {
     queue: Arc<LaneQueue>,
     seq: u64,
     hello: Option<Bytes>,
-    line: Arc<Line>,
+    stream_state: Arc<StreamState>,
     /// Made with the first frame: only then is it known which names the reader keeps.
     names: Option<NameWriter>,
     taken: VecDeque<Item>,
@@ -67,7 +67,7 @@ pub(super) struct Outbound {
     frame_size: usize,
     max_message: usize,
     max_batch: usize,
-    gremlin: Gremlin,
+    drop_fault: DropFault,
     /// A replaced incarnation for which an item was taken: all items that wait for it are handed back once no lock of
     /// the queue is held.
     stale: Option<Uid>,
@@ -82,20 +82,20 @@ impl Outbound {
         lane: Lane,
         seq: u64,
         hello: Bytes,
-        line: Arc<Line>,
+        stream_state: Arc<StreamState>,
     ) -> Self {
         let max_message = shared.settings.maximum_message_size(lane.kind());
         Self {
             queue: peer.queue(lane).clone(),
             max_message,
             max_batch: shared.settings.max_batch_bytes.min(max_message),
-            gremlin: Gremlin::new(seq),
+            drop_fault: DropFault::new(seq),
             shared,
             peer,
             lane,
             seq,
             hello: Some(hello),
-            line,
+            stream_state,
             names: None,
             taken: VecDeque::new(),
             scratch: BytesMut::new(),
@@ -132,7 +132,7 @@ impl Outbound {
             }
             let written = self.write_item(item, &peer, &mut names, &mut batch);
             let is_next = written.is_ok() && batch.len() > self.max_batch && count > 0;
-            let is_swallowed = written.is_ok() && !is_next && self.gremlin.swallows(self.peer.fault.outbound());
+            let is_swallowed = written.is_ok() && !is_next && self.drop_fault.drops(self.peer.fault.outbound());
             if written.is_ok() && !is_next && !is_swallowed {
                 (count, done) = (count + 1, done + 1);
                 continue;
@@ -160,14 +160,14 @@ impl Outbound {
         if count == 0 {
             return None;
         }
-        self.line.written.fetch_add(count, Ordering::Relaxed);
+        self.stream_state.written.fetch_add(count, Ordering::Relaxed);
         // Reserve for the next frame by this one's size: they are mostly alike.
         self.frame_size = (written.len() + written.len() / 8).max(1024);
         Some(self.finish(count, written))
     }
 
     fn agreed(&self) -> Agreed {
-        self.line.agreed.get().copied().unwrap_or_default()
+        self.stream_state.agreed.get().copied().unwrap_or_default()
     }
 
     fn empty_table(&self) -> NameWriter {
@@ -250,7 +250,7 @@ impl Outbound {
             Item::Flush { id, .. } => wire::write_frame(&Frame::Flush(id)),
             _ => wire::write_frame(&Frame::Terminating { from: self.shared.endpoint.self_address.clone() }),
         };
-        if self.gremlin.swallows(self.peer.fault.outbound()) {
+        if self.drop_fault.drops(self.peer.fault.outbound()) {
             self.shared.counters.swallowed_envelopes.fetch_add(1, Ordering::Relaxed);
             return None;
         }

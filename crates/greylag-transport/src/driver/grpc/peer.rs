@@ -12,11 +12,11 @@ use super::fault::FaultCell;
 use super::link;
 use super::reliable::Numbered;
 use super::shared::{Announcement, Shared};
-use crate::association::{Association, Effect, Event, Grave, Input};
-use crate::complaints::Complaints;
+use crate::association::{Association, Effect, Event, Input, RetiredUid};
+use crate::dial_warnings::DialWarnings;
 use crate::envelope::Envelope;
 use crate::lane::{Lane, LaneKind, lane_key_hash};
-use crate::queue::{Bounds, Item, LaneQueue, Place, Pushed};
+use crate::queue::{Bounds, Item, LaneQueue, Pushed, Waiter};
 use crate::reliable::SenderInput;
 use crate::remoting::{AskError, PeerInfo, QuarantineReason, TransportEvent};
 use crate::wire::{self, Frame};
@@ -26,7 +26,7 @@ pub(super) struct Peer {
     pub(super) address: NodeAddress,
     pub(super) fault: FaultCell,
     /// Decides which failing dial is worth a warning (cluster T31).
-    pub(super) complaints: Mutex<Complaints>,
+    pub(super) dial_warnings: Mutex<DialWarnings>,
     pub(super) numbered: Numbered,
     machine: Mutex<Association>,
     control: Arc<LaneQueue>,
@@ -38,15 +38,16 @@ pub(super) struct Peer {
     is_closed: AtomicBool,
     /// Whether the peer was dropped from the table; its address may have a new peer. Written under the locks of machine
     /// and queues.
-    is_let_go: AtomicBool,
+    is_dropped: AtomicBool,
 }
 
 /// The outcome of dropping a caller that was never reached, once its streams had ended.
-pub(super) enum Parting {
-    /// The peer is closed. `graves`: its processes that must not come back; `blocked`: those of them that were blocked.
-    Gone { graves: Vec<Grave>, blocked: Vec<UniqueAddress> },
+pub(super) enum DropOutcome {
+    /// The peer is closed. `retired`: its processes that must not come back; `blocked`: those of them that were
+    /// blocked.
+    Dropped { retired: Vec<RetiredUid>, blocked: Vec<UniqueAddress> },
     /// The peer stays: this node quarantined its process, which is remembered for longer than its streams last.
-    Stays,
+    Kept,
 }
 
 /// Tells the task of a stream to end.
@@ -88,14 +89,14 @@ impl Peer {
         let queue = |kind| Arc::new(LaneQueue::new(Bounds { items: settings.queue_size(kind), bytes }));
         // Seed the jitter: lanes to a thousand peers must not be dialled again in step (cluster C4).
         let seed = shared.endpoint.self_address.uid().get() ^ lane_key_hash(&address.to_string(), "");
-        let graves = shared.graves.lock().expect(NO_PANIC).take(&address);
-        let machine = Association::new(settings.clone(), seed).remembering(graves);
+        let retired = shared.retired_uids.lock().expect(NO_PANIC).take(&address);
+        let machine = Association::new(settings.clone(), seed).remembering(retired);
         let machine = machine.held_by(shared.holders.of(&address));
         let machine = machine.tombstoned(shared.tombstones.of(&address).into_iter().collect());
         let peer = Arc::new(Self {
             address,
             fault: FaultCell::default(),
-            complaints: Mutex::default(),
+            dial_warnings: Mutex::default(),
             numbered: Numbered::new(settings),
             machine: Mutex::new(machine),
             control: queue(LaneKind::Control),
@@ -104,7 +105,7 @@ impl Peer {
             links: Mutex::default(),
             deadline_moved: Notify::new(),
             is_closed: AtomicBool::new(false),
-            is_let_go: AtomicBool::new(false),
+            is_dropped: AtomicBool::new(false),
         });
         shared.control.spawn(keep_deadlines(shared.clone(), peer.clone()));
         peer
@@ -146,7 +147,7 @@ impl Peer {
         lane: Lane,
         envelope: &mut Option<Envelope>,
         force: bool,
-        waiting: Option<Place<'_>>,
+        waiting: Option<Waiter<'_>>,
     ) -> bool {
         let pushed = self.queue(lane).push_envelope(envelope, force, waiting);
         if pushed == Some(Pushed::Wanted) {
@@ -204,47 +205,49 @@ impl Peer {
     }
 
     /// Whether the peer can be dropped, as far as its machine knows.
-    pub(super) fn is_spent(&self) -> bool {
-        self.machine.lock().expect(NO_PANIC).is_spent()
+    pub(super) fn is_droppable(&self) -> bool {
+        self.machine.lock().expect(NO_PANIC).is_droppable()
     }
 
-    pub(super) fn is_let_go(&self) -> bool {
-        self.is_let_go.load(Ordering::Acquire)
+    pub(super) fn is_dropped(&self) -> bool {
+        self.is_dropped.load(Ordering::Acquire)
     }
 
-    /// Closes the peer for good, if nothing is queued, waits or is under way; returns the graves to be remembered.
-    pub(super) fn let_go(&self) -> Option<Vec<Grave>> {
+    /// Closes the peer for good, if nothing is queued, waits or is under way; returns the retired uids to be
+    /// remembered.
+    pub(super) fn close_if_idle(&self) -> Option<Vec<RetiredUid>> {
         let machine = self.machine.lock().expect(NO_PANIC);
-        if !machine.is_spent() || !self.close_unused() {
+        if !machine.is_droppable() || !self.close_unused() {
             return None;
         }
-        let graves = machine.graves().collect();
+        let retired = machine.retired_uids().collect();
         drop(machine);
         self.close();
-        Some(graves)
+        Some(retired)
     }
 
     /// Closes the peer of a process that has called and was never reached. `None`: something is under way.
-    pub(super) fn let_go_of_caller(&self) -> Option<Parting> {
+    pub(super) fn close_caller(&self) -> Option<DropOutcome> {
         let machine = self.machine.lock().expect(NO_PANIC);
         if machine.has_quarantined() {
-            return Some(Parting::Stays);
+            return Some(DropOutcome::Kept);
         }
         if !machine.is_unreached() || !self.close_unused() {
             return None;
         }
         let left = machine.left_in_order().collect::<Vec<_>>();
         let blocked = left.iter().map(|uid| self.incarnation(*uid)).collect();
-        let graves = machine.graves().chain(left.iter().map(|uid| Grave { uid: *uid, may_return: false })).collect();
+        let retired =
+            machine.retired_uids().chain(left.iter().map(|uid| RetiredUid { uid: *uid, may_return: false })).collect();
         drop(machine);
         self.close();
-        Some(Parting::Gone { graves, blocked })
+        Some(DropOutcome::Dropped { retired, blocked })
     }
 
     /// Closes the queues, if no message is queued and none waits.
     fn close_unused(&self) -> bool {
         let queues: Vec<&LaneQueue> = self.lanes().map(|lane| &**self.queue(lane)).collect();
-        let closing = || LaneQueue::close_unused(&queues, || self.is_let_go.store(true, Ordering::Release));
+        let closing = || LaneQueue::close_unused(&queues, || self.is_dropped.store(true, Ordering::Release));
         !self.fault.is_set() && self.numbered.close_unused(closing)
     }
 
@@ -260,9 +263,9 @@ impl Peer {
         let mut effects = Vec::new();
         // Carry effects out under the lock, so that those of two inputs cannot cross; no effect waits.
         let mut machine = self.machine.lock().expect(NO_PANIC);
-        if self.is_let_go() {
+        if self.is_dropped() {
             drop(machine);
-            shared.await_letting_go();
+            shared.await_drop();
             return shared.peer(&self.address).run(shared, input);
         }
         let deadline = machine.next_deadline();
@@ -330,7 +333,7 @@ impl Peer {
             Effect::NewIncarnation { uid, old, incarnation } => {
                 tracing::info!(peer = %self.address, %uid, ?old, incarnation, "a new incarnation runs");
                 if let Some(old) = old {
-                    self.bury(shared, old);
+                    self.retire(shared, old);
                 }
                 self.numbered.expect_from(uid);
                 return numbered(SenderInput::Incarnation { uid });
@@ -380,7 +383,7 @@ impl Peer {
     }
 
     /// Ends the streams of an incarnation that is gone; envelopes for it alone are dropped or go back to their senders.
-    fn bury(&self, shared: &Shared, old: Uid) {
+    fn retire(&self, shared: &Shared, old: Uid) {
         shared.streams.end_all_of(&self.incarnation(old));
         self.hand_back(shared, old, DeadLetterReason::StaleIncarnation);
     }
@@ -443,7 +446,7 @@ impl Peer {
             Event::PeerTerminating { uid } => {
                 // The peer opens no stream any more; on open streams it still acknowledges what it reads.
                 for lane in self.lanes().filter(|lane| !self.queue(*lane).is_open()) {
-                    shared.farewell_ended(&address, lane);
+                    shared.terminating_done(&address, lane);
                 }
                 TransportEvent::PeerTerminating(self.incarnation(uid))
             }
@@ -462,8 +465,8 @@ impl Peer {
     }
 
     /// Whether the last process known at the address has taken leave.
-    pub(super) fn is_vacated(&self) -> bool {
-        self.machine.lock().expect(NO_PANIC).is_vacated()
+    pub(super) fn is_vacant(&self) -> bool {
+        self.machine.lock().expect(NO_PANIC).is_vacant()
     }
 
     fn incarnation(&self, uid: Uid) -> UniqueAddress {
@@ -540,7 +543,7 @@ mod tests {
     /// Cluster T21: an address where no process runs any more costs nothing after a while, and a process that was
     /// refused there stays refused.
     #[tokio::test]
-    async fn a_peer_of_no_use_is_let_go_and_its_dead_stay_dead() {
+    async fn an_unused_peer_is_dropped_and_its_retired_uids_stay_refused() {
         let node = bind(Duration::from_millis(20)).await;
         let (gone, other): (UniqueAddress, UniqueAddress) =
             ("127.0.0.1:9#7".parse().unwrap(), "127.0.0.1:10#7".parse().unwrap());
@@ -562,12 +565,12 @@ mod tests {
     /// Cluster T21, T22: a message sent while a peer is being dropped goes to the next peer of the address; no message
     /// is lost, numbered or not.
     #[tokio::test]
-    async fn nothing_is_lost_by_letting_go() {
+    async fn dropping_a_peer_loses_no_message() {
         let node = bind(Duration::from_secs(3600)).await;
         // Keep a handle of the old peer, as a slow sender may.
         let to: UniqueAddress = "127.0.0.1:9#7".parse().unwrap();
         let old = node.shared.peer(to.address());
-        node.shared.let_go(&old);
+        node.shared.drop_peer(&old);
         assert!(old.push(&node.shared, Lane::ordinary(0), Item::Envelope(message()), true).is_err());
         old.input(&node.shared, Input::Hello { uid: to.uid(), host_id: None });
         assert!(node.shared.peer(to.address()).is_current(to.uid()), "the Hello reached the next one");
@@ -584,7 +587,7 @@ mod tests {
                     }
                 });
                 start.wait();
-                node.shared.let_go(&peer);
+                node.shared.drop_peer(&peer);
             });
             let now = node.shared.peer(to.address());
             match port % 2 {
@@ -609,8 +612,8 @@ mod tests {
         node.fault(faulty.address(), crate::driver::grpc::Fault::Blackhole);
         for peer in [known, quarantined, spoken_to, faulty] {
             let kept = node.shared.peer(peer.address());
-            node.shared.let_go(&kept);
-            assert!(!kept.is_let_go() && Arc::ptr_eq(&kept, &node.shared.peer(peer.address())), "{peer}");
+            node.shared.drop_peer(&kept);
+            assert!(!kept.is_dropped() && Arc::ptr_eq(&kept, &node.shared.peer(peer.address())), "{peer}");
         }
     }
 }

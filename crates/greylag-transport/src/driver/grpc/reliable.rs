@@ -10,7 +10,7 @@ use greylag_core::{Uid, UniqueAddress};
 use super::peer::Peer;
 use super::shared::{Announcement, Shared};
 use crate::association::Input;
-use crate::envelope::Letter;
+use crate::envelope::EncodedMessage;
 use crate::lane::Lane;
 use crate::queue::{Item, Pushed};
 use crate::reliable::{ReceiverEffect, ReceiverInput, ReliableReceiver, ReliableSender, SenderEffect, SenderInput};
@@ -20,7 +20,7 @@ use crate::wire;
 
 /// The sender and receiver of one peer's numbered messages.
 pub(super) struct Numbered {
-    sender: Mutex<ReliableSender<Arc<Letter>>>,
+    sender: Mutex<ReliableSender<Arc<EncodedMessage>>>,
     /// Whether the peer was dropped; written under the lock of the sender.
     is_closed: AtomicBool,
     receiver: Mutex<ReliableReceiver>,
@@ -46,12 +46,17 @@ impl Numbered {
 
     /// Notes that another incarnation runs at the address: its messages are numbered anew.
     pub(super) fn expect_from(&self, uid: Uid) {
-        let input = ReceiverInput::<Letter>::Incarnation { uid };
+        let input = ReceiverInput::<EncodedMessage>::Incarnation { uid };
         self.receiver.lock().expect(NO_PANIC).handle(input, &mut Vec::new());
     }
 
     /// Gives the receiver a numbered message; returns the effects.
-    pub(super) fn arrived(&self, from: Uid, seq: u64, message: Option<Letter>) -> Vec<ReceiverEffect<Letter>> {
+    pub(super) fn arrived(
+        &self,
+        from: Uid,
+        seq: u64,
+        message: Option<EncodedMessage>,
+    ) -> Vec<ReceiverEffect<EncodedMessage>> {
         let mut effects = Vec::new();
         self.receiver.lock().expect(NO_PANIC).handle(ReceiverInput::Arrived { from, seq, message }, &mut effects);
         effects
@@ -73,7 +78,7 @@ impl Peer {
         self: &Arc<Self>,
         shared: &Arc<Shared>,
         target: Uid,
-        message: Arc<Letter>,
+        message: Arc<EncodedMessage>,
     ) -> Result<(), NotNumbered> {
         let (inputs, outcome) = self.run_sender(shared, Instant::now(), SenderInput::Send { target, message });
         for input in inputs {
@@ -83,14 +88,19 @@ impl Peer {
     }
 
     /// Feeds the sender, and then the association with the inputs that follow.
-    pub(super) fn numbered_input(self: &Arc<Self>, shared: &Arc<Shared>, input: SenderInput<Arc<Letter>>) {
+    pub(super) fn numbered_input(self: &Arc<Self>, shared: &Arc<Shared>, input: SenderInput<Arc<EncodedMessage>>) {
         for input in self.run_numbered(shared, Instant::now(), input) {
             self.input(shared, input);
         }
     }
 
     /// Feeds the sender; returns the inputs for the association. Callable under the association's lock.
-    pub(super) fn run_numbered(&self, shared: &Shared, now: Instant, input: SenderInput<Arc<Letter>>) -> Vec<Input> {
+    pub(super) fn run_numbered(
+        &self,
+        shared: &Shared,
+        now: Instant,
+        input: SenderInput<Arc<EncodedMessage>>,
+    ) -> Vec<Input> {
         self.run_sender(shared, now, input).0
     }
 
@@ -98,7 +108,7 @@ impl Peer {
         &self,
         shared: &Shared,
         now: Instant,
-        input: SenderInput<Arc<Letter>>,
+        input: SenderInput<Arc<EncodedMessage>>,
     ) -> (Vec<Input>, Result<(), NotNumbered>) {
         let mut outcome = Ok(());
         let mut effects = Vec::new();

@@ -96,7 +96,7 @@ mod tests {
 
     /// Cluster T9: one of two addresses accepts connections and never sends a byte; the dial reaches the other address.
     #[tokio::test]
-    async fn of_two_addresses_the_one_that_answers_is_found() {
+    async fn a_dial_finds_the_answering_one_of_two_addresses() {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let swallows = silent.local_addr().unwrap();
         reaches(move |_, bound| vec![swallows, bound]).await;

@@ -13,9 +13,9 @@ use tokio::time::Sleep;
 use super::flushes::{Done, Mark};
 use super::reliable::NotNumbered;
 use super::shared::Shared;
-use crate::envelope::{Envelope, Inbound, Letter, MAX_NAME, Payload};
+use crate::envelope::{EncodedMessage, Envelope, Inbound, MAX_NAME, Payload};
 use crate::lane::Lane;
-use crate::queue::{Item, Place};
+use crate::queue::{Item, Waiter};
 use crate::remoting::{Destination, SendError, SendRejected, Sending};
 
 impl Shared {
@@ -65,8 +65,8 @@ impl Shared {
         if let Err(error) = self.check(lane, Some(to), &envelope) {
             return Err(self.reject(lane, to.address(), error, Some(envelope)));
         }
-        let letter = match Letter::new(&envelope) {
-            Ok(letter) => Arc::new(letter),
+        let encoded = match EncodedMessage::new(&envelope) {
+            Ok(encoded) => Arc::new(encoded),
             Err(error) => {
                 tracing::warn!(%error, "a message could not be written");
                 let reason = DeadLetterReason::SerializeFailed;
@@ -74,19 +74,19 @@ impl Shared {
                 return Ok(());
             }
         };
-        let (size, max) = (letter.payload.len(), self.settings.maximum_message_size(lane.kind()));
+        let (size, max) = (encoded.payload.len(), self.settings.maximum_message_size(lane.kind()));
         if size > max {
             return Err(self.reject(lane, to.address(), SendError::TooLarge { size, max }, Some(envelope)));
         }
         loop {
-            return match self.peer(to.address()).send_numbered(self, to.uid(), letter.clone()) {
+            return match self.peer(to.address()).send_numbered(self, to.uid(), encoded.clone()) {
                 Ok(()) => Ok(()),
-                // All waiting letters were given up, this one with them.
+                // All waiting messages were given up, this one with them.
                 Err(NotNumbered::GaveUp) => {
                     Err(SendRejected { error: SendError::QueueFull, envelope: Box::new(envelope) })
                 }
                 Err(NotNumbered::LetGo) => {
-                    self.await_letting_go();
+                    self.await_drop();
                     continue;
                 }
             };
@@ -138,7 +138,7 @@ impl Shared {
         lane: Lane,
         to: &Destination,
         slot: &mut Option<Envelope>,
-        waiting: Option<Place<'_>>,
+        waiting: Option<Waiter<'_>>,
     ) -> Result<(), SendError> {
         let envelope = slot.as_mut().expect("there is something to send");
         let incarnation = match to {
@@ -168,7 +168,7 @@ impl Shared {
     }
 
     /// Delivers to this node itself, by the workers of arriving messages. Returns the envelope if there is no room.
-    fn send_locally(&self, lane: Lane, envelope: Envelope, waiting: Option<Place<'_>>) -> Result<(), Box<Envelope>> {
+    fn send_locally(&self, lane: Lane, envelope: Envelope, waiting: Option<Waiter<'_>>) -> Result<(), Box<Envelope>> {
         let (endpoint, now) = (&self.endpoint, Instant::now());
         let own = &endpoint.self_address;
         let drop_it = |envelope: &Envelope, reason| endpoint.drop_unsent(now, lane, own.address(), envelope, reason);
@@ -206,7 +206,7 @@ impl Shared {
             SendError::TooLarge { .. } | SendError::NameTooLong { .. } => DeadLetterReason::TooLarge,
             SendError::ShuttingDown => DeadLetterReason::ShuttingDown,
         };
-        self.endpoint.bury(Instant::now(), lane, to, &envelope, reason);
+        self.endpoint.count_unsent(Instant::now(), lane, to, &envelope, reason);
         SendRejected { error, envelope }
     }
 }
@@ -229,8 +229,8 @@ impl Future for Waiting {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let place = Place { id: this.id, waker: cx.waker() };
-        match this.shared.try_send(this.lane, &this.to, &mut this.envelope, Some(place)) {
+        let waiter = Waiter { id: this.id, waker: cx.waker() };
+        match this.shared.try_send(this.lane, &this.to, &mut this.envelope, Some(waiter)) {
             Ok(()) => Poll::Ready(Ok(())),
             Err(SendError::QueueFull)
                 if this.patience.as_mut().is_none_or(|patience| patience.as_mut().poll(cx).is_pending()) =>

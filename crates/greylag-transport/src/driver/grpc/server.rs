@@ -15,35 +15,35 @@ use tonic::server::{Grpc, StreamingService};
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::accept::Caller;
+use super::caller_slots::CallerSlot;
 use super::codec::{FrameCodec, OutFrame};
+use super::connection_guard::OpenStream;
 use super::flushes::Mark;
 use super::link::{FRAME_OVERHEAD, METHOD};
 use super::opening::Opening;
 use super::peer::{Admission, Refused};
-use super::seats::Seat;
 use super::shared::{Announcement, Shared};
 use super::sorting::Sorting;
 use super::streams::{NoTurn, Turn};
-use super::visit::OpenStream;
 use super::workers::{Delivery, drop_arrived};
+use crate::admission_control::Intrusion;
 use crate::association::Input;
-use crate::doorkeeper::Intrusion;
-use crate::envelope::Letter;
+use crate::envelope::EncodedMessage;
 use crate::hello::{Accepted, Features, Hello, HelloReply, Rejected};
 use crate::lane::{Lane, LaneKind};
 use crate::reliable::ReceiverEffect;
 use crate::remoting::{PeerInfo, RejectCode, TransportEvent};
-use crate::wire::{self, Arrived, BatchReader, Frame, MAX_CONTROL_BATCH, Malformed, Names, Place};
+use crate::wire::{self, Arrived, BatchPosition, BatchReader, Frame, MAX_CONTROL_BATCH, Malformed, Names};
 
 type Replies = mpsc::Sender<Result<OutFrame, Status>>;
 
 /// Answers one call.
 pub(super) async fn answer(shared: Arc<Shared>, caller: Caller, request: http::Request<Body>) -> http::Response<Body> {
-    if caller.visit.is_doomed() {
+    if caller.guard.is_rejected() {
         return Status::unavailable("this connection is being closed").into_http();
     }
     if request.uri().path() != METHOD {
-        caller.visit.report(Intrusion::NotGrpc, &format!("there is no {:?} here", request.uri().path()));
+        caller.guard.report(Intrusion::NotGrpc, &format!("there is no {:?} here", request.uri().path()));
         return Status::unimplemented(which_port(&shared)).into_http();
     }
     let max = shared.settings.largest_message_size() + FRAME_OVERHEAD;
@@ -84,7 +84,7 @@ async fn open(
     caller: Caller,
     request: Request<Streaming<Bytes>>,
 ) -> Result<Response<ReceiverStream<Result<OutFrame, Status>>>, Status> {
-    let visit = &caller.visit;
+    let guard = &caller.guard;
     let mut frames = request.into_inner();
     let hello = match read_hello(&shared, &mut frames).await {
         Ok(hello) => hello,
@@ -93,7 +93,7 @@ async fn open(
             if violation.intrusion == Intrusion::Malformed {
                 shared.counters.malformed();
             }
-            visit.report(violation.intrusion, &violation.detail);
+            guard.report(violation.intrusion, &violation.detail);
             return Err(Status::invalid_argument(violation.detail));
         }
     };
@@ -114,9 +114,9 @@ async fn open(
             let detail = format!("the Hello of {} for {}: {}", hello.from, hello.lane, rejected.detail);
             if rejected.code == RejectCode::Terminating {
                 // Log at debug level: the caller cannot know yet that this node ends.
-                tracing::debug!(ip = %visit.ip, "refused: {detail}");
+                tracing::debug!(ip = %guard.ip, "refused: {detail}");
             } else {
-                visit.report(Intrusion::Refused(rejected.code), &detail);
+                guard.report(Intrusion::Refused(rejected.code), &detail);
             }
             let from = Some(shared.endpoint.self_address.clone());
             (HelloReply::Rejected(Rejected { from, ..rejected }), None)
@@ -124,19 +124,19 @@ async fn open(
     };
     let reply = wire::write_frame(&Frame::HelloReply(reply));
     replies.try_send(Ok(OutFrame::Ready(reply))).map_err(|_| Status::internal("no room for the first answer"))?;
-    if let Some(Greeted { turn, seat, .. }) = greeted {
+    if let Some(Greeted { turn, slot, .. }) = greeted {
         let runtime = if hello.lane == Lane::CONTROL {
             &shared.control
         } else {
-            caller.home.move_to_data();
+            caller.runtime.move_to_data();
             &shared.data
         };
         let names = Names::new(shared.settings.intern_table_max);
         let reader = Reader {
             shared: shared.clone(),
-            ip: visit.ip,
-            _open: visit.greeted(),
-            _seat: seat,
+            ip: guard.ip,
+            _open: guard.greeted(),
+            _slot: slot,
             hello,
             replies,
             names,
@@ -144,7 +144,7 @@ async fn open(
             reported: 0,
             last_most: 0,
             acknowledgement: None,
-            news: News::default(),
+            announcement: PendingAnnouncement::default(),
         };
         runtime.spawn(reader.run(frames, turn));
     }
@@ -199,7 +199,7 @@ struct Greeted {
     version: u32,
     turn: Turn,
     /// `None`: the peer is a member, or was reached.
-    seat: Option<Seat>,
+    slot: Option<CallerSlot>,
 }
 
 /// Makes all checks that precede the reading of a stream.
@@ -217,10 +217,10 @@ async fn greet(shared: &Arc<Shared>, hello: &Hello, caller: &Caller, replies: &R
     if shared.is_shutting_down.load(Ordering::Acquire) {
         return Err(Rejected::new(RejectCode::Terminating, format!("{own} is shutting down")));
     }
-    let seat = shared.seat(&hello.from, caller.visit.ip);
-    let seat = seat.map_err(|full| Rejected::new(RejectCode::TooManyStreams, full.to_string()))?;
+    let slot = shared.caller_slot(&hello.from, caller.guard.ip);
+    let slot = slot.map_err(|full| Rejected::new(RejectCode::TooManyStreams, full.to_string()))?;
     let peer = shared.peer(hello.from.address());
-    if peer.fault.is_deaf() {
+    if peer.fault.drops_inbound() {
         return Err(Rejected::new(RejectCode::NotReady, "blackholed on purpose"));
     }
     let dead = |reason| Rejected {
@@ -238,23 +238,26 @@ async fn greet(shared: &Arc<Shared>, hello: &Hello, caller: &Caller, replies: &R
     let admission = peer.hello(shared, hello.from.uid(), hello.host_id.clone()).map_err(refused)?;
     // Fetch the peer again: it may have been dropped when the Hello came.
     let peer = shared.peer(hello.from.address());
-    if seat.is_some() {
+    if slot.is_some() {
         peer.input(shared, Input::Unproven);
     }
     match admission {
-        Admission::Known if peer.introduce(shared, info(hello, caller.visit.ip)) => {}
+        Admission::Known if peer.introduce(shared, info(hello, caller.guard.ip)) => {}
         Admission::Known => return Err(dead(None)),
         // Accept, but learn nothing from the Hello: the process joins over its control stream (cluster T15).
         Admission::ForJoin if hello.lane == Lane::CONTROL => {}
         Admission::ForJoin => {
-            return Err(Rejected::new(RejectCode::NotReady, "its address is asked first who runs there"));
+            return Err(Rejected::new(
+                RejectCode::NotReady,
+                "the caller's address is dialled first to verify the process",
+            ));
         }
     }
     match shared.streams.supersede(&hello.from, hello.lane, hello.stream_seq, replies).await {
         // Check again: the caller may have been replaced before its stream was entered here, too early for the
         // replacement to end the stream.
         Ok(_) if admission == Admission::Known && !peer.is_current(hello.from.uid()) => Err(dead(None)),
-        Ok(turn) => Ok(Greeted { version, turn, seat }),
+        Ok(turn) => Ok(Greeted { version, turn, slot }),
         Err(NoTurn::Older) => Err(Rejected::new(RejectCode::NotReady, "a newer stream of this lane is open")),
         Err(NoTurn::TooMany(count)) => {
             Err(Rejected::new(RejectCode::TooManyStreams, format!("{count} streams of {} are open", hello.from)))
@@ -274,8 +277,8 @@ struct Reader {
     ip: IpAddr,
     /// Lets the connection stay while the stream is open.
     _open: OpenStream,
-    /// The seat of a caller that was never reached.
-    _seat: Option<Seat>,
+    /// The slot of a caller that was never reached.
+    _slot: Option<CallerSlot>,
     hello: Hello,
     replies: Replies,
     names: Names,
@@ -286,14 +289,14 @@ struct Reader {
     last_most: usize,
     /// The acknowledgement of numbered messages that is still to be sent.
     acknowledgement: Option<Frame>,
-    news: News,
+    announcement: PendingAnnouncement,
 }
 
 /// Whether the peer's later Hellos hold facts that the listeners were not told.
 #[derive(Default)]
-struct News {
-    is_untold: bool,
-    told_at: Option<Instant>,
+struct PendingAnnouncement {
+    is_pending: bool,
+    announced_at: Option<Instant>,
 }
 
 /// Why the reading of a stream ended.
@@ -317,9 +320,9 @@ enum Progress {
 /// holds more.
 const AT_ONCE: usize = 1024;
 /// How long to wait for a peer that leaves its answers unread before dropping the reason of a close.
-const LAST_WORD: Duration = Duration::from_secs(1);
-/// Least time between two announcements of a peer's facts; an honest peer has news once.
-const NEWS_INTERVAL: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Least time between two announcements of a peer's facts; an honest peer has new facts once.
+const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay between reading envelopes and telling the peer how many were read.
 const REPORT_AFTER: Duration = Duration::from_millis(100);
 
@@ -344,7 +347,7 @@ impl Reader {
         tokio::pin!(report);
         let mut is_report_due = false;
         loop {
-            let is_due = self.read > self.reported || self.acknowledgement.is_some() || self.news.is_untold;
+            let is_due = self.read > self.reported || self.acknowledgement.is_some() || self.announcement.is_pending;
             if is_due && !is_report_due {
                 is_report_due = true;
                 report.as_mut().reset(tokio::time::Instant::now() + REPORT_AFTER);
@@ -384,7 +387,7 @@ impl Reader {
                 self.report();
                 let close = wire::write_frame(&Frame::Close("PROTOCOL".to_owned()));
                 // With a time limit: a peer that reads nothing must not hold its place by that.
-                tokio::time::timeout(LAST_WORD, self.replies.send(Ok(OutFrame::Ready(close)))).await.ok();
+                tokio::time::timeout(CLOSE_TIMEOUT, self.replies.send(Ok(OutFrame::Ready(close)))).await.ok();
                 return End::Broken;
             }
         }
@@ -441,9 +444,9 @@ impl Reader {
             Frame::Hello(again) => {
                 self.check_speaker(&again.from)?;
                 let (host_id, cluster_id) = (again.host_id, again.cluster_id);
-                self.news.is_untold |= (&host_id, cluster_id) != (&self.hello.host_id, self.hello.cluster_id);
+                self.announcement.is_pending |= (&host_id, cluster_id) != (&self.hello.host_id, self.hello.cluster_id);
                 (self.hello.host_id, self.hello.cluster_id) = (host_id, cluster_id);
-                self.tell_news();
+                self.announce_facts();
             }
             _ => self.shared.counters.skipped(),
         }
@@ -453,20 +456,20 @@ impl Reader {
     /// Whether a numbered message comes from a stranger and its recipient is closed to strangers; counts the message
     /// then. This node does not acknowledge such a message, so its sender repeats it until the sender is known here as
     /// a member: a node that has just joined is known to the others a moment later. Source: cluster T17, T28.
-    fn is_unwelcome(&self, message: Option<&Letter>) -> bool {
+    fn is_unwelcome(&self, message: Option<&EncodedMessage>) -> bool {
         let shared = &self.shared;
-        let Some(letter) = message.filter(|_| shared.is_stranger(&self.hello.from)) else { return false };
-        let Some(reason) = shared.closed_to_strangers(&letter.recipient) else { return false };
+        let Some(message) = message.filter(|_| shared.is_stranger(&self.hello.from)) else { return false };
+        let Some(reason) = shared.closed_to_strangers(&message.recipient) else { return false };
         let (lane, peer) = (Some(self.hello.lane), Some(self.hello.from.address()));
-        let what = || format!("a numbered message for {}", letter.recipient);
+        let what = || format!("a numbered message for {}", message.recipient);
         shared.endpoint.count_dead_letter(Instant::now(), reason, lane, peer, 1, what);
         true
     }
 
     /// Delivers a numbered message if it is the next in order, and acknowledges the numbers received so far.
-    async fn take_numbered(&mut self, seq: u64, message: Option<Letter>) {
+    async fn take_numbered(&mut self, seq: u64, message: Option<EncodedMessage>) {
         let peer = self.shared.peer(self.hello.from.address());
-        if peer.fault.is_deaf() || self.is_unwelcome(message.as_ref()) {
+        if peer.fault.drops_inbound() || self.is_unwelcome(message.as_ref()) {
             return;
         }
         for effect in peer.numbered.arrived(self.hello.from.uid(), seq, message) {
@@ -484,7 +487,7 @@ impl Reader {
                 ReceiverEffect::Nack { seq } => self.acknowledgement = Some(Frame::Nack(seq)),
             }
         }
-        if peer.fault.is_mute() {
+        if peer.fault.drops_outbound() {
             self.acknowledgement = None;
         }
         self.acknowledge();
@@ -503,18 +506,18 @@ impl Reader {
     /// Hands the envelopes of a frame over to their workers, also those before a malformed one. They are read and
     /// handed over in parts, because an envelope of few bytes takes many bytes in memory.
     async fn take_batch(&mut self, batch: Bytes) -> Result<(), Malformed> {
-        let peer_is_deaf = self.shared.peer(self.hello.from.address()).fault.is_deaf();
+        let inbound_is_dropped = self.shared.peer(self.hello.from.address()).fault.drops_inbound();
         let read_at = Instant::now();
         self.shared.counters.received_frame();
-        let mut place = Place::default();
+        let mut position = BatchPosition::default();
         loop {
-            let (sorted, end) = self.read_batch(&batch, &mut place);
+            let (sorted, end) = self.read_batch(&batch, &mut position);
             let count = sorted.iter().map(Vec::len).sum::<usize>() as u64;
             self.read += count;
             self.shared.counters.received_envelopes(count);
             let (from, lane) = (&self.hello.from, self.hello.lane);
             for (index, arrived) in sorted.into_iter().enumerate() {
-                if !arrived.is_empty() && !peer_is_deaf {
+                if !arrived.is_empty() && !inbound_is_dropped {
                     let delivery = Delivery { from: from.clone(), lane, arrived, read_at, mark: None };
                     let untaken = self.shared.workers.deliver(index, delivery).await;
                     self.drop_all(untaken, DeadLetterReason::ShuttingDown);
@@ -528,17 +531,21 @@ impl Reader {
 
     /// Reads the next envelopes of a batch, sorted by worker: up to the batch's end, to the first malformed envelope,
     /// or as many as are read at once.
-    fn read_batch(&mut self, batch: &Bytes, place: &mut Place) -> (Vec<Vec<Arrived>>, Result<Progress, Malformed>) {
+    fn read_batch(
+        &mut self,
+        batch: &Bytes,
+        position: &mut BatchPosition,
+    ) -> (Vec<Vec<Arrived>>, Result<Progress, Malformed>) {
         // Limit a control frame: every peer's heartbeats wait behind what one frame of each other peer holds (cluster
         // T26).
         let is_control = self.hello.lane.kind() == LaneKind::Control;
         let max = if is_control { MAX_CONTROL_BATCH } else { usize::MAX };
         let workers = &self.shared.workers;
         let mut sorting = Sorting::new(workers, if is_control { 1 } else { workers.count() }, self.last_most);
-        let mut reader = BatchReader::going_on(&self.hello.from, batch.clone(), &mut self.names, *place);
-        let begin = place.count;
+        let mut reader = BatchReader::going_on(&self.hello.from, batch.clone(), &mut self.names, *position);
+        let begin = position.count;
         let end = loop {
-            let count = reader.place().count;
+            let count = reader.position().count;
             if count - begin == AT_ONCE {
                 break Ok(Progress::More);
             }
@@ -556,7 +563,7 @@ impl Reader {
                 Err(error) => break Err(error),
             }
         };
-        *place = reader.place();
+        *position = reader.position();
         self.last_most = sorting.most();
         (sorting.into_bins(), end)
     }
@@ -568,10 +575,10 @@ impl Reader {
     }
 
     /// Announces the peer's latest facts, unless facts were announced a moment ago.
-    fn tell_news(&mut self) {
-        let is_due = |at: Instant| at.elapsed() >= NEWS_INTERVAL;
-        if self.news.is_untold && self.news.told_at.is_none_or(is_due) {
-            self.news = News { is_untold: false, told_at: Some(Instant::now()) };
+    fn announce_facts(&mut self) {
+        let is_due = |at: Instant| at.elapsed() >= ANNOUNCE_INTERVAL;
+        if self.announcement.is_pending && self.announcement.announced_at.is_none_or(is_due) {
+            self.announcement = PendingAnnouncement { is_pending: false, announced_at: Some(Instant::now()) };
             let peer = self.shared.peer(self.hello.from.address());
             peer.introduce(&self.shared, info(&self.hello, self.ip));
         }
@@ -584,7 +591,7 @@ impl Reader {
 
     fn report(&mut self) {
         self.acknowledge();
-        self.tell_news();
+        self.announce_facts();
         if self.read > self.reported {
             self.reported = self.read;
             self.answer(Frame::Received(self.read));

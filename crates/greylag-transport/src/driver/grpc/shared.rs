@@ -15,22 +15,22 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
 use super::flushes::Flushes;
-use super::graveyard::Graveyard;
 use super::holders::ByAddress;
-use super::peer::{Parting, Peer};
+use super::peer::{DropOutcome, Peer};
 use super::resolve::Resolver;
+use super::retired_uids::RetiredUids;
 use super::streams::Streams;
 use super::table::{Blocked, RandomAddressHash};
 use super::tls::TlsFiles;
 use super::workers::Workers;
-use crate::association::{Grave, Input};
+use crate::admission_control::{AdmissionControl, Intrusion};
+use crate::association::{Input, RetiredUid};
 use crate::callers::Callers;
-use crate::doorkeeper::{Doorkeeper, Intrusion};
 use crate::endpoint::{Endpoint, Refusal, Reply};
 use crate::envelope::{Envelope, Recipient};
 use crate::holder::Holder;
 use crate::lane::{Lane, LaneKind, LaneMap};
-use crate::queue::{Item, Place};
+use crate::queue::{Item, Waiter};
 use crate::remoting::TransportEvent;
 use crate::settings::TransportSettings;
 use crate::wire::REPLY_PATH;
@@ -43,7 +43,7 @@ pub(super) struct Shared {
     pub(super) host_id: Option<String>,
     /// `None` means plain text.
     pub(super) tls: Option<Arc<TlsFiles>>,
-    door: Mutex<Doorkeeper>,
+    admission_control: Mutex<AdmissionControl>,
     pub(super) cluster_id: Mutex<Option<u128>>,
     /// The members that hold each address.
     pub(super) holders: ByAddress<Holder>,
@@ -69,15 +69,15 @@ pub(super) struct Shared {
     /// The largest message so far of each manifest above `log_frame_size_exceeding`.
     largest: Mutex<HashMap<String, usize>>,
     /// Lanes on which the last word was sent and not yet read.
-    farewells: Mutex<BTreeSet<(NodeAddress, Lane)>>,
-    farewell_ended: Notify,
+    terminating: Mutex<BTreeSet<(NodeAddress, Lane)>>,
+    terminating_done: Notify,
     /// The number of the next sender that waits for room.
     pub(super) next_waiting: AtomicU64,
     pub(super) resolver: Resolver,
     /// The dead processes of addresses whose peer was dropped.
-    pub(super) graves: Mutex<Graveyard>,
+    pub(super) retired_uids: Mutex<RetiredUids>,
     callers: Mutex<Callers>,
-    /// Notified when the last stream of a caller with a seat has ended.
+    /// Notified when the last stream of a caller with a slot has ended.
     pub(super) caller_left: Notify,
 }
 
@@ -150,14 +150,14 @@ impl Shared {
         workers: Workers,
         announcements: mpsc::UnboundedSender<(Announcement, Option<Share>)>,
     ) -> Self {
-        let door = Mutex::new(Doorkeeper::new(settings.dead_letter_log_rate));
+        let admission_control = Mutex::new(AdmissionControl::new(settings.dead_letter_log_rate));
         Self {
             lanes: settings.lane_map(),
             settings,
             endpoint,
             host_id,
             tls,
-            door,
+            admission_control,
             cluster_id: Mutex::default(),
             holders: ByAddress::default(),
             tombstones: ByAddress::default(),
@@ -175,11 +175,11 @@ impl Shared {
             room_for_strangers: Room::new(ANNOUNCED_STRANGERS, usize::MAX),
             flushes: Flushes::default(),
             largest: Mutex::default(),
-            farewells: Mutex::default(),
-            farewell_ended: Notify::new(),
+            terminating: Mutex::default(),
+            terminating_done: Notify::new(),
             next_waiting: AtomicU64::new(0),
             resolver: Resolver::default(),
-            graves: Mutex::default(),
+            retired_uids: Mutex::default(),
             callers: Mutex::default(),
             caller_left: Notify::new(),
         }
@@ -223,9 +223,9 @@ impl Shared {
         loop {
             let peer = self.peer(to);
             match peer.push(self, lane, item, force) {
-                Err(returned) if peer.is_let_go() => {
+                Err(returned) if peer.is_dropped() => {
                     item = returned;
-                    self.await_letting_go();
+                    self.await_drop();
                 }
                 outcome => return outcome,
             }
@@ -240,53 +240,53 @@ impl Shared {
         lane: Lane,
         envelope: &mut Option<Envelope>,
         force: bool,
-        waiting: Option<Place<'_>>,
+        waiting: Option<Waiter<'_>>,
     ) -> bool {
         loop {
             let (went, was_let_go) = self.with_peer(to, |peer| {
                 let went = peer.push_envelope(self, lane, envelope, force, waiting);
-                (went, !went && peer.is_let_go())
+                (went, !went && peer.is_dropped())
             });
             if !was_let_go {
                 return went;
             }
-            self.await_letting_go();
+            self.await_drop();
         }
     }
 
     /// Waits until a dropped peer is out of the table.
-    pub(super) fn await_letting_go(&self) {
+    pub(super) fn await_drop(&self) {
         drop(self.adding.lock().expect(NO_PANIC));
     }
 
     /// Drops a peer that has been of no use for long from the table. Messages to its address make a new peer, which
-    /// remembers the old one's graves.
-    pub(super) fn let_go(&self, peer: &Peer) {
+    /// remembers the old one's retired uids.
+    pub(super) fn drop_peer(&self, peer: &Peer) {
         let _adding = self.adding.lock().expect(NO_PANIC);
-        if let Some(graves) = peer.let_go() {
-            self.forget(peer, graves);
+        if let Some(retired) = peer.close_if_idle() {
+            self.forget(peer, retired);
         }
     }
 
     /// Drops the peer of a process that called and was never reached; returns true if nothing of it is left in the
     /// table.
-    pub(super) fn let_go_of_caller(&self, address: &NodeAddress) -> bool {
+    pub(super) fn drop_caller(&self, address: &NodeAddress) -> bool {
         let _adding = self.adding.lock().expect(NO_PANIC);
         let Some(peer) = self.peers.load().get(address).cloned() else { return true };
-        match peer.let_go_of_caller() {
-            Some(Parting::Gone { graves, blocked }) => {
+        match peer.close_caller() {
+            Some(DropOutcome::Dropped { retired, blocked }) => {
                 blocked.iter().for_each(|process| self.unblock(process));
-                self.forget(&peer, graves);
+                self.forget(&peer, retired);
                 true
             }
             // Keep the peer: this node has business of its own with the process.
-            Some(Parting::Stays) => true,
+            Some(DropOutcome::Kept) => true,
             None => false,
         }
     }
 
-    fn forget(&self, peer: &Peer, graves: Vec<Grave>) {
-        self.graves.lock().expect(NO_PANIC).keep(&peer.address, graves);
+    fn forget(&self, peer: &Peer, retired: Vec<RetiredUid>) {
+        self.retired_uids.lock().expect(NO_PANIC).keep(&peer.address, retired);
         let mut peers = HashMap::clone(&self.peers.load_full());
         peers.remove(&peer.address);
         self.peers.store(Arc::new(peers));
@@ -310,7 +310,7 @@ impl Shared {
     }
 
     /// Replaces the processes that were removed from the cluster.
-    pub(super) fn entomb(self: &Arc<Self>, tombstones: &BTreeSet<UniqueAddress>) {
+    pub(super) fn set_tombstones(self: &Arc<Self>, tombstones: &BTreeSet<UniqueAddress>) {
         let changed = {
             // Locked against new peers, as for the holders: a peer that is made meanwhile misses nothing.
             let _adding = self.adding.lock().expect(NO_PANIC);
@@ -346,12 +346,12 @@ impl Shared {
     pub(super) fn trust(&self, members: &mut dyn Iterator<Item = &UniqueAddress>) {
         let members: HashSet<_> = members.cloned().collect();
         let listens_to_all = self.settings.untrusted_mode && members.is_empty();
-        self.endpoint.strangers.set_members((!listens_to_all).then_some(members));
+        self.endpoint.membership.set_members((!listens_to_all).then_some(members));
     }
 
     /// Whether this process may speak only to the recipients that are open to strangers (cluster T17).
     pub(super) fn is_stranger(&self, peer: &UniqueAddress) -> bool {
-        self.endpoint.strangers.is_stranger(peer)
+        self.endpoint.membership.is_stranger(peer)
     }
 
     /// Why a message of a process that is no member does not reach this recipient; `None` if it does. In untrusted mode
@@ -361,7 +361,7 @@ impl Shared {
             && self.settings.trusted_recipients.iter().any(|trusted| **trusted == *recipient.path);
         match self.settings.untrusted_mode {
             true => (!is_trusted).then(|| self.stranger_reason()),
-            false if is_trusted || self.endpoint.strangers.is_open(&recipient.path) => None,
+            false if is_trusted || self.endpoint.membership.is_open(&recipient.path) => None,
             false => Some(self.stranger_reason()),
         }
     }
@@ -376,18 +376,18 @@ impl Shared {
         self.endpoint.peer(process.address()).is_some_and(|known| known.reached && known.peer == *process)
     }
 
-    pub(super) fn door(&self) -> MutexGuard<'_, Doorkeeper> {
-        self.door.lock().expect(NO_PANIC)
+    pub(super) fn admission_control(&self) -> MutexGuard<'_, AdmissionControl> {
+        self.admission_control.lock().expect(NO_PANIC)
     }
 
     /// Counts an intrusion of a remote host, and logs it.
     pub(super) fn intruded(&self, ip: IpAddr, intrusion: Intrusion, detail: &str) {
-        let report = self.door().report(Instant::now(), ip, intrusion);
+        let report = self.admission_control().report(Instant::now(), ip, intrusion);
         if let Some(suppressed) = report.line {
             tracing::warn!(%ip, ?intrusion, suppressed, "refused: {detail}");
         }
         if report.banned {
-            tracing::error!(%ip, "this host has offended so often that it is refused for a minute");
+            tracing::error!(%ip, "too many offences: host banned for one minute");
         }
     }
 
@@ -481,30 +481,30 @@ impl Shared {
         let known = largest.entry(manifest.to_owned()).or_default();
         if size > *known + *known / 10 {
             *known = size;
-            tracing::info!(manifest, size, limit, "the largest message of its kind so far");
+            tracing::info!(manifest, size, limit, "largest message of this manifest so far");
         }
     }
 
     /// Notes that the last word was sent on a lane.
-    pub(super) fn farewell_said(&self, peer: &NodeAddress, lane: Lane) {
-        self.farewells().insert((peer.clone(), lane));
+    pub(super) fn terminating_sent(&self, peer: &NodeAddress, lane: Lane) {
+        self.terminating().insert((peer.clone(), lane));
     }
 
     /// Notes that a peer has read everything on a lane, or reads no more of it.
-    pub(super) fn farewell_ended(&self, peer: &NodeAddress, lane: Lane) {
-        self.farewells().remove(&(peer.clone(), lane));
-        self.farewell_ended.notify_one();
+    pub(super) fn terminating_done(&self, peer: &NodeAddress, lane: Lane) {
+        self.terminating().remove(&(peer.clone(), lane));
+        self.terminating_done.notify_one();
     }
 
     /// Waits until every last word was read.
-    pub(super) async fn all_farewells_ended(&self) {
-        while !self.farewells().is_empty() {
-            self.farewell_ended.notified().await;
+    pub(super) async fn all_terminating_done(&self) {
+        while !self.terminating().is_empty() {
+            self.terminating_done.notified().await;
         }
     }
 
-    fn farewells(&self) -> MutexGuard<'_, BTreeSet<(NodeAddress, Lane)>> {
-        self.farewells.lock().expect("nothing panics that holds it")
+    fn terminating(&self) -> MutexGuard<'_, BTreeSet<(NodeAddress, Lane)>> {
+        self.terminating.lock().expect("nothing panics that holds it")
     }
 }
 
@@ -525,8 +525,8 @@ impl ReplyPort for SharedPort {
         }
     }
 
-    fn lent(&self, what: TypeId) -> Option<Arc<dyn Any + Send + Sync>> {
-        self.0.endpoint.lent(what)
+    fn resource(&self, what: TypeId) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.0.endpoint.resource(what)
     }
 }
 
@@ -556,19 +556,19 @@ fn hand_back(shared: &Shared, peer: &UniqueAddress, unsent: Vec<Envelope>, reaso
     }
 }
 
-/// Drops peers that have been spent for as long as a quarantine is remembered.
-pub(super) async fn let_go_of_the_spent(shared: Arc<Shared>) {
+/// Drops peers that could be dropped for as long as a quarantine is remembered.
+pub(super) async fn drop_idle_peers(shared: Arc<Shared>) {
     let memory = shared.settings.remove_quarantined_association_after;
-    let mut spent_since: HashMap<NodeAddress, Instant> = HashMap::new();
+    let mut droppable_since: HashMap<NodeAddress, Instant> = HashMap::new();
     loop {
         tokio::time::sleep(memory / 4).await;
         let now = Instant::now();
-        let spent: Vec<_> = shared.peers().into_iter().filter(|peer| peer.is_spent()).collect();
-        spent_since.retain(|address, _| spent.iter().any(|peer| peer.address == *address));
-        for peer in spent {
-            let since = *spent_since.entry(peer.address.clone()).or_insert(now);
+        let droppable: Vec<_> = shared.peers().into_iter().filter(|peer| peer.is_droppable()).collect();
+        droppable_since.retain(|address, _| droppable.iter().any(|peer| peer.address == *address));
+        for peer in droppable {
+            let since = *droppable_since.entry(peer.address.clone()).or_insert(now);
             if now.saturating_duration_since(since) >= memory {
-                shared.let_go(&peer);
+                shared.drop_peer(&peer);
             }
         }
     }
@@ -583,7 +583,7 @@ pub(super) async fn log_suppressed(shared: Arc<Shared>) {
         shared.endpoint.log_suppressed(Instant::now());
         let refused = shared.room_for_strangers.refused();
         if refused > untold {
-            tracing::warn!(events = refused - untold, "listeners are too slow to hear of all strangers");
+            tracing::warn!(events = refused - untold, "events of non-members dropped: listeners are too slow");
             untold = refused;
         }
     }

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_let_go_is_blocked_no_more() {
+    fn unblock_removes_the_process() {
         let (blocked, peer): (_, UniqueAddress) = (Blocked::default(), "a:1#1".parse().unwrap());
         assert!(!blocked.contains(&peer));
         blocked.change(|all| {

@@ -114,7 +114,7 @@ impl TlsFiles {
         let is_new = read.files != self.current.load().files;
         if is_new {
             warn_if_exposed(&self.settings.key);
-            tracing::info!(names = read.own.list(), "new connections use the certificate that was put in place");
+            tracing::info!(names = read.own.list(), "certificate reloaded; new connections use it");
             self.current.store(Arc::new(read));
             self.reloads.fetch_add(1, Ordering::Relaxed);
         }
@@ -165,7 +165,7 @@ impl TlsFiles {
             Some(name) => Ok(name),
             // Any name will do: it is not compared.
             None if !self.settings.verify_hostname => Ok(ServerName::IpAddress(IpAddr::from([0, 0, 0, 0]).into())),
-            None => Err(NotBelieved(format!("{host:?} cannot stand in a certificate"))),
+            None => Err(NotBelieved(format!("{host:?} is no valid name for a certificate"))),
         }
     }
 
@@ -256,7 +256,7 @@ fn failed(file: &Path, why: impl ToString) -> TlsError {
 }
 
 fn read(settings: &TlsSettings) -> Result<Credentials, TlsError> {
-    let files = [slurp(&settings.key)?, slurp(&settings.cert)?, slurp(&settings.ca)?];
+    let files = [read_file(&settings.key)?, read_file(&settings.cert)?, read_file(&settings.ca)?];
     let identity = Identity::parse(&settings.key, &files[0], &settings.cert, &files[1])?;
     let own = Certificate::new(identity.chain[0].clone()).map_err(|why| failed(&settings.cert, why))?;
     if let PeerSubject::Named(name) = &settings.peer_subject
@@ -282,7 +282,7 @@ fn warn_if_exposed(key: &Path) {
     }
 }
 
-fn slurp(file: &Path) -> Result<Vec<u8>, TlsError> {
+fn read_file(file: &Path) -> Result<Vec<u8>, TlsError> {
     std::fs::read(file).map_err(|error| failed(file, error))
 }
 

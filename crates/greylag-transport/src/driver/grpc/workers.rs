@@ -20,7 +20,7 @@ use crate::association::Input;
 use crate::endpoint::{LastReceiver, Reply};
 use crate::envelope::Inbound;
 use crate::lane::{Lane, LaneKind, lane_key_hash};
-use crate::queue::Place;
+use crate::queue::Waiter;
 use crate::wire::{Arrived, ArrivedContent};
 
 /// The messages of one frame for one worker.
@@ -64,7 +64,7 @@ struct Worker {
 type Waiting = Arc<Mutex<BTreeMap<u64, Waker>>>;
 
 /// The receiving end of one worker.
-struct Desk {
+struct WorkerReceiver {
     remote: mpsc::Receiver<Delivery>,
     local: mpsc::UnboundedReceiver<Local>,
     local_depth: Arc<AtomicUsize>,
@@ -72,9 +72,9 @@ struct Desk {
 }
 
 /// The receiving ends of all workers, to be started once there is something to serve.
-pub(super) struct Desks {
-    control: Desk,
-    data: Vec<Desk>,
+pub(super) struct WorkerReceivers {
+    control: WorkerReceiver,
+    data: Vec<WorkerReceiver>,
 }
 
 /// Frames that wait at one worker before its streams are no longer read.
@@ -82,10 +82,10 @@ const FRAMES_PER_WORKER: usize = 16;
 
 impl Workers {
     /// Makes the workers. `local_bytes` bounds, at each worker, the messages that a node sends to itself.
-    pub(super) fn new(inbound_lanes: u16, local_bytes: usize) -> (Self, Desks) {
-        let (control, control_desk) = worker(local_bytes);
-        let (data, data_desks) = (0..inbound_lanes.max(1)).map(|_| worker(local_bytes)).unzip();
-        (Self { control, data }, Desks { control: control_desk, data: data_desks })
+    pub(super) fn new(inbound_lanes: u16, local_bytes: usize) -> (Self, WorkerReceivers) {
+        let (control, control_receiver) = worker(local_bytes);
+        let (data, data_receivers) = (0..inbound_lanes.max(1)).map(|_| worker(local_bytes)).unzip();
+        (Self { control, data }, WorkerReceivers { control: control_receiver, data: data_receivers })
     }
 
     /// The worker of messages with this key from this origin.
@@ -117,7 +117,7 @@ impl Workers {
         force: bool,
         lane: Lane,
         message: Inbound,
-        waiting: Option<Place<'_>>,
+        waiting: Option<Waiter<'_>>,
     ) -> Result<(), Inbound> {
         let worker = match lane.kind() {
             LaneKind::Control => &self.control,
@@ -128,7 +128,7 @@ impl Workers {
         let share = if is_full { None } else { worker.local_bytes.take(size) };
         if share.is_none() && !force {
             worker.local_depth.fetch_sub(1, Ordering::AcqRel);
-            if let Some(Place { id, waker }) = waiting {
+            if let Some(Waiter { id, waker }) = waiting {
                 worker.waiting.lock().expect(NO_PANIC).insert(id, waker.clone());
                 // Wake at once if there is room by now: the worker may have emptied its inbox before the waker was
                 // entered.
@@ -171,40 +171,44 @@ impl Workers {
     }
 }
 
-fn worker(local_bytes: usize) -> (Worker, Desk) {
-    let (remote, remote_desk) = mpsc::channel(FRAMES_PER_WORKER);
-    let (local, local_desk) = mpsc::unbounded_channel();
+fn worker(local_bytes: usize) -> (Worker, WorkerReceiver) {
+    let (remote, remote_receiver) = mpsc::channel(FRAMES_PER_WORKER);
+    let (local, local_receiver) = mpsc::unbounded_channel();
     let local_depth = Arc::new(AtomicUsize::new(0));
     let waiting = Waiting::default();
-    let desk =
-        Desk { remote: remote_desk, local: local_desk, local_depth: local_depth.clone(), waiting: waiting.clone() };
+    let receiver = WorkerReceiver {
+        remote: remote_receiver,
+        local: local_receiver,
+        local_depth: local_depth.clone(),
+        waiting: waiting.clone(),
+    };
     // Unbounded in messages: those are bounded by the caller's capacity, which differs by lane.
     let local_bytes = Room::new(usize::MAX, local_bytes);
-    (Worker { remote, local, local_depth, local_bytes, waiting }, desk)
+    (Worker { remote, local, local_depth, local_bytes, waiting }, receiver)
 }
 
-impl Desks {
+impl WorkerReceivers {
     /// Starts the workers.
     pub(super) fn open(self, shared: &Arc<Shared>) {
         shared.control.spawn(work(shared.clone(), self.control));
-        for desk in self.data {
-            shared.data.spawn(work(shared.clone(), desk));
+        for receiver in self.data {
+            shared.data.spawn(work(shared.clone(), receiver));
         }
     }
 }
 
-async fn work(shared: Arc<Shared>, mut desk: Desk) {
+async fn work(shared: Arc<Shared>, mut receiver: WorkerReceiver) {
     const LOCAL_AT_ONCE: usize = 256;
     let mut last = LastReceiver::default();
     let mut locals = Vec::with_capacity(LOCAL_AT_ONCE);
     loop {
         tokio::select! {
-            delivery = desk.remote.recv() => match delivery {
+            delivery = receiver.remote.recv() => match delivery {
                 Some(delivery) => take(&shared, delivery, &mut last),
                 None => return,
             },
-            count = desk.local.recv_many(&mut locals, LOCAL_AT_ONCE) => {
-                desk.local_depth.fetch_sub(count, Ordering::AcqRel);
+            count = receiver.local.recv_many(&mut locals, LOCAL_AT_ONCE) => {
+                receiver.local_depth.fetch_sub(count, Ordering::AcqRel);
                 let mut locals = locals.drain(..);
                 last.isolated(|last| locals.by_ref().for_each(|local| match local {
                     Local::Message { lane, message, _share } => {
@@ -213,7 +217,7 @@ async fn work(shared: Arc<Shared>, mut desk: Desk) {
                     }
                     Local::Mark(mark) => mark.pass(),
                 }));
-                let waiting = std::mem::take(&mut *desk.waiting.lock().expect(NO_PANIC));
+                let waiting = std::mem::take(&mut *receiver.waiting.lock().expect(NO_PANIC));
                 waiting.into_values().for_each(Waker::wake);
             }
         }
@@ -366,12 +370,12 @@ pub(super) fn drop_arrived(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::envelope::{Envelope, Letter, Recipient};
+    use crate::envelope::{EncodedMessage, Envelope, Recipient};
 
     fn delivery(mark: Option<Arc<Mark>>) -> Delivery {
         let from: UniqueAddress = "a:1#1".parse().unwrap();
         let envelope = Envelope::new(Recipient::new("inbox"), greylag_core::CodecId::JSON, "m", bytes::Bytes::new());
-        let message = Arrived::of(from.clone(), Letter::new(&envelope).unwrap());
+        let message = Arrived::of(from.clone(), EncodedMessage::new(&envelope).unwrap());
         let arrived = if mark.is_some() { Vec::new() } else { vec![message; 3] };
         let (lane, read_at) = (Lane::ordinary(0), Instant::now());
         Delivery { from, lane, arrived, read_at, mark }
@@ -381,7 +385,7 @@ mod tests {
     /// nothing else: no answer, no question whose asker has given up, no message for another receiver, instance or
     /// process.
     #[test]
-    fn what_follows_to_the_same_receiver_is_handed_over_with_a_message() {
+    fn later_messages_to_the_same_receiver_are_handed_over_with_the_first() {
         let from: UniqueAddress = "a:1#1".parse().unwrap();
         let (inbox, other): (Arc<str>, Arc<str>) = ("inbox".into(), "other".into());
         let message = |path: &Arc<str>, number: u8| Inbound {
@@ -419,8 +423,8 @@ mod tests {
     /// Cluster T22, T38: messages of a node to itself are bounded in number and in bytes; a mark is taken even without
     /// room, and a sender that waits is woken once there is room.
     #[tokio::test]
-    async fn what_a_node_sends_to_itself_is_bounded_in_bytes() {
-        let (workers, desks) = Workers::new(1, 1000);
+    async fn messages_to_the_own_node_are_bounded_in_bytes() {
+        let (workers, receivers) = Workers::new(1, 1000);
         let message = |bytes: usize| Inbound {
             from: "a:1#1".parse().unwrap(),
             recipient: Recipient::new("r"),
@@ -437,14 +441,14 @@ mod tests {
         assert!(push(2, true).is_ok());
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(woken.clone());
-        let place = Place { id: 1, waker: &waker };
-        assert!(workers.deliver_locally(10, false, Lane::ordinary(0), message(300), Some(place)).is_err());
+        let waiter = Waiter { id: 1, waker: &waker };
+        assert!(workers.deliver_locally(10, false, Lane::ordinary(0), message(300), Some(waiter)).is_err());
         assert!(!woken.0.load(Ordering::Relaxed), "there is no room to wake it for");
-        let Desks { mut data, .. } = desks;
-        let desk = &mut data[0];
-        drop(desk.local.recv().await.unwrap());
+        let WorkerReceivers { mut data, .. } = receivers;
+        let receiver = &mut data[0];
+        drop(receiver.local.recv().await.unwrap());
         assert!(push(300, false).is_ok());
-        desk.local_depth.store(10, Ordering::Relaxed);
+        receiver.local_depth.store(10, Ordering::Relaxed);
         assert!(push(2, false).is_err(), "ten messages are there");
         assert_eq!(workers.data[0].local_bytes.bytes(), 700);
     }
@@ -461,10 +465,10 @@ mod tests {
     /// Cluster T41, §7: messages for a worker that has ended are counted, and a mark behind them is not answered.
     #[tokio::test]
     async fn a_worker_that_has_ended_takes_nothing_and_answers_nothing() {
-        let (workers, desks) = Workers::new(2, 1 << 20);
+        let (workers, receivers) = Workers::new(2, 1 << 20);
         let (said, mut heard) = mpsc::unbounded_channel();
         let mark = |said: mpsc::UnboundedSender<()>| Mark::local(Box::new(move || said.send(()).unwrap())).before(2);
-        let Desks { mut data, .. } = desks;
+        let WorkerReceivers { mut data, .. } = receivers;
         let mut alive = data.pop().unwrap();
         drop(data);
         assert_eq!(workers.deliver(0, delivery(None)).await.len(), 3);

@@ -2,13 +2,13 @@
 //! that a cut may swallow.
 
 use super::*;
-use crate::envelope::Letter;
+use crate::envelope::EncodedMessage;
 use crate::reliable::{ReceiverEffect, ReceiverInput, ReliableReceiver, ReliableSender, SenderEffect, SenderInput};
 use crate::settings::OnReliableGiveUp;
 
 /// The sender and receiver of numbered messages for one address.
 pub(super) struct Numbered {
-    sender: ReliableSender<Arc<Letter>>,
+    sender: ReliableSender<Arc<EncodedMessage>>,
     receiver: ReliableReceiver,
 }
 
@@ -28,15 +28,15 @@ impl MemoryNode {
         if to.address() == self.endpoint.self_address.address() {
             return self.send_checked(Instant::now(), &Destination::from(to.clone()), envelope);
         }
-        let Ok(letter) = Letter::new(&envelope) else {
+        let Ok(encoded) = EncodedMessage::new(&envelope) else {
             let reason = DeadLetterReason::SerializeFailed;
             self.endpoint.drop_unsent(Instant::now(), Lane::CONTROL, to.address(), &envelope, reason);
             return Ok(());
         };
-        let input = SenderInput::Send { target: to.uid(), message: Arc::new(letter) };
+        let input = SenderInput::Send { target: to.uid(), message: Arc::new(encoded) };
         self.sender_input(Instant::now(), to.address(), input);
         // Wake the thread that repeats the message: its deadlines changed.
-        self.inbox.send(Parcel::Wake).ok();
+        self.inbox.send(NodeInput::Wake).ok();
         Ok(())
     }
 
@@ -70,7 +70,7 @@ impl MemoryNode {
         }
         if let Some(message) = &message
             && self.is_stranger(from)
-            && !self.endpoint.strangers.is_open(&message.recipient.path)
+            && !self.endpoint.membership.is_open(&message.recipient.path)
         {
             // Refuse, without an acknowledgement: the sender repeats the message, and it is taken once the sender is a
             // member.
@@ -89,7 +89,7 @@ impl MemoryNode {
             match effect {
                 ReceiverEffect::Deliver(message) => {
                     let target = Some(own.uid());
-                    self.take(now, Parcel::Message { lane: Lane::CONTROL, target, message });
+                    self.take(now, NodeInput::Message { lane: Lane::CONTROL, target, message });
                 }
                 ReceiverEffect::Ack { seq } => self.acknowledge(from, own, seq, false),
                 ReceiverEffect::Nack { seq } => self.acknowledge(from, own, seq, true),
@@ -98,7 +98,7 @@ impl MemoryNode {
     }
 
     fn acknowledge(&self, to: &UniqueAddress, from: UniqueAddress, seq: u64, is_gap: bool) {
-        self.carry(to.address(), |runs| (runs == to).then_some(Parcel::Acknowledged { from, seq, is_gap })).ok();
+        self.carry(to.address(), |runs| (runs == to).then_some(NodeInput::Acknowledged { from, seq, is_gap })).ok();
     }
 
     fn entry<'a>(&self, all: &'a mut BTreeMap<NodeAddress, Numbered>, peer: &NodeAddress) -> &'a mut Numbered {
@@ -108,7 +108,7 @@ impl MemoryNode {
         })
     }
 
-    fn sender_input(&self, now: Instant, peer: &NodeAddress, input: SenderInput<Arc<Letter>>) {
+    fn sender_input(&self, now: Instant, peer: &NodeAddress, input: SenderInput<Arc<EncodedMessage>>) {
         let mut effects = Vec::new();
         {
             let mut all = self.numbered.lock().expect(NO_PANIC);
@@ -132,28 +132,28 @@ impl MemoryNode {
     }
 
     /// Writes an effect for the wire; false if the effect is another one.
-    fn write_numbered(&self, peer: &NodeAddress, effect: &SenderEffect<Arc<Letter>>) -> bool {
-        let (seq, letter) = match effect {
+    fn write_numbered(&self, peer: &NodeAddress, effect: &SenderEffect<Arc<EncodedMessage>>) -> bool {
+        let (seq, encoded) = match effect {
             SenderEffect::Write { seq, message } => (*seq, Some(message)),
             SenderEffect::WriteSkip { seq } => (*seq, None),
             _ => return false,
         };
         let from = self.endpoint.self_address.clone();
-        let message = letter.map(|letter| Inbound {
+        let message = encoded.map(|encoded| Inbound {
             from: from.clone(),
-            recipient: letter.recipient.clone(),
-            codec: letter.codec,
-            manifest: letter.manifest.clone(),
-            payload: letter.payload.clone(),
-            ask: letter.ask,
+            recipient: encoded.recipient.clone(),
+            codec: encoded.codec,
+            manifest: encoded.manifest.clone(),
+            payload: encoded.payload.clone(),
+            ask: encoded.ask,
         });
-        let target = letter.and_then(|letter| letter.target_uid);
+        let target = encoded.and_then(|encoded| encoded.target_uid);
         let is_meant = |runs: &UniqueAddress| target.is_none_or(|uid| uid == runs.uid());
-        self.carry(peer, |runs| is_meant(runs).then_some(Parcel::Numbered { from, seq, message })).ok();
+        self.carry(peer, |runs| is_meant(runs).then_some(NodeInput::Numbered { from, seq, message })).ok();
         true
     }
 
-    fn finish_numbered(&self, now: Instant, peer: &NodeAddress, effect: SenderEffect<Arc<Letter>>) {
+    fn finish_numbered(&self, now: Instant, peer: &NodeAddress, effect: SenderEffect<Arc<EncodedMessage>>) {
         match effect {
             SenderEffect::Drop { message, reason } => {
                 self.endpoint.drop_unsent(now, Lane::CONTROL, peer, &message.to_envelope(), reason);
@@ -161,7 +161,7 @@ impl MemoryNode {
             SenderEffect::GaveUp { uid, dropped } => {
                 let peer = UniqueAddress::new(peer.clone(), uid);
                 let event = TransportEvent::ReliableGaveUp { peer: peer.clone(), dropped };
-                self.inbox.send(Parcel::Event(event)).ok();
+                self.inbox.send(NodeInput::Event(event)).ok();
                 if self.settings.on_reliable_give_up == OnReliableGiveUp::Quarantine {
                     self.quarantine(&peer, QuarantineReason::DeliveryGaveUp, false);
                 }

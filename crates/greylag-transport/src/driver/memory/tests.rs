@@ -139,7 +139,7 @@ fn an_ask_is_answered_refused_or_ends() {
 }
 
 #[test]
-fn a_restart_is_somebody_else() {
+fn a_restarted_process_is_another_process() {
     let w = world();
     w.a.send(&to(&w.b), message(1)).unwrap();
     w.at_b.recv().unwrap();

@@ -80,7 +80,7 @@ impl World {
 /// Point-to-point and work-pulling producers appear in the report with their target, and with number, age and cause of
 /// waiting messages; consumers and workers appear with their counts, by name.
 #[tokio::test]
-async fn what_runs_without_entities_is_shown() {
+async fn point_to_point_and_work_pulling_are_reported() {
     let mut world = World::new().await;
     let jobs = world.delivery.work_producer(&numbers(), id("jobs")).start().await.unwrap();
     let orders = world.delivery.producer_controller(id("orders"), json::<u64>("number"));
@@ -137,7 +137,7 @@ async fn what_runs_without_entities_is_shown() {
 /// A node that ends waits for the messages of its own producers, and for the jobs and deliveries in hand of other
 /// nodes' producers, but takes no more of the latter.
 #[tokio::test]
-async fn what_runs_on_a_node_ends_with_it() {
+async fn producers_and_consumers_end_with_their_node() {
     let mut world = World::new().await;
     let remoting = world.sharding.remoting();
     let elsewhere = {

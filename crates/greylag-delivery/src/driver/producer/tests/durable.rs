@@ -8,7 +8,7 @@ use greylag_core::Encoded;
 
 use super::region::{Answers, TestRegion};
 use super::{PATIENCE, open, until, without_repeats};
-use crate::driver::Keeping;
+use crate::driver::MessageStorage;
 use crate::driver::producer::ShardingProducer;
 use crate::driver::{DurableProducerQueue, InMemoryQueues, QueueCall, QueueFault};
 use crate::error::{ProducerError, SendError};
@@ -19,7 +19,7 @@ use crate::settings::DeliverySettings;
 
 fn start(region: &Arc<TestRegion>, disk: &InMemoryQueues, settings: &DeliverySettings) -> ShardingProducer<i64> {
     let id = ProducerId::new("p").unwrap();
-    open(region, Keeping::Durable(id, Box::new(disk.open("p"))), settings).unwrap()
+    open(region, MessageStorage::Durable(id, Box::new(disk.open("p"))), settings).unwrap()
 }
 
 fn values(region: &TestRegion) -> Vec<i64> {
@@ -93,7 +93,7 @@ async fn scenario_38_a_clean_restart() {
 
 /// delivery D7: an append whose answer is lost is repeated, and its messages are sent once; no sender gets an error.
 #[tokio::test]
-async fn a_lost_answer_of_the_store_is_nobodys_concern() {
+async fn lost_store_answer_is_retried() {
     let (region, disk) = (TestRegion::new(Answers::Confirm), InMemoryQueues::new());
     let producer = start(&region, &disk, &without_repeats());
     producer.send("a", 1).await.unwrap();
@@ -143,7 +143,7 @@ async fn a_store_that_is_away_gives_messages_back_and_is_opened_again() {
 
 /// delivery 79, durable: when the last handle is dropped, the queue keeps the unconfirmed messages.
 #[tokio::test]
-async fn scenario_79_what_a_dropped_producer_did_not_deliver_stays_in_its_queue() {
+async fn scenario_79_undelivered_messages_of_a_dropped_producer_stay_in_its_queue() {
     let (region, disk) = (TestRegion::new(Answers::Silent), InMemoryQueues::new());
     let mut settings = without_repeats();
     settings.producer.drain_on_drop = Duration::from_millis(50);
@@ -174,9 +174,9 @@ fn text_producer(
     disk: &InMemoryQueues,
     settings: &DeliverySettings,
 ) -> ShardingProducer<String> {
-    let keeping = Keeping::Durable(ProducerId::new("p").unwrap(), Box::new(disk.open("p")));
+    let storage = MessageStorage::Durable(ProducerId::new("p").unwrap(), Box::new(disk.open("p")));
     let codec = Arc::new(greylag_codec::json::<String>("text"));
-    ShardingProducer::open(region.remoting.clone(), keeping, region.clone(), codec, settings).unwrap()
+    ShardingProducer::open(region.remoting.clone(), storage, region.clone(), codec, settings).unwrap()
 }
 
 async fn stored(disk: &InMemoryQueues) -> QueueState<Encoded> {

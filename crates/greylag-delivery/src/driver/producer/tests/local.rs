@@ -11,8 +11,8 @@ use super::region::{Answers, TestRegion};
 use super::{PATIENCE, identity, until, without_repeats};
 use crate::driver::InMemoryQueues;
 use crate::driver::producer::ShardingProducer;
-use crate::driver::region::RouteNews;
-use crate::driver::sending::Keeping;
+use crate::driver::region::RouteEvent;
+use crate::driver::sending::MessageStorage;
 use crate::error::{SendError, SentError};
 use crate::ids::{ProducerId, SeqNr};
 use crate::machine::portable::UnsendableError;
@@ -62,14 +62,18 @@ impl Codec<i64> for Counting {
     }
 }
 
-fn start(region: &Arc<TestRegion>, keeping: Keeping, settings: &DeliverySettings) -> (ShardingProducer<i64>, Counting) {
+fn start(
+    region: &Arc<TestRegion>,
+    storage: MessageStorage,
+    settings: &DeliverySettings,
+) -> (ShardingProducer<i64>, Counting) {
     let codec = Counting::default();
     let (remoting, counting) = (region.remoting.clone(), Arc::new(codec.clone()));
-    (ShardingProducer::open(remoting, keeping, region.clone(), counting, settings).unwrap(), codec)
+    (ShardingProducer::open(remoting, storage, region.clone(), counting, settings).unwrap(), codec)
 }
 
 fn in_memory(region: &Arc<TestRegion>, settings: &DeliverySettings) -> (ShardingProducer<i64>, Counting) {
-    start(region, Keeping::InMemory(identity()), settings)
+    start(region, MessageStorage::InMemory(identity()), settings)
 }
 
 /// From here on the entities of a region that handed messages over are on other nodes.
@@ -77,8 +81,8 @@ fn all_leave(region: &TestRegion, shards: &[&str]) {
     region.hands_over(false);
     for shard in shards {
         region.moves(shard);
-        region.tell(RouteNews::Routed((*shard).into(), true));
-        region.tell(RouteNews::Moved((*shard).into()));
+        region.tell(RouteEvent::Routed((*shard).into(), true));
+        region.tell(RouteEvent::Moved((*shard).into()));
     }
 }
 
@@ -102,8 +106,8 @@ async fn messages_of_the_same_node_are_not_encoded() {
 
     let (disk, region) = (InMemoryQueues::new(), TestRegion::new(Answers::Confirm));
     region.hands_over(true);
-    let keeping = Keeping::Durable(ProducerId::new("p").unwrap(), Box::new(disk.open("p")));
-    let (producer, codec) = start(&region, keeping, &settings);
+    let storage = MessageStorage::Durable(ProducerId::new("p").unwrap(), Box::new(disk.open("p")));
+    let (producer, codec) = start(&region, storage, &settings);
     for number in 1..=10 {
         producer.send_confirmed("a", number).await.unwrap();
     }
@@ -126,12 +130,12 @@ async fn a_route_may_lead_to_another_node() {
     region.answer_all(Answers::Confirm);
     region.has_routes(true);
     region.hands_over(true);
-    region.tell(RouteNews::Routed("here".into(), true));
-    region.tell(RouteNews::Moved("here".into()));
+    region.tell(RouteEvent::Routed("here".into(), true));
+    region.tell(RouteEvent::Moved("here".into()));
     until("those to this node are confirmed", || producer.stats().confirmed == 3).await;
     assert_eq!(codec.encoded(), 0);
     region.hands_over(false);
-    region.tell(RouteNews::Routed("there".into(), true));
+    region.tell(RouteEvent::Routed("there".into(), true));
     producer.drain(PATIENCE).await.unwrap();
     let numbers: Vec<i64> = region.delivered_to("there").into_iter().map(|(number, _)| number).collect();
     assert_eq!((codec.encoded(), numbers), (3, vec![11, 11, 12, 13]), "the first copy was without bytes");
@@ -140,7 +144,7 @@ async fn a_route_may_lead_to_another_node() {
 /// delivery K7, of 70: when an entity moves, its unconfirmed messages are encoded once, and sent to the new home in
 /// order under their numbers. Confirmed messages stay confirmed.
 #[tokio::test]
-async fn scenario_70_what_is_unconfirmed_follows_its_entity() {
+async fn scenario_70_unconfirmed_messages_follow_their_entity() {
     let region = TestRegion::new(Answers::Grant);
     region.hands_over(true);
     region.answer("done", Answers::Confirm);
@@ -169,7 +173,7 @@ async fn scenario_70_what_is_unconfirmed_follows_its_entity() {
     assert_eq!(codec.encoded(), 6);
     region.hands_over(true);
     region.moves("moves");
-    region.tell(RouteNews::LookAtAll);
+    region.tell(RouteEvent::RefreshAll);
     while region.without_bytes() == 15 {
         // The producer handles the move between two sends.
         producer.send_confirmed("moves", 7).await.unwrap();
@@ -184,7 +188,7 @@ async fn scenario_70_what_is_unconfirmed_follows_its_entity() {
 /// delivery 59: messages that an entity confirmed before it moved are not sent to its new home, although the link
 /// starts over: the producer finds confirmation and move at the same time, and handles the confirmation first.
 #[tokio::test]
-async fn what_was_confirmed_before_a_move_does_not_follow() {
+async fn messages_confirmed_before_a_move_do_not_follow() {
     let region = TestRegion::new(Answers::Grant);
     region.hands_over(true);
     let (producer, codec) = in_memory(&region, &without_repeats());
@@ -197,7 +201,7 @@ async fn what_was_confirmed_before_a_move_does_not_follow() {
     for entity in &entities {
         region.moves(entity);
         let shard: Arc<str> = entity.as_str().into();
-        region.confirm_before(entity, &[RouteNews::Routed(shard.clone(), true), RouteNews::Moved(shard)]);
+        region.confirm_before(entity, &[RouteEvent::Routed(shard.clone(), true), RouteEvent::Moved(shard)]);
         // Let the producer's task run.
         tokio::time::sleep(std::time::Duration::from_millis(2)).await;
     }
@@ -208,7 +212,7 @@ async fn what_was_confirmed_before_a_move_does_not_follow() {
 /// delivery K7: a message that cannot be sent to another node fails only when its entity moves there. Its sender and
 /// the operator get the reason, and no other message is lost.
 #[tokio::test]
-async fn what_cannot_follow_its_entity_is_told_and_holds_up_nothing() {
+async fn unsendable_message_is_reported_and_skipped() {
     let region = TestRegion::new(Answers::Grant);
     region.hands_over(true);
     let mut settings = without_repeats();

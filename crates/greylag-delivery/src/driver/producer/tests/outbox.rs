@@ -6,7 +6,7 @@ use greylag_core::{Codec, CodecId, Encoded};
 
 use super::region::{Answers, TestRegion};
 use super::{PATIENCE, open, until, without_repeats};
-use crate::driver::Keeping;
+use crate::driver::MessageStorage;
 use crate::driver::producer::ShardingProducer;
 use crate::driver::{InMemoryQueues, QueueCall, QueueFault};
 use crate::error::SendError;
@@ -14,7 +14,7 @@ use crate::ids::{ProducerId, SeqNr};
 
 fn start(region: &std::sync::Arc<TestRegion>, disk: &InMemoryQueues) -> ShardingProducer<i64> {
     let id = ProducerId::new("p").unwrap();
-    open(region, Keeping::Durable(id, Box::new(disk.open_outbox("p"))), &without_repeats()).unwrap()
+    open(region, MessageStorage::Durable(id, Box::new(disk.open_outbox("p"))), &without_repeats()).unwrap()
 }
 
 fn write(disk: &InMemoryQueues, entity: &str, number: i64) {
@@ -32,7 +32,7 @@ fn values(region: &TestRegion) -> Vec<(i64, SeqNr)> {
 /// delivery §4.4 and 72: messages written by applications are sent in the order in which the outbox first sees them,
 /// are confirmed, and then removed; another producer of the outbox continues with the rest.
 #[tokio::test]
-async fn scenario_72_what_applications_write_is_sent() {
+async fn scenario_72_messages_written_by_applications_are_sent() {
     let (region, disk) = (TestRegion::new(Answers::Confirm), InMemoryQueues::new());
     write(&disk, "a", 1);
     let producer = start(&region, &disk);

@@ -12,7 +12,7 @@ use greylag_transport::{Destination, Envelope, Recipient, Remoting};
 use tokio::sync::broadcast;
 
 use super::PATIENCE;
-use crate::driver::region::{Downstream, Home, NotTaken, RouteNews};
+use crate::driver::region::{Downstream, Home, RouteEvent, SendRefusal};
 use crate::ids::{ControllerRef, SeqNr};
 use crate::machine::portable::Portable;
 use crate::machine::producer_link::Frames;
@@ -35,7 +35,7 @@ pub(super) struct TestRegion {
     pub(super) network: MemoryNetwork,
     pub(super) remoting: Arc<dyn Remoting>,
     state: Mutex<State>,
-    news: broadcast::Sender<RouteNews>,
+    route_events: broadcast::Sender<RouteEvent>,
 }
 
 struct State {
@@ -54,7 +54,7 @@ struct State {
     routed: bool,
     hands_over: bool,
     homes: BTreeMap<Arc<str>, u64>,
-    refuses: Option<(NotTaken, usize)>,
+    refuses: Option<(SendRefusal, usize)>,
 }
 
 impl TestRegion {
@@ -74,7 +74,7 @@ impl TestRegion {
             homes: BTreeMap::new(),
             refuses: None,
         };
-        Arc::new(Self { network, remoting, state: state.into(), news: broadcast::channel(4096).0 })
+        Arc::new(Self { network, remoting, state: state.into(), route_events: broadcast::channel(4096).0 })
     }
 
     pub(super) fn answer(&self, entity: &str, answers: Answers) {
@@ -102,12 +102,12 @@ impl TestRegion {
     }
 
     /// Refuses the next `times` batches for this reason.
-    pub(super) fn takes(&self, not: NotTaken, times: usize) {
+    pub(super) fn takes(&self, not: SendRefusal, times: usize) {
         self.state.lock().unwrap().refuses = Some((not, times));
     }
 
-    pub(super) fn tell(&self, news: RouteNews) {
-        self.news.send(news).ok();
+    pub(super) fn tell(&self, event: RouteEvent) {
+        self.route_events.send(event).ok();
     }
 
     /// Number of frames taken.
@@ -139,23 +139,23 @@ impl TestRegion {
         state.frames.iter().filter(|(to, ..)| &**to == entity).map(|(_, value, total)| (*value, *total)).collect()
     }
 
-    /// The entity confirms everything received, then `news` follow. No task of this thread runs before both are queued.
-    pub(super) fn confirm_before(&self, entity: &str, news: &[RouteNews]) {
+    /// The entity confirms everything received, then `events` follow. No task of this thread runs before both are queued.
+    pub(super) fn confirm_before(&self, entity: &str, events: &[RouteEvent]) {
         let state = self.state.lock().unwrap();
         let header = state.headers[entity].clone();
         let confirmed = state.received[&header.controller];
         drop(state);
-        self.say(header, Upstream::Ack { confirmed, up_to: confirmed + 20 });
+        self.send_upstream(header, Upstream::Ack { confirmed, up_to: confirmed + 20 });
         let (arrived, has_arrived) = mpsc::channel();
         let arrived = Mutex::new(arrived);
         let done = move || arrived.lock().unwrap().send(()).unwrap_or_default();
         self.remoting.flush(self.remoting.self_address(), Box::new(done));
         has_arrived.recv_timeout(PATIENCE).expect("the network has a thread of its own");
-        news.iter().for_each(|news| self.tell(news.clone()));
+        events.iter().for_each(|event| self.tell(event.clone()));
     }
 
     /// Sends a message of an entity to its producer, through the transport.
-    fn say(&self, header: BatchHeader, message: Upstream) {
+    fn send_upstream(&self, header: BatchHeader, message: Upstream) {
         let from = ControllerRef { node: self.remoting.self_address().clone(), path: "e".into(), instance: 1 };
         let recipient = Recipient { path: header.controller.path.clone(), sub_path: None, instance: 0 };
         let node = header.controller.node.clone();
@@ -170,7 +170,7 @@ impl<T: Send + Sync + 'static> Downstream<T> for TestRegion {
         if entity.is_empty() { Err(DeadLetterReason::EmptyEntityId) } else { Ok(entity.into()) }
     }
 
-    fn send(&self, entity: Arc<str>, batch: SequencedBatch<Payload<T>>) -> Result<(), NotTaken> {
+    fn send(&self, entity: Arc<str>, batch: SequencedBatch<Payload<T>>) -> Result<(), SendRefusal> {
         let mut state = self.state.lock().unwrap();
         if let Some((not, times)) = &mut state.refuses
             && *times > 0
@@ -199,7 +199,10 @@ impl<T: Send + Sync + 'static> Downstream<T> for TestRegion {
             Answers::Confirm => last,
         };
         drop(state);
-        self.say(header, Upstream::Request { confirmed, up_to: last + 20, support_resend: true, via_timeout: false });
+        self.send_upstream(
+            header,
+            Upstream::Request { confirmed, up_to: last + 20, support_resend: true, via_timeout: false },
+        );
         Ok(())
     }
 
@@ -212,9 +215,10 @@ impl<T: Send + Sync + 'static> Downstream<T> for TestRegion {
         state.routed.then_some(Home { node, hands_over: state.hands_over })
     }
 
-    fn news(&self) -> BoxStream<'static, RouteNews> {
-        let news =
-            futures::stream::unfold(self.news.subscribe(), async |mut news| Some((news.recv().await.ok()?, news)));
-        news.boxed()
+    fn route_events(&self) -> BoxStream<'static, RouteEvent> {
+        let events = futures::stream::unfold(self.route_events.subscribe(), async |mut events| {
+            Some((events.recv().await.ok()?, events))
+        });
+        events.boxed()
     }
 }

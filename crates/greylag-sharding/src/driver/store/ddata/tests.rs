@@ -63,7 +63,7 @@ fn home(shard: u32, epoch: u64) -> Vec<StateEvent> {
 
 /// sharding 27: the older coordinator goes on after a pause. Its commit fails, although its write was stored.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scenario_27_what_an_older_incarnation_commits_is_lost() {
+async fn scenario_27_commits_of_an_older_incarnation_are_lost() {
     let stores = stores().await;
     let [older, newer, _] = &stores[..] else { unreachable!("there are three") };
     older.commit(epoch(0, 7)).await.unwrap();

@@ -152,7 +152,7 @@ fn text(unreadable: &Unreadable) -> String {
 }
 
 #[tokio::test]
-async fn what_was_committed_is_read_by_the_next_incarnation_and_fences_the_one_before() {
+async fn committed_state_is_read_by_the_next_incarnation_and_fences_the_previous_one() {
     let world = World::new();
     assert_eq!(id().as_str(), "/sharding/Gr%C3%B6%C3%9FeCoordinator");
     let first = world.store();
@@ -173,7 +173,7 @@ async fn what_was_committed_is_read_by_the_next_incarnation_and_fences_the_one_b
 
 /// An append based on another history than the present one stores nothing.
 #[tokio::test]
-async fn what_another_writer_has_appended_meanwhile_is_never_overwritten() {
+async fn events_appended_by_another_writer_are_never_overwritten() {
     let world = World::new();
     let store = world.store();
     store.read().await.unwrap();

@@ -90,13 +90,13 @@ impl World {
     }
 
     /// Every node learns who the members are.
-    fn tell_members(&mut self) {
+    fn send_members(&mut self) {
         for index in 0..self.nodes.len() {
-            self.tell_members_to(index);
+            self.send_members_to(index);
         }
     }
 
-    fn tell_members_to(&mut self, index: usize) {
+    fn send_members_to(&mut self, index: usize) {
         let members = self.members.clone();
         self.with(index, |agreement, now, out| agreement.on_members(now, &members, out));
     }
@@ -133,7 +133,7 @@ impl World {
     }
 
     fn is_refused(&self, index: usize) -> bool {
-        matches!(self.nodes[index].standing, Standing::Refused(_))
+        matches!(self.nodes[index].outcome, AgreementOutcome::Refused(_))
     }
 }
 
@@ -141,7 +141,7 @@ impl World {
 fn a_coordinator_waits_for_the_answer_of_every_reachable_member() {
     let mut world = World::new(&["a", "a", "a"]);
     (0..3).for_each(|index| world.join(index, Phase::Up));
-    world.tell_members();
+    world.send_members();
     world.under_way.clear();
     world.coordinate(0, true);
     let asked: Vec<_> = world.under_way.drain(..).map(|(_, to, _)| to).collect();
@@ -152,7 +152,7 @@ fn a_coordinator_waits_for_the_answer_of_every_reachable_member() {
     world.deliver_all();
     assert!(world.granted().is_empty(), "n2 has not answered");
     world.members.members.get_mut(&node(2)).expect("a member").reachable = false;
-    world.tell_members_to(0);
+    world.send_members_to(0);
     assert_eq!(world.granted(), ["a"].into(), "an unreachable member is not waited for");
 }
 
@@ -161,13 +161,13 @@ fn of_two_sides_the_active_one_stays_and_of_two_that_start_the_role_that_sorts_f
     for a_is_active in [true, false] {
         let mut world = World::new(&["b", "a"]);
         world.join(0, Phase::Up);
-        world.tell_members();
+        world.send_members();
         if a_is_active {
             world.coordinate(0, true);
             assert_eq!(world.granted(), ["b"].into(), "it is alone");
         }
         world.join(1, Phase::Up);
-        world.tell_members();
+        world.send_members();
         world.coordinate(1, true);
         if !a_is_active {
             world.coordinate(0, true);
@@ -176,7 +176,7 @@ fn of_two_sides_the_active_one_stays_and_of_two_that_start_the_role_that_sorts_f
         let loser = usize::from(a_is_active);
         assert!(world.is_refused(loser) && !world.is_refused(1 - loser));
         assert_eq!(world.granted(), [if a_is_active { "b" } else { "a" }].into());
-        let Standing::Refused(mismatch) = world.nodes[loser].standing() else { unreachable!("seen above") };
+        let AgreementOutcome::Refused(mismatch) = world.nodes[loser].outcome() else { unreachable!("seen above") };
         let side = |index: usize| format!("{} (on n{index}:1)", ["b", "a"][index]);
         assert_eq!((&mismatch.expected, &mismatch.got), (&side(1 - loser), &side(loser)));
     }
@@ -184,14 +184,14 @@ fn of_two_sides_the_active_one_stays_and_of_two_that_start_the_role_that_sorts_f
 
 /// A third node whose side was refused refuses no other node, although neither of these two is active.
 #[test]
-fn a_side_that_has_given_way_refuses_none() {
+fn a_refused_side_refuses_no_other_node() {
     let mut world = World::new(&["c", "a", "c"]);
     world.join(0, Phase::Up);
-    world.tell_members();
+    world.send_members();
     world.coordinate(0, true);
     world.join(1, Phase::Up);
     world.join(2, Phase::Up);
-    world.tell_members();
+    world.send_members();
     world.coordinate(1, true);
     world.deliver_all();
     assert!(world.is_refused(1), "c is active at n0");
@@ -203,7 +203,7 @@ fn a_side_that_has_given_way_refuses_none() {
 }
 
 #[test]
-fn two_active_sides_that_meet_are_told_of_and_both_go_on() {
+fn two_active_sides_that_meet_are_reported_and_both_go_on() {
     let mut world = World::new(&["a", "b"]);
     (0..2).for_each(|index| world.join(index, Phase::Up));
     for index in 0..2 {
@@ -214,7 +214,7 @@ fn two_active_sides_that_meet_are_told_of_and_both_go_on() {
     }
     world.under_way.clear();
     assert_eq!(world.granted(), ["a", "b"].into());
-    world.tell_members();
+    world.send_members();
     world.pass(RETRY);
     world.deliver_all();
     assert!(!world.is_refused(0) && !world.is_refused(1));
@@ -223,7 +223,7 @@ fn two_active_sides_that_meet_are_told_of_and_both_go_on() {
     assert_eq!(told, [(1, true), (0, true)]);
     assert!((0..2).all(|index| world.nodes[index].dispute().is_some()));
     world.members.members.remove(&node(1));
-    world.tell_members_to(0);
+    world.send_members_to(0);
     assert_eq!(world.nodes[0].dispute(), None, "the other side is gone");
 }
 
@@ -232,21 +232,21 @@ fn two_active_sides_that_meet_are_told_of_and_both_go_on() {
 fn a_side_that_is_refused_no_more_asks_again_before_it_decides() {
     let mut world = World::new(&["b", "a", "c"]);
     world.join(0, Phase::Up);
-    world.tell_members();
+    world.send_members();
     world.coordinate(0, true);
     (1..3).for_each(|index| world.join(index, Phase::Up));
-    world.tell_members();
+    world.send_members();
     world.coordinate(1, true);
     world.deliver_all();
     assert!(world.is_refused(1));
     // n2 hears that n1 was refused, and goes on when n0 is gone.
     world.members.members.remove(&node(0));
     world.coordinate(0, false);
-    world.tell_members_to(2);
+    world.send_members_to(2);
     world.coordinate(2, true);
     world.deliver_all();
     assert_eq!(world.granted(), ["c"].into());
-    world.tell_members_to(1);
+    world.send_members_to(1);
     assert_eq!(world.granted(), ["c"].into(), "n1 decides nothing on the answers of its former round");
     world.deliver_all();
     assert_eq!(world.granted(), ["c"].into());
@@ -258,15 +258,15 @@ fn a_side_that_is_refused_no_more_asks_again_before_it_decides() {
 fn a_sender_that_is_not_known_is_not_answered() {
     let mut world = World::new(&["b", "a"]);
     world.join(0, Phase::Up);
-    world.tell_members_to(0);
+    world.send_members_to(0);
     world.join(1, Phase::Up);
-    world.tell_members_to(1);
+    world.send_members_to(1);
     world.coordinate(1, true);
     world.deliver_all();
     assert!(world.granted().is_empty(), "n0 does not know n1, and says nothing");
     world.coordinate(0, true);
     assert_eq!(world.granted(), ["b"].into(), "n0 knows no other member");
-    world.tell_members_to(0);
+    world.send_members_to(0);
     world.pass(RETRY);
     world.deliver_all();
     assert_eq!(world.granted(), ["b"].into());
@@ -287,14 +287,14 @@ fn two_sides_that_reach_each_other_are_never_both_active() {
             match rng.random_range(0..10) {
                 0 if !world.members.contains(&node(index)) => {
                     world.join(index, Phase::Joining);
-                    world.tell_members_to(index);
+                    world.send_members_to(index);
                 }
                 1 if world.members.contains(&node(index)) => {
                     world.join(index, Phase::Up);
-                    world.tell_members_to(index);
+                    world.send_members_to(index);
                 }
                 // Views are late: each node learns of members in its own time, but of itself first.
-                2 => world.tell_members_to(index),
+                2 => world.send_members_to(index),
                 3 if world.nodes[index].is_up => {
                     running[index] = rng.random_bool(0.8);
                     world.coordinate(index, running[index]);
@@ -320,7 +320,7 @@ fn two_sides_that_reach_each_other_are_never_both_active() {
 /// All join, one coordinator of each role runs on, and nothing is lost any more.
 fn settle(world: &mut World, running: &mut [bool]) {
     (0..running.len()).for_each(|index| world.join(index, Phase::Up));
-    world.tell_members();
+    world.send_members();
     let roles: BTreeSet<_> = world.nodes.iter().map(|node| node.fingerprint.role.clone()).collect();
     for role in roles {
         let of_role = (0..running.len()).filter(|index| world.nodes[*index].fingerprint.role == role);

@@ -1,7 +1,7 @@
 //! All shards of which a region has heard.
 //!
 //! Most shards live on other nodes and are at rest: their route is open, and nothing else is to be known. Such a shard
-//! is kept as its home alone, and becomes a whole [`Place`] only while it is looked at.
+//! is stored as its home alone, and becomes a whole [`Place`] only while it is looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -19,7 +19,7 @@ use crate::timetable::Timetable;
 /// All shards of which the region has heard, and when each has work to do.
 #[derive(Debug, Default)]
 pub(in crate::machine::region) struct Places {
-    kept: BTreeMap<ShardId, Kept>,
+    stored: BTreeMap<ShardId, StoredPlace>,
     /// The shards hosted here: few, where many live elsewhere.
     hosted: BTreeSet<ShardId>,
     /// The homes of shards at rest.
@@ -29,7 +29,7 @@ pub(in crate::machine::region) struct Places {
 
 /// The stored form of a shard.
 #[derive(Debug)]
-enum Kept {
+enum StoredPlace {
     /// The shard lives on another node, its route is open, and nothing else is known or waits.
     AtRest {
         region: Arc<RegionId>,
@@ -40,18 +40,18 @@ enum Kept {
 
 /// Read access to a shard in either form.
 #[allow(clippy::large_enum_variant, reason = "it lies on the stack for as long as it is looked at")]
-pub(in crate::machine::region) enum Seen<'a> {
-    Kept(&'a Place),
-    Made(Place),
+pub(in crate::machine::region) enum PlaceView<'a> {
+    Stored(&'a Place),
+    Restored(Place),
 }
 
-impl Deref for Seen<'_> {
+impl Deref for PlaceView<'_> {
     type Target = Place;
 
     fn deref(&self) -> &Place {
         match self {
-            Self::Kept(place) => place,
-            Self::Made(place) => place,
+            Self::Stored(place) => place,
+            Self::Restored(place) => place,
         }
     }
 }
@@ -79,11 +79,11 @@ impl Place {
     }
 }
 
-impl Kept {
-    fn see(&self) -> Seen<'_> {
+impl StoredPlace {
+    fn view(&self) -> PlaceView<'_> {
         match self {
-            Self::AtRest { region, generation } => Seen::Made(Place::at_rest(region, *generation)),
-            Self::Place(place) => Seen::Kept(place),
+            Self::AtRest { region, generation } => PlaceView::Restored(Place::at_rest(region, *generation)),
+            Self::Place(place) => PlaceView::Stored(place),
         }
     }
 }
@@ -91,10 +91,10 @@ impl Kept {
 impl Places {
     /// Takes a place out, so that it can be changed together with the rest of the region.
     pub(in crate::machine::region) fn take(&mut self, shard: &ShardId) -> Place {
-        match self.kept.remove(shard) {
+        match self.stored.remove(shard) {
             None => Place::default(),
-            Some(Kept::AtRest { region, generation }) => Place::at_rest(&region, generation),
-            Some(Kept::Place(place)) => {
+            Some(StoredPlace::AtRest { region, generation }) => Place::at_rest(&region, generation),
+            Some(StoredPlace::Place(place)) => {
                 if place.slot.hosted().is_some() {
                     self.hosted.remove(shard);
                 }
@@ -105,34 +105,34 @@ impl Places {
 
     /// Puts a place back, and updates its state and its alarm.
     pub(in crate::machine::region) fn put(&mut self, shard: &ShardId, mut place: Place) {
-        place.slot.settle(!place.buffer.is_empty());
+        place.slot.update_unknown(!place.buffer.is_empty());
         self.alarms.change(shard, place.deadline());
         if place.slot.hosted().is_some() {
             self.hosted.insert(shard.clone());
         }
-        let kept = match place.rests_at() {
+        let stored = match place.rests_at() {
             Some((region, generation)) => {
-                Kept::AtRest { region: self.regions.share(region, || region.clone()), generation }
+                StoredPlace::AtRest { region: self.regions.share(region, || region.clone()), generation }
             }
-            None => Kept::Place(Box::new(place)),
+            None => StoredPlace::Place(Box::new(place)),
         };
-        self.kept.insert(shard.clone(), kept);
+        self.stored.insert(shard.clone(), stored);
     }
 
-    pub(in crate::machine::region) fn iter(&self) -> impl Iterator<Item = (&ShardId, Seen<'_>)> {
-        self.kept.iter().map(|(shard, kept)| (shard, kept.see()))
+    pub(in crate::machine::region) fn iter(&self) -> impl Iterator<Item = (&ShardId, PlaceView<'_>)> {
+        self.stored.iter().map(|(shard, stored)| (shard, stored.view()))
     }
 
     /// The hosted shards; an ending region calls this after every input.
     pub(in crate::machine::region) fn hosted(&self) -> impl Iterator<Item = (&ShardId, &Place)> {
-        self.hosted.iter().filter_map(|shard| match self.kept.get(shard)? {
-            Kept::Place(place) => Some((shard, &**place)),
-            Kept::AtRest { .. } => None,
+        self.hosted.iter().filter_map(|shard| match self.stored.get(shard)? {
+            StoredPlace::Place(place) => Some((shard, &**place)),
+            StoredPlace::AtRest { .. } => None,
         })
     }
 
     pub(in crate::machine::region) fn len(&self) -> usize {
-        self.kept.len()
+        self.stored.len()
     }
 
     /// The shards whose place satisfies `wanted`.
@@ -151,7 +151,7 @@ impl Places {
     }
 
     pub(in crate::machine::region) fn clear(&mut self) {
-        self.kept.clear();
+        self.stored.clear();
         self.hosted.clear();
         self.alarms.clear();
     }
@@ -175,13 +175,13 @@ mod tests {
     }
 
     fn is_at_rest(places: &Places) -> bool {
-        matches!(places.kept[&shard()], Kept::AtRest { .. })
+        matches!(places.stored[&shard()], StoredPlace::AtRest { .. })
     }
 
     /// Sharding §10: a known home takes as much memory as its name in the table, and comes back unchanged.
     #[test]
     fn a_shard_at_rest_is_kept_as_its_home_and_comes_back_as_it_was() {
-        assert_eq!(size_of::<Kept>(), 16);
+        assert_eq!(size_of::<StoredPlace>(), 16);
         let mut places = Places::default();
         let at_rest = Place::at_rest(&region("b:1#2"), generation(5));
         let as_it_was = format!("{at_rest:?}");
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(places.len(), 0);
     }
 
-    /// A shard of which anything more than its home is known is kept whole.
+    /// A shard of which anything more than its home is known is stored whole.
     #[test]
     fn a_shard_of_which_more_is_known_is_kept_whole() {
         let now = Instant::now();

@@ -7,8 +7,8 @@ use std::time::Instant;
 use greylag_core::Generation;
 
 use super::{
-    Buffering, Draining, Ending, Hosting, Left, Local, LocalStarting, Next, Remote, Resolving, Served, Slot, Table,
-    Task, Then,
+    AfterDrain, Buffering, Draining, Ending, Hosting, LeftRoute, Local, LocalStarting, Next, Remote, Resolving, Served,
+    Slot, Table, Task,
 };
 use crate::machine::message::Home;
 
@@ -17,7 +17,7 @@ impl LocalStarting {
     pub(in crate::machine::region) fn new(
         home: &Home,
         task: Task,
-        left: Option<Left>,
+        left: Option<LeftRoute>,
         leftover_deadline: Option<Instant>,
     ) -> Self {
         let hosting = Hosting {
@@ -35,8 +35,8 @@ impl LocalStarting {
         Local { hosting: self.hosting, table: Table::Opening, handoff: None }
     }
 
-    fn drain(self, ending: Ending, then: Then) -> Draining {
-        Draining { generation: self.hosting.generation, ending, left: self.left, then }
+    fn drain(self, ending: Ending, after_drain: AfterDrain) -> Draining {
+        Draining { generation: self.hosting.generation, ending, left: self.left, after_drain }
     }
 }
 
@@ -48,14 +48,14 @@ impl Local {
         LocalStarting { hosting, task, served, left: None, leftover_deadline: None, handoff }
     }
 
-    fn drain(self, ending: Ending, then: Then) -> Draining {
-        Draining { generation: self.hosting.generation, ending, left: None, then }
+    fn drain(self, ending: Ending, after_drain: AfterDrain) -> Draining {
+        Draining { generation: self.hosting.generation, ending, left: None, after_drain }
     }
 }
 
 impl Slot {
     /// The state without a route: with a route that was left, or a home that waits.
-    pub(in crate::machine::region) fn without_route(left: Option<Left>, next: Option<Next>) -> Self {
+    pub(in crate::machine::region) fn without_route(left: Option<LeftRoute>, next: Option<Next>) -> Self {
         match left {
             Some(left) => Self::Buffering(Buffering { left, next }),
             None => Self::Resolving(Resolving { next }),
@@ -63,7 +63,7 @@ impl Slot {
     }
 
     /// Tells `Unknown` and `Resolving` apart by whether something waits.
-    pub(in crate::machine::region) fn settle(&mut self, is_waiting: bool) {
+    pub(in crate::machine::region) fn update_unknown(&mut self, is_waiting: bool) {
         match self {
             Self::Unknown if is_waiting => *self = Self::without_route(None, None),
             Self::Resolving(Resolving { next: None }) if !is_waiting => *self = Self::Unknown,
@@ -81,7 +81,7 @@ impl Slot {
     }
 
     /// Forgets a route elsewhere; `left` decides what to wait for on it.
-    pub(in crate::machine::region) fn leave_remote(&mut self, left: impl FnOnce(Remote) -> Option<Left>) {
+    pub(in crate::machine::region) fn leave_remote(&mut self, left: impl FnOnce(Remote) -> Option<LeftRoute>) {
         match std::mem::take(self) {
             Self::Remote(remote) => *self = Self::without_route(left(remote), None),
             other => *self = other,
@@ -127,10 +127,10 @@ impl Slot {
     }
 
     /// Ends the shard, or gives an end under way another reason. The step after an end under way stays as planned.
-    pub(in crate::machine::region) fn become_draining(&mut self, ending: Ending, then: Then) {
+    pub(in crate::machine::region) fn become_draining(&mut self, ending: Ending, after_drain: AfterDrain) {
         match std::mem::take(self) {
-            Self::LocalStarting(starting) => *self = Self::Draining(Box::new(starting.drain(ending, then))),
-            Self::Local(local) => *self = Self::Draining(Box::new(local.drain(ending, then))),
+            Self::LocalStarting(starting) => *self = Self::Draining(Box::new(starting.drain(ending, after_drain))),
+            Self::Local(local) => *self = Self::Draining(Box::new(local.drain(ending, after_drain))),
             Self::Draining(mut draining) => {
                 draining.ending = ending;
                 *self = Self::Draining(draining);
@@ -144,11 +144,11 @@ impl Slot {
     pub(in crate::machine::region) fn end(&mut self) -> Option<(Generation, Ending, Option<Home>)> {
         match std::mem::take(self) {
             Self::Draining(draining) => {
-                let Draining { generation, ending, left, then } = *draining;
-                let (next, home) = match then {
-                    Then::Ask => (None, None),
-                    Then::Host(home) => (None, Some(home)),
-                    Then::Route(next) => (Some(next), None),
+                let Draining { generation, ending, left, after_drain } = *draining;
+                let (next, home) = match after_drain {
+                    AfterDrain::Ask => (None, None),
+                    AfterDrain::Host(home) => (None, Some(home)),
+                    AfterDrain::Route(next) => (Some(next), None),
                 };
                 *self = Self::without_route(left, next);
                 Some((generation, ending, home))
@@ -174,7 +174,7 @@ impl Slot {
     }
 
     /// Replaces the old path by another route to wait for, if any.
-    pub(in crate::machine::region) fn replace_left(&mut self, left: Option<Left>) {
+    pub(in crate::machine::region) fn replace_left(&mut self, left: Option<LeftRoute>) {
         let Some(left) = left else { return self.forget_left() };
         match self {
             Self::Buffering(buffering) => buffering.left = left,
@@ -190,7 +190,7 @@ impl Slot {
             Self::Unknown if next.is_some() => *self = Self::without_route(None, next),
             Self::Resolving(resolving) => resolving.next = next,
             Self::Buffering(buffering) => buffering.next = next,
-            Self::Draining(draining) => draining.then = next.map_or(Then::Ask, Then::Route),
+            Self::Draining(draining) => draining.after_drain = next.map_or(AfterDrain::Ask, AfterDrain::Route),
             Self::Unknown | Self::LocalStarting(_) | Self::Local(_) | Self::Remote(_) => {}
         }
     }
@@ -198,16 +198,16 @@ impl Slot {
     /// Plans a home here, to follow upon the end under way.
     pub(in crate::machine::region) fn plan_host(&mut self, home: Home) {
         if let Self::Draining(draining) = self {
-            draining.then = Then::Host(home);
+            draining.after_drain = AfterDrain::Host(home);
         }
     }
 
     /// Forgets a planned home here.
     pub(in crate::machine::region) fn unplan_host(&mut self) {
         if let Self::Draining(draining) = self
-            && matches!(draining.then, Then::Host(_))
+            && matches!(draining.after_drain, AfterDrain::Host(_))
         {
-            draining.then = Then::Ask;
+            draining.after_drain = AfterDrain::Ask;
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use greylag_core::{Generation, UniqueAddress};
 
-use super::{HandOffWait, Hosting, Left, Next, OldPath, Remote, Slot, Table, Task, Then};
+use super::{AfterDrain, HandOffWait, Hosting, LeftRoute, Next, OldPath, Remote, Slot, Table, Task};
 use crate::machine::message::ClaimState;
 use crate::machine::region::protocol::Route;
 
@@ -119,16 +119,16 @@ impl Slot {
         match self {
             Self::Resolving(resolving) => resolving.next.as_ref(),
             Self::Buffering(buffering) => buffering.next.as_ref(),
-            Self::Draining(draining) => match &draining.then {
-                Then::Route(next) => Some(next),
-                Then::Ask | Then::Host(_) => None,
+            Self::Draining(draining) => match &draining.after_drain {
+                AfterDrain::Route(next) => Some(next),
+                AfterDrain::Ask | AfterDrain::Host(_) => None,
             },
             _ => None,
         }
     }
 
     /// The route last left, until it is known to be empty.
-    pub(in crate::machine::region) fn left(&self) -> Option<&Left> {
+    pub(in crate::machine::region) fn left(&self) -> Option<&LeftRoute> {
         match self {
             Self::Buffering(buffering) => Some(&buffering.left),
             Self::LocalStarting(starting) => starting.left.as_ref(),
@@ -140,8 +140,8 @@ impl Slot {
     /// The route last left, if its owner is a member.
     pub(in crate::machine::region) fn old_path(&self) -> Option<&OldPath> {
         match self.left()? {
-            Left::Path(path) => Some(path),
-            Left::HandBack(..) => None,
+            LeftRoute::Path(path) => Some(path),
+            LeftRoute::HandBack(..) => None,
         }
     }
 
@@ -153,24 +153,24 @@ impl Slot {
             _ => None,
         };
         match left? {
-            Left::Path(path) => Some(path),
-            Left::HandBack(..) => None,
+            LeftRoute::Path(path) => Some(path),
+            LeftRoute::HandBack(..) => None,
         }
     }
 
     /// The removed node whose frames may be handed back.
     pub(in crate::machine::region) fn hand_back(&self) -> Option<&UniqueAddress> {
         match self.left()? {
-            Left::HandBack(node, _) => Some(node),
-            Left::Path(_) => None,
+            LeftRoute::HandBack(node, _) => Some(node),
+            LeftRoute::Path(_) => None,
         }
     }
 
     /// The earliest instant at which a tick has work to do in this state.
     pub(in crate::machine::region) fn deadline(&self) -> Option<Instant> {
         let left = self.left().and_then(|left| match left {
-            Left::Path(path) => path.deadline,
-            Left::HandBack(_, until) => Some(*until),
+            LeftRoute::Path(path) => path.deadline,
+            LeftRoute::HandBack(_, until) => Some(*until),
         });
         let (start, leftovers) = match self {
             Self::LocalStarting(starting) => {

@@ -3,15 +3,15 @@
 use super::World;
 use crate::entity::{Backoff, Directive, Supervision};
 use crate::inspection::EntityCounts;
-use crate::machine::shard::Census;
+use crate::machine::shard::EntityScan;
 
 impl World {
     /// All that there are, and the names of those that live.
     fn counted(&self) -> (EntityCounts, Vec<String>) {
-        let mut census = Census::of_entities(None, usize::MAX);
-        while !self.shard.count_some(&mut census) {}
-        let counts = census.counts();
-        (counts, census.into_entities().0.iter().map(ToString::to_string).collect())
+        let mut scan = EntityScan::of_entities(None, usize::MAX);
+        while !self.shard.count_some(&mut scan) {}
+        let counts = scan.counts();
+        (counts, scan.into_entities().0.iter().map(ToString::to_string).collect())
     }
 }
 
@@ -43,9 +43,9 @@ fn many_entities_are_counted_some_at_a_time() {
     for id in 0..5000 {
         world.send(&id.to_string(), "a");
     }
-    let (mut census, mut steps) = (Census::of_counts(), 1);
-    while !world.shard.count_some(&mut census) {
+    let (mut scan, mut steps) = (EntityScan::of_counts(), 1);
+    while !world.shard.count_some(&mut scan) {
         steps += 1;
     }
-    assert_eq!((census.counts().active, steps), (5000, 3));
+    assert_eq!((scan.counts().active, steps), (5000, 3));
 }

@@ -125,7 +125,7 @@ fn a_veto_ends_with_its_incarnation() {
 
 /// Entities that end, fail or are asked to stop make room at once.
 #[test]
-fn what_ends_by_itself_counts_no_more() {
+fn ended_entities_do_not_count_towards_the_limit() {
     let mut world = limited(2);
     for id in ["1", "2"] {
         world.use_entity(id, "a");

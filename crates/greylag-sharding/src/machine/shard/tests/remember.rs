@@ -205,7 +205,7 @@ fn an_entity_that_cannot_start_is_forgotten_where_the_settings_say_so() {
 
 /// Loaded entities start by request or by message, without being stored again.
 #[test]
-fn scenario_70_what_is_loaded_starts_without_the_store() {
+fn scenario_70_loaded_entities_start_without_the_store() {
     let mut world = World::remembering(&["1", "2", "3"]);
     world.send("1", "start!");
     world.send("2", "a");
@@ -215,7 +215,7 @@ fn scenario_70_what_is_loaded_starts_without_the_store() {
 
 /// Entities that live in other shards by now leave the store; an entity for which a message came meanwhile stays.
 #[test]
-fn scenario_70_what_moved_to_another_shard_is_forgotten_here() {
+fn scenario_70_entities_moved_to_another_shard_are_forgotten_here() {
     let mut world = World::remembering(&["1", "2", "3"]);
     world.send("1", "a");
     world.log.clear();
@@ -239,7 +239,7 @@ fn scenario_69_remembered_entities_are_never_passivated_automatically() {
 
 /// 20 starts, then 20 starts and 20 stops, then 20 stops: everything counts, in few writes.
 #[test]
-fn scenario_71_what_comes_during_a_write_is_one_write() {
+fn scenario_71_changes_during_a_write_become_one_write() {
     let mut world = World::remembering(&[]);
     let mut known = BTreeSet::new();
     let mut writes = 0;

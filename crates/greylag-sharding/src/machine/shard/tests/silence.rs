@@ -132,7 +132,7 @@ fn an_entity_that_only_has_timers_is_idle_unless_they_count() {
 
 /// sharding §4.3: a suspension that takes long is reported once.
 #[test]
-fn a_long_suspension_is_told_of_once() {
+fn a_long_suspension_is_reported_once() {
     let mut world = World::new(|settings| settings.runtime.suspend_warn_after = SECOND * 3);
     for id in ["short", "long"] {
         world.send(id, "suspend");
@@ -152,7 +152,7 @@ fn a_long_suspension_is_told_of_once() {
 
 /// sharding §4.5: an entity that ignores its stop request is reported after 5 s, and forced to end later if so set.
 #[test]
-fn an_ignored_stop_request_is_told_of_before_it_is_forced() {
+fn an_ignored_stop_request_is_reported_before_the_stop_is_forced() {
     for (timeout, forced) in [(SECOND * 8, true), (Duration::ZERO, false)] {
         let mut world = World::new(|settings| settings.passivation_stop_timeout = timeout);
         world.stubborn.push("1");

@@ -170,7 +170,7 @@ fn a_failure_that_escalates_ends_all_entities_of_the_shard() {
 
 /// sharding 58, §6.5: a reported failure names the verdict that is carried out.
 #[test]
-fn a_failure_is_told_of_with_what_becomes_of_the_entity() {
+fn a_failure_is_reported_with_the_verdict_on_the_entity() {
     let backoff = Backoff { jitter: 0.0, ..Backoff::default() };
     let table = [
         (Directive::Resume, "fail", "Resumed"),

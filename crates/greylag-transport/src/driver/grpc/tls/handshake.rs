@@ -10,7 +10,7 @@ use rustls::{AlertDescription, CertificateError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
-use super::{ALPN, Identity, NotBelieved, TlsFiles, client_config, roots, server_name, slurp};
+use super::{ALPN, Identity, NotBelieved, TlsFiles, client_config, read_file, roots, server_name};
 use crate::error::TlsError;
 
 /// Why the two ends of a connection cannot speak by TLS. No application data was exchanged.
@@ -142,9 +142,9 @@ impl TlsDialer {
     /// # Errors
     /// [`TlsError`] names the file.
     pub fn open(ca: &Path, identity: Option<(&Path, &Path)>) -> Result<Self, TlsError> {
-        let roots = Arc::new(roots(ca, &slurp(ca)?)?);
+        let roots = Arc::new(roots(ca, &read_file(ca)?)?);
         let identity = match identity {
-            Some((key, cert)) => Some(Identity::parse(key, &slurp(key)?, cert, &slurp(cert)?)?),
+            Some((key, cert)) => Some(Identity::parse(key, &read_file(key)?, cert, &read_file(cert)?)?),
             None => None,
         };
         let client = client_config(ca, roots, identity.as_ref(), true)?;
@@ -165,7 +165,7 @@ impl TlsDialer {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
-        let nameless = || HandshakeError::WrongHost(format!("{host:?} cannot stand in a certificate"));
+        let nameless = || HandshakeError::WrongHost(format!("{host:?} is no valid name for a certificate"));
         let tls = self.connector.connect(server_name(host).ok_or_else(nameless)?, socket).await?;
         if tls.get_ref().1.alpn_protocol() != Some(ALPN) {
             return Err(HandshakeError::NotHttp2);

@@ -1,0 +1,293 @@
+//! Handles another process at a member's address.
+//!
+//! A name may move to another host while its process runs on, cut off or not: then two processes have one address, and
+//! only the resolver's verdict on the member, an operator or a witness may decide which of them goes. So hearing the
+//! other process changes nothing; the transport refuses it, and this machine reports which process waits for which
+//! member. The waiting process reports its own wait.
+//!
+//! ```text
+//! claimant --Hello--> transport of a member: NOT_READY, AddressHeld{holder, claimant} --> this machine
+//! claimant <--NOT_READY{holder}-- transport of a member          (on the claimant: HelloRefused)
+//! ```
+//!
+//! Source: cluster T15, M24, M25, M10.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use greylag_core::{NodeAddress, UniqueAddress};
+
+use super::{ClusterCore, Effect, Life, LogLevel};
+use crate::event::{ClusterEvent, Proof};
+use crate::gossip::Gossip;
+use crate::health::HeldAddress;
+use crate::member::{Member, MemberStatus};
+use crate::message::Message;
+use crate::reachability::Status;
+use crate::sabotage::Sabotage;
+use crate::view::MembershipView;
+
+/// Least time between two warnings about one claimant.
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
+/// Least time between two warnings of a process that itself waits (cluster M24).
+const OWN_WARN_INTERVAL: Duration = Duration::from_secs(5);
+/// Least time between two events about one member.
+const EVENT_INTERVAL: Duration = Duration::from_secs(1);
+/// A claimant that was silent for this long counts as waiting no more.
+const REMEMBER: Duration = Duration::from_secs(60);
+
+/// The processes that claim the addresses of members.
+#[derive(Debug, Default)]
+pub(super) struct AddressClaims {
+    /// The latest claimant of each member's address.
+    claims: BTreeMap<UniqueAddress, Claim>,
+    /// The member that holds the address of this process, which waits to join.
+    own: Option<Own>,
+}
+
+#[derive(Debug)]
+struct Claim {
+    claimant: UniqueAddress,
+    heard_at: Instant,
+    warned_at: Instant,
+    told_at: Instant,
+}
+
+#[derive(Debug)]
+struct Own {
+    holder: UniqueAddress,
+    heard_at: Instant,
+    warned_at: Instant,
+}
+
+/// How to report a claimant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ClaimReport {
+    event: bool,
+    warning: bool,
+}
+
+impl AddressClaims {
+    fn hear(&mut self, now: Instant, holder: UniqueAddress, claimant: UniqueAddress) -> ClaimReport {
+        let age = |at: Instant| now.saturating_duration_since(at);
+        match self.claims.get_mut(&holder) {
+            Some(claim) if claim.claimant == claimant => {
+                claim.heard_at = now;
+                let warning = age(claim.warned_at) >= WARN_INTERVAL;
+                if warning {
+                    claim.warned_at = now;
+                }
+                ClaimReport { event: false, warning }
+            }
+            // At most one event per holder and second is published: a caller can invent any number of claimants.
+            Some(claim) if age(claim.told_at) < EVENT_INTERVAL => ClaimReport { event: false, warning: false },
+            _ => {
+                self.claims.insert(holder, Claim { claimant, heard_at: now, warned_at: now, told_at: now });
+                ClaimReport { event: true, warning: true }
+            }
+        }
+    }
+
+    /// Notes the member that holds this node's own address. True if a warning is due.
+    fn hear_own(&mut self, now: Instant, holder: UniqueAddress) -> bool {
+        let known = self.own.as_ref().filter(|own| own.holder == holder);
+        let warned_at = known.map(|own| own.warned_at);
+        let is_due = warned_at.is_none_or(|at| now.saturating_duration_since(at) >= OWN_WARN_INTERVAL);
+        let warned_at = warned_at.filter(|_| !is_due).unwrap_or(now);
+        self.own = Some(Own { holder, heard_at: now, warned_at });
+        is_due
+    }
+
+    /// The held addresses that health reports now.
+    pub(super) fn shown(&self, now: Instant, node: &UniqueAddress) -> Vec<HeldAddress> {
+        let is_fresh = |at: Instant| now.saturating_duration_since(at) < REMEMBER;
+        let of_others = self.claims.iter().filter(|(_, claim)| is_fresh(claim.heard_at));
+        let of_others =
+            of_others.map(|(holder, claim)| HeldAddress { holder: holder.clone(), claimant: claim.claimant.clone() });
+        let own = self.own.iter().filter(|own| is_fresh(own.heard_at));
+        let own = own.map(|own| HeldAddress { holder: own.holder.clone(), claimant: node.clone() });
+        of_others.chain(own).collect()
+    }
+}
+
+impl ClusterCore {
+    /// The members at an address.
+    fn members_at<'a>(&'a self, address: &'a NodeAddress) -> impl Iterator<Item = &'a Member> {
+        self.gossip.members.values().filter(move |member| member.address.address() == address)
+    }
+
+    /// The member at the address of `peer` that `peer`, which is no member itself, cannot have replaced.
+    fn holder_against(&self, peer: &UniqueAddress, host_id: Option<&str>) -> Option<UniqueAddress> {
+        let policy = self.settings.proof_of_death;
+        let mut there = self.members_at(peer.address());
+        let holder = there.find(|member| !policy.replacers(member.host_id.as_ref()).include(host_id));
+        holder.map(|member| member.address.clone())
+    }
+
+    /// Whether the sender claims the address of a member and sends anything but a request to join. Source: cluster T15.
+    pub(super) fn is_claim_of_more_than_a_join(&self, from: &UniqueAddress, message: &Message) -> bool {
+        !matches!(message, Message::InitJoin { .. } | Message::Join { .. })
+            && !self.gossip.members.contains_key(from)
+            && self.members_at(from.address()).next().is_some()
+    }
+
+    /// Handles a Join from the address of a member, which changes nothing. If the joiner can have replaced the member,
+    /// this node dials the address to learn which process runs there; if not, it does not dial. Source: cluster M25.
+    pub(super) fn on_join_at_held_address(&mut self, now: Instant, joiner: &Member, out: &mut Vec<Effect>) {
+        let from = &joiner.address;
+        match self.holder_against(from, joiner.host_id.as_deref()) {
+            None => {
+                out.push(Effect::AskWho(from.address().clone()));
+                self.send(from.clone(), Message::JoinDeferred { retry_after: self.deferred_retry() }, out);
+            }
+            Some(_) if self.omits(Sabotage::MovedName) => {
+                self.down_at_once(now, from, out);
+                self.send(from.clone(), Message::JoinDeferred { retry_after: self.deferred_retry() }, out);
+            }
+            Some(holder) => self.on_address_held(now, holder, from.clone(), out),
+        }
+    }
+
+    /// Sabotage that scenario 76 must notice: downs a member because its name was heard elsewhere.
+    fn down_at_once(&mut self, now: Instant, joiner: &UniqueAddress, out: &mut Vec<Effect>) {
+        let mut gossip = Gossip::clone(&self.gossip);
+        let holders: Vec<UniqueAddress> = self.members_at(joiner.address()).map(|m| m.address.clone()).collect();
+        for holder in &holders {
+            gossip.reachability.set(&self.node, holder, Status::Terminated);
+        }
+        gossip.members.update(|member| {
+            let goes = holders.contains(&member.address) && member.status != MemberStatus::Down;
+            goes.then(|| member.in_status(MemberStatus::Down))
+        });
+        if gossip != *self.gossip {
+            self.change(now, gossip, out);
+            self.gossip_to_many(out);
+        }
+    }
+
+    /// Handles the answer of a process to a dial: the process has replaced those members at its address that named the
+    /// same host. Source: cluster S20 (a).
+    pub(super) fn on_dial_other(
+        &mut self,
+        now: Instant,
+        peer: &UniqueAddress,
+        host_id: Option<&str>,
+        out: &mut Vec<Effect>,
+    ) {
+        let policy = self.settings.proof_of_death;
+        let others = self.members_at(peer.address()).filter(|member| member.address != *peer && !member.dead);
+        let replaced = others.filter(|member| policy.replacers(member.host_id.as_ref()).include(host_id));
+        let replaced: Vec<UniqueAddress> = replaced.map(|member| member.address.clone()).collect();
+        self.prove_dead(now, &replaced, Proof::Restarted, out);
+    }
+
+    /// Dials each address that two members share, to learn which process runs there: a replaced member goes; one that
+    /// was not replaced is judged like every member. Leaders do this, converged or not. Source: cluster M10.
+    pub(super) fn ask_shared_addresses(&mut self, out: &mut Vec<Effect>) {
+        let alive = self.gossip.members.values().filter(|member| !member.dead && member.status != MemberStatus::Down);
+        let alive: Vec<&UniqueAddress> = alive.map(|member| &member.address).collect();
+        let pairs = alive.windows(2).filter(|pair| pair[0].address() == pair[1].address());
+        let shared: BTreeSet<&NodeAddress> = pairs.map(|pair| pair[0].address()).collect();
+        out.extend(shared.into_iter().cloned().map(Effect::AskWho));
+    }
+
+    /// Logs that a process waits for the removal of the member that holds its address.
+    pub(super) fn on_address_held(
+        &mut self,
+        now: Instant,
+        holder: UniqueAddress,
+        claimant: UniqueAddress,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(member) = self.gossip.members.get(&holder) else { return };
+        let status = member.status;
+        let ClaimReport { event, warning } = self.address_claims.hear(now, holder.clone(), claimant.clone());
+        if warning {
+            let text = format!(
+                "{claimant} is heard at the address of {holder}, which is a member ({status}), and cannot have \
+                 replaced it: the name has moved to another host, or another process claims it. Nothing changes by \
+                 that; {claimant} waits until {holder} is removed"
+            );
+            out.push(Effect::Log(LogLevel::Warn, text));
+        }
+        if event {
+            out.push(Effect::Publish(ClusterEvent::AddressHeld { holder, claimant }));
+        }
+    }
+
+    /// Notes that a member holds the address of this process: a cluster exists, and this process waits for the removal
+    /// of that member. Source: cluster M24.
+    pub(super) fn on_own_address_held(
+        &mut self,
+        now: Instant,
+        by: &NodeAddress,
+        holder: UniqueAddress,
+        detail: &str,
+        out: &mut Vec<Effect>,
+    ) {
+        if holder.address() != self.node.address() || !matches!(self.life, Life::Idle | Life::Joining(_)) {
+            return;
+        }
+        self.foreign_clusters.heard_of_cluster = true;
+        if self.address_claims.hear_own(now, holder) {
+            let text = format!("{by} does not let {} join yet: {detail}", self.node);
+            out.push(Effect::Log(LogLevel::Warn, text));
+        }
+    }
+
+    /// Tells the transport which members hold which addresses, and forgets claims that no longer matter.
+    pub(super) fn tell_holders(&mut self, old: &MembershipView, out: &mut Vec<Effect>) {
+        if old.members == self.view.members {
+            return;
+        }
+        let members = &self.view.members;
+        self.address_claims.claims.retain(|holder, _| members.contains_key(holder));
+        if !members.is_empty() {
+            self.address_claims.own = None;
+        }
+        if !self.omits(Sabotage::MovedName) {
+            out.push(Effect::Holders(self.view.members.clone()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(text: &str) -> UniqueAddress {
+        text.parse().unwrap()
+    }
+
+    /// Cluster T15: one report per claimant, at most one event a second, the warning again every minute.
+    #[test]
+    fn a_claimant_is_told_of_once_and_warned_of_every_minute() {
+        let (mut claims, begin) = (AddressClaims::default(), Instant::now());
+        let at = |ms: u64| begin + Duration::from_millis(ms);
+        let hear = |claims: &mut AddressClaims, ms, who: &str| claims.hear(at(ms), node("b:1#1"), node(who));
+        let (both, none) = (ClaimReport { event: true, warning: true }, ClaimReport { event: false, warning: false });
+        assert_eq!(hear(&mut claims, 0, "b:1#2"), both);
+        assert_eq!(hear(&mut claims, 1_000, "b:1#2"), none);
+        assert_eq!(hear(&mut claims, 59_999, "b:1#2"), none);
+        assert_eq!(hear(&mut claims, 60_000, "b:1#2"), ClaimReport { event: false, warning: true });
+        assert_eq!(hear(&mut claims, 61_000, "b:1#3"), both, "another one");
+        assert_eq!(hear(&mut claims, 61_999, "b:1#4"), none, "the third within a second");
+        assert_eq!(hear(&mut claims, 62_000, "b:1#4"), both);
+        let shown = |claims: &AddressClaims, ms| claims.shown(at(ms), &node("a:1#1"));
+        let latest = HeldAddress { holder: node("b:1#1"), claimant: node("b:1#4") };
+        assert_eq!(shown(&claims, 121_999), [latest]);
+        assert_eq!(shown(&claims, 122_000), [], "it gave up");
+    }
+
+    /// Cluster M24: the waiting process warns at once and every 5 s.
+    #[test]
+    fn a_waiting_process_warns_at_once_and_every_five_seconds() {
+        let (mut claims, begin) = (AddressClaims::default(), Instant::now());
+        let mut hear = |ms: u64, who: &str| claims.hear_own(begin + Duration::from_millis(ms), node(who));
+        assert!(hear(0, "b:1#1"));
+        assert!(!hear(1_000, "b:1#1") && !hear(4_999, "b:1#1"));
+        assert!(hear(5_000, "b:1#1"));
+        assert!(!hear(9_999, "b:1#1") && hear(10_000, "b:1#1"));
+        assert!(hear(10_001, "b:1#9"), "another member");
+    }
+}

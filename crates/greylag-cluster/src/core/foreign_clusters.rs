@@ -1,0 +1,342 @@
+//! Detects other clusters of the same name, which are never merged with.
+//!
+//! A leader asks every seed node whether it belongs to another cluster. The answer holds both clusters' ids and sizes,
+//! and these four numbers of one exchange decide which of the two clusters ends, if the settings want one to end. A
+//! node that another cluster asks sends a question of its own, because any process can send a question with any
+//! numbers; once its own question is answered, the first exchange decides on its side, too. This node refuses all other
+//! messages of a process whose Hello named another cluster.
+//!
+//! ```text
+//! leader --IslandProbe{id, size, nonce}--> each seed node --IslandProbeAnswer{asked, own, nonce}--> leader
+//!                                          (of another cluster) --IslandProbe--> leader --IslandProbeAnswer--> it
+//! ```
+//!
+//! Source: cluster M24 (Hello), M25b.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use greylag_core::{NodeAddress, UniqueAddress};
+use rand::Rng;
+
+use super::{ClusterCore, Effect, Life, LogLevel};
+use crate::event::ClusterEvent;
+use crate::health::ForeignCluster;
+use crate::message::{Island, Message};
+use crate::settings::OnForeignCluster;
+use crate::shutdown::ShutdownReason;
+
+/// The time between two rounds of questions in a young cluster, and between two log lines about one foreign cluster.
+const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+/// The time between two rounds in an older cluster.
+const LATER_PROBE_INTERVAL: Duration = Duration::from_secs(60);
+/// How long a foreign cluster counts as present after the last message from it.
+const REMEMBER: Duration = Duration::from_secs(150);
+/// Limit of addresses that this node asks because they asked; seed nodes are always asked.
+const MOST_PROBED: usize = 256;
+/// Limit of foreign clusters in log and events; an operator needs no more to act.
+const MOST_CLUSTERS: usize = 16;
+/// Limit of remembered addresses whose Hello named a cluster.
+const MOST_HELLOS: usize = 10_000;
+
+/// This node's knowledge of other clusters.
+#[derive(Debug, Default)]
+pub(super) struct ForeignClusters {
+    /// Every seed node that was named to this node.
+    seeds: BTreeSet<NodeAddress>,
+    /// For each address whose Hello named a cluster: the newest process, and the cluster.
+    hellos: BTreeMap<NodeAddress, (UniqueAddress, u128)>,
+    /// Whether this node heard of a cluster before it belonged to one: then it never forms one (cluster M24).
+    pub(super) heard_of_cluster: bool,
+    leads_since: Option<Instant>,
+    probe_at: Option<Instant>,
+    met: Option<(Instant, ForeignCluster)>,
+    /// When each foreign cluster was last reported, and with which size.
+    reported: BTreeMap<u128, (Instant, Option<u32>)>,
+    probed: Probed,
+}
+
+/// This node's questions to other clusters, by address.
+#[derive(Debug, Default)]
+struct Probed(BTreeMap<NodeAddress, Asked>);
+
+#[derive(Debug)]
+struct Asked {
+    at: Instant,
+    /// `None` once it was answered.
+    nonce: Option<u64>,
+    /// The id and size of this node's cluster in the question.
+    own: Island,
+    /// The exchange that this question only verifies: this node's own island in its answer to the asker, and the
+    /// asker's island.
+    verifies: Option<(Island, Island)>,
+}
+
+impl Probed {
+    /// Notes a question that is sent; an earlier one to the same address is void.
+    fn ask(&mut self, now: Instant, to: NodeAddress, asked: Asked) {
+        self.0.retain(|_, asked| now.saturating_duration_since(asked.at) < REMEMBER);
+        self.0.insert(to, asked);
+    }
+
+    /// Whether an address that asked may be asked in turn: limited in frequency and in number.
+    fn may_ask(&self, now: Instant, address: &NodeAddress) -> bool {
+        match self.0.get(address) {
+            Some(asked) => now.saturating_duration_since(asked.at) >= PROBE_INTERVAL,
+            None => {
+                self.0.values().filter(|asked| now.saturating_duration_since(asked.at) < REMEMBER).count() < MOST_PROBED
+            }
+        }
+    }
+
+    /// Takes the first answer to the latest question to this address. Returns the exchange that the question
+    /// verifies, if it does; `None` for any other answer.
+    fn take_answered(&mut self, by: &NodeAddress, asked: Island, nonce: u64) -> Option<Option<(Island, Island)>> {
+        let known = self.0.get_mut(by).filter(|known| known.nonce == Some(nonce) && known.own == asked)?;
+        known.nonce = None;
+        Some(known.verifies)
+    }
+}
+
+impl ForeignClusters {
+    pub(super) fn new(seeds: &[NodeAddress]) -> Self {
+        Self { seeds: seeds.iter().cloned().collect(), ..Self::default() }
+    }
+
+    pub(super) fn add_seeds(&mut self, seeds: &[NodeAddress]) {
+        self.seeds.extend(seeds.iter().cloned());
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.probe_at
+    }
+
+    /// The foreign cluster that was heard of lately.
+    pub(super) fn met(&self, now: Instant) -> Option<ForeignCluster> {
+        self.met.filter(|(at, _)| now.saturating_duration_since(*at) < REMEMBER).map(|(_, met)| met)
+    }
+
+    /// Returns the size to report, if this cluster is to be reported now.
+    fn note_size(&mut self, now: Instant, cluster: u128, size: Option<u32>) -> Option<Option<u32>> {
+        let age = |at: Instant| now.saturating_duration_since(at);
+        self.reported.retain(|_, (at, _)| age(*at) < REMEMBER);
+        let known = self.reported.get(&cluster).copied();
+        let size = size.or(known.and_then(|(_, size)| size));
+        let reported_lately = known.is_some_and(|(at, known)| known == size && age(at) < PROBE_INTERVAL);
+        if reported_lately || (known.is_none() && self.reported.len() >= MOST_CLUSTERS) {
+            return None;
+        }
+        self.reported.insert(cluster, (now, size));
+        Some(size)
+    }
+
+    /// Starts or stops the questions of a leader; a new one asks soon, and often at first.
+    pub(super) fn note_leader(&mut self, now: Instant, leads: bool) {
+        match (leads, self.leads_since) {
+            (true, None) => {
+                self.leads_since = Some(now);
+                self.probe_at = Some(now + PROBE_INTERVAL);
+            }
+            (false, Some(_)) => (self.leads_since, self.probe_at) = (None, None),
+            _ => {}
+        }
+    }
+
+    fn note_hello(&mut self, peer: &UniqueAddress, cluster_id: Option<u128>) {
+        match cluster_id {
+            Some(id) => {
+                self.hellos.insert(peer.address().clone(), (peer.clone(), id));
+                if self.hellos.len() > MOST_HELLOS {
+                    // Forget another address than the newest: a process that still runs says Hello again.
+                    let other = self.hellos.keys().find(|address| *address != peer.address()).cloned();
+                    other.and_then(|address| self.hellos.remove(&address));
+                }
+            }
+            // Forget the cluster of a former process; a Hello without an id keeps what the same process named before.
+            _ if self.hellos.get(peer.address()).is_some_and(|(known, _)| known != peer) => {
+                self.hellos.remove(peer.address());
+            }
+            _ => {}
+        }
+    }
+}
+
+impl ClusterCore {
+    pub(super) fn on_peer_handshake(
+        &mut self,
+        now: Instant,
+        peer: &UniqueAddress,
+        cluster_id: Option<u128>,
+        out: &mut Vec<Effect>,
+    ) {
+        self.foreign_clusters.note_hello(peer, cluster_id);
+        if cluster_id.is_some() && matches!(self.life, Life::Idle | Life::Joining(_)) {
+            self.foreign_clusters.heard_of_cluster = true;
+        }
+        if let Some(theirs) = self.foreign_cluster_of(peer) {
+            self.meet_foreign(now, theirs, None, out);
+        }
+    }
+
+    /// The other cluster that this process belongs to.
+    fn foreign_cluster_of(&self, peer: &UniqueAddress) -> Option<u128> {
+        let (known, id) = self.foreign_clusters.hellos.get(peer.address())?;
+        (known == peer && matches!(self.life, Life::Member) && *id != self.gossip.cluster_id).then_some(*id)
+    }
+
+    /// Whether to refuse this message because its sender belongs to another cluster. Messages that two clusters must
+    /// exchange pass.
+    pub(super) fn refuses(
+        &mut self,
+        now: Instant,
+        from: &UniqueAddress,
+        message: &Message,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        let Some(theirs) = self.foreign_cluster_of(from) else { return false };
+        match message {
+            Message::IslandProbe { .. } | Message::IslandProbeAnswer { .. } => false,
+            Message::GossipEnvelope { gossip, .. } => {
+                self.meet_foreign(now, theirs, u32::try_from(gossip.members.len()).ok(), out);
+                true
+            }
+            _ => {
+                self.meet_foreign(now, theirs, None, out);
+                true
+            }
+        }
+    }
+
+    /// Reports another cluster of this name at once, and again every few seconds.
+    pub(super) fn meet_foreign(&mut self, now: Instant, theirs: u128, size: Option<u32>, out: &mut Vec<Effect>) {
+        let Some(size) = self.foreign_clusters.note_size(now, theirs, size) else { return };
+        let met = ForeignCluster { cluster_id: theirs, size };
+        self.foreign_clusters.met = Some((now, met));
+        let size = met.size.map_or_else(|| "an unknown number of".to_owned(), |size| size.to_string());
+        let text = format!(
+            "another cluster of this name exists: {theirs:032x} with {size} members, ours is {:032x} with {}; \
+             end one of the two (see on_foreign_cluster)",
+            self.gossip.cluster_id,
+            self.gossip.members.len()
+        );
+        out.push(Effect::Log(LogLevel::Error, text));
+        out.push(Effect::Publish(ClusterEvent::ForeignClusterDetected { theirs, size: met.size }));
+    }
+
+    fn island(&self) -> Island {
+        let size = u32::try_from(self.gossip.members.len()).unwrap_or(u32::MAX);
+        Island { cluster_id: self.gossip.cluster_id, size }
+    }
+
+    pub(super) fn tick_foreign_clusters(&mut self, now: Instant, out: &mut Vec<Effect>) {
+        let (Some(since), Some(due)) = (self.foreign_clusters.leads_since, self.foreign_clusters.probe_at) else {
+            return;
+        };
+        if due > now {
+            return;
+        }
+        let young = now.saturating_duration_since(since) < self.settings.island_probe_duration;
+        self.foreign_clusters.probe_at = Some(now + if young { PROBE_INTERVAL } else { LATER_PROBE_INTERVAL });
+        let seeds = self.foreign_clusters.seeds.iter().filter(|seed| *seed != self.node.address());
+        for seed in seeds.cloned().collect::<Vec<_>>() {
+            self.probe_island(now, seed, None, out);
+        }
+    }
+
+    /// Asks which cluster an address belongs to; only the answer to this question counts, and only once.
+    fn probe_island(
+        &mut self,
+        now: Instant,
+        to: NodeAddress,
+        verifies: Option<(Island, Island)>,
+        out: &mut Vec<Effect>,
+    ) {
+        let (asked, nonce) = (self.island(), self.rng.next_u64());
+        self.foreign_clusters.probed.ask(now, to.clone(), Asked { at: now, nonce: Some(nonce), own: asked, verifies });
+        out.push(Effect::Send { to: to.into(), message: Message::IslandProbe { asked, nonce } });
+    }
+
+    /// Answers the question, and asks the same in turn: the question itself proves nothing, since any process may claim
+    /// any size.
+    pub(super) fn on_island_probe(
+        &mut self,
+        now: Instant,
+        from: &UniqueAddress,
+        asked: Island,
+        nonce: u64,
+        out: &mut Vec<Effect>,
+    ) {
+        if !matches!(self.life, Life::Member) || self.is_leaving_for_good() {
+            return;
+        }
+        let own = self.island();
+        self.send(from.clone(), Message::IslandProbeAnswer { asked, own, nonce }, out);
+        if own.cluster_id != asked.cluster_id && self.foreign_clusters.probed.may_ask(now, from.address()) {
+            self.probe_island(now, from.address().clone(), Some((own, asked)), out);
+        }
+    }
+
+    pub(super) fn on_island_probe_answer(
+        &mut self,
+        now: Instant,
+        from: &UniqueAddress,
+        asked: Island,
+        own: Island,
+        nonce: u64,
+        out: &mut Vec<Effect>,
+    ) {
+        if !matches!(self.life, Life::Member) {
+            return;
+        }
+        let Some(verified) = self.foreign_clusters.probed.take_answered(from.address(), asked, nonce) else { return };
+        if asked.cluster_id != self.gossip.cluster_id || own.cluster_id == asked.cluster_id {
+            return;
+        }
+        match verified {
+            // Use the numbers of one exchange on both sides, so that not both end; if a cluster told two sizes, the
+            // smaller counts.
+            Some((ours, theirs)) if theirs.cluster_id == own.cluster_id => {
+                self.decide_by_size(now, ours, Island { size: theirs.size.min(own.size), ..theirs }, out);
+            }
+            Some(_) => {}
+            None => self.decide_by_size(now, asked, own, out),
+        }
+    }
+
+    /// Decides by the numbers of one exchange alone, since the other side decides by the same numbers.
+    fn decide_by_size(&mut self, now: Instant, ours: Island, theirs: Island, out: &mut Vec<Effect>) {
+        self.meet_foreign(now, theirs.cluster_id, Some(theirs.size), out);
+        let ends = self.settings.on_foreign_cluster == OnForeignCluster::LeaveIfSmaller
+            && ours.yields_to(theirs)
+            && self.downed.is_none()
+            && !self.trust.holds(now);
+        if ends {
+            out.push(Effect::Log(
+                LogLevel::Error,
+                "this cluster is smaller than the foreign one; all its members are downed".to_owned(),
+            ));
+            self.become_downed(ShutdownReason::SmallerCluster, out);
+            // Down self last: this node tells the others before it ends.
+            let mut all: Vec<UniqueAddress> = self.gossip.members.keys().cloned().collect();
+            all.sort_by_key(|member| *member == self.node);
+            self.down(now, &all, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The memory for Hellos is bounded in addresses, and always keeps the newest.
+    #[test]
+    fn hellos_are_remembered_up_to_a_number() {
+        let mut clusters = ForeignClusters::default();
+        let peer = |number: usize| format!("n{number}:1#1").parse::<UniqueAddress>().unwrap();
+        (0..MOST_HELLOS).for_each(|number| clusters.note_hello(&peer(number), Some(7)));
+        assert_eq!(clusters.hellos.len(), MOST_HELLOS);
+        clusters.note_hello(&peer(MOST_HELLOS), Some(7));
+        assert_eq!(clusters.hellos.len(), MOST_HELLOS);
+        assert!(clusters.hellos.contains_key(peer(MOST_HELLOS).address()));
+    }
+}
