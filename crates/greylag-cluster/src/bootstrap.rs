@@ -6,7 +6,6 @@
 //! candidate at a time, to the first of its *own* list, and takes the vote back only when that candidate says that it
 //! will never use the vote. A candidate that holds `required_contacts` votes may found. More than half of all processes
 //! cannot vote for two candidates.
-//! vote for two.
 //!
 //! ```text
 //! first of its list ── Ask ──▶ every address it knows

@@ -190,7 +190,7 @@ impl ReplayFilter {
             ReplayFilterMode::Fail => return Err(overlap),
             ReplayFilterMode::RepairByDiscardOld => tracing::warn!(%overlap, "event of an overlapping writer dropped"),
             ReplayFilterMode::Warn | ReplayFilterMode::Off => {
-                tracing::warn!(%overlap, "event of an overlapping writer passed on")
+                tracing::warn!(%overlap, "event of an overlapping writer passed on");
             }
         }
         Ok(self.mode == ReplayFilterMode::RepairByDiscardOld)

@@ -158,7 +158,7 @@ impl World {
                 Effect::RouteChange { shard, route } => drop(self.routes.insert((index, shard), route)),
                 Effect::SendData { .. } => self.sent += 1,
                 Effect::Agreement { coordinator: Some(2), outcome } => {
-                    self.coordinate(CoordinatorInput::Agreement(outcome))
+                    self.coordinate(CoordinatorInput::Agreement(outcome));
                 }
                 _ => {}
             }

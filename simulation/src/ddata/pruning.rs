@@ -4,7 +4,6 @@
 //! its data is drawn from a list of twists: owners die, members vanish before they were collected, others join, copies
 //! turn up late, two members believe that they lead. Each history has one twist that its seed names and up to two more;
 //! their timing is drawn, too. Source: ddata §5.
-//! twist that its seed names and up to two more; their timing is drawn, too. Source: ddata §5.
 
 use std::time::Duration;
 

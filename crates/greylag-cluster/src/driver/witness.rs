@@ -148,7 +148,7 @@ impl DeathWitness for FileWitness {
                 match self.next().await {
                     Ok(address) => return Some(address),
                     Err(error) => {
-                        tracing::error!(path = %self.path.display(), %error, "malformed line in the death list")
+                        tracing::error!(path = %self.path.display(), %error, "malformed line in the death list");
                     }
                 }
             }

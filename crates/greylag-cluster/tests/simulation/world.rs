@@ -471,7 +471,7 @@ impl World {
     fn tell_of_lease(&mut self, id: NodeId, of: leases::Of, event: LeaseEvent) {
         match (of, event) {
             (leases::Of::Singleton, LeaseEvent::Outcome(outcome)) => {
-                self.manage(id, ManagerInput::LeaseResult(outcome))
+                self.manage(id, ManagerInput::LeaseResult(outcome));
             }
             (leases::Of::Singleton, LeaseEvent::Released) => self.manage(id, ManagerInput::LeaseReleased),
             (leases::Of::Singleton, LeaseEvent::Lost) => self.manage(id, ManagerInput::LeaseLost),

@@ -88,7 +88,9 @@ impl Inner {
         match memory.shards().read().await {
             Ok(shards) => self.host(node, &region, shards),
             Err(error) => {
-                tracing::error!(%error, "remembered shards could not be read; their entities start with their first message only")
+                tracing::error!(
+                    %error, "remembered shards could not be read; their entities start with their first message only"
+                );
             }
         }
     }
@@ -109,7 +111,7 @@ impl Inner {
         match added {
             Ok(()) => self.host(node, &region, shards),
             Err(error) => {
-                tracing::warn!(%error, "the store of remembered shards failed; shards are not hosted until the retry")
+                tracing::warn!(%error, "the store of remembered shards failed; shards are not hosted until the retry");
             }
         }
     }

@@ -176,7 +176,7 @@ impl<M: 'static> Requests<M> {
                 self.timers.push(TimerRequest::Every { key, period, pace, make, influences });
             }
             Request::ReceiveTimeout { after, make } => {
-                self.set_receive_timeout(Some(ReceiveTimeoutRequest { after, make }))
+                self.set_receive_timeout(Some(ReceiveTimeoutRequest { after, make }));
             }
             Request::CancelReceiveTimeout => self.set_receive_timeout(None),
             Request::Cancel(key) => self.timers.push(TimerRequest::Cancel(key)),

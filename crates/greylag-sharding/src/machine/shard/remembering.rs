@@ -6,6 +6,7 @@
 //! ```text
 //! none --> RememberingStart --stored--> Active --> WaitingForRestart --> Active
 //! Active --> Passivating --> RememberingStop --stored--> none, or RememberingStart
+//! WaitingForRestart --given up, and forgotten--> RememberingStop
 //! load: NotStarted --> Active, or RememberingStop if it lives in another shard
 //! ```
 //! Left to others: entities, their messages and restarts (the shard); the store (the shell).
