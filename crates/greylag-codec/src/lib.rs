@@ -269,7 +269,7 @@ fn known(codec: CodecId, own: &str, found: &str) -> Result<(), DecodeError> {
 
 #[cfg(test)]
 mod answers {
-    //! api.md, "How replies find their format": the answer travels in the format of its question.
+    //! Sharding §4.11, "A reply finds its format": the answer travels in the format of its question.
 
     use std::sync::{Arc, Mutex};
 

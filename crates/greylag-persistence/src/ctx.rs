@@ -8,7 +8,7 @@
 //! plain entity:       shard ------------------------------> Ctx --> receive, on_start, on_signal
 //! persistent entity:  shard or task --> EntityCore -------> Ctx --> on_command, on_signal
 //! ```
-//! Source: sharding §4.3 to §4.5, §4.10; persistence 77; api.md.
+//! Source: sharding §4.3 to §4.5, §4.10; persistence 77.
 
 use std::any::Any;
 use std::fmt;

@@ -1,5 +1,5 @@
 //! How messages, answers and their contents find their formats, between two nodes, and what an asker hears of a
-//! mistake. Sharding scenario 110; api.md, "How replies find their format".
+//! mistake. Sharding scenario 110.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -310,7 +310,7 @@ impl NodeBuilder {
 }
 
 /// A node that was given neither an address nor any other node gets a free port that no other machine reaches, for a
-/// cluster of one. Source: api.md.
+/// cluster of one.
 fn stay_on_loopback(settings: &mut NodeSettings) {
     let (transport, default) = (&mut settings.transport, TransportSettings::default());
     let place = |transport: &TransportSettings| {

@@ -1,6 +1,6 @@
 //! Replicated data of a node, and the one replicator that holds it.
 //!
-//! Source: api.md, page 7.
+//! Source: ddata §3, U4, U5.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -48,10 +48,15 @@ impl Node {
     /// # }
     /// ```
     ///
+    /// A durable entry must have a type that the node knows before it loads the entry: a flag, a counter, a set, register
+    /// or map of texts, or the type of the first call. A program with durable entries of more types names all of them
+    /// before, by [`Node::replicator`]; otherwise the replicator stops at the next start (`ddata.durable.on_bad_record`).
+    ///
     /// # Errors
     /// [`ReplicatedError`].
     pub fn replicated<T: ReplicatedData>(&self, id: impl Into<KeyId>) -> Result<Replicated<T>, ReplicatedError> {
-        Ok(self.replicator(TypeTable::new())?.replicated(id)?)
+        // A replicator knows the type before it loads durable entries: it stops at an entry whose type it does not know.
+        Ok(self.replicator(TypeTable::new().with::<T>())?.replicated(id)?)
     }
 
     /// The node's replicator, with the settings `ddata.*`: the first call starts it, connected to this node's cluster,

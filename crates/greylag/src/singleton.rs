@@ -6,7 +6,7 @@
 //!                 '-- back-off -' fails or panics; messages wait meanwhile
 //! ```
 //!
-//! Source: api.md, page 7; cluster P1 to P8.
+//! Source: cluster P1 to P8.
 
 use std::any::Any;
 use std::fmt;

@@ -1,5 +1,5 @@
 //! Output of a `main` that returns an error of settings, of a start, or of a part started on a node: the sentence of
-//! `Display`, with every wrong key, and each cause once. Source: api.md.
+//! `Display`, with every wrong key, and each cause once.
 
 use std::error::Error;
 

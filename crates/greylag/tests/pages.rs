@@ -1,4 +1,4 @@
-//! Pages of api.md, each on one node and on three, over gRPC on loopback.
+//! What the pages of docs/guide show, each on one node and on three, over gRPC on loopback.
 //!
 //! A test uses no more than its page: it registers no reply type, makes no id by hand, and names no timeout.
 

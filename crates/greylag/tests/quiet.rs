@@ -252,7 +252,7 @@ async fn move_all(asked: &Node, to: &Node) {
     until("placed shards move", || homed().count() > 0 && homed().all(|home| home == *to.unique_address())).await;
 }
 
-/// api.md: under load nodes start, shards move by command and by rebalance, the oldest node leaves, another joins, and
+/// Under load nodes start, shards move by command and by rebalance, the oldest node leaves, another joins, and
 /// all stop; every question is answered in order, and nothing is logged at WARN or above.
 async fn a_busy_life(mode: StateStoreMode) {
     let log = LOG.lock().await;

@@ -9,7 +9,7 @@
 //! owner: codec.decode -- FormatScope --> ReplyTo::deserialize --> token with its AnswerWriter
 //!                                        reply(value)         --> port.reply(address, value + AnswerWriter)
 //! ```
-//! Source: api.md, "How replies find their format".
+//! Source: sharding §4.11, "A reply finds its format".
 
 use std::any::Any;
 use std::fmt;

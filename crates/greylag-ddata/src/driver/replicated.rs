@@ -2,7 +2,7 @@
 //!
 //! Requests are builders to be awaited; without further calls they concern this replica alone.
 //!
-//! Source: api.md, page 7; ddata R3, R4.
+//! Source: ddata R3, R4.
 
 use std::fmt;
 use std::future::IntoFuture;

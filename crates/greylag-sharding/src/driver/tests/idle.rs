@@ -1,4 +1,4 @@
-//! When an idle entity ends, by tokio's clock. Source: sharding §4.10, api.md (pages).
+//! When an idle entity ends, by tokio's clock. Source: sharding §4.10.
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
