@@ -214,7 +214,9 @@ impl Plan {
                 if has_first { is_given_up(side, others) } else { !is_given_up(others, side) }
             }
             Strategy::DownAll => true,
-            _ => side.len() < others.len() || (side.len() == others.len() && !has_first),
+            Strategy::KeepMajority { .. } | Strategy::LeaseMajority { .. } => {
+                side.len() < others.len() || (side.len() == others.len() && !has_first)
+            }
         }
     }
 

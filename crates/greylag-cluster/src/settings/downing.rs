@@ -120,7 +120,8 @@ pub struct InvalidStrategy(pub String);
 greylag_core::debug_is_sentence!(InvalidStrategy);
 
 impl Strategy {
-    /// The names of all strategies, as in configuration files.
+    /// The names of all strategies, as in configuration files, in the order of [`Strategy::name`]. The facade's config
+    /// file has the same words (`greylag/src/config/draft.rs`).
     pub const NAMES: [&'static str; 5] =
         ["keep_majority", "static_quorum", "keep_oldest", "down_all", "lease_majority"];
 

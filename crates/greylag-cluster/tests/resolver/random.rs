@@ -139,7 +139,9 @@ pub(crate) fn count(seeds: std::ops::Range<u64>, views: Views) -> Vec<(&'static 
     let mut counts = NAMES.map(|name| (name, Count::default()));
     for seed in seeds {
         let partition = Partition::draw(seed, views);
-        for (strategy, (_, count)) in partition.strategies().iter().zip(&mut counts) {
+        let strategies = partition.strategies();
+        assert_eq!(strategies.len(), NAMES.len(), "each strategy has its name, in this order");
+        for (strategy, (_, count)) in strategies.iter().zip(&mut counts) {
             count.partitions += 1;
             match partition.survivors(strategy) {
                 0 => count.none += 1,

@@ -206,7 +206,7 @@ fn configuration_md_is_up_to_date() {
     let written = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         written == made,
-        "docs/configuration.md is out of date: GREYLAG_BLESS=1 cargo test -p greylag configuration_md"
+        "docs/configuration.md is out of date: GREYLAG_BLESS=1 cargo test -p greylag --all-features --lib configuration_md"
     );
 }
 

@@ -20,7 +20,7 @@ pub(super) fn keys() -> Vec<Key> {
         );
         key.default_is(match phase {
             Phase::ClusterShardingShutdownRegion | Phase::ClusterExiting | Phase::NodeTerminate => "\"10s\"",
-            Phase::ClusterLeave => "`stable_after` and 15 s more",
+            Phase::ClusterLeave => "stable_after and 15 s more",
             _ => "default_phase_timeout",
         })
     });
