@@ -432,8 +432,9 @@ mod ddata {
     #[tokio::test]
     async fn a_worker_that_stops_is_listed_no_more() {
         let network = MemoryNetwork::new();
-        let a = member(&network, "a:1#1", replicas(0, vec![replica("b:1#2", 1, true)]));
-        let b = member(&network, "b:1#2", replicas(1, vec![replica("a:1#1", 0, true)]));
+        // Other uids than in the test above: a process runs one replicator of a name for each node.
+        let a = member(&network, "a:1#11", replicas(0, vec![replica("b:1#12", 1, true)]));
+        let b = member(&network, "b:1#12", replicas(1, vec![replica("a:1#11", 0, true)]));
         let handler = async |job: Delivery<u64>| {
             job.confirm();
             Ok::<_, std::fmt::Error>(())
