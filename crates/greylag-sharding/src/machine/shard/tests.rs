@@ -819,7 +819,7 @@ fn the_deadline_of_a_handoff_forces_what_is_left() {
     world.stop(Duration::from_secs(55));
     world.log.clear();
     world.advance(Duration::from_secs(56));
-    world.expect(&["1: overdue ShardStop { entities: 2 }", "2: overdue Suspension", "1: Forced", "2: Forced"]);
+    world.expect(&["2 overdue: 1, 2", "2: overdue Suspension", "1: Forced", "2: Forced"]);
     world.expect_leftovers(&["2: b"]);
 }
 

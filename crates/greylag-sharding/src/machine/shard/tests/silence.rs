@@ -177,7 +177,7 @@ fn a_shard_that_takes_long_to_stop_says_so_once() {
     world.stop(SECOND * 55);
     world.log.clear();
     world.advance(SECOND * 54);
-    world.expect(&["1: overdue ShardStop { entities: 2 }"]);
+    world.expect(&["2 overdue: 1, 2"]);
     world.advance(SECOND);
     world.expect(&["1: Forced", "2: Forced"]);
 }
