@@ -257,7 +257,7 @@ async fn twenty_offences_ban_the_host() {
         raw.until_closed().await;
     }
     until(|| scene.target.transport.stats().intruded(Intrusion::NotGrpc) == 20).await;
-    assert!(logs::has(&["ERROR", "refused for a minute", HOST]));
+    assert!(logs::has(&["ERROR", "host banned for one minute", HOST]));
     // The ban also refuses well-behaved callers of that host.
     let mut raw = Raw::connect(scene.port()).await;
     raw.call().await;
