@@ -286,8 +286,8 @@ async fn scenario_10_an_extractor_is_asked_for_entities_alone() {
         _ => None,
     };
     // An id for which the extractor panics has no shard, a message by content no id.
-    use DeadLetterReason::{ExtractorPanicked, ExtractorRejected};
-    for expected in [ExtractorPanicked, ExtractorPanicked, ExtractorRejected] {
+    let (panicked, rejected) = (DeadLetterReason::ExtractorPanicked, DeadLetterReason::ExtractorRejected);
+    for expected in [panicked, panicked, rejected] {
         let told = event("a message that belongs to no shard is told of", &mut events, unaddressed).await;
         assert_eq!(told, expected);
     }
