@@ -120,8 +120,8 @@ pub fn chunks(input: &[u8]) {
     let Some((&[size, at, damage, most], message)) = input.split_first_chunk::<4>() else { return };
     let (message, most) = (Bytes::copy_from_slice(message), u64::from(most) * 64);
     let payload = Payload::encode(message.clone(), &Raw).map_err(|(_, error)| error).expect("bytes are written");
-    // At most 64 chunks; with single-byte chunks an input would take milliseconds.
-    let size = if size == 0 { 0 } else { usize::from(size).max(message.len().div_ceil(64)) };
+    // At most 16 chunks; with single-byte chunks an input would take milliseconds.
+    let size = if size == 0 { 0 } else { usize::from(size).max(message.len().div_ceil(16)) };
     let Frames::Chunks(cut) = payload.frames(size) else { return };
     assert!(cut.iter().all(|chunk| (1..=size).contains(&chunk.size())));
     let (codec, last): (Arc<dyn Codec<Bytes>>, _) = (Arc::new(Raw), cut.len() - 1);
