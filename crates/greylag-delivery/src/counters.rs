@@ -146,3 +146,27 @@ impl DeliveryCounters {
         self.0.undecodable.fetch_add(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshots_add_up_field_by_field() {
+        let numbered = |by: u64| DeliverySnapshot {
+            delivered: 3 * by,
+            confirmed: 4 * by,
+            suppressed: 5 * by,
+            abandoned: 6 * by,
+            poisoned: 7 * by,
+            undecodable: 8 * by,
+            duplicates: 9 * by,
+            gaps: 10 * by,
+            dropped: 11 * by,
+            late_confirmations: 12 * by,
+            overdue: 13 * by,
+            links: 14 * by,
+        };
+        assert_eq!(numbered(1).plus(numbered(2)), numbered(3));
+    }
+}

@@ -132,7 +132,7 @@ async fn a_batch_is_of_one_producer_and_is_confirmed_as_one() {
     let mut seen = Vec::new();
     while seen.len() < 10 {
         let mut batch = within(deliveries.next_batch(4, ms(200))).await.unwrap();
-        assert!(batch.len() <= 4);
+        assert!(batch.len() <= 4 && batch.len() == batch.ids().count());
         assert_eq!(batch[0], seen.len() as u64 + 1);
         assert!(batch.ids().map(|id| id.seq_nr.get()).eq(batch.iter().copied()));
         seen.extend(batch.iter().copied());
