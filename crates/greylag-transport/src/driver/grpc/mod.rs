@@ -123,8 +123,10 @@ pub struct GrpcTransport {
 
 /// The parts that end with the transport, in this order.
 struct Running {
-    control: Threads,
+    /// Ends before `control`: a connection of a data lane began on the control runtime, and the timers that the connection
+    /// made there would panic on a data thread once the control runtime is gone.
     data: Threads,
+    control: Threads,
     /// Opens the transport for connections; `None` once used.
     open: Option<oneshot::Sender<()>>,
     stop_listening: oneshot::Sender<()>,
@@ -350,7 +352,7 @@ impl GrpcTransport {
         if tokio::time::timeout(shared.settings.shutdown_streams_timeout, server).await.is_err() {
             tracing::warn!("some streams did not close in time");
         }
-        drop((control, data));
+        drop((data, control));
         // Close the socket last of all: a port that refuses proves the process dead (cluster S20).
         drop(port);
     }
