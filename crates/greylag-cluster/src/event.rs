@@ -146,7 +146,7 @@ pub enum ClusterEvent {
     LocalPause(Duration),
     /// This node may have been removed without knowing it (cluster F9).
     SelfSuspect,
-    /// This node is a member after all, after a [`ClusterEvent::SelfSuspect`].
+    /// Other members have confirmed this node, which ends the doubt that [`ClusterEvent::SelfSuspect`] told of.
     SelfTrusted,
     /// Another node quarantined this one.
     ThisNodeQuarantined {

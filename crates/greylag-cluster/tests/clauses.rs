@@ -1042,7 +1042,7 @@ fn a_node_that_lags_gives_its_peers_one_more_pause() {
         let silent_from = a.now;
         a.run(4 * SECOND, &[]);
         if lags {
-            // One round that is late by more than an interval, and by less than a pause.
+            // Run one heartbeat round late, by more than an interval (lag) and by less than a pause.
             a.now = a.core.next_deadline().unwrap() + Duration::from_millis(1500);
             a.input(Input::Tick);
         }

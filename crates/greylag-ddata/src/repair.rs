@@ -185,7 +185,7 @@ pub(crate) struct Step {
     pub(crate) is_done: bool,
 }
 
-/// What a peer sent is malformed.
+/// A peer's message about a part of a value is malformed; the transfer is aborted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;
 

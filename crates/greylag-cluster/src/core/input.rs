@@ -214,9 +214,9 @@ pub enum Effect {
     Joined,
     /// This node could not join.
     JoinFailed(JoinError),
-    /// This node is Exiting: hand over, then answer by `ExitingTasksDone`.
+    /// Asks the driver to hand over the duties of this Exiting node, and to answer with `ExitingTasksDone`.
     StartExitingTasks,
-    /// This node has ended. No effect follows.
+    /// Tells the driver that the membership of this node has ended; no effect follows this one.
     Shutdown(ShutdownReason),
     /// Count a message that was dropped because its sender may not send it.
     Dropped {

@@ -235,7 +235,7 @@ fn scenario_42_with_gossip_every_five_minutes_nobody_suspects_a_joiner() {
         world.join(b, &["a"]);
         world.run_until(5 * SECOND, |world| !world.view(b).members.is_empty());
         world.isolate(&[a], &[b]);
-        // One second until a response is assumed, 5.3 s of silence, and the time to the next check.
+        // Detection takes one second until a response is assumed, 5.3 s of silence, and the time to the next check.
         world.run_for(9 * SECOND);
         assert!(world.view(b).unreachable.contains(&world.ua(a)), "seed {seed}: found by the assumed response");
     }
