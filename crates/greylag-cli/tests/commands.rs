@@ -184,8 +184,7 @@ async fn watch_begins_with_the_members_and_tells_a_line_an_event() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_goes_wrong_is_told_apart_by_the_exit_code() {
-    // The port is bound and closed again, so no process listens there.
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let closed = greylag_testkit::port::unused().to_string();
     let unreachable = greylag(&closed, &["members"]).await;
     assert_eq!(code(&unreachable), 3, "{}", said(&unreachable));
     assert!(said(&unreachable).contains(&closed) && said(&unreachable).contains("management.address"));

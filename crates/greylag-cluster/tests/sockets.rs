@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use greylag_cluster::{
     SeedList, ShutdownReason, Singleton,
 };
 use greylag_core::{CodecId, NodeAddress, Registry, UniqueAddress};
+use greylag_testkit::port;
 use greylag_transport::{Destination, Envelope, GrpcTransport, Recipient, Remoting, TransportSettings};
 
 struct Node {
@@ -54,11 +54,6 @@ fn all_up(count: usize) -> impl Fn(&MembershipView) -> bool {
     move |view| view.members.len() == count && view.members.iter().all(|member| member.status == MemberStatus::Up)
 }
 
-/// A port on which no process listens now.
-fn free_port() -> u16 {
-    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
-}
-
 fn address(port: u16) -> NodeAddress {
     NodeAddress::new("127.0.0.1", port).unwrap()
 }
@@ -66,7 +61,7 @@ fn address(port: u16) -> NodeAddress {
 /// The first seed comes last, another one joins twice, and two more nodes bring other versions.
 #[tokio::test(flavor = "multi_thread")]
 async fn scenario_15_the_first_seed_is_late_over_sockets() {
-    let first = free_port();
+    let first = port::unused().port();
     let (second, third) = (Node::start(ClusterSettings::test()).await, Node::start(ClusterSettings::test()).await);
     let seeds = vec![address(first), second.ua().address().clone(), third.ua().address().clone()];
     let join = |node: &Node| {
@@ -122,7 +117,7 @@ async fn scenario_20_three_restarts_at_one_address_over_sockets() {
     nodes[0].cluster.join_self().await.unwrap();
     let seed = nodes[0].ua().address().clone();
     nodes[1].cluster.join_seed_nodes(vec![seed.clone()]).await.unwrap();
-    let port = free_port();
+    let port = port::unused().port();
     let at_port = |view: &MembershipView| {
         let there = view.members.iter().find(|member| *member.address.address() == address(port));
         there.map(|member| member.address.clone())

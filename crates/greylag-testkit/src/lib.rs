@@ -34,6 +34,7 @@ pub mod deadlines;
 pub mod linearizability;
 pub mod mutations;
 pub mod network;
+pub mod port;
 #[cfg(all(unix, feature = "postgres"))]
 pub mod postgres;
 #[cfg(all(unix, feature = "small-disk"))]

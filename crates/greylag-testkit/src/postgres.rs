@@ -14,7 +14,6 @@
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -211,7 +210,7 @@ impl Postgres {
     fn launch_on_a_free_port(&mut self) -> Result<(), PostgresError> {
         let mut last = None;
         for _ in 0..TRIES {
-            self.port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+            self.port = crate::port::unused().port();
             match self.launch() {
                 Ok(()) => return Ok(()),
                 Err(error) => last = Some(error),

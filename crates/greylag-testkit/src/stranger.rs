@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn two_connections_of_one_try_are_no_wait() {
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = crate::port::unused();
         let client = std::thread::spawn(move || {
             let mut has_met = false;
             loop {

@@ -48,7 +48,7 @@ async fn answering(words: &'static [u8]) -> String {
 
 /// A port of this host that refuses connections.
 fn refusing() -> String {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    greylag_testkit::port::unused().to_string()
 }
 
 #[tokio::test]

@@ -72,7 +72,7 @@ async fn a_node_opens_the_directory_that_its_file_names_and_closes_it() {
 /// A node starts although its database cannot be reached, and waits for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_starts_while_its_database_is_away() {
-    let closed = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let closed = greylag_testkit::port::unused().port();
     let config = file(&format!(
         "journal = \"postgres\"\npg.url = \"postgres://app:secret@127.0.0.1:{closed}/shop\"\npg.call_timeout = \"100ms\""
     ));
@@ -136,7 +136,7 @@ async fn a_node_has_of_a_served_journal_what_is_served() {
 /// persistence §4.1, J10: an append that was never sent is certainly not stored, however short the breakers wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_never_sent_to_a_database_is_not_stored() {
-    let closed = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let closed = greylag_testkit::port::unused().port();
     let config = file(&format!(
         "journal = \"postgres\"\npg.url = \"postgres://app@127.0.0.1:{closed}/shop\"\npg.append_timeout = \"300ms\"\n\
          breaker.call_timeout = \"100ms\""
@@ -154,7 +154,7 @@ async fn what_was_never_sent_to_a_database_is_not_stored() {
 /// A service that does not answer is an error that names the setting.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_that_is_not_there_is_named() {
-    let closed = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let closed = greylag_testkit::port::unused().port();
     let why = refused(&format!(
         "journal = \"service\"\nservice.address = \"127.0.0.1:{closed}\"\nservice.connect_timeout = \"200ms\""
     ))

@@ -5,6 +5,7 @@ use std::time::Duration;
 use greylag::cluster::{Downing, MemberStatus};
 use greylag::prelude::*;
 use greylag::{Config, NodeBuilder, NodeSettings, StartError};
+use greylag_testkit::port;
 
 fn builder() -> NodeBuilder {
     Node::builder("test").bind("127.0.0.1", 0)
@@ -53,14 +54,10 @@ fn never_up(port: u16) -> NodeBuilder {
     Node::builder("test").bind("127.0.0.1", port).configure(wants_two)
 }
 
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port()
-}
-
 /// A dropped start leaves no member without a handle.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_that_is_dropped_ends_the_node() {
-    let port = free_port();
+    let port = port::unused().port();
     let start = never_up(port).start();
     tokio::time::timeout(Duration::from_millis(500), start).await.expect_err("it waits for another member");
     let is_free = async {
@@ -74,7 +71,7 @@ async fn a_start_that_is_dropped_ends_the_node() {
 /// A start with a time limit ends with an error that says what it waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_that_was_given_a_time_says_what_it_waited_for() {
-    let port = free_port();
+    let port = port::unused().port();
     let error = never_up(port).start_timeout(Duration::from_millis(500)).start().await.expect_err("one is not two");
     assert!(matches!(&error, StartError::TimedOut { .. }), "{error}");
     let text = format!("{error:?}");
@@ -82,7 +79,7 @@ async fn a_start_that_was_given_a_time_says_what_it_waited_for() {
     std::net::TcpListener::bind(("127.0.0.1", port)).expect("the node has ended");
 
     // The error names each seed node that does not answer, and why.
-    let nowhere = format!("127.0.0.1:{}", free_port());
+    let nowhere = format!("127.0.0.1:{}", port::unused().port());
     let error = builder().seed_nodes([nowhere.clone()]).start_timeout(Duration::from_secs(2)).start().await;
     let text = format!("{:?}", error.expect_err("nothing listens there"));
     assert!(text.contains(&nowhere) && text.contains("refused"), "{text}");
@@ -94,7 +91,7 @@ async fn a_start_that_was_given_a_time_says_what_it_waited_for() {
 /// A start with an unreachable seed node ends at its limit, with the reason for the seed node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_has_an_end_and_says_which_seed_was_what() {
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
+    let closed = port::unused();
     let config = Config::new().text("node.toml", "cluster.shutdown_after_unsuccessful_join_seed_nodes = \"2s\"");
     let node = Node::from_config(config).bind("127.0.0.1", 0).seed_nodes([closed.to_string()]);
     let named = node.configure(|settings| settings.transport.cluster_name = "test".to_owned());

@@ -11,6 +11,7 @@ use greylag::crdt::GCounter;
 use greylag::ddata::{Key, TypeTable, WriteLevel};
 use greylag::prelude::*;
 use greylag::sharding::fingerprint::StateStoreMode;
+use greylag_testkit::port;
 use tokio::task::JoinHandle;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -69,11 +70,6 @@ impl Entity for Ticket {
     }
 }
 
-/// A port of this host that is free now.
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port()
-}
-
 async fn start(port: u16, seeds: &[String]) -> Node {
     let node = Node::builder("quiet").bind("127.0.0.1", port).seed_nodes(seeds).start().await.expect("it joins");
     let job = Singleton::job("job", |_, mut stop| async move { stop.stopped().await });
@@ -120,7 +116,7 @@ async fn all_up(nodes: &[Node]) {
 async fn a_normal_start_and_a_normal_stop_warn_of_nothing() {
     let log = LOG.lock().await;
     for together in [false, true] {
-        let ports = [free_port(), free_port(), free_port()];
+        let ports = [port::unused().port(), port::unused().port(), port::unused().port()];
         let seeds = ports.map(|port| format!("127.0.0.1:{port}"));
         let [one, two, three] = ports;
         let (one, two, three) = tokio::join!(start(one, &seeds), start(two, &seeds), start(three, &seeds));

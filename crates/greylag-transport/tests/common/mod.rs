@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use greylag_codec::json;
 use greylag_core::{CodecId, DeadLetterReason, Registry, ReplyAddress, ReplyTo, UniqueAddress};
+use greylag_testkit::port;
 use greylag_transport::{
     Answer, AskError, BindError, Destination, Envelope, GrpcTransport, Inbound, Receiver, Recipient, Remoting,
     TransportEvent, TransportListener, TransportSettings,
@@ -153,8 +154,7 @@ impl Node {
 
 /// An address where nothing listens; a test may start a node there.
 pub fn vacant() -> Destination {
-    let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    Destination::Address(probe.local_addr().unwrap().to_string().parse().unwrap())
+    Destination::Address(port::unused().to_string().parse().unwrap())
 }
 
 pub async fn next(inbox: &mut mpsc::UnboundedReceiver<Inbound>) -> Inbound {
