@@ -83,3 +83,67 @@ pub(crate) fn oldest_event(queue: &PersistentQueue) -> Option<EventNr> {
 pub(crate) fn first_missing(queue: &PersistentQueue) -> Option<SeqNr> {
     queue.unconfirmed().find(|sent| sent.message.encoded.is_none()).map(|sent| sent.seq_nr)
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use greylag_core::{CodecId, Manifest};
+
+    use super::*;
+
+    /// The bounds of a snapshot count each qualifier and each message with its overhead.
+    #[test]
+    fn a_snapshot_has_room_for_all_qualifiers_and_messages_or_for_none() {
+        let encoded = Encoded {
+            codec: CodecId::JSON,
+            manifest: Manifest::from_static("order"),
+            payload: Bytes::from_static(b"payload"),
+        };
+        let sent = |seq_nr, qualifier: &str, encoded| MessageSent {
+            seq_nr: SeqNr(seq_nr),
+            message: UnconfirmedMessage { event: EventNr::FIRST, encoded },
+            ack: false,
+            qualifier: qualifier.into(),
+            timestamp_ms: 1,
+        };
+        let mut queue = PersistentQueue::default();
+        queue.add(sent(1, "a", None));
+        queue.add(sent(2, "bc", Some(encoded)));
+        queue.add(sent(3, "def", None));
+        queue.confirm(&Confirmation::UpTo { qualifier: "a".into(), seq_nr: SeqNr(1), timestamp_ms: 1 });
+        let confirmed = 1 + MESSAGE_OVERHEAD;
+        let whole = "order".len() + "payload".len() + 2 + MESSAGE_OVERHEAD;
+        let without_content = 3 + MESSAGE_OVERHEAD;
+        let size = SNAPSHOT_OVERHEAD + confirmed + whole + without_content;
+        assert!(fits(&queue, size));
+        assert!(!fits(&queue, size - 1));
+    }
+
+    /// Of delivery §4.2: after a snapshot without messages, an event gives back its own message and changes no other.
+    #[test]
+    fn an_event_read_again_refills_its_own_message_only() {
+        let encoded = |text: &'static str| Encoded {
+            codec: CodecId::JSON,
+            manifest: Manifest::from_static("order"),
+            payload: text.into(),
+        };
+        let sent = |seq_nr, message| MessageSent {
+            seq_nr: SeqNr(seq_nr),
+            message,
+            ack: false,
+            qualifier: "".into(),
+            timestamp_ms: 1,
+        };
+        let left_out = |event| UnconfirmedMessage { event, encoded: None };
+        let (first, second) = (EventNr::FIRST, EventNr::saturating(2));
+        let mut queue = PersistentQueue::default();
+        queue.add(sent(1, left_out(first)));
+        queue.add(sent(2, left_out(second)));
+        apply(&mut queue, &QueueEvent::Sent(sent(1, encoded("one"))), first, true);
+        apply(&mut queue, &QueueEvent::Sent(sent(2, encoded("stale"))), first, true);
+        let kept: Vec<_> = queue.unconfirmed().map(|sent| sent.message.encoded.clone()).collect();
+        assert_eq!(kept, [Some(encoded("one")), None]);
+        apply(&mut queue, &QueueEvent::Cleanup(vec!["".into()]), second, true);
+        assert_eq!(queue.unconfirmed().count(), 2, "the snapshot has all else already");
+    }
+}

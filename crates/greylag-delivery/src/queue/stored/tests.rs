@@ -168,3 +168,12 @@ fn exact_numbers_free_their_qualifier() {
     queue.confirm(&exact(&[2]));
     assert_eq!(queue.unused_qualifiers(10, Duration::from_millis(10)), ["q1".into()]);
 }
+
+/// The unconfirmed messages from a number on leave out those before it.
+#[cfg(feature = "persistence")]
+#[test]
+fn unconfirmed_messages_from_a_number_begin_there() {
+    let queue = queue(&[(1, ""), (2, ""), (3, "")]);
+    assert_eq!(numbers(queue.unconfirmed_from(SeqNr(2))), [2, 3]);
+    assert_eq!(numbers(queue.unconfirmed_from(SeqNr(4))), [0; 0]);
+}
