@@ -10,8 +10,8 @@ use std::sync::{Arc, RwLock};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::codec::{Codec, CodecId, DecodeError, EncodeError};
-use crate::manifest::Manifest;
+use super::codec::{Codec, CodecId, DecodeError, EncodeError};
+use super::manifest::Manifest;
 
 /// A message as on wire and disk.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::manifest::Manifest;
+use super::manifest::Manifest;
 
 /// Number of a codec; one space for wire and disk.
 ///
