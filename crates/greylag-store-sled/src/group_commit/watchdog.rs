@@ -4,10 +4,10 @@ use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::ballast::Ballast;
+use super::shared::{Phase, Shared};
 use crate::error::StoreError;
+use crate::files::ballast::Ballast;
 use crate::planner::Planner;
-use crate::shared::{Phase, Shared};
 
 const CHORES_INTERVAL: Duration = Duration::from_secs(60);
 

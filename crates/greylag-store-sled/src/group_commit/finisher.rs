@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::shared::{Phase, Shared};
 use crate::batch::Batch;
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::guard::TailGuard;
+use crate::files::guard::TailGuard;
 use crate::planner::{OnceDurable, Planner};
-use crate::shared::{Phase, Shared};
 
 const SLOW_COMMIT: Duration = Duration::from_secs(1);
 
@@ -186,7 +186,7 @@ mod tests {
 
     use super::*;
     use crate::batch::Batch;
-    use crate::guard::check;
+    use crate::files::guard::check;
     use crate::planner::Request;
     use crate::reader::Reader;
     use crate::settings::StoreSettings;

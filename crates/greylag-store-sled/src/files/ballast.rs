@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::private;
+use crate::files::private;
 
 const FILE_NAME: &str = "greylag.ballast";
 /// A ballast is made only where so many times its size is free: it must not fill the disk itself.

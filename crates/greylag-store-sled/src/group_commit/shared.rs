@@ -7,13 +7,13 @@ use std::time::Instant;
 
 use futures::channel::oneshot;
 
+use super::group_sizing::GroupSizing;
+use super::queue::Queue;
 use crate::error::{Refused, StoreError};
-use crate::group_sizing::GroupSizing;
+use crate::health::{Health, StoreStats};
 use crate::planner::{Planner, Request};
-use crate::queue::Queue;
 use crate::reader::Reader;
 use crate::settings::StoreSettings;
-use crate::store::{Health, StoreStats};
 
 /// The state shared by the handles, the committer and the watchdog.
 pub(crate) struct Shared<P: Planner> {

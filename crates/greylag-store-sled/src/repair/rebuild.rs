@@ -14,7 +14,7 @@ use std::path::Path;
 use crate::batch::{Batch, unseal};
 use crate::engine::Engine;
 use crate::error::{OpenError, StoreError};
-use crate::log::{Content, Log, Page};
+use crate::files::log::{Content, Log, Page};
 use crate::settings::StoreSettings;
 
 const CRC_BYTES: usize = 4;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::ballast::free_bytes;
+use crate::files::ballast::free_bytes;
 
 /// Measures how many bytes are free on the file system of a store.
 #[derive(Clone)]

@@ -14,9 +14,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-use crate::engine::sync_directory;
 use crate::error::StoreError;
-use crate::private;
+use crate::files::directory::sync_directory;
+use crate::files::private;
 
 /// The file of the guard, in the directory of the store.
 pub const FILE_NAME: &str = "greylag.guard";

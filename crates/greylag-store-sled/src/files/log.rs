@@ -19,7 +19,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::engine::SEGMENT_BYTES;
+use crate::files::conf::SEGMENT_BYTES;
 
 const SEGMENT_HEADER_BYTES: usize = 20;
 const PAGE: u8 = 8;

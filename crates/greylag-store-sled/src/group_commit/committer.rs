@@ -4,7 +4,7 @@
 //! submit ─▶ queue ─▶ plan ───────▶ apply_batch           this thread
 //!             ▲        │ meanwhile   │ then
 //!             │      flush, sync    guard ─▶ answers     the finisher, of the group before
-//!             └─ fills meanwhile, so groups grow with the load; see [`crate::group_sizing`]
+//!             └─ fills meanwhile, so groups grow with the load; see [`super::group_sizing`]
 //! ```
 //!
 //! A group is planned while the group before is synced, and applied when that sync is over: the log never holds more
@@ -21,17 +21,17 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::ballast::Ballast;
+use super::finisher::{Applied, Finisher};
+use super::shared::{Phase, Shared};
+use super::watchdog::watch;
 use crate::batch::Batch;
 use crate::engine::{Engine, collect_garbage, drop_page_cache};
 use crate::error::{OpenError, StoreError};
-use crate::finisher::{Applied, Finisher};
-use crate::guard::TailGuard;
+use crate::files::ballast::Ballast;
+use crate::files::guard::TailGuard;
 use crate::planner::Planner;
 use crate::reader::Reader;
 use crate::settings::StoreSettings;
-use crate::shared::{Phase, Shared};
-use crate::watchdog::watch;
 
 /// The key of the test write at every open, which shows at once whether the store can be written. The first byte `ff`
 /// is reserved for the engine; planners use the others.

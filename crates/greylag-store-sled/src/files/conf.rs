@@ -8,8 +8,8 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::Path;
 
-use crate::engine::SEGMENT_BYTES;
-
+/// The size of a segment of the log.
+pub(crate) const SEGMENT_BYTES: usize = 8 << 20;
 /// The length of the checksum that sled appends to its text.
 const CRC_BYTES: usize = 4;
 
