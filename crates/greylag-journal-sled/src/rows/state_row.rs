@@ -8,8 +8,8 @@ use bytes::Bytes;
 use greylag_core::{CodecId, Generation};
 use greylag_persistence::{EncodedValue, PersistenceId, Revision, StoredState, Timestamp, WriterUuid};
 
-use crate::bytes_format::{FieldReader, FieldWriter};
-use crate::records::{BODY_WHOLE, Row, split};
+use crate::rows::bytes_format::{FieldReader, FieldWriter};
+use crate::rows::records::{BODY_WHOLE, Row, split};
 
 const CHANGE_VERSION: u8 = 1;
 

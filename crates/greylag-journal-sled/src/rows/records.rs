@@ -11,8 +11,8 @@ use greylag_persistence::{
 };
 use greylag_store_sled::MAX_VALUE_BYTES;
 
-use crate::bytes_format::{FieldReader, FieldWriter};
-use crate::keys::{PidNo, SaveNo};
+use crate::rows::bytes_format::{FieldReader, FieldWriter};
+use crate::rows::keys::{PidNo, SaveNo};
 
 const HEAD_VERSION: u8 = 1;
 pub(crate) const BODY_WHOLE: u8 = 1;

@@ -8,7 +8,7 @@ use greylag_persistence::{
     ReadRange, Scope, Shows,
 };
 
-use crate::journal::Inner;
+use super::inner::Inner;
 
 /// Queries over the events of a [`SledJournal`](crate::SledJournal): in the order of commits, gap-free
 /// up to what is durable.

@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use greylag_persistence::{
-    CloseError, CorruptKind, Health, OffsetCaps, OffsetError, OffsetKind, OffsetStore, OwnedSlices, Position,
-    Processed, Scope, StoreFailure, is_projection_name,
+    CloseError, Health, OffsetCaps, OffsetError, OffsetKind, OffsetStore, OwnedSlices, Position, Processed, Scope,
+    is_projection_name,
 };
-use greylag_store_sled::StoreError;
 
-use crate::journal::{Inner, mismatch};
-use crate::keys;
-use crate::offset_row::{Place, SliceOffsets};
-use crate::reads::Reads;
+use super::inner::{Inner, mismatch};
+use crate::lookup::{offset_error, unreadable_offsets};
+use crate::reading::Reads;
 use crate::request::{Answer, OffsetChange, Request};
+use crate::rows::keys;
+use crate::rows::offset_row::{Place, SliceOffsets};
 
 /// The offset store of a [`SledJournal`](crate::SledJournal), in the same directory and group commits.
 ///
@@ -66,7 +66,7 @@ impl OffsetStore for SledOffsets {
 
     async fn load(&self, projection: &str, slices: RangeInclusive<u16>) -> Result<Vec<Processed>, OffsetError> {
         let projection = projection.to_owned();
-        let reading = self.inner.read(move |reads| reads.offsets(&projection, &slices));
+        let reading = self.inner.read(move |reads| load(reads, &projection, &slices));
         reading.await.map_err(OffsetError::Unavailable)?
     }
 
@@ -97,39 +97,21 @@ impl OffsetStore for SledOffsets {
     }
 }
 
-/// Why the row of a slice was not read.
-pub(crate) fn offset_error(store: &str, projection: &str, error: StoreError) -> OffsetError {
-    if error.is_corruption() {
-        return OffsetError::Corrupt { projection: projection.to_owned(), kind: CorruptKind::Checksum };
+/// The durable places of these slices.
+fn load(reads: &Reads<'_>, projection: &str, slices: &RangeInclusive<u16>) -> Result<Vec<Processed>, OffsetError> {
+    let mut loaded = Vec::new();
+    if slices.is_empty() || !is_projection_name(projection) {
+        return Ok(loaded);
     }
-    OffsetError::Unavailable(StoreFailure::new(store, error))
-}
-
-/// The error for a row whose checksum is right but whose bytes do not decode.
-pub(crate) fn unreadable(projection: &str) -> OffsetError {
-    OffsetError::Corrupt { projection: projection.to_owned(), kind: CorruptKind::Unreadable }
-}
-
-impl Reads<'_> {
-    pub(crate) fn offsets(
-        &self,
-        projection: &str,
-        slices: &RangeInclusive<u16>,
-    ) -> Result<Vec<Processed>, OffsetError> {
-        let mut loaded = Vec::new();
-        if slices.is_empty() || !is_projection_name(projection) {
-            return Ok(loaded);
-        }
-        let (from, to) = keys::offsets_of(projection, slices);
-        for record in self.reader.range(&from, &to) {
-            let (key, stored) = record.map_err(|error| offset_error(self.name, projection, error))?;
-            let Some(durable) = self.undurable.durable_row(&key).unwrap_or(Some(stored)) else { continue };
-            let row = SliceOffsets::decode(durable).ok_or_else(|| unreadable(projection))?;
-            loaded.extend(row.places().cloned().map(Place::processed));
-        }
-        loaded.sort_by(|left, right| (left.position, &left.id).cmp(&(right.position, &right.id)));
-        Ok(loaded)
+    let (from, to) = keys::offsets_of(projection, slices);
+    for record in reads.reader().range(&from, &to) {
+        let (key, stored) = record.map_err(|error| offset_error(reads.name(), projection, error))?;
+        let Some(durable) = reads.undurable().durable_row(&key).unwrap_or(Some(stored)) else { continue };
+        let row = SliceOffsets::decode(durable).ok_or_else(|| unreadable_offsets(projection))?;
+        loaded.extend(row.places().cloned().map(Place::processed));
     }
+    loaded.sort_by(|left, right| (left.position, &left.id).cmp(&(right.position, &right.id)));
+    Ok(loaded)
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, HashMap};
 use greylag_persistence::{PersistenceId, SeqNr};
 use greylag_store_sled::{Batch, Reader, StoreError};
 
-use crate::bytes_format::{FieldReader, FieldWriter};
-use crate::keys::{self, PidNo, Space, TagNo};
 use crate::lookup::{self, LookupError};
+use crate::rows::bytes_format::{FieldReader, FieldWriter};
+use crate::rows::keys::{self, PidNo, Space, TagNo};
 
 /// Removes deleted events group by group; the queue has the ranges that are left, by id.
 #[derive(Debug)]

@@ -9,12 +9,13 @@ use greylag_persistence::{
 };
 use greylag_store_sled::StoreError;
 
-use crate::journal::{SledJournal, mismatch};
-use crate::keys;
+use super::inner::mismatch;
+use super::journal::SledJournal;
 use crate::lookup::{self, LookupError};
-use crate::reads::Reads;
-use crate::records::EncodedEvent;
+use crate::reading::Reads;
 use crate::request::{Answer, EncodedPart, Request};
+use crate::rows::keys;
+use crate::rows::records::EncodedEvent;
 
 #[async_trait]
 impl Export for SledJournal {
@@ -25,7 +26,7 @@ impl Export for SledJournal {
     async fn ids(&self, after: Option<&PersistenceId>, limit: usize) -> Result<Vec<PersistenceId>, ReadError> {
         let states = self.states().ids(after, limit).await?;
         let (inner, after) = (self.inner(), after.cloned());
-        let histories = inner.read(move |reads| reads.ids_with_heads(after.as_ref(), limit)).await;
+        let histories = inner.read(move |reads| ids_with_heads(reads, after.as_ref(), limit)).await;
         let mut ids: BTreeSet<_> = histories.map_err(ReadError::Unavailable)??.into_iter().collect();
         ids.extend(states);
         Ok(ids.into_iter().take(limit).collect())
@@ -33,7 +34,7 @@ impl Export for SledJournal {
 
     async fn last_append(&self, id: &PersistenceId) -> Result<Timestamp, ReadError> {
         let id = id.clone();
-        self.inner().read(move |reads| reads.last_append(&id)).await.map_err(ReadError::Unavailable)?
+        self.inner().read(move |reads| last_append(reads, &id)).await.map_err(ReadError::Unavailable)?
     }
 
     /// The lock of the directory is held as long as the journal is open; only clones of this handle can
@@ -96,22 +97,24 @@ fn unread(error: ReadError) -> ImportError {
     }
 }
 
-impl Reads<'_> {
-    /// Ids that have a head row, of any content.
-    fn ids_with_heads(&self, after: Option<&PersistenceId>, limit: usize) -> Result<Vec<PersistenceId>, ReadError> {
-        let (from, to) = keys::heads(None, after);
-        let id = |record| {
-            let key = lookup::key_of(record).map_err(LookupError::Store)?;
-            let id = std::str::from_utf8(&key[1..]).ok().and_then(|id| PersistenceId::unique(id).ok());
-            let unreadable = || StoreError::corrupt("a head stands under a key that is no id");
-            id.ok_or_else(|| LookupError::Store(unreadable()))
-        };
-        let ids = self.reader.range(&from, &to).take(limit).map(id);
-        ids.collect::<Result<_, _>>().map_err(|error| self.read_error(error))
-    }
+/// Ids that have a head row, of any content.
+fn ids_with_heads(
+    reads: &Reads<'_>,
+    after: Option<&PersistenceId>,
+    limit: usize,
+) -> Result<Vec<PersistenceId>, ReadError> {
+    let (from, to) = keys::heads(None, after);
+    let id = |record| {
+        let key = lookup::key_of(record).map_err(LookupError::Store)?;
+        let id = std::str::from_utf8(&key[1..]).ok().and_then(|id| PersistenceId::unique(id).ok());
+        let unreadable = || StoreError::corrupt("a head stands under a key that is no id");
+        id.ok_or_else(|| LookupError::Store(unreadable()))
+    };
+    let ids = reads.reader().range(&from, &to).take(limit).map(id);
+    ids.collect::<Result<_, _>>().map_err(|error| reads.read_error(error))
+}
 
-    fn last_append(&self, id: &PersistenceId) -> Result<Timestamp, ReadError> {
-        let stored = self.durable_head(id).map_err(|error| self.read_error(error))?;
-        Ok(stored.map(|stored| stored.timestamp).unwrap_or_default())
-    }
+fn last_append(reads: &Reads<'_>, id: &PersistenceId) -> Result<Timestamp, ReadError> {
+    let stored = reads.durable_head(id).map_err(|error| reads.read_error(error))?;
+    Ok(stored.map(|stored| stored.timestamp).unwrap_or_default())
 }

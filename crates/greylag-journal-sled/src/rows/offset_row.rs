@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use greylag_persistence::{OwnerEpoch, PersistenceId, Position, Processed, START_PREFIX, SeqNr};
 
-use crate::bytes_format::{FieldReader, FieldWriter};
+use crate::rows::bytes_format::{FieldReader, FieldWriter};
 
 const VERSION: u8 = 1;
 

@@ -13,11 +13,11 @@ use greylag_persistence::{
 };
 use greylag_store_sled::StoreError;
 
-use crate::commit_record::CommitRecord;
-use crate::keys::{self, PidNo, Space, TagNo};
+use super::reads::Reads;
 use crate::lookup::{self, LookupError};
-use crate::reads::Reads;
-use crate::records::StoredHead;
+use crate::rows::commit_record::CommitRecord;
+use crate::rows::keys::{self, PidNo, Space, TagNo};
+use crate::rows::records::StoredHead;
 
 /// A page ends after passing over this many events, so that no page takes long.
 const MAX_PASSED: u64 = 100_000;

@@ -6,30 +6,45 @@ use std::collections::HashMap;
 use greylag_persistence::SeqNr;
 use greylag_store_sled::{Batch, Reader, StoreError};
 
-use crate::commit_record::CommitRecord;
-use crate::keys::{self, PidNo, SaveNo, Space, TagNo};
+use super::commit_writer::Counters;
+use super::states::remove_superseded;
 use crate::lookup;
-use crate::merger::Merger;
-use crate::planner::{Counters, JournalPlanner, remove_superseded};
-use crate::records::{self, Row, Verified};
-use crate::state_row::ChangeRow;
+use crate::reclaiming::Sweeper;
+use crate::rows::commit_record::CommitRecord;
+use crate::rows::keys::{self, PidNo, SaveNo, Space, TagNo};
+use crate::rows::records::{self, Row, Verified};
+use crate::rows::state_row::ChangeRow;
 use crate::verification;
 
-pub(crate) fn recover(planner: &mut JournalPlanner, reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {
+/// What a journal continues with.
+pub(super) struct Recovered {
+    pub(super) counters: Counters,
+    pub(super) tags: HashMap<String, TagNo>,
+    /// Up to which commit everything was found to be there.
+    pub(super) verified: Verified,
+}
+
+/// Checks the last `verify_commits` commits, and reads where the numbers continue and what `sweeper` has left to do.
+pub(super) fn recover(
+    verify_commits: u64,
+    sweeper: &mut Sweeper,
+    reader: &Reader,
+    batch: &mut Batch,
+) -> Result<Recovered, StoreError> {
     check_format(reader, batch)?;
-    let verified = verification::verify(last_verified(reader)?, planner.verify_commits, reader)?;
+    let verified = verification::verify(last_verified(reader)?, verify_commits, reader)?;
     batch.put(keys::VERIFIED, &verified.encode());
-    planner.tags = tags(reader)?;
-    planner.counters = Counters {
+    let tags = tags(reader)?;
+    let counters = Counters {
         next_pid: last_number(reader, Space::Ids)?.map_or(1, |pid| pid + 1),
-        next_tag: planner.tags.values().map(|tag| tag.0 + 1).max().unwrap_or(1),
+        next_tag: tags.values().map(|tag| tag.0 + 1).max().unwrap_or(1),
         next_commit: verified.commit_no + 1,
         next_ordinal: verified.next_ordinal,
     };
-    planner.sweeper.recover(reader)?;
-    planner.merger = Merger::new(verified);
+    sweeper.recover(reader)?;
     sweep_superseded(verified, reader, batch)?;
-    sweep_orphan_chunks(reader, batch)
+    sweep_orphan_chunks(reader, batch)?;
+    Ok(Recovered { counters, tags, verified })
 }
 
 pub(crate) fn check_format(reader: &Reader, batch: &mut Batch) -> Result<(), StoreError> {

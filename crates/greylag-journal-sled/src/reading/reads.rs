@@ -7,22 +7,39 @@ use greylag_persistence::{
 use greylag_store_sled::{Reader, StoreError};
 
 use crate::heads::Undurable;
-use crate::keys::{self, PidNo};
 use crate::lookup::{self, LookupError};
-use crate::records::{self, Row, StoredHead, snapshot_timestamp};
+use crate::rows::keys::{self, PidNo};
+use crate::rows::records::{self, Row, StoredHead, snapshot_timestamp};
 
 /// How often a read starts anew because a deletion overtook it. Each time something was deleted, so this limit is
 /// never reached unless records are missing.
-pub(crate) const MAX_OVERTAKEN: usize = 100;
+pub(super) const MAX_OVERTAKEN: usize = 100;
 
 /// Reads of one journal, on any thread.
 pub(crate) struct Reads<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) reader: Reader,
-    pub(crate) undurable: &'a Undurable,
+    pub(super) name: &'a str,
+    pub(super) reader: Reader,
+    pub(super) undurable: &'a Undurable,
 }
 
-impl Reads<'_> {
+impl<'a> Reads<'a> {
+    /// Reads of the journal that errors call `name`.
+    pub(crate) fn new(name: &'a str, reader: Reader, undurable: &'a Undurable) -> Self {
+        Self { name, reader, undurable }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.name
+    }
+
+    pub(crate) fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    pub(crate) fn undurable(&self) -> &Undurable {
+        self.undurable
+    }
+
     pub(crate) fn head(&self, id: &PersistenceId) -> Result<Head, ReadError> {
         let stored = self.durable_head(id).map_err(|error| self.read_error(error))?;
         Ok(stored.map(|stored| stored.head).unwrap_or_default())

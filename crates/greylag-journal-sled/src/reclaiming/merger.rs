@@ -8,9 +8,9 @@
 
 use greylag_store_sled::{Batch, Reader, StoreError};
 
-use crate::commit_record::CommitRecord;
-use crate::keys;
-use crate::records::Verified;
+use crate::rows::commit_record::CommitRecord;
+use crate::rows::keys;
+use crate::rows::records::Verified;
 use crate::verification::{self, Heads};
 
 const LEAST_SWEPT: u64 = 256;

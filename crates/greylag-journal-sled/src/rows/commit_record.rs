@@ -8,8 +8,8 @@
 use bytes::Bytes;
 use greylag_persistence::SeqNr;
 
-use crate::bytes_format::{FieldReader, FieldWriter};
-use crate::keys::{PidNo, TagNo};
+use crate::rows::bytes_format::{FieldReader, FieldWriter};
+use crate::rows::keys::{PidNo, TagNo};
 
 const VERSION: u8 = 1;
 

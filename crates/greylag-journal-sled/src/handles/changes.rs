@@ -8,10 +8,10 @@ use greylag_persistence::{
     QueryCaps, QueryError, ReadError, ReadRange, Scope, Shows, StateChange,
 };
 
-use crate::journal::Inner;
-use crate::keys;
+use super::inner::Inner;
 use crate::lookup::LookupError;
-use crate::reads::Reads;
+use crate::reading::Reads;
+use crate::rows::keys;
 
 /// A page ends after passing over this many changes, so that no page takes long.
 const MAX_PASSED: usize = 100_000;
@@ -55,7 +55,7 @@ impl EventQueries for SledChanges {
 
     async fn events(&self, query: &PageQuery) -> Result<EventPage, QueryError> {
         let query = query.clone();
-        let reading = self.inner.read(move |reads| reads.page_of_changes(&query));
+        let reading = self.inner.read(move |reads| page_of_changes(reads, &query));
         reading.await.map_err(|failure| QueryError::Read(ReadError::Unavailable(failure)))?
     }
 
@@ -66,36 +66,35 @@ impl EventQueries for SledChanges {
     }
 }
 
-impl Reads<'_> {
-    fn page_of_changes(&self, query: &PageQuery) -> Result<EventPage, QueryError> {
-        let from = query.after_ordinal()?.map_or(0, |after| after.saturating_add(1));
-        let until = query.until_ordinal()?;
-        let mut page = EventPage { events: Vec::new(), next: query.after.clone(), more: false };
-        // The end is taken before anything is read, as in `Reads::changes`.
-        let Some(newest) = self.newest().map(|newest| newest.min(until)).filter(|newest| *newest >= from) else {
+/// One page of changes.
+fn page_of_changes(reads: &Reads<'_>, query: &PageQuery) -> Result<EventPage, QueryError> {
+    let from = query.after_ordinal()?.map_or(0, |after| after.saturating_add(1));
+    let until = query.until_ordinal()?;
+    let mut page = EventPage { events: Vec::new(), next: query.after.clone(), more: false };
+    // The end is taken before anything is read, as in `Reads::changes`.
+    let Some(newest) = reads.newest().map(|newest| newest.min(until)).filter(|newest| *newest >= from) else {
+        return Ok(page);
+    };
+    let (first, end) = (keys::change(from), keys::change(newest.saturating_add(1)));
+    let of = ChangesOf::from(query.of.clone());
+    for (passed, record) in reads.reader().range(&first, &end).enumerate() {
+        if page.events.len() >= query.limit || passed >= MAX_PASSED {
+            page.more = true;
             return Ok(page);
-        };
-        let (first, end) = (keys::change(from), keys::change(newest.saturating_add(1)));
-        let of = ChangesOf::from(query.of.clone());
-        for (passed, record) in self.reader.range(&first, &end).enumerate() {
-            if page.events.len() >= query.limit || passed >= MAX_PASSED {
-                page.more = true;
-                return Ok(page);
-            }
-            match self.change_at(&of, record) {
-                Ok((ordinal, change)) => {
-                    page.next = Cursor::Ordinal(ordinal);
-                    page.events.extend(change.map(|change| found(ordinal, change)));
-                }
-                // A page ends before damage; the next page begins with the damage and answers the error.
-                Err(LookupError::Corrupt(_)) if !page.events.is_empty() => return Ok(EventPage { more: true, ..page }),
-                Err(error) => return Err(QueryError::Read(self.read_error(error))),
-            }
         }
-        // No changes are left up to the newest ordinal, so the next page starts after it.
-        page.next = Cursor::Ordinal(newest);
-        Ok(page)
+        match reads.change_at(&of, record) {
+            Ok((ordinal, change)) => {
+                page.next = Cursor::Ordinal(ordinal);
+                page.events.extend(change.map(|change| found(ordinal, change)));
+            }
+            // A page ends before damage; the next page begins with the damage and answers the error.
+            Err(LookupError::Corrupt(_)) if !page.events.is_empty() => return Ok(EventPage { more: true, ..page }),
+            Err(error) => return Err(QueryError::Read(reads.read_error(error))),
+        }
     }
+    // No changes are left up to the newest ordinal, so the next page starts after it.
+    page.next = Cursor::Ordinal(newest);
+    Ok(page)
 }
 
 fn found(ordinal: u64, change: StateChange) -> FoundEvent {
