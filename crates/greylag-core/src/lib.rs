@@ -22,26 +22,22 @@
 //! dropped ([`DeadLetterReason`]), and the bound of a queue between tasks ([`Room`]).
 
 mod address;
-mod codec;
 mod dead_letter;
 mod duration;
+mod encoding;
 mod entity_error;
 mod generation;
-mod manifest;
-mod registry;
 mod reply;
 mod room;
 mod sentence;
 mod timer_key;
 
 pub use address::{InvalidAddress, NodeAddress, Uid, UniqueAddress};
-pub use codec::{Codec, CodecId, DecodeError, EncodeError};
 pub use dead_letter::DeadLetterReason;
 pub use duration::{InvalidDuration, parse_duration, show_duration};
+pub use encoding::{Codec, CodecId, DecodeError, EncodeError, Encoded, Manifest, Registry, RegistryError};
 pub use entity_error::{EntityError, NotStoredReason};
 pub use generation::{Generation, GenerationError};
-pub use manifest::Manifest;
-pub use registry::{Encoded, Registry, RegistryError};
 pub use reply::{
     AnswerReader, AnswerWriter, ReadTokenError, ReplyAddress, ReplyOutcome, ReplyPort, ReplyScope, ReplyTo,
     StorageScope, TokenCodec, UnboundReply, answer_dropped, answer_undelivered,

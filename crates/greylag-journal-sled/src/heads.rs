@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use greylag_persistence::PersistenceId;
 
-use crate::keys::PidNo;
-use crate::records::StoredHead;
+use crate::rows::keys::PidNo;
+use crate::rows::records::StoredHead;
 
 /// Recently used heads, so that an append needs no read.
 ///
@@ -166,7 +166,7 @@ mod tests {
     use greylag_persistence::{Head, Timestamp};
 
     use super::*;
-    use crate::keys::PidNo;
+    use crate::rows::keys::PidNo;
 
     #[test]
     fn heads_in_use_stay_and_others_go() {

@@ -43,36 +43,19 @@
 //!
 //! `docs/formats/journal-sled.md` describes what is on the disk. Source: persistence §4.3.
 
-mod bytes_format;
-mod changes;
-mod commit_record;
+mod handles;
 mod heads;
-mod journal;
-mod keys;
 mod lookup;
 pub mod maintenance;
-mod merger;
-mod offset_row;
-mod offsets;
 mod planner;
-mod queries;
 mod queued;
-mod reads;
-mod records;
-mod recovery;
+mod reading;
+mod reclaiming;
 mod request;
-mod scan;
+mod rows;
 mod settings;
-mod state_row;
-mod states;
-mod sweeper;
-mod transfer;
 mod verification;
 
-pub use changes::SledChanges;
 pub use greylag_store_sled::{Disk, OpenError, StoreError, StoreSettings, StoreStats};
-pub use journal::{SledJournal, SledSnapshots};
-pub use offsets::SledOffsets;
-pub use queries::SledQueries;
+pub use handles::{SledChanges, SledJournal, SledOffsets, SledQueries, SledSnapshots, SledStates};
 pub use settings::{Clock, SledJournalSettings};
-pub use states::SledStates;

@@ -2,13 +2,13 @@
 //! store, so that damage to one record stops only callers that need that record (J11, J12).
 
 use bytes::Bytes;
-use greylag_persistence::{Corrupt, CorruptKind, PersistenceId, SeqNr};
+use greylag_persistence::{Corrupt, CorruptKind, OffsetError, PersistenceId, SeqNr, StoreFailure};
 use greylag_store_sled::{Reader, StoreError};
 pub(crate) use greylag_store_sled::{remove_all_unneeded, remove_next_unneeded, remove_unneeded};
 
-use crate::keys::{self, PidNo};
-use crate::records::{EventRow, Row, StoredHead};
-use crate::state_row::StateRow;
+use crate::rows::keys::{self, PidNo};
+use crate::rows::records::{EventRow, Row, StoredHead};
+use crate::rows::state_row::StateRow;
 
 /// Why a record was not read.
 #[derive(Debug)]
@@ -99,5 +99,27 @@ pub(crate) fn key_of(record: Result<(Bytes, Bytes), StoreError>) -> Result<Bytes
         Ok((key, _)) => Ok(key),
         Err(StoreError::Checksum { key }) => Ok(key.into()),
         Err(error) => Err(error),
+    }
+}
+
+/// Why the row of a slice was not read.
+pub(crate) fn offset_error(store: &str, projection: &str, error: StoreError) -> OffsetError {
+    if error.is_corruption() {
+        return OffsetError::Corrupt { projection: projection.to_owned(), kind: CorruptKind::Checksum };
+    }
+    OffsetError::Unavailable(StoreFailure::new(store, error))
+}
+
+/// The error for a row whose checksum is right but whose bytes do not decode.
+pub(crate) fn unreadable_offsets(projection: &str) -> OffsetError {
+    OffsetError::Corrupt { projection: projection.to_owned(), kind: CorruptKind::Unreadable }
+}
+
+/// Splits errors: damage to one id is the answer to its caller; any other error fails the whole store.
+pub(crate) fn local<T>(found: Result<T, LookupError>) -> Result<Result<T, Corrupt>, StoreError> {
+    match found {
+        Ok(found) => Ok(Ok(found)),
+        Err(LookupError::Corrupt(corrupt)) => Ok(Err(corrupt)),
+        Err(LookupError::Store(error)) => Err(error),
     }
 }

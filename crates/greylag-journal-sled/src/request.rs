@@ -9,9 +9,9 @@ use greylag_persistence::{
     Timestamp, Under, WriterEpoch, WriterUuid,
 };
 
-use crate::keys::SaveNo;
-use crate::offset_row::Place;
-use crate::records::{EncodedEvent, EncodedSnapshot};
+use crate::rows::keys::SaveNo;
+use crate::rows::offset_row::Place;
+use crate::rows::records::{EncodedEvent, EncodedSnapshot};
 
 /// A request. Large and rare variants are boxed, since appends pass through the queue by the thousand.
 #[derive(Debug)]

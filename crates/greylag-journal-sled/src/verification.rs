@@ -12,11 +12,11 @@ use bytes::Bytes;
 use greylag_persistence::{PersistenceId, SeqNr};
 use greylag_store_sled::{Reader, StoreError};
 
-use crate::commit_record::{CommitRecord, CommittedAppend};
-use crate::keys::{self, PidNo, Space};
 use crate::lookup::{self, LookupError};
-use crate::records::{EventRow, Row, StoredHead, Verified};
-use crate::state_row::{ChangeRow, StateRow};
+use crate::rows::commit_record::{CommitRecord, CommittedAppend};
+use crate::rows::keys::{self, PidNo, Space};
+use crate::rows::records::{EventRow, Row, StoredHead, Verified};
+use crate::rows::state_row::{ChangeRow, StateRow};
 
 /// Up to which commit everything is there; from the one after `verified` on, and the last `digests`.
 pub(crate) fn verify(verified: Verified, digests: u64, reader: &Reader) -> Result<Verified, StoreError> {

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::batch::{Batch, unseal};
-use crate::conf;
 use crate::error::{OpenError, StoreError};
-use crate::index;
-use crate::private;
+use crate::files::conf::{self, SEGMENT_BYTES};
+use crate::files::directory::sync_directory;
+use crate::files::{index, private};
 use crate::retry::{RetryingIter, retry_corruption};
 use crate::settings::StoreSettings;
 
@@ -25,7 +25,6 @@ use crate::settings::StoreSettings;
 const LEAST_OF_A_PAGE: usize = 4;
 /// How often a batch is applied at most: no page has more pieces in the log.
 const MOST_PIECES: usize = 1000;
-pub(crate) const SEGMENT_BYTES: usize = 8 << 20;
 /// The interval of sled's background flush, which is also the period of its garbage collection: do not switch it off.
 const BACKGROUND_FLUSH_MS: u64 = 500;
 const LOCK_POLL: Duration = Duration::from_millis(20);
@@ -259,10 +258,6 @@ fn sled_batch(batch: &Batch) -> sled::Batch {
         }
     }
     writes
-}
-
-pub(crate) fn sync_directory(path: &Path) -> std::io::Result<()> {
-    File::open(path)?.sync_all()
 }
 
 #[cfg(test)]

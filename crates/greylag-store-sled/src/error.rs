@@ -46,7 +46,7 @@ pub enum StoreError {
     /// There are commits, but the guard file, which names the last one, is missing or unreadable.
     #[error(
         "the tail guard {} is missing or unreadable, so commits after {found} may be lost without a trace",
-        crate::guard::FILE_NAME
+        crate::files::guard::FILE_NAME
     )]
     GuardLost {
         /// The last commit that is there.

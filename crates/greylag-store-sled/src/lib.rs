@@ -56,47 +56,36 @@
 //!
 //! Source: persistence §4.3.
 
-mod ballast;
 mod batch;
 mod commits;
-mod committer;
-mod conf;
 #[cfg(feature = "ddata")]
 mod ddata;
 mod engine;
 mod error;
-mod finisher;
-mod group_sizing;
-mod guard;
-mod index;
-mod log;
+mod files;
+mod group_commit;
+mod health;
 mod planner;
-mod private;
-mod queue;
 mod reader;
-mod rebuild;
-mod removal;
+mod repair;
 mod retry;
 mod settings;
-mod shared;
 mod store;
-mod watchdog;
-mod watermark;
 
-pub use ballast::free_bytes;
 pub use batch::{Batch, MAX_VALUE_BYTES};
 pub use commits::Commits;
 #[cfg(feature = "ddata")]
 pub use ddata::{DdataStore, DdataStoreSettings};
 pub use error::{OpenError, Refused, StoreError, Unanswered};
-pub use guard::{FILE_NAME as GUARD_FILE, guarded, renew as renew_guard};
+pub use files::ballast::free_bytes;
+pub use files::guard::{FILE_NAME as GUARD_FILE, guarded, renew as renew_guard};
+pub use files::watermark::{Disk, Room, Watermark};
+pub use health::{Health, StoreStats};
 pub use planner::{OnceDurable, Planner, Request};
 pub use reader::Reader;
-pub use rebuild::rebuild;
-pub use removal::{remove_all_unneeded, remove_next_unneeded, remove_unneeded};
+pub use repair::{rebuild, remove_all_unneeded, remove_next_unneeded, remove_unneeded};
 pub use settings::StoreSettings;
-pub use store::{Health, Pending, Store, StoreStats};
-pub use watermark::{Disk, Room, Watermark};
+pub use store::{Pending, Store};
 
 /// For the fuzz targets.
 #[cfg(feature = "fuzzing")]

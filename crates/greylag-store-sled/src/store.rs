@@ -6,16 +6,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::Duration;
 
 use futures::channel::oneshot;
 
-use crate::committer::start;
 use crate::error::{OpenError, Refused, StoreError, Unanswered};
+use crate::group_commit::{Shared, start};
+use crate::health::{Health, StoreStats};
 use crate::planner::Planner;
 use crate::reader::Reader;
 use crate::settings::StoreSettings;
-use crate::shared::Shared;
 
 /// One store on disk, with its committer. Clones share the store; dropping the last one closes it in the background,
 /// and [`Store::close`] waits for that.
@@ -135,34 +134,6 @@ impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
-}
-
-/// The state of a store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Health {
-    /// The store takes requests.
-    Up,
-    /// The store takes requests, but an operator should look at these problems.
-    Degraded(Vec<String>),
-    /// The store refuses everything, for this reason. Unless it was closed, it reopens itself.
-    Down(String),
-}
-
-/// Counters of one store since it was opened.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct StoreStats {
-    /// Group commits, each with one sync of the data file.
-    pub groups: u64,
-    /// Requests answered.
-    pub requests: u64,
-    /// Keys written or removed.
-    pub keys: u64,
-    /// Bytes of those keys and their values.
-    pub bytes: u64,
-    /// Longest group commit, planning included.
-    pub longest_commit: Duration,
-    /// How often the store failed and was opened again.
-    pub poisoned: u64,
 }
 
 #[cfg(test)]

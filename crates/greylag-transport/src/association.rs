@@ -19,6 +19,7 @@
 //!
 //! Source: cluster T11, T14, T15, T18 to T21, T24, T31, T32.
 
+mod asking;
 mod claims;
 mod input;
 
@@ -33,7 +34,7 @@ use claims::{Claim, Claims};
 pub use input::{Effect, Event, Input};
 
 use crate::holder::Holder;
-use crate::lane::Lane;
+use crate::lanes::lane::Lane;
 use crate::remoting::{QuarantineReason, RejectCode};
 use crate::settings::TransportSettings;
 

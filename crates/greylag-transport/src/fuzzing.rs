@@ -6,10 +6,10 @@ use bytes::{Bytes, BytesMut};
 use greylag_core::{CodecId, Uid, UniqueAddress};
 use prost::Message;
 
-use crate::endpoint::Reply;
-use crate::envelope::{EncodedMessage, Envelope, Inbound, Payload, Recipient};
+use crate::endpoints::endpoint::Reply;
 use crate::generated as pb;
-use crate::hello::tests::hello as a_hello;
+use crate::messages::envelope::{EncodedMessage, Envelope, Inbound, Payload, Recipient};
+use crate::messages::hello::tests::hello as a_hello;
 use crate::remoting::QuarantineReason;
 use crate::wire::{self, Arrived, ArrivedContent, BatchReader, Frame, NameWriter, Names};
 

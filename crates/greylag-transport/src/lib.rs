@@ -80,23 +80,12 @@
 // Without sockets the memory network carries messages, and it needs no lanes, sizes or log limits.
 #![cfg_attr(not(feature = "grpc"), allow(dead_code))]
 
-#[cfg(feature = "grpc")]
-mod admission_control;
-mod ask;
+mod admission;
 pub mod association;
-#[cfg(feature = "grpc")]
-mod callers;
-mod chatter;
-mod dead_letters;
-mod dial_failure;
-#[cfg(feature = "grpc")]
-mod dial_warnings;
+mod dials;
 mod driver;
-mod endpoint;
-mod envelope;
+mod endpoints;
 mod error;
-#[cfg(feature = "grpc")]
-mod expiry;
 #[cfg(all(feature = "grpc", any(test, feature = "fuzzing")))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -105,14 +94,9 @@ pub mod fuzzing;
 mod generated {
     include!("generated/greylag.transport.v1.rs");
 }
-#[cfg(feature = "grpc")]
-mod hello;
 mod holder;
-mod lane;
-mod membership;
-#[cfg(feature = "grpc")]
-mod queue;
-mod reach;
+mod lanes;
+mod messages;
 pub mod reliable;
 mod remoting;
 mod settings;
@@ -122,20 +106,20 @@ pub mod watch;
 mod wire;
 
 #[cfg(feature = "grpc")]
-pub use admission_control::Intrusion;
-pub use ask::AskTable;
-pub use dead_letters::{DeadLetter, DeadLetterEvents, DeadLetterKey, DeadLetters, LogLine, Suppressed};
-pub use dial_failure::DialFailure;
+pub use admission::control::Intrusion;
+pub use dials::failure::DialFailure;
+pub use dials::reach::is_out_of_reach;
 #[cfg(feature = "grpc")]
 pub use driver::beside;
 #[cfg(feature = "grpc")]
 pub use driver::grpc::{Fault, GrpcTransport, HandshakeError, TlsDialer, TlsFiles, TransportStats};
 pub use driver::memory;
-pub use envelope::{AskHeader, Envelope, Inbound, Payload, PayloadValue, Recipient};
+pub use endpoints::dead_letters::{DeadLetter, DeadLetterEvents, DeadLetterKey, DeadLetters, LogLine, Suppressed};
 pub use error::{BindError, ConfigError, ConfigErrors, TlsError};
 pub use holder::{Holder, Replacers};
-pub use lane::{Lane, LaneKind, lane_key_hash};
-pub use reach::is_out_of_reach;
+pub use lanes::lane::{Lane, LaneKind, lane_key_hash};
+pub use messages::ask::AskTable;
+pub use messages::envelope::{AskHeader, Envelope, Inbound, Payload, PayloadValue, Recipient};
 pub use remoting::{
     Answer, AskError, DEGRADED_DAYS, Destination, OpenAsk, PeerInfo, QuarantineReason, Receiver, RejectCode, Remoting,
     SendError, SendRejected, Sending, TransportEvent, TransportListener,

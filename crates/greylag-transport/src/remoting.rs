@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use greylag_core::{DeadLetterReason, EntityError, NodeAddress, Registry, ReplyPort, UniqueAddress};
 
-use crate::dead_letters::DeadLetterEvents;
-use crate::dial_failure::DialFailure;
-use crate::envelope::{Envelope, Inbound};
+use crate::dials::failure::DialFailure;
+use crate::endpoints::dead_letters::DeadLetterEvents;
 use crate::holder::Holder;
-use crate::lane::{Lane, LaneKind};
+use crate::lanes::lane::{Lane, LaneKind};
+use crate::messages::envelope::{Envelope, Inbound};
 
 /// The target of an envelope.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

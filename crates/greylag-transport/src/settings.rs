@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use crate::error::{ConfigError, ConfigErrors};
-use crate::lane::{LaneKind, LaneMap, PathPattern};
+use crate::lanes::lane::LaneKind;
+use crate::lanes::lane_map::{LaneMap, PathPattern};
 use crate::tls::Tls;
 
 /// The reaction when reliable control messages are given up (cluster T29).

@@ -17,8 +17,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::codec::{Codec, CodecId, DecodeError, EncodeError};
-use crate::registry::{AnyMessage, Encoded, Erased, ErasedCodec};
+use crate::encoding::{AnyMessage, Codec, CodecId, DecodeError, EncodeError, Encoded, Erased, ErasedCodec};
 
 /// Writes one answer of an erased type. Cheap to clone.
 #[derive(Clone)]
@@ -132,8 +131,7 @@ pub(crate) mod serde_impls {
     use serde::de::DeserializeOwned;
 
     use super::{AnswerReader, AnswerWriter, Reader, Writer};
-    use crate::codec::{CodecId, EncodeError};
-    use crate::registry::{AnyMessage, Encoded};
+    use crate::encoding::{AnyMessage, CodecId, EncodeError, Encoded};
 
     pub(super) type Write = fn(&'static dyn ReplyFormat, &dyn Any) -> Result<Encoded, EncodeError>;
     pub(super) type Read = fn(&'static dyn ReplyFormat, &[u8]) -> Result<AnyMessage, String>;

@@ -10,7 +10,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::{ReplyAddress, ReplyOutcome, ReplyPort};
+use super::port::{ReplyAddress, ReplyOutcome, ReplyPort};
 use crate::address::UniqueAddress;
 use crate::dead_letter::DeadLetterReason;
 
@@ -121,7 +121,7 @@ impl fmt::Debug for ReplyScope {
 mod tests {
     use super::*;
     use crate::reply::ReplyTo;
-    use crate::reply::tests::Log;
+    use crate::reply::reply_to::tests::Log;
 
     fn read(ask_id: u64) -> ReplyTo<i64> {
         ReplyTo::bind(ReplyAddress { node: "a:1#1".parse().unwrap(), ask_id }).unwrap()

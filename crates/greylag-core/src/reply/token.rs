@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use bytes::{Buf, BufMut};
 
-use super::{AnswerReader, AnswerWriter, ReplyAddress, ReplyTo, UnboundReply};
+use super::format::{AnswerReader, AnswerWriter};
+use super::port::ReplyAddress;
+use super::reply_to::{ReplyTo, UnboundReply};
 use crate::address::{NodeAddress, Uid, UniqueAddress};
-use crate::codec::Codec;
+use crate::encoding::Codec;
 
 /// Writes tokens into bytes and reads them; the answers use the codec given to [`ReplyTo::with`].
 pub struct TokenCodec<R> {

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use super::ReplyOutcome;
+use super::port::ReplyOutcome;
 use crate::dead_letter::DeadLetterReason;
 use crate::entity_error::EntityError;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use greylag_persistence::SeqNr;
 use greylag_store_sled::{Reader, StoreError};
 
-use crate::keys::PidNo;
+use crate::rows::keys::PidNo;
 use crate::verification::{self, Chain, Heads};
 
 /// The commits whose records can be read.

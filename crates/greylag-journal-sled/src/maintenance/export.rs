@@ -8,9 +8,12 @@ use greylag_core::Generation;
 use greylag_persistence::{EventKind, Metadata};
 use serde_json::{Value, json};
 
-use super::{Failure, Found, Verification, look_beside};
-use crate::keys::hex;
-use crate::offset_row::Place;
+use super::failure::Failure;
+use super::findings::Verification;
+use super::survey::Found;
+use super::verify::look_beside;
+use crate::rows::keys::hex;
+use crate::rows::offset_row::Place;
 
 /// Writes one object a line: `id`, `event`, `snapshot`, `state`, `offsets`, and `damage` for what cannot be
 /// read. Payloads and values of metadata are hexadecimal, timestamps are microseconds since 1970. Works on a copy, as

@@ -8,28 +8,32 @@
 //! that offsets of projections keep their meaning.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use greylag_persistence::{
     Head, PersistenceId, SeqNr, SnapshotCriteria, StoredEvent, Timestamp, WriterEpoch, WriterUuid,
 };
-use greylag_store_sled::{OpenError, Reader, Store, StoreSettings};
+use greylag_store_sled::{Reader, Store, StoreSettings};
 
-use super::{Counts, Failure, Found, Looked, Missing, Rows, Write, close, export, guarded, look, open};
-use crate::commit_record::{CommitRecord, CommittedAppend};
+use super::copy::open_copy;
+use super::export::line;
+use super::failure::Failure;
+use super::findings::{Counts, Missing};
+use super::look::{Looked, guarded, look};
+use super::rows::{Rows, Write, close};
+use super::survey::Found;
+use super::verify::verify;
 use crate::heads::Undurable;
-use crate::keys::{self, PidNo, TagNo};
 use crate::lookup;
-use crate::reads::Reads;
-use crate::records::{self, Row, StoredHead, Verified};
-use crate::state_row::ChangeRow;
+use crate::reading::Reads;
+use crate::rows::commit_record::{CommitRecord, CommittedAppend};
+use crate::rows::keys::{self, PidNo, TagNo};
+use crate::rows::records::{self, Row, StoredHead, Verified};
+use crate::rows::state_row::ChangeRow;
 use crate::{SledJournal, SledJournalSettings};
 
-const LOCK_POLL: Duration = Duration::from_millis(20);
 const BATCH_BYTES: usize = 1 << 20;
 const EVENTS_PER_COMMIT: usize = 200;
 
@@ -90,68 +94,11 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Salvaged, Failure> {
     // Proves the new journal: it opens, and every commit and every event is there.
     let settings = SledJournalSettings { ballast_bytes: 0, ..SledJournalSettings::default() };
     drop(SledJournal::open_blocking(to, &settings)?);
-    let found = super::verify(to)?;
+    let found = verify(to)?;
     if !found.is_sound() {
         return Err(Failure::Unsound(found.damage));
     }
     Ok(Salvaged { counts: found.counts, ..salvaged })
-}
-
-/// Opens a copy of a journal. If the copy is not sound, opens a store of everything in the log that is whole instead,
-/// and answers the damage of the copy, too.
-pub(super) fn open_copy(from: &Path, copy: &Path, guard: Option<u64>) -> Result<(Store<Rows>, Vec<String>), Failure> {
-    let _lock = lock(from)?;
-    copy_files(from, copy)?;
-    let damage = match open(copy) {
-        Ok(store) => {
-            let reader = store.reader().map_err(|source| Failure::Store { path: copy.to_owned(), source })?;
-            let found = look(reader, guard, &mut |_| ()).found;
-            if found.is_sound() {
-                return Ok((store, Vec::new()));
-            }
-            close(store, copy)?;
-            found.damage
-        }
-        Err(Failure::Open(error @ (OpenError::Corrupt { .. } | OpenError::Failed { .. }))) => {
-            tracing::warn!(%error, "the engine does not open a copy; its log is read without it");
-            vec![error.to_string()]
-        }
-        Err(failure) => return Err(failure),
-    };
-    fs::remove_dir_all(copy).map_err(|source| Failure::File { path: copy.to_owned(), source })?;
-    greylag_store_sled::rebuild(from, copy)?;
-    Ok((open(copy)?, damage))
-}
-
-/// Locks the journal for as long as the file is held. Retries for a moment, since a process that ends may still hold
-/// it.
-fn lock(store: &Path) -> Result<File, Failure> {
-    let data = store.join("db");
-    let failed = |source| Failure::File { path: data.clone(), source };
-    let lock = File::open(&data).map_err(failed)?;
-    let give_up_at = Instant::now() + StoreSettings::default().lock_retry;
-    loop {
-        match lock.try_lock() {
-            Ok(()) => return Ok(lock),
-            Err(TryLockError::Error(source)) => return Err(failed(source)),
-            Err(TryLockError::WouldBlock) if Instant::now() < give_up_at => thread::sleep(LOCK_POLL),
-            Err(TryLockError::WouldBlock) => return Err(OpenError::Locked { path: store.to_owned() }.into()),
-        }
-    }
-}
-
-fn copy_files(from: &Path, to: &Path) -> Result<(), Failure> {
-    let file = |path: PathBuf| move |source| Failure::File { path, source };
-    fs::create_dir_all(to.join("blobs")).map_err(file(to.to_owned()))?;
-    for entry in fs::read_dir(from).map_err(file(from.to_owned()))? {
-        let entry = entry.map_err(file(from.to_owned()))?;
-        let name = entry.file_name();
-        let is_ours = name.to_string_lossy().starts_with("greylag.");
-        if entry.path().is_file() && !is_ours {
-            fs::copy(entry.path(), to.join(&name)).map_err(file(entry.path()))?;
-        }
-    }
-    Ok(())
 }
 
 /// Facts about one id.
@@ -245,7 +192,7 @@ impl LeftOver {
             Some(file) => file,
             None => self.file.insert(BufWriter::new(File::create_new(&self.path)?)),
         };
-        writeln!(file, "{}", export::line(thing))
+        writeln!(file, "{}", line(thing))
     }
 
     /// Finishes the file; answers how many records were written.
@@ -398,7 +345,8 @@ impl<'a> NewJournal<'a> {
         highest: SeqNr,
         left_over: &mut LeftOver,
     ) {
-        let reads = Reads { name: "the journal", reader: self.reader.clone(), undurable: &Undurable::default() };
+        let undurable = Undurable::default();
+        let reads = Reads::new("the journal", self.reader.clone(), &undurable);
         for (seq_nr, _) in history.events.iter().filter(|(at, _)| !is_kept(*at)) {
             if let Ok(Some(row)) = lookup::event(&self.reader, &history.id, pid, *seq_nr) {
                 left_over.add(&Found::Event { pid, row: &row });

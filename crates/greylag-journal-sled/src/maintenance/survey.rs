@@ -8,12 +8,12 @@ use greylag_store_sled::Reader;
 
 use super::commits::Commits;
 use crate::heads::Undurable;
-use crate::keys::{self, PidNo, Space};
 use crate::lookup::{self, LookupError};
-use crate::offset_row::SliceOffsets;
-use crate::reads::Reads;
-use crate::records::{EventRow, StoredHead};
-use crate::state_row::StateRow;
+use crate::reading::Reads;
+use crate::rows::keys::{self, PidNo, Space};
+use crate::rows::offset_row::SliceOffsets;
+use crate::rows::records::{EventRow, StoredHead};
+use crate::rows::state_row::StateRow;
 
 /// One thing found in a journal.
 pub(super) enum Found<'a> {
@@ -213,7 +213,7 @@ impl Survey {
     }
 
     fn reads(&self) -> Reads<'_> {
-        Reads { name: "the journal", reader: self.reader.clone(), undurable: &self.undurable }
+        Reads::new("the journal", self.reader.clone(), &self.undurable)
     }
 }
 

@@ -5,11 +5,12 @@
 use greylag_persistence::{ImportError, SeqNr, Timestamp};
 use greylag_store_sled::{Batch, Reader, StoreError};
 
-use super::{JournalPlanner, local};
-use crate::commit_record::CommittedAppend;
-use crate::keys::PidNo;
-use crate::records::{EncodedEvent, StoredHead};
+use super::journal_planner::JournalPlanner;
+use crate::lookup::local;
 use crate::request::EncodedPart;
+use crate::rows::commit_record::CommittedAppend;
+use crate::rows::keys::PidNo;
+use crate::rows::records::{EncodedEvent, StoredHead};
 
 /// The most events that one entry of a commit record covers, so that their tags fit into it.
 const EVENTS_PER_ENTRY: usize = 256;
@@ -22,7 +23,7 @@ impl JournalPlanner {
         reader: &Reader,
         batch: &mut Batch,
     ) -> Result<Result<(), ImportError>, StoreError> {
-        let stored = match local(self.head(&part.id, reader))? {
+        let stored = match local(self.heads.find(&part.id, reader))? {
             Ok(stored) => stored,
             Err(corrupt) => return Ok(Err(ImportError::Corrupt(corrupt))),
         };
@@ -30,11 +31,11 @@ impl JournalPlanner {
         if current != part.stored {
             return Ok(Err(ImportError::NotAContinuation { stored: current }));
         }
-        if let Some(why) = self.room.is_low() {
+        if let Some(why) = self.storage.is_low() {
             return Ok(Err(ImportError::Refused(format!("storage is low: {why}"))));
         }
         let EncodedPart { id, head, last_append, first, events, .. } = part;
-        let before = stored.unwrap_or_else(|| self.new_id(&id, batch));
+        let before = stored.unwrap_or_else(|| self.commits.new_id(&id, batch));
         let deleted_to = head.deleted_to.min(current.highest);
         if deleted_to > current.deleted_to {
             self.sweeper.add(before.pid, current.deleted_to, deleted_to, batch);
@@ -46,16 +47,14 @@ impl JournalPlanner {
             self.import_entry(before.pid, first, entry, batch);
             first = first.plus(count).unwrap_or(SeqNr::MAX);
         }
-        self.set_head(id, stored, StoredHead { head, timestamp: last_append, ..before });
+        self.heads.set(id, stored, StoredHead { head, timestamp: last_append, ..before }, &mut self.commits);
         Ok(Ok(()))
     }
 
     fn import_entry(&mut self, pid: PidNo, first: SeqNr, events: Vec<(Timestamp, EncodedEvent)>, batch: &mut Batch) {
-        let tags = self.tag_numbers(&events.iter().flat_map(|(_, event)| &event.tags).collect::<Vec<_>>(), batch);
-        let committed = CommittedAppend { pid, first, count: events.len() as u64, tags };
-        self.make_room(committed.max_bytes(), batch);
-        self.group.record_bytes += committed.max_bytes();
-        self.group.record.appends.push(committed);
+        let tags = events.iter().flat_map(|(_, event)| &event.tags).collect::<Vec<_>>();
+        let tags = self.commits.tag_numbers(&tags, batch);
+        self.commits.note_events(CommittedAppend { pid, first, count: events.len() as u64, tags }, batch);
         for (number, (timestamp, event)) in (first.as_u64()..).zip(events) {
             self.store_event(pid, SeqNr::saturating(number), event, timestamp, batch);
         }

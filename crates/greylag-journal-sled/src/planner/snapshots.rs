@@ -4,11 +4,11 @@
 use greylag_persistence::{Corrupt, PersistenceId, SeqNr, SnapshotError, StoreFailure, Timestamp};
 use greylag_store_sled::{Batch, Reader, StoreError};
 
-use super::{JournalPlanner, local};
-use crate::keys::{self, PidNo};
-use crate::lookup::{self, LookupError};
-use crate::records::{EncodedSnapshot, Row, StoredHead, snapshot_timestamp};
+use super::journal_planner::JournalPlanner;
+use crate::lookup::{self, LookupError, local};
 use crate::request::{Answer, Opening, SnapshotChunks};
+use crate::rows::keys::{self, PidNo};
+use crate::rows::records::{EncodedSnapshot, Row, StoredHead, snapshot_timestamp};
 
 impl JournalPlanner {
     pub(super) fn snapshot_chunks(
@@ -17,8 +17,8 @@ impl JournalPlanner {
         reader: &Reader,
         batch: &mut Batch,
     ) -> Result<Answer, StoreError> {
-        if let Some(why) = self.room.is_low() {
-            return Ok(Answer::SnapshotChunks(Err(SnapshotError::Unavailable(self.low(why)))));
+        if let Some(failure) = self.storage.low() {
+            return Ok(Answer::SnapshotChunks(Err(SnapshotError::Unavailable(failure))));
         }
         // A damaged head is reported when the row follows; until then its chunks are not stored.
         if let Ok(pid) = self.pid_for_snapshot(&part.id, reader, batch)? {
@@ -29,7 +29,7 @@ impl JournalPlanner {
             for (at, chunk) in (part.first_chunk..).zip(part.chunks) {
                 batch.put_owned(&keys::snapshot_chunk(pid, part.seq_nr, part.save, at), chunk);
             }
-            self.group.changed = true;
+            self.commits.on_change();
         }
         Ok(Answer::SnapshotChunks(Ok(self.opening)))
     }
@@ -42,8 +42,8 @@ impl JournalPlanner {
         reader: &Reader,
         batch: &mut Batch,
     ) -> Result<Result<Timestamp, SnapshotError>, StoreError> {
-        if let Some(why) = self.room.is_low() {
-            return Ok(Err(SnapshotError::Unavailable(self.low(why))));
+        if let Some(failure) = self.storage.low() {
+            return Ok(Err(SnapshotError::Unavailable(failure)));
         }
         let pid = match self.pid_for_snapshot(&snapshot.id, reader, batch)? {
             Ok(pid) => pid,
@@ -51,7 +51,7 @@ impl JournalPlanner {
         };
         if chunks_written_in.is_some_and(|opening| opening != self.opening) {
             let cause = "the store was opened again while the snapshot was being written";
-            return Ok(Err(SnapshotError::Unavailable(StoreFailure::new(&self.name, cause))));
+            return Ok(Err(SnapshotError::Unavailable(StoreFailure::new(self.storage.name(), cause))));
         }
         let (seq_nr, timestamp) = (snapshot.seq_nr, taken_at.unwrap_or_else(|| self.clock.now()));
         if let Err(corrupt) = local(lookup::check_pages(reader, &snapshot.id, seq_nr, [keys::snapshot(pid, seq_nr)]))? {
@@ -59,7 +59,7 @@ impl JournalPlanner {
         }
         remove_chunks_of(pid, seq_nr, reader, batch)?;
         let (key, row) = (keys::snapshot(pid, seq_nr), snapshot.into_row(timestamp));
-        self.note_row(&key, Some(&row), batch);
+        self.commits.note_row(&key, Some(&row), batch);
         batch.put_owned(&key, row);
         Ok(Ok(timestamp))
     }
@@ -71,7 +71,7 @@ impl JournalPlanner {
         reader: &Reader,
         batch: &mut Batch,
     ) -> Result<Result<(), SnapshotError>, StoreError> {
-        let pid = match local(self.head(id, reader))? {
+        let pid = match local(self.heads.find(id, reader))? {
             Ok(Some(StoredHead { pid, .. })) => pid,
             Ok(None) => return Ok(Ok(())),
             Err(corrupt) => return Ok(Err(SnapshotError::Corrupt(corrupt))),
@@ -98,7 +98,7 @@ impl JournalPlanner {
                     stays = Some(corrupt);
                     continue;
                 }
-                self.note_row(&key, None, batch);
+                self.commits.note_row(&key, None, batch);
                 batch.remove(&key);
                 remove_chunks_of(pid, seq_nr, reader, batch)?;
             }
@@ -113,11 +113,11 @@ impl JournalPlanner {
         reader: &Reader,
         batch: &mut Batch,
     ) -> Result<Result<PidNo, Corrupt>, StoreError> {
-        Ok(match local(self.head(id, reader))? {
+        Ok(match local(self.heads.find(id, reader))? {
             Ok(Some(stored)) => Ok(stored.pid),
             Ok(None) => {
-                let stored = self.new_id(id, batch);
-                self.set_head(id.clone(), None, stored);
+                let stored = self.commits.new_id(id, batch);
+                self.heads.set(id.clone(), None, stored, &mut self.commits);
                 Ok(stored.pid)
             }
             Err(corrupt) => Err(corrupt),

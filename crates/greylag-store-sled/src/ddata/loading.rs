@@ -7,9 +7,9 @@ use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
 use greylag_ddata::{KeyId, LoadBatch, LoadedRecord, StoreError as Failure, StoreMeta};
 
-use super::planner::{DELTA, ENTRIES, HEAD, META_KEY, PIECE, parse_key};
+use super::planner::{Change, DELTA, ENTRIES, HEAD, META_KEY, PIECE, parse_key};
 use super::record::{self, Head};
-use super::{Change, Shared, off_thread};
+use super::shared::{Shared, off_thread};
 use crate::{Reader, StoreError};
 
 /// About how many bytes a batch of loaded records has.

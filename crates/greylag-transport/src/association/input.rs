@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use greylag_core::{DeadLetterReason, Uid, UniqueAddress};
 
 use crate::holder::Holder;
-use crate::lane::Lane;
+use crate::lanes::lane::Lane;
 use crate::remoting::{QuarantineReason, RejectCode};
 
 /// An input to the [`Association`](super::Association) with one address: an event of its streams and dials, a message

@@ -41,10 +41,10 @@ use greylag_core::{
     AnswerReader, DeadLetterReason, NodeAddress, Registry, ReplyAddress, ReplyOutcome, ReplyPort, Uid, UniqueAddress,
 };
 
-use crate::dead_letters::DeadLetterEvents;
-use crate::endpoint::{Endpoint, LastReceiver, Refusal, Reply, isolated};
-use crate::envelope::{Envelope, Inbound, Recipient};
-use crate::lane::{Lane, LaneKind};
+use crate::endpoints::dead_letters::DeadLetterEvents;
+use crate::endpoints::endpoint::{Endpoint, LastReceiver, Refusal, Reply, isolated};
+use crate::lanes::lane::{Lane, LaneKind};
+use crate::messages::envelope::{Envelope, Inbound, Recipient};
 use crate::remoting::{
     AskError, Destination, OpenAsk, PeerInfo, QuarantineReason, Receiver, Remoting, SendError, SendRejected, Sending,
     TransportEvent, TransportListener,
@@ -53,6 +53,7 @@ use crate::settings::TransportSettings;
 use numbered::Numbered;
 
 mod numbered;
+mod numbered_messages;
 
 /// A network whose nodes live in this process. Clones are the same network.
 #[derive(Clone, Default)]

@@ -1,8 +1,10 @@
 //! The numbers of our enums on the wire. A number once given keeps its meaning.
 
-use greylag_core::DeadLetterReason;
+use greylag_core::{DeadLetterReason, EntityError, NotStoredReason};
 
-use super::{EntityError, LaneKind, NotStoredReason, QuarantineReason, RejectCode, pb};
+use crate::generated as pb;
+use crate::lanes::lane::LaneKind;
+use crate::remoting::{QuarantineReason, RejectCode};
 
 pub(super) fn write_lane(kind: LaneKind) -> pb::LaneKind {
     match kind {

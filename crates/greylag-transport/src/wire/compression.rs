@@ -8,7 +8,8 @@ use bytes::{Bytes, BytesMut};
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
-use super::{Malformed, pb};
+use super::malformed::Malformed;
+use crate::generated as pb;
 
 /// The fastest level: links within a data centre are fast, and heartbeats share the threads.
 const LEVEL: i32 = 1;

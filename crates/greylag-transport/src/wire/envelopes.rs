@@ -1,9 +1,22 @@
 //! The content of a batch: envelopes, written and read without copies.
 
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use greylag_core::{CodecId, EncodeError, Manifest, Uid, UniqueAddress};
+use prost::Message;
+use prost::encoding::{WireType, decode_varint, encoded_len_varint};
+
+use super::codes;
+use super::malformed::{Malformed, skip};
 use super::names::{NameWriter, Names, Role, Spelling, check_name};
-use super::*;
-use crate::envelope::encode;
+use crate::endpoints::endpoint::{Reply, shortened};
+use crate::generated as pb;
+use crate::messages::envelope::{AskHeader, EncodedMessage, Envelope, Inbound, Payload, Recipient, encode};
 use crate::settings::MAX_BATCH_MESSAGES;
+
+/// The path to which answers are addressed; their lane key ends in the number of the question.
+pub(crate) const REPLY_PATH: &str = "asks";
 
 // Field numbers of `Envelope`.
 const PATH: u32 = 1;
@@ -434,9 +447,4 @@ fn read_any_key(rest: &mut &[u8]) -> Result<(u32, WireType), Malformed> {
 fn read_bytes<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Malformed> {
     let len = usize::try_from(decode_varint(rest)?).unwrap_or(usize::MAX);
     rest.split_off(..len).ok_or_else(|| Malformed(format!("a field of {len} bytes in {} bytes", rest.len())))
-}
-
-pub(super) fn skip(wire: WireType, field: u32, rest: &mut &[u8]) -> Result<(), Malformed> {
-    let context = prost::encoding::DecodeContext::default();
-    prost::encoding::skip_field(wire, field, rest, context).map_err(Malformed::from)
 }

@@ -8,8 +8,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::Malformed;
-use crate::envelope::MAX_NAME;
+use super::malformed::Malformed;
+use crate::messages::envelope::MAX_NAME;
 
 /// The longest name, in bytes, that a table keeps. Longer names are written out each time, so that a table is bounded
 /// in bytes, too.

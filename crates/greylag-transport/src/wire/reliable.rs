@@ -1,8 +1,16 @@
 //! Numbered control messages. They are few, so the generated types serve; they do not use a stream's table of names,
 //! because they outlive streams.
 
+use std::time::Duration;
+
+use bytes::Bytes;
+use greylag_core::{CodecId, Uid};
+use prost::Message;
+
+use super::malformed::Malformed;
 use super::names::check_name;
-use super::*;
+use crate::generated as pb;
+use crate::messages::envelope::{AskHeader, EncodedMessage, Recipient};
 
 /// The frame of a numbered message.
 pub(crate) fn write_reliable(seq: u64, message: &EncodedMessage) -> Bytes {
@@ -54,6 +62,8 @@ pub(super) fn read(envelope: Option<pb::Envelope>) -> Result<Option<Box<EncodedM
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::messages::envelope::Envelope;
+    use crate::wire::{Frame, read_frame, write_frame};
 
     /// Cluster T28: the frames of `docs/formats/transport.md`.
     #[test]

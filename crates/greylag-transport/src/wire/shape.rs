@@ -4,8 +4,10 @@
 //! it may take in a frame. So repeated fields are counted first, and a frame with more of them than any node writes is
 //! refused before it takes more than twice its bytes. Source: cluster T36, 82.
 
-use super::{MAX_FEATURES, MAX_HELLO, Malformed};
 use prost::encoding::{WireType, decode_key, decode_varint};
+
+use super::limits::{MAX_FEATURES, MAX_HELLO};
+use super::malformed::{Malformed, skip};
 
 // Fields of `Frame`.
 const HELLO: u32 = 1;
@@ -75,7 +77,7 @@ impl<'a> Fields<'a> {
     fn read(&mut self) -> Result<(u32, &'a [u8]), Malformed> {
         let (number, wire) = decode_key(&mut self.0)?;
         if wire != WireType::LengthDelimited {
-            super::envelopes::skip(wire, number, &mut self.0)?;
+            skip(wire, number, &mut self.0)?;
             return Ok((number, &[]));
         }
         let len = usize::try_from(decode_varint(&mut self.0)?).unwrap_or(usize::MAX);

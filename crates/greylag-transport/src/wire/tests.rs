@@ -1,7 +1,18 @@
-use super::*;
-use crate::hello::tests::hello;
-use greylag_core::DeadLetterReason;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use greylag_core::{CodecId, DeadLetterReason, EntityError, NotStoredReason, Uid, UniqueAddress};
 use proptest::prelude::*;
+use prost::Message;
+use prost::encoding::WireType;
+
+use super::*;
+use crate::endpoints::endpoint::Reply;
+use crate::generated as pb;
+use crate::messages::envelope::{Envelope, Inbound, Recipient};
+use crate::messages::hello::tests::hello;
+use crate::messages::hello::{Accepted, Features, Hello, HelloReply, Rejected};
+use crate::remoting::{QuarantineReason, RejectCode};
 
 fn node(text: &str) -> UniqueAddress {
     text.parse().unwrap()

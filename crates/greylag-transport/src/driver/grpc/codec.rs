@@ -8,7 +8,7 @@ use crate::wire;
 
 /// A frame on its way into a stream.
 #[derive(Debug)]
-pub(super) enum OutFrame {
+pub(crate) enum OutFrame {
     /// A complete frame.
     Ready(Bytes),
     /// The content of a batch, which lacks only its head.
@@ -17,7 +17,7 @@ pub(super) enum OutFrame {
 
 /// Passes the bytes of frames through.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct FrameCodec;
+pub(crate) struct FrameCodec;
 
 impl Codec for FrameCodec {
     type Encode = OutFrame;

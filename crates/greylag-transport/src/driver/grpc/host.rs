@@ -4,14 +4,14 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
 /// Kernel boot id and network namespace: two processes with equal ones can judge each other's death by their common
 /// kernel (cluster T12, S20). `None` where the system does not tell.
-pub(super) fn host_id() -> Option<String> {
+pub(crate) fn host_id() -> Option<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = std::fs::read_link("/proc/self/ns/net").ok()?;
     Some(format!("{}/{}", boot.trim(), namespace.to_str()?))
 }
 
 /// The address that this host uses towards others; loopback if it has no other.
-pub(super) fn outward_ip() -> IpAddr {
+pub(crate) fn outward_ip() -> IpAddr {
     // Connecting a datagram socket sends nothing: it only asks for the route to a documentation address.
     let route = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
         socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
@@ -23,7 +23,7 @@ pub(super) fn outward_ip() -> IpAddr {
 /// Whether a socket bound to `bound` and advertised as `host` may be reachable from public networks, as far as the
 /// addresses tell. A socket on all interfaces is as public as its advertised host; a host known only by name may be
 /// public.
-pub(super) fn is_public(bound: IpAddr, host: &str) -> bool {
+pub(crate) fn is_public(bound: IpAddr, host: &str) -> bool {
     let is_private = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local() || is_carrier_grade(ip),
         IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),

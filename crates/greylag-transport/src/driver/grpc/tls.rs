@@ -27,14 +27,14 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 pub use self::handshake::{HandshakeError, TlsDialer};
 
 use crate::error::TlsError;
-use crate::expiry::{self, Warned};
+use crate::tls::expiry::{self, Warned};
 use crate::tls::verifier::HostVerifier;
 use crate::tls::{PeerSubject, TlsSettings, others_can_read};
 
 /// The content of the files, as read last.
-pub(super) struct Credentials {
-    pub(super) acceptor: TlsAcceptor,
-    pub(super) connector: TlsConnector,
+pub(crate) struct Credentials {
+    pub(crate) acceptor: TlsAcceptor,
+    pub(crate) connector: TlsConnector,
     own: Certificate,
     files: [Vec<u8>; 3],
 }
@@ -45,14 +45,14 @@ pub struct TlsFiles {
     current: ArcSwap<Credentials>,
     /// Serializes the reads of the timer and of callers.
     reading: std::sync::Mutex<()>,
-    pub(super) reloads: AtomicU64,
-    pub(super) failures: AtomicU64,
+    pub(crate) reloads: AtomicU64,
+    pub(crate) failures: AtomicU64,
     warned: std::sync::Mutex<Warned>,
 }
 
 /// A certificate that the other end of a connection has shown and that was accepted.
 #[derive(Debug, Clone)]
-pub(super) struct Certificate {
+pub(crate) struct Certificate {
     der: CertificateDer<'static>,
     /// Its subject alternative names.
     names: BTreeSet<String>,
@@ -63,7 +63,7 @@ pub(super) struct Certificate {
 /// A refusal of the other end's certificate, with its reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct NotBelieved(String);
+pub(crate) struct NotBelieved(String);
 
 impl TlsFiles {
     /// Reads the files, and warns if the certificate does not name `host`, which callers will look for.
@@ -97,7 +97,7 @@ impl TlsFiles {
         })
     }
 
-    pub(super) fn current(&self) -> Arc<Credentials> {
+    pub(crate) fn current(&self) -> Arc<Credentials> {
         self.current.load_full()
     }
 
@@ -160,7 +160,7 @@ impl TlsFiles {
     }
 
     /// The name that the certificate of a dialled host must have.
-    pub(super) fn server_name(&self, host: &str) -> Result<ServerName<'static>, NotBelieved> {
+    pub(crate) fn server_name(&self, host: &str) -> Result<ServerName<'static>, NotBelieved> {
         match server_name(host) {
             Some(name) => Ok(name),
             // Any name will do: it is not compared.
@@ -171,7 +171,7 @@ impl TlsFiles {
 
     /// Returns the certificate that the other end has shown, if that end may speak to this node. `None`: none was
     /// shown, and none is required.
-    pub(super) fn judge(&self, chain: Option<&[CertificateDer<'static>]>) -> Result<Option<Certificate>, NotBelieved> {
+    pub(crate) fn judge(&self, chain: Option<&[CertificateDer<'static>]>) -> Result<Option<Certificate>, NotBelieved> {
         let Some(leaf) = chain.and_then(<[_]>::first) else {
             return if self.settings.mutual {
                 Err(NotBelieved("it has shown no certificate".to_owned()))
@@ -194,7 +194,7 @@ impl TlsFiles {
     }
 
     /// Whether the holder of a certificate may speak for a host.
-    pub(super) fn may_speak_for(&self, certificate: &Certificate, host: &str) -> Result<(), NotBelieved> {
+    pub(crate) fn may_speak_for(&self, certificate: &Certificate, host: &str) -> Result<(), NotBelieved> {
         if !self.settings.verify_hostname || certificate.names_host(host) {
             return Ok(());
         }
@@ -367,7 +367,7 @@ fn client_config(
 }
 
 /// HTTP/2, by its ALPN name.
-pub(super) const ALPN: &[u8] = b"h2";
+pub(crate) const ALPN: &[u8] = b"h2";
 
 #[cfg(test)]
 mod tests {

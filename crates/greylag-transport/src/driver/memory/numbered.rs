@@ -1,10 +1,14 @@
-//! Numbered messages between the nodes of a process: the machines of [`crate::reliable`] over links
-//! that a cut may swallow.
+//! The numbered messages between one node and an address: the machines of [`crate::reliable`] over a link that is never
+//! opened or closed.
 
-use super::*;
-use crate::envelope::EncodedMessage;
+use std::sync::Arc;
+use std::time::Instant;
+
+use greylag_core::Uid;
+
+use crate::messages::envelope::{EncodedMessage, Inbound};
 use crate::reliable::{ReceiverEffect, ReceiverInput, ReliableReceiver, ReliableSender, SenderEffect, SenderInput};
-use crate::settings::OnReliableGiveUp;
+use crate::settings::TransportSettings;
 
 /// The sender and receiver of numbered messages for one address.
 pub(super) struct Numbered {
@@ -15,158 +19,39 @@ pub(super) struct Numbered {
 /// The number of the one stream to each incarnation: links are never opened or closed.
 const STREAM: u64 = 1;
 
-impl MemoryNode {
-    pub(super) fn send_numbered(&self, to: &UniqueAddress, envelope: Envelope) -> Result<(), SendRejected> {
-        let envelope = envelope.to_uid(to.uid());
-        let reject = |error, envelope| Err(SendRejected { error, envelope: Box::new(envelope) });
-        if self.closed.load(Ordering::Acquire) {
-            return reject(SendError::ShuttingDown, envelope);
-        }
-        if self.is_quarantined(to) {
-            return reject(SendError::Quarantined, envelope);
-        }
-        if to.address() == self.endpoint.self_address.address() {
-            return self.send_checked(Instant::now(), &Destination::from(to.clone()), envelope);
-        }
-        let Ok(encoded) = EncodedMessage::new(&envelope) else {
-            let reason = DeadLetterReason::SerializeFailed;
-            self.endpoint.drop_unsent(Instant::now(), Lane::CONTROL, to.address(), &envelope, reason);
-            return Ok(());
-        };
-        let input = SenderInput::Send { target: to.uid(), message: Arc::new(encoded) };
-        self.sender_input(Instant::now(), to.address(), input);
-        // Wake the thread that repeats the message: its deadlines changed.
-        self.inbox.send(NodeInput::Wake).ok();
-        Ok(())
+impl Numbered {
+    pub(super) fn new(settings: &TransportSettings) -> Self {
+        Self { sender: ReliableSender::new(settings), receiver: ReliableReceiver::new() }
     }
 
-    pub(super) fn resend_deadline(&self) -> Option<Instant> {
-        self.numbered.lock().expect(NO_PANIC).values().filter_map(|numbered| numbered.sender.next_deadline()).min()
+    /// When a message is next to be repeated.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.sender.next_deadline()
     }
 
-    pub(super) fn resend(&self, now: Instant) {
-        let is_due = |(peer, numbered): (&NodeAddress, &Numbered)| {
-            numbered.sender.next_deadline().is_some_and(|at| at <= now).then(|| peer.clone())
-        };
-        let due: Vec<_> = self.numbered.lock().expect(NO_PANIC).iter().filter_map(is_due).collect();
-        for peer in due {
-            self.sender_input(now, &peer, SenderInput::Tick);
-        }
-    }
-
-    pub(super) fn forget_numbered(&self, peer: &UniqueAddress) {
-        self.sender_input(Instant::now(), peer.address(), SenderInput::Quarantined { uid: peer.uid() });
-    }
-
-    pub(super) fn take_acknowledged(&self, now: Instant, from: &UniqueAddress, seq: u64, is_gap: bool) {
-        let uid = from.uid();
-        let input = if is_gap { SenderInput::Nack { from: uid, seq } } else { SenderInput::Ack { from: uid, seq } };
-        self.sender_input(now, from.address(), input);
-    }
-
-    pub(super) fn take_numbered(&self, now: Instant, from: &UniqueAddress, seq: u64, message: Option<Inbound>) {
-        if self.is_quarantined(from) {
-            return;
-        }
-        if let Some(message) = &message
-            && self.is_stranger(from)
-            && !self.endpoint.membership.is_open(&message.recipient.path)
-        {
-            // Refuse, without an acknowledgement: the sender repeats the message, and it is taken once the sender is a
-            // member.
-            self.endpoint.refuse(now, Some(Lane::CONTROL), message, DeadLetterReason::NotAMember);
-            return;
-        }
+    /// Takes a message of the process `from`.
+    pub(super) fn arrived(&mut self, from: Uid, seq: u64, message: Option<Inbound>) -> Vec<ReceiverEffect<Inbound>> {
         let mut effects = Vec::new();
-        {
-            let mut all = self.numbered.lock().expect(NO_PANIC);
-            let receiver = &mut self.entry(&mut all, from.address()).receiver;
-            receiver.handle(ReceiverInput::Incarnation { uid: from.uid() }, &mut effects);
-            receiver.handle(ReceiverInput::Arrived { from: from.uid(), seq, message }, &mut effects);
-        }
-        for effect in effects {
-            let own = self.endpoint.self_address.clone();
-            match effect {
-                ReceiverEffect::Deliver(message) => {
-                    let target = Some(own.uid());
-                    self.take(now, NodeInput::Message { lane: Lane::CONTROL, target, message });
-                }
-                ReceiverEffect::Ack { seq } => self.acknowledge(from, own, seq, false),
-                ReceiverEffect::Nack { seq } => self.acknowledge(from, own, seq, true),
-            }
-        }
+        self.receiver.handle(ReceiverInput::Incarnation { uid: from }, &mut effects);
+        self.receiver.handle(ReceiverInput::Arrived { from, seq, message }, &mut effects);
+        effects
     }
 
-    fn acknowledge(&self, to: &UniqueAddress, from: UniqueAddress, seq: u64, is_gap: bool) {
-        self.carry(to.address(), |runs| (runs == to).then_some(NodeInput::Acknowledged { from, seq, is_gap })).ok();
-    }
-
-    fn entry<'a>(&self, all: &'a mut BTreeMap<NodeAddress, Numbered>, peer: &NodeAddress) -> &'a mut Numbered {
-        all.entry(peer.clone()).or_insert_with(|| Numbered {
-            sender: ReliableSender::new(&self.settings),
-            receiver: ReliableReceiver::new(),
-        })
-    }
-
-    fn sender_input(&self, now: Instant, peer: &NodeAddress, input: SenderInput<Arc<EncodedMessage>>) {
+    /// Feeds the sender. `reached` is the process at the other end, if the link to it is not cut.
+    pub(super) fn feed(
+        &mut self,
+        now: Instant,
+        reached: Option<Uid>,
+        input: SenderInput<Arc<EncodedMessage>>,
+    ) -> Vec<SenderEffect<Arc<EncodedMessage>>> {
         let mut effects = Vec::new();
-        {
-            let mut all = self.numbered.lock().expect(NO_PANIC);
-            let numbered = self.entry(&mut all, peer);
-            let sender = &mut numbered.sender;
-            if !self.net.is_cut(self.endpoint.self_address.address(), peer)
-                && let Some(port) = self.net.port(peer)
-            {
-                sender.handle(now, SenderInput::Incarnation { uid: port.address.uid() }, &mut effects);
-                if !sender.is_open() {
-                    sender.handle(now, SenderInput::Opened { stream: STREAM }, &mut effects);
-                }
+        if let Some(uid) = reached {
+            self.sender.handle(now, SenderInput::Incarnation { uid }, &mut effects);
+            if !self.sender.is_open() {
+                self.sender.handle(now, SenderInput::Opened { stream: STREAM }, &mut effects);
             }
-            sender.handle(now, input, &mut effects);
-            // Written under the lock, so that the effects of two inputs cannot cross.
-            effects.retain(|effect| !self.write_numbered(peer, effect));
         }
-        for effect in effects {
-            self.finish_numbered(now, peer, effect);
-        }
-    }
-
-    /// Writes an effect for the wire; false if the effect is another one.
-    fn write_numbered(&self, peer: &NodeAddress, effect: &SenderEffect<Arc<EncodedMessage>>) -> bool {
-        let (seq, encoded) = match effect {
-            SenderEffect::Write { seq, message } => (*seq, Some(message)),
-            SenderEffect::WriteSkip { seq } => (*seq, None),
-            _ => return false,
-        };
-        let from = self.endpoint.self_address.clone();
-        let message = encoded.map(|encoded| Inbound {
-            from: from.clone(),
-            recipient: encoded.recipient.clone(),
-            codec: encoded.codec,
-            manifest: encoded.manifest.clone(),
-            payload: encoded.payload.clone(),
-            ask: encoded.ask,
-        });
-        let target = encoded.and_then(|encoded| encoded.target_uid);
-        let is_meant = |runs: &UniqueAddress| target.is_none_or(|uid| uid == runs.uid());
-        self.carry(peer, |runs| is_meant(runs).then_some(NodeInput::Numbered { from, seq, message })).ok();
-        true
-    }
-
-    fn finish_numbered(&self, now: Instant, peer: &NodeAddress, effect: SenderEffect<Arc<EncodedMessage>>) {
-        match effect {
-            SenderEffect::Drop { message, reason } => {
-                self.endpoint.drop_unsent(now, Lane::CONTROL, peer, &message.to_envelope(), reason);
-            }
-            SenderEffect::GaveUp { uid, dropped } => {
-                let peer = UniqueAddress::new(peer.clone(), uid);
-                let event = TransportEvent::ReliableGaveUp { peer: peer.clone(), dropped };
-                self.inbox.send(NodeInput::Event(event)).ok();
-                if self.settings.on_reliable_give_up == OnReliableGiveUp::Quarantine {
-                    self.quarantine(&peer, QuarantineReason::DeliveryGaveUp, false);
-                }
-            }
-            _ => {}
-        }
+        self.sender.handle(now, input, &mut effects);
+        effects
     }
 }
