@@ -4,8 +4,6 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
-use crate::entity_type::{EntityType, Proxy};
-
 /// Names an entity type with messages of type `M`. Usually a constant shared by the whole program:
 ///
 /// ```
@@ -37,13 +35,6 @@ impl<M> EntityKey<M> {
     /// The name.
     pub fn name(&self) -> &str {
         &self.name
-    }
-}
-
-impl<M: Send + 'static> EntityKey<M> {
-    /// The description for a node that only sends to the type's entities and hosts none.
-    pub fn proxy(self) -> EntityType<M, Proxy> {
-        EntityType::proxy(self)
     }
 }
 

@@ -18,6 +18,7 @@ use greylag_transport::{AskError, AskHeader, Inbound, Receiver, Remoting};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
+use super::any_region::AnyRegion;
 use super::clock;
 use super::control::{ControlLane, control_path};
 use super::coordinated::{Coordinated, CoordinatorMetrics, HandoffWatch};
@@ -25,9 +26,8 @@ use super::dispatchers::on_runtime;
 use super::event::Event;
 use super::inspect;
 use super::mailbox::{Mailbox, mailbox};
-use super::region::AnyRegion;
+use super::neighbours::Coordination;
 use super::remember::{Memory, ShardSet};
-use super::shared::Coordination;
 use super::store::failures::Failures;
 use super::store::{Backend, NotCommitted, StateStore};
 use super::strategy::AllocationStrategy;

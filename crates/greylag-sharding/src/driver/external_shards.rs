@@ -11,7 +11,6 @@ use greylag_ddata::GetError;
 use super::desired::{DesiredLocations, parsed};
 use super::sharding::Sharding;
 use crate::ids::ShardId;
-use crate::key::EntityKey;
 
 /// Why desired locations were not read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -64,15 +63,11 @@ pub struct ExternalShards {
     name: String,
 }
 
-impl Sharding {
-    /// The client of a type whose shards the program places: see [`ExternalAllocation`](crate::ExternalAllocation). The
-    /// client may be made before the type is set up.
-    pub fn external_shards<M: Send + 'static>(&self, key: &EntityKey<M>) -> ExternalShards {
-        ExternalShards { sharding: self.clone(), name: key.name().to_owned() }
-    }
-}
-
 impl ExternalShards {
+    pub(super) fn new(sharding: Sharding, name: &str) -> Self {
+        Self { sharding, name: name.to_owned() }
+    }
+
     /// Sets the address of the node on which a shard belongs, now or once that node has joined. Waits for this node
     /// alone.
     ///

@@ -13,7 +13,7 @@ use super::inspect::Inspector;
 use super::metrics::RegionMetrics;
 use super::shared::{Asked, Shared};
 use super::stopping::StoppingShards;
-use crate::entity_ref::{Answer, AskError, Entities, EntityRef, SendError};
+use crate::entity_ref::{Answer, AskError, SendError};
 use crate::host::DirectRef;
 use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
 use crate::machine::region::{Counters, Input, RegionState, Request};
@@ -40,11 +40,6 @@ impl<M> PartialEq for Region<M> {
 impl<M> Eq for Region<M> {}
 
 impl<M: Send + 'static> Region<M> {
-    /// A reference to an entity. An invalid id shows when a message is sent to it.
-    pub fn entity_ref(&self, id: impl Into<Arc<str>>) -> EntityRef<M> {
-        EntityRef::new(Entities::Of(self.clone()), id)
-    }
-
     /// The entity id and the number of its shard, unless the id is invalid.
     pub(crate) fn target(&self, id: impl Into<Arc<str>>) -> Result<(EntityId, u32), DeadLetterReason> {
         self.0.shards.target(id)
@@ -185,10 +180,9 @@ impl<M: Send + 'static> Region<M> {
     /// Hands every shard over to other regions, then stops. Completes when that is done; may be called repeatedly.
     /// Source: sharding §2.11.
     pub async fn graceful_shutdown(&self) {
-        let mut stopped = self.0.stopped.subscribe();
+        let stopped = self.0.task.stopped();
         self.0.input(Input::GracefulShutdown);
-        // Waiting cannot fail, since the sender lives in `self`.
-        stopped.wait_for(|stopped| *stopped).await.ok();
+        stopped.await;
     }
 
     /// Counters and gauges of this region. Source: sharding §6.5.
@@ -206,10 +200,9 @@ impl<M: Send + 'static> Region<M> {
     /// the coordinator knows. Completes when no entity lives here any more; may be called repeatedly. Source: sharding
     /// §2.11.
     pub async fn stop(&self) {
-        let mut stopped = self.0.stopped.subscribe();
+        let stopped = self.0.task.stopped();
         self.0.input(Input::Stop);
-        // Waiting cannot fail, since the sender lives in `self`.
-        stopped.wait_for(|stopped| *stopped).await.ok();
+        stopped.await;
     }
 
     /// Stops shards of this type, wherever they run: their entities are asked to stop as in a handoff. A stopped shard

@@ -17,7 +17,7 @@ use greylag_core::{DeadLetterReason, UniqueAddress};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::region::AnyRegion;
+use super::any_region::AnyRegion;
 use crate::ids::{EntityTypeName, ShardId};
 use crate::inspection::{
     ClusterStats, CurrentRegions, ENTITIES_PER_PAGE, EntityLocation, Inquiry, InspectionMessage, InspectionResult,

@@ -13,8 +13,8 @@ use tokio::runtime::Handle;
 use tokio::sync::broadcast;
 
 use super::clock;
+use super::control_item::Control;
 use super::event::Event;
-use super::shard::Control;
 use crate::ids::{EntityTypeName, ShardId, percent_encode};
 use crate::inbox::Inbox;
 use crate::machine::shard::{LeaseEffect, LeaseInput, ShardLease};

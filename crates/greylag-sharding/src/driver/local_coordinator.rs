@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use greylag_core::{Generation, UniqueAddress};
 use tokio::runtime::Handle;
 
-use super::region::AnyRegion;
+use super::any_region::AnyRegion;
+use super::neighbours::Coordination;
 use super::remember::Memory;
-use super::shared::Coordination;
 use crate::ids::{RegionId, ShardId};
 use crate::machine::message::{
     AgreementOutcome, Attempt, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, RegionMessage,

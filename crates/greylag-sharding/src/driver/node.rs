@@ -1,5 +1,6 @@
 //! State that all entity types of a node share.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,7 +13,6 @@ use greylag_transport::Remoting;
 use super::blocking::BlockingPool;
 use super::dispatchers::Dispatchers;
 use super::lease::NodeLeases;
-use super::sharding::{Sharding, SharedSharding};
 use super::watchable::NodeWatchables;
 use super::watchdog::Watchdog;
 use crate::extensions::Extensions;
@@ -24,6 +24,30 @@ pub(crate) fn horizon() -> Horizon {
     Horizon::after(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs())
 }
 
+/// The numbers that shards are made with.
+#[derive(Debug)]
+pub(crate) struct ShardNumbers {
+    /// Seed of the entity indices, so that ids aimed at one slot of one table do no harm elsewhere.
+    hash_seed: u64,
+    started: AtomicU32,
+}
+
+impl ShardNumbers {
+    fn new() -> Self {
+        Self { hash_seed: rand::random(), started: AtomicU32::new(0) }
+    }
+
+    /// The seed of the entity indices, the same for all shards of the process.
+    pub(crate) fn hash_seed(&self) -> u64 {
+        self.hash_seed
+    }
+
+    /// A serial number for a shard that starts; never reused.
+    pub(crate) fn next_serial(&self) -> u32 {
+        self.started.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
 /// See the module's description.
 pub(crate) struct Node {
     pub(crate) remoting: Arc<dyn Remoting>,
@@ -33,8 +57,6 @@ pub(crate) struct Node {
     pub(crate) blocking: BlockingPool,
     pub(crate) watchdog: Watchdog,
     pub(crate) watchables: NodeWatchables,
-    /// Seed of the entity indices, so that ids aimed at one slot of one table do no harm elsewhere.
-    pub(crate) hash_seed: u64,
     pub(crate) recoveries: RecoveryPermits,
     /// `None` if the cluster has no provider of leases.
     pub(crate) leases: Option<NodeLeases>,
@@ -45,11 +67,11 @@ pub(crate) struct Node {
     /// Bound of the numbers in frames. Computed once, since reading the clock costs as much as reading a frame: a node
     /// that runs for a year accepts numbers up to 99 years ahead.
     pub(crate) horizon: Horizon,
-    shards_started: AtomicU32,
+    pub(crate) shard_numbers: ShardNumbers,
     /// Values of the layers above.
     pub(crate) extensions: Extensions,
-    /// The access to the node's entities, set right after the node was made.
-    sharding: OnceLock<Arc<SharedSharding>>,
+    /// The access to the node's entities, of a type above this one; set right after the node was made.
+    sharding: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Node {
@@ -70,26 +92,25 @@ impl Node {
             watchdog: Watchdog::default(),
             watchables: NodeWatchables::default(),
             runtime,
-            hash_seed: rand::random(),
             recoveries: RecoveryPermits::new(settings.max_concurrent_recoveries).warn_after(settings.permit_wait_warn),
             leases,
             running,
             pulse,
             horizon: horizon(),
-            shards_started: AtomicU32::new(0),
+            shard_numbers: ShardNumbers::new(),
             extensions: Extensions::default(),
             sharding: OnceLock::new(),
         }
     }
 
     /// Sets the access to the node's entities.
-    pub(crate) fn lend(&self, sharding: Arc<SharedSharding>) {
+    pub(crate) fn lend(&self, sharding: Arc<dyn Any + Send + Sync>) {
         self.sharding.set(sharding).ok();
     }
 
-    /// The access to the node's entities, while sharding runs.
-    pub(crate) fn sharding(&self) -> Option<Sharding> {
-        self.sharding.get()?.get()
+    /// What was lent.
+    pub(crate) fn lent(&self) -> Option<&(dyn Any + Send + Sync)> {
+        self.sharding.get().map(|sharding| &**sharding)
     }
 
     /// Whether handlers may run messages that were taken before this call. Source: cluster F9.
@@ -104,11 +125,6 @@ impl Node {
         {
             std::future::pending::<()>().await;
         }
-    }
-
-    /// A serial number for a shard that starts; never reused.
-    pub(crate) fn next_shard_serial(&self) -> u32 {
-        self.shards_started.fetch_add(1, Ordering::Relaxed) + 1
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use greylag_cluster::Readiness;
 
+use super::any_region::AnyRegion;
 use super::clock;
-use super::region::AnyRegion;
 use crate::healthcheck::{HealthCheck, RegionStatus};
 use crate::ids::EntityTypeName;
 use crate::machine::region::RegionState;

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -12,15 +11,18 @@ use greylag_core::{DeadLetterReason, UniqueAddress};
 use greylag_transport::{Envelope, Recipient};
 use tokio::sync::oneshot;
 
+use super::any_region::AnyRegion;
 use super::clock;
 use super::data::data_path;
 use super::dispatchers::Threads;
 use super::event::Event;
 use super::handle::Region;
 use super::inquiries::Inquiries;
+use super::lanes::direct_path;
 use super::node::Node;
+use super::region_task::Deferred;
 use super::requests::Answers;
-use super::shared::{Deferred, Shared, direct_path};
+use super::shared::Shared;
 use super::wire::{Path, Wire};
 use crate::entity_type::Described;
 use crate::extractor::Extractor;
@@ -33,50 +35,6 @@ use crate::routes::Open;
 use crate::settings::ShardingSettings;
 use crate::wire::inspection::encode_inspection;
 
-/// A region with its message type erased.
-pub(crate) trait AnyRegion: Send + Sync {
-    /// Passes an input to the machine.
-    fn tell(&self, input: Input);
-    /// Passes a member's message of `bytes` bytes to the machine. False if too many wait.
-    fn offer_peer_input(&self, input: Input, bytes: usize) -> bool;
-    /// Takes envelopes of the region back that were never written.
-    fn hand_back(&self, node: UniqueAddress, envelopes: Vec<Envelope>);
-    /// Publishes an event to the type's subscribers.
-    fn publish(&self, event: Event);
-    /// The region's id.
-    fn id(&self) -> &RegionId;
-    /// Ends the stopped region once a coordinator knows of its end: another region of the type takes over on this node.
-    fn retire(&self);
-    /// Why the node is not ready for the type.
-    fn not_ready(&self) -> Option<String>;
-    /// For a downcast to a typed handle.
-    fn as_any(&self) -> &(dyn std::any::Any + Send + Sync);
-    /// The stage of the region's life.
-    fn state(&self) -> RegionState;
-    /// Whether its task has answered the last liveness question.
-    fn has_answered(&self) -> bool;
-    /// Sends its task a liveness question, unless one is open.
-    fn ask_liveness(&self);
-    /// The entity type.
-    fn name(&self) -> &EntityTypeName;
-    /// The settings of the type.
-    fn settings(&self) -> &ShardingSettings;
-    /// The runtime of its tasks.
-    fn runtime(&self) -> &tokio::runtime::Handle;
-    /// Sends a request to the coordinator.
-    fn request(&self, request: Request, timeout: Duration) -> Answers;
-    /// The shards hosted here, by name.
-    fn hosted(&self) -> Vec<ShardId>;
-    /// Makes a shard count its entities. `None` if the shard has no task now, or its inbox is full.
-    fn count(&self, shard: &ShardId, scan: EntityScan) -> Option<oneshot::Receiver<EntityScan>>;
-    /// Where an entity belongs, by the routes known here.
-    fn locate(&self, id: &str) -> Result<EntityLocation, DeadLetterReason>;
-    /// The questions to regions of other nodes.
-    fn inquiries(&self) -> &Inquiries;
-    /// Sends a question or an answer to the region of another node.
-    fn send_inspection(&self, to: &UniqueAddress, message: &InspectionMessage);
-}
-
 impl<M: Send + 'static> AnyRegion for Region<M> {
     fn tell(&self, input: Input) {
         self.0.defer_input(input);
@@ -87,7 +45,7 @@ impl<M: Send + 'static> AnyRegion for Region<M> {
     }
 
     fn hand_back(&self, node: UniqueAddress, envelopes: Vec<Envelope>) {
-        self.0.deferred.push_anyway(Deferred::HandedBack(node, envelopes));
+        self.0.task.defer(Deferred::HandedBack(node, envelopes));
     }
 
     fn publish(&self, event: Event) {
@@ -99,8 +57,7 @@ impl<M: Send + 'static> AnyRegion for Region<M> {
     }
 
     fn retire(&self) {
-        self.0.retired.store(true, Ordering::Relaxed);
-        self.0.deferred.push_anyway(Deferred::Rearm);
+        self.0.task.retire();
     }
 
     fn not_ready(&self) -> Option<String> {
@@ -116,13 +73,11 @@ impl<M: Send + 'static> AnyRegion for Region<M> {
     }
 
     fn has_answered(&self) -> bool {
-        self.0.liveness.has_answered()
+        self.0.task.has_answered()
     }
 
     fn ask_liveness(&self) {
-        if let Some(number) = self.0.liveness.ask() {
-            self.0.deferred.push_anyway(Deferred::Question(number));
-        }
+        self.0.task.ask_liveness();
     }
 
     fn name(&self) -> &EntityTypeName {
@@ -217,7 +172,7 @@ pub(crate) async fn run<M: Send + 'static>(shared: Arc<Shared<M>>, _listed: Arc<
             timer.as_mut().reset(deadline.into());
         }
         poll_fn(|cx| {
-            let told = shared.deferred.poll_take(cx, &mut batch).is_ready();
+            let told = shared.task.poll_take(cx, &mut batch).is_ready();
             let due = deadline.is_some() && timer.as_mut().poll(cx).is_ready();
             if told || due { Poll::Ready(()) } else { Poll::Pending }
         })
@@ -227,16 +182,13 @@ pub(crate) async fn run<M: Send + 'static>(shared: Arc<Shared<M>>, _listed: Arc<
                 Deferred::Input(input) => shared.input(input),
                 Deferred::HandedBack(node, envelopes) => shared.handed_back(node, envelopes),
                 Deferred::Coordinate(message) => {
-                    if let Some(coordination) = shared.coordination.get() {
-                        coordination.tell(shared.remoting().self_address().clone(), message);
-                    }
+                    let own = shared.remoting().self_address().clone();
+                    shared.neighbours.tell_coordinator(own, message);
                 }
                 Deferred::Agreement(incarnation, outcome) => {
-                    if let Some(coordination) = shared.coordination.get() {
-                        coordination.on_agreement(incarnation, outcome);
-                    }
+                    shared.neighbours.on_agreement(incarnation, outcome);
                 }
-                Deferred::Question(number) => shared.liveness.answer(number),
+                Deferred::Question(number) => shared.task.answer_liveness(number),
                 Deferred::Divide => shared.divide_limit(),
                 Deferred::Rearm => {}
             }
@@ -244,7 +196,7 @@ pub(crate) async fn run<M: Send + 'static>(shared: Arc<Shared<M>>, _listed: Arc<
         if deadline.is_some_and(|deadline| deadline <= clock::now()) {
             shared.input(Input::Tick);
         }
-        if shared.retired.load(Ordering::Relaxed) && shared.has_ended() {
+        if shared.task.is_retired() && shared.has_ended() {
             return;
         }
     }

@@ -6,7 +6,7 @@
 //!
 //! Source: sharding §4.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -20,91 +20,54 @@ use greylag_core::{DeadLetterReason, EntityError, Generation, ReplyTo, answer_dr
 use tokio::sync::oneshot;
 
 use super::clock;
+use super::control_item::Control;
 use super::event::Event;
-use super::handlers::Handlers;
+use super::inboxes::Inboxes;
 use super::lease::LeaseInUse;
-use super::metrics::ShardTally;
+use super::measures::Measures;
 use super::node::Node;
+use super::pause::Pause;
 use super::queued_message::QueuedMessage;
 use super::remember::{LoadError, StoreCalls};
-use super::shared::Shared;
-use super::watchable::ShardWatchables;
+use super::shard_watchables::ShardWatchables;
+use super::shared::{Guarded, Hosted, Shared};
+use super::slot_work::SlotWork;
 use super::watchdog::Probe;
 use super::wire;
-use super::works::{Works, panic_text};
+use super::works::panic_text;
 use crate::entity::{EntityInit, Failure, FailureCause, TimerKey};
 use crate::entity_type::BoxedEntity;
 use crate::held::{Held, discard};
-use crate::host::{
-    CtxScope, Fenced, MakeMessage, ReceiveTimeoutRequest, Requests, Resumption, ShardCx, Signal, TimerRequest, Work,
-};
+use crate::host::{CtxScope, Fenced, ReceiveTimeoutRequest, Requests, Resumption, ShardCx, Signal, TimerRequest, Work};
 use crate::ids::{EntityId, ShardId};
-use crate::inbox::Inbox;
+use crate::inbox::{Bound, Inbox};
 use crate::machine::region::Input as RegionInput;
 use crate::machine::shard::{
-    Effect, Ended, EntityScan, Fired, Guess, Input, Notice, Outcome, Overdue, RepeatSpec, Repeats, STOP_WARN_AFTER,
-    Shard, SlotId, TimerChange,
+    Effect, Ended, EntityScan, Fired, Guess, Input, Notice, Outcome, Overdue, RepeatSpec, STOP_WARN_AFTER, Shard,
+    SlotId, TimerChange,
 };
 use crate::parcel::{Content, Parcel};
-use crate::remember::RememberError;
 use crate::remember::starter::Input as StarterInput;
 use crate::start::StartEntityAck;
 
 /// How long a run may take before other tasks get the thread.
 const RUN_TIME: Duration = Duration::from_micros(200);
 
-/// Inputs of a shard's task besides messages.
-pub(crate) enum Control<M> {
-    /// Asynchronous work of an entity is done.
-    Resumed { slot: SlotId, incarnation: u64, resumption: Resumption<M>, suspension: bool },
-    /// The future of a suspension panicked.
-    Broken { slot: SlotId, incarnation: u64, reason: String },
-    /// A message to one incarnation.
-    Direct { instance: u64, message: M, size: u32 },
-    /// The stop marker, behind everything in the inbox.
-    Stop,
-    /// End everything now.
-    Kill,
-    /// The shard's lease is lost, for this reason: end everything now.
-    LeaseLost(String),
-    /// Keep so many entities active (this shard's part of the limit).
-    Limit(usize),
-    /// No handler runs until `Release`.
-    Hold,
-    /// Handlers run again.
-    Release,
-    /// Count the entities.
-    Count(EntityScan, oneshot::Sender<EntityScan>),
-    /// The result of loading the remembered entities.
-    Loaded(Result<BTreeSet<EntityId>, LoadError>),
-    /// The result of a write to the store of remembered entities.
-    Stored { number: u64, result: Result<(), RememberError> },
-    /// Remembered entities that live in other shards.
-    Moved(Vec<EntityId>),
-}
-
 /// See the module's description.
 pub(crate) struct ShardTask<M: Send + 'static> {
     shared: Arc<Shared<M>>,
-    inbox: Arc<Inbox<Parcel<M>>>,
-    control: Arc<Inbox<Control<M>>>,
+    inboxes: Inboxes<M>,
     shard: Shard<BoxedEntity<M>, QueuedMessage<M>>,
     scope: Arc<CtxScope>,
     requests: Requests<M>,
-    repeats: Repeats<Held<MakeMessage<M>>>,
-    works: Works,
-    handlers: Handlers,
-    shard_tally: ShardTally,
+    slot_work: SlotWork<M>,
+    measures: Measures,
     watchables: ShardWatchables,
     /// Whether the log already says that the extractor is inconsistent.
     misplaced_is_logged: bool,
     spare: Vec<Effect<BoxedEntity<M>, QueuedMessage<M>>>,
     now: Instant,
-    held: bool,
-    /// Whether this node's tick was recent after the last batch was taken (cluster F9).
-    awake: bool,
-    /// Control items that came while no handler may run.
-    postponed: VecDeque<Control<M>>,
+    pause: Pause<M>,
     /// Counts under way, each done some entities at a time.
     counting: VecDeque<(EntityScan, oneshot::Sender<EntityScan>)>,
     /// The error of the latest start, for the asker.
@@ -124,6 +87,30 @@ struct End<M> {
     store: Option<StoreCalls<M>>,
 }
 
+impl<M: Send + 'static> Shared<M> {
+    /// Starts the task of a shard, which is listed among the hosted ones from now on.
+    pub(super) fn start_shard(self: &Arc<Self>, guarded: &mut Guarded<M>, shard: ShardId, generation: Generation) {
+        if let Err(reason) = self.shards.intern(&shard) {
+            // No sender of this version asks for a home of such a shard.
+            return tracing::error!(
+                entity_type = %self.name, %shard, %reason,
+                "the coordinator allocated an invalid shard id to this region"
+            );
+        }
+        let bound = Bound { items: self.settings.shard_inbox_capacity, bytes: self.settings.shard_inbox_bytes };
+        let (inbox, control) = (Arc::new(Inbox::new(bound)), Arc::new(Inbox::new(bound)));
+        let probe = self.watch(&shard);
+        let task = ShardTask::new(self.clone(), (shard.clone(), generation), inbox.clone(), control.clone(), &probe);
+        guarded.hosted.insert(shard, Hosted { generation, inbox, control, probe });
+        self.task.limit_changed();
+        let runs = self.node.running.begin();
+        self.shard_tasks.spawn(async move {
+            let _until_it_has_stopped = runs;
+            task.run().await;
+        });
+    }
+}
+
 impl<M: Send + 'static> ShardTask<M> {
     pub(crate) fn new(
         shared: Arc<Shared<M>>,
@@ -134,16 +121,22 @@ impl<M: Send + 'static> ShardTask<M> {
     ) -> Self {
         let now = clock::now();
         let threshold = shared.settings.runtime.slow_handler_threshold;
-        let handlers = Handlers::new(probe.clone(), threshold, shared.counts.handled.clone(), now);
-        let (serial, tally) = (shared.node.next_shard_serial(), shared.counts.tally.clone());
+        let measures = Measures::new(probe, threshold, &shared.counts, now);
+        let serial = shared.node.shard_numbers.next_serial();
         let supervision = shared.entity_type.common.supervision.clone();
-        let passivation = shared.limit.passivation();
-        let mut shard =
-            Shard::new(shared.settings.clone(), supervision, passivation, shared.node.hash_seed, serial, now);
+        let passivation = shared.task.passivation();
+        let mut shard = Shard::new(
+            shared.settings.clone(),
+            supervision,
+            passivation,
+            shared.node.shard_numbers.hash_seed(),
+            serial,
+            now,
+        );
         let (entity_type, node) = (shared.name.clone(), shared.node.clone());
-        let lease = shared.leases.as_ref().map(|leases| leases.of(&id, &shared.events));
-        let store = shared.remember.get().map(|remember| {
-            let (memory, writes) = (remember.memory.shard(&id, generation), shared.counts.remember_writes.clone());
+        let lease = shared.shard_tasks.lease(&id, &shared.events);
+        let store = shared.neighbours.memory().map(|memory| {
+            let (memory, writes) = (memory.shard(&id, generation), shared.counts.remember_writes.clone());
             StoreCalls::new(memory, control.clone(), node.runtime.clone(), writes)
         });
         if store.is_some() {
@@ -153,22 +146,17 @@ impl<M: Send + 'static> ShardTask<M> {
         let scope = Arc::new(CtxScope { entity_type, shard: id, generation, node });
         Self {
             shared,
-            inbox,
-            control,
+            inboxes: Inboxes::new(inbox, control),
             shard,
             scope,
             requests: Requests::default(),
-            repeats: Repeats::default(),
-            works: Works::default(),
-            handlers,
-            shard_tally: ShardTally::new(tally),
+            slot_work: SlotWork::default(),
+            measures,
             watchables,
             misplaced_is_logged: false,
             spare: Vec::new(),
             now,
-            held: false,
-            awake: true,
-            postponed: VecDeque::new(),
+            pause: Pause::new(),
             counting: VecDeque::new(),
             start_failure: String::new(),
             end: End { leftovers: None, has_failed: false, lease, store },
@@ -180,10 +168,10 @@ impl<M: Send + 'static> ShardTask<M> {
         let shared = self.shared.clone();
         let (id, generation) = (self.scope.shard.clone(), self.scope.generation);
         if let Some(lease) = &mut self.end.lease
-            && !lease.obtain(&self.control, &mut self.postponed).await
+            && !lease.obtain(self.inboxes.control(), self.pause.postponed()).await
         {
             // The shard was told to end before it could start.
-            std::mem::take(&mut self.postponed).into_iter().for_each(|control| shared.drop_control(control));
+            self.pause.take().into_iter().for_each(|control| shared.drop_control(control));
             discard(self);
             return shared.shard_ended(&id, generation, Vec::new(), false);
         }
@@ -199,7 +187,7 @@ impl<M: Send + 'static> ShardTask<M> {
         }
         let mut unhandled = self.end.leftovers.take().unwrap_or_default();
         unhandled.extend(batch);
-        std::mem::take(&mut self.postponed).into_iter().for_each(|control| shared.drop_control(control));
+        self.pause.take().into_iter().for_each(|control| shared.drop_control(control));
         let lease = self.end.lease.take();
         discard(self);
         // Release the lease, as no entity lives any more; before reporting the end, so that the next owner need not
@@ -217,39 +205,39 @@ impl<M: Send + 'static> ShardTask<M> {
         let mut timer = pin!(tokio::time::sleep_until(self.now.into()));
         loop {
             if !self.counting.is_empty() {
-                self.control.take(&mut controls);
-            } else if !self.awake {
-                wait_until_awake(&self.shared.node, &self.control, &mut controls).await;
+                self.inboxes.control().take(&mut controls);
+            } else if !self.pause.is_awake() {
+                wait_until_awake(&self.shared.node, self.inboxes.control(), &mut controls).await;
             } else if !self.can_run(batch) {
-                let deadline = self.shard.next_deadline().filter(|_| !self.held);
+                let deadline = self.shard.next_deadline().filter(|_| !self.pause.is_held());
                 if let Some(deadline) = deadline
                     && timer.deadline() != deadline.into()
                 {
                     timer.as_mut().reset(deadline.into());
                 }
-                let (held, inbox, control) = (self.held, &self.inbox, &self.control);
+                let (held, inboxes) = (self.pause.is_held(), &self.inboxes);
                 poll_fn(|cx| {
-                    let told = control.poll_take(cx, &mut controls).is_ready();
-                    let mail = !held && inbox.poll_take(cx, batch).is_ready();
+                    let told = inboxes.control().poll_take(cx, &mut controls).is_ready();
+                    let mail = !held && inboxes.poll_take(cx, batch).is_ready();
                     let due = deadline.is_some() && timer.as_mut().poll(cx).is_ready();
                     if told || mail || due { Poll::Ready(()) } else { Poll::Pending }
                 })
                 .await;
             } else {
-                self.control.take(&mut controls);
+                self.inboxes.control().take(&mut controls);
             }
-            if batch.is_empty() && !self.held {
-                self.inbox.take(batch);
+            if batch.is_empty() && !self.pause.is_held() {
+                self.inboxes.take(batch);
             }
             // Check the tick after the batch was taken: a message sent after this process woke must not be handled
             // under a tick from before it slept.
-            let slept = !std::mem::replace(&mut self.awake, self.shared.node.is_awake());
-            if slept && self.awake && self.end.lease.as_ref().is_some_and(|lease| !lease.is_certainly_held()) {
+            let has_slept = self.pause.on_tick_seen(self.shared.node.is_awake());
+            if has_slept && self.end.lease.as_ref().is_some_and(|lease| !lease.is_certainly_held()) {
                 controls.push_front(Control::LeaseLost("the lease ended while this process slept".to_owned()));
             }
             self.now = clock::now();
             self.shard.observe(self.now);
-            if self.may_run() && !self.postponed.is_empty() {
+            if self.pause.is_over() {
                 self.catch_up(batch);
             }
             while let Some(control) = controls.pop_front() {
@@ -261,9 +249,9 @@ impl<M: Send + 'static> ShardTask<M> {
                     self.input(Input::Tick);
                 }
             }
-            self.shard_tally.tell(self.shard.entity_count(), self.shard.uses());
+            self.measures.count(self.shard.entity_count(), self.shard.uses());
             if self.end.leftovers.is_some() {
-                self.postponed.extend(controls);
+                self.pause.postponed().extend(controls);
                 return;
             }
             self.count_some();
@@ -286,7 +274,7 @@ impl<M: Send + 'static> ShardTask<M> {
 
     /// Whether handlers may run at all.
     fn may_run(&self) -> bool {
-        self.awake && !self.held
+        self.pause.may_run()
     }
 
     fn can_run(&self, batch: &VecDeque<Parcel<M>>) -> bool {
@@ -296,9 +284,9 @@ impl<M: Send + 'static> ShardTask<M> {
     /// One run: messages first, then turns of entities that wait. Messages that come meanwhile wait for the next run.
     fn run_once(&mut self, batch: &mut VecDeque<Parcel<M>>) {
         let began = self.now;
-        self.handlers.begin(began);
+        self.measures.begin_group(began);
         self.run_group(began, batch);
-        if self.handlers.is_open() {
+        if self.measures.is_group_open() {
             self.measure_handlers();
         }
     }
@@ -314,7 +302,7 @@ impl<M: Send + 'static> ShardTask<M> {
                 let Some(parcel) = batch.pop_front() else { break };
                 self.deliver(parcel, guess);
                 left -= 1;
-                if left.is_multiple_of(self.handlers.group_size()) && self.out_of_time(began) {
+                if left.is_multiple_of(self.measures.group_size()) && self.out_of_time(began) {
                     return;
                 }
             }
@@ -324,7 +312,7 @@ impl<M: Send + 'static> ShardTask<M> {
         while batch.is_empty() && left > 0 && self.shard.has_work() {
             self.input(Input::Turn);
             left -= 1;
-            if left.is_multiple_of(self.handlers.group_size()) && self.out_of_time(began) {
+            if left.is_multiple_of(self.measures.group_size()) && self.out_of_time(began) {
                 return;
             }
         }
@@ -338,7 +326,7 @@ impl<M: Send + 'static> ShardTask<M> {
     /// Reads the clock, and reports the handlers since the last reading if they were slow.
     fn measure_handlers(&mut self) {
         self.now = clock::now();
-        let Some(slow) = self.handlers.end_group(self.now).filter(|slow| slow.is_logged) else { return };
+        let Some(slow) = self.measures.end_group(self.now).filter(|slow| slow.is_logged) else { return };
         let (entity_type, shard, took) = (&self.shared.name, &self.scope.shard, slow.took);
         let id = slow.slot.and_then(|slot| Some(self.shard.identity(slot)?.0.as_str()));
         tracing::warn!(%entity_type, %shard, id, ?took, "a slow handler delayed the other entities of its shard");
@@ -407,13 +395,7 @@ impl<M: Send + 'static> ShardTask<M> {
     }
 
     fn on_control(&mut self, control: Control<M>, batch: &mut VecDeque<Parcel<M>>) {
-        let at_once = matches!(
-            control,
-            Control::Kill | Control::LeaseLost(_) | Control::Hold | Control::Release | Control::Count(..)
-        );
-        if !self.may_run() && !at_once {
-            return self.postponed.push_back(control);
-        }
+        let Some(control) = self.pause.admit(control) else { return };
         match control {
             Control::Resumed { slot, incarnation, resumption, suspension } => {
                 let payload = QueuedMessage::Resumption(Held::new(resumption));
@@ -460,9 +442,9 @@ impl<M: Send + 'static> ShardTask<M> {
                 self.input(Input::StoreFailed { number });
             }
             Control::Moved(ids) => self.input(Input::Moved { ids }),
-            Control::Hold => self.held = true,
+            Control::Hold => self.pause.hold(true),
             Control::Release => {
-                self.held = false;
+                self.pause.hold(false);
                 if self.may_run() {
                     self.catch_up(batch);
                 }
@@ -475,7 +457,7 @@ impl<M: Send + 'static> ShardTask<M> {
         let mut unhandled = std::mem::take(batch);
         self.input(Input::Kill);
         let mut rest = VecDeque::new();
-        self.inbox.take(&mut rest);
+        self.inboxes.take(&mut rest);
         unhandled.append(&mut rest);
         if let Some(leftovers) = &mut self.end.leftovers {
             leftovers.extend(unhandled);
@@ -496,7 +478,7 @@ impl<M: Send + 'static> ShardTask<M> {
 
     /// Handles the postponed control items, in their order.
     fn catch_up(&mut self, batch: &mut VecDeque<Parcel<M>>) {
-        for control in std::mem::take(&mut self.postponed) {
+        for control in self.pause.take() {
             self.on_control(control, batch);
         }
     }
@@ -507,7 +489,7 @@ impl<M: Send + 'static> ShardTask<M> {
                 let [guess, ..] = self.shard.look_ahead(std::iter::once(&parcel.id));
                 self.deliver(parcel, guess);
             }
-            if !self.inbox.take(batch) {
+            if !self.inboxes.take(batch) {
                 return;
             }
         }
@@ -640,7 +622,7 @@ impl<M: Send + 'static> ShardTask<M> {
         if !remembered.is_empty() {
             let (entity_type, entities) = (&self.shared.name, remembered.len());
             tracing::debug!(%entity_type, %shard, entities, "remembered entities start again");
-            self.shared.send_to_starter(StarterInput::Loaded { shard, generation, ids: remembered });
+            self.shared.neighbours.send_to_starter(StarterInput::Loaded { shard, generation, ids: remembered });
         }
     }
 
@@ -719,7 +701,7 @@ impl<M: Send + 'static> ShardTask<M> {
 
     /// Runs a repeating timer whose turn has come.
     fn repeat(&mut self, slot: SlotId, key: TimerKey) {
-        let Some(fired) = self.repeats.fire(slot, key, self.now) else { return };
+        let Some(fired) = self.slot_work.repeats.fire(slot, key, self.now) else { return };
         let Fired { make, next: at, influences } = fired;
         match catch_unwind(AssertUnwindSafe(make.get_mut())) {
             Ok(message) => {
@@ -740,7 +722,7 @@ impl<M: Send + 'static> ShardTask<M> {
     }
 
     fn notify_receive_timeout(&mut self, slot: SlotId) {
-        let Some(make) = self.repeats.receive_timeout(slot) else { return };
+        let Some(make) = self.slot_work.repeats.receive_timeout(slot) else { return };
         match catch_unwind(AssertUnwindSafe(make.get_mut())) {
             Ok(message) => self.run_message(slot, Held::new(message)),
             Err(panic) => self.fail(slot, FailureCause::Panic(panic_text(&*panic)), None),
@@ -755,9 +737,9 @@ impl<M: Send + 'static> ShardTask<M> {
     ) -> Result<(), FailureCause> {
         let Some((entity, id, incarnation)) = self.shard.entity(slot) else { return Ok(()) };
         let mut cx = ShardCx::new(&self.scope, id, incarnation, self.now, &mut self.requests);
-        self.handlers.enter(slot);
+        self.measures.enter(slot);
         let ended = catch_unwind(AssertUnwindSafe(|| run(entity, &mut cx)));
-        self.handlers.leave();
+        self.measures.leave();
         // Note the address also after a failure: a failed handler may have asked for it, and its requests are dropped.
         if self.requests.direct || !matches!(ended, Ok(Ok(()))) {
             self.watchables.note(slot, incarnation);
@@ -801,9 +783,9 @@ impl<M: Send + 'static> ShardTask<M> {
             allow_local_journal: self.shared.settings.allow_local_journal,
         };
         let hosted = self.shared.entity_type.hosted.as_ref().expect("only hosting regions run shards");
-        self.handlers.enter(slot);
+        self.measures.enter(slot);
         let made = catch_unwind(AssertUnwindSafe(|| (hosted.factory)(&init)));
-        self.handlers.leave();
+        self.measures.leave();
         let result = match made {
             Ok(Ok(entity)) => {
                 discard(self.shard.place(slot, entity));
@@ -847,8 +829,7 @@ impl<M: Send + 'static> ShardTask<M> {
     }
 
     fn cancel(&mut self, slot: SlotId) {
-        self.repeats.end(slot);
-        self.works.cancel(slot);
+        self.slot_work.cancel(slot);
     }
 
     // --- requests ---
@@ -889,19 +870,19 @@ impl<M: Send + 'static> ShardTask<M> {
     /// Sets the maker of a receive timeout's messages; returns the timeout, if any.
     fn receive_timeout(&mut self, slot: SlotId, told: Option<ReceiveTimeoutRequest<M>>) -> Option<Duration> {
         let (after, make) = told.map(|told| (told.after, Held::new(told.make))).unzip();
-        discard(self.repeats.set_receive_timeout(slot, make));
+        discard(self.slot_work.repeats.set_receive_timeout(slot, make));
         after
     }
 
     fn timer_change(&mut self, slot: SlotId, request: TimerRequest<M>) -> TimerChange<QueuedMessage<M>> {
         match request {
             TimerRequest::Once { key, at, message, influences } => {
-                self.repeats.cancel(slot, key);
+                self.slot_work.repeats.cancel(slot, key);
                 TimerChange::Set { key, at, payload: QueuedMessage::own(message), influences }
             }
             TimerRequest::Every { key, period, pace, make, influences } => {
                 let spec = RepeatSpec { period, pace, influences };
-                let at = self.repeats.set(slot, key, spec, Held::new(make), self.now);
+                let at = self.slot_work.repeats.set(slot, key, spec, Held::new(make), self.now);
                 TimerChange::Set { key, at, payload: QueuedMessage::Repeat(key), influences }
             }
             TimerRequest::Wake { key, at, value } => {
@@ -909,7 +890,7 @@ impl<M: Send + 'static> ShardTask<M> {
                 TimerChange::Set { key, at, payload, influences: false }
             }
             TimerRequest::Cancel(key) => {
-                self.repeats.cancel(slot, key);
+                self.slot_work.repeats.cancel(slot, key);
                 TimerChange::Cancel(key)
             }
         }
@@ -929,8 +910,8 @@ impl<M: Send + 'static> ShardTask<M> {
 
     fn begin(&mut self, slot: SlotId, work: Work<M>, suspension: bool) {
         if let Some((_, incarnation)) = self.shard.identity(slot) {
-            let (node, control) = (&self.shared.node, self.control.clone());
-            self.works.begin(node, control, (slot, incarnation), (work, suspension));
+            let (node, control) = (&self.shared.node, self.inboxes.control().clone());
+            self.slot_work.works.begin(node, control, (slot, incarnation), (work, suspension));
         }
     }
 }

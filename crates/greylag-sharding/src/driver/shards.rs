@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use greylag_core::DeadLetterReason;
 
-use super::remember::RememberStore;
 use super::shard_names::ShardNames;
 use crate::extractor::{Extractor, is_built_in};
 use crate::ids::{EntityId, EntityTypeName, ShardId};
+use crate::remember::RememberStore;
 use crate::routes::{RouteCell, RouteTable};
 use crate::settings::ShardingSettings;
 

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -17,24 +17,22 @@ use greylag_core::{
     UniqueAddress, answer_undelivered,
 };
 use greylag_transport::{AskHeader, Destination, Envelope, Recipient, Remoting, SendError as Rejection};
-use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::{broadcast, oneshot, watch};
+use tokio::sync::{broadcast, oneshot};
 
 use super::clock;
-use super::control::ControlLane;
-use super::coordinated::CoordinatorMetrics;
+use super::control_item::Control;
 use super::data::{DataLane, Stamped};
 use super::dispatchers::Threads;
 use super::event::{self, Event};
 use super::inquiries::Inquiries;
+use super::lanes::Lanes;
 use super::lease::ShardLeases;
-use super::limit::EntityLimit;
-use super::liveness_probe::LivenessProbe;
 use super::metrics::{Counts, RegionMetrics};
+use super::neighbours::Neighbours;
 use super::node::Node;
-use super::remember::Memory;
+use super::region_task::{Deferred, RegionTask};
 use super::requests::{Answers, Requests};
-use super::shard::{Control, ShardTask};
+use super::shard_tasks::ShardTasks;
 use super::shards::Shards;
 use super::watchdog::Probe;
 use crate::entity_ref::{AskError, SendError};
@@ -61,86 +59,31 @@ use crate::start::{START_MANIFEST, StartEntityAck};
 pub(crate) type Asked =
     Pin<Box<dyn Future<Output = Result<greylag_transport::Answer, greylag_transport::AskError>> + Send>>;
 
-/// Work for the region's task.
-pub(crate) enum Deferred {
-    /// An input for the machine.
-    Input(Input),
-    /// Envelopes that the transport gives back.
-    HandedBack(UniqueAddress, Vec<Envelope>),
-    /// A message to the coordination on this very node; never called under the machine's lock.
-    Coordinate(RegionMessage),
-    /// The outcome of the type's comparison, for the coordinator incarnation on this very node; never passed on under
-    /// the machine's lock.
-    Agreement(Option<u64>, AgreementOutcome),
-    /// Divide the limit of active entities anew among the shards.
-    Divide,
-    /// A liveness question to the task, which answers with its number.
-    Question(u64),
-    /// The machine's next deadline has moved forward.
-    Rearm,
-}
-
-/// The part of this node that may coordinate an entity type: takes the messages of regions to the coordinator, even
-/// while none runs here (sharding §2.13). Never waits.
-pub(crate) trait Coordination: Send + Sync {
-    /// Takes a region's message, from the node at the other end of the link.
-    fn tell(&self, node: UniqueAddress, message: RegionMessage);
-    /// Takes the outcome of comparing the type's role with other members, for one incarnation of the coordinator.
-    fn on_agreement(&self, incarnation: Option<u64>, outcome: AgreementOutcome);
-    /// Counters of the type's coordinators on this node; `None` if nothing is counted.
-    fn metrics(&self) -> Option<CoordinatorMetrics> {
-        None
-    }
-}
-
-/// Bound of the messages of members that wait for a region's task. Their senders repeat a message that is not answered, so
-/// dropping one loses nothing.
-const OF_PEERS: Bound = Bound { items: 65_536, bytes: 64 << 20 };
-
 /// See the module's description.
 pub(crate) struct Shared<M> {
     pub(crate) name: EntityTypeName,
     pub(crate) id: RegionId,
     pub(crate) entity_type: Described<M>,
     pub(crate) settings: ShardingSettings,
-    pub(crate) limit: EntityLimit,
-    /// Runtime of the shards' tasks.
-    pub(crate) threads: Threads,
+    pub(super) shard_tasks: ShardTasks,
     pub(crate) counts: Counts,
-    /// `None` if shards of the type hold no leases.
-    pub(crate) leases: Option<Arc<ShardLeases>>,
     pub(crate) node: Arc<Node>,
     pub(crate) events: broadcast::Sender<Event>,
-    pub(crate) stopped: watch::Sender<bool>,
-    pub(crate) deferred: Arc<Inbox<Deferred>>,
+    pub(crate) task: RegionTask,
     pub(crate) requests: Requests,
     pub(crate) inquiries: Inquiries,
-    pub(crate) liveness: LivenessProbe,
-    /// Set right after the region was made.
-    pub(crate) coordination: OnceLock<Arc<dyn Coordination>>,
-    /// `Some` if the type remembers its entities; set right after the region was made.
-    pub(crate) remember: OnceLock<Remember>,
-    control_lane: ControlLane,
-    pub(crate) data_lane: Arc<DataLane<M>>,
-    /// Whether another region of the type takes over on this node.
-    pub(crate) retired: AtomicBool,
+    pub(crate) neighbours: Neighbours,
+    pub(super) lanes: Lanes<M>,
     pub(crate) shards: Shards<Parcel<M>>,
-    direct_path: Arc<str>,
     guarded: Mutex<Guarded<M>>,
 }
 
-/// The memory of a type's remembered entities, and the task that starts them again.
-pub(crate) struct Remember {
-    pub(crate) memory: Arc<Memory>,
-    pub(crate) starter: UnboundedSender<StarterInput>,
-}
-
 /// State protected by the machine's lock.
-struct Guarded<M> {
+pub(super) struct Guarded<M> {
     machine: Machine,
     parcels: BTreeMap<Token, Parcel<M>>,
     last_token: u64,
-    hosted: BTreeMap<ShardId, Hosted<M>>,
+    pub(super) hosted: BTreeMap<ShardId, Hosted<M>>,
     /// The regions of all published routes.
     homes: Interned<RegionId, Home>,
     /// Messages that the machine dropped. Their destructors are user code, and run without the lock.
@@ -150,11 +93,11 @@ struct Guarded<M> {
 }
 
 /// A shard that runs here.
-struct Hosted<M> {
-    generation: Generation,
-    inbox: Arc<Inbox<Parcel<M>>>,
-    control: Arc<Inbox<Control<M>>>,
-    probe: Arc<Probe>,
+pub(super) struct Hosted<M> {
+    pub(super) generation: Generation,
+    pub(super) inbox: Arc<Inbox<Parcel<M>>>,
+    pub(super) control: Arc<Inbox<Control<M>>>,
+    pub(super) probe: Arc<Probe>,
 }
 
 impl<M> Clone for Hosted<M> {
@@ -190,27 +133,19 @@ impl<M: Send + 'static> Shared<M> {
         let data_lane = DataLane::new(&name, machine.id().clone(), digest, written, node.remoting.clone());
         Self {
             id: machine.id().clone(),
-            data_lane: Arc::new(data_lane),
+            lanes: Lanes::new(&name, data_lane, node.remoting.clone()),
             entity_type,
             shards: Shards::new(&name, extractor, &settings),
-            direct_path: direct_path(&name).into(),
-            control_lane: ControlLane::new(name.clone(), node.remoting.clone()),
-            retired: AtomicBool::new(false),
             name,
             settings,
-            limit: EntityLimit::new(passivation),
-            leases,
-            threads,
+            task: RegionTask::new(passivation),
+            shard_tasks: ShardTasks::new(threads, leases),
             counts: Counts::default(),
             node,
             events: broadcast::channel(4096).0,
-            stopped: watch::channel(false).0,
-            deferred: Arc::new(Inbox::new(OF_PEERS)),
             requests: Requests::default(),
             inquiries: Inquiries::default(),
-            liveness: LivenessProbe::default(),
-            coordination: OnceLock::new(),
-            remember: OnceLock::new(),
+            neighbours: Neighbours::default(),
             guarded: Mutex::new(Guarded {
                 machine,
                 parcels: BTreeMap::new(),
@@ -257,11 +192,11 @@ impl<M: Send + 'static> Shared<M> {
                 // Named before the gate is entered: a task that closes the route waits for the gate, and a codec may
                 // take long.
                 let mut parcel = Some(self.named(parcel));
-                let recipient = self.data_lane.recipient(self.shards.known(shard));
+                let recipient = self.lanes.data.recipient(self.shards.known(shard));
                 #[allow(clippy::result_large_err, reason = "the caller gets back what it gave")]
                 let sent = remote.enter(|| {
                     let parcel = parcel.take().expect("entered once");
-                    self.data_lane.put(
+                    self.lanes.data.put(
                         &remote.home.destination,
                         recipient,
                         Stamped::Straight(remote.generation),
@@ -335,7 +270,7 @@ impl<M: Send + 'static> Shared<M> {
     pub(crate) fn drop_unaddressed(&self, message: M, reason: DeadLetterReason) -> SendError {
         let codec = self.entity_type.common.codec.as_ref();
         let manifest = codec.map_or_else(|| "".into(), |codec| manifest_of(&**codec, &message));
-        self.remoting().dead_letter(reason, &self.data_lane.path, &manifest);
+        self.remoting().dead_letter(reason, &self.lanes.data.path, &manifest);
         if self.counts.dead_letters.count(clock::now(), reason) {
             self.events.send(Event::Unaddressed { reason, message: manifest }).ok();
         }
@@ -420,7 +355,7 @@ impl<M: Send + 'static> Shared<M> {
 
     /// Counts a dropped message, and reports it.
     pub(crate) fn report_dead_letter(&self, reason: DeadLetterReason, id: &EntityId, message: Manifest) {
-        let recipient = format!("{}/{id}", self.data_lane.path);
+        let recipient = format!("{}/{id}", self.lanes.data.path);
         self.remoting().dead_letter(reason, &recipient, &message);
         if self.counts.dead_letters.count(clock::now(), reason) {
             let shard = self.shards.place(id).ok();
@@ -430,7 +365,7 @@ impl<M: Send + 'static> Shared<M> {
 
     /// The counters so far, and the present gauges.
     pub(crate) fn metrics(&self) -> RegionMetrics {
-        let coordinator = self.coordination.get().and_then(|coordination| coordination.metrics()).unwrap_or_default();
+        let coordinator = self.neighbours.coordinator_metrics();
         let guarded = self.lock();
         let messages = guarded.machine.counters();
         RegionMetrics {
@@ -485,7 +420,7 @@ impl<M: Send + 'static> Shared<M> {
         if codec.encode(&message, &mut buffer).is_err() {
             return Err(SendError::Dropped(DeadLetterReason::SerializeFailed));
         }
-        let recipient = Recipient { path: self.direct_path.clone(), sub_path: Some(shard.into()), instance: 0 };
+        let recipient = Recipient { path: self.lanes.direct_path().clone(), sub_path: Some(shard.into()), instance: 0 };
         let envelope = Envelope::new(recipient, codec.id(), manifest, buffer.freeze());
         self.remoting().send(&to.node.clone().into(), envelope).map_err(|rejected| match rejected.error {
             Rejection::QueueFull => SendError::QueueFull,
@@ -531,13 +466,12 @@ impl<M: Send + 'static> Shared<M> {
 
     /// Defers a member's message to the region's task. False if too many wait: the member repeats the message.
     pub(crate) fn offer_peer_input(&self, input: Input, bytes: usize) -> bool {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.deferred.push(Deferred::Input(input), bytes).is_ok()
+        self.task.offer(input, bytes)
     }
 
     /// Defers an input to the region's task.
     pub(crate) fn defer_input(&self, input: Input) {
-        self.deferred.push_anyway(Deferred::Input(input));
+        self.task.defer(Deferred::Input(input));
     }
 
     /// As [`Shared::input`], for an input that names a message: `parcel` is kept under its token.
@@ -570,7 +504,7 @@ impl<M: Send + 'static> Shared<M> {
         let deadline = guarded.machine.next_deadline();
         if deadline.is_some_and(|deadline| guarded.armed.is_none_or(|armed| deadline < armed)) {
             guarded.armed = deadline;
-            self.deferred.push_anyway(Deferred::Rearm);
+            self.task.defer(Deferred::Rearm);
         }
         refused
     }
@@ -619,9 +553,9 @@ impl<M: Send + 'static> Shared<M> {
             Effect::SendPeer { to, message } => self.send_peer(to, message),
             Effect::SendCoordinator { to, message } => self.send_coordinator(to, message),
             Effect::Agreement { coordinator, outcome } => {
-                self.deferred.push_anyway(Deferred::Agreement(coordinator, outcome));
+                self.task.defer(Deferred::Agreement(coordinator, outcome));
             }
-            Effect::Continue { shard } => self.deferred.push_anyway(Deferred::Input(Input::Continue { shard })),
+            Effect::Continue { shard } => self.task.defer(Deferred::Input(Input::Continue { shard })),
             Effect::StartShard { shard, generation } => self.start_shard(guarded, shard, generation),
             Effect::StopShard { shard, .. } => Self::control(guarded, &shard, Control::Stop),
             Effect::KillShard { shard, .. } => Self::control(guarded, &shard, Control::Kill),
@@ -635,9 +569,7 @@ impl<M: Send + 'static> Shared<M> {
                 }
             }
             Effect::Answer { number, answer } => self.requests.answer(number, answer),
-            Effect::Stopped => {
-                self.stopped.send_replace(true);
-            }
+            Effect::Stopped => self.task.on_stopped(),
             Effect::Event(event) => {
                 event::log(&self.name, &self.settings, &event);
                 self.events.send(Event::Region(event)).ok();
@@ -682,12 +614,12 @@ impl<M: Send + 'static> Shared<M> {
 
     fn send_data(&self, guarded: &mut Guarded<M>, to: RegionId, shard: ShardId, token: Token, stamp: Stamp) {
         let Some(parcel) = guarded.parcels.remove(&token) else { return };
-        let (node, recipient) = (to.node.clone().into(), self.data_lane.recipient(shard.clone()));
-        match self.data_lane.put(&node, recipient, Stamped::Forwarded(Box::new(stamp.clone())), parcel) {
+        let (node, recipient) = (to.node.clone().into(), self.lanes.data.recipient(shard.clone()));
+        match self.lanes.data.put(&node, recipient, Stamped::Forwarded(Box::new(stamp.clone())), parcel) {
             Ok(()) => {}
             Err((Rejection::Quarantined, parcel)) => {
                 let frames = vec![(shard, stamp, guarded.keep(parcel))];
-                self.deferred.push_anyway(Deferred::Input(Input::HandedBack { node: to.node, frames }));
+                self.task.defer(Deferred::Input(Input::HandedBack { node: to.node, frames }));
             }
             Err((refused, parcel)) => {
                 let reason = match refused {
@@ -701,15 +633,8 @@ impl<M: Send + 'static> Shared<M> {
     }
 
     fn send_mark(&self, to: &RegionId, shard: &ShardId, mark: &Mark) {
-        let bytes = frame::encode_mark(mark);
-        let mut envelope =
-            Envelope::new(self.data_lane.recipient(shard.clone()), CodecId::INTERNAL, frame::MARK_MANIFEST, bytes);
-        envelope.must_enqueue = true;
-        let envelope = envelope.to_uid(to.node.uid());
-        if let Err(rejected) = self.remoting().send(&Destination::Incarnation(to.node.clone()), envelope) {
-            // Marks bypass the queue's bound, so a mark is refused only if the peer is gone.
-            let (to, message) = (to.node.clone(), frame::MARK_MANIFEST);
-            self.events.send(Event::ControlRefused { to, message, error: rejected.error }).ok();
+        if let Err(refused) = self.lanes.send_mark(to, shard, mark) {
+            self.events.send(refused).ok();
         }
     }
 
@@ -732,7 +657,7 @@ impl<M: Send + 'static> Shared<M> {
     fn open_type_ask(&self, to: &UniqueAddress, round: u64) -> AskHeader {
         let budget = self.settings.retry_interval;
         let asked = self.remoting().open_ask(budget);
-        let (deferred, node) = (self.deferred.clone(), to.clone());
+        let (deferred, node) = (self.task.inbox().clone(), to.clone());
         self.node.runtime.spawn(async move {
             use greylag_transport::AskError::{Dropped, NoSuchRecipient};
             if let Err(NoSuchRecipient | Dropped(DeadLetterReason::Undecodable)) = asked.answer.await {
@@ -745,42 +670,21 @@ impl<M: Send + 'static> Shared<M> {
 
     fn send_coordinator(&self, to: UniqueAddress, message: RegionMessage) {
         if to == *self.remoting().self_address() {
-            return self.deferred.push_anyway(Deferred::Coordinate(message));
+            return self.task.defer(Deferred::Coordinate(message));
         }
         self.send_control(&to, crate::wire::encode_region(&message), None);
     }
 
     pub(crate) fn send_control(&self, to: &UniqueAddress, message: (&'static str, Bytes), ask: Option<AskHeader>) {
-        if let Err(refused) = self.control_lane.send(to, message, ask) {
+        if let Err(refused) = self.lanes.send_control(to, message, ask) {
             self.events.send(refused).ok();
         }
     }
 
     // --- shards ---
 
-    fn start_shard(self: &Arc<Self>, guarded: &mut Guarded<M>, shard: ShardId, generation: Generation) {
-        if let Err(reason) = self.shards.intern(&shard) {
-            // No sender of this version asks for a home of such a shard.
-            return tracing::error!(
-                entity_type = %self.name, %shard, %reason,
-                "the coordinator allocated an invalid shard id to this region"
-            );
-        }
-        let bound = Bound { items: self.settings.shard_inbox_capacity, bytes: self.settings.shard_inbox_bytes };
-        let (inbox, control) = (Arc::new(Inbox::new(bound)), Arc::new(Inbox::new(bound)));
-        let probe = self.watch(&shard);
-        let task = ShardTask::new(self.clone(), (shard.clone(), generation), inbox.clone(), control.clone(), &probe);
-        guarded.hosted.insert(shard, Hosted { generation, inbox, control, probe });
-        self.limit_changed();
-        let runs = self.node.running.begin();
-        self.threads.handle().spawn(async move {
-            let _until_it_has_stopped = runs;
-            task.run().await;
-        });
-    }
-
     /// Adds the handlers of a shard to the watchdog.
-    fn watch(&self, shard: &ShardId) -> Arc<Probe> {
+    pub(super) fn watch(&self, shard: &ShardId) -> Arc<Probe> {
         let (entity_type, shard, events) = (self.name.clone(), shard.clone(), self.events.clone());
         self.node.watchdog.watch(&self.settings, move |running_for| {
             tracing::error!(%entity_type, %shard, ?running_for, "a handler does not return; its shard serves no other entity");
@@ -790,27 +694,18 @@ impl<M: Send + 'static> Shared<M> {
 
     /// Sets another limit of active entities, if the type has one.
     pub(crate) fn set_limit(&self, limit: usize) {
-        self.limit.set(limit);
-        self.limit_changed();
-    }
-
-    /// Defers dividing the limit, which has changed, or whose number of shards has. Many shards start at a time, so the
-    /// region's task divides the limit once for all of them.
-    fn limit_changed(&self) {
-        if self.limit.begin_change() {
-            self.deferred.push_anyway(Deferred::Divide);
-        }
+        self.task.set_limit(limit);
     }
 
     /// Tells each shard its part of the limit. A region that hands its shards over keeps the parts, since its shards
     /// are gone soon.
     pub(crate) fn divide_limit(&self) {
-        self.limit.end_change();
+        self.task.begin_dividing();
         let guarded = self.lock();
         if guarded.machine.state() == RegionState::ShuttingDown {
             return;
         }
-        let part = self.limit.part(guarded.hosted.len());
+        let part = self.task.part_of_limit(guarded.hosted.len());
         guarded.hosted.values().for_each(|shard| shard.control.push_anyway(Control::Limit(part)));
     }
 
@@ -818,13 +713,6 @@ impl<M: Send + 'static> Shared<M> {
         if let Some(hosted) = guarded.hosted.get(shard) {
             hosted.probe.stops_by(&control);
             hosted.control.push_anyway(control);
-        }
-    }
-
-    /// Sends an input to the starter of remembered entities, if the type remembers them.
-    pub(crate) fn send_to_starter(&self, input: StarterInput) {
-        if let Some(remember) = self.remember.get() {
-            remember.starter.send(input).ok();
         }
     }
 
@@ -844,7 +732,7 @@ impl<M: Send + 'static> Shared<M> {
         unhandled: Vec<Parcel<M>>,
         failed: bool,
     ) {
-        self.send_to_starter(StarterInput::Ended { shard: shard.clone(), generation });
+        self.neighbours.send_to_starter(StarterInput::Ended { shard: shard.clone(), generation });
         let unhandled: Vec<_> = unhandled.into_iter().map(|parcel| self.named(parcel)).collect();
         let hosted = self.lock().hosted.get(shard).filter(|hosted| hosted.generation == generation).cloned();
         // Seal the inbox, then name the messages before the lock is taken, since that calls the user's codec. Senders
@@ -864,7 +752,7 @@ impl<M: Send + 'static> Shared<M> {
                 hosted.inbox.take(&mut last);
                 rest.extend(last);
                 guarded.hosted.remove(shard);
-                self.limit_changed();
+                self.task.limit_changed();
             }
             let all = unhandled.into_iter().chain(rest);
             let returned: Vec<_> = all.map(|parcel| guarded.give_back(parcel)).collect();
@@ -900,7 +788,7 @@ impl<M: Send + 'static> Shared<M> {
 
     /// Drops a message to one incarnation.
     pub(crate) fn drop_direct(&self, message: M, reason: DeadLetterReason) {
-        self.remoting().dead_letter(reason, &self.direct_path, "");
+        self.remoting().dead_letter(reason, self.lanes.direct_path(), "");
         self.counts.dead_letters.count(clock::now(), reason);
         undelivered(message, reason);
     }
@@ -981,9 +869,4 @@ pub(crate) fn undelivered<M>(message: M, reason: DeadLetterReason) {
 fn percent(taken: u64, whole: usize) -> u8 {
     let percent = u128::from(taken) * 100 / (whole as u128).max(1);
     u8::try_from(percent.min(100)).unwrap_or(100)
-}
-
-/// The path at which messages to one incarnation arrive; the sub-path is the shard.
-pub(crate) fn direct_path(name: &EntityTypeName) -> String {
-    format!("sharding-direct/{}", name.encoded())
 }

@@ -11,9 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use greylag_transport::{Inbound, Receiver, Remoting};
 
-use super::node::Node;
 use crate::host::DirectRef;
-use crate::machine::shard::SlotId;
 
 /// The registered incarnations of a node, with their paths.
 #[derive(Default)]
@@ -36,7 +34,8 @@ impl NodeWatchables {
         }
     }
 
-    fn end(&self, remoting: &dyn Remoting, incarnation: u64) {
+    /// Ends the watch of an incarnation: its watchers are told.
+    pub(super) fn end(&self, remoting: &dyn Remoting, incarnation: u64) {
         let path = self.lock().remove(&incarnation);
         if let Some(path) = path {
             remoting.unregister(&path);
@@ -45,37 +44,5 @@ impl NodeWatchables {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<str>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The incarnations of one shard that can be watched. Dropping this value ends them.
-pub(crate) struct ShardWatchables {
-    node: Arc<Node>,
-    incarnations: BTreeMap<SlotId, u64>,
-}
-
-impl ShardWatchables {
-    pub(crate) fn new(node: Arc<Node>) -> Self {
-        Self { node, incarnations: BTreeMap::new() }
-    }
-
-    /// Notes an incarnation whose handler has asked for its address.
-    pub(crate) fn note(&mut self, slot: SlotId, incarnation: u64) {
-        self.incarnations.insert(slot, incarnation);
-    }
-
-    /// Notes that the incarnation of the slot has ended: its watchers are told.
-    pub(crate) fn end(&mut self, slot: SlotId) {
-        if let Some(incarnation) = self.incarnations.remove(&slot) {
-            self.node.watchables.end(&*self.node.remoting, incarnation);
-        }
-    }
-}
-
-impl Drop for ShardWatchables {
-    fn drop(&mut self) {
-        for incarnation in std::mem::take(&mut self.incarnations).into_values() {
-            self.node.watchables.end(&*self.node.remoting, incarnation);
-        }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::shard::Control;
+use super::control_item::Control;
 use crate::machine::shard::{SampleOutcome, StuckHandler};
 use crate::settings::{RuntimeSettings, ShardingSettings, StuckShardAction};
 

@@ -97,7 +97,7 @@ fn on_frame<M: Send + 'static>(
 ) -> Result<(), DeadLetterReason> {
     let (shard, number) = shard_of(shared, message)?;
     let (header, length) = frame::read_header(&message.payload, shared.node.horizon).map_err(|error| error.reason())?;
-    if header.digest != shared.data_lane.digest {
+    if header.digest != shared.lanes.data.digest {
         return Err(DeadLetterReason::FingerprintMismatch);
     }
     let Inbound { from, codec, manifest, ask, .. } = message;

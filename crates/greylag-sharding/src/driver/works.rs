@@ -15,8 +15,8 @@ use futures::FutureExt;
 use tokio::task::AbortHandle;
 
 use super::blocking::JobHandle;
+use super::control_item::Control;
 use super::node::Node;
-use super::shard::Control;
 use crate::held::Held;
 use crate::host::{Resumption, Work};
 use crate::inbox::Inbox;

@@ -1,7 +1,8 @@
 //! A plain entity as hosted by its shard.
 
-use super::{Entity, Failure, Signal};
-use crate::host::{HostedEntity, ShardCx};
+use super::behavior::Entity;
+use super::failure::Failure;
+use crate::host::{HostedEntity, ShardCx, Signal};
 
 /// Hosts one plain entity.
 pub(crate) struct PlainEntity<E>(pub(crate) E);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use greylag_core::{DeadLetterReason, ReplyAddress, ReplyPort, ReplyTo, UniqueAddress};
 
-use super::{AskError, SendError};
+use super::error::{AskError, SendError};
 use crate::driver::{Asked, Region};
 use crate::ids::EntityId;
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
-use super::ShardMemory;
+use super::shard_memory::ShardMemory;
 use crate::driver::clock;
+use crate::driver::control_item::Control;
 use crate::driver::histogram::WriteRecorder;
-use crate::driver::shard::Control;
 use crate::inbox::Inbox;
 use crate::machine::shard::StoreUpdate;
 

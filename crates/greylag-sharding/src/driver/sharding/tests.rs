@@ -1,12 +1,16 @@
 //! Setting entity types up, on one node.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use super::*;
 use crate::Event;
 use crate::entity::{Entity, Failure, Supervision};
-use crate::entity_ref::{AskError, SendError};
+use crate::entity_ref::{AskError, EntityRef, SendError};
+use crate::entity_type::EntityType;
+use crate::extractor::HashV1;
 use crate::machine::region::RegionEvent;
+use crate::passivation::Passivation;
 use greylag_codec::json;
 use greylag_core::{Registry, ReplyTo};
 use greylag_persistence::Ctx;

@@ -18,7 +18,7 @@ use greylag_ddata::{Key, Read, ReadLevel, Replicator, WriteLevel};
 use twox_hash::XxHash3_64;
 
 use super::failures::Failures;
-use super::{NotCommitted, StateStore, Unreadable};
+use super::state_store::{NotCommitted, StateStore, Unreadable};
 use crate::ids::{EntityTypeName, ShardId};
 use crate::machine::coordinator::{Meta, StateEvent, StoredHome, StoredState};
 use crate::settings::{MajorityPlus, ShardingSettings};

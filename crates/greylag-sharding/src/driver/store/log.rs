@@ -20,28 +20,14 @@ use greylag_persistence::{
     Stores, Tags, Under, WriterEpoch, WriterUuid,
 };
 
-use super::Unreadable;
+use super::format::Format;
 use super::snapshots::Snapshots;
+use super::state_store::Unreadable;
 use crate::ids::EntityTypeName;
 use crate::settings::ShardingSettings;
 
 /// Snapshots tried before the events alone are read. Source: persistence §2.5.
 const SNAPSHOT_ATTEMPTS: usize = 3;
-
-/// The record formats of a kind of history, and its error texts.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Format {
-    /// The kind of history, for error texts.
-    pub(crate) what: &'static str,
-    /// Manifest of an event.
-    pub(crate) event: &'static str,
-    /// Manifest of a snapshot.
-    pub(crate) snapshot: &'static str,
-    /// Version of events and snapshots.
-    pub(crate) version: u32,
-    /// Advice for an operator about a history that cannot be read.
-    pub(crate) advice: &'static str,
-}
 
 /// The state that the records of a history yield.
 pub(crate) trait Fold: Send {

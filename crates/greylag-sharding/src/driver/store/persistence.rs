@@ -21,8 +21,9 @@ use greylag_persistence::{AppendError, PersistenceId, SeqNr, StoreFailure, Store
 use tokio::sync::Mutex;
 
 use super::failures::Failures;
-use super::log::{Claimed, Fold, Format, Log, RecoverError};
-use super::{NotCommitted, StateStore, Unreadable};
+use super::format::Format;
+use super::log::{Claimed, Fold, Log, RecoverError};
+use super::state_store::{NotCommitted, StateStore, Unreadable};
 use crate::driver::coordinated::Coordinated;
 use crate::driver::node::horizon;
 use crate::fingerprint::Fingerprint;

@@ -15,7 +15,7 @@ use greylag_persistence::{
     Stores, WriterEpoch,
 };
 
-use super::log::Format;
+use super::format::Format;
 use crate::ids::EntityTypeName;
 use crate::settings::StateJournalSettings;
 

@@ -61,7 +61,7 @@ impl HostedShard {
     }
 
     fn inbound(&self, codec: CodecId, manifest: &str, payload: Bytes) -> Inbound {
-        let path = self.region.0.data_lane.path.clone();
+        let path = self.region.0.lanes.data.path.clone();
         let recipient = Recipient { path, sub_path: Some(self.shard.shared().clone()), instance: 0 };
         let manifest = Manifest::from(manifest.to_owned());
         Inbound { from: self.origin.node.clone(), recipient, codec, manifest, payload, ask: None }
@@ -70,7 +70,7 @@ impl HostedShard {
     /// A message with this header.
     fn message(&self, put_header: impl FnOnce(&mut BytesMut, u32, &EntityId)) -> Inbound {
         let mut payload = BytesMut::new();
-        put_header(&mut payload, self.region.0.data_lane.digest, &EntityId::new("e").unwrap());
+        put_header(&mut payload, self.region.0.lanes.data.digest, &EntityId::new("e").unwrap());
         payload.extend_from_slice(b"1");
         self.inbound(CodecId::JSON, "sink", payload.freeze())
     }
