@@ -14,7 +14,5 @@
 //! Source: sharding §4.7 to §4.9.
 
 pub(crate) mod starter;
-mod store;
 
-pub(crate) use self::store::shard_persistence_id;
-pub use self::store::{InMemoryRememberStore, RememberEntitiesStore, RememberError, RememberStore, ShardTerm};
+pub use crate::driver::{InMemoryRememberStore, RememberEntitiesStore, RememberError, RememberStore, ShardTerm};

@@ -10,7 +10,7 @@ mod nouns;
 pub mod remembered;
 
 use bytes::Bytes;
-use greylag_core::{DecodeError, Generation, NodeAddress, Uid, UniqueAddress};
+use greylag_core::{DecodeError, Generation};
 use prost::Message;
 
 use self::inspection::INSPECTION_MANIFEST;
@@ -21,15 +21,14 @@ use self::nouns::{
 pub use daemon::{decode_daemon_answer, decode_daemon_record, encode_daemon_answer, encode_daemon_record};
 
 use crate::error::ReadError;
-use crate::fingerprint::{Fingerprint, Mismatch, StateStoreMode};
+use crate::fingerprint::Mismatch;
 use crate::generated as proto;
 use crate::horizon::Horizon;
-use crate::ids::{RegionId, ShardId};
 use crate::inspection::InspectionMessage;
 use crate::machine::coordinator::{Meta, StoredHome};
 use crate::machine::message::{
-    Attempt, Claim, ClaimState, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, PeerMessage,
-    RegionMessage, Register, TypeClaim,
+    Claim, ClaimState, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, PeerMessage, RegionMessage, Register,
+    TypeClaim,
 };
 
 /// Manifest of messages of regions to coordinators.
@@ -451,6 +450,9 @@ fn read_peer(message: proto::ToPeer, horizon: Horizon) -> Result<PeerMessage, In
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fingerprint::{Fingerprint, StateStoreMode};
+    use crate::ids::{RegionId, ShardId};
+    use crate::machine::message::Attempt;
 
     const WALL: u64 = 1_800_000_000;
     const YEARS_200: u64 = 200 * 365 * 24 * 60 * 60;

@@ -1,14 +1,19 @@
 //! The lanes and paths of one entity type, by which its region reaches other nodes.
 
+pub(super) mod control;
+pub(super) mod data;
+pub(super) mod handover;
+pub(super) mod wire;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
 use greylag_core::{CodecId, UniqueAddress};
-use greylag_transport::{AskHeader, Destination, Envelope, Recipient, Remoting};
+use greylag_transport::{AskHeader, Destination, Envelope, Remoting};
 
-use super::control::ControlLane;
-use super::data::DataLane;
-use super::event::Event;
+use self::control::ControlLane;
+use self::data::DataLane;
+use crate::driver::region::event::Event;
 use crate::frame;
 use crate::ids::{EntityTypeName, RegionId, ShardId};
 use crate::machine::message::Mark;

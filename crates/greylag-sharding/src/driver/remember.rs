@@ -10,6 +10,7 @@ mod journal;
 mod memory;
 mod shard_memory;
 mod starter;
+mod store;
 
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ pub(crate) use self::calls::StoreCalls;
 pub(crate) use self::memory::{Memory, StoreKind};
 pub(crate) use self::shard_memory::{LoadError, ShardSet};
 pub(crate) use self::starter::StarterTask;
+pub use self::store::{InMemoryRememberStore, RememberEntitiesStore, RememberError, RememberStore, ShardTerm};
 use crate::settings::ShardingSettings;
 
 /// Opens the place in which a node keeps the durable entries of the named replicator.

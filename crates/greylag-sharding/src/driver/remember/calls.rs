@@ -6,9 +6,9 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use super::shard_memory::ShardMemory;
-use crate::driver::clock;
-use crate::driver::control_item::Control;
-use crate::driver::histogram::WriteRecorder;
+use crate::driver::metrics::histogram::WriteRecorder;
+use crate::driver::node::clock;
+use crate::driver::shard::control_item::Control;
 use crate::inbox::Inbox;
 use crate::machine::shard::StoreUpdate;
 

@@ -11,9 +11,9 @@ use greylag_persistence::{AppendError, PersistenceId, Stores};
 use tokio::sync::Mutex;
 
 use super::shard_memory::{LoadError, ShardMemory, ShardSet};
-use crate::driver::store::format::Format;
-use crate::driver::store::log::{Claimed, Fold, Log, RecoverError};
-use crate::driver::store::{NotCommitted, PersistenceStore};
+use crate::driver::coordinator::store::format::Format;
+use crate::driver::coordinator::store::log::{Claimed, Fold, Log, RecoverError};
+use crate::driver::coordinator::store::{NotCommitted, PersistenceStore};
 use crate::fingerprint::Fingerprint;
 use crate::ids::{EntityId, EntityTypeName, ShardId};
 use crate::machine::shard::StoreUpdate;

@@ -7,10 +7,11 @@ use greylag_ddata::Replicator;
 use greylag_persistence::Stores;
 
 use super::shard_memory::{ShardMemory, ShardSet};
+use super::store::shard_persistence_id;
 use super::{custom, ddata, journal};
 use crate::fingerprint::Fingerprint;
 use crate::ids::{EntityTypeName, ShardId};
-use crate::remember::{RememberEntitiesStore, ShardTerm, shard_persistence_id};
+use crate::remember::{RememberEntitiesStore, ShardTerm};
 use crate::settings::ShardingSettings;
 
 /// The store of one entity type on this node.

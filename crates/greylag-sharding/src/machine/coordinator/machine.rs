@@ -235,7 +235,7 @@ impl Coordinator {
         self.homes.may_send(shard, self.state == CoordinatorState::Active, &self.nodes.view.members)
     }
 
-    pub(super) fn announce(&self, announcements: Announcements, out: &mut Vec<Effect>) {
+    fn announce(&self, announcements: Announcements, out: &mut Vec<Effect>) {
         for (region, shards) in announcements.hosts {
             self.send_homes(&region, &shards, CoordinatorMessage::HostShard, out);
         }
