@@ -89,37 +89,27 @@
 
 pub mod allocation;
 mod driver;
-pub mod entity;
-mod entity_ref;
-pub mod entity_type;
-pub mod error;
-mod extensions;
-pub mod extractor;
-pub mod fingerprint;
-mod frame;
-pub mod healthcheck;
-mod held;
+mod entities;
 #[allow(missing_docs, clippy::all, unreachable_pub, unused_qualifications)]
 mod generated {
     include!("generated/greylag.sharding.v1.rs");
 }
-pub mod horizon;
-pub mod host;
-pub mod ids;
-mod inbox;
-pub mod inspection;
-mod interned;
-mod key;
 pub mod machine;
-mod parcel;
-pub mod parts;
+mod nouns;
 pub mod passivation;
 pub mod remember;
-mod routes;
 pub mod settings;
 mod start;
-mod timetable;
+mod transfer;
 pub mod wire;
+
+pub use self::entities::{entity, entity_type, host};
+pub(crate) use self::entities::{entity_ref, extensions};
+pub(crate) use self::machine::{interned, timetable};
+pub(crate) use self::nouns::key;
+pub use self::nouns::{error, extractor, fingerprint, healthcheck, horizon, ids, inspection};
+pub use self::transfer::parts;
+pub(crate) use self::transfer::{frame, held, inbox, parcel, routes};
 
 pub use driver::{
     AllocationStrategy, CoordinatorMetrics, DaemonError, DaemonInit, DaemonProcess, DaemonProcesses, Event,

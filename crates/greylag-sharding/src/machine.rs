@@ -14,7 +14,9 @@
 
 pub mod coordinator;
 pub mod daemon;
+pub(crate) mod interned;
 pub mod membership;
 pub mod message;
 pub mod region;
 pub mod shard;
+pub(crate) mod timetable;

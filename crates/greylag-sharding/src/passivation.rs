@@ -21,14 +21,10 @@
 //! Source: sharding §4.10.
 
 mod composite;
-mod entries;
-mod frequency;
 mod hill_climber;
-mod most_recent;
 mod order;
 mod plain;
 mod policy;
-mod recency;
 mod settings;
 mod sketch;
 mod strategy;

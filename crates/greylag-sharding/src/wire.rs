@@ -6,25 +6,29 @@
 mod daemon;
 pub mod history;
 pub mod inspection;
+mod nouns;
 pub mod remembered;
 
 use bytes::Bytes;
-use greylag_core::{DecodeError, Generation, NodeAddress, Uid, UniqueAddress};
+use greylag_core::{DecodeError, Generation};
 use prost::Message;
 
 use self::inspection::INSPECTION_MANIFEST;
+use self::nouns::{
+    Fault, Invalid, fingerprint, generations, names, node, read_attempt, read_epoch, read_fingerprint, read_generation,
+    read_generations, read_names, read_node, read_region, read_regions, read_shard, region,
+};
 pub use daemon::{decode_daemon_answer, decode_daemon_record, encode_daemon_answer, encode_daemon_record};
 
 use crate::error::ReadError;
-use crate::fingerprint::{Fingerprint, Mismatch, StateStoreMode};
+use crate::fingerprint::Mismatch;
 use crate::generated as proto;
 use crate::horizon::Horizon;
-use crate::ids::{RegionId, ShardId};
 use crate::inspection::InspectionMessage;
 use crate::machine::coordinator::{Meta, StoredHome};
 use crate::machine::message::{
-    Attempt, Claim, ClaimState, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, Home, PeerMessage,
-    RegionMessage, Register, TypeClaim,
+    Claim, ClaimState, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, PeerMessage, RegionMessage, Register,
+    TypeClaim,
 };
 
 /// Manifest of messages of regions to coordinators.
@@ -175,130 +179,6 @@ fn read_stored_meta(meta: proto::StoredMeta, horizon: Horizon) -> Result<Meta, I
             incarnation: meta.coordinator_incarnation,
         },
         fingerprint: read_fingerprint(meta.fingerprint)?,
-    })
-}
-
-/// The fault of the field that made a message unreadable.
-enum Fault {
-    Missing,
-    BeyondReach,
-}
-
-/// The field that made a message unreadable.
-struct Invalid(&'static str, Fault);
-
-impl Invalid {
-    fn of(self, manifest: &str) -> ReadError {
-        match self {
-            Self(what, Fault::Missing) => {
-                DecodeError::malformed(manifest, format!("{what} is missing or invalid")).into()
-            }
-            Self(what, Fault::BeyondReach) => ReadError::BeyondReach(what),
-        }
-    }
-}
-
-fn node(address: &UniqueAddress) -> proto::Node {
-    proto::Node {
-        host: address.address().host().to_owned(),
-        port: address.address().port().into(),
-        uid: address.uid().get(),
-    }
-}
-
-fn read_node(node: Option<proto::Node>) -> Result<UniqueAddress, Invalid> {
-    let node = node.ok_or(Invalid("node", Fault::Missing))?;
-    let port = u16::try_from(node.port).map_err(|_| Invalid("port", Fault::Missing))?;
-    let address = NodeAddress::new(&node.host, port).map_err(|_| Invalid("node address", Fault::Missing))?;
-    Ok(UniqueAddress::new(address, Uid::new(node.uid).ok_or(Invalid("uid", Fault::Missing))?))
-}
-
-fn region(region: &RegionId) -> proto::Region {
-    proto::Region { node: Some(node(&region.node)), incarnation: region.incarnation }
-}
-
-fn read_region(region: Option<proto::Region>) -> Result<RegionId, Invalid> {
-    let region = region.ok_or(Invalid("region", Fault::Missing))?;
-    Ok(RegionId { node: read_node(region.node)?, incarnation: region.incarnation })
-}
-
-fn read_regions(regions: Vec<proto::Region>) -> Result<Vec<RegionId>, Invalid> {
-    regions.into_iter().map(|region| read_region(Some(region))).collect()
-}
-
-fn read_shard(shard: String) -> Result<ShardId, Invalid> {
-    ShardId::new(shard).map_err(|_| Invalid("shard", Fault::Missing))
-}
-
-fn names<'a>(shards: impl IntoIterator<Item = &'a ShardId>) -> Vec<String> {
-    shards.into_iter().map(ToString::to_string).collect()
-}
-
-fn read_names<C: FromIterator<ShardId>>(shards: Vec<String>) -> Result<C, Invalid> {
-    shards.into_iter().map(read_shard).collect()
-}
-
-fn read_generation(generation: u64, horizon: Horizon) -> Result<Generation, Invalid> {
-    horizon.generation(generation).ok_or(Invalid("generation", Fault::BeyondReach))
-}
-
-fn read_epoch(epoch: Epoch, horizon: Horizon) -> Result<Epoch, Invalid> {
-    horizon.epoch(epoch).ok_or(Invalid("epoch", Fault::BeyondReach))
-}
-
-fn read_attempt(attempt: u64, horizon: Horizon) -> Result<Attempt, Invalid> {
-    horizon.attempt(attempt).ok_or(Invalid("attempt", Fault::BeyondReach))
-}
-
-fn generations(shards: &[(ShardId, Generation)]) -> Vec<proto::ShardGeneration> {
-    let one = |(shard, generation): &(ShardId, Generation)| proto::ShardGeneration {
-        shard: shard.to_string(),
-        generation: generation.as_u64(),
-    };
-    shards.iter().map(one).collect()
-}
-
-fn read_generations(
-    shards: Vec<proto::ShardGeneration>,
-    horizon: Horizon,
-) -> Result<Vec<(ShardId, Generation)>, Invalid> {
-    shards.into_iter().map(|one| Ok((read_shard(one.shard)?, read_generation(one.generation, horizon)?))).collect()
-}
-
-fn fingerprint(own: &Fingerprint) -> proto::Fingerprint {
-    proto::Fingerprint {
-        protocol_major: own.protocol_major,
-        type_name: own.type_name.clone(),
-        extractor_name: own.extractor.0.clone(),
-        extractor_version: own.extractor.1,
-        number_of_shards: own.number_of_shards,
-        remember_entities: own.remember_entities,
-        remember_entities_store: own.remember_entities_store.clone(),
-        state_store_mode: match own.state_store_mode {
-            StateStoreMode::Ddata => 0,
-            StateStoreMode::Persistence => 1,
-        },
-        role: own.role.clone(),
-        codec: own.codec.clone(),
-    }
-}
-
-fn read_fingerprint(read: Option<proto::Fingerprint>) -> Result<Fingerprint, Invalid> {
-    let read = read.ok_or(Invalid("fingerprint", Fault::Missing))?;
-    Ok(Fingerprint {
-        protocol_major: read.protocol_major,
-        type_name: read.type_name,
-        extractor: (read.extractor_name, read.extractor_version),
-        number_of_shards: read.number_of_shards,
-        remember_entities: read.remember_entities,
-        remember_entities_store: read.remember_entities_store,
-        state_store_mode: match read.state_store_mode {
-            0 => StateStoreMode::Ddata,
-            1 => StateStoreMode::Persistence,
-            _ => return Err(Invalid("state store mode", Fault::Missing)),
-        },
-        role: read.role,
-        codec: read.codec,
     })
 }
 
@@ -570,6 +450,9 @@ fn read_peer(message: proto::ToPeer, horizon: Horizon) -> Result<PeerMessage, In
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fingerprint::{Fingerprint, StateStoreMode};
+    use crate::ids::{RegionId, ShardId};
+    use crate::machine::message::Attempt;
 
     const WALL: u64 = 1_800_000_000;
     const YEARS_200: u64 = 200 * 365 * 24 * 60 * 60;

@@ -4,6 +4,7 @@
 
 mod command;
 pub(super) mod handle;
+mod init;
 mod manager_driver;
 mod returning;
 mod store;
@@ -19,12 +20,13 @@ use greylag_core::DeadLetterReason;
 
 use self::command::{Command, CommandCodec};
 pub use self::handle::{DaemonError, DaemonProcesses};
+pub use self::init::DaemonInit;
 use self::manager_driver::ManagerDriver;
 use self::store::RecordStore;
 use self::worker::{Latest, Worker};
-use super::init_error::InitError;
-use super::sharding::Sharding;
-use crate::entity::{Entity, EntityInit, Failure, Supervision};
+use crate::driver::sharding::handle::Sharding;
+use crate::driver::sharding::init_error::InitError;
+use crate::entity::{Entity, Failure, Supervision};
 use crate::entity_type::EntityType;
 use crate::extractor::Extractor;
 use crate::ids::{EntityId, EntityTypeName, ShardId, percent_encode};
@@ -32,19 +34,6 @@ use crate::key::EntityKey;
 use crate::machine::daemon::{DaemonManagerConfig, ProcessId};
 use crate::passivation::Passivation;
 use crate::settings::DaemonProcessSettings;
-
-/// The worker for which the factory of a daemon process is called.
-#[derive(Debug, Clone)]
-pub struct DaemonInit {
-    /// Index of the worker, from 0.
-    pub index: u32,
-    /// The number of workers.
-    pub count: u32,
-    /// How often that number was changed.
-    pub revision: u64,
-    /// The worker as an entity.
-    pub entity: EntityInit,
-}
 
 /// A daemon process that is not started yet: a fixed number of workers, each alive once, spread over the nodes.
 ///

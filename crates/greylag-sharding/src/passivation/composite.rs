@@ -12,9 +12,8 @@
 //!
 //! Source: sharding §4.10; "TinyLFU" and "Adaptive Software Cache Management", Einziger et al.
 
-use super::entries::{Area, Entries};
 use super::hill_climber::HillClimber;
-use super::order::{Order, order, share};
+use super::order::{Area, Entries, Order, order, share};
 use super::policy::{AdmissionWindow, FrequencySketch, ReplacementPolicy};
 use super::sketch::Sketch;
 

@@ -1,7 +1,6 @@
 //! A strategy of one order with a limit.
 
-use super::entries::Entries;
-use super::order::Order;
+use super::order::{Entries, Order};
 
 /// One order, and its limit.
 #[derive(Debug)]

@@ -1,8 +1,7 @@
 //! The machine of one shard: keeps the number of its active entities within a limit.
 
 use super::composite::Composite;
-use super::entries::{Entries, SlotState};
-use super::order::order;
+use super::order::{Entries, SlotState, order};
 use super::plain::Plain;
 use super::settings::Passivation;
 

@@ -6,10 +6,11 @@
 use greylag_core::{DecodeError, Generation};
 use prost::Message;
 
-use super::{
+use super::nouns::{
     Fault, Invalid, fingerprint, node, read_epoch, read_fingerprint, read_generation, read_node, read_region,
-    read_shard, read_stored_home, read_stored_meta, region, stored_home, stored_meta,
+    read_shard, region,
 };
+use super::{read_stored_home, read_stored_meta, stored_home, stored_meta};
 use crate::error::ReadError;
 use crate::generated as proto;
 use crate::generated::history_event::{

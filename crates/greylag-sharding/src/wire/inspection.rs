@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use prost::Message;
 
-use super::{Fault, Invalid, names, read_names, read_shard};
+use super::nouns::{Fault, Invalid, names, read_names, read_shard};
 use crate::generated as proto;
 use crate::generated::inspection::{AskEntities, AskStats, Body, Entities, ShardCounts, ShardEntities, Stats};
 use crate::ids::EntityId;

@@ -11,7 +11,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::command::Command;
 use super::store::{Commit, RecordStore};
 use crate::driver::Region;
-use crate::driver::clock;
+use crate::driver::node::clock;
 use crate::ids::ShardId;
 use crate::machine::daemon::{Answer, DaemonManager, DaemonManagerConfig, Effect, Input};
 

@@ -3,7 +3,7 @@
 use std::sync::Weak;
 
 use super::worker::Latest;
-use crate::driver::shared::Shared;
+use crate::driver::region::shared::Shared;
 use crate::driver::{Event, Region, RegionEvents};
 use crate::ids::ShardId;
 use crate::machine::daemon::ProcessId;

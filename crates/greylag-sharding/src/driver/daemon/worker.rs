@@ -9,7 +9,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::DaemonInit;
+use super::init::DaemonInit;
 use super::store::RecordStore;
 use crate::entity::{Entity, EntityInit, Failure, PlainEntity};
 use crate::host::{HostedEntity, ShardCx, Signal};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
-use super::ShardMemory;
-use crate::driver::clock;
-use crate::driver::histogram::WriteRecorder;
-use crate::driver::shard::Control;
+use super::shard_memory::ShardMemory;
+use crate::driver::metrics::histogram::WriteRecorder;
+use crate::driver::node::clock;
+use crate::driver::shard::control_item::Control;
 use crate::inbox::Inbox;
 use crate::machine::shard::StoreUpdate;
 

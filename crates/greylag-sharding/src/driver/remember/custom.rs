@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures::FutureExt;
 
-use super::{LoadError, ShardMemory, ShardSet};
+use super::shard_memory::{LoadError, ShardMemory, ShardSet};
 use crate::ids::{EntityId, ShardId};
 use crate::machine::shard::StoreUpdate;
 use crate::remember::{RememberEntitiesStore, RememberError, ShardTerm};

@@ -16,7 +16,7 @@ use greylag_crdt::{OrSet, UpdateCx};
 use greylag_ddata::{InvalidKey, Key, ReadLevel, Replicator, WriteLevel};
 use twox_hash::XxHash3_64;
 
-use super::{LoadError, ShardMemory, ShardSet};
+use super::shard_memory::{LoadError, ShardMemory, ShardSet};
 use crate::ids::{EntityId, EntityTypeName, ShardId, percent_encode};
 use crate::machine::shard::StoreUpdate;
 use crate::remember::{RememberError, ShardTerm};

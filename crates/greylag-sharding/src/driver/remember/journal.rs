@@ -10,11 +10,12 @@ use greylag_core::Generation;
 use greylag_persistence::{AppendError, PersistenceId, Stores};
 use tokio::sync::Mutex;
 
-use super::{LoadError, ShardMemory, ShardSet};
-use crate::driver::store::log::{Claimed, Fold, Format, Log, RecoverError};
-use crate::driver::store::{NotCommitted, PersistenceStore};
+use super::shard_memory::{LoadError, ShardMemory, ShardSet};
+use crate::driver::coordinator::store::format::Format;
+use crate::driver::coordinator::store::log::{Claimed, Fold, Log, RecoverError};
+use crate::driver::coordinator::store::{NotCommitted, PersistenceStore};
 use crate::fingerprint::Fingerprint;
-use crate::ids::{EntityId, EntityTypeName, ShardId, percent_encode};
+use crate::ids::{EntityId, EntityTypeName, ShardId};
 use crate::machine::shard::StoreUpdate;
 use crate::remember::{RememberError, ShardTerm};
 use crate::settings::ShardingSettings;
@@ -28,11 +29,6 @@ const FORMAT: Format = Format {
     advice: "restore it from a copy, or stop all nodes and remove it with remove_remembered_entities; entities start with \
              their next message then",
 };
-
-/// The persistence id of a shard's history; `None` if its names are too long for one.
-pub(super) fn shard_persistence_id(name: &EntityTypeName, shard: &ShardId) -> Option<PersistenceId> {
-    PersistenceId::unique(&format!("/sharding/{}Shard/{}", name.encoded(), percent_encode(shard.as_str()))).ok()
-}
 
 /// The memory of one shard.
 pub(super) struct JournalShard {

@@ -10,8 +10,8 @@ use futures::stream::FuturesUnordered;
 use greylag_core::EntityError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::driver::clock;
-use crate::driver::shared::Shared;
+use crate::driver::node::clock;
+use crate::driver::region::shared::Shared;
 use crate::ids::{EntityId, ShardId};
 use crate::remember::starter::{Effect, Input, Starter};
 use crate::settings::ShardingSettings;

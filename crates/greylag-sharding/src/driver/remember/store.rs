@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use greylag_core::Generation;
+use greylag_persistence::PersistenceId;
 
-use crate::ids::{EntityId, EntityTypeName, ShardId};
+use crate::ids::{EntityId, EntityTypeName, ShardId, percent_encode};
 
 /// Where the entities of a type are remembered. All nodes must agree. Source: sharding §4.8.
 #[derive(Clone, Default)]
@@ -31,7 +32,7 @@ impl RememberStore {
     /// Whether the store can keep the entities of a shard with this name: persistence ids have a bound. Source:
     /// sharding §4.8.
     pub(crate) fn has_room_for(&self, name: &EntityTypeName, shard: &ShardId) -> bool {
-        !matches!(self, Self::EventSourced) || super::journal::shard_persistence_id(name, shard).is_some()
+        !matches!(self, Self::EventSourced) || shard_persistence_id(name, shard).is_some()
     }
 
     /// The name by which nodes compare their stores, and configuration files name them.
@@ -201,4 +202,9 @@ impl RememberEntitiesStore for InMemoryRememberStore {
     async fn shards(&self) -> Result<BTreeSet<ShardId>, RememberError> {
         Ok(self.lock().shards.clone())
     }
+}
+
+/// The persistence id of a shard's history; `None` if its names are too long for one.
+pub(crate) fn shard_persistence_id(name: &EntityTypeName, shard: &ShardId) -> Option<PersistenceId> {
+    PersistenceId::unique(&format!("/sharding/{}Shard/{}", name.encoded(), percent_encode(shard.as_str()))).ok()
 }

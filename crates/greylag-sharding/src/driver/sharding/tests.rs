@@ -1,12 +1,21 @@
 //! Setting entity types up, on one node.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use super::*;
 use crate::Event;
+use crate::driver::{InitError, Region, Sharding};
 use crate::entity::{Entity, Failure, Supervision};
-use crate::entity_ref::{AskError, SendError};
+use crate::entity_ref::{AskError, EntityRef, SendError};
+use crate::entity_type::EntityType;
+use crate::extractor::HashV1;
+use crate::key::EntityKey;
 use crate::machine::region::RegionEvent;
+use crate::passivation::Passivation;
+use crate::settings::ShardingSettings;
+use greylag_cluster::{Cluster, ClusterEvent};
 use greylag_codec::json;
 use greylag_core::{Registry, ReplyTo};
 use greylag_persistence::Ctx;

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
 
-use super::RegionConfig;
+use super::config::RegionConfig;
 use super::protocol::Effect;
 use super::report::RegionEvent;
 use crate::fingerprint::{Fingerprint, Mismatch};

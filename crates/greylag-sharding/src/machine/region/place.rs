@@ -1,17 +1,26 @@
 //! One shard as a region knows it: its [`Slot`], and the data that every state has.
 
+mod buffer;
+mod handoff;
+mod hosting;
 mod places;
+mod slot;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use greylag_core::Generation;
 
+pub(super) use self::buffer::{Buffer, Content, Rank, Waiting};
 pub(super) use self::places::Places;
-use super::buffer::Buffer;
-use super::slot::{Hosting, Slot};
+pub(super) use self::slot::{
+    AfterDrain, Ending, Hosting, LeftRoute, Local, Next, OldPath, Remote, Served, Slot, Table, Task,
+};
 use crate::ids::RegionId;
 use crate::machine::message::Attempt;
+
+/// Shortest time between two starts of a failed shard that messages wait for.
+const MIN_RESTART: Duration = Duration::from_millis(100);
 
 /// See the module's description.
 #[derive(Debug, Default)]
@@ -108,5 +117,42 @@ impl Place {
     /// The earliest instant at which a tick has work to do.
     fn deadline(&self) -> Option<Instant> {
         self.asking.at.into_iter().chain(self.slot.deadline()).min()
+    }
+
+    /// Shortens the backoff of a failed shard that a message waits for.
+    pub(super) fn hasten_restart(&mut self, now: Instant) {
+        if let Slot::LocalStarting(starting) = &mut self.slot
+            && let Task::Failed(retry_at) = &mut starting.task
+        {
+            *retry_at = (*retry_at).min(now + MIN_RESTART);
+        }
+    }
+
+    /// Forgets the old path if the echo is that of its probe: the path is empty now.
+    pub(super) fn on_own_echo(&mut self, nonce: u64) {
+        if self.slot.old_path().is_some_and(|path| path.probe == Some(nonce)) {
+            self.slot.forget_left();
+        }
+    }
+
+    /// A shard on another node of which only its home is known.
+    fn at_rest(region: &RegionId, generation: Generation) -> Self {
+        Self {
+            slot: Slot::Remote(Remote { region: region.clone(), generation, is_open: true }),
+            heard: Some(generation),
+            last_home: Some(region.clone()),
+            ..Self::default()
+        }
+    }
+
+    /// The home, if nothing else is known of the shard: then [`Place::at_rest`] of this home restores the same place.
+    fn rests_at(&self) -> Option<(&RegionId, Generation)> {
+        let Self { slot, heard, ended, last_home, buffer, is_turn_asked, owes_leftover_mark, .. } = self;
+        let Self { asking, acked, marks, leftover_marks, .. } = self;
+        let Slot::Remote(Remote { region, generation, is_open: true }) = slot else { return None };
+        let is_home_all = (*heard, ended, last_home.as_ref()) == (Some(*generation), &None, Some(region));
+        let waits = !buffer.is_new() || *is_turn_asked || *owes_leftover_mark || *asking != Asking::default();
+        let is_marked = acked.is_some() || !marks.is_empty() || !leftover_marks.is_empty();
+        (is_home_all && !waits && !is_marked).then_some((region, *generation))
     }
 }

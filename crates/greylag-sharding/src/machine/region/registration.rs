@@ -8,16 +8,12 @@
 
 use std::time::{Duration, Instant};
 
-use greylag_core::{DeadLetterReason, UniqueAddress};
+use greylag_core::UniqueAddress;
 
-use super::place::Place;
-use super::protocol::Effect;
-use super::report::{Obstacle, RegionEvent};
-use super::{Region, RegionState};
+use super::config::{RegionConfig, RegionState};
 use crate::fingerprint::Mismatch;
-use crate::ids::ShardId;
-use crate::machine::membership::{Members, Phase};
-use crate::machine::message::{AgreementOutcome, Claim, CoordinatorId, Epoch, RegionMessage, Register};
+use crate::machine::membership::Members;
+use crate::machine::message::{Claim, CoordinatorId, Epoch, Register};
 
 /// How often a refused region tries again: a rollback can heal it.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
@@ -116,214 +112,108 @@ impl Registration {
     pub(super) fn hosted_changed(&mut self) {
         self.changed = true;
     }
-}
 
-impl Region {
-    pub(super) fn registration_deadline(&self) -> Option<Instant> {
-        self.registration.try_at
+    /// When to try again.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.try_at
     }
 
-    pub(super) fn on_registration_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        if self.registration.try_at.is_some_and(|at| at <= now) {
-            self.attempt(now, out);
-        }
+    /// Whether it is time to try again.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.try_at.is_some_and(|at| at <= now)
     }
 
-    /// Tries to register now, with the backoff reset.
-    pub(super) fn try_now(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        self.registration.delay = Duration::ZERO;
-        self.registration.tries = 0;
-        self.attempt(now, out);
+    /// Resets the backoff.
+    pub(super) fn reset(&mut self) {
+        self.delay = Duration::ZERO;
+        self.tries = 0;
     }
 
-    /// Repeats the request that fits the region's state: to register, to be drained, or to be taken for gone.
-    fn attempt(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let retry = self.config.settings.retry_interval;
-        self.registration.try_at = match self.state {
+    /// Schedules the next attempt, as a region in this state repeats it.
+    pub(super) fn schedule(&mut self, now: Instant, state: RegionState, retry: Duration) {
+        self.try_at = match state {
             RegionState::Unregistered => {
                 let first = (retry / 8).max(Duration::from_millis(100));
-                let doubled = self.registration.delay * 2;
-                self.registration.delay = doubled.clamp(first.min(retry), retry);
-                Some(now + self.registration.delay)
+                let doubled = self.delay * 2;
+                self.delay = doubled.clamp(first.min(retry), retry);
+                Some(now + self.delay)
             }
             RegionState::Registered => None,
             RegionState::Refused => Some(now + REFUSED_RETRY),
             RegionState::ShuttingDown | RegionState::Stopping | RegionState::Stopped => Some(now + retry),
         };
-        let candidates = self.members.coordinator_candidates(&self.config.coordinator_role);
-        match self.state {
-            RegionState::Stopping => {}
-            RegionState::Stopped => {
-                let region = self.config.id.clone();
-                self.send_all(candidates, RegionMessage::RegionStopped { region }, out);
-            }
-            _ => {
-                self.registration.tries += 1;
-                self.warn_if_unregistered(&candidates, out);
-                for node in &candidates {
-                    self.register_with(node.clone(), out);
-                }
-                if self.state == RegionState::ShuttingDown && !self.config.proxy {
-                    let region = self.config.id.clone();
-                    self.send_all(candidates, RegionMessage::GracefulShutdownReq { region }, out);
-                }
-            }
+    }
+
+    /// Counts an attempt. Returns whether it is the one after which waiting messages are reported.
+    pub(super) fn count_try(&mut self) -> bool {
+        self.tries += 1;
+        self.tries == RETRIES_BEFORE_WARNING
+    }
+
+    /// The next `Register`, which contains all changes so far.
+    pub(super) fn next_register(&mut self, config: &RegionConfig, hosted: Vec<Claim>) -> Register {
+        self.serial += 1;
+        self.changed = false;
+        Register {
+            region: config.id.clone(),
+            proxy: config.proxy,
+            serial: self.serial,
+            fingerprint: config.fingerprint.clone(),
+            highest_epoch: self.highest_epoch,
+            hosted,
         }
     }
 
-    fn warn_if_unregistered(&self, candidates: &[UniqueAddress], out: &mut Vec<Effect>) {
-        let waiting = self.message_counters.counters.buffered > 0 && self.state == RegionState::Unregistered;
-        if waiting && self.registration.tries == RETRIES_BEFORE_WARNING {
-            let buffered = self.message_counters.counters.buffered as usize;
-            let (candidates, obstacle) = (candidates.to_vec(), self.obstacle(candidates));
-            out.push(Effect::Event(RegionEvent::StillUnregistered { buffered, candidates, obstacle }));
-        }
-    }
-
-    fn obstacle(&self, candidates: &[UniqueAddress]) -> Obstacle {
-        let members = &self.members;
-        let is_reachable = |node: &UniqueAddress| members.members.get(node).is_some_and(|member| member.reachable);
-        match candidates {
-            _ if !members.contains(&self.config.id.node) => Obstacle::NotJoined,
-            [] => Obstacle::NoCandidate,
-            nodes if !nodes.iter().any(is_reachable) => Obstacle::Unreachable,
-            _ => Obstacle::Silent,
-        }
-    }
-
-    fn send_all(&self, nodes: Vec<UniqueAddress>, message: RegionMessage, out: &mut Vec<Effect>) {
-        out.extend(nodes.into_iter().map(|to| Effect::SendCoordinator { to, message: message.clone() }));
-    }
-
-    /// Sends a message to the coordinator, if one is known; a lost message is repeated or asked for again.
-    pub(super) fn send_to_coordinator(&self, message: RegionMessage, out: &mut Vec<Effect>) {
-        if let Some(coordinator) = &self.registration.coordinator {
-            out.push(Effect::SendCoordinator { to: coordinator.node.clone(), message });
-        }
-    }
-
-    pub(super) fn register_with(&mut self, to: UniqueAddress, out: &mut Vec<Effect>) {
-        // Coordinators ignore members that are not `Up` yet, so do not register before.
-        let up = self.members.members.get(&self.config.id.node).is_some_and(|own| own.phase != Phase::Joining);
-        if !up {
-            return;
-        }
-        self.registration.serial += 1;
-        self.registration.changed = false;
-        let register = Register {
-            region: self.config.id.clone(),
-            proxy: self.config.proxy,
-            serial: self.registration.serial,
-            fingerprint: self.config.fingerprint.clone(),
-            highest_epoch: self.registration.highest_epoch,
-            hosted: self.claims(),
-        };
-        out.push(Effect::SendCoordinator { to, message: RegionMessage::Register(register) });
-    }
-
-    pub(super) fn claims(&self) -> Vec<Claim> {
-        let claim = |(shard, place): (&ShardId, &Place)| {
-            let (generation, state) = (place.slot.hosted()?, place.slot.claim()?);
-            Some(Claim { shard: shard.clone(), generation, state })
-        };
-        self.places.hosted().filter_map(claim).collect()
-    }
-
-    /// Whether a coordinator may run at the node, as far as this node knows the members.
-    pub(super) fn may_coordinate(&self, node: &UniqueAddress) -> bool {
-        self.members.coordinator_candidates(&self.config.coordinator_role).contains(node)
+    /// Whether the last `Register` is out of date.
+    pub(super) fn is_out_of_date(&self) -> bool {
+        self.changed
     }
 
     /// Takes `coordinator` as the coordinator to obey, unless another one holds the same epoch.
-    pub(super) fn accept_coordinator(&mut self, coordinator: &CoordinatorId, epoch: Epoch) -> bool {
-        if !self.may_coordinate(&coordinator.node) {
-            return false;
-        }
-        let registration = &mut self.registration;
-        let raised = epoch > registration.highest_epoch;
-        if !raised && registration.highest_by.as_ref() != Some(coordinator) {
+    pub(super) fn accept(&mut self, coordinator: &CoordinatorId, epoch: Epoch) -> bool {
+        let raised = epoch > self.highest_epoch;
+        if !raised && self.highest_by.as_ref() != Some(coordinator) {
             return false;
         }
         // A raised epoch makes everything sent under the old epoch out of date.
-        registration.changed |= raised;
-        registration.highest_epoch = epoch;
-        registration.highest_by = Some(coordinator.clone());
-        registration.coordinator = Some(coordinator.clone());
+        self.changed |= raised;
+        self.highest_epoch = epoch;
+        self.highest_by = Some(coordinator.clone());
+        self.coordinator = Some(coordinator.clone());
         true
     }
 
-    pub(super) fn on_register_ack(&mut self, now: Instant, node: UniqueAddress, epoch: Epoch, out: &mut Vec<Effect>) {
-        // The coordinator may not know yet that this side was refused in favour of another side.
-        let refused = matches!(self.agreement.outcome(), AgreementOutcome::Refused(_));
-        let begins = matches!(self.state, RegionState::Unregistered | RegionState::Refused) && !refused;
-        if begins {
-            self.state = RegionState::Registered;
-            self.registration.try_at = None;
-            self.registration.delay = Duration::ZERO;
-        }
-        // After a handover the new coordinator asks the regions itself: they change over without being unregistered.
-        let is_other = self.registration.reported != self.registration.coordinator;
-        if begins || (is_other && self.state == RegionState::Registered) {
-            self.registration.reported.clone_from(&self.registration.coordinator);
-            out.push(Effect::Event(RegionEvent::Registered { coordinator: node.clone(), epoch }));
-        }
-        // No acked `Register` can contain changes made after the last one was sent.
-        if self.registration.changed {
-            self.register_with(node, out);
-        }
-        self.repeat_requests(now, out);
-        for shard in self.places.of(Place::wants_home) {
-            self.with_place(&shard, |region, place| {
-                place.asking.at = None;
-                region.ask_home(now, &shard, place);
-            });
-        }
+    /// The coordinator has taken the region: nothing is tried any more.
+    pub(super) fn on_taken(&mut self) {
+        self.try_at = None;
+        self.delay = Duration::ZERO;
     }
 
-    pub(super) fn on_refused(&mut self, now: Instant, node: UniqueAddress, mismatch: Mismatch, out: &mut Vec<Effect>) {
-        if self.registration.changed {
-            self.register_with(node, out);
-        }
-        self.refuse_sends(now, mismatch, out);
+    /// Whether the coordinator is another one than subscribers heard of last.
+    pub(super) fn is_unreported(&self) -> bool {
+        self.reported != self.coordinator
     }
 
-    /// Fails all waiting and later sends: nodes disagree about the type.
-    fn refuse_sends(&mut self, now: Instant, mismatch: Mismatch, out: &mut Vec<Effect>) {
-        if !matches!(self.state, RegionState::Unregistered | RegionState::Registered) {
-            return;
-        }
-        self.state = RegionState::Refused;
-        self.registration.try_at = Some(now + REFUSED_RETRY);
-        self.registration.refused_for = Some(mismatch.clone());
-        out.push(Effect::Event(RegionEvent::Refused(mismatch)));
-        for shard in self.places.of(|_| true) {
-            self.with_place(&shard, |region, place| {
-                region.close(&shard, place, out);
-                place.slot.leave_remote(|_| None);
-                place.slot.unplan_if(|_| true);
-                if place.slot.old_path().is_some() {
-                    place.slot.forget_left();
-                }
-                region.drop_buffer(&shard, place, DeadLetterReason::Refused, out);
-            });
-        }
+    /// Notes that subscribers hear of the coordinator now.
+    pub(super) fn report(&mut self) {
+        self.reported.clone_from(&self.coordinator);
     }
 
-    /// Acts on the outcome of the members' comparison of roles.
-    pub(super) fn follow_agreement(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let is_known = |refused: &Option<Mismatch>, mismatch: &Mismatch| refused.as_ref() == Some(mismatch);
-        match self.agreement.outcome().clone() {
-            AgreementOutcome::Refused(mismatch) if !is_known(&self.registration.conflict, &mismatch) => {
-                self.registration.conflict = Some(mismatch.clone());
-                self.refuse_sends(now, mismatch, out);
-            }
-            AgreementOutcome::Agreed
-                if self.registration.conflict.take().is_some() && self.state == RegionState::Refused =>
-            {
-                self.state = RegionState::Unregistered;
-                self.try_now(now, out);
-            }
-            _ => {}
-        }
+    /// Sends are refused from now on; registration is tried again later, since a rollback can heal the mismatch.
+    pub(super) fn on_refused(&mut self, now: Instant, mismatch: Mismatch) {
+        self.try_at = Some(now + REFUSED_RETRY);
+        self.refused_for = Some(mismatch);
+    }
+
+    /// Notes a conflict with a side that stays. Returns whether it was not known.
+    pub(super) fn on_conflict(&mut self, mismatch: &Mismatch) -> bool {
+        let is_new = self.conflict.as_ref() != Some(mismatch);
+        self.conflict = Some(mismatch.clone());
+        is_new
+    }
+
+    /// Notes that the members agree. Returns whether that ends a conflict.
+    pub(super) fn on_agreed(&mut self) -> bool {
+        self.conflict.take().is_some()
     }
 }

@@ -9,9 +9,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use super::config::RegionState;
 use super::protocol::Effect;
 use super::report::{Answer, Request, RequestEnd};
-use super::{Region, RegionState};
+use super::routing::Router;
 use crate::ids::{RegionId, ShardId};
 use crate::machine::message::RegionMessage;
 use crate::parcel::FAR;
@@ -44,80 +45,64 @@ impl Requests {
             out.push(Effect::Answer { number, answer: Answer::Ended(why) });
         }
     }
-}
 
-impl Region {
     pub(super) fn on_request(
         &mut self,
         now: Instant,
         number: u64,
         request: Request,
         timeout: Duration,
+        router: &Router,
         out: &mut Vec<Effect>,
     ) {
-        if let Some(why) = self.refuses_request(&request) {
+        if let Some(why) = refusal(&request, router) {
             return out.push(Effect::Answer { number, answer: Answer::Ended(why) });
         }
         let deadline = now.checked_add(timeout).unwrap_or(now + FAR);
-        self.requests.open.insert(number, Open { request, deadline });
-        self.send_request(now, number, out);
-    }
-
-    /// Why a request is answered without the coordinator, if so.
-    fn refuses_request(&self, request: &Request) -> Option<RequestEnd> {
-        match (self.state, request) {
-            (RegionState::Stopping | RegionState::Stopped, _) => Some(RequestEnd::RegionStopped),
-            (RegionState::Refused, _) => Some(RequestEnd::Refused),
-            (_, Request::StopShards(_)) if self.config.fingerprint.remember_entities => {
-                Some(RequestEnd::NotAllowedWithRememberEntities)
-            }
-            (_, Request::StopShards(shards)) => shards.is_empty().then_some(RequestEnd::Complete),
-            (_, Request::CurrentRegions) => {
-                self.registration.coordinator().is_none().then_some(RequestEnd::NoCoordinator)
-            }
-        }
+        self.open.insert(number, Open { request, deadline });
+        self.send_request(now, number, router, out);
     }
 
     /// Sends the request to the coordinator, if one is known, and schedules its repetition.
-    fn send_request(&mut self, now: Instant, number: u64, out: &mut Vec<Effect>) {
-        let Some(open) = self.requests.open.get(&number) else { return };
-        let again = now + self.config.settings.retry_interval;
-        self.requests.due.set(&number, again.min(open.deadline));
-        let region = self.config.id.clone();
+    fn send_request(&mut self, now: Instant, number: u64, router: &Router, out: &mut Vec<Effect>) {
+        let Some(open) = self.open.get(&number) else { return };
+        let again = now + router.config.settings.retry_interval;
+        self.due.set(&number, again.min(open.deadline));
+        let region = router.config.id.clone();
         let message = match &open.request {
             Request::StopShards(shards) => {
                 RegionMessage::StopShards { region, request: number, shards: shards.iter().cloned().collect() }
             }
             Request::CurrentRegions => RegionMessage::GetCurrentRegions { region, request: number },
         };
-        self.send_to_coordinator(message, out);
+        router.send_to_coordinator(message, out);
     }
 
-    pub(super) fn on_requests_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        for number in self.requests.due.due(now) {
-            match self.requests.open.get(&number) {
-                Some(open) if open.deadline > now => self.send_request(now, number, out),
-                _ => self.requests.end(number, RequestEnd::TimedOut, out),
+    pub(super) fn on_tick(&mut self, now: Instant, router: &Router, out: &mut Vec<Effect>) {
+        for number in self.due.due(now) {
+            match self.open.get(&number) {
+                Some(open) if open.deadline > now => self.send_request(now, number, router, out),
+                _ => self.end(number, RequestEnd::TimedOut, out),
             }
         }
     }
 
     /// Sends all open requests to a coordinator that has taken this region.
-    pub(super) fn repeat_requests(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        for number in self.requests.open.keys().copied().collect::<Vec<_>>() {
-            self.send_request(now, number, out);
+    pub(super) fn repeat(&mut self, now: Instant, router: &Router, out: &mut Vec<Effect>) {
+        for number in self.open.keys().copied().collect::<Vec<_>>() {
+            self.send_request(now, number, router, out);
         }
     }
 
     /// Ends all open requests, since this region has stopped.
-    pub(super) fn end_requests(&mut self, out: &mut Vec<Effect>) {
-        for number in self.requests.open.keys().copied().collect::<Vec<_>>() {
-            self.requests.end(number, RequestEnd::RegionStopped, out);
+    pub(super) fn end_all(&mut self, out: &mut Vec<Effect>) {
+        for number in self.open.keys().copied().collect::<Vec<_>>() {
+            self.end(number, RequestEnd::RegionStopped, out);
         }
     }
 
     pub(super) fn on_shards_stopped(&mut self, number: u64, shards: Vec<ShardId>, out: &mut Vec<Effect>) {
-        let Some(Open { request: Request::StopShards(waiting), .. }) = self.requests.open.get_mut(&number) else {
+        let Some(Open { request: Request::StopShards(waiting), .. }) = self.open.get_mut(&number) else {
             return;
         };
         // The answer to a repetition also names shards that were reported before.
@@ -127,20 +112,35 @@ impl Region {
             out.push(Effect::Answer { number, answer: Answer::ShardsStopped(stopped) });
         }
         if is_complete {
-            self.requests.end(number, RequestEnd::Complete, out);
+            self.end(number, RequestEnd::Complete, out);
         }
     }
 
     pub(super) fn on_stop_shards_refused(&mut self, number: u64, out: &mut Vec<Effect>) {
-        if matches!(self.requests.open.get(&number), Some(Open { request: Request::StopShards(_), .. })) {
-            self.requests.end(number, RequestEnd::NotAllowedWithRememberEntities, out);
+        if matches!(self.open.get(&number), Some(Open { request: Request::StopShards(_), .. })) {
+            self.end(number, RequestEnd::NotAllowedWithRememberEntities, out);
         }
     }
 
     pub(super) fn on_current_regions(&mut self, number: u64, regions: Vec<RegionId>, out: &mut Vec<Effect>) {
-        if matches!(self.requests.open.get(&number), Some(Open { request: Request::CurrentRegions, .. })) {
+        if matches!(self.open.get(&number), Some(Open { request: Request::CurrentRegions, .. })) {
             out.push(Effect::Answer { number, answer: Answer::CurrentRegions(regions) });
-            self.requests.end(number, RequestEnd::Complete, out);
+            self.end(number, RequestEnd::Complete, out);
+        }
+    }
+}
+
+/// Why a request is answered without the coordinator, if so.
+fn refusal(request: &Request, router: &Router) -> Option<RequestEnd> {
+    match (router.state, request) {
+        (RegionState::Stopping | RegionState::Stopped, _) => Some(RequestEnd::RegionStopped),
+        (RegionState::Refused, _) => Some(RequestEnd::Refused),
+        (_, Request::StopShards(_)) if router.config.fingerprint.remember_entities => {
+            Some(RequestEnd::NotAllowedWithRememberEntities)
+        }
+        (_, Request::StopShards(shards)) => shards.is_empty().then_some(RequestEnd::Complete),
+        (_, Request::CurrentRegions) => {
+            router.registration.coordinator().is_none().then_some(RequestEnd::NoCoordinator)
         }
     }
 }

@@ -1,29 +1,109 @@
 //! Where messages go: sends, frames and marks of other regions, and which of them a shard's floor lets pass.
 //!
+//! A [`Router`] is what the shards of a region have in common: whom the region knows, what its messages amount to, and
+//! what it asks for at the end of an input. What is known of one shard is its `Place`, which every call names.
+//!
 //! Source: sharding §2.4, §2.6.
 
+mod messages;
+mod opening;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Instant;
 
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 
-use super::buffer::{Content, Rank, Waiting};
-use super::place::Place;
+use self::messages::Messages;
+use super::config::{RegionConfig, RegionState, Sabotage};
+use super::host_watch::HostWatch;
+use super::place::{Content, Hosting, LeftRoute, Local, Place, Rank, Served, Slot, Table, Task, Waiting};
 use super::protocol::{Effect, MessageInfo, Provenance, Route};
-use super::slot::{Hosting, Local, Served, Slot, Table};
-use super::{Region, RegionState, Sabotage};
+use super::registration::Registration;
+use super::report::RegionEvent;
 use crate::ids::{RegionId, ShardId};
-use crate::machine::message::{Mark, PeerMessage, Stamp};
+use crate::machine::membership::Members;
+use crate::machine::message::{Attempt, Mark, PeerMessage, RegionMessage, Stamp};
 use crate::settings::HandoffStraggler;
 
+/// Messages that leave one buffer in one turn, under the lock of all shards of the type.
+const FLUSH_TURN: usize = 512;
 /// A message forwarded more often than this suggests that homes known here are wrong.
 const SUSPICIOUS_HOPS: u8 = 4;
 /// A message forwarded more often than this runs in a circle.
 const MAX_HOPS: u8 = 8;
 
-impl Region {
-    pub(super) fn on_local_send(&mut self, now: Instant, shard: ShardId, message: MessageInfo, out: &mut Vec<Effect>) {
-        self.message_counters.counters.submitted += 1;
-        let waiting = Waiting {
+/// Settings that only a simulation changes.
+#[derive(Debug)]
+struct SimulationSettings {
+    /// Messages that leave one buffer in one turn.
+    flush_turn: usize,
+    /// The rule that is left out.
+    sabotage: Option<Sabotage>,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub(super) struct Router {
+    pub(super) config: RegionConfig,
+    pub(super) state: RegionState,
+    pub(super) members: Arc<Members>,
+    /// Whether this node cannot trust its own view: no route is open then.
+    pub(super) suspect: bool,
+    pub(super) registration: Registration,
+    pub(super) host_watch: HostWatch,
+    pub(super) messages: Messages,
+    /// Members for which the transport has handed back all its frames and writes no more.
+    pub(super) dead_ends: BTreeSet<UniqueAddress>,
+    /// Dead-letter reason for messages dropped once the region ends.
+    pub(super) end_reason: DeadLetterReason,
+    /// Homes to ask the coordinator for at the end of the input.
+    asks: Vec<ShardId>,
+    /// `StaleRoute`s to send at the end of the input.
+    stale: BTreeMap<UniqueAddress, Vec<(ShardId, Generation)>>,
+    /// Probes sent so far.
+    nonce: u64,
+    simulation: SimulationSettings,
+}
+
+impl Router {
+    /// A router that knows no member, no coordinator and no home.
+    pub(super) fn new(config: RegionConfig, now: Instant) -> Self {
+        Self {
+            registration: Registration::new(now),
+            host_watch: HostWatch::new(config.settings.no_host_timeout),
+            config,
+            state: RegionState::Unregistered,
+            members: Arc::default(),
+            suspect: false,
+            asks: Vec::new(),
+            stale: BTreeMap::new(),
+            dead_ends: BTreeSet::new(),
+            nonce: 0,
+            messages: Messages::default(),
+            end_reason: DeadLetterReason::RegionStopped,
+            simulation: SimulationSettings { flush_turn: FLUSH_TURN, sabotage: None },
+        }
+    }
+
+    /// Leaves a rule out.
+    pub(super) fn sabotage(&mut self, sabotage: Sabotage) {
+        self.simulation.sabotage = Some(sabotage);
+    }
+
+    /// Empties a buffer in turns of `messages` messages.
+    pub(super) fn flush_in_turns_of(&mut self, messages: usize) {
+        self.simulation.flush_turn = messages;
+    }
+
+    /// Whether the rule is left out.
+    pub(super) fn is_without(&self, rule: Sabotage) -> bool {
+        self.simulation.sabotage == Some(rule)
+    }
+
+    /// A message that is submitted here, before anything was done with it.
+    pub(super) fn submitted_here(&self, message: MessageInfo) -> Waiting {
+        Waiting {
             content: Content::Message(message),
             origin: self.config.id.clone(),
             first: None,
@@ -31,16 +111,59 @@ impl Region {
             hops: 0,
             rank: Rank::Plain,
             kept_at: None,
-        };
-        match self.state {
-            RegionState::Stopping => return self.drop_waiting(&shard, &waiting, self.end_reason, out),
-            RegionState::Stopped => {
-                return self.drop_waiting(&shard, &waiting, DeadLetterReason::RegionStopped, out);
-            }
-            RegionState::Refused => return self.drop_waiting(&shard, &waiting, DeadLetterReason::Refused, out),
-            _ => {}
         }
-        self.with_place(&shard, |region, place| region.route(now, &shard, place, waiting, out));
+    }
+
+    /// Why a message that is submitted here is dropped at once, if so.
+    pub(super) fn refuses_sends(&self) -> Option<DeadLetterReason> {
+        match self.state {
+            RegionState::Stopping => Some(self.end_reason),
+            RegionState::Stopped => Some(DeadLetterReason::RegionStopped),
+            RegionState::Refused => Some(DeadLetterReason::Refused),
+            RegionState::Unregistered | RegionState::Registered | RegionState::ShuttingDown => None,
+        }
+    }
+
+    /// Whether a region has marked, for this handoff attempt, that it sends no more.
+    pub(super) fn is_marked(&self, marks: &BTreeMap<RegionId, Attempt>, from: &RegionId, attempt: Attempt) -> bool {
+        let any = self.is_without(Sabotage::Attempt);
+        marks.get(from).is_some_and(|marked| any || *marked == attempt)
+    }
+
+    /// Whether the node was a member, and is none any more.
+    pub(super) fn is_gone(&self, node: &UniqueAddress) -> bool {
+        self.members.removed.contains_key(node) && !self.members.contains(node)
+    }
+
+    /// The state that makes a new route wait until `hold` for the frames that the transport still holds for a removed
+    /// node. `None` if the transport handed its frames back before the removal: no more will come.
+    pub(super) fn awaited_hand_back(&self, node: &UniqueAddress, hold: Instant) -> Option<LeftRoute> {
+        (!self.dead_ends.contains(node)).then(|| LeftRoute::HandBack(node.clone(), hold))
+    }
+
+    /// Asks the coordinator for the shard's home at the end of the input.
+    pub(super) fn ask_for(&mut self, shard: &ShardId) {
+        self.asks.push(shard.clone());
+    }
+
+    /// Sends the messages that were collected while the input was handled: one for each receiver.
+    pub(super) fn send_collected(&mut self, out: &mut Vec<Effect>) {
+        for (node, routes) in std::mem::take(&mut self.stale) {
+            out.push(Effect::SendPeer { to: node, message: PeerMessage::StaleRoute(routes) });
+        }
+        let mut shards = std::mem::take(&mut self.asks);
+        shards.sort();
+        shards.dedup();
+        if !shards.is_empty()
+            && let Some(coordinator) = self.registration.coordinator()
+        {
+            let to = coordinator.node.clone();
+            let region = self.config.id.clone();
+            out.push(Effect::SendCoordinator { to, message: RegionMessage::GetShardHome { region, shards } });
+        }
+        if let Some(percent) = self.messages.fill_to_report(&self.config.settings) {
+            out.push(Effect::Event(RegionEvent::BufferFill { percent }));
+        }
     }
 
     /// Sends an entry along the open route, or keeps it in the buffer.
@@ -63,6 +186,30 @@ impl Region {
         }
     }
 
+    /// Keeps an entry until its shard has a route.
+    pub(super) fn keep(
+        &mut self,
+        now: Instant,
+        shard: &ShardId,
+        place: &mut Place,
+        waiting: Waiting,
+        out: &mut Vec<Effect>,
+    ) {
+        let is_message = matches!(waiting.content, Content::Message(_));
+        if is_message && !self.messages.make_room(shard, &mut place.buffer, &waiting, &self.config.settings, out) {
+            return;
+        }
+        self.host_watch.kept(now, shard);
+        let waiting = Waiting { kept_at: Some(now), ..waiting };
+        self.messages.count_in(&waiting.content);
+        place.buffer.insert(waiting);
+        // A shard that remembers its entities keeps its backoff: its store may need it.
+        if !self.config.settings.remember.enabled {
+            place.hasten_restart(now);
+        }
+        self.ask_home(now, shard, place);
+    }
+
     /// Hands an entry to the local shard if the floor of its origin allows.
     pub(super) fn deliver(&mut self, shard: &ShardId, place: &mut Place, waiting: Waiting, out: &mut Vec<Effect>) {
         let own = waiting.origin == self.config.id;
@@ -83,13 +230,13 @@ impl Region {
             if let Some(newer) = newer.filter(|_| !own) {
                 self.note_stale(waiting.origin.node.clone(), shard, newer);
             }
-            return self.drop_waiting(shard, &waiting, reason, out);
+            return self.messages.drop_waiting(shard, &waiting, reason, out);
         }
         let provenance = match waiting.first {
             None if own => Provenance::Own,
             first => Provenance::Received { origin: waiting.origin.clone(), first: first.unwrap_or(generation) },
         };
-        self.message_counters.counters.delivered += 1;
+        self.messages.on_delivered();
         out.push(Effect::Deliver { shard: shard.clone(), generation, token, provenance });
         let straight = waiting.hops == 1 && waiting.first == Some(generation) && waiting.rank == Rank::Plain;
         if let Table::Open { admitted } = table
@@ -138,7 +285,7 @@ impl Region {
             Rank::Leftover { .. } => true,
             // The message was kept for a home of this region that was never hosted.
             Rank::Handed { .. } => {
-                return self.drop_waiting(shard, &waiting, DeadLetterReason::HandOffStraggler, out);
+                return self.messages.drop_waiting(shard, &waiting, DeadLetterReason::HandOffStraggler, out);
             }
             Rank::Taken { .. } | Rank::Back | Rank::Plain => false,
         };
@@ -152,7 +299,7 @@ impl Region {
         let (to, shard) = (to.clone(), shard.clone());
         match waiting.content {
             Content::Message(MessageInfo { token, .. }) => {
-                self.message_counters.counters.forwarded += 1;
+                self.messages.on_forwarded();
                 out.push(Effect::SendData { to, shard, token, stamp });
             }
             Content::Probe { nonce } => {
@@ -163,8 +310,7 @@ impl Region {
 
     fn echo(&mut self, shard: &ShardId, place: &mut Place, to: RegionId, nonce: u64, out: &mut Vec<Effect>) {
         if to == self.config.id {
-            Self::on_own_echo(place, nonce);
-            return;
+            return place.on_own_echo(nonce);
         }
         let node = to.node.clone();
         out.push(Effect::SendPeer { to: node, message: PeerMessage::FlushEcho { shard: shard.clone(), nonce, to } });
@@ -176,8 +322,8 @@ impl Region {
         now: Instant,
         node: UniqueAddress,
         shard: &ShardId,
-        stamp: Stamp,
-        content: Content,
+        place: &mut Place,
+        (stamp, content): (Stamp, Content),
         out: &mut Vec<Effect>,
     ) {
         let own = stamp.origin == self.config.id;
@@ -195,19 +341,17 @@ impl Region {
             rank,
             kept_at: None,
         };
-        self.with_place(shard, |region, place| {
-            if let Some(reason) = region.refusal(place, stamp.hops, &waiting) {
-                return region.refuse(node, shard, stamp.generation, &waiting, reason, out);
-            }
-            place.note_generation(stamp.generation);
-            // A probe that comes back to its sender counts as its echo.
-            if let (Content::Probe { nonce }, true) = (&waiting.content, own) {
-                Self::on_own_echo(place, *nonce);
-                return region.try_open(now, shard, place, out);
-            }
-            region.on_stamp(now, node, shard, place, (stamp.generation, stamp.hops), out);
-            region.route(now, shard, place, waiting, out);
-        });
+        if let Some(reason) = self.refusal(place, stamp.hops, &waiting) {
+            return self.refuse(node, shard, stamp.generation, &waiting, reason, out);
+        }
+        place.note_generation(stamp.generation);
+        // A probe that comes back to its sender counts as its echo.
+        if let (Content::Probe { nonce }, true) = (&waiting.content, own) {
+            place.on_own_echo(*nonce);
+            return self.try_open(now, shard, place, out);
+        }
+        self.on_stamp(now, node, shard, place, (stamp.generation, stamp.hops), out);
+        self.route(now, shard, place, waiting, out);
     }
 
     /// Learns from a frame which generation its sender believed in: leaves an own route that is older, and tells a
@@ -254,7 +398,7 @@ impl Region {
         if self.state == RegionState::Stopped {
             self.note_stale(node, shard, generation);
         }
-        self.drop_waiting(shard, waiting, reason, out);
+        self.messages.drop_waiting(shard, waiting, reason, out);
     }
 
     /// Why a frame may not even wait here.
@@ -283,63 +427,54 @@ impl Region {
     }
 
     fn note_stale(&mut self, node: UniqueAddress, shard: &ShardId, generation: Generation) {
-        let routes = self.pending.stale.entry(node).or_default();
+        let routes = self.stale.entry(node).or_default();
         if routes.last() != Some(&(shard.clone(), generation)) {
             routes.push((shard.clone(), generation));
         }
     }
 
-    pub(super) fn on_mark(
+    /// Empties one shard's buffer into dead letters.
+    pub(super) fn drop_buffer(
         &mut self,
-        now: Instant,
-        node: UniqueAddress,
         shard: &ShardId,
-        mark: Mark,
+        place: &mut Place,
+        reason: DeadLetterReason,
         out: &mut Vec<Effect>,
     ) {
-        match mark {
-            Mark::Probe { nonce, stamp } => self.on_frame(now, node, shard, stamp, Content::Probe { nonce }, out),
-            Mark::Flush { attempt, from, .. } if from.node == node => self.with_place(shard, |region, place| {
-                let largest = place.marks.entry(from).or_insert(attempt);
-                *largest = attempt.max(*largest);
-                region.try_drain(now, shard, place, out);
-            }),
-            Mark::Leftover { generation, from } if from.node == node => self.with_place(shard, |region, place| {
-                if place.ended < Some(generation) {
-                    place.leftover_marks.insert((generation, from));
-                }
-                region.try_drain(now, shard, place, out);
-                region.try_open(now, shard, place, out);
-            }),
-            Mark::Flush { .. } | Mark::Leftover { .. } => {}
+        for waiting in place.buffer.take() {
+            self.messages.count_out(&waiting.content);
+            self.messages.drop_waiting(shard, &waiting, reason, out);
+        }
+        place.owes_leftover_mark = false;
+    }
+
+    /// Asks the coordinator at once, and again after `retry_interval` while something waits. Without a coordinator the
+    /// registration that is under way will ask.
+    pub(super) fn ask_home(&mut self, now: Instant, shard: &ShardId, place: &mut Place) {
+        if !place.wants_home() || place.asking.at.is_some() || self.registration.coordinator().is_none() {
+            return;
+        }
+        self.ask_for(shard);
+        place.asking.at = Some(now + self.config.settings.retry_interval);
+    }
+
+    /// Sends a message to the coordinator, if one is known; a lost message is repeated or asked for again.
+    pub(super) fn send_to_coordinator(&self, message: RegionMessage, out: &mut Vec<Effect>) {
+        if let Some(coordinator) = self.registration.coordinator() {
+            out.push(Effect::SendCoordinator { to: coordinator.node.clone(), message });
         }
     }
 
-    pub(super) fn on_peer(&mut self, now: Instant, node: &UniqueAddress, message: PeerMessage, out: &mut Vec<Effect>) {
-        if !self.members.contains(node) {
-            return;
+    /// Tells the coordinator that the shard is accepted; a region that does not start the shard asks for its handoff
+    /// instead.
+    pub(super) fn report_accepted(&self, shard: &ShardId, generation: Generation, task: Task, out: &mut Vec<Effect>) {
+        let region = self.config.id.clone();
+        if task == Task::Absent {
+            return self.send_to_coordinator(RegionMessage::GracefulShutdownReq { region }, out);
         }
-        match message {
-            PeerMessage::StaleRoute(routes) => {
-                for (shard, generation) in routes {
-                    self.with_place(&shard, |region, place| {
-                        region.on_stale_route(now, node, &shard, place, generation, out);
-                    });
-                }
-            }
-            PeerMessage::FlushEcho { shard, nonce, to } if to == self.config.id => {
-                self.with_place(&shard, |region, place| {
-                    Self::on_own_echo(place, nonce);
-                    region.try_open(now, &shard, place, out);
-                });
-            }
-            PeerMessage::FlushEcho { .. } => {}
-            message @ (PeerMessage::AnnounceType { .. }
-            | PeerMessage::TypeOk { .. }
-            | PeerMessage::TypeConflict { .. }) => {
-                self.agreement.on_message(now, node, message, out);
-                self.follow_agreement(now, out);
-            }
-        }
+        self.send_to_coordinator(
+            RegionMessage::ShardStarted { region, shards: vec![(shard.clone(), generation)] },
+            out,
+        );
     }
 }

@@ -1,14 +1,22 @@
 //! Messages on their way to entities: handled at once, or queued until their entity has a turn.
 //!
-//! Source: sharding §4.1, §4.2.
+//! Also here: entities that end because they are not used, as a message may be one too many.
+//!
+//! Source: sharding §4.1, §4.2, §4.4, §4.10.
+
+mod turns;
 
 use std::time::Instant;
 
 use greylag_core::DeadLetterReason;
 
+pub(super) use self::turns::Turns;
+use super::life::{Life, SWEEP_STEP};
+use super::machine::Shard;
 use super::protocol::{Effect, SlotId, Weigh};
-use super::slab::{Extra, Item, Phase};
-use super::{Life, Shard};
+use super::remembering::Remembered;
+use super::table::{Extra, Guess, Item, Phase};
+use super::timers::take_timer;
 use crate::ids::EntityId;
 
 impl<E, P: Weigh> Shard<E, P> {
@@ -28,7 +36,7 @@ impl<E, P: Weigh> Shard<E, P> {
         let Some(at) = self.table.find_hashed(&id, hash) else {
             return self.on_first_message(now, id, hash, payload, out);
         };
-        self.wake_held(at);
+        self.timers.wake_held(at, self.table.get_mut(at));
         let idle = self.table.get(at).is_idle();
         if activity {
             self.note_use(now, (at, hash), idle);
@@ -38,6 +46,22 @@ impl<E, P: Weigh> Shard<E, P> {
         } else {
             self.enqueue_user(now, at, (payload, activity), out);
         }
+    }
+
+    /// Delivers a message to an entity that handles it at once, and returns the slot. `None`: nothing was done, and the
+    /// caller must pass the message as an [`Input::Deliver`](super::Input::Deliver).
+    ///
+    /// Most messages are for an idle entity. Delivered here, such a message need not be moved into an input and an
+    /// effect. No effect follows: the use of an entity that is active already ends no other entity.
+    pub fn deliver_at_once(&mut self, now: Instant, (id, guess): (&EntityId, Guess), activity: bool) -> Option<SlotId> {
+        let at = self.table.find_guessed(id, guess)?;
+        if !self.table.get(at).is_idle() || !self.turns.may_run_at_once(at, self.settings.entity_throughput) {
+            return None;
+        }
+        if activity {
+            self.note_use(now, (at, guess.hash()), true);
+        }
+        Some(SlotId(at))
     }
 
     /// Notes a message that counts as activity. It ends the silence now if the entity is `idle`, and handles it at
@@ -51,7 +75,7 @@ impl<E, P: Weigh> Shard<E, P> {
         }
         // Messages behind a stop request are for the next incarnation, whose use counts when it starts.
         if !slot.stop_requested {
-            self.passivating.uses.hits += 1;
+            self.passivating.count_hit();
             self.passivating.touched(at, hash);
         }
     }
@@ -64,17 +88,39 @@ impl<E, P: Weigh> Shard<E, P> {
         payload: P,
         out: &mut Vec<Effect<E, P>>,
     ) {
-        if self.life != Life::Serving {
+        if !self.life.is_serving() {
             self.leftovers.push((id, payload));
             return;
         }
-        self.passivating.uses.misses += 1;
+        self.passivating.count_miss();
         let may_start = self.may_start(&id);
         let at = self.table.add(id, hash);
         if may_start {
             self.begin_start(now, at, Some(payload), out);
         } else {
             self.remember_first(now, at, payload, out);
+        }
+    }
+
+    /// Whether an entity without a slot may start without being stored first.
+    pub(super) fn may_start(&self, id: &EntityId) -> bool {
+        self.remembering.is_none() || self.state_of(id) == Some(Remembered::NotStarted)
+    }
+
+    /// Stores that the entity of a new slot is remembered. The entity's message waits for the write.
+    pub(super) fn remember_first(&mut self, now: Instant, at: u32, payload: P, out: &mut Vec<Effect<E, P>>) {
+        if !self.may_wait_for_store() {
+            let id = self.table.get(at).id.clone().expect("a new slot has an id");
+            self.free(at);
+            return out.push(Effect::DeadLetter { id, payload, reason: DeadLetterReason::BufferFull });
+        }
+        let slot = self.table.get_mut(at);
+        slot.phase = Phase::Storing;
+        slot.extra().push(Item::User { payload, activity: true });
+        self.note_waiting(at);
+        // If the entity's end is being stored, its new start is written after that.
+        if self.state_at(at) != Some(Remembered::RememberingStop) {
+            self.transition_at(now, at, Remembered::RememberingStart, out);
         }
     }
 
@@ -120,6 +166,18 @@ impl<E, P: Weigh> Shard<E, P> {
         }
     }
 
+    /// Whether one message more may wait for the store.
+    pub(super) fn may_wait_for_store(&self) -> bool {
+        self.remembering.as_ref().is_none_or(|remembering| remembering.has_room(self.settings.buffer_size))
+    }
+
+    /// Counts one more message that waits in the slot for the store.
+    pub(super) fn note_waiting(&mut self, at: u32) {
+        if let Some(remembering) = &mut self.remembering {
+            remembering.note_waiting(self.table.get(at));
+        }
+    }
+
     /// How much may wait for one entity: messages, and bytes.
     pub(super) fn room(&self) -> (usize, usize) {
         (self.settings.entity_mailbox_capacity, self.settings.entity_mailbox_bytes)
@@ -138,7 +196,7 @@ impl<E, P: Weigh> Shard<E, P> {
 
     /// Puts a runnable entity with a queue into the ring.
     pub(super) fn make_ready(&mut self, at: u32) {
-        let serving = self.life == Life::Serving;
+        let serving = self.life.is_serving();
         let slot = self.table.get_mut(at);
         let runnable = slot.phase == Phase::Active || (slot.phase == Phase::Absent && serving);
         if runnable && slot.has_queue() && !slot.ready {
@@ -208,11 +266,66 @@ impl<E, P: Weigh> Shard<E, P> {
         self.table.get_mut(at).drop_empty_extra();
     }
 
+    /// Hands an entity the message of a timer whose turn has come. False if the timer was cancelled or replaced
+    /// meanwhile.
+    fn run_timer(&mut self, now: Instant, at: u32, serial: u64, out: &mut Vec<Effect<E, P>>) -> bool {
+        let slot = self.table.get_mut(at);
+        let Some(timer) = take_timer(slot, serial) else { return false };
+        if timer.influences {
+            slot.restart_receive_timeout(now);
+        }
+        out.push(Effect::Run { slot: SlotId(at), payload: timer.payload });
+        self.count_internal(at);
+        true
+    }
+
+    /// Tells an entity of a silence whose turn has come, and begins the next silence. False if the receive timeout was
+    /// cancelled, or a message was handled meanwhile.
+    fn notify_receive_timeout(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) -> bool {
+        let is_due = self.timers.end_silence(now, at, self.table.get_mut(at));
+        if is_due {
+            out.push(Effect::NotifyReceiveTimeout { slot: SlotId(at) });
+            self.count_internal(at);
+        }
+        is_due
+    }
+
+    /// Counts a timer or silence of the entity as activity, if the settings say so.
+    fn count_internal(&mut self, at: u32) {
+        if self.settings.passivation.count_internal {
+            let tick = self.timers.tick();
+            let slot = self.table.get_mut(at);
+            slot.touched = tick;
+            if !slot.stop_requested {
+                self.touch(at);
+            }
+        }
+    }
+
     /// Notes a use of the entity: other entities may have to end for it.
     pub(super) fn touch(&mut self, at: u32) {
         if let Some(id) = &self.table.get(at).id {
             let hash = self.table.hash(id);
             self.passivating.touched(at, hash);
+        }
+    }
+
+    /// Asks the entities that the strategy has chosen to stop.
+    pub(super) fn passivate_victims(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
+        for at in self.passivating.take_victims() {
+            self.passivating.count_evicted();
+            self.request_stop(now, at, out);
+        }
+    }
+
+    /// Sends a stop request to entities that have been idle for too long: at most `SWEEP_STEP` slots at a time.
+    pub(super) fn sweep(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
+        if !self.life.is_serving() {
+            return;
+        }
+        let (mut left, tick) = (SWEEP_STEP, self.timers.tick());
+        while let Some(at) = self.passivating.next_idle(&self.table, tick, &mut left) {
+            self.request_stop(now, at, out);
         }
     }
 }

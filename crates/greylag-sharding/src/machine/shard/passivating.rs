@@ -2,24 +2,23 @@
 //!
 //! Source: sharding §4.10.
 
-use std::time::Instant;
+mod idle;
+mod uses;
 
-use super::idle::IdleWheel;
-use super::protocol::{Effect, Weigh};
-use super::slab::Phase;
+use self::idle::IdleWheel;
+pub use self::uses::Uses;
+use super::table::{Phase, Table};
 use super::timers::TOUCH_TICK;
-use super::uses::Uses;
-use super::{Life, SWEEP_STEP, Shard};
 use crate::passivation::{Passivation, Strategy};
 
 /// The strategies that choose entities to passivate.
 #[derive(Debug)]
 pub(super) struct Passivating {
-    pub(super) idle: IdleWheel,
+    idle: IdleWheel,
     active: Strategy,
     /// Slots that the strategy has chosen, to get a stop request when the input has been handled.
     victims: Vec<u32>,
-    pub(super) uses: Uses,
+    uses: Uses,
 }
 
 impl Passivating {
@@ -56,42 +55,71 @@ impl Passivating {
         !self.victims.is_empty()
     }
 
-    /// The slots chosen since the last call.
+    /// The slots chosen since the last call; their entities get a stop request now.
     pub(super) fn take_victims(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.victims)
     }
-}
 
-impl<E, P: Weigh> Shard<E, P> {
-    /// Asks the entities that the strategy has chosen to stop.
-    pub(super) fn passivate_victims(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
-        for at in self.passivating.take_victims() {
-            self.passivating.uses.evicted += 1;
-            self.request_stop(now, at, out);
-        }
+    /// Counts an entity that gets a stop request because it is not used.
+    pub(super) fn count_evicted(&mut self) {
+        self.uses.evicted += 1;
     }
 
-    /// Sends a stop request to entities that have been idle for too long: at most `SWEEP_STEP` slots at a time.
-    pub(super) fn sweep(&mut self, now: Instant, out: &mut Vec<Effect<E, P>>) {
-        if self.life != Life::Serving {
-            return;
-        }
-        for _ in 0..SWEEP_STEP {
-            let Some(at) = self.passivating.idle.next_due() else { return };
-            let slot = self.table.get(at);
+    /// Counts a message that found its entity in memory.
+    pub(super) fn count_hit(&mut self) {
+        self.uses.hits += 1;
+    }
+
+    /// Counts a message that had to start its entity.
+    pub(super) fn count_miss(&mut self) {
+        self.uses.misses += 1;
+    }
+
+    /// How the entities were used so far.
+    pub(super) fn uses(&self) -> Uses {
+        self.uses
+    }
+
+    /// Notes that a live slot was touched, for being idle from then on.
+    pub(super) fn watch(&mut self, at: u32, tick: u32) {
+        self.idle.watch(at, tick);
+    }
+
+    /// The tick from which slots are checked for being idle.
+    pub(super) fn due_at(&self) -> Option<u32> {
+        self.idle.due_at()
+    }
+
+    /// Whether slots are to be checked now.
+    pub(super) fn has_due(&self) -> bool {
+        self.idle.has_due()
+    }
+
+    /// Advances to the tick `now`.
+    pub(super) fn on_tick(&mut self, now: u32) {
+        self.idle.on_tick(now);
+    }
+
+    /// The next entity that has been idle for too long; it gets a stop request now. Visits at most `left` slots.
+    pub(super) fn next_idle<E, P>(&mut self, table: &Table<E, P>, now: u32, left: &mut u32) -> Option<u32> {
+        while *left > 0 {
+            *left -= 1;
+            let at = self.idle.next_due()?;
+            let slot = table.get(at);
             if slot.id.is_none() {
                 continue;
             }
             // Queued messages need no check: they are handled before the stop request, whenever that is queued.
             let waits = slot.phase != Phase::Active || slot.stop_requested || slot.veto;
-            if !self.passivating.idle.is_idle(slot.touched, self.timers.tick()) {
-                self.passivating.idle.watch(at, slot.touched);
+            if !self.idle.is_idle(slot.touched, now) {
+                self.idle.watch(at, slot.touched);
             } else if waits {
-                self.passivating.idle.watch_again(at, self.timers.tick());
+                self.idle.watch_again(at, now);
             } else {
-                self.passivating.uses.evicted += 1;
-                self.request_stop(now, at, out);
+                self.count_evicted();
+                return Some(at);
             }
         }
+        None
     }
 }

@@ -9,52 +9,18 @@
 //! WaitingForRestart --given up, and forgotten--> RememberingStop
 //! load: NotStarted --> Active, or RememberingStop if it lives in another shard
 //! ```
-//! Left to others: entities, their messages and restarts (the shard); the store (the shell).
+//! Left to others: entities and their restarts (the shard); the store (the shell).
 //!
 //! Source: sharding §4.7, §4.8.
+
+mod remembered;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+pub use self::remembered::{InvalidTransition, Remembered, StoreUpdate};
+use super::table::{Phase, Slot};
 use crate::ids::EntityId;
-
-/// The state of a remembered entity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Remembered {
-    /// Loaded, and not started here yet.
-    NotStarted,
-    /// The first message waits until the store knows that the entity is remembered.
-    RememberingStart,
-    /// The entity runs, or is being made or replaced.
-    Active,
-    /// The entity was asked to stop for good.
-    Passivating,
-    /// The entity stopped by itself or failed: it starts again.
-    WaitingForRestart,
-    /// The entity's end is being stored.
-    RememberingStop,
-}
-
-/// A change of state that no rule allows: a bug of this crate.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("invalid state change of remembered entity {id}: {from:?} to {to:?}")]
-pub struct InvalidTransition {
-    /// The entity.
-    pub id: EntityId,
-    /// Its state, which it keeps.
-    pub from: Option<Remembered>,
-    /// The requested state.
-    pub to: Option<Remembered>,
-}
-
-/// The changes of one write: ids that start to be remembered, and ids that are forgotten. No id is in both.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct StoreUpdate {
-    /// Remembered from now on.
-    pub starts: Vec<EntityId>,
-    /// Forgotten from now on.
-    pub stops: Vec<EntityId>,
-}
 
 /// The write under way.
 #[derive(Debug)]
@@ -92,7 +58,7 @@ pub(super) struct Remembering {
     under_way: Option<Write>,
     writes: u64,
     /// Messages that wait for a write.
-    pub(super) waiting: usize,
+    waiting: usize,
     /// When a stopping shard gives up its writes.
     give_up_at: Option<Instant>,
 }
@@ -222,10 +188,46 @@ impl Remembering {
         self.under_way.is_some() || !self.next.is_empty()
     }
 
+    // --- slots whose messages wait for the store ---
+
+    /// The entity's messages wait for a write from now on.
+    pub(super) fn begin_storing<E, P>(&mut self, slot: &mut Slot<E, P>) {
+        slot.phase = Phase::Storing;
+        self.waiting = self.waiting.saturating_add(slot.queue_len());
+    }
+
+    /// The entity's messages wait for no write any more.
+    pub(super) fn end_storing<E, P>(&mut self, slot: &mut Slot<E, P>) {
+        slot.phase = Phase::Absent;
+        self.waiting = self.waiting.saturating_sub(slot.queue_len());
+    }
+
+    /// Cancels the entity's start, unless it is on its way to the store: the shard stops, and need not store it.
+    pub(super) fn cancel_storing<E, P>(&mut self, slot: &mut Slot<E, P>) {
+        if slot.phase == Phase::Storing {
+            self.end_storing(slot);
+            if let Some(id) = &slot.id {
+                self.cancel_start(id);
+            }
+        }
+    }
+
+    /// Whether one message more may wait for the store, where `most` may.
+    pub(super) fn has_room(&self, most: usize) -> bool {
+        self.waiting < most
+    }
+
+    /// Counts one more message in the slot, if the slot waits for the store.
+    pub(super) fn note_waiting<E, P>(&mut self, slot: &Slot<E, P>) {
+        if slot.phase == Phase::Storing {
+            self.waiting = self.waiting.saturating_add(1);
+        }
+    }
+
     // --- the end of the shard ---
 
     /// Removes an unsent start from the next write: the shard stops, and need not remember the entity.
-    pub(super) fn cancel_start(&mut self, id: &EntityId) {
+    fn cancel_start(&mut self, id: &EntityId) {
         if self.next.get(id) == Some(&Change::Start) {
             self.next.remove(id);
             self.states.remove(id);

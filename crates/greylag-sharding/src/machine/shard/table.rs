@@ -2,13 +2,20 @@
 //!
 //! Source: sharding §1.4 (the seed), §4.1, §4.11 (`direct_ref`).
 
+mod ahead;
+mod entity_scan;
+mod index;
+mod slab;
+
 use std::collections::BTreeMap;
 
 use twox_hash::XxHash3_64;
 
-use super::ahead::Guess;
-use super::index::Index;
-use super::slab::{Slab, Slot};
+pub use self::ahead::{AHEAD, Guess};
+pub(crate) use self::entity_scan::EntityScan;
+use self::index::Index;
+use self::slab::Slab;
+pub(super) use self::slab::{Extra, Item, Phase, ReceiveTimeout, Slot, StartDelay, Timer};
 use crate::ids::EntityId;
 
 /// See the module's description.
@@ -68,7 +75,7 @@ impl<E, P> Table<E, P> {
     }
 
     /// Guesses the slot of an entity by its hash; ids are not compared.
-    pub(super) fn guess(&self, id: &EntityId) -> Guess {
+    fn guess(&self, id: &EntityId) -> Guess {
         let hash = self.hash(id);
         Guess { hash, slot: self.index.find(hash, |_| true) }
     }
@@ -130,5 +137,18 @@ impl<E, P> Table<E, P> {
         let is_own = incarnation & !u64::from(u32::MAX) == self.incarnations;
         let count = (incarnation & u64::from(u32::MAX)) as u32;
         is_own.then(|| self.direct.get(&count).copied()).flatten()
+    }
+
+    /// Looks up the slots of the first [`AHEAD`] of these entities; unused guesses are meaningless.
+    pub(super) fn look_ahead<'a>(&self, ids: impl Iterator<Item = &'a EntityId> + Clone) -> [Guess; AHEAD] {
+        let mut guesses = [Guess::default(); AHEAD];
+        // All index look-ups first, then the slots: within each loop no step waits for another.
+        for (guess, id) in guesses.iter_mut().zip(ids.clone()) {
+            *guess = self.guess(id);
+        }
+        for (guess, id) in guesses.iter_mut().zip(ids) {
+            guess.slot = self.find_guessed(id, *guess);
+        }
+        guesses
     }
 }

@@ -14,11 +14,14 @@ mod silence;
 mod supervision;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::*;
-use crate::entity::{Directive, FailureCause, TimerKey};
+use crate::entity::{Directive, FailureCause, Supervision, TimerKey};
 use crate::host::Suspension;
+use crate::ids::EntityId;
+use crate::passivation::Passivation;
+use crate::settings::ShardingSettings;
 
 type Log = Vec<String>;
 

@@ -10,6 +10,7 @@ use greylag_persistence::{
 };
 
 use super::*;
+use crate::driver::remember::store::shard_persistence_id;
 use crate::settings::StateJournalSettings;
 
 struct World {

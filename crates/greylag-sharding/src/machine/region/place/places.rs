@@ -10,8 +10,7 @@ use std::time::Instant;
 
 use greylag_core::Generation;
 
-use super::super::slot::{Remote, Slot};
-use super::{Asking, Place};
+use super::Place;
 use crate::ids::{RegionId, ShardId};
 use crate::interned::Interned;
 use crate::timetable::Timetable;
@@ -53,29 +52,6 @@ impl Deref for PlaceView<'_> {
             Self::Stored(place) => place,
             Self::Restored(place) => place,
         }
-    }
-}
-
-impl Place {
-    /// A shard on another node of which only its home is known.
-    fn at_rest(region: &RegionId, generation: Generation) -> Self {
-        Self {
-            slot: Slot::Remote(Remote { region: region.clone(), generation, is_open: true }),
-            heard: Some(generation),
-            last_home: Some(region.clone()),
-            ..Self::default()
-        }
-    }
-
-    /// The home, if nothing else is known of the shard: then [`Place::at_rest`] of this home restores the same place.
-    fn rests_at(&self) -> Option<(&RegionId, Generation)> {
-        let Self { slot, heard, ended, last_home, buffer, is_turn_asked, owes_leftover_mark, .. } = self;
-        let Self { asking, acked, marks, leftover_marks, .. } = self;
-        let Slot::Remote(Remote { region, generation, is_open: true }) = slot else { return None };
-        let is_home_all = (*heard, ended, last_home.as_ref()) == (Some(*generation), &None, Some(region));
-        let waits = !buffer.is_new() || *is_turn_asked || *owes_leftover_mark || *asking != Asking::default();
-        let is_marked = acked.is_some() || !marks.is_empty() || !leftover_marks.is_empty();
-        (is_home_all && !waits && !is_marked).then_some((region, *generation))
     }
 }
 
@@ -159,6 +135,7 @@ impl Places {
 
 #[cfg(test)]
 mod tests {
+    use super::super::slot::{Remote, Slot};
     use super::*;
     use std::time::Duration;
 
