@@ -1,18 +1,14 @@
 //! The entries of a replica by id, kept in step with the sums that peers compare and with the index of named replicas.
 
-mod drafts;
 mod encodings;
 mod entry;
-mod expiring;
-mod loading;
 mod merging;
-mod sizes;
 mod small_list;
+mod times;
 mod versions;
 
 pub(crate) use entry::{Data, Entry, EntryContent};
-pub(crate) use loading::LoadProblem;
-pub(crate) use merging::Rules;
+pub(crate) use merging::{LoadProblem, Rules};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -28,11 +24,15 @@ use crate::key::KeyId;
 use crate::pruning::{Named, ReplicaIndex};
 use crate::repair::Draft;
 use crate::settings::ReplicatorSettings;
+use crate::store::{StoreMeta, StoreOp};
 use crate::storing::Storing;
 use crate::tree::{Prefix, SyncTree};
 use crate::types::{AnyData, Tags, TypeTable};
 use encodings::Encodings;
 use entry::named_by;
+
+/// The largest entry that is encoded only to measure it; for larger ones the bound is good enough.
+const MEASURED_UP_TO: usize = 1024 * 1024;
 
 /// The outcome of merging something that a peer sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -236,11 +236,20 @@ impl Entries {
         self.encodings.forget(now, time_to_live);
     }
 
-    /// An entry, the storing state, and the entry's encoding if one is kept.
-    pub(crate) fn entry_and_storing(&mut self, key: &str) -> (Option<&Entry>, &mut Storing, Option<Bytes>) {
-        let entry = self.tree.find(key);
-        let encoded = entry.and_then(|entry| self.encodings.of(key, entry.digest()));
-        (entry, &mut self.storing, encoded)
+    /// The next store request with its ticket: everything gathered, if no request is under way. `at_once` includes
+    /// changes that would be written behind.
+    pub(crate) fn next_store(
+        &mut self,
+        now: Instant,
+        types: &TypeTable,
+        meta: impl FnOnce() -> StoreMeta,
+        at_once: bool,
+    ) -> Option<(u64, Vec<StoreOp>)> {
+        let Self { tree, encodings, storing, .. } = self;
+        storing.next_request(now, types, meta, at_once, |key| {
+            let entry = tree.find(key)?;
+            Some((entry, encodings.of(key, entry.digest())))
+        })
     }
 
     /// The entry as an envelope, for sending.
@@ -258,6 +267,26 @@ impl Entries {
             }
         };
         Some(entry.envelope_with(content))
+    }
+
+    /// The size of an entry, if it must be reported: at or above `limit`, and a tenth above the size reported last. The
+    /// entry is encoded to measure it only when its bound says that it may have grown so far. Source: ddata E4.
+    pub(crate) fn size_to_report(&mut self, key: &KeyId, limit: usize) -> Option<usize> {
+        let entry = self.tree.find(key).filter(|entry| entry.value().is_some())?;
+        let bound = entry.size_bound;
+        if !entry.may_have_grown_to(limit) {
+            return None;
+        }
+        let size = if bound > MEASURED_UP_TO { bound } else { self.encoded_size(key)? };
+        self.tree.find_mut(key)?.note_size(size, limit).then_some(size)
+    }
+
+    /// The exact size of an entry's value.
+    pub(crate) fn encoded_size(&mut self, key: &KeyId) -> Option<usize> {
+        match self.envelope(key)?.content {
+            Content::Value { bytes, .. } => Some(bytes.len()),
+            Content::Tombstone { .. } | Content::Unreadable => None,
+        }
     }
 
     /// Checks that sums, digests, totals and the index equal those computed anew, and that data are clean; only for

@@ -6,8 +6,20 @@ use greylag_core::{NodeAddress, UniqueAddress};
 use greylag_crdt::ReplicaId;
 
 use crate::key::KeyId;
-use crate::replicator::TypeConflict;
 use crate::store::StoreError;
+
+/// An entry that never converges: a peer holds another type under its id. Source: ddata A5.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TypeConflict {
+    /// The entry.
+    pub key: KeyId,
+    /// The tag of the entry's type here.
+    pub own: Arc<str>,
+    /// The peer that was heard last in this conflict.
+    pub peer: UniqueAddress,
+    /// The tag of the entry's type at the peer.
+    pub found: Arc<str>,
+}
 
 /// An event that operators may want to know. Source: ddata I3.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -22,6 +22,10 @@ use crate::key::KeyId;
 use crate::pruning::PruningNews;
 use crate::tree::{Prefix, Sixteenths, Sum};
 
+/// The most items in a message: a step of the replicator handles a message whole. Every list that a replicator sends is
+/// far shorter.
+pub(crate) const MAX_ITEMS: usize = 10_000;
+
 /// One or more updates of one origin to one entry, joined: everything in `(prev, version]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeltaItem {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use greylag_core::UniqueAddress;
 
 use crate::level::{ReadLevel, WriteLevel};
-use crate::replicator::Stats;
+use crate::stats::Stats;
 
 /// The metrics of a replicator at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -30,6 +30,7 @@ use greylag_core::UniqueAddress;
 use greylag_crdt::ReplicaId;
 
 use clock::ReachableClock;
+pub(crate) use clock::millis;
 pub(crate) use collection::{Collections, RoundsSnapshot};
 pub(crate) use index::{Named, ReplicaIndex};
 pub(crate) use ranges::Ranges;
@@ -267,11 +268,6 @@ impl Pruning {
         });
         self.ranges.retain(|removed| index.names(removed) || rounds.get(removed).is_some());
     }
-}
-
-/// Milliseconds of a duration.
-pub(crate) fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// An unreachable member, for which pruning waits.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::durable::{DurableSettings, covers};
 use crate::error::StartError;
+use crate::message::MAX_ITEMS;
 use crate::sabotage::Sabotage;
 
 /// Settings of one replicator. The default times suit a production LAN. Source: ddata §8.
@@ -261,11 +262,10 @@ impl ReplicatorSettings {
         if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
             return Err(StartError::Settings(format!("{name} must be above zero")));
         }
-        if self.max_delta_elements > crate::wire::MAX_ITEMS {
+        if self.max_delta_elements > MAX_ITEMS {
             return Err(StartError::Settings(format!(
                 "max_delta_elements is {}, a message holds at most {}",
-                self.max_delta_elements,
-                crate::wire::MAX_ITEMS
+                self.max_delta_elements, MAX_ITEMS
             )));
         }
         if self.max_message_bytes < 4 * 1024 {

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use greylag_core::UniqueAddress;
 
 use crate::durable::DurableSettings;
-use crate::entries::{Data, Entries};
+use crate::entries::{Data, Entry};
 use crate::key::KeyId;
 use crate::sabotage::Sabotage;
 use crate::settings::ReplicatorSettings;
@@ -288,7 +288,7 @@ impl Storing {
     }
 
     /// Stores with the next request what failed.
-    pub(crate) fn retry_now(&mut self) {
+    fn retry_now(&mut self) {
         // Write the own record again: records since the failure left out the time in touch, because these entries were
         // missing.
         self.meta_is_due |= std::mem::take(&mut self.meta_state.has_failed) || !self.failed.is_empty();
@@ -296,6 +296,12 @@ impl Storing {
             self.changes.insert(key, Change::Full);
         }
         self.retry_at = None;
+    }
+
+    /// Begins the last store request: changes written behind, failed ones, and the replicator's own record.
+    pub(crate) fn begin_last(&mut self) {
+        self.retry_now();
+        self.meta_is_due = true;
     }
 
     /// When there is something to store.
@@ -325,55 +331,61 @@ impl Storing {
         }
         due
     }
-}
 
-impl Entries {
     /// The next store request with its ticket: everything gathered, if no request is under way. `at_once` includes
-    /// changes that would be written behind.
-    pub(crate) fn next_store(
+    /// changes that would be written behind; `find` finds an entry, with its encoding if one is kept.
+    pub(crate) fn next_request<'a>(
         &mut self,
         now: Instant,
         types: &TypeTable,
         meta: impl FnOnce() -> StoreMeta,
         at_once: bool,
+        find: impl Fn(&KeyId) -> Option<(&'a Entry, Option<Bytes>)>,
     ) -> Option<(u64, Vec<StoreOp>)> {
-        if !self.storing.is_due(now, at_once) {
+        if !self.is_due(now, at_once) {
             return None;
         }
-        let storing = &mut self.storing;
-        storing.tickets += 1;
-        let (asides, changes) = (std::mem::take(&mut storing.asides), std::mem::take(&mut storing.changes));
-        let meta_state = &mut storing.meta_state;
-        let has_meta = std::mem::take(&mut storing.meta_is_due) | std::mem::take(&mut meta_state.has_failed);
+        self.tickets += 1;
+        let (asides, changes) = (std::mem::take(&mut self.asides), std::mem::take(&mut self.changes));
+        let meta_state = &mut self.meta_state;
+        let has_meta = std::mem::take(&mut self.meta_is_due) | std::mem::take(&mut meta_state.has_failed);
         let meta_goes_first = std::mem::take(&mut meta_state.goes_first);
         let meta = has_meta.then(meta);
         let first = meta.clone().filter(|_| meta_goes_first).map(|meta| meta_state.of_before(meta));
-        let meta = meta.map(|meta| if storing.failed.is_empty() { meta } else { meta_state.of_before(meta) });
+        let meta = meta.map(|meta| if self.failed.is_empty() { meta } else { meta_state.of_before(meta) });
         // From now on the store may say what this batch says.
         meta_state.has_met_others &= meta.as_ref().is_none_or(|meta| meta.has_met_others);
-        storing.flight = Some(Flight {
-            ticket: storing.tickets,
+        self.flight = Some(Flight {
+            ticket: self.tickets,
             keys: changes.keys().cloned().collect(),
             asides: asides.clone(),
             meta: meta.clone(),
             meta_goes_first,
-            waiting: std::mem::take(&mut storing.waiting),
+            waiting: std::mem::take(&mut self.waiting),
         });
         let mut ops: Vec<StoreOp> = first.map(StoreOp::Meta).into_iter().collect();
         ops.extend(asides.into_iter().map(|key| StoreOp::Quarantine { key }));
         for (key, change) in changes {
-            let op = self.store_op(types, key, change);
-            ops.push(op);
+            let found = find(&key);
+            ops.push(self.store_op(types, key, change, found));
         }
         // Last: a store that holds this record then also holds everything that the record speaks of.
         ops.extend(meta.map(StoreOp::Meta));
-        Some((self.storing.tickets, ops))
+        Some((self.tickets, ops))
     }
 
-    fn store_op(&mut self, types: &TypeTable, key: KeyId, change: Change) -> StoreOp {
-        let (entry, storing, encoded) = self.entry_and_storing(&key);
-        let stored = storing.large.remove(&key);
-        let Some(entry) = entry.filter(|_| storing.settings.covers(&key)) else { return StoreOp::Remove { key } };
+    /// The operation that stores the change of an entry as it stands now.
+    fn store_op(
+        &mut self,
+        types: &TypeTable,
+        key: KeyId,
+        change: Change,
+        found: Option<(&Entry, Option<Bytes>)>,
+    ) -> StoreOp {
+        let stored = self.large.remove(&key);
+        let Some((entry, encoded)) = found.filter(|_| self.settings.covers(&key)) else {
+            return StoreOp::Remove { key };
+        };
         let value = match &entry.data {
             Data::Tombstone { deleted_at } => return StoreOp::Tombstone { deleted_at: *deleted_at, key },
             Data::Value(value) => value,
@@ -383,13 +395,13 @@ impl Entries {
             && let Some(Large { snapshot, deltas }) = stored
             && deltas + bytes.len() <= snapshot / 2
         {
-            storing.large.insert(key.clone(), Large { snapshot, deltas: deltas + bytes.len() });
+            self.large.insert(key.clone(), Large { snapshot, deltas: deltas + bytes.len() });
             return StoreOp::Delta { key, bytes };
         }
         let bytes = encoded.unwrap_or_else(|| value.encoded().into());
         let (tag, markers) = (AnyData::tag(&**value), entry.markers().clone());
         if bytes.len() > LARGE_BYTES {
-            storing.large.insert(key.clone(), Large { snapshot: bytes.len(), deltas: 0 });
+            self.large.insert(key.clone(), Large { snapshot: bytes.len(), deltas: 0 });
         }
         StoreOp::Put { key, tag, bytes, markers }
     }

@@ -2,23 +2,24 @@
 //! imply.
 
 mod inner;
-
-use std::collections::BTreeMap;
+mod nouns;
 
 use bytes::{Bytes, BytesMut};
 use greylag_core::EncodeError;
-use greylag_crdt::{Decoder, Digest, Encoder, Markers, ReplicaId};
 use greylag_transport::PayloadValue;
 use prost::Message as _;
 
 use crate::envelope::{Content, Envelope};
-use crate::gate::{GateState, STARTS_KEPT, Standing, Start, Starts, StartsOrDigest};
+use crate::gate::STARTS_KEPT;
 use crate::generated as pb;
-use crate::key::KeyId;
-use crate::message::{BatchItem, DeltaItem, Listed, Message, Nacked, ReadReply, Refusal, RoundId, WriteReply};
-use crate::pruning::{MAX_ROUNDS, PruningNews, PruningRound};
+use crate::message::{BatchItem, Listed, MAX_ITEMS, Message, Nacked, ReadReply, Refusal, WriteReply};
+use crate::pruning::MAX_ROUNDS;
 use crate::transfers::Fragment;
-use crate::tree::{Prefix, Sum};
+pub(crate) use nouns::WireError;
+use nouns::{
+    a_round, delta, digest, digest_of, envelope, from_delta, from_digest, from_envelope, from_keyed, from_news,
+    from_parent, from_prefix, from_round, from_sum, keyed, prefix, round, some_news, sum,
+};
 
 /// The manifest of all messages.
 pub(crate) const MANIFEST: &str = "gl.ddata/1";
@@ -52,26 +53,11 @@ pub(crate) fn encode_fragment(fragment: &Fragment) -> Bytes {
     piece.encode_to_vec().into()
 }
 
-/// Why bytes are not a message.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum WireError {
-    #[error("malformed: {0}")]
-    Malformed(String),
-    #[error("{0} is missing or unknown")]
-    Missing(&'static str),
-    #[error("{0} items exceed the limit of a message")]
-    TooMany(usize),
-}
-
 /// Decodes a message.
 pub(crate) fn decode(bytes: Bytes) -> Result<Message, WireError> {
     let message = pb::Message::decode(bytes).map_err(|error| WireError::Malformed(error.to_string()))?;
     from_kind(message.kind.ok_or(WireError::Missing("the kind of message"))?)
 }
-
-/// The most items in a message: a step of the replicator handles a message whole. Every list that a replicator sends is
-/// far shorter.
-pub(crate) const MAX_ITEMS: usize = 10_000;
 
 fn bounded(count: usize) -> Result<(), WireError> {
     if count > MAX_ITEMS { Err(WireError::TooMany(count)) } else { Ok(()) }
@@ -123,208 +109,6 @@ impl PayloadValue for Message {
     fn into_any(self: Box<Self>) -> Box<dyn std::any::Any + Send> {
         self
     }
-}
-
-fn digest(digest: Digest) -> pb::Digest {
-    pb::Digest { high: (digest.0 >> 64) as u64, low: digest.0 as u64 }
-}
-
-fn digest_of(high: u64, low: u64) -> Digest {
-    Digest(u128::from(high) << 64 | u128::from(low))
-}
-
-fn from_digest(digest: pb::Digest) -> Digest {
-    digest_of(digest.high, digest.low)
-}
-
-fn sum(sum: Sum) -> pb::Sum {
-    pb::Sum { count: sum.count, total: Some(digest(sum.total)) }
-}
-
-fn from_sum(sum: Option<pb::Sum>) -> Result<Sum, WireError> {
-    let sum = sum.ok_or(WireError::Missing("a sum"))?;
-    Ok(Sum { count: sum.count, total: sum.total.map(from_digest).unwrap_or_default() })
-}
-
-fn prefix(prefix: Prefix) -> pb::Prefix {
-    pb::Prefix { bits: prefix.bits(), depth: prefix.depth().into() }
-}
-
-fn from_prefix(prefix: Option<pb::Prefix>) -> Result<Prefix, WireError> {
-    let prefix = prefix.unwrap_or_default();
-    let depth = u8::try_from(prefix.depth).ok();
-    depth.and_then(|depth| Prefix::new(prefix.bits, depth)).ok_or(WireError::Missing("a valid prefix"))
-}
-
-fn from_parent(parent: pb::Parent) -> Result<(Prefix, Vec<Sum>), WireError> {
-    let prefix = from_prefix(parent.prefix)?;
-    let children = prefix.children().count();
-    if [parent.counts.len(), parent.high.len(), parent.low.len()] != [children; 3] || children == 0 {
-        return Err(WireError::Missing("a sum over a part"));
-    }
-    let totals = parent.high.into_iter().zip(parent.low).map(|(high, low)| digest_of(high, low));
-    Ok((prefix, parent.counts.into_iter().zip(totals).map(|(count, total)| Sum { count, total }).collect()))
-}
-
-fn round(round: RoundId) -> pb::Round {
-    pb::Round { number: round.number, opened_by_sender: round.opened_by_sender }
-}
-
-fn from_round(round: pb::Round) -> RoundId {
-    RoundId { number: round.number, opened_by_sender: round.opened_by_sender }
-}
-
-fn a_round(round: Option<pb::Round>) -> Result<RoundId, WireError> {
-    round.map(from_round).ok_or(WireError::Missing("the round"))
-}
-
-fn envelope(envelope: &Envelope) -> pb::Envelope {
-    let content = match &envelope.content {
-        Content::Value { tag, bytes } => {
-            Some(pb::envelope::Content::Value(pb::Value { tag: tag.to_string(), data: bytes.clone() }))
-        }
-        Content::Tombstone { deleted_at } => Some(pb::envelope::Content::Tombstone(*deleted_at)),
-        Content::Unreadable => None,
-    };
-    let versions = envelope.versions.iter();
-    let versions = versions.map(|(replica, version)| pb::Version { replica: replica.0, version: *version });
-    let markers = markers(&envelope.markers);
-    pb::Envelope { content, versions: versions.collect(), markers, used: envelope.used_ms }
-}
-
-/// Encodes markers; no markers, the usual case, take no byte.
-fn markers(markers: &Markers) -> Bytes {
-    if markers.is_empty() {
-        return Bytes::new();
-    }
-    let mut out = Encoder::new();
-    markers.encode(&mut out);
-    out.finish().into()
-}
-
-/// Decodes markers; `None` if they cannot be read, since a newer version may write them in another format.
-fn from_markers(bytes: &[u8]) -> Option<Markers> {
-    if bytes.is_empty() {
-        return Some(Markers::new());
-    }
-    let mut inp = Decoder::new(bytes);
-    Markers::decode(&mut inp).and_then(|markers| inp.finish().map(|()| markers)).ok()
-}
-
-fn news(news: &PruningNews) -> pb::PruningNews {
-    let rounds = news.rounds.iter().map(|round| pb::PruningRound {
-        removed: round.removed.0,
-        epoch: round.epoch,
-        owner: round.owner.0,
-        created_at: round.created_at,
-    });
-    let Standing { number, forget_horizon, synced_at, starts, state, is_current } = &news.standing;
-    let (starts, starts_digest) = match starts {
-        StartsOrDigest::Listed(starts) => (starts.iter().map(start).collect(), None),
-        StartsOrDigest::Known(digest) => (Vec::new(), Some(*digest)),
-    };
-    let gate = match state {
-        GateState::Open => pb::GateState::Open,
-        GateState::Closed => pb::GateState::Closed,
-        GateState::Refused => pb::GateState::Refused,
-    };
-    pb::PruningNews {
-        rounds: rounds.collect(),
-        forget_horizon: *forget_horizon,
-        synced_at: *synced_at,
-        starts,
-        starts_digest,
-        gate: gate.into(),
-        current: *is_current,
-        number: *number,
-    }
-}
-
-fn start(start: &Start) -> pb::Start {
-    pb::Start { maker: start.maker.0, base: start.base }
-}
-
-fn from_standing(news: &pb::PruningNews) -> Result<Standing, WireError> {
-    let starts = news.starts.iter().map(|start| Start { maker: ReplicaId(start.maker), base: start.base });
-    let state = match pb::GateState::try_from(news.gate) {
-        Ok(pb::GateState::Open) => GateState::Open,
-        Ok(pb::GateState::Closed) => GateState::Closed,
-        Ok(pb::GateState::Refused) => GateState::Refused,
-        Err(_) => return Err(WireError::Missing("the state of a gate")),
-    };
-    Ok(Standing {
-        number: news.number,
-        forget_horizon: news.forget_horizon,
-        synced_at: news.synced_at,
-        starts: news.starts_digest.map_or_else(|| StartsOrDigest::Listed(Starts::of(starts)), StartsOrDigest::Known),
-        state,
-        is_current: news.current,
-    })
-}
-
-fn from_news(news: Option<pb::PruningNews>) -> Result<PruningNews, WireError> {
-    let news = news.unwrap_or_default();
-    let standing = from_standing(&news)?;
-    let rounds = news.rounds.into_iter().map(|round| PruningRound {
-        removed: ReplicaId(round.removed),
-        epoch: round.epoch,
-        owner: ReplicaId(round.owner),
-        created_at: round.created_at,
-    });
-    Ok(PruningNews { rounds: rounds.collect(), standing })
-}
-
-/// Encodes nothing for empty news, so that an idle pair of messages stays small.
-fn some_news(told: &PruningNews) -> Option<pb::PruningNews> {
-    (*told != PruningNews::default()).then(|| news(told))
-}
-
-/// Decodes an envelope. An unreadable one is refused where it would be merged; the rest of the message is taken.
-fn from_envelope(envelope: Option<pb::Envelope>) -> Envelope {
-    let envelope = envelope.unwrap_or_default();
-    let (Some(content), Some(markers)) = (envelope.content, from_markers(&envelope.markers)) else {
-        return Envelope::of(Content::Unreadable);
-    };
-    let content = match content {
-        pb::envelope::Content::Value(value) => Content::Value { tag: value.tag.into(), bytes: value.data },
-        pb::envelope::Content::Tombstone(deleted_at) => Content::Tombstone { deleted_at },
-    };
-    let versions = envelope.versions.into_iter().map(|version| (ReplicaId(version.replica), version.version));
-    Envelope { content, versions: versions.collect::<BTreeMap<_, _>>(), markers, used_ms: envelope.used }
-}
-
-fn delta(item: &DeltaItem) -> pb::Delta {
-    pb::Delta {
-        key: item.key.to_string(),
-        tag: item.tag.to_string(),
-        prev: item.prev,
-        version: item.version,
-        delta: item.delta.clone(),
-        markers: markers(&item.markers),
-        used: item.used_ms,
-    }
-}
-
-/// Decodes a delta; returns only the key if its markers cannot be read.
-fn from_delta(delta: pb::Delta) -> Result<DeltaItem, KeyId> {
-    let Some(markers) = from_markers(&delta.markers) else { return Err(delta.key.into()) };
-    Ok(DeltaItem {
-        markers,
-        key: delta.key.into(),
-        tag: delta.tag.into(),
-        prev: delta.prev,
-        version: delta.version,
-        delta: delta.delta,
-        used_ms: delta.used,
-    })
-}
-
-fn keyed((key, value): &(KeyId, Envelope)) -> pb::KeyedEnvelope {
-    pb::KeyedEnvelope { key: key.to_string(), envelope: Some(envelope(value)) }
-}
-
-fn from_keyed(keyed: pb::KeyedEnvelope) -> (KeyId, Envelope) {
-    (keyed.key.into(), from_envelope(keyed.envelope))
 }
 
 fn refusal(refusal: Refusal) -> i32 {
@@ -601,11 +385,16 @@ fn from_batch_item(item: pb::BatchItem) -> Result<BatchItem, WireError> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::message::{Offer, Wanted};
-    use crate::tree::Sixteenths;
+    use std::collections::BTreeMap;
 
-    use greylag_crdt::{KeyRange, Part, RangeSum};
+    use greylag_crdt::{Digest, KeyRange, Markers, Part, RangeSum, ReplicaId};
+
+    use super::*;
+    use crate::gate::{GateState, Standing, Start, Starts, StartsOrDigest};
+    use crate::message::{DeltaItem, Offer, RoundId, Wanted};
+    use crate::pruning::{PruningNews, PruningRound};
+    use crate::tree::{Prefix, Sixteenths, Sum};
+
     use proptest::prelude::*;
 
     fn messages() -> Vec<Message> {

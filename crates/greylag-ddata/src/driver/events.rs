@@ -3,7 +3,7 @@
 use tokio::sync::broadcast;
 
 use crate::event::ReplicatorEvent;
-use crate::replicator::TypeConflict;
+use crate::event::TypeConflict;
 
 /// How many events a reader may be behind; older ones are lost for it.
 const KEPT: usize = 256;

@@ -11,7 +11,7 @@ use greylag_transport::{
 };
 use tokio::sync::{mpsc, watch};
 
-use super::task::mailboxes;
+use super::mail::mailboxes;
 use crate::error::StartError;
 use crate::replicas::{Replica, ReplicaStatus, Replicas};
 use crate::settings::ReplicatorSettings;

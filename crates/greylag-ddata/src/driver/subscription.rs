@@ -8,6 +8,7 @@ use greylag_crdt::ReplicatedData;
 use tokio::sync::Notify;
 
 use super::controls::Controls;
+use super::task::Request;
 use crate::effect::Notice;
 use crate::key::KeyId;
 use crate::read::{Changed, ChangedAny};
@@ -24,7 +25,7 @@ pub type AnySubscription = Changes<ChangedAny>;
 pub struct Changes<C> {
     number: u64,
     mailbox: Arc<Mailbox<C>>,
-    controls: Arc<Controls>,
+    controls: Arc<Controls<Request>>,
 }
 
 /// The conversion of a notice into an event.
@@ -97,7 +98,7 @@ impl<C> Drop for Feed<C> {
     }
 }
 
-pub(super) fn channel<C>(controls: Arc<Controls>) -> (Changes<C>, Feed<C>) {
+pub(super) fn channel<C>(controls: Arc<Controls<Request>>) -> (Changes<C>, Feed<C>) {
     static NUMBERS: AtomicU64 = AtomicU64::new(1);
     let state = State { pending: BTreeMap::new(), order: VecDeque::new(), closed: false };
     let mailbox = Arc::new(Mailbox { state: Mutex::new(state), wake: Notify::new() });

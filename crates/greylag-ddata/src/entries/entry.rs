@@ -222,14 +222,25 @@ impl Entry {
         self.dates().map_or(NEVER, |dates| dates.indexed_ms)
     }
 
-    /// The size when it was last measured by encoding, and the largest size that was reported.
-    pub(super) fn sizes(&self) -> (usize, usize) {
-        self.rare.as_ref().map_or((0, 0), |rare| (rare.measured, rare.reported_bytes))
+    /// Whether the bound of the size allows a size of `limit`, and has grown by a tenth since the entry was measured.
+    ///
+    /// The exact size is known when an entry is encoded; after that every delta adds its own length to the bound. So
+    /// measuring costs a fraction of the updates themselves.
+    pub(super) fn may_have_grown_to(&self, limit: usize) -> bool {
+        let measured = self.rare.as_ref().map_or(0, |rare| rare.measured);
+        self.size_bound >= limit.max(tenth_above(measured))
     }
 
-    pub(super) fn set_sizes(&mut self, measured: usize, reported_bytes: usize) {
+    /// Notes the size as measured. Returns whether it must be reported: it is at or above `limit`, and a tenth above the
+    /// size reported last.
+    pub(super) fn note_size(&mut self, size: usize, limit: usize) -> bool {
         let rare = self.rare.get_or_insert_default();
-        (rare.measured, rare.reported_bytes) = (measured, reported_bytes);
+        let is_news = size >= limit && size >= tenth_above(rare.reported_bytes);
+        rare.measured = size;
+        if is_news {
+            rare.reported_bytes = size;
+        }
+        is_news
     }
 
     /// Checks that the digest is that of the data, that the data can be decoded and have no empty leaf (no decoder
@@ -253,6 +264,10 @@ impl Entry {
         };
         assert!(self.markers().removed().iter().all(uncovered), "{key}: what a marker covers is cleaned");
     }
+}
+
+fn tenth_above(size: usize) -> usize {
+    size + size / 10
 }
 
 #[cfg(test)]

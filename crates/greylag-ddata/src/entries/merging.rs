@@ -1,17 +1,24 @@
-//! Joins states and deltas of peers into entries.
+//! Joins states and deltas of peers into entries, drafts of large values that were received in parts, and stored records
+//! when the replicator starts.
 //!
 //! Markers come first: both sides are renamed by the same markers before they are joined, and a delta that was made
-//! with a marker that is missing here is refused, so that the full state comes instead. Source: ddata Z7.
+//! with a marker that is missing here is refused, so that the full state comes instead. Source: ddata Z7, G12, U4, U5.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use greylag_crdt::{Home, Markers, MergeError, Performed, RemovedNodePruning, ReplicaId};
+use greylag_core::UniqueAddress;
+use greylag_crdt::{Digest, Home, Markers, MergeError, Performed, RemovedNodePruning, ReplicaId};
 
 use super::{Data, Entries, Entry, EntryContent, Merged};
 use crate::envelope::{Content, Envelope};
-use crate::key::KeyId;
+use crate::key::{KeyId, problem};
 use crate::message::{DeltaItem, Refusal};
+use crate::repair::{Deferred, Draft, Malformed};
+use crate::sabotage::Sabotage;
+use crate::settings::ReplicatorSettings;
+use crate::store::LoadedRecord;
 use crate::types::{AnyData, AnyType, TypeTable};
 
 /// The rules for merging, beside the entries themselves.
@@ -28,15 +35,31 @@ pub(crate) struct Rules<'a> {
     pub(crate) keeps_versions: bool,
 }
 
-impl Rules<'_> {
+impl<'a> Rules<'a> {
+    /// The rules by the settings.
+    pub(crate) fn new(types: &'a TypeTable, settings: &ReplicatorSettings, forgets_before: Option<i64>) -> Self {
+        let checks_gaps = !settings.omits(Sabotage::Gap);
+        let max_bytes = settings.max_entry_bytes.saturating_mul(4);
+        Self { types, max_bytes, forgets_before, checks_gaps, keeps_versions: settings.delta_enabled }
+    }
+
     /// Whether the next tick would drop this marker from an entry that does not name its replica.
     pub(crate) fn may_forget(&self, marker: &Performed) -> bool {
         marker.obsolete_at.zip(self.forgets_before).is_some_and(|(ended, before)| ended <= before)
     }
 }
 
+/// Why a stored record was not joined.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum LoadProblem {
+    /// The record is damaged or cannot be joined.
+    Unreadable(String),
+    /// No type is registered for this tag.
+    UnknownType(Arc<str>),
+}
+
 /// A copy in which a merge is prepared: a merge that is refused half-way leaves the entry unchanged.
-struct Draft {
+struct Prepared {
     home: Home,
     value: Box<dyn AnyData>,
     versions: BTreeMap<ReplicaId, u64>,
@@ -48,7 +71,7 @@ struct Draft {
     is_unnoticed: bool,
 }
 
-impl Draft {
+impl Prepared {
     /// Cleans a value with the markers. Returns whether that changed it.
     fn clean(markers: &Markers, value: &mut dyn AnyData) -> bool {
         !markers.is_empty() && value.pruning_mut().is_some_and(|pruning| markers.clean(pruning))
@@ -93,7 +116,7 @@ impl Entries {
         envelope: &Envelope,
         size: usize,
     ) -> Result<Merged, Refusal> {
-        let mut draft = self.draft(key, found);
+        let mut prepared = self.prepare(key, found);
         let named = theirs.pruning().map(RemovedNodePruning::modified_by).unwrap_or_default();
         let mut told = envelope.markers.clone();
         let is_kept = |marker: &Performed| {
@@ -101,24 +124,24 @@ impl Entries {
         };
         let done_without = told.iter().filter(|marker| !is_kept(marker)).map(|marker| marker.performed_at).max();
         told.retain(is_kept);
-        draft.markers.unite(&told);
-        let cleaned = Draft::clean(&draft.markers, &mut *draft.value);
-        Draft::clean(&draft.markers, &mut *theirs);
-        let grew = draft.value.merge(&*theirs).map_err(|_| Refusal::Undecodable)?;
+        prepared.markers.unite(&told);
+        let cleaned = Prepared::clean(&prepared.markers, &mut *prepared.value);
+        Prepared::clean(&prepared.markers, &mut *theirs);
+        let grew = prepared.value.merge(&*theirs).map_err(|_| Refusal::Undecodable)?;
         self.findings.done_without = done_without;
         self.findings.timestamp = theirs.latest_timestamp();
         self.findings.own_version = envelope.versions.get(&self.replica).copied();
         for (origin, version) in &envelope.versions {
-            let own = draft.versions.entry(*origin).or_default();
+            let own = prepared.versions.entry(*origin).or_default();
             *own = (*own).max(*version);
         }
-        draft.size += size;
-        draft.used_ms = envelope.used_ms;
+        prepared.size += size;
+        prepared.used_ms = envelope.used_ms;
         let before = self.get(key).and_then(|own| Some((own.markers(), own.value()?)));
-        draft.is_unnoticed =
-            before.is_some_and(|(markers, before)| !markers.includes(&told) && draft.value.reads_like(before));
+        prepared.is_unnoticed =
+            before.is_some_and(|(markers, before)| !markers.includes(&told) && prepared.value.reads_like(before));
         let changed = cleaned || grew.grew() || self.get(key).is_none();
-        self.finish(key, draft, changed, None);
+        self.finish(key, prepared, changed, None);
         Ok(Merged::Done { changed })
     }
 
@@ -130,14 +153,14 @@ impl Entries {
         stored: &dyn AnyData,
         markers: &Markers,
     ) -> Result<(), MergeError> {
-        let mut draft = self.draft(key, found);
+        let mut prepared = self.prepare(key, found);
         let mut stored = stored.boxed_clone();
-        draft.markers.unite(markers);
-        Draft::clean(&draft.markers, &mut *draft.value);
-        Draft::clean(&draft.markers, &mut *stored);
-        draft.value.merge(&*stored)?;
-        draft.size += stored.size_hint();
-        self.finish(key, draft, true, None);
+        prepared.markers.unite(markers);
+        Prepared::clean(&prepared.markers, &mut *prepared.value);
+        Prepared::clean(&prepared.markers, &mut *stored);
+        prepared.value.merge(&*stored)?;
+        prepared.size += stored.size_hint();
+        self.finish(key, prepared, true, None);
         Ok(())
     }
 
@@ -157,13 +180,13 @@ impl Entries {
         self.check_tag(&item.key, &item.tag)?;
         let found = rules.types.find(&item.tag).ok_or(Refusal::UnknownType)?;
         let before = self.digest(&item.key);
-        let mut draft = self.draft(&item.key, &**found);
-        let have = draft.versions.get(&origin).copied().unwrap_or(0);
+        let mut prepared = self.prepare(&item.key, &**found);
+        let have = prepared.versions.get(&origin).copied().unwrap_or(0);
         // Check markers first: this delta may use names that are unknown here.
         if self.lacks_marker(rules, &**found, item) {
             return Ok(Merged::Gap { have, full: true });
         }
-        if draft.value.is_causal() {
+        if prepared.value.is_causal() {
             if !rules.keeps_versions {
                 // Without versions it is unknown whether all earlier deltas have arrived. Source: ddata G16.
                 return Ok(Merged::Gap { have, full: true });
@@ -177,17 +200,17 @@ impl Entries {
             if item.prev > have && rules.checks_gaps {
                 return Ok(Merged::Gap { have, full: false });
             }
-            draft.versions.insert(origin, item.version);
+            prepared.versions.insert(origin, item.version);
         }
         let (grew, timestamp) = found
-            .merge_delta(&mut *draft.value, &item.delta, &draft.markers)
+            .merge_delta(&mut *prepared.value, &item.delta, &prepared.markers)
             .map_err(|_refused| Refusal::Undecodable)?;
         self.findings.timestamp = timestamp;
         self.findings.own_version = (origin == self.replica).then_some(u64::MAX);
-        draft.size += item.delta.len();
-        draft.used_ms = item.used_ms;
+        prepared.size += item.delta.len();
+        prepared.used_ms = item.used_ms;
         let changed = grew.grew() || self.get(&item.key).is_none();
-        self.finish(&item.key, draft, changed, Some(&item.delta));
+        self.finish(&item.key, prepared, changed, Some(&item.delta));
         self.note_delta(&item.key, &item.delta, before);
         Ok(Merged::Done { changed })
     }
@@ -259,10 +282,10 @@ impl Entries {
         }
     }
 
-    fn draft(&self, key: &KeyId, found: &dyn AnyType) -> Draft {
+    fn prepare(&self, key: &KeyId, found: &dyn AnyType) -> Prepared {
         let home = self.home(key);
         match self.get(key) {
-            Some(entry @ Entry { data: Data::Value(value), .. }) => Draft {
+            Some(entry @ Entry { data: Data::Value(value), .. }) => Prepared {
                 home,
                 value: value.boxed_clone(),
                 versions: entry.versions.to_map(),
@@ -275,13 +298,13 @@ impl Entries {
                 let mut value = found.zero();
                 value.bind(home);
                 let (versions, markers, size, used_ms) = (BTreeMap::new(), Markers::new(), 0, None);
-                Draft { home, value, versions, markers, size, used_ms, is_unnoticed: false }
+                Prepared { home, value, versions, markers, size, used_ms, is_unnoticed: false }
             }
         }
     }
 
-    fn finish(&mut self, key: &KeyId, draft: Draft, changed: bool, delta: Option<&Bytes>) {
-        let Draft { home, value, mut versions, markers, size, used_ms, is_unnoticed } = draft;
+    fn finish(&mut self, key: &KeyId, prepared: Prepared, changed: bool, delta: Option<&Bytes>) {
+        let Prepared { home, value, mut versions, markers, size, used_ms, is_unnoticed } = prepared;
         if !markers.is_empty() {
             let removed = markers.removed();
             versions.retain(|origin, _| !removed.contains(origin));
@@ -302,5 +325,99 @@ impl Entries {
                 self.note_used(key, used_ms);
             }
         }
+    }
+
+    /// Joins a stored record, wholly or not at all.
+    pub(crate) fn load(&mut self, rules: &Rules<'_>, record: &LoadedRecord) -> Result<(), LoadProblem> {
+        let (key, tag, bytes, markers, deltas) = match record {
+            LoadedRecord::Bad { why, .. } => return Err(LoadProblem::Unreadable(why.clone())),
+            LoadedRecord::Tombstone { key, deleted_at } => {
+                if self.merge_tombstone(key, *deleted_at) == Merged::Expired {
+                    // The tombstone has expired meanwhile: remove it from the store, too.
+                    self.storing.changed(key, None);
+                }
+                return Ok(());
+            }
+            LoadedRecord::Value { key, tag, bytes, markers, deltas } => (key, tag, bytes, markers, deltas),
+        };
+        let unreadable = |why: &dyn std::fmt::Display| LoadProblem::Unreadable(why.to_string());
+        let found = rules.types.find(tag).ok_or_else(|| LoadProblem::UnknownType(tag.clone()))?;
+        let mut stored = found.decode(bytes).map_err(|error| unreadable(&error))?;
+        for delta in deltas {
+            found
+                .merge_delta(&mut *stored, delta, markers)
+                .map_err(|error| LoadProblem::Unreadable(format!("a delta cannot be joined: {error:?}")))?;
+        }
+        if !matches!(self.get(key).map(|entry| &entry.data), Some(Data::Tombstone { .. })) {
+            self.join_stored(key, &**found, &*stored, markers).map_err(|why| unreadable(&why))?;
+        }
+        self.storing.loaded(key, bytes.len(), deltas.iter().map(Bytes::len).sum());
+        Ok(())
+    }
+
+    /// Whether a value is compared and sent range by range, because it has more than `keys` top-level keys.
+    pub(crate) fn is_large(&self, key: &str, keys: usize) -> bool {
+        let ranged = self.get(key).and_then(Entry::value).and_then(AnyData::ranged);
+        ranged.is_some_and(|ranged| ranged.keys() > keys)
+    }
+
+    /// Begins a draft that joins an offered value with the value held here.
+    pub(crate) fn begin_draft(
+        &mut self,
+        rules: &Rules<'_>,
+        key: &KeyId,
+        from: UniqueAddress,
+        offered: Deferred,
+    ) -> Result<(), Refusal> {
+        let Content::Value { tag, .. } = &offered.offer.head.content else { return Err(Refusal::Undecodable) };
+        if problem(key).is_some() {
+            return Err(Refusal::Undecodable);
+        }
+        self.check_tag(key, tag)?;
+        let found = rules.types.find(tag).ok_or(Refusal::UnknownType)?;
+        let mut zero = found.zero();
+        zero.bind(self.home(key));
+        let own = self.get(key);
+        let draft = Draft::new(from, offered, own, zero).map_err(|Malformed| Refusal::Undecodable)?;
+        self.drafts.insert(key.clone(), draft);
+        Ok(())
+    }
+
+    /// Adds a delta to the draft of its entry: the delta was joined into the entry, which had the digest `before`.
+    pub(crate) fn note_delta(&mut self, key: &KeyId, delta: &Bytes, before: Option<Digest>) {
+        if self.drafts.is_empty() {
+            return;
+        }
+        let after = self.digest(key);
+        if let Some(draft) = self.drafts.get_mut(key) {
+            draft.note(delta, before, after);
+        }
+    }
+
+    /// Replaces the entry by a finished draft that includes it, or joins the draft.
+    pub(crate) fn merge_draft(&mut self, rules: &Rules<'_>, key: &KeyId, draft: Draft) -> Result<Merged, Refusal> {
+        if let Some(Entry { data: Data::Tombstone { deleted_at }, .. }) = self.get(key) {
+            return Ok(Merged::Deleted { deleted_at: *deleted_at });
+        }
+        if self.is_too_late(key, draft.offer.head.used_ms) {
+            return Ok(Merged::Expired);
+        }
+        let Content::Value { tag, .. } = &draft.offer.head.content else { return Err(Refusal::Undecodable) };
+        self.check_tag(key, tag)?;
+        let found = rules.types.find(tag).ok_or(Refusal::UnknownType)?;
+        let (now, bytes) = (self.digest(key), draft.bytes);
+        let (value, head, includes_all) = draft.finish(found, now);
+        let Some(own) = self.get(key).filter(|own| includes_all && *own.markers() == head.markers) else {
+            return self.merge_state(rules, key, &**found, value, &head, bytes);
+        };
+        let mut versions = own.versions.to_map();
+        for (origin, version) in &head.versions {
+            let own = versions.entry(*origin).or_default();
+            *own = (*own).max(*version);
+        }
+        let (markers, size_bound, born) = (own.markers().clone(), own.size_bound + bytes, own.born());
+        let (data, used_ms) = (Data::Value(value), head.used_ms);
+        self.set(key, EntryContent { data, versions, markers, size_bound, born, used_ms });
+        Ok(Merged::Done { changed: self.digest(key) != now })
     }
 }

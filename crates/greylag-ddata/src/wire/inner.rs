@@ -2,7 +2,7 @@
 
 use greylag_crdt::{Digest, KeyRange, Part, RangeSum};
 
-use super::{WireError, a_round, digest, envelope, from_digest, from_envelope, round};
+use super::nouns::{WireError, a_round, digest, envelope, from_digest, from_envelope, round};
 use crate::envelope::Content;
 use crate::generated as pb;
 use crate::message::{Message, Offer, RoundId, Wanted};

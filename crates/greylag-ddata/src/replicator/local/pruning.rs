@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 use greylag_core::UniqueAddress;
 use greylag_crdt::{Performed, ReplicaId};
 
-use super::ReplicatorCore;
-use super::peers::rules;
+use super::LocalReplica;
 use crate::delta_log::{Record, RecordContent};
 use crate::effect::Effect;
-use crate::entries::{Data, EntryContent};
+use crate::entries::{Data, EntryContent, Rules};
 use crate::event::ReplicatorEvent;
 use crate::key::KeyId;
 use crate::pruning::{Phase, PruningNews, RemainingEntries, Renewal, TimeChange, Work, millis, unreachable};
@@ -21,31 +20,25 @@ const STEP: usize = 1_000;
 /// The pause between two steps.
 const PAUSE: Duration = Duration::from_millis(1);
 
-impl ReplicatorCore {
-    /// The wall clock: the last one given, advanced by the time since.
-    pub(super) fn wall_ms(&self, now: Instant) -> i64 {
-        let (at, wall_ms) = self.wall;
-        wall_ms.saturating_add(millis(now.saturating_duration_since(at)))
-    }
-
+impl LocalReplica {
     /// The time at or before which markers must have ended to be forgotten now; `None` if none may be forgotten.
-    pub(super) fn forgets_before(&self, now: Instant) -> Option<i64> {
-        let before = self.pruning.forgets_before(now, self.wall_ms(now), &self.settings);
+    pub(in crate::replicator) fn forgets_before(&self, now: Instant) -> Option<i64> {
+        let before = self.pruning.forgets_before(now, self.wall.ms(now), &self.settings);
         before.filter(|_| self.gate.may_forget() && !self.pruning.time_changes.has_to_renew())
     }
 
-    pub(super) fn on_pruning_news(&mut self, now: Instant, from: &UniqueAddress, news: &PruningNews) {
-        self.pruning.on_news(now, self.wall_ms(now), from, news, self.settings.longest_marker_life());
+    pub(in crate::replicator) fn on_pruning_news(&mut self, now: Instant, from: &UniqueAddress, news: &PruningNews) {
+        self.pruning.on_news(now, self.wall.ms(now), from, news, self.settings.longest_marker_life());
     }
 
-    pub(super) fn pruning_deadline(&self) -> Option<Instant> {
+    pub(in crate::replicator) fn pruning_deadline(&self) -> Option<Instant> {
         let tick = self.settings.pruning_interval.map(|_| self.pruning.tick_at);
         [tick, self.pruning.time_changes.next_deadline()].into_iter().flatten().min()
     }
 
     /// Begins a change of the times of markers and tombstones in all entries; some change at once, the others in
     /// further steps.
-    pub(super) fn set_times(&mut self, now: Instant, change: TimeChange) {
+    pub(in crate::replicator) fn set_times(&mut self, now: Instant, change: TimeChange) {
         self.pruning.time_changes.add(now, change);
         self.set_some_times(now);
     }
@@ -99,7 +92,7 @@ impl ReplicatorCore {
     }
 
     /// The pruning tick, and its further steps.
-    pub(super) fn tick_pruning(&mut self, now: Instant, out: &mut Vec<Effect>) {
+    pub(in crate::replicator) fn tick_pruning(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.set_some_times(now);
         let Some(interval) = self.settings.pruning_interval.filter(|_| self.pruning.tick_at <= now) else { return };
         if self.pruning.work.is_empty() && self.forget_some(now) {
@@ -118,7 +111,7 @@ impl ReplicatorCore {
     }
 
     fn begin_pruning(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let wall_ms = self.wall_ms(now);
+        let wall_ms = self.wall.ms(now);
         let lifetime = self.settings.longest_marker_life();
         let replicas = self.unrefused();
         self.pruning.drop_finished(wall_ms, &replicas, &self.entries.index, lifetime);
@@ -131,10 +124,8 @@ impl ReplicatorCore {
             }
             return;
         }
-        self.pruning.announce(now, wall_ms, &self.own, &replicas, &self.entries.index, &self.settings);
-        for peer in self.pruning.continue_rounds(&replicas, &self.entries.index) {
-            self.rounds.schedule(peer);
-        }
+        self.pruning.announce(now, wall_ms, self.writer.own(), &replicas, &self.entries.index, &self.settings);
+        self.scheduled.extend(self.pruning.continue_rounds(&replicas, &self.entries.index));
         self.perform_some(now, out);
     }
 
@@ -161,7 +152,7 @@ impl ReplicatorCore {
         match work.phase {
             Phase::Scan { numbers } => {
                 if let Some((lowest, highest)) = numbers {
-                    self.pruning.ranges.cover(&self.numbers, work.removed, lowest, highest);
+                    self.pruning.ranges.cover(self.writer.numbers(), work.removed, lowest, highest);
                 }
                 self.pruning.work.push(Work { phase: Phase::Perform, after: None, ..work });
             }
@@ -183,15 +174,15 @@ impl ReplicatorCore {
     /// Performs a removed replica in an entry: puts what it left under the own name. Returns whether anything was put.
     /// Source: ddata Z5.
     fn perform(&mut self, now: Instant, key: &KeyId, removed: ReplicaId, out: &mut Vec<Effect>) -> bool {
-        let wall_ms = self.wall_ms(now);
+        let wall_ms = self.wall.ms(now);
         let Some(entry) = self.entries.get(key) else { return false };
         let Some(value) = entry.value() else { return false };
         if !value.pruning().is_some_and(|pruning| pruning.needs_pruning(removed, entry.markers().of(removed))) {
             return false;
         }
         let (mut value, mut markers) = (value.boxed_clone(), entry.markers().clone());
-        let before = markers.get(removed, self.replica).cloned();
-        let mut own = before.clone().unwrap_or_else(|| Performed::new(removed, self.replica));
+        let before = markers.get(removed, self.writer.replica()).cloned();
+        let mut own = before.clone().unwrap_or_else(|| Performed::new(removed, self.writer.replica()));
         let Some(pruning) = value.pruning_mut() else { return false };
         pruning.prune(removed, self.pruning.ranges.of(removed), entry.born(), &mut own);
         if self.settings.omits(Sabotage::MovedTo) {
@@ -218,9 +209,9 @@ impl ReplicatorCore {
         } else {
             self.entries.set(key, content);
         }
-        self.stats.performed += 1;
-        self.stats.performed_again += u64::from(before.is_some());
-        let version = self.numbers.draw();
+        self.observed.stats.performed += 1;
+        self.observed.stats.performed_again += u64::from(before.is_some());
+        let version = self.writer.draw();
         // Log the full state: no delta can express what was put where.
         self.append(Record { key: key.clone(), tag, prev: 0, version, content: RecordContent::Full }, out);
         true
@@ -236,35 +227,13 @@ impl ReplicatorCore {
         let has_more = keys.len() == STEP;
         self.pruning.forgotten_to = keys.last().filter(|_| has_more).cloned();
         for (_, key) in keys {
-            let rules = rules(&self.types, &self.settings, before);
+            let rules = Rules::new(&self.types, &self.settings, before);
             for marker in self.entries.forget_markers(&rules, &key) {
                 self.raise_horizon(marker.performed_at);
-                self.stats.markers_forgotten += 1;
+                self.observed.stats.markers_forgotten += 1;
             }
         }
         has_more
-    }
-
-    /// The known pruning rounds, with the own standing.
-    pub fn pruning_news(&self) -> PruningNews {
-        let number = self.numbers.last();
-        PruningNews { rounds: self.pruning.rounds(), standing: self.gate.standing_for(&self.own, number, self.wall.1) }
-    }
-
-    /// The pruning rounds and the standing to send to a peer whenever a round begins.
-    pub(super) fn news_for(&mut self, now: Instant, peer: &UniqueAddress) -> PruningNews {
-        let number = self.numbers.draw();
-        PruningNews { rounds: self.pruning.rounds(), standing: self.gate.standing_for(peer, number, self.wall_ms(now)) }
-    }
-
-    /// Whether this replica is performing: going through entries to put them under its own name.
-    pub fn is_performing(&self) -> bool {
-        !self.pruning.work.is_empty()
-    }
-
-    /// The markers of an entry.
-    pub fn markers(&self, key: &str) -> greylag_crdt::Markers {
-        self.entries.markers(key)
     }
 }
 

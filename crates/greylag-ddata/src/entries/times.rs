@@ -1,8 +1,16 @@
-//! Tracks when entries were last used, and removes expired ones without a trace. Source: ddata E1, E2, R5.
+//! The times of entries: tracks when they were last used, removes expired ones without a trace, and changes the times of
+//! markers and tombstones. Source: ddata E1, E2, R5, Z9.
 
-use super::{Data, Entries, Entry, RemovedEntry};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use greylag_crdt::Markers;
+
+use super::{Data, Entries, Entry, EntryContent, RemovedEntry};
+use crate::bounds::Bounds;
 use crate::expiry::{Dates, Lifetimes, NEVER, later};
 use crate::key::KeyId;
+use crate::pruning::Renewal;
 
 impl Data {
     /// The dates of data that are set now; `None` if they do not expire. `was` are the former dates of the entry.
@@ -148,6 +156,56 @@ impl Entries {
         dates.deadline_ms = later(dates.used_ms, lifetime);
         then(&mut dates);
         entry.set_dates(Some(dates));
+    }
+
+    /// Moves the end of every marker on by `by` milliseconds, and has the entries stored again.
+    pub(crate) fn prolong_markers(&mut self, by: i64) {
+        for key in self.index.ended(i64::MAX) {
+            self.change_markers(&key, |markers| {
+                markers.prolong(by);
+                true
+            });
+        }
+    }
+
+    /// Renews the times of an entry's markers.
+    pub(crate) fn renew_markers(&mut self, key: &KeyId, renewal: &Renewal) {
+        self.change_markers(key, |markers| renewal.apply(markers));
+    }
+
+    /// Sets the times of an entry's markers that lie ahead of the wall clock to now: the clock went back. Source: ddata
+    /// Z9.
+    pub(crate) fn bound_markers(&mut self, key: &KeyId, bounds: &Bounds) {
+        self.change_markers(key, |markers| bounds.markers(markers).is_some());
+    }
+
+    /// As [`Self::bound_markers`], for the deletion time of a tombstone.
+    pub(crate) fn bound_tombstone(&mut self, key: &KeyId, bounds: &Bounds) {
+        let Some(Entry { data: Data::Tombstone { deleted_at }, .. }) = self.get(key) else { return };
+        if !bounds.allow(*deleted_at) {
+            let (data, markers) = (Data::Tombstone { deleted_at: bounds.now_ms }, Markers::new());
+            let versions = BTreeMap::new();
+            self.set(key, EntryContent { data, versions, markers, size_bound: 16, born: 0, used_ms: None });
+        }
+    }
+
+    /// The ids after `after`, at most `limit`.
+    pub(crate) fn ids_after(&self, after: Option<&KeyId>, limit: usize) -> Vec<KeyId> {
+        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(&**after));
+        self.order.range::<str, _>((from, Bound::Unbounded)).take(limit).cloned().collect()
+    }
+
+    /// Changes the markers of an entry; `change` returns whether it changed anything.
+    fn change_markers(&mut self, key: &KeyId, change: impl FnOnce(&mut Markers) -> bool) {
+        let Some(entry) = self.get(key) else { return };
+        let Some(value) = entry.value() else { return };
+        let mut markers = entry.markers().clone();
+        if !change(&mut markers) {
+            return;
+        }
+        let (data, versions) = (Data::Value(value.boxed_clone()), entry.versions.to_map());
+        let (size_bound, born) = (entry.size_bound, entry.born());
+        self.set(key, EntryContent { data, versions, markers, size_bound, born, used_ms: None });
     }
 
     /// Checks that the index holds every expiring entry, at its deadline or before, and nothing else. Source: ddata O5.
