@@ -1,13 +1,8 @@
 //! The tokio half: the handle that programs hold, and the task that runs the machine.
 
-mod bulk_sender;
 mod calls;
 mod controls;
 mod events;
-#[cfg(feature = "cluster")]
-mod from_cluster;
-mod inbound;
-mod limits;
 mod mail;
 mod membership;
 mod numbers;
@@ -30,19 +25,19 @@ pub use membership::{Membership, MembershipHandle, PeersHandle};
 pub use replicated::{Delete, Get, Replicated, Update};
 pub use subscription::{AnySubscription, Changes, Subscription};
 
-use crate::effect::Reply;
-use crate::error::{DeleteError, GetError, RequestError, StartError, StopReason, UpdateError};
-use crate::event::TypeConflict;
-use crate::input::Input;
-use crate::key::{Key, KeyId};
-use crate::level::{ReadLevel, WriteLevel};
-use crate::metrics::Metrics;
-use crate::read::{Changed, Lifecycle, Read};
-use crate::replicas::Replicas;
-use crate::settings::ReplicatorSettings;
-use crate::stats::Stats;
-use crate::store::DurableStore;
-use crate::types::TypeTable;
+use crate::api::effect::Reply;
+use crate::api::error::{DeleteError, GetError, RequestError, StartError, StopReason, UpdateError};
+use crate::api::event::TypeConflict;
+use crate::api::input::Input;
+use crate::api::key::{Key, KeyId};
+use crate::api::level::{ReadLevel, WriteLevel};
+use crate::api::metrics::Metrics;
+use crate::api::read::{Changed, Lifecycle, Read};
+use crate::api::settings::ReplicatorSettings;
+use crate::api::stats::Stats;
+use crate::data::types::TypeTable;
+use crate::membership::replicas::Replicas;
+use crate::storage::store::DurableStore;
 use calls::Call;
 use controls::Controls;
 use task::{Request, Task};
@@ -137,7 +132,7 @@ impl Replicator {
     ) -> Result<Self, StartError> {
         settings.validate()?;
         let (ordinary, bulk) = mail::mailboxes(&settings.name);
-        limits::check(&settings, &*remoting, &ordinary, &bulk)?;
+        mail::limits::check(&settings, &*remoting, &ordinary, &bulk)?;
         let (requests, request_queue) = mpsc::channel(settings.mailbox_capacity);
         let controls = Arc::new(Controls::default());
         membership.check_roles(&settings.roles)?;
@@ -274,7 +269,7 @@ impl Replicator {
     /// Subscribes to all entries whose ids begin with `prefix`, of any type: events name the entry and its type. Only
     /// types that this node can read are seen. Source: ddata R17.
     pub fn subscribe_any(&self, prefix: &str) -> AnySubscription {
-        let (subscription, feed) = subscription::channel::<crate::read::ChangedAny>(self.handle.controls.clone());
+        let (subscription, feed) = subscription::channel::<crate::api::read::ChangedAny>(self.handle.controls.clone());
         let (number, pattern): (u64, KeyId) = (subscription.number(), format!("{prefix}*").into());
         let begin = move |task: &mut Task| {
             task.follow(number, Box::new(move |key, notice| feed.push(key, notice)));

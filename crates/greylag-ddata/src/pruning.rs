@@ -40,10 +40,10 @@ pub use rounds::{PruningNews, PruningRound};
 pub(crate) use time_changes::{RemainingEntries, Renewal, TimeChange, TimeChanges};
 pub(crate) use work::{Phase, Work};
 
-use crate::key::KeyId;
-use crate::replicas::{ReplicaStatus, Replicas};
-use crate::sabotage::Sabotage;
-use crate::settings::ReplicatorSettings;
+use crate::api::key::KeyId;
+use crate::api::settings::ReplicatorSettings;
+use crate::api::settings::sabotage::Sabotage;
+use crate::membership::replicas::{ReplicaStatus, Replicas};
 
 /// The removed replicas, and the progress of pruning them.
 #[derive(Debug)]

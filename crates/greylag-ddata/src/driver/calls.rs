@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use crate::effect::Reply;
-use crate::metrics::{Latency, LevelName};
+use crate::api::effect::Reply;
+use crate::api::metrics::{Latency, LevelName};
 
 /// When a caller made a request, and at which level.
 #[derive(Debug, Clone, Copy)]

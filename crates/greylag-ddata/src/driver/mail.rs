@@ -1,5 +1,9 @@
 //! The mailboxes of a replicator: how messages of peers come in, and how messages go out.
 
+mod bulk_sender;
+pub(super) mod inbound;
+pub(super) mod limits;
+
 use std::sync::Arc;
 
 use greylag_core::{CodecId, DeadLetterReason, UniqueAddress};
@@ -7,12 +11,12 @@ use greylag_crdt::DotSource;
 use greylag_transport::{Destination, Envelope, Payload, Recipient, Remoting};
 use tokio::sync::watch;
 
-use super::bulk_sender::BulkSender;
-use super::inbound::{InboundQueues, InboundReceiver, inbound_queues};
-use crate::message::Message;
-use crate::replicas::Replicas;
-use crate::settings::ReplicatorSettings;
-use crate::wire::MANIFEST;
+use crate::api::settings::ReplicatorSettings;
+use crate::membership::replicas::Replicas;
+use crate::messages::message::Message;
+use crate::messages::wire::MANIFEST;
+use bulk_sender::BulkSender;
+use inbound::{InboundQueues, InboundReceiver, inbound_queues};
 
 /// The most messages of peers that wait for the machine; a message beyond is lost, as on the network.
 const INBOX: usize = 16_384;

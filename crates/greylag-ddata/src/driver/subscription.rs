@@ -9,9 +9,9 @@ use tokio::sync::Notify;
 
 use super::controls::Controls;
 use super::task::Request;
-use crate::effect::Notice;
-use crate::key::KeyId;
-use crate::read::{Changed, ChangedAny};
+use crate::api::effect::Notice;
+use crate::api::key::KeyId;
+use crate::api::read::{Changed, ChangedAny};
 
 /// The changes of an entry, or of all entries of a prefix. At most one event per key is pending, the latest, so a slow
 /// reader costs bounded memory and ends with the final state. Dropping the subscription ends it. Source: ddata R15.

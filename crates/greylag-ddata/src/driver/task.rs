@@ -12,24 +12,24 @@ use tokio::sync::{mpsc, watch};
 use super::calls::{Call, Calls};
 use super::controls::{Closing, Control, Controls};
 use super::events::EventSender;
-use super::inbound::{FromPeer, InboundItem};
 use super::mail::Mail;
+use super::mail::inbound::{FromPeer, InboundItem};
 use super::numbers::Name;
 use super::store_task::StoreTask;
-use crate::effect::{Effect, Notice, Reply};
-use crate::error::StopReason;
-use crate::input::Input;
-use crate::key::KeyId;
-use crate::message::Message;
-use crate::metrics::Metrics;
-use crate::read::Lifecycle;
-use crate::replicas::Replicas;
+use crate::api::effect::{Effect, Notice, Reply};
+use crate::api::error::StopReason;
+use crate::api::input::Input;
+use crate::api::key::KeyId;
+use crate::api::metrics::Metrics;
+use crate::api::read::Lifecycle;
+use crate::api::settings::ReplicatorSettings;
+use crate::api::stash::Stash;
+use crate::api::stats::Stats;
+use crate::data::types::TypeTable;
+use crate::membership::replicas::Replicas;
+use crate::messages::message::Message;
 use crate::replicator::ReplicatorCore;
-use crate::settings::ReplicatorSettings;
-use crate::stash::Stash;
-use crate::stats::Stats;
-use crate::store::DurableStore;
-use crate::types::TypeTable;
+use crate::storage::store::DurableStore;
 
 /// The most requests that are served in one turn: each turn polls the timer and every channel, which costs as much as
 /// an update.

@@ -22,26 +22,26 @@ use super::requests::Requests;
 use super::rounds::Rounds;
 use super::shutdown::{Shutdown, StopProgress};
 use super::storage::{LoadFailure, Storage};
-use crate::effect::Effect;
-use crate::entries::{Data, Entry, RemovedEntry};
-use crate::error::StopReason;
-use crate::event::{ReplicatorEvent, TypeConflict};
+use crate::api::effect::Effect;
+use crate::api::error::StopReason;
+use crate::api::event::{ReplicatorEvent, TypeConflict};
+use crate::api::input::Input;
+use crate::api::key::{Key, KeyId};
+use crate::api::metrics::Metrics;
+use crate::api::read::Lifecycle;
+use crate::api::settings::ReplicatorSettings;
+use crate::api::settings::sabotage::Sabotage;
+use crate::api::stats::Stats;
+use crate::data::entries::{Data, Entry, RemovedEntry};
+use crate::data::subscriptions::Subscriptions;
+use crate::data::tree::{Prefix, Sum};
+use crate::data::types::{AnyData, TypeTable};
 use crate::gate::GateEffect;
-use crate::input::Input;
-use crate::key::{Key, KeyId};
-use crate::message::{Message, Refusal, WriteReply};
-use crate::metrics::Metrics;
+use crate::membership::replicas::Replicas;
+use crate::messages::message::{Message, Refusal, WriteReply};
 use crate::pruning::{self, PruningNews, TimeChange, millis};
-use crate::read::Lifecycle;
-use crate::replicas::Replicas;
-use crate::sabotage::Sabotage;
-use crate::settings::ReplicatorSettings;
-use crate::stats::Stats;
-use crate::store::{LoadedRecord, StoreError, StoreMeta};
-use crate::storing::Waiter;
-use crate::subscriptions::Subscriptions;
-use crate::tree::{Prefix, Sum};
-use crate::types::{AnyData, TypeTable};
+use crate::storage::store::{LoadedRecord, StoreError, StoreMeta};
+use crate::storage::storing::Waiter;
 
 /// The state machine of a replicator.
 #[derive(Debug)]
@@ -385,7 +385,7 @@ impl ReplicatorCore {
         let is_stored = result.is_ok();
         let Some(outcome) = self.local.entries.storing.on_stored(now, ticket, is_stored) else { return };
         for (to, message) in self.local.release_held(is_stored) {
-            self.requests.send_held(&mut self.local, &to, message, out);
+            self.requests.send(&mut self.local, &to, message, out);
         }
         if let Err(error) = result {
             self.local.observed.stats.store_errors += 1;

@@ -7,7 +7,7 @@
 
 use greylag_core::UniqueAddress;
 
-use crate::message::Message;
+use crate::messages::message::Message;
 
 /// The most bytes held back, by estimated sizes. A message beyond counts as lost, and its protocol repeats it.
 const MOST_BYTES: usize = 8 * 1024 * 1024;

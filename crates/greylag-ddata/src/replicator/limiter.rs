@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::key::KeyId;
+use crate::api::key::KeyId;
 
 /// How many entries are remembered; while so many are in conflict, further ones are only counted.
 pub(super) const REMEMBERED: usize = 1_024;

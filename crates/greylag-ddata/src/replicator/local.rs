@@ -20,23 +20,23 @@ use super::held_messages::HeldMessages;
 use super::observed::Observed;
 use super::wall_clock::WallClock;
 use super::writer::Writer;
-use crate::bounds::Bounds;
-use crate::delta_log::{DeltaLog, Record, RecordContent};
-use crate::effect::{Effect, Snapshot};
-use crate::entries::{Data, Entries};
-use crate::error::GetError;
-use crate::event::ReplicatorEvent;
+use crate::api::effect::{Effect, Snapshot};
+use crate::api::error::GetError;
+use crate::api::event::ReplicatorEvent;
+use crate::api::key::KeyId;
+use crate::api::read::{Lifecycle, Read};
+use crate::api::settings::ReplicatorSettings;
+use crate::api::settings::sabotage::Sabotage;
+use crate::data::entries::{Data, Entries};
+use crate::data::tree::{Sixteenths, Sum};
+use crate::data::types::TypeTable;
+use crate::dissemination::delta_log::{DeltaLog, Record, RecordContent};
 use crate::gate::{Gate, Moment};
-use crate::key::KeyId;
-use crate::message::{Message, Nacked};
+use crate::membership::replicas::Replicas;
+use crate::messages::bounds::Bounds;
+use crate::messages::message::{Message, Nacked};
 use crate::pruning::{Pruning, PruningNews, Renewal, millis, unreachable};
-use crate::read::{Lifecycle, Read};
-use crate::replicas::Replicas;
-use crate::sabotage::Sabotage;
-use crate::settings::ReplicatorSettings;
-use crate::store::StoreMeta;
-use crate::tree::{Sixteenths, Sum};
-use crate::types::TypeTable;
+use crate::storage::store::StoreMeta;
 
 /// The local replica.
 #[derive(Debug)]

@@ -9,13 +9,13 @@ use greylag_core::UniqueAddress;
 use greylag_crdt::ReplicaId;
 
 use super::limiter::{EventLimiter, REMEMBERED};
-use crate::effect::Effect;
-use crate::event::{ReplicatorEvent, TypeConflict};
-use crate::input::DropReason;
-use crate::key::KeyId;
-use crate::message::{Message, Refusal};
-use crate::metrics::Traffic;
-use crate::stats::Stats;
+use crate::api::effect::Effect;
+use crate::api::event::{ReplicatorEvent, TypeConflict};
+use crate::api::input::DropReason;
+use crate::api::key::KeyId;
+use crate::api::metrics::Traffic;
+use crate::api::stats::Stats;
+use crate::messages::message::{Message, Refusal};
 
 /// Times too far ahead are reported once in this time for each peer.
 const TELLING: Duration = Duration::from_secs(60);

@@ -3,7 +3,9 @@
 mod candidates;
 mod deadlines;
 mod early;
+mod quorum;
 mod read;
+mod unanswered;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,21 +15,21 @@ use std::time::{Duration, Instant};
 use greylag_core::UniqueAddress;
 
 use super::local::LocalReplica;
-use crate::effect::{Effect, Reply};
-use crate::entries::{Data, Entry, Merged};
-use crate::envelope::Envelope;
-use crate::error::{GetError, RequestError, StopReason, UpdateError};
-use crate::key::KeyId;
-use crate::level::Level;
-use crate::message::{DeltaItem, Message, Refusal, WriteReply};
-use crate::quorum::{Progress, Quorum};
-use crate::read::{Lifecycle, Read};
-use crate::storing::Waiter;
-use crate::unanswered::UnansweredRequests;
+use crate::api::effect::{Effect, Reply};
+use crate::api::error::{GetError, RequestError, StopReason, UpdateError};
+use crate::api::key::KeyId;
+use crate::api::level::Level;
+use crate::api::read::{Lifecycle, Read};
+use crate::data::entries::{Data, Entry, Merged};
+use crate::data::envelope::Envelope;
+use crate::messages::message::{DeltaItem, Message, Refusal, WriteReply};
+use crate::storage::storing::Waiter;
 use candidates::Candidates;
 use deadlines::Deadlines;
 use early::Early;
+use quorum::{Progress, Quorum};
 use read::ReadRequest;
+use unanswered::UnansweredRequests;
 use write::{WriteKind, WriteRequest};
 
 /// The timeout of a local request that waits only for the store.
@@ -218,25 +220,21 @@ impl Requests {
         self.ask_first(local, over_at, request, key, first, message, out);
     }
 
-    /// Sends a peer a question, and asks another replica in addition if nothing may be exchanged with the peer yet.
-    fn send(&mut self, local: &mut LocalReplica, to: &UniqueAddress, message: Message, out: &mut Vec<Effect>) {
-        let request = message.request();
-        if !local.send_if_allowed(to, message, out)
-            && let Some(request) = request
-        {
-            self.ask_instead_in(local, request, to, out);
-        }
-    }
-
-    /// Sends a message that was held back for the store.
-    pub(super) fn send_held(
+    /// Sends a peer a message. If it is a question and nothing may be exchanged with the peer yet, another replica is
+    /// asked in addition.
+    pub(super) fn send(
         &mut self,
         local: &mut LocalReplica,
         to: &UniqueAddress,
         message: Message,
         out: &mut Vec<Effect>,
     ) {
-        self.send(local, to, message, out);
+        let request = message.request();
+        if !local.send_if_allowed(to, message, out)
+            && let Some(request) = request
+        {
+            self.ask_instead_in(local, request, to, out);
+        }
     }
 
     /// Sends a peer its first message of a request that ends at `over_at`.

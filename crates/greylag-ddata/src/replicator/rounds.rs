@@ -12,14 +12,14 @@ use greylag_crdt::hash64;
 use rand::RngExt;
 
 use super::local::LocalReplica;
-use crate::effect::Effect;
-use crate::key::KeyId;
-use crate::message::{Listed, Message, RoundId};
+use crate::api::effect::Effect;
+use crate::api::key::KeyId;
+use crate::api::read::Lifecycle;
+use crate::api::settings::sabotage::Sabotage;
+use crate::data::tree::{Prefix, Sixteenths, Sum};
+use crate::dissemination::sync::{Round, fill, keys_of};
+use crate::messages::message::{Listed, Message, RoundId};
 use crate::pruning::RoundsSnapshot;
-use crate::read::Lifecycle;
-use crate::sabotage::Sabotage;
-use crate::sync::{Round, fill, keys_of};
-use crate::tree::{Prefix, Sixteenths, Sum};
 use catch_up::{CatchUp, Stage};
 use suppressed::{Difference, SuppressedDifferences};
 

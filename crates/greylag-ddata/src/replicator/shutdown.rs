@@ -5,8 +5,8 @@ use std::time::Instant;
 use greylag_core::UniqueAddress;
 
 use super::local::LocalReplica;
-use crate::error::StopReason;
-use crate::replicas::Replica;
+use crate::api::error::StopReason;
+use crate::membership::replicas::Replica;
 
 /// The stop that is under way, if any.
 #[derive(Debug, Default)]

@@ -11,11 +11,11 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crate::durable::{DurableSettings, StaleStore};
-use crate::error::StopReason;
-use crate::key::KeyId;
-use crate::settings::ReplicatorSettings;
-use crate::store::StoreError;
+use crate::api::error::StopReason;
+use crate::api::key::KeyId;
+use crate::api::settings::ReplicatorSettings;
+use crate::api::settings::durable::{DurableSettings, StaleStore};
+use crate::storage::store::StoreError;
 
 /// How often the replicator's own record is written if pruning is off.
 const META_INTERVAL: Duration = Duration::from_secs(120);
@@ -127,5 +127,62 @@ impl Storage {
     /// Notes that a round was completed. Returns whether it was the first one since the store was loaded.
     pub(super) fn on_complete_round(&mut self) -> bool {
         !std::mem::replace(&mut self.has_completed_a_round, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed() -> StoreError {
+        StoreError::Failed { place: "here".into(), why: "no disk".into() }
+    }
+
+    fn cut() -> StoreError {
+        StoreError::TailLost { place: "here".into(), expected: 7, found: 5 }
+    }
+
+    /// ddata U5: loading is tried again after growing pauses, and a store that keeps failing stops the replicator.
+    #[test]
+    fn a_store_that_cannot_be_read_is_tried_again_some_times() {
+        let (now, durable) = (Instant::now(), DurableSettings::of(["*"]));
+        let settings = ReplicatorSettings { durable: durable.clone(), ..ReplicatorSettings::default() };
+        let mut storage = Storage::new(&settings, now);
+        assert!(storage.begin_load(now) && !storage.begin_load(now), "one attempt at a time");
+        for retry in 1..=durable.load_retries {
+            assert!(matches!(storage.on_load_failed(now, &durable, failed()), LoadFailure::Retry(_)), "{retry}");
+            assert_eq!(storage.load_deadline(), Some(now + durable.load_backoff(retry)));
+        }
+        let last = storage.on_load_failed(now, &durable, failed());
+        assert!(matches!(last, LoadFailure::Stop(StopReason::StoreLoadFailed(_))), "{last:?}");
+    }
+
+    /// ddata U2, Z11: a store that has lost acknowledged commits stops the replicator, or is renamed where stale data
+    /// are discarded.
+    #[test]
+    fn a_store_that_lost_commits_is_renamed_only_if_stale_data_are_discarded() {
+        let now = Instant::now();
+        let refuses = DurableSettings::of(["*"]);
+        let discards = DurableSettings { stale_store: StaleStore::Discard, ..refuses.clone() };
+        let mut storage = Storage::new(&ReplicatorSettings::default(), now);
+        assert_eq!(storage.load_deadline(), None, "no entry is durable");
+        let stopped = storage.on_load_failed(now, &refuses, cut());
+        assert!(matches!(stopped, LoadFailure::Stop(StopReason::StoreTailLost { .. })), "{stopped:?}");
+        assert!(matches!(storage.on_load_failed(now, &discards, cut()), LoadFailure::LoadAnew(_)));
+        assert_eq!(storage.load_deadline(), None, "the renamed store is loaded at once");
+    }
+
+    /// ddata Z9: the own record is due once an interval after the store was loaded.
+    #[test]
+    fn the_own_record_is_due_once_an_interval() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let settings = ReplicatorSettings { pruning_interval: Some(second), ..ReplicatorSettings::default() };
+        let mut storage = Storage::new(&settings, now);
+        assert!(!storage.is_meta_due(now + second), "nothing is loaded");
+        storage.on_loaded(now, ["k".into()].into());
+        assert_eq!([now, now + second, now + second].map(|at| storage.is_meta_due(at)), [false, true, false]);
+        assert_eq!(storage.meta_deadline(), Some(now + second * 2));
+        assert_eq!([storage.on_complete_round(), storage.on_complete_round()], [true, false]);
+        assert_eq!((storage.take_loaded().len(), storage.take_loaded().len()), (1, 0));
     }
 }

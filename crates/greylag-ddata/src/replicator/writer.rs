@@ -3,9 +3,9 @@
 use greylag_core::UniqueAddress;
 use greylag_crdt::{DotSource, Home, OmittedClauses, ReplicaId, UpdateCx, WriterKey};
 
+use crate::api::settings::ReplicatorSettings;
+use crate::api::settings::sabotage::Sabotage;
 use crate::pruning::Ranges;
-use crate::sabotage::Sabotage;
-use crate::settings::ReplicatorSettings;
 
 /// The names of this replica, and the source of the numbers that it draws.
 #[derive(Debug)]

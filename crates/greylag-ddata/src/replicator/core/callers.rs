@@ -8,16 +8,16 @@ use std::time::Instant;
 use greylag_crdt::{Change, Lineage, Markers, ReplicatedData, UpdateCx};
 
 use super::ReplicatorCore;
-use crate::delta_log::{Record, RecordContent};
-use crate::effect::{Effect, Reply};
-use crate::entries::{Data, Entry, EntryContent};
-use crate::error::{DeleteError, RequestError, UpdateError};
-use crate::key::{InvalidKey, Key, KeyId, problem};
-use crate::level::{Level, WriteLevel};
-use crate::message::DeltaItem;
-use crate::read::{Lifecycle, Read};
+use crate::api::effect::{Effect, Reply};
+use crate::api::error::{DeleteError, RequestError, UpdateError};
+use crate::api::key::{InvalidKey, Key, KeyId, problem};
+use crate::api::level::{Level, WriteLevel};
+use crate::api::read::{Lifecycle, Read};
+use crate::data::entries::{Data, Entry, EntryContent};
+use crate::dissemination::delta_log::{Record, RecordContent};
+use crate::messages::message::DeltaItem;
 use crate::replicator::local::LocalReplica;
-use crate::store::LoadedRecord;
+use crate::storage::store::LoadedRecord;
 
 impl ReplicatorCore {
     /// Changes an entry. The closure runs at once. On `Ok`, a later [`Reply::Update`] with this `id` says how the

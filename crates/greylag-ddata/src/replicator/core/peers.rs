@@ -8,22 +8,22 @@ use greylag_core::UniqueAddress;
 use greylag_crdt::{Digest, ReplicaId};
 
 use super::ReplicatorCore;
-use crate::bounds::has_impossible_numbers;
-use crate::durable::StaleStore;
-use crate::effect::Effect;
-use crate::entries::{Data, Entry, Merged};
-use crate::envelope::Envelope;
-use crate::error::StopReason;
-use crate::event::ReplicatorEvent;
+use crate::api::effect::Effect;
+use crate::api::error::StopReason;
+use crate::api::event::ReplicatorEvent;
+use crate::api::key::KeyId;
+use crate::api::read::Lifecycle;
+use crate::api::settings::durable::StaleStore;
+use crate::data::entries::{Data, Entry, Merged};
+use crate::data::envelope::Envelope;
+use crate::data::tree::Sixteenths;
+use crate::dissemination::sync::{Round, keys_of};
 use crate::gate::{GateEffect, Stale, Standing};
-use crate::key::KeyId;
-use crate::message::{BatchItem, DeltaItem, Message, Nacked, ReadReply, Refusal, RoundId, WriteReply};
+use crate::messages::bounds::has_impossible_numbers;
+use crate::messages::message::{BatchItem, DeltaItem, Message, Nacked, ReadReply, Refusal, RoundId, WriteReply};
 use crate::pruning::{PruningNews, TimeChange, millis};
-use crate::read::Lifecycle;
 use crate::replicator::requests::ReadAnswer;
-use crate::storing::Waiter;
-use crate::sync::{Round, keys_of};
-use crate::tree::Sixteenths;
+use crate::storage::storing::Waiter;
 
 impl ReplicatorCore {
     pub(super) fn on_message(

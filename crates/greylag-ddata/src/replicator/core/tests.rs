@@ -8,16 +8,16 @@ use greylag_core::UniqueAddress;
 use greylag_crdt::{DotSource, GCounter, Markers, Performed, ReplicaId, ReplicatedData, UpdateCx, WriterKey};
 
 use super::ReplicatorCore;
-use crate::effect::Effect;
-use crate::envelope::{Content, Envelope};
-use crate::input::Input;
-use crate::key::{Key, KeyId};
-use crate::level::{ReadLevel, WriteLevel};
-use crate::message::{Message, ReadReply};
-use crate::replicas::{Replica, ReplicaStatus, Replicas};
-use crate::settings::ReplicatorSettings;
-use crate::tree::touched;
-use crate::types::TypeTable;
+use crate::api::effect::Effect;
+use crate::api::input::Input;
+use crate::api::key::{Key, KeyId};
+use crate::api::level::{ReadLevel, WriteLevel};
+use crate::api::settings::ReplicatorSettings;
+use crate::data::envelope::{Content, Envelope};
+use crate::data::tree::touched;
+use crate::data::types::TypeTable;
+use crate::membership::replicas::{Replica, ReplicaStatus, Replicas};
+use crate::messages::message::{Message, ReadReply};
 
 const KEYS: usize = 1_000;
 

@@ -1,5 +1,5 @@
-//! Joins data of peers and of the store into the entries, and notes what they reveal: a refusal, a clock that is far ahead, a replica id
-//! that is used twice. Source: ddata C8, Y6, Z9, §9.
+//! Joins data of peers and of the store into the entries, and notes what the data reveal: a refusal, a clock that is far
+//! ahead, a replica id that is used twice. Source: ddata C8, Y6, Z9, §9.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,16 +8,16 @@ use greylag_core::UniqueAddress;
 use greylag_crdt::ReplicaId;
 
 use super::LocalReplica;
-use crate::durable::OnBadRecord;
-use crate::effect::Effect;
-use crate::entries::{Entry, LoadProblem, MergeFindings, Merged, Rules};
-use crate::envelope::{Content, Envelope};
-use crate::error::StopReason;
-use crate::event::{ReplicatorEvent, TypeConflict};
-use crate::key::{KeyId, problem};
-use crate::message::{DeltaItem, Refusal};
-use crate::store::LoadedRecord;
-use crate::types::AnyData;
+use crate::api::effect::Effect;
+use crate::api::error::StopReason;
+use crate::api::event::{ReplicatorEvent, TypeConflict};
+use crate::api::key::{KeyId, problem};
+use crate::api::settings::durable::OnBadRecord;
+use crate::data::entries::{Entry, LoadProblem, MergeFindings, Merged, Rules};
+use crate::data::envelope::{Content, Envelope};
+use crate::data::types::AnyData;
+use crate::messages::message::{DeltaItem, Refusal};
+use crate::storage::store::LoadedRecord;
 
 /// A timestamp further ahead of the own wall clock is reported. Source: ddata Y6.
 const CLOCK_TOLERANCE_MS: i64 = 3_600_000;

@@ -6,14 +6,14 @@ use greylag_core::UniqueAddress;
 use greylag_crdt::{Performed, ReplicaId};
 
 use super::LocalReplica;
-use crate::delta_log::{Record, RecordContent};
-use crate::effect::Effect;
-use crate::entries::{Data, EntryContent, Rules};
-use crate::event::ReplicatorEvent;
-use crate::key::KeyId;
+use crate::api::effect::Effect;
+use crate::api::event::ReplicatorEvent;
+use crate::api::key::KeyId;
+use crate::api::settings::sabotage::Sabotage;
+use crate::data::entries::{Data, EntryContent, Rules};
+use crate::data::types::AnyData;
+use crate::dissemination::delta_log::{Record, RecordContent};
 use crate::pruning::{Phase, PruningNews, RemainingEntries, Renewal, TimeChange, Work, millis, unreachable};
-use crate::sabotage::Sabotage;
-use crate::types::AnyData;
 
 /// The most entries of one step; requests are served between steps.
 const STEP: usize = 1_000;

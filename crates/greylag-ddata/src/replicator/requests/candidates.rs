@@ -4,8 +4,8 @@ use greylag_core::UniqueAddress;
 use greylag_crdt::hash64;
 use rand::RngExt;
 
-use crate::level::Level;
-use crate::replicas::Replica;
+use crate::api::level::Level;
+use crate::membership::replicas::Replica;
 use crate::replicator::local::LocalReplica;
 
 /// The replicas of a request, as they are when it begins.

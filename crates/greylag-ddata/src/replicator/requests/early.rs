@@ -1,7 +1,7 @@
 //! Requests made before any replica was known. Source: ddata R9.
 
-use crate::level::Level;
-use crate::message::Message;
+use crate::api::level::Level;
+use crate::messages::message::Message;
 
 /// Kept for a request made before any replica was known: the replicas to ask are chosen when the first set arrives.
 /// Source: ddata R9.

@@ -7,10 +7,10 @@ use greylag_core::UniqueAddress;
 use greylag_crdt::Digest;
 
 use super::early::Early;
-use crate::envelope::Envelope;
-use crate::key::KeyId;
-use crate::message::Message;
-use crate::quorum::Quorum;
+use super::quorum::Quorum;
+use crate::api::key::KeyId;
+use crate::data::envelope::Envelope;
+use crate::messages::message::Message;
 
 /// A read that waits for answers.
 #[derive(Debug)]

@@ -1,11 +1,11 @@
 //! One update or delete that waits for confirmations.
 
 use super::early::Early;
-use crate::effect::{Effect, Reply};
-use crate::error::{DeleteError, RequestError, StopReason, UpdateError};
-use crate::key::KeyId;
-use crate::message::Refusal;
-use crate::quorum::{Progress, Quorum};
+use super::quorum::{Progress, Quorum};
+use crate::api::effect::{Effect, Reply};
+use crate::api::error::{DeleteError, RequestError, StopReason, UpdateError};
+use crate::api::key::KeyId;
+use crate::messages::message::Refusal;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WriteKind {
@@ -105,5 +105,60 @@ impl WriteRequest {
             WriteKind::Delete => Reply::Delete(Err(stopped().into())),
         };
         Effect::Reply { id: self.id, reply }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn write(kind: WriteKind, needed: usize) -> WriteRequest {
+        let others = vec!["b:1#2".parse().unwrap()];
+        let (quorum, _) = Quorum::new(Instant::now(), needed, true, others, Duration::from_secs(5));
+        WriteRequest::new(1, "k".into(), kind, true, false, quorum, None)
+    }
+
+    /// ddata R12: a failed disk is named as the reason of an update in any case, and of a delete unless a replica
+    /// refused for another reason too.
+    #[test]
+    fn a_failed_disk_is_named_as_the_reason() {
+        let reply = |kind, refusals: &[Refusal]| {
+            let mut write = write(kind, 1);
+            refusals.iter().for_each(|refusal| write.on_refused(*refusal));
+            match write.reply() {
+                Effect::Reply { id: 1, reply } => reply,
+                other => panic!("{other:?}"),
+            }
+        };
+        let (store, other) = (Refusal::Store, Refusal::TooLarge);
+        let failed = || Reply::Update(Err(UpdateError::StoreFailed { key: "k".into() }));
+        assert_eq!(reply(WriteKind::Update, &[store]), failed());
+        assert_eq!(reply(WriteKind::Update, &[store, other]), failed());
+        let timeout = UpdateError::Timeout { needed: 2, acked: 1, refused: 0 };
+        assert_eq!(reply(WriteKind::Update, &[other]), Reply::Update(Err(timeout)));
+        assert_eq!(
+            reply(WriteKind::Delete, &[store]),
+            Reply::Delete(Err(DeleteError::StoreFailed { key: "k".into() }))
+        );
+        let failure = DeleteError::ReplicationFailed { needed: 2, acked: 1 };
+        assert_eq!(reply(WriteKind::Delete, &[store, other]), Reply::Delete(Err(failure)));
+    }
+
+    /// ddata R12, E1: a write is pending as long as the own disk has not answered; if the entry is gone before that,
+    /// the own disk counts as failed, however many others confirmed.
+    #[test]
+    fn a_write_waits_for_the_own_disk() {
+        let mut waiting = write(WriteKind::Update, 0);
+        waiting.awaits_store = true;
+        assert_eq!((waiting.progress(), waiting.own_counts()), (Progress::Pending, true));
+        waiting.on_gone();
+        assert!(!waiting.own_counts());
+        waiting.on_own_store(false);
+        assert_eq!((waiting.progress(), waiting.own_counts()), (Progress::Done, false));
+        let mut stored = write(WriteKind::Update, 1);
+        stored.on_gone();
+        assert!(stored.own_counts(), "the disk was not awaited");
     }
 }

@@ -8,12 +8,12 @@ use greylag_core::UniqueAddress;
 use greylag_crdt::{Digest, KeyRange, Part, RangeSum};
 
 use super::{Rounds, STEP_PAUSE};
-use crate::effect::Effect;
-use crate::entries::{Data, Entry, Merged, Rules};
-use crate::envelope::Content;
-use crate::key::KeyId;
-use crate::message::{Offer, RoundId};
-use crate::repair::{Deferred, Malformed, UNDER_WAY};
+use crate::api::effect::Effect;
+use crate::api::key::KeyId;
+use crate::data::entries::{Data, Entry, Merged, Rules};
+use crate::data::envelope::Content;
+use crate::dissemination::repair::{Deferred, Malformed, UNDER_WAY};
+use crate::messages::message::{Offer, RoundId};
 use crate::replicator::local::LocalReplica;
 
 /// How many values of the greatest entry size a peer may have on their way here, beside one per replica.
@@ -187,8 +187,8 @@ impl Rounds {
         self.take_deferred(local, now, key, draft.deferred, out);
     }
 
-    /// Takes the offers of the same value that waited for a draft to end. The rounds in which they came are not complete
-    /// yet: an offer is answered, or waits again.
+    /// Takes the offers of the same value that waited for a draft to end. Their rounds are not complete yet, since an
+    /// offer is answered or waits again.
     fn take_deferred(
         &mut self,
         local: &mut LocalReplica,
