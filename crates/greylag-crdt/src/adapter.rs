@@ -22,11 +22,11 @@ use crdts::CvRDT;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::codec::{DecodeError, Decoder, Encoder, FORMAT};
+use crate::encoding::codec::{DecodeError, Decoder, Encoder, FORMAT};
+use crate::encoding::hash::Digest;
+use crate::encoding::tag::TypeTag;
 use crate::error::MergeError;
-use crate::hash::Digest;
-use crate::state::{State, StateData};
-use crate::tag::TypeTag;
+use crate::types::state::{State, StateData};
 
 /// How an adapted type's digest is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::fmt::Debug;
 
-use crate::codec::{DecodeError, Decoder, Encoder, with_tag, without_tag};
+use crate::causality::replica::ReplicaId;
+use crate::encoding::codec::{DecodeError, Decoder, Encoder, with_tag, without_tag};
+use crate::encoding::hash::{Digest, hash64};
+use crate::encoding::tag::TypeTag;
 use crate::error::MergeError;
-use crate::hash::{Digest, hash64};
-use crate::prune::{Markers, RemovedNodePruning};
+use crate::pruning::prune::{Markers, RemovedNodePruning};
 use crate::ranges::Ranged;
-use crate::replica::ReplicaId;
-use crate::tag::TypeTag;
 
 /// Whether a merge added anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -344,5 +344,12 @@ impl<D> Eq for Tracker<D> {}
 impl<D> Debug for Tracker<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.open.is_some() { "Tracker(open)" } else { "Tracker" })
+    }
+}
+
+impl Markers {
+    /// Applies all markers to a delta before the delta is joined.
+    pub fn clean_delta<T: ReplicatedData>(&self, delta: &mut T::Delta) -> bool {
+        T::cleanup_delta(delta, self)
     }
 }

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::codec::{DecodeError, Decoder, Encoder};
+use crate::causality::replica::ReplicaId;
 use crate::data::ReplicatedData;
-use crate::hash::Digest;
-use crate::prune::{Markers, Performed, Range, RemovedNodePruning};
-use crate::replica::ReplicaId;
+use crate::encoding::codec::{DecodeError, Decoder, Encoder};
+use crate::encoding::hash::Digest;
+use crate::pruning::prune::{Markers, Performed, Range, RemovedNodePruning};
 
 /// A part of a value; `None` if the part has nothing to prune.
 pub type Part<'a> = Option<&'a dyn RemovedNodePruning>;
@@ -103,31 +103,31 @@ pub fn decode_delta<T: ReplicatedData>(inp: &mut Decoder<'_>) -> Result<Option<T
 /// [`RemovedNodePruning`] for a struct whose named fields have it.
 macro_rules! prune_by_parts {
     ($type:ty, $($field:ident),+) => {
-        impl $crate::prune::RemovedNodePruning for $type {
-            fn modified_by(&self) -> std::collections::BTreeSet<$crate::replica::ReplicaId> {
+        impl $crate::pruning::prune::RemovedNodePruning for $type {
+            fn modified_by(&self) -> std::collections::BTreeSet<$crate::ReplicaId> {
                 $crate::parts::modified_by(&[$(Some(&self.$field)),+])
             }
 
-            fn needs_pruning(&self, removed: $crate::replica::ReplicaId, markers: &[$crate::prune::Performed]) -> bool {
+            fn needs_pruning(&self, removed: $crate::ReplicaId, markers: &[$crate::Performed]) -> bool {
                 $crate::parts::need_pruning(&[$(Some(&self.$field)),+], removed, markers)
             }
 
-            fn numbers_of(&self, removed: $crate::replica::ReplicaId) -> Option<(u64, u64)> {
+            fn numbers_of(&self, removed: $crate::ReplicaId) -> Option<(u64, u64)> {
                 $crate::parts::numbers_of(&[$(Some(&self.$field)),+], removed)
             }
 
             fn prune(
                 &mut self,
-                removed: $crate::replica::ReplicaId,
-                ranges: &[$crate::prune::Range],
+                removed: $crate::ReplicaId,
+                ranges: &[$crate::pruning::prune::Range],
                 birth: u64,
-                own: &mut $crate::prune::Performed,
+                own: &mut $crate::Performed,
             ) {
                 let parts: Vec<$crate::parts::PartMut<'_>> = vec![$(Some(&mut self.$field)),+];
                 $crate::parts::prune(parts, removed, ranges, birth, own);
             }
 
-            fn cleanup(&mut self, markers: &$crate::prune::Markers) -> bool {
+            fn cleanup(&mut self, markers: &$crate::pruning::prune::Markers) -> bool {
                 let parts: Vec<$crate::parts::PartMut<'_>> = vec![$(Some(&mut self.$field)),+];
                 $crate::parts::cleanup(parts, markers)
             }

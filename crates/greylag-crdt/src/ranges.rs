@@ -9,10 +9,10 @@
 //! Parts are ranges in the order of keys, not of hashes: the ordered map finds a range without reading anything else.
 //! Source: ddata G12.
 
-use crate::codec::{DecodeError, Decoder, Encoder};
-use crate::context::Context;
-use crate::element::Element;
-use crate::hash::Digest;
+use crate::causality::context::Context;
+use crate::encoding::codec::{DecodeError, Decoder, Encoder};
+use crate::encoding::element::Element;
+use crate::encoding::hash::Digest;
 
 /// How many keys a range has, and the wrapping sum of the digests of their leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,12 +1,9 @@
 //! The tokio half: the handle that programs hold, and the task that runs the machine.
 
-mod bulk_sender;
+mod calls;
 mod controls;
 mod events;
-#[cfg(feature = "cluster")]
-mod from_cluster;
-mod inbound;
-mod limits;
+mod mail;
 mod membership;
 mod numbers;
 mod replicated;
@@ -23,25 +20,27 @@ use greylag_transport::Remoting;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub use events::Events;
+pub use mail::expect_replicators;
 pub use membership::{Membership, MembershipHandle, PeersHandle};
 pub use replicated::{Delete, Get, Replicated, Update};
 pub use subscription::{AnySubscription, Changes, Subscription};
-pub use task::expect_replicators;
 
-use crate::effect::Reply;
-use crate::error::{DeleteError, GetError, RequestError, StartError, StopReason, UpdateError};
-use crate::input::Input;
-use crate::key::{Key, KeyId};
-use crate::level::{ReadLevel, WriteLevel};
-use crate::metrics::Metrics;
-use crate::read::{Changed, Lifecycle, Read};
-use crate::replicas::Replicas;
-use crate::replicator::{Stats, TypeConflict};
-use crate::settings::ReplicatorSettings;
-use crate::store::DurableStore;
-use crate::types::TypeTable;
+use crate::api::effect::Reply;
+use crate::api::error::{DeleteError, GetError, RequestError, StartError, StopReason, UpdateError};
+use crate::api::event::TypeConflict;
+use crate::api::input::Input;
+use crate::api::key::{Key, KeyId};
+use crate::api::level::{ReadLevel, WriteLevel};
+use crate::api::metrics::Metrics;
+use crate::api::read::{Changed, Lifecycle, Read};
+use crate::api::settings::ReplicatorSettings;
+use crate::api::stats::Stats;
+use crate::data::types::TypeTable;
+use crate::membership::replicas::Replicas;
+use crate::storage::store::DurableStore;
+use calls::Call;
 use controls::Controls;
-use task::{Call, Request, Task};
+use task::{Request, Task};
 
 /// A replicator. Clones are cheap, and all handles of the same replicator. When the last one is dropped, the replicator
 /// stops as after [`Self::shutdown`]. Source: ddata R1.
@@ -55,7 +54,7 @@ struct Handle {
     /// Requests, bounded: if the queue is full, the caller gets an error.
     requests: mpsc::Sender<Request>,
     /// Calls that must never be refused.
-    controls: Arc<Controls>,
+    controls: Arc<Controls<Request>>,
     lifecycle: watch::Receiver<Lifecycle>,
     replicas: watch::Receiver<Arc<Replicas>>,
 }
@@ -132,8 +131,8 @@ impl Replicator {
         store: Option<Arc<dyn DurableStore>>,
     ) -> Result<Self, StartError> {
         settings.validate()?;
-        let (ordinary, bulk) = task::mailboxes(&settings.name);
-        limits::check(&settings, &*remoting, &ordinary, &bulk)?;
+        let (ordinary, bulk) = mail::mailboxes(&settings.name);
+        mail::limits::check(&settings, &*remoting, &ordinary, &bulk)?;
         let (requests, request_queue) = mpsc::channel(settings.mailbox_capacity);
         let controls = Arc::new(Controls::default());
         membership.check_roles(&settings.roles)?;
@@ -270,7 +269,7 @@ impl Replicator {
     /// Subscribes to all entries whose ids begin with `prefix`, of any type: events name the entry and its type. Only
     /// types that this node can read are seen. Source: ddata R17.
     pub fn subscribe_any(&self, prefix: &str) -> AnySubscription {
-        let (subscription, feed) = subscription::channel::<crate::read::ChangedAny>(self.handle.controls.clone());
+        let (subscription, feed) = subscription::channel::<crate::api::read::ChangedAny>(self.handle.controls.clone());
         let (number, pattern): (u64, KeyId) = (subscription.number(), format!("{prefix}*").into());
         let begin = move |task: &mut Task| {
             task.follow(number, Box::new(move |key, notice| feed.push(key, notice)));

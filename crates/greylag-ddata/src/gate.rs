@@ -37,12 +37,12 @@ pub use standing::{GateState, Standing, StartsOrDigest};
 pub(crate) use starts::KEPT as STARTS_KEPT;
 pub use starts::{Start, Starts};
 
-use crate::durable::StaleStore;
+use crate::api::settings::ReplicatorSettings;
+use crate::api::settings::durable::StaleStore;
+use crate::api::settings::sabotage::Sabotage;
+use crate::membership::replicas::Replicas;
 use crate::pruning::millis;
-use crate::replicas::Replicas;
-use crate::sabotage::Sabotage;
-use crate::settings::ReplicatorSettings;
-use crate::store::StoreMeta;
+use crate::storage::store::StoreMeta;
 
 /// How often a closed gate reports the members that it waits for.
 const TELLING: Duration = Duration::from_secs(60);

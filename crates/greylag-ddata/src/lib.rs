@@ -44,79 +44,53 @@
 //!
 //! With the feature `cluster`, `Membership::from_cluster` feeds a replicator from the cluster.
 
-mod bounds;
-mod delta_log;
+mod api;
+mod data;
+mod dissemination;
 mod driver;
-mod durable;
-mod effect;
-mod entries;
-mod envelope;
-mod error;
-mod event;
-mod expiry;
-#[cfg(feature = "fuzzing")]
-#[doc(hidden)]
-pub mod fuzzing;
 #[rustfmt::skip]
 #[allow(missing_docs, clippy::all, unreachable_pub)]
 #[path = "generated/greylag.ddata.v1.rs"]
 mod generated;
 mod gate;
-mod input;
-mod key;
-mod level;
-mod memory_store;
-mod message;
-mod metrics;
-mod outcome;
+mod membership;
+mod messages;
 mod pruning;
-mod quorum;
-mod read;
-mod repair;
-mod replicas;
 mod replicator;
-mod sabotage;
-mod settings;
-mod stash;
-mod static_membership;
-mod store;
-mod storing;
-mod subscriptions;
-mod sync;
+mod storage;
 #[cfg(feature = "tck")]
 pub mod tck;
-mod transfers;
-mod tree;
-mod types;
-mod unanswered;
-mod wire;
 
+pub use api::effect::{Effect, Notice, Reply, Snapshot};
+pub use api::error::{DeleteError, GetError, ReadError, RequestError, StartError, StopReason, UpdateError};
+pub use api::event::{ReplicatorEvent, TypeConflict};
+pub use api::input::{DropReason, Input};
+pub use api::key::{InvalidKey, Key, KeyId, MAX_ID_BYTES};
+pub use api::level::{ReadLevel, WriteLevel};
+pub use api::metrics::{Latency, LevelName, Metrics, Traffic};
+pub use api::outcome::Outcome;
+pub use api::read::{Changed, ChangedAny, Lifecycle, Read};
+pub use api::settings::durable::{DurableSettings, OnBadRecord, StaleStore};
+#[doc(hidden)]
+pub use api::settings::sabotage::Sabotage;
+pub use api::settings::{DotFloor, ReplicatorSettings};
+pub use api::stats::Stats;
+pub use data::envelope::{Content, Envelope};
+pub use data::tree::{Prefix, Sixteenths, Sum};
+pub use data::types::{AnyData, TypeTable};
 pub use driver::{
     AnySubscription, Changes, Delete, Events, Get, Membership, MembershipHandle, PeersHandle, Replicated, Replicator,
     Subscription, Update, expect_replicators,
 };
-pub use durable::{DurableSettings, OnBadRecord, StaleStore};
-pub use effect::{Effect, Notice, Reply, Snapshot};
-pub use envelope::{Content, Envelope};
-pub use error::{DeleteError, GetError, ReadError, RequestError, StartError, StopReason, UpdateError};
-pub use event::ReplicatorEvent;
 pub use gate::{GateState, Standing, Start, Starts, StartsOrDigest};
-pub use input::{DropReason, Input};
-pub use key::{InvalidKey, Key, KeyId, MAX_ID_BYTES};
-pub use level::{ReadLevel, WriteLevel};
-pub use memory_store::{MemoryStore, StoreImage};
-pub use message::{
+pub use membership::replicas::{Replica, ReplicaStatus, Replicas};
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub use messages::fuzzing;
+pub use messages::message::{
     BatchItem, DeltaItem, Listed, Message, Nacked, Offer, ReadReply, Refusal, RoundId, Wanted, WriteReply,
 };
-pub use metrics::{Latency, LevelName, Metrics, Traffic};
-pub use outcome::Outcome;
 pub use pruning::{PruningNews, PruningRound};
-pub use read::{Changed, ChangedAny, Lifecycle, Read};
-pub use replicas::{Replica, ReplicaStatus, Replicas};
-pub use replicator::{ReplicatorCore, Stats, TypeConflict};
-#[doc(hidden)]
-pub use sabotage::Sabotage;
-pub use settings::{DotFloor, ReplicatorSettings};
-pub use store::{DurableStore, LoadBatch, LoadedRecord, StoreError, StoreMeta, StoreOp};
-pub use tree::{Prefix, Sixteenths, Sum};
-pub use types::{AnyData, TypeTable};
+pub use replicator::ReplicatorCore;
+pub use storage::memory_store::{MemoryStore, StoreImage};
+pub use storage::store::{DurableStore, LoadBatch, LoadedRecord, StoreError, StoreMeta, StoreOp};

@@ -30,6 +30,7 @@ use greylag_core::UniqueAddress;
 use greylag_crdt::ReplicaId;
 
 use clock::ReachableClock;
+pub(crate) use clock::millis;
 pub(crate) use collection::{Collections, RoundsSnapshot};
 pub(crate) use index::{Named, ReplicaIndex};
 pub(crate) use ranges::Ranges;
@@ -39,10 +40,10 @@ pub use rounds::{PruningNews, PruningRound};
 pub(crate) use time_changes::{RemainingEntries, Renewal, TimeChange, TimeChanges};
 pub(crate) use work::{Phase, Work};
 
-use crate::key::KeyId;
-use crate::replicas::{ReplicaStatus, Replicas};
-use crate::sabotage::Sabotage;
-use crate::settings::ReplicatorSettings;
+use crate::api::key::KeyId;
+use crate::api::settings::ReplicatorSettings;
+use crate::api::settings::sabotage::Sabotage;
+use crate::membership::replicas::{ReplicaStatus, Replicas};
 
 /// The removed replicas, and the progress of pruning them.
 #[derive(Debug)]
@@ -267,11 +268,6 @@ impl Pruning {
         });
         self.ranges.retain(|removed| index.names(removed) || rounds.get(removed).is_some());
     }
-}
-
-/// Milliseconds of a duration.
-pub(crate) fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// An unreachable member, for which pruning waits.

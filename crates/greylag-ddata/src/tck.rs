@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 
-use crate::store::{DurableStore, LoadBatch, StoreError, StoreOp};
+use crate::storage::store::{DurableStore, LoadBatch, StoreError, StoreOp};
 
 pub use cases::durable_store;
 

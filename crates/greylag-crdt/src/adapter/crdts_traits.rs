@@ -2,22 +2,22 @@
 
 use crdts::{CmRDT, CvRDT, ResetRemove, VClock};
 
-use crate::context::Context;
-use crate::counter::{GCounter, PNCounter};
+use crate::causality::context::Context;
+use crate::causality::replica::ReplicaId;
 use crate::data::ReplicatedData;
-use crate::element::Element;
+use crate::encoding::element::Element;
 use crate::error::MergeError;
-use crate::flag::Flag;
-use crate::gset::GSet;
-use crate::lww_map::LwwMap;
-use crate::lww_register::LwwRegister;
-use crate::mvregister::MvRegister;
-use crate::ormap::OrMap;
-use crate::ormultimap::OrMultiMap;
-use crate::orset::OrSet;
-use crate::pncountermap::PnCounterMap;
-use crate::replica::ReplicaId;
-use crate::store::Store;
+use crate::stores::store::Store;
+use crate::types::counter::{GCounter, PNCounter};
+use crate::types::flag::Flag;
+use crate::types::gset::GSet;
+use crate::types::lww_map::LwwMap;
+use crate::types::lww_register::LwwRegister;
+use crate::types::mvregister::MvRegister;
+use crate::types::ormap::OrMap;
+use crate::types::ormultimap::OrMultiMap;
+use crate::types::orset::OrSet;
+use crate::types::pncountermap::PnCounterMap;
 
 macro_rules! implement {
     ($([$($parameters:tt)*] $type:ty;)*) => {$(

@@ -7,7 +7,7 @@ use std::fmt::{self, Display};
 
 use serde::ser::{self, Serialize, Serializer};
 
-use crate::hash::Digest;
+use crate::encoding::hash::Digest;
 
 /// The digest of a value, whatever the order of its maps and sequences.
 pub(super) fn digest<T: Serialize + ?Sized>(value: &T) -> Digest {

@@ -10,12 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::task::Request;
-
-/// The next call for the task.
-pub(super) enum Control {
+/// The next call for the task; `R` are the requests that it runs.
+pub(super) enum Control<R> {
     /// Begin a subscription.
-    Begin(Request),
+    Begin(R),
     /// Notify subscribers now.
     Flush,
     /// A begun subscription was dropped.
@@ -25,16 +23,14 @@ pub(super) enum Control {
 }
 
 /// The pending calls; see the module.
-#[derive(Default)]
-pub(super) struct Controls {
-    state: Mutex<State>,
+pub(super) struct Controls<R> {
+    state: Mutex<State<R>>,
     wake: Notify,
 }
 
-#[derive(Default)]
-struct State {
+struct State<R> {
     /// The subscriptions to begin, by number.
-    begin: BTreeMap<u64, Request>,
+    begin: BTreeMap<u64, R>,
     end: BTreeSet<u64>,
     flush: bool,
     stop: bool,
@@ -43,18 +39,25 @@ struct State {
 }
 
 /// The task's handle of the controls: dropping it closes them.
-pub(super) struct Closing(pub(super) Arc<Controls>);
+pub(super) struct Closing<R>(pub(super) Arc<Controls<R>>);
 
-impl Drop for Closing {
+impl<R> Drop for Closing<R> {
     fn drop(&mut self) {
         self.0.close();
     }
 }
 
-impl Controls {
+impl<R> Default for Controls<R> {
+    fn default() -> Self {
+        let state = State { begin: BTreeMap::new(), end: BTreeSet::new(), flush: false, stop: false, closed: false };
+        Self { state: Mutex::new(state), wake: Notify::new() }
+    }
+}
+
+impl<R> Controls<R> {
     /// Begins a subscription by `request`. If the replicator has stopped, `request` is dropped, which the reader
     /// notices.
-    pub(super) fn begin(&self, number: u64, request: Request) {
+    pub(super) fn begin(&self, number: u64, request: R) {
         let mut state = self.lock();
         if !state.closed {
             state.begin.insert(number, request);
@@ -91,7 +94,7 @@ impl Controls {
     }
 
     /// The next call: beginnings of subscriptions first, then flushes and ends, the stop last. Cancel safe.
-    pub(super) async fn next(&self) -> Control {
+    pub(super) async fn next(&self) -> Control<R> {
         loop {
             if let Some(control) = self.lock().take() {
                 return control;
@@ -109,18 +112,18 @@ impl Controls {
         drop(unbegun);
     }
 
-    fn release(&self, state: MutexGuard<'_, State>) {
+    fn release(&self, state: MutexGuard<'_, State<R>>) {
         drop(state);
         self.wake.notify_one();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State<R>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn take(&mut self) -> Option<Control> {
+impl<R> State<R> {
+    fn take(&mut self) -> Option<Control<R>> {
         if let Some((_, request)) = self.begin.pop_first() {
             return Some(Control::Begin(request));
         }
@@ -134,7 +137,7 @@ impl State {
     }
 }
 
-impl std::fmt::Debug for Controls {
+impl<R> std::fmt::Debug for Controls<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = self.lock();
         f.debug_struct("Controls").field("begin", &state.begin.len()).field("end", &state.end).finish_non_exhaustive()
@@ -148,9 +151,8 @@ mod tests {
     use super::*;
 
     /// A request by which `kept` shows whether the request still exists.
-    fn request(kept: &Arc<()>) -> Request {
-        let kept = kept.clone();
-        Box::new(move |_| drop(kept))
+    fn request(kept: &Arc<()>) -> Arc<()> {
+        kept.clone()
     }
 
     /// Calls that a program takes back before the task runs leave nothing, however many they are.

@@ -2,8 +2,8 @@
 
 use tokio::sync::broadcast;
 
-use crate::event::ReplicatorEvent;
-use crate::replicator::TypeConflict;
+use crate::api::event::ReplicatorEvent;
+use crate::api::event::TypeConflict;
 
 /// How many events a reader may be behind; older ones are lost for it.
 const KEPT: usize = 256;

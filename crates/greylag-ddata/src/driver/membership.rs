@@ -1,5 +1,8 @@
 //! The sources of membership.
 
+#[cfg(feature = "cluster")]
+mod from_cluster;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,11 +14,11 @@ use greylag_transport::{
 };
 use tokio::sync::{mpsc, watch};
 
-use super::task::mailboxes;
-use crate::error::StartError;
-use crate::replicas::{Replica, ReplicaStatus, Replicas};
-use crate::settings::ReplicatorSettings;
-use crate::static_membership::{Sign, StaticEffect, StaticMembership};
+use super::mail::mailboxes;
+use crate::api::error::StartError;
+use crate::api::settings::ReplicatorSettings;
+use crate::membership::replicas::{Replica, ReplicaStatus, Replicas};
+use crate::membership::static_membership::{Sign, StaticEffect, StaticMembership};
 
 /// The manifests of a ping and of its answer; both are empty.
 const PING: &str = "gl.ddata.ping/1";
@@ -90,7 +93,7 @@ impl Membership {
     pub(super) fn check_roles(&self, required: &BTreeSet<String>) -> Result<(), StartError> {
         let own = match &self.source {
             #[cfg(feature = "cluster")]
-            Source::Cluster(cluster) => super::from_cluster::own_roles(cluster),
+            Source::Cluster(cluster) => from_cluster::own_roles(cluster),
             Source::Watch(_) | Source::Static(..) => self.roles.clone(),
         };
         if required.is_subset(&own) {
@@ -132,7 +135,7 @@ impl Membership {
         match self.source {
             Source::Watch(replicas) => replicas,
             #[cfg(feature = "cluster")]
-            Source::Cluster(cluster) => super::from_cluster::follow(&cluster, settings.roles.clone()),
+            Source::Cluster(cluster) => from_cluster::follow(&cluster, settings.roles.clone()),
             Source::Static(peers, taken_out) => {
                 let own = remoting.self_address().clone();
                 let machine = StaticMembership::new(own, peers, settings.unreachable_after, Instant::now());

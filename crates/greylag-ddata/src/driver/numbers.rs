@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use greylag_core::{Uid, UniqueAddress};
 use greylag_crdt::DotSource;
 
-use crate::error::StartError;
-use crate::settings::DotFloor;
+use crate::api::error::StartError;
+use crate::api::settings::DotFloor;
 
 #[derive(Debug, Default)]
 struct Process {

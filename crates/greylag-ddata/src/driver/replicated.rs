@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use greylag_crdt::{ReplicatedData, UpdateCx};
 
 use super::{Replicator, Subscription};
-use crate::error::{DeleteError, ReadError, RequestError, UpdateError};
-use crate::key::{Key, KeyId};
-use crate::level::{ReadLevel, WriteLevel};
-use crate::outcome::Outcome;
-use crate::read::Read;
+use crate::api::error::{DeleteError, ReadError, RequestError, UpdateError};
+use crate::api::key::{Key, KeyId};
+use crate::api::level::{ReadLevel, WriteLevel};
+use crate::api::outcome::Outcome;
+use crate::api::read::Read;
 
 /// How long a request waits for other replicas by default.
 const TIMEOUT: Duration = Duration::from_secs(5);

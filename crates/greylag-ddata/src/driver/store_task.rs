@@ -5,8 +5,8 @@ use std::sync::Arc;
 use futures::StreamExt;
 use tokio::sync::mpsc;
 
-use crate::input::Input;
-use crate::store::{DurableStore, StoreError, StoreOp};
+use crate::api::input::Input;
+use crate::storage::store::{DurableStore, StoreError, StoreOp};
 
 /// How many batches of loaded entries may wait for the machine.
 const LOADED_BATCHES: usize = 4;

@@ -8,9 +8,10 @@ use greylag_crdt::ReplicatedData;
 use tokio::sync::Notify;
 
 use super::controls::Controls;
-use crate::effect::Notice;
-use crate::key::KeyId;
-use crate::read::{Changed, ChangedAny};
+use super::task::Request;
+use crate::api::effect::Notice;
+use crate::api::key::KeyId;
+use crate::api::read::{Changed, ChangedAny};
 
 /// The changes of an entry, or of all entries of a prefix. At most one event per key is pending, the latest, so a slow
 /// reader costs bounded memory and ends with the final state. Dropping the subscription ends it. Source: ddata R15.
@@ -24,7 +25,7 @@ pub type AnySubscription = Changes<ChangedAny>;
 pub struct Changes<C> {
     number: u64,
     mailbox: Arc<Mailbox<C>>,
-    controls: Arc<Controls>,
+    controls: Arc<Controls<Request>>,
 }
 
 /// The conversion of a notice into an event.
@@ -97,7 +98,7 @@ impl<C> Drop for Feed<C> {
     }
 }
 
-pub(super) fn channel<C>(controls: Arc<Controls>) -> (Changes<C>, Feed<C>) {
+pub(super) fn channel<C>(controls: Arc<Controls<Request>>) -> (Changes<C>, Feed<C>) {
     static NUMBERS: AtomicU64 = AtomicU64::new(1);
     let state = State { pending: BTreeMap::new(), order: VecDeque::new(), closed: false };
     let mailbox = Arc::new(Mailbox { state: Mutex::new(state), wake: Notify::new() });

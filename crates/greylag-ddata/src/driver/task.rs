@@ -4,37 +4,32 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use greylag_core::{CodecId, DeadLetterReason, UniqueAddress};
+use greylag_core::UniqueAddress;
 use greylag_crdt::DotSource;
-use greylag_transport::{Destination, Envelope, Payload, Recipient, Remoting};
+use greylag_transport::Remoting;
 use tokio::sync::{mpsc, watch};
 
-use super::bulk_sender::BulkSender;
+use super::calls::{Call, Calls};
 use super::controls::{Closing, Control, Controls};
 use super::events::EventSender;
-use super::inbound::{FromPeer, InboundItem, InboundQueues, InboundReceiver, inbound_queues};
+use super::mail::Mail;
+use super::mail::inbound::{FromPeer, InboundItem};
 use super::numbers::Name;
 use super::store_task::StoreTask;
-use crate::effect::{Effect, Notice, Reply};
-use crate::error::StopReason;
-use crate::input::Input;
-use crate::key::KeyId;
-use crate::message::Message;
-use crate::metrics::{Latency, LevelName, Metrics};
-use crate::read::Lifecycle;
-use crate::replicas::Replicas;
-use crate::replicator::{ReplicatorCore, Stats};
-use crate::settings::ReplicatorSettings;
-use crate::stash::Stash;
-use crate::store::DurableStore;
-use crate::types::TypeTable;
-use crate::wire::MANIFEST;
-
-/// The most messages of peers that wait for the machine; a message beyond is lost, as on the network.
-const INBOX: usize = 16_384;
-/// The most bytes that these messages have together, or four times the largest entry where that is more. A message
-/// beyond is lost and counted, and the protocol repeats it.
-const INBOX_BYTES: usize = 64 * 1024 * 1024;
+use crate::api::effect::{Effect, Notice, Reply};
+use crate::api::error::StopReason;
+use crate::api::input::Input;
+use crate::api::key::KeyId;
+use crate::api::metrics::Metrics;
+use crate::api::read::Lifecycle;
+use crate::api::settings::ReplicatorSettings;
+use crate::api::stash::Stash;
+use crate::api::stats::Stats;
+use crate::data::types::TypeTable;
+use crate::membership::replicas::Replicas;
+use crate::messages::message::Message;
+use crate::replicator::ReplicatorCore;
+use crate::storage::store::DurableStore;
 
 /// The most requests that are served in one turn: each turn polls the timer and every channel, which costs as much as
 /// an update.
@@ -46,42 +41,15 @@ const TURN: Duration = Duration::from_micros(500);
 pub(super) type Request = Box<dyn FnOnce(&mut Task) + Send>;
 type Follower = Box<dyn Fn(KeyId, Notice) + Send>;
 
-/// When a caller made a request, and at which level.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Call {
-    pub(super) at: Instant,
-    pub(super) level: LevelName,
-}
-
-impl Call {
-    /// A call made now.
-    pub(super) fn now(level: impl Into<LevelName>) -> Self {
-        Self { at: Instant::now(), level: level.into() }
-    }
-}
-
-/// A caller that waits for its answer.
-struct Waiting {
-    call: Call,
-    answer: Box<dyn FnOnce(Reply) + Send>,
-}
-
 /// The machine with its connections.
 pub(super) struct Task {
     pub(super) core: ReplicatorCore,
     pub(super) effects: Vec<Effect>,
-    waiting: BTreeMap<u64, Waiting>,
+    calls: Calls,
     pub(super) events: EventSender,
-    latency: BTreeMap<LevelName, Latency>,
     longest_step: Duration,
     followers: BTreeMap<u64, Follower>,
-    next_id: u64,
-    remoting: Arc<dyn Remoting>,
-    ordinary: Recipient,
-    bulk: Recipient,
-    bulk_sender: BulkSender,
-    inbound: Arc<InboundReceiver>,
-    queues: InboundQueues,
+    mail: Mail,
     replicas: watch::Receiver<Arc<Replicas>>,
     lifecycle: watch::Sender<Lifecycle>,
     store_task: StoreTask,
@@ -102,33 +70,19 @@ impl Task {
         store: Option<Arc<dyn DurableStore>>,
     ) -> (Self, watch::Receiver<Lifecycle>) {
         let own = remoting.self_address().clone();
-        let (ordinary, bulk) = mailboxes(&settings.name);
-        let largest = settings.max_entry_bytes.saturating_mul(4);
-        let (senders, queues) = inbound_queues(INBOX, largest.max(INBOX_BYTES));
-        let inbound = Arc::new(InboundReceiver::new(senders, largest, replicas.clone()));
-        let fragment_bytes = settings.bulk_fragment_bytes;
-        let bulk_sender = BulkSender::new(remoting.clone(), bulk.clone(), numbers.clone(), fragment_bytes, largest);
         let stash = Stash::new(settings.stash_capacity);
-        remoting.register(&ordinary.path, inbound.clone());
-        remoting.register(&bulk.path, inbound.clone());
+        let mail = Mail::open(&settings, remoting, replicas.clone(), numbers.clone());
         let seed = own.uid().get();
-        let core = ReplicatorCore::new(settings, types, own.clone(), numbers, seed, Instant::now());
+        let core = ReplicatorCore::new(settings, types, own, numbers, seed, Instant::now());
         let (lifecycle, watching) = watch::channel(core.lifecycle().clone());
         let task = Self {
             core,
             effects: Vec::new(),
-            waiting: BTreeMap::new(),
+            calls: Calls::default(),
             events: EventSender::new(),
-            latency: BTreeMap::new(),
             longest_step: Duration::ZERO,
             followers: BTreeMap::new(),
-            next_id: 0,
-            remoting,
-            ordinary,
-            bulk,
-            bulk_sender,
-            inbound,
-            queues,
+            mail,
             replicas,
             lifecycle,
             store_task: StoreTask::new(store),
@@ -139,7 +93,7 @@ impl Task {
     }
 
     /// Runs until the replicator has stopped.
-    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Request>, controls: Arc<Controls>) {
+    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<Request>, controls: Arc<Controls<Request>>) {
         // Close the controls also when this task is dropped with its runtime, so that subscriptions end.
         let controls = Closing(controls);
         self.replicas.mark_changed();
@@ -166,7 +120,7 @@ impl Task {
             tokio::select! {
                 () = due => {
                     is_bulk = true;
-                    self.inbound.tidy();
+                    self.mail.tidy();
                     self.tell_wall_clock();
                     self.handle(Input::Tick);
                 }
@@ -174,12 +128,11 @@ impl Task {
                 changed = self.replicas.changed(), if membership_lives => {
                     membership_lives = changed.is_ok();
                     let replicas = self.replicas.borrow_and_update().clone();
-                    self.bulk_sender.keep(&replicas);
-                    self.inbound.tidy();
+                    self.mail.on_replicas(&replicas);
                     self.handle(Input::Replicas(replicas));
                 }
-                Some(message) = self.queues.asked.recv() => self.receive(message),
-                Some(message) = self.queues.rounds.recv() => {
+                Some(message) = self.mail.queues.asked.recv() => self.receive(message),
+                Some(message) = self.mail.queues.rounds.recv() => {
                     is_bulk = true;
                     self.receive(message);
                 }
@@ -206,8 +159,7 @@ impl Task {
             }
         }
         drop(controls);
-        self.remoting.unregister(&self.ordinary.path);
-        self.remoting.unregister(&self.bulk.path);
+        self.mail.close();
         self.store_task.close().await;
         // Free the name before publishing the end: a caller that waited for the end can start another replicator at
         // once, under this name and on this store.
@@ -215,7 +167,7 @@ impl Task {
         self.lifecycle.send_replace(self.core.lifecycle().clone());
     }
 
-    fn on_control(&mut self, control: Control) {
+    fn on_control(&mut self, control: Control<Request>) {
         match control {
             Control::Begin(subscription) => subscription(self),
             Control::Flush => self.handle(Input::Flush),
@@ -258,8 +210,7 @@ impl Task {
 
     /// Returns a number for a request, and both clocks.
     pub(super) fn begin(&mut self) -> (u64, Instant, i64) {
-        self.next_id += 1;
-        (self.next_id, Instant::now(), wall_ms())
+        (self.calls.next_id(), Instant::now(), wall_ms())
     }
 
     /// Gives the machine the wall clock; between two deadlines the machine advances it by itself.
@@ -268,18 +219,18 @@ impl Task {
     }
 
     pub(super) fn wait_for(&mut self, id: u64, call: Call, answer: impl FnOnce(Reply) + Send + 'static) {
-        self.waiting.insert(id, Waiting { call, answer: Box::new(answer) });
+        self.calls.wait_for(id, call, answer);
     }
 
     /// The machine's metrics, with those that only the driver can measure.
     pub(super) fn metrics(&mut self) -> Metrics {
         let stats = self.stats();
-        Metrics { stats, latency: self.latency.clone(), longest_step: self.longest_step, ..self.core.metrics() }
+        Metrics { stats, latency: self.calls.latency().clone(), longest_step: self.longest_step, ..self.core.metrics() }
     }
 
     /// The counters of what was dropped or refused, here and by the machine.
     pub(super) fn stats(&self) -> Stats {
-        Stats { overrun: self.inbound.lost(), ..self.core.stats() }
+        Stats { overrun: self.mail.lost(), ..self.core.stats() }
     }
 
     pub(super) fn follow(&mut self, subscriber: u64, follower: Follower) {
@@ -305,12 +256,7 @@ impl Task {
             for effect in std::mem::take(&mut self.effects) {
                 match effect {
                     Effect::Send { to, bulk, message } => self.send(to, bulk, message),
-                    Effect::Reply { id, reply } => {
-                        if let Some(Waiting { call, answer }) = self.waiting.remove(&id) {
-                            self.latency.entry(call.level).or_default().observe(call.at.elapsed());
-                            answer(reply);
-                        }
-                    }
+                    Effect::Reply { id, reply } => self.calls.on_reply(id, reply),
                     Effect::Notify { subscriber, key, notice } => {
                         if let Some(follower) = self.followers.get(&subscriber) {
                             follower(key, notice);
@@ -330,34 +276,9 @@ impl Task {
 
     fn send(&mut self, to: UniqueAddress, bulk: bool, message: Message) {
         let request = message.request();
-        let sent = if bulk {
-            self.bulk_sender.try_send(&to, message)
-        } else {
-            let payload = Payload::Value(Box::new(message));
-            self.post(&to, Envelope::with_payload(self.ordinary.clone(), CodecId::PROST, MANIFEST, payload))
-        };
-        if !sent {
+        if !self.mail.send(&to, bulk, message) {
             self.handle(Input::SendFailed { to, request });
         }
-    }
-
-    fn post(&self, to: &UniqueAddress, envelope: Envelope) -> bool {
-        self.remoting.send(&Destination::Incarnation(to.clone()), envelope.to_uid(to.uid())).is_ok()
-    }
-}
-
-/// The mailboxes of the replicators of this name: for ordinary messages, and for larger ones.
-pub(super) fn mailboxes(name: &str) -> (Recipient, Recipient) {
-    (Recipient::new(format!("ddata/{name}")), Recipient::new(format!("{}ddata/{name}", Recipient::BULK_PREFIX)))
-}
-
-/// Declares to a node's transport that replicators begin and end one by one. Messages of peers that arrive before the
-/// beginning or after the end cause no warning, since peers repeat them; nor do messages still queued for a replicator
-/// that has left. The facade and sharding call this when a node starts.
-pub fn expect_replicators(remoting: &dyn Remoting) {
-    let (ordinary, bulk) = mailboxes("");
-    for mailbox in [ordinary, bulk] {
-        remoting.declare_repeated(&mailbox.path, None, &DeadLetterReason::OF_STARTS_AND_ENDS);
     }
 }
 

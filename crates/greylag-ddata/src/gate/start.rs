@@ -6,7 +6,7 @@ use greylag_core::UniqueAddress;
 use super::members::MemberStanding;
 use super::starts::{Start, Starts};
 use super::{Gate, GateEffect, GateState, Moment};
-use crate::sabotage::Sabotage;
+use crate::api::settings::sabotage::Sabotage;
 
 impl Gate {
     /// Makes the start if it falls to this replicator.

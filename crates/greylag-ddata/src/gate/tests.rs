@@ -63,13 +63,13 @@ impl World {
     fn publish(&mut self) {
         let names: Vec<char> = self.gates.keys().copied().collect();
         for own in &names {
-            let others = names.iter().filter(|name| *name != own).map(|name| crate::replicas::Replica {
+            let others = names.iter().filter(|name| *name != own).map(|name| crate::membership::replicas::Replica {
                 address: address(*name),
-                status: crate::replicas::ReplicaStatus::Up,
+                status: crate::membership::replicas::ReplicaStatus::Up,
                 reachable: true,
                 age: 1,
             });
-            let own_status = Some(crate::replicas::ReplicaStatus::Up);
+            let own_status = Some(crate::membership::replicas::ReplicaStatus::Up);
             let replicas = Replicas { own_status, others: others.collect(), ..Replicas::default() };
             let (at, mut effects) = (self.moment(), Vec::new());
             self.gates.get_mut(own).unwrap().on_replicas(at, &replicas, &mut effects);
@@ -397,15 +397,15 @@ fn peers_that_were_never_met_are_waited_for_and_named() {
             "a".chars().chain(members.chars()).map(|name| (name, Some(meta(90, None, &[])))).collect();
         let mut world = World::new(&names);
         world.publish();
-        let others = members.chars().map(|name| crate::replicas::Replica {
+        let others = members.chars().map(|name| crate::membership::replicas::Replica {
             address: address(name),
-            status: crate::replicas::ReplicaStatus::Up,
+            status: crate::membership::replicas::ReplicaStatus::Up,
             reachable: true,
             age: 1,
         });
         let others: Vec<_> = others.collect();
         let replicas = |unmet: &[&str]| Replicas {
-            own_status: Some(crate::replicas::ReplicaStatus::Up),
+            own_status: Some(crate::membership::replicas::ReplicaStatus::Up),
             others: others.clone(),
             unmet: unmet.iter().map(|peer| peer.parse().unwrap()).collect(),
             ..Replicas::default()

@@ -36,6 +36,11 @@ impl ReachableClock {
     }
 }
 
+/// Milliseconds of a duration.
+pub(crate) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@ use std::ops::Bound;
 
 use greylag_crdt::{Markers, ReplicaId};
 
-use crate::key::KeyId;
+use crate::api::key::KeyId;
 
 /// Entries by the replicas that their data or their markers name, and markers by their end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

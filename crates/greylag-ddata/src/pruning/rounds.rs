@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use greylag_crdt::ReplicaId;
 
-use super::millis;
+use super::clock::millis;
 use crate::gate::Standing;
 
 /// The round of a removed replica: who prunes it.

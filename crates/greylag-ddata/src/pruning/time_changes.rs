@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use greylag_crdt::Markers;
 
-use crate::key::KeyId;
+use crate::api::key::KeyId;
 
 /// Makes markers performed after `since` count as performed at `now_ms`, with `life_ms` from then on: perhaps no member
 /// has heard of them. Source: ddata Z9.

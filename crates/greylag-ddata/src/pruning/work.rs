@@ -2,7 +2,7 @@
 
 use greylag_crdt::ReplicaId;
 
-use crate::key::KeyId;
+use crate::api::key::KeyId;
 
 /// The progress through the entries of one removed replica.
 #[derive(Debug)]

@@ -7,9 +7,7 @@
 
 use greylag_core::UniqueAddress;
 
-use super::ReplicatorCore;
-use crate::effect::Effect;
-use crate::message::Message;
+use crate::messages::message::Message;
 
 /// The most bytes held back, by estimated sizes. A message beyond counts as lost, and its protocol repeats it.
 const MOST_BYTES: usize = 8 * 1024 * 1024;
@@ -23,7 +21,7 @@ pub(super) struct HeldMessages {
 
 impl HeldMessages {
     /// Holds a message back. Returns whether there was room.
-    fn keep(&mut self, to: UniqueAddress, message: Message) -> bool {
+    pub(super) fn keep(&mut self, to: UniqueAddress, message: Message) -> bool {
         let bytes = self.bytes.saturating_add(message.size_hint());
         let has_room = bytes <= MOST_BYTES;
         if has_room {
@@ -36,28 +34,9 @@ impl HeldMessages {
     pub(super) fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
-}
 
-impl ReplicatorCore {
-    /// Holds a message back until the store says that this replicator has met others.
-    pub(super) fn hold(&mut self, to: UniqueAddress, message: Message) {
-        if !self.storage.held_messages.keep(to, message) {
-            self.stats.unsent += 1;
-        }
-    }
-
-    /// Sends the messages held back, or counts them as lost if the store failed: by the time it works again, requests
-    /// have been repeated and rounds have restarted.
-    pub(super) fn release_sent(&mut self, is_stored: bool, out: &mut Vec<Effect>) {
-        if is_stored && !self.entries.storing.says_met_others() {
-            return;
-        }
-        for (to, message) in std::mem::take(&mut self.storage.held_messages).messages {
-            if is_stored && self.replicas.other(&to).is_some() {
-                self.send(to, message, out);
-            } else {
-                self.stats.unsent += 1;
-            }
-        }
+    /// Takes out all messages, in the order of sending.
+    pub(super) fn take(&mut self) -> Vec<(UniqueAddress, Message)> {
+        std::mem::take(self).messages
     }
 }

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use greylag_crdt::{Markers, Performed, Range, ReplicaId};
 
 use super::{Outcome, Report, StoreBench, load, store};
+use crate::api::key::{KeyId, MAX_ID_BYTES};
 use crate::gate::{Start, Starts};
-use crate::key::{KeyId, MAX_ID_BYTES};
-use crate::store::{LoadBatch, LoadedRecord, StoreError, StoreMeta, StoreOp};
+use crate::storage::store::{LoadBatch, LoadedRecord, StoreError, StoreMeta, StoreOp};
 
 type Checked = Result<bool, String>;
 
